@@ -1,0 +1,50 @@
+# Every task of the project. `make help` lists them.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+SOURCES := sdk core services tests bench
+
+.PHONY: help setup run test check format proto bench chaos clean
+
+help: ## list the tasks
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(STAMP) ## make .venv with all that running, testing and checking need
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python && $(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) >/dev/null 2>&1 || { \
+	  test "$$(id -u)" = 0 || { echo "python3-venv is missing: apt-get install python3-venv" >&2; exit 1; }; \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq python3-venv >/dev/null && \
+	  $(PYTHON) -m venv --clear $(VENV); }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[server,dev]'
+	@touch $@
+
+run: setup ## start the cluster on this machine and show delayed messages arrive
+	@exec $(BIN)/duetime up --demo
+
+test: setup ## all tests
+	$(BIN)/pytest
+
+check: setup ## lint, types, import rules, spelling, generated code
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/codespell README.md CHANGELOG.md Makefile docs proto $(SOURCES)
+	$(MAKE) proto
+	git diff --exit-code --stat -- sdk/duetime/v1
+
+format: setup ## format the code and mend what ruff can
+	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)
+
+proto: setup ## generate duetime.v1 from proto/
+	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=sdk --pyi_out=sdk --grpc_python_out=sdk proto/duetime/v1/*.proto
+
+bench: setup ## measure against a bare grpcio echo
+	$(BIN)/python -m bench
+
+clean: ## remove what the tasks made, the data directory excepted
+	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

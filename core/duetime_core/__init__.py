@@ -1,0 +1,1 @@
+"""What makes a process a DueTime node: clock, errors, settings, serving, metadata and the on-disk format."""

@@ -1,0 +1,117 @@
+"""The errors of every DueTime process.
+
+    DueTimeError
+    ├── InvalidArgument        INVALID_ARGUMENT     MESSAGE_INVALID, ...   carries the violations
+    │   └── Unsupported        UNIMPLEMENTED        NOT_SUPPORTED
+    ├── NotFound               NOT_FOUND            TOPIC_NOT_FOUND, ...
+    ├── AlreadyExists          ALREADY_EXISTS       TOPIC_EXISTS
+    ├── Overloaded             RESOURCE_EXHAUSTED   TOO_MANY_REQUESTS      retriable, after a pause
+    ├── Unavailable            UNAVAILABLE          SHARD_UNAVAILABLE, ... retriable
+    │   └── ReadOnly           UNAVAILABLE          STORE_READ_ONLY
+    ├── Damaged                DATA_LOSS            RECORD_DAMAGED
+    └── StartupError           (none)               the process can't start: one line for the operator
+
+Raised anywhere, turned into a gRPC status in one place, the interceptor of `duetime_core.serving`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import grpc
+
+DOMAIN = "duetime"
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One field that breaks a rule; `description` has the value and the limit."""
+
+    field: str
+    description: str
+
+
+class DueTimeError(Exception):
+    """`reason` is stable and for machines, the text is for people: a lower-case clause."""
+
+    status: grpc.StatusCode = grpc.StatusCode.INTERNAL
+    reason: str = "INTERNAL"
+    retriable: bool = False
+
+    def __init__(self, text: str, *, reason: str | None = None) -> None:
+        super().__init__(text)
+        self.text = text
+        if reason is not None:
+            self.reason = reason
+
+    @property
+    def violations(self) -> Sequence[Violation]:
+        return ()
+
+
+class InvalidArgument(DueTimeError):
+    """The caller's input breaks rules: all of them are listed, not only the first."""
+
+    status = grpc.StatusCode.INVALID_ARGUMENT
+    reason = "INVALID_ARGUMENT"
+
+    def __init__(self, violations: Sequence[Violation], *, reason: str | None = None) -> None:
+        super().__init__("; ".join(f"{v.field}: {v.description}" for v in violations), reason=reason)
+        self._violations = tuple(violations)
+
+    @property
+    def violations(self) -> Sequence[Violation]:
+        return self._violations
+
+
+class Unsupported(InvalidArgument):
+    """Well-formed, and not built yet."""
+
+    status = grpc.StatusCode.UNIMPLEMENTED
+    reason = "NOT_SUPPORTED"
+
+
+class NotFound(DueTimeError):
+    """What the call names does not exist."""
+
+    status = grpc.StatusCode.NOT_FOUND
+    reason = "NOT_FOUND"
+
+
+class AlreadyExists(DueTimeError):
+    """The name is taken by something different."""
+
+    status = grpc.StatusCode.ALREADY_EXISTS
+    reason = "ALREADY_EXISTS"
+
+
+class Overloaded(DueTimeError):
+    """A limit on what is in flight is reached; the caller backs off and repeats."""
+
+    status = grpc.StatusCode.RESOURCE_EXHAUSTED
+    reason = "TOO_MANY_REQUESTS"
+    retriable = True
+
+
+class Unavailable(DueTimeError):
+    """Something that the answer needs does not answer now."""
+
+    status = grpc.StatusCode.UNAVAILABLE
+    reason = "UNAVAILABLE"
+    retriable = True
+
+
+class ReadOnly(Unavailable):
+    """A flush failed: what the disk holds is unknown until recovery reads it again."""
+
+    reason = "STORE_READ_ONLY"
+
+
+class Damaged(DueTimeError):
+    """Bytes on disk that are not what was written."""
+
+    status = grpc.StatusCode.DATA_LOSS
+    reason = "RECORD_DAMAGED"
+
+
+class StartupError(DueTimeError):
+    """The process can't start; the text is the one line that the operator sees."""

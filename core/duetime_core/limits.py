@@ -1,0 +1,22 @@
+"""Limits of the cluster: equal on every node, part of the contract, each with its name."""
+
+BODY_BYTES_MAX = 4 * 1024 * 1024
+PROPERTIES_BYTES_MAX = 32_767
+TOPIC_CHARS_MAX = 127
+GROUP_CHARS_MAX = 120
+ID_CHARS_MAX = 255
+QUEUE_COUNT_MAX = 1_024
+SEND_COUNT_MAX = 4_096
+PULL_COUNT_DEFAULT = 32
+PULL_COUNT_MAX = 1_024
+PULL_BYTES_DEFAULT = 4 * 1024 * 1024
+PULL_BYTES_MAX = 16 * 1024 * 1024
+PULL_DUE_COUNT_MAX = 4_096
+WAIT_MS_MAX = 30_000
+# One gRPC message, either way: a Send of 32 MiB and its envelope fit.
+REQUEST_BYTES_MAX = 32 * 1024 * 1024
+GRPC_MESSAGE_BYTES_MAX = REQUEST_BYTES_MAX + 1024 * 1024
+# What DueTime itself adds to a delayed message's properties on its way: DELAY, REAL_TOPIC, REAL_QID, DT_ENTRY.
+DEFERRAL_BYTES_MAX = 320
+ATTEMPTS_DEFAULT = 16
+ATTEMPTS_MAX = 1_000

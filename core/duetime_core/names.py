@@ -1,0 +1,45 @@
+"""Topic and group names: RocketMQ's rules and its system topics."""
+
+import re
+
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+QUARANTINE_TOPIC = "DT_QUARANTINE"
+RETRY_PREFIX = "%RETRY%"
+DLQ_PREFIX = "%DLQ%"
+
+# RocketMQ's own, that a broker makes or fills by itself, and ours.
+SYSTEM_TOPICS = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        QUARANTINE_TOPIC,
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "RMQ_SYS_TRACE_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "TBW102",
+        "BenchmarkTest",
+        "OFFSET_MOVED_EVENT",
+    }
+)
+SYSTEM_PREFIXES = (RETRY_PREFIX, DLQ_PREFIX, "rmq_sys_", "DT_")
+
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+
+def is_name(text: str) -> bool:
+    """Whether all characters may stand in a topic or group name; the length is the caller's to check."""
+    return _NAME.fullmatch(text) is not None
+
+
+def is_system_topic(topic: str) -> bool:
+    """Whether only DueTime itself writes to the topic."""
+    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIXES)
+
+
+def retry_topic(group: str) -> str:
+    return RETRY_PREFIX + group
+
+
+def dlq_topic(group: str) -> str:
+    return DLQ_PREFIX + group

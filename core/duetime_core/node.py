@@ -1,0 +1,116 @@
+"""A process's life: settings, start, one ready line, signals, stop. The same for every service."""
+
+import asyncio
+import ctypes
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+import structlog
+from prometheus_client import CollectorRegistry, start_http_server
+
+from duetime_core.clock import Clock, SystemClock
+from duetime_core.errors import StartupError
+from duetime_core.logs import configure_logs
+from duetime_core.settings import NodeSettings
+
+log = structlog.get_logger()
+
+S = TypeVar("S", bound=NodeSettings)
+
+# Set by a supervisor: the process ends when its parent does, and prints one ready line for it.
+SUPERVISED_VARIABLE = "DUETIME_SUPERVISED"
+
+
+class Node(Protocol):
+    """One running service: the same object in a process of its own and in the test kit."""
+
+    registry: CollectorRegistry
+
+    @property
+    def port(self) -> int:
+        """The gRPC port, once started."""
+        ...
+
+    async def start(self) -> None:
+        """Serves when it returns. Raises StartupError."""
+        ...
+
+    async def stop(self) -> None:
+        """Ends in order; may be called after a failed start."""
+        ...
+
+    async def failed(self) -> None:
+        """Returns (or raises) only when the node can't go on: a loop of it died."""
+        ...
+
+
+def serve_metrics(registry: CollectorRegistry, host: str, port: int) -> tuple[int, Callable[[], None]]:
+    """Serves `registry` over HTTP; returns the port and what stops it. Port -1: nothing is served."""
+    if port < 0:
+        return -1, lambda: None
+    try:
+        server, thread = start_http_server(port, host, registry)
+    except OSError as error:
+        raise StartupError(f"can't serve metrics on {host}:{port}: {error.strerror}") from error
+
+    def stop() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    return server.server_port, stop
+
+
+def main(process: str, settings_class: type[S], make: Callable[[S, Clock], Node]) -> None:
+    """Runs a service until SIGTERM, SIGINT or the death of a loop. Exit code 0 after a clean stop, 1 otherwise."""
+    try:
+        settings = settings_class.read()
+        configure_logs(process, settings.log_level, settings.log_format)
+        asyncio.run(_run(process, settings, make))
+    except StartupError as error:
+        print(f"duetime {process}: {error.text}", file=sys.stderr)
+        raise SystemExit(1) from None
+
+
+async def _run(process: str, settings: S, make: Callable[[S, Clock], Node]) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    supervised = bool(os.environ.get(SUPERVISED_VARIABLE))
+    if supervised:
+        _die_with_parent()
+    node = make(settings, SystemClock())
+    stop_metrics: Callable[[], None] = lambda: None
+    try:
+        await node.start()
+        metrics_port, stop_metrics = serve_metrics(node.registry, settings.host, settings.metrics_port)
+        ready: dict[str, Any] = {"serving": process, "port": node.port, "metrics_port": metrics_port}
+        log.info("serving", **ready)
+        if supervised:
+            print(json.dumps(ready), flush=True)
+        stopped, failed = asyncio.create_task(stop.wait()), asyncio.create_task(node.failed())
+        try:
+            done, _ = await asyncio.wait({stopped, failed}, return_when=asyncio.FIRST_COMPLETED)
+            if failed in done:
+                failed.result()
+                raise StartupError("a loop of this process ended; its log has the reason")
+        finally:
+            stopped.cancel()
+            failed.cancel()
+        log.info("stopping")
+    finally:
+        stop_metrics()
+        await node.stop()
+    log.info("stopped")
+
+
+def _die_with_parent() -> None:
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
+    if os.getppid() == 1:
+        raise StartupError("the supervisor is gone")

@@ -1,0 +1,178 @@
+"""The gRPC border: servers, channels, and the one place where errors become statuses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import grpc
+import structlog
+from google.protobuf import any_pb2
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+from grpc_status import rpc_status
+
+from duetime_core.errors import DOMAIN, DueTimeError, Overloaded, StartupError
+from duetime_core.limits import GRPC_MESSAGE_BYTES_MAX
+
+log = structlog.get_logger()
+
+_MESSAGE_OPTIONS = (
+    ("grpc.max_receive_message_length", GRPC_MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", GRPC_MESSAGE_BYTES_MAX),
+)
+# Without SO_REUSEPORT a second process on the same port fails instead of taking half of the calls.
+SERVER_OPTIONS = (*_MESSAGE_OPTIONS, ("grpc.so_reuseport", 0), ("grpc.http2.max_ping_strikes", 0))
+CHANNEL_OPTIONS = (
+    *_MESSAGE_OPTIONS,
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+)
+
+
+def status_of(error: DueTimeError) -> grpc.Status:
+    """The gRPC status of an error, with ErrorInfo and, for bad input, BadRequest details."""
+    details = [error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN)]
+    if error.violations:
+        fields = [
+            error_details_pb2.BadRequest.FieldViolation(field=v.field, description=v.description)
+            for v in error.violations
+        ]
+        details.append(error_details_pb2.BadRequest(field_violations=fields))
+    packed = []
+    for detail in details:
+        packed.append(any_pb2.Any())
+        packed[-1].Pack(detail)
+    code = error.status.value[0]
+    return rpc_status.to_status(status_pb2.Status(code=code, message=error.text, details=packed))
+
+
+class _Errors(grpc.aio.ServerInterceptor):
+    """Turns errors into statuses, and refuses calls past the limit of calls in flight."""
+
+    def __init__(self, calls_in_flight_max: int) -> None:
+        self._free = calls_in_flight_max
+        self._limit = calls_in_flight_max
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any]]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        handler = await continuation(handler_call_details)
+        if handler is None or handler_call_details.method.startswith("/grpc."):
+            return handler
+        make = {
+            (False, False): (grpc.unary_unary_rpc_method_handler, self._unary, handler.unary_unary),
+            (True, True): (grpc.stream_stream_rpc_method_handler, self._stream, handler.stream_stream),
+            (False, True): (grpc.unary_stream_rpc_method_handler, self._stream, handler.unary_stream),
+        }[handler.request_streaming, handler.response_streaming]
+        factory, wrap, behaviour = make
+        return factory(
+            wrap(behaviour),
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )
+
+    def _enter(self) -> None:
+        if self._free <= 0:
+            raise Overloaded(f"{self._limit} calls are in flight, the most this process takes")
+        self._free -= 1
+
+    def _unary(self, behaviour: Any) -> Any:
+        async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+            entered = False
+            try:
+                self._enter()
+                entered = True
+                return await behaviour(request, context)
+            except DueTimeError as error:
+                await context.abort_with_status(status_of(error))
+            except grpc.aio.AbortError:
+                raise
+            except Exception as error:
+                log.exception("call failed", error=repr(error))
+                await context.abort(grpc.StatusCode.INTERNAL, "internal error; the process's log has it")
+            finally:
+                self._free += entered
+
+        return call
+
+    def _stream(self, behaviour: Any) -> Any:
+        async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+            entered = False
+            try:
+                self._enter()
+                entered = True
+                async for response in behaviour(request, context):
+                    yield response
+            except DueTimeError as error:
+                await context.abort_with_status(status_of(error))
+            except grpc.aio.AbortError:
+                raise
+            except Exception as error:
+                log.exception("call failed", error=repr(error))
+                await context.abort(grpc.StatusCode.INTERNAL, "internal error; the process's log has it")
+            finally:
+                self._free += entered
+
+        return call
+
+
+class Server:
+    """A gRPC server with health and reflection. `port` is known after `start`."""
+
+    def __init__(self, service_names: Sequence[str], calls_in_flight_max: int) -> None:
+        self._server = grpc.aio.server(options=SERVER_OPTIONS, interceptors=[_Errors(calls_in_flight_max)])
+        self._health = health.aio.HealthServicer()
+        self._names = ["", *service_names]
+        self._stopping = asyncio.Event()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)  # type: ignore[no-untyped-call]
+        reflection.enable_server_reflection(
+            (*service_names, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server
+        )
+        self.port = 0
+
+    @property
+    def grpc(self) -> grpc.aio.Server:
+        """The server to add servicers to, before `start`."""
+        return self._server
+
+    async def start(self, host: str, port: int) -> None:
+        """Listens and reports SERVING.
+
+        Raises:
+            StartupError: the port is taken or the address is not this machine's.
+        """
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            self.port = self._server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise StartupError(f"can't listen on {address}: the port is taken or the address is not ours") from error
+        await self._server.start()
+        await self.report(serving=True)
+
+    async def report(self, *, serving: bool) -> None:
+        """Sets the health of all services."""
+        status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        for name in self._names:
+            await self._health.set(name, status)
+
+    async def stop(self, drain_ms: int) -> None:
+        """NOT_SERVING first, so that callers turn away; then calls in flight end, within `drain_ms`."""
+        await self.report(serving=False)
+        await self._server.stop(drain_ms / 1000.0)
+
+
+def make_channel(address: str) -> grpc.aio.Channel:
+    """A channel to another process of the cluster."""
+    return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+
+
+def code_of(status: grpc.StatusCode) -> int:
+    """google.rpc.Code of a gRPC status."""
+    return int(code_pb2.Code.Value(status.name))

@@ -1,0 +1,75 @@
+"""Settings of a process: environment and flags, read once, checked together, then frozen."""
+
+import os
+import sys
+from typing import Any, Self
+
+from pydantic import Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from duetime_core.errors import StartupError
+from duetime_core.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+
+
+class NodeSettings(BaseSettings):
+    """What every process has. Subclasses set `env_prefix`; each field is a variable and a `--flag`."""
+
+    model_config = SettingsConfigDict(
+        frozen=True, extra="forbid", validate_default=True, cli_kebab_case=True, cli_hide_none_type=True
+    )
+
+    host: str = Field("127.0.0.1", description="address to listen on")
+    port: int = Field(0, ge=0, le=65535, description="gRPC port; 0: any free one")
+    metrics_port: int = Field(0, ge=-1, le=65535, description="Prometheus port; 0: any free one, -1: none")
+    delay_levels: str = Field(
+        default_factory=lambda: os.environ.get("DUETIME_DELAY_LEVELS", DEFAULT_DELAY_LEVELS),
+        description="delay of each level, equal on every node; DUETIME_DELAY_LEVELS sets it for all",
+    )
+    log_level: str = Field(
+        default_factory=lambda: os.environ.get("DUETIME_LOG_LEVEL", "INFO"),
+        pattern="^(DEBUG|INFO|WARNING|ERROR)$",
+        description="DEBUG, INFO, WARNING or ERROR; DUETIME_LOG_LEVEL sets it for all",
+    )
+    log_format: str = Field(
+        default_factory=lambda: os.environ.get("DUETIME_LOG_FORMAT", "auto"),
+        pattern="^(auto|json|console)$",
+        description="auto, json or console; DUETIME_LOG_FORMAT sets it for all",
+    )
+    drain_ms: int = Field(5_000, ge=0, le=600_000, description="longest time that a stop waits for calls in flight")
+
+    @field_validator("delay_levels")
+    @classmethod
+    def _levels_parse(cls, text: str) -> str:
+        DelayLevels.parse(text)
+        return text
+
+    @property
+    def levels(self) -> DelayLevels:
+        return DelayLevels.parse(self.delay_levels)
+
+    @classmethod
+    def read(cls, arguments: list[str] | None = None) -> Self:
+        """From the environment, overridden by flags; `arguments` defaults to the command line's.
+
+        Raises:
+            StartupError: one line that names all faults, unknown variables with the process's prefix included.
+        """
+        prefix = cls.model_config.get("env_prefix", "")
+        known = {(prefix + name).upper() for name in cls.model_fields}
+        unknown = sorted(name for name in os.environ if name.startswith(prefix) and name.upper() not in known)
+        faults = [f"{name} is not a setting of this process" for name in unknown]
+        settings = None
+        try:
+            settings = cls(_cli_parse_args=sys.argv[1:] if arguments is None else arguments)  # type: ignore[call-arg]
+        except ValidationError as error:
+            faults += [_sentence(prefix, dict(fault)) for fault in error.errors()]
+        if faults or settings is None:
+            raise StartupError("; ".join(faults))
+        return settings
+
+
+def _sentence(prefix: str, fault: dict[str, Any]) -> str:
+    field = "_".join(str(part) for part in fault["loc"])
+    name = field if field.isupper() else (prefix + field).upper()
+    value = "" if fault["type"] == "missing" else f" = {fault['input']!r}"
+    return f"{name}{value}: {fault['msg'].removeprefix('Value error, ')}"

@@ -1,0 +1,1 @@
+"""DueTime's Python SDK."""

@@ -1,0 +1,189 @@
+from duetime.v1 import message_pb2 as _message_pb2
+from duetime.v1 import retry_pb2 as _retry_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class PullStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PULL_STATUS_UNSPECIFIED: _ClassVar[PullStatus]
+    PULL_STATUS_FOUND: _ClassVar[PullStatus]
+    PULL_STATUS_NO_NEW: _ClassVar[PullStatus]
+    PULL_STATUS_NO_MATCH: _ClassVar[PullStatus]
+    PULL_STATUS_OFFSET_OUT_OF_RANGE: _ClassVar[PullStatus]
+PULL_STATUS_UNSPECIFIED: PullStatus
+PULL_STATUS_FOUND: PullStatus
+PULL_STATUS_NO_NEW: PullStatus
+PULL_STATUS_NO_MATCH: PullStatus
+PULL_STATUS_OFFSET_OUT_OF_RANGE: PullStatus
+
+class SendRequest(_message.Message):
+    __slots__ = ("messages", "retry")
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    RETRY_FIELD_NUMBER: _ClassVar[int]
+    messages: _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]
+    retry: bool
+    def __init__(self, messages: _Optional[_Iterable[_Union[_message_pb2.Message, _Mapping]]] = ..., retry: _Optional[bool] = ...) -> None: ...
+
+class SendResponse(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[_message_pb2.SendResult]
+    def __init__(self, results: _Optional[_Iterable[_Union[_message_pb2.SendResult, _Mapping]]] = ...) -> None: ...
+
+class PullRequest(_message.Message):
+    __slots__ = ("topic", "queue", "offset", "max_count", "max_bytes", "wait_ms", "tags")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_COUNT_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    TAGS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue: int
+    offset: int
+    max_count: int
+    max_bytes: int
+    wait_ms: int
+    tags: str
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., max_count: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., tags: _Optional[str] = ...) -> None: ...
+
+class PullResponse(_message.Message):
+    __slots__ = ("status", "messages", "next_offset", "min_offset", "max_offset")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    status: PullStatus
+    messages: _containers.RepeatedCompositeFieldContainer[_message_pb2.StoredMessage]
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    def __init__(self, status: _Optional[_Union[PullStatus, str]] = ..., messages: _Optional[_Iterable[_Union[_message_pb2.StoredMessage, _Mapping]]] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ...) -> None: ...
+
+class CreateTopicRequest(_message.Message):
+    __slots__ = ("name", "queue_count")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    queue_count: int
+    def __init__(self, name: _Optional[str] = ..., queue_count: _Optional[int] = ...) -> None: ...
+
+class Topic(_message.Message):
+    __slots__ = ("name", "queue_count", "created_at_ms")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    queue_count: int
+    created_at_ms: int
+    def __init__(self, name: _Optional[str] = ..., queue_count: _Optional[int] = ..., created_at_ms: _Optional[int] = ...) -> None: ...
+
+class DescribeTopicRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class QueueDescription(_message.Message):
+    __slots__ = ("queue", "shard", "min_offset", "max_offset")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    queue: int
+    shard: int
+    min_offset: int
+    max_offset: int
+    def __init__(self, queue: _Optional[int] = ..., shard: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ...) -> None: ...
+
+class TopicDescription(_message.Message):
+    __slots__ = ("topic", "queues")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    topic: Topic
+    queues: _containers.RepeatedCompositeFieldContainer[QueueDescription]
+    def __init__(self, topic: _Optional[_Union[Topic, _Mapping]] = ..., queues: _Optional[_Iterable[_Union[QueueDescription, _Mapping]]] = ...) -> None: ...
+
+class ListTopicsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListTopicsResponse(_message.Message):
+    __slots__ = ("topics",)
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedCompositeFieldContainer[Topic]
+    def __init__(self, topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ...) -> None: ...
+
+class GetRouteRequest(_message.Message):
+    __slots__ = ("topic",)
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    def __init__(self, topic: _Optional[str] = ...) -> None: ...
+
+class QueueRoute(_message.Message):
+    __slots__ = ("queue", "shard")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    queue: int
+    shard: int
+    def __init__(self, queue: _Optional[int] = ..., shard: _Optional[int] = ...) -> None: ...
+
+class Route(_message.Message):
+    __slots__ = ("topic", "queues")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queues: _containers.RepeatedCompositeFieldContainer[QueueRoute]
+    def __init__(self, topic: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[QueueRoute, _Mapping]]] = ...) -> None: ...
+
+class ListLanesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Lane(_message.Message):
+    __slots__ = ("shard", "level", "delay_ms", "pending_count", "oldest_due_at_ms", "next_due_at_ms", "watermark", "max_offset", "owner", "paused", "late_p50_ms", "late_p99_ms", "restored_count", "quarantined_count")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    DELAY_MS_FIELD_NUMBER: _ClassVar[int]
+    PENDING_COUNT_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_DUE_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_DUE_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
+    LATE_P50_MS_FIELD_NUMBER: _ClassVar[int]
+    LATE_P99_MS_FIELD_NUMBER: _ClassVar[int]
+    RESTORED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    shard: int
+    level: int
+    delay_ms: int
+    pending_count: int
+    oldest_due_at_ms: int
+    next_due_at_ms: int
+    watermark: int
+    max_offset: int
+    owner: str
+    paused: bool
+    late_p50_ms: float
+    late_p99_ms: float
+    restored_count: int
+    quarantined_count: int
+    def __init__(self, shard: _Optional[int] = ..., level: _Optional[int] = ..., delay_ms: _Optional[int] = ..., pending_count: _Optional[int] = ..., oldest_due_at_ms: _Optional[int] = ..., next_due_at_ms: _Optional[int] = ..., watermark: _Optional[int] = ..., max_offset: _Optional[int] = ..., owner: _Optional[str] = ..., paused: _Optional[bool] = ..., late_p50_ms: _Optional[float] = ..., late_p99_ms: _Optional[float] = ..., restored_count: _Optional[int] = ..., quarantined_count: _Optional[int] = ...) -> None: ...
+
+class ListLanesResponse(_message.Message):
+    __slots__ = ("lanes", "unreachable_shards")
+    LANES_FIELD_NUMBER: _ClassVar[int]
+    UNREACHABLE_SHARDS_FIELD_NUMBER: _ClassVar[int]
+    lanes: _containers.RepeatedCompositeFieldContainer[Lane]
+    unreachable_shards: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, lanes: _Optional[_Iterable[_Union[Lane, _Mapping]]] = ..., unreachable_shards: _Optional[_Iterable[int]] = ...) -> None: ...

@@ -1,0 +1,180 @@
+from duetime.v1 import gateway_pb2 as _gateway_pb2
+from duetime.v1 import message_pb2 as _message_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class PutStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PUT_STATUS_OK: _ClassVar[PutStatus]
+    PUT_STATUS_DUPLICATE: _ClassVar[PutStatus]
+    PUT_STATUS_GAP: _ClassVar[PutStatus]
+    PUT_STATUS_NOT_DUE: _ClassVar[PutStatus]
+    PUT_STATUS_REFUSED: _ClassVar[PutStatus]
+PUT_STATUS_OK: PutStatus
+PUT_STATUS_DUPLICATE: PutStatus
+PUT_STATUS_GAP: PutStatus
+PUT_STATUS_NOT_DUE: PutStatus
+PUT_STATUS_REFUSED: PutStatus
+
+class PutMessageRequest(_message.Message):
+    __slots__ = ("records", "lane", "first_entry", "retried")
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    LANE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_ENTRY_FIELD_NUMBER: _ClassVar[int]
+    RETRIED_FIELD_NUMBER: _ClassVar[int]
+    records: bytes
+    lane: int
+    first_entry: int
+    retried: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, records: _Optional[bytes] = ..., lane: _Optional[int] = ..., first_entry: _Optional[int] = ..., retried: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class PutMessageResponse(_message.Message):
+    __slots__ = ("statuses", "queue_offsets", "due_at_ms", "faults", "stored_at_ms", "watermark")
+    class FaultsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: _message_pb2.Fault
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[_Union[_message_pb2.Fault, _Mapping]] = ...) -> None: ...
+    STATUSES_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    DUE_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    FAULTS_FIELD_NUMBER: _ClassVar[int]
+    STORED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    statuses: _containers.RepeatedScalarFieldContainer[PutStatus]
+    queue_offsets: _containers.RepeatedScalarFieldContainer[int]
+    due_at_ms: _containers.RepeatedScalarFieldContainer[int]
+    faults: _containers.MessageMap[int, _message_pb2.Fault]
+    stored_at_ms: int
+    watermark: int
+    def __init__(self, statuses: _Optional[_Iterable[_Union[PutStatus, str]]] = ..., queue_offsets: _Optional[_Iterable[int]] = ..., due_at_ms: _Optional[_Iterable[int]] = ..., faults: _Optional[_Mapping[int, _message_pb2.Fault]] = ..., stored_at_ms: _Optional[int] = ..., watermark: _Optional[int] = ...) -> None: ...
+
+class PullDueRequest(_message.Message):
+    __slots__ = ("lane", "after", "max_count", "max_bytes", "wait_ms")
+    LANE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    MAX_COUNT_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    lane: int
+    after: int
+    max_count: int
+    max_bytes: int
+    wait_ms: int
+    def __init__(self, lane: _Optional[int] = ..., after: _Optional[int] = ..., max_count: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ...) -> None: ...
+
+class PullDueResponse(_message.Message):
+    __slots__ = ("first_entry", "records", "sizes", "due_at_ms", "watermark", "damages", "damaged_positions")
+    class DamagesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: str
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[str] = ...) -> None: ...
+    class DamagedPositionsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
+    FIRST_ENTRY_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
+    DUE_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    DAMAGES_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    first_entry: int
+    records: bytes
+    sizes: _containers.RepeatedScalarFieldContainer[int]
+    due_at_ms: _containers.RepeatedScalarFieldContainer[int]
+    watermark: int
+    damages: _containers.ScalarMap[int, str]
+    damaged_positions: _containers.ScalarMap[int, int]
+    def __init__(self, first_entry: _Optional[int] = ..., records: _Optional[bytes] = ..., sizes: _Optional[_Iterable[int]] = ..., due_at_ms: _Optional[_Iterable[int]] = ..., watermark: _Optional[int] = ..., damages: _Optional[_Mapping[int, str]] = ..., damaged_positions: _Optional[_Mapping[int, int]] = ...) -> None: ...
+
+class GetRecordRequest(_message.Message):
+    __slots__ = ("topic", "queue", "offset")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue: int
+    offset: int
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class GetRecordResponse(_message.Message):
+    __slots__ = ("record",)
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    record: bytes
+    def __init__(self, record: _Optional[bytes] = ...) -> None: ...
+
+class PutTopicRequest(_message.Message):
+    __slots__ = ("name", "queue_count")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    queue_count: int
+    def __init__(self, name: _Optional[str] = ..., queue_count: _Optional[int] = ...) -> None: ...
+
+class PutTopicResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListQueuesRequest(_message.Message):
+    __slots__ = ("topic",)
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    def __init__(self, topic: _Optional[str] = ...) -> None: ...
+
+class QueueState(_message.Message):
+    __slots__ = ("topic", "queue", "min_offset", "max_offset")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue: int
+    min_offset: int
+    max_offset: int
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ...) -> None: ...
+
+class ListQueuesResponse(_message.Message):
+    __slots__ = ("queues",)
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    queues: _containers.RepeatedCompositeFieldContainer[QueueState]
+    def __init__(self, queues: _Optional[_Iterable[_Union[QueueState, _Mapping]]] = ...) -> None: ...
+
+class DescribeRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DescribeResponse(_message.Message):
+    __slots__ = ("shard", "store_host", "delay_levels_ms", "segment_bytes", "read_only", "now_ms", "min_position", "max_position")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    STORE_HOST_FIELD_NUMBER: _ClassVar[int]
+    DELAY_LEVELS_MS_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    READ_ONLY_FIELD_NUMBER: _ClassVar[int]
+    NOW_MS_FIELD_NUMBER: _ClassVar[int]
+    MIN_POSITION_FIELD_NUMBER: _ClassVar[int]
+    MAX_POSITION_FIELD_NUMBER: _ClassVar[int]
+    shard: int
+    store_host: bytes
+    delay_levels_ms: _containers.RepeatedScalarFieldContainer[int]
+    segment_bytes: int
+    read_only: bool
+    now_ms: int
+    min_position: int
+    max_position: int
+    def __init__(self, shard: _Optional[int] = ..., store_host: _Optional[bytes] = ..., delay_levels_ms: _Optional[_Iterable[int]] = ..., segment_bytes: _Optional[int] = ..., read_only: _Optional[bool] = ..., now_ms: _Optional[int] = ..., min_position: _Optional[int] = ..., max_position: _Optional[int] = ...) -> None: ...
