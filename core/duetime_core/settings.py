@@ -73,3 +73,39 @@ def _sentence(prefix: str, fault: dict[str, Any]) -> str:
     name = field if field.isupper() else (prefix + field).upper()
     value = "" if fault["type"] == "missing" else f" = {fault['input']!r}"
     return f"{name}{value}: {fault['msg'].removeprefix('Value error, ')}"
+
+
+def parse_stores(text: str) -> dict[int, str]:
+    """Store addresses by shard, from `0=HOST:PORT,1=HOST:PORT`.
+
+    Raises:
+        ValueError: malformed, empty, or one shard twice.
+    """
+    stores: dict[int, str] = {}
+    for part in text.split(","):
+        shard, _, address = part.strip().partition("=")
+        host, _, port = address.rpartition(":")
+        if not (shard.isascii() and shard.isdigit() and host and port.isascii() and port.isdigit()):
+            raise ValueError(f"store {part.strip()!r} is not SHARD=HOST:PORT")
+        if int(shard) in stores:
+            raise ValueError(f"shard {shard} is named twice")
+        stores[int(shard)] = address
+    return stores
+
+
+class StoreClientSettings(NodeSettings):
+    """What the processes above the store have in common."""
+
+    database_url: str = Field(description="metadata database, such as sqlite:////var/lib/duetime/meta.db")
+    stores: str = Field(description="store addresses by shard: 0=HOST:PORT,1=HOST:PORT")
+    store_timeout_ms: int = Field(5_000, ge=100, le=600_000, description="deadline of one call to a store")
+
+    @field_validator("stores")
+    @classmethod
+    def _stores_parse(cls, text: str) -> str:
+        parse_stores(text)
+        return text
+
+    @property
+    def store_addresses(self) -> dict[int, str]:
+        return parse_stores(self.stores)

@@ -26,49 +26,51 @@ from duetime.v1 import message_pb2 as duetime_dot_v1_dot_message__pb2
 from duetime.v1 import retry_pb2 as duetime_dot_v1_dot_retry__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x64uetime/v1/gateway.proto\x12\nduetime.v1\x1a\x18\x64uetime/v1/message.proto\x1a\x16\x64uetime/v1/retry.proto\"C\n\x0bSendRequest\x12%\n\x08messages\x18\x01 \x03(\x0b\x32\x13.duetime.v1.Message\x12\r\n\x05retry\x18\x02 \x01(\x08\"7\n\x0cSendResponse\x12\'\n\x07results\x18\x01 \x03(\x0b\x32\x16.duetime.v1.SendResult\"\x80\x01\n\x0bPullRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x11\n\tmax_count\x18\x04 \x01(\x05\x12\x11\n\tmax_bytes\x18\x05 \x01(\x05\x12\x0f\n\x07wait_ms\x18\x06 \x01(\x05\x12\x0c\n\x04tags\x18\x07 \x01(\t\"\xa0\x01\n\x0cPullResponse\x12&\n\x06status\x18\x01 \x01(\x0e\x32\x16.duetime.v1.PullStatus\x12+\n\x08messages\x18\x02 \x03(\x0b\x32\x19.duetime.v1.StoredMessage\x12\x13\n\x0bnext_offset\x18\x03 \x01(\x03\x12\x12\n\nmin_offset\x18\x04 \x01(\x03\x12\x12\n\nmax_offset\x18\x05 \x01(\x03\"7\n\x12\x43reateTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bqueue_count\x18\x02 \x01(\x05\"A\n\x05Topic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bqueue_count\x18\x02 \x01(\x05\x12\x15\n\rcreated_at_ms\x18\x03 \x01(\x03\"$\n\x14\x44\x65scribeTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"X\n\x10QueueDescription\x12\r\n\x05queue\x18\x01 \x01(\x05\x12\r\n\x05shard\x18\x02 \x01(\x05\x12\x12\n\nmin_offset\x18\x03 \x01(\x03\x12\x12\n\nmax_offset\x18\x04 \x01(\x03\"b\n\x10TopicDescription\x12 \n\x05topic\x18\x01 \x01(\x0b\x32\x11.duetime.v1.Topic\x12,\n\x06queues\x18\x02 \x03(\x0b\x32\x1c.duetime.v1.QueueDescription\"\x13\n\x11ListTopicsRequest\"7\n\x12ListTopicsResponse\x12!\n\x06topics\x18\x01 \x03(\x0b\x32\x11.duetime.v1.Topic\" \n\x0fGetRouteRequest\x12\r\n\x05topic\x18\x01 \x01(\t\"*\n\nQueueRoute\x12\r\n\x05queue\x18\x01 \x01(\x05\x12\r\n\x05shard\x18\x02 \x01(\x05\">\n\x05Route\x12\r\n\x05topic\x18\x01 \x01(\t\x12&\n\x06queues\x18\x02 \x03(\x0b\x32\x16.duetime.v1.QueueRoute\"\x12\n\x10ListLanesRequest\"\xa2\x02\n\x04Lane\x12\r\n\x05shard\x18\x01 \x01(\x05\x12\r\n\x05level\x18\x02 \x01(\x05\x12\x10\n\x08\x64\x65lay_ms\x18\x03 \x01(\x03\x12\x15\n\rpending_count\x18\x04 \x01(\x03\x12\x18\n\x10oldest_due_at_ms\x18\x05 \x01(\x03\x12\x16\n\x0enext_due_at_ms\x18\x06 \x01(\x03\x12\x11\n\twatermark\x18\x07 \x01(\x03\x12\x12\n\nmax_offset\x18\x08 \x01(\x03\x12\r\n\x05owner\x18\t \x01(\t\x12\x0e\n\x06paused\x18\n \x01(\x08\x12\x13\n\x0blate_p50_ms\x18\x0b \x01(\x01\x12\x13\n\x0blate_p99_ms\x18\x0c \x01(\x01\x12\x16\n\x0erestored_count\x18\r \x01(\x03\x12\x19\n\x11quarantined_count\x18\x0e \x01(\x03\"P\n\x11ListLanesResponse\x12\x1f\n\x05lanes\x18\x01 \x03(\x0b\x32\x10.duetime.v1.Lane\x12\x1a\n\x12unreachable_shards\x18\x02 \x03(\x05*\x97\x01\n\nPullStatus\x12\x1b\n\x17PULL_STATUS_UNSPECIFIED\x10\x00\x12\x15\n\x11PULL_STATUS_FOUND\x10\x01\x12\x16\n\x12PULL_STATUS_NO_NEW\x10\x02\x12\x18\n\x14PULL_STATUS_NO_MATCH\x10\x03\x12#\n\x1fPULL_STATUS_OFFSET_OUT_OF_RANGE\x10\x04\x32\xf1\x04\n\x07Gateway\x12\x39\n\x04Send\x12\x17.duetime.v1.SendRequest\x1a\x18.duetime.v1.SendResponse\x12\x43\n\nSendStream\x12\x17.duetime.v1.SendRequest\x1a\x18.duetime.v1.SendResponse(\x01\x30\x01\x12\x39\n\x04Pull\x12\x17.duetime.v1.PullRequest\x1a\x18.duetime.v1.PullResponse\x12@\n\x0b\x43reateTopic\x12\x1e.duetime.v1.CreateTopicRequest\x1a\x11.duetime.v1.Topic\x12O\n\rDescribeTopic\x12 .duetime.v1.DescribeTopicRequest\x1a\x1c.duetime.v1.TopicDescription\x12K\n\nListTopics\x12\x1d.duetime.v1.ListTopicsRequest\x1a\x1e.duetime.v1.ListTopicsResponse\x12:\n\x08GetRoute\x12\x1b.duetime.v1.GetRouteRequest\x1a\x11.duetime.v1.Route\x12H\n\tListLanes\x12\x1c.duetime.v1.ListLanesRequest\x1a\x1d.duetime.v1.ListLanesResponse\x12\x45\n\x08SendBack\x12\x1b.duetime.v1.SendBackRequest\x1a\x1c.duetime.v1.SendBackResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x64uetime/v1/gateway.proto\x12\nduetime.v1\x1a\x18\x64uetime/v1/message.proto\x1a\x16\x64uetime/v1/retry.proto\"C\n\x0bSendRequest\x12%\n\x08messages\x18\x01 \x03(\x0b\x32\x13.duetime.v1.Message\x12\r\n\x05retry\x18\x02 \x01(\x08\"7\n\x0cSendResponse\x12\'\n\x07results\x18\x01 \x03(\x0b\x32\x16.duetime.v1.SendResult\"\xac\x01\n\x0bPullRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x11\n\tmax_count\x18\x04 \x01(\x05\x12\x11\n\tmax_bytes\x18\x05 \x01(\x05\x12\x0f\n\x07wait_ms\x18\x06 \x01(\x05\x12\x0c\n\x04tags\x18\x07 \x01(\t\x12*\n\x08\x65ncoding\x18\x08 \x01(\x0e\x32\x18.duetime.v1.PullEncoding\"\xb1\x01\n\x0cPullResponse\x12&\n\x06status\x18\x01 \x01(\x0e\x32\x16.duetime.v1.PullStatus\x12+\n\x08messages\x18\x02 \x03(\x0b\x32\x19.duetime.v1.StoredMessage\x12\x13\n\x0bnext_offset\x18\x03 \x01(\x03\x12\x12\n\nmin_offset\x18\x04 \x01(\x03\x12\x12\n\nmax_offset\x18\x05 \x01(\x03\x12\x0f\n\x07records\x18\x06 \x01(\x0c\"7\n\x12\x43reateTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bqueue_count\x18\x02 \x01(\x05\"A\n\x05Topic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bqueue_count\x18\x02 \x01(\x05\x12\x15\n\rcreated_at_ms\x18\x03 \x01(\x03\"$\n\x14\x44\x65scribeTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"X\n\x10QueueDescription\x12\r\n\x05queue\x18\x01 \x01(\x05\x12\r\n\x05shard\x18\x02 \x01(\x05\x12\x12\n\nmin_offset\x18\x03 \x01(\x03\x12\x12\n\nmax_offset\x18\x04 \x01(\x03\"b\n\x10TopicDescription\x12 \n\x05topic\x18\x01 \x01(\x0b\x32\x11.duetime.v1.Topic\x12,\n\x06queues\x18\x02 \x03(\x0b\x32\x1c.duetime.v1.QueueDescription\"\x13\n\x11ListTopicsRequest\"7\n\x12ListTopicsResponse\x12!\n\x06topics\x18\x01 \x03(\x0b\x32\x11.duetime.v1.Topic\" \n\x0fGetRouteRequest\x12\r\n\x05topic\x18\x01 \x01(\t\"*\n\nQueueRoute\x12\r\n\x05queue\x18\x01 \x01(\x05\x12\r\n\x05shard\x18\x02 \x01(\x05\">\n\x05Route\x12\r\n\x05topic\x18\x01 \x01(\t\x12&\n\x06queues\x18\x02 \x03(\x0b\x32\x16.duetime.v1.QueueRoute\"\x12\n\x10ListLanesRequest\"\xa2\x02\n\x04Lane\x12\r\n\x05shard\x18\x01 \x01(\x05\x12\r\n\x05level\x18\x02 \x01(\x05\x12\x10\n\x08\x64\x65lay_ms\x18\x03 \x01(\x03\x12\x15\n\rpending_count\x18\x04 \x01(\x03\x12\x18\n\x10oldest_due_at_ms\x18\x05 \x01(\x03\x12\x16\n\x0enext_due_at_ms\x18\x06 \x01(\x03\x12\x11\n\twatermark\x18\x07 \x01(\x03\x12\x12\n\nmax_offset\x18\x08 \x01(\x03\x12\r\n\x05owner\x18\t \x01(\t\x12\x0e\n\x06paused\x18\n \x01(\x08\x12\x13\n\x0blate_p50_ms\x18\x0b \x01(\x01\x12\x13\n\x0blate_p99_ms\x18\x0c \x01(\x01\x12\x16\n\x0erestored_count\x18\r \x01(\x03\x12\x19\n\x11quarantined_count\x18\x0e \x01(\x03\"P\n\x11ListLanesResponse\x12\x1f\n\x05lanes\x18\x01 \x03(\x0b\x32\x10.duetime.v1.Lane\x12\x1a\n\x12unreachable_shards\x18\x02 \x03(\x05*\x97\x01\n\nPullStatus\x12\x1b\n\x17PULL_STATUS_UNSPECIFIED\x10\x00\x12\x15\n\x11PULL_STATUS_FOUND\x10\x01\x12\x16\n\x12PULL_STATUS_NO_NEW\x10\x02\x12\x18\n\x14PULL_STATUS_NO_MATCH\x10\x03\x12#\n\x1fPULL_STATUS_OFFSET_OUT_OF_RANGE\x10\x04*E\n\x0cPullEncoding\x12\x1a\n\x16PULL_ENCODING_MESSAGES\x10\x00\x12\x19\n\x15PULL_ENCODING_RECORDS\x10\x01\x32\xf1\x04\n\x07Gateway\x12\x39\n\x04Send\x12\x17.duetime.v1.SendRequest\x1a\x18.duetime.v1.SendResponse\x12\x43\n\nSendStream\x12\x17.duetime.v1.SendRequest\x1a\x18.duetime.v1.SendResponse(\x01\x30\x01\x12\x39\n\x04Pull\x12\x17.duetime.v1.PullRequest\x1a\x18.duetime.v1.PullResponse\x12@\n\x0b\x43reateTopic\x12\x1e.duetime.v1.CreateTopicRequest\x1a\x11.duetime.v1.Topic\x12O\n\rDescribeTopic\x12 .duetime.v1.DescribeTopicRequest\x1a\x1c.duetime.v1.TopicDescription\x12K\n\nListTopics\x12\x1d.duetime.v1.ListTopicsRequest\x1a\x1e.duetime.v1.ListTopicsResponse\x12:\n\x08GetRoute\x12\x1b.duetime.v1.GetRouteRequest\x1a\x11.duetime.v1.Route\x12H\n\tListLanes\x12\x1c.duetime.v1.ListLanesRequest\x1a\x1d.duetime.v1.ListLanesResponse\x12\x45\n\x08SendBack\x12\x1b.duetime.v1.SendBackRequest\x1a\x1c.duetime.v1.SendBackResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'duetime.v1.gateway_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PULLSTATUS']._serialized_start=1478
-  _globals['_PULLSTATUS']._serialized_end=1629
+  _globals['_PULLSTATUS']._serialized_start=1539
+  _globals['_PULLSTATUS']._serialized_end=1690
+  _globals['_PULLENCODING']._serialized_start=1692
+  _globals['_PULLENCODING']._serialized_end=1761
   _globals['_SENDREQUEST']._serialized_start=90
   _globals['_SENDREQUEST']._serialized_end=157
   _globals['_SENDRESPONSE']._serialized_start=159
   _globals['_SENDRESPONSE']._serialized_end=214
   _globals['_PULLREQUEST']._serialized_start=217
-  _globals['_PULLREQUEST']._serialized_end=345
-  _globals['_PULLRESPONSE']._serialized_start=348
-  _globals['_PULLRESPONSE']._serialized_end=508
-  _globals['_CREATETOPICREQUEST']._serialized_start=510
-  _globals['_CREATETOPICREQUEST']._serialized_end=565
-  _globals['_TOPIC']._serialized_start=567
-  _globals['_TOPIC']._serialized_end=632
-  _globals['_DESCRIBETOPICREQUEST']._serialized_start=634
-  _globals['_DESCRIBETOPICREQUEST']._serialized_end=670
-  _globals['_QUEUEDESCRIPTION']._serialized_start=672
-  _globals['_QUEUEDESCRIPTION']._serialized_end=760
-  _globals['_TOPICDESCRIPTION']._serialized_start=762
-  _globals['_TOPICDESCRIPTION']._serialized_end=860
-  _globals['_LISTTOPICSREQUEST']._serialized_start=862
-  _globals['_LISTTOPICSREQUEST']._serialized_end=881
-  _globals['_LISTTOPICSRESPONSE']._serialized_start=883
-  _globals['_LISTTOPICSRESPONSE']._serialized_end=938
-  _globals['_GETROUTEREQUEST']._serialized_start=940
-  _globals['_GETROUTEREQUEST']._serialized_end=972
-  _globals['_QUEUEROUTE']._serialized_start=974
-  _globals['_QUEUEROUTE']._serialized_end=1016
-  _globals['_ROUTE']._serialized_start=1018
-  _globals['_ROUTE']._serialized_end=1080
-  _globals['_LISTLANESREQUEST']._serialized_start=1082
-  _globals['_LISTLANESREQUEST']._serialized_end=1100
-  _globals['_LANE']._serialized_start=1103
-  _globals['_LANE']._serialized_end=1393
-  _globals['_LISTLANESRESPONSE']._serialized_start=1395
-  _globals['_LISTLANESRESPONSE']._serialized_end=1475
-  _globals['_GATEWAY']._serialized_start=1632
-  _globals['_GATEWAY']._serialized_end=2257
+  _globals['_PULLREQUEST']._serialized_end=389
+  _globals['_PULLRESPONSE']._serialized_start=392
+  _globals['_PULLRESPONSE']._serialized_end=569
+  _globals['_CREATETOPICREQUEST']._serialized_start=571
+  _globals['_CREATETOPICREQUEST']._serialized_end=626
+  _globals['_TOPIC']._serialized_start=628
+  _globals['_TOPIC']._serialized_end=693
+  _globals['_DESCRIBETOPICREQUEST']._serialized_start=695
+  _globals['_DESCRIBETOPICREQUEST']._serialized_end=731
+  _globals['_QUEUEDESCRIPTION']._serialized_start=733
+  _globals['_QUEUEDESCRIPTION']._serialized_end=821
+  _globals['_TOPICDESCRIPTION']._serialized_start=823
+  _globals['_TOPICDESCRIPTION']._serialized_end=921
+  _globals['_LISTTOPICSREQUEST']._serialized_start=923
+  _globals['_LISTTOPICSREQUEST']._serialized_end=942
+  _globals['_LISTTOPICSRESPONSE']._serialized_start=944
+  _globals['_LISTTOPICSRESPONSE']._serialized_end=999
+  _globals['_GETROUTEREQUEST']._serialized_start=1001
+  _globals['_GETROUTEREQUEST']._serialized_end=1033
+  _globals['_QUEUEROUTE']._serialized_start=1035
+  _globals['_QUEUEROUTE']._serialized_end=1077
+  _globals['_ROUTE']._serialized_start=1079
+  _globals['_ROUTE']._serialized_end=1141
+  _globals['_LISTLANESREQUEST']._serialized_start=1143
+  _globals['_LISTLANESREQUEST']._serialized_end=1161
+  _globals['_LANE']._serialized_start=1164
+  _globals['_LANE']._serialized_end=1454
+  _globals['_LISTLANESRESPONSE']._serialized_start=1456
+  _globals['_LISTLANESRESPONSE']._serialized_end=1536
+  _globals['_GATEWAY']._serialized_start=1764
+  _globals['_GATEWAY']._serialized_end=2389
 # @@protoc_insertion_point(module_scope)

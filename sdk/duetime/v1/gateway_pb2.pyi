@@ -16,11 +16,18 @@ class PullStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PULL_STATUS_NO_NEW: _ClassVar[PullStatus]
     PULL_STATUS_NO_MATCH: _ClassVar[PullStatus]
     PULL_STATUS_OFFSET_OUT_OF_RANGE: _ClassVar[PullStatus]
+
+class PullEncoding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PULL_ENCODING_MESSAGES: _ClassVar[PullEncoding]
+    PULL_ENCODING_RECORDS: _ClassVar[PullEncoding]
 PULL_STATUS_UNSPECIFIED: PullStatus
 PULL_STATUS_FOUND: PullStatus
 PULL_STATUS_NO_NEW: PullStatus
 PULL_STATUS_NO_MATCH: PullStatus
 PULL_STATUS_OFFSET_OUT_OF_RANGE: PullStatus
+PULL_ENCODING_MESSAGES: PullEncoding
+PULL_ENCODING_RECORDS: PullEncoding
 
 class SendRequest(_message.Message):
     __slots__ = ("messages", "retry")
@@ -37,7 +44,7 @@ class SendResponse(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[_message_pb2.SendResult, _Mapping]]] = ...) -> None: ...
 
 class PullRequest(_message.Message):
-    __slots__ = ("topic", "queue", "offset", "max_count", "max_bytes", "wait_ms", "tags")
+    __slots__ = ("topic", "queue", "offset", "max_count", "max_bytes", "wait_ms", "tags", "encoding")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -45,6 +52,7 @@ class PullRequest(_message.Message):
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     TAGS_FIELD_NUMBER: _ClassVar[int]
+    ENCODING_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue: int
     offset: int
@@ -52,21 +60,24 @@ class PullRequest(_message.Message):
     max_bytes: int
     wait_ms: int
     tags: str
-    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., max_count: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., tags: _Optional[str] = ...) -> None: ...
+    encoding: PullEncoding
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., max_count: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., tags: _Optional[str] = ..., encoding: _Optional[_Union[PullEncoding, str]] = ...) -> None: ...
 
 class PullResponse(_message.Message):
-    __slots__ = ("status", "messages", "next_offset", "min_offset", "max_offset")
+    __slots__ = ("status", "messages", "next_offset", "min_offset", "max_offset", "records")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
     MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
     status: PullStatus
     messages: _containers.RepeatedCompositeFieldContainer[_message_pb2.StoredMessage]
     next_offset: int
     min_offset: int
     max_offset: int
-    def __init__(self, status: _Optional[_Union[PullStatus, str]] = ..., messages: _Optional[_Iterable[_Union[_message_pb2.StoredMessage, _Mapping]]] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ...) -> None: ...
+    records: bytes
+    def __init__(self, status: _Optional[_Union[PullStatus, str]] = ..., messages: _Optional[_Iterable[_Union[_message_pb2.StoredMessage, _Mapping]]] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., records: _Optional[bytes] = ...) -> None: ...
 
 class CreateTopicRequest(_message.Message):
     __slots__ = ("name", "queue_count")
