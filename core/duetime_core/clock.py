@@ -24,6 +24,10 @@ class Clock(ABC):
     def monotonic_ms(self) -> float:
         """Milliseconds since some moment; never steps back."""
 
+    def ms_until(self, at_ms: int) -> float:
+        """Milliseconds of wall time until a moment, finer than `now_ms` where the clock is; negative: past."""
+        return at_ms - self.now_ms()
+
     @abstractmethod
     def call_later(self, delay_ms: float, callback: Callable[[], Any]) -> Timer:
         """Runs `callback` on the running loop once `delay_ms` of monotonic time have passed."""
@@ -65,6 +69,9 @@ class SystemClock(Clock):
 
     def monotonic_ms(self) -> float:
         return time.monotonic() * 1000.0
+
+    def ms_until(self, at_ms: int) -> float:
+        return at_ms - time.time_ns() / 1e6
 
     def call_later(self, delay_ms: float, callback: Callable[[], Any]) -> Timer:
         return asyncio.get_running_loop().call_later(delay_ms / 1000.0, callback)

@@ -1,0 +1,79 @@
+"""Wakes waiters at wall-clock moments of the shard's clock, which never goes backwards."""
+
+import asyncio
+import heapq
+from typing import Any
+
+from duetime_core.clock import Clock, Timer
+
+# A timer counts monotonic time; the wall clock may step meanwhile. So no timer runs longer than this before the
+# wall clock is looked at again.
+STEP_CHECK_MS = 1_000
+
+
+class ShardClock:
+    """The one clock that decides what is due: the machine's wall clock, held still while that steps back.
+
+    While the wall clock is behind what the log has seen, `now_ms` stands: nothing is stored with a smaller time, and
+    nothing falls due early.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self._floor_ms = 0
+
+    def now_ms(self) -> int:
+        self._floor_ms = max(self._floor_ms, self.clock.now_ms())
+        return self._floor_ms
+
+    def seen(self, at_ms: int) -> None:
+        """The log holds this time: the clock does not go behind it."""
+        self._floor_ms = max(self._floor_ms, at_ms)
+
+    @property
+    def behind_ms(self) -> int:
+        """How far the wall clock is behind; 0 normally."""
+        return max(0, self._floor_ms - self.clock.now_ms())
+
+
+class Alarm:
+    """Futures that are done once their moment has come."""
+
+    def __init__(self, clock: ShardClock) -> None:
+        self._clock = clock
+        self._heap: list[tuple[int, int, asyncio.Future[Any]]] = []
+        self._count = 0
+        self._timer: Timer | None = None
+        self._armed_for_ms = 0
+
+    def set(self, at_ms: int, future: "asyncio.Future[Any]") -> None:
+        """Completes `future` (if it is not done by then) at `at_ms` of the shard's clock."""
+        self._count += 1
+        heapq.heappush(self._heap, (at_ms, self._count, future))
+        if self._timer is None or at_ms < self._armed_for_ms:
+            self._arm()
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while self._heap and self._heap[0][2].done():
+            heapq.heappop(self._heap)
+        if self._heap:
+            self._armed_for_ms = self._heap[0][0]
+            delay_ms = self._clock.clock.ms_until(self._armed_for_ms)
+            self._timer = self._clock.clock.call_later(min(max(delay_ms, 0.0), STEP_CHECK_MS), self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        now_ms = self._clock.now_ms()
+        while self._heap and (self._heap[0][0] <= now_ms or self._heap[0][2].done()):
+            future = heapq.heappop(self._heap)[2]
+            if not future.done():
+                future.set_result(None)
+        self._arm()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

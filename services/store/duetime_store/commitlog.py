@@ -1,0 +1,124 @@
+"""The commit log: one sequence of records over pre-sized segments.
+
+A record at position p lies in the segment whose base is p rounded down to the segment size. A record never crosses
+a segment's end: where it does not fit with 8 bytes to spare, a BLANK mark takes the rest and the record opens the
+next segment.
+
+    segment 0                          segment 1
+    | record | record | BLANK ........ | record | (zeros)
+    0                                  size     ^ end
+
+Appending is split in two so that the caller decides when and where to block: `place` (pure arithmetic, on the event
+loop) says where a record goes; `write` and `flush` do the I/O, on the flusher's thread.
+
+Source: RocketMQ 4.9.3 CommitLog, MappedFileQueue.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import structlog
+from duetime_core.errors import StartupError
+from duetime_core.record import BLANK_BYTES, blank
+
+from duetime_store.segment import Segment, file_name
+
+log = structlog.get_logger()
+
+
+class CommitLog:
+    """Segments of one size, contiguous from `min_position`; `end` is where the next record goes."""
+
+    def __init__(self, directory: Path, segment_bytes: int) -> None:
+        """Loads what is there; existing files decide the segment size.
+
+        Raises:
+            StartupError: a file is missing in the middle, or has another size than its neighbours.
+        """
+        self.directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        files = sorted(path for path in directory.iterdir() if path.name.isdigit() and len(path.name) == 20)
+        if files and files[-1].stat().st_size == 0:
+            files.pop().unlink()
+        self.segment_bytes = files[0].stat().st_size if files else segment_bytes
+        self._check(files)
+        self._segments = {
+            int(path.name): Segment(path, int(path.name), self.segment_bytes) for path in files
+        }
+        self.min_position = int(files[0].name) if files else 0
+        self.end = self.min_position
+
+    def _check(self, files: list[Path]) -> None:
+        expected = int(files[0].name) if files else 0
+        for path in files:
+            if int(path.name) != expected:
+                raise StartupError(f"commit log file {file_name(expected)} is missing in {self.directory}")
+            size = path.stat().st_size
+            if size != self.segment_bytes and (path is not files[-1] or size > self.segment_bytes):
+                raise StartupError(f"commit log file {path} has {size} bytes, its neighbours {self.segment_bytes}")
+            expected += self.segment_bytes
+
+    @property
+    def max_position(self) -> int:
+        """End of the last file: no record lies at or behind it."""
+        return max((segment.end for segment in self._segments.values()), default=self.min_position)
+
+    @property
+    def record_bytes_max(self) -> int:
+        """The largest record that a segment takes."""
+        return self.segment_bytes - BLANK_BYTES
+
+    def place(self, position: int, size: int) -> int:
+        """Where a record of `size` bytes goes that would start at `position`: there, or at the next segment."""
+        room = self.segment_bytes - position % self.segment_bytes
+        return position if size + BLANK_BYTES <= room else position + room
+
+    def segment_at(self, position: int) -> Segment | None:
+        return self._segments.get(position - position % self.segment_bytes)
+
+    def write(self, runs: Iterable[tuple[int, list[bytes | bytearray | memoryview]]]) -> list[Segment]:
+        """Writes runs (position, buffers), each within one segment, and a BLANK in front of each new segment.
+
+        Returns the segments written to, which the caller flushes. Blocking.
+        """
+        touched: dict[int, Segment] = {}
+        for position, buffers in runs:
+            if position != self.end:
+                last = self._open(self.end)
+                last.write(self.end, [blank(position - self.end)])
+                touched[last.base] = last
+            segment = self._open(position)
+            segment.write(position, buffers)
+            touched[segment.base] = segment
+            self.end = position + sum(map(len, buffers))
+        return list(touched.values())
+
+    def _open(self, position: int) -> Segment:
+        base = position - position % self.segment_bytes
+        segment = self._segments.get(base)
+        if segment is None:
+            segment = Segment(self.directory / file_name(base), base, self.segment_bytes)
+            self._segments[base] = segment
+            log.info("segment created", segment=file_name(base), bytes=self.segment_bytes)
+        return segment
+
+    def read(self, position: int, length: int) -> bytes:
+        """The bytes at a position, empty where no segment is. They end with the segment."""
+        segment = self.segment_at(position)
+        return segment.read(position, length) if segment and position >= 0 else b""
+
+    def cut(self, position: int) -> None:
+        """Makes `position` the end of the log; everything behind it becomes zero."""
+        for base in sorted(self._segments):
+            segment = self._segments[base]
+            if base >= position and base > self.min_position:
+                segment.close()
+                segment.path.unlink()
+                del self._segments[base]
+            elif segment.end > position:
+                segment.cut(max(position, base))
+        self.end = position
+
+    def close(self) -> None:
+        for segment in self._segments.values():
+            segment.close()

@@ -1,0 +1,197 @@
+"""A consume queue: units of 20 bytes that say where the records of one (topic, queue) lie in the log.
+
+    i64 physical position | i32 record size | i64 tagsCode
+
+Unit n of the queue is at byte 20 n. tagsCode is the hash of the tag, and in a lane the due time in ms. Files are
+pre-sized and named by their first byte; units behind the end are zero. A filler unit (0, 0x7FFFFFFF, 0) holds the
+place of an offset whose record is not there.
+
+Source: RocketMQ 4.9.3 ConsumeQueue.
+"""
+
+import os
+from pathlib import Path
+from struct import Struct
+
+import numpy as np
+import numpy.typing as npt
+
+from duetime_store.segment import file_name
+
+UNIT = Struct(">qiq")
+UNIT_TYPE = np.dtype([("position", ">i8"), ("size", ">i4"), ("tags", ">i8")])
+FILLER_SIZE = 0x7FFFFFFF
+FILLER = UNIT.pack(0, FILLER_SIZE, 0)
+
+Units = npt.NDArray[np.void]
+
+
+class ConsumeQueue:
+    """The units of one queue. `next_offset` counts appended records, `max_offset` those that readers may see."""
+
+    __slots__ = (
+        "_dirty",
+        "_fds",
+        "_file_bytes",
+        "directory",
+        "max_offset",
+        "min_offset",
+        "next_offset",
+        "queue",
+        "staged",
+        "topic",
+        "waiters",
+    )
+
+    def __init__(self, root: Path, topic: str, queue: int, file_units: int) -> None:
+        self.topic = topic
+        self.queue = queue
+        self.directory = root / topic / str(queue)
+        self.min_offset = 0
+        self.max_offset = 0
+        self.next_offset = 0
+        # Units of records that are appended and not yet durable, in order.
+        self.staged = bytearray()
+        # Called and forgotten when units are published.
+        self.waiters: list[object] = []
+        self._fds: dict[int, int] = {}
+        self._dirty: set[int] = set()
+        self._file_bytes = file_units * UNIT.size
+        self._load()
+
+    def _load(self) -> None:
+        if not self.directory.is_dir():
+            return
+        files = sorted(path for path in self.directory.iterdir() if path.name.isdigit() and len(path.name) == 20)
+        if not files:
+            return
+        self._file_bytes = max(files[0].stat().st_size, UNIT.size)
+        self.min_offset = int(files[0].name) // UNIT.size
+        last = int(files[-1].name) // UNIT.size
+        self.max_offset = last + self._count(last)
+        self.next_offset = self.max_offset
+
+    def _count(self, first: int) -> int:
+        """Written units in the file that begins with unit `first`: they are a prefix."""
+        low, high = 0, self._file_bytes // UNIT.size
+        while low < high:
+            middle = (low + high) // 2
+            unit = self.read(first + middle, 1, limit=False)
+            if len(unit) and unit["size"][0] > 0:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _fd(self, base: int, *, create: bool) -> int | None:
+        fd = self._fds.get(base)
+        if fd is None:
+            path = self.directory / file_name(base)
+            if create:
+                self.directory.mkdir(parents=True, exist_ok=True)
+            elif not path.exists():
+                return None
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            if os.fstat(fd).st_size < self._file_bytes:
+                os.ftruncate(fd, self._file_bytes)
+            self._fds[base] = fd
+        return fd
+
+    def _write(self, offset: int, units: bytes | bytearray) -> None:
+        at, view = offset * UNIT.size, memoryview(units)
+        while view:
+            base = at - at % self._file_bytes
+            part = view[: base + self._file_bytes - at]
+            fd = self._fd(base, create=True)
+            assert fd is not None
+            os.pwrite(fd, part, at - base)
+            self._dirty.add(fd)
+            at, view = at + len(part), view[len(part) :]
+
+    def publish(self) -> None:
+        """Writes the staged units, which makes their records visible to readers."""
+        if self.staged:
+            self._write(self.max_offset, self.staged)
+            self.max_offset += len(self.staged) // UNIT.size
+            self.staged = bytearray()
+
+    def rebuild(self, offset: int, position: int, size: int, tags: int) -> bool:
+        """Recovery: the unit of a record found in the log. False when it is there already."""
+        if offset < self.next_offset:
+            return False
+        if offset > self.next_offset:
+            self._skip_to(offset)
+        self.staged += UNIT.pack(position, size, tags)
+        self.next_offset = offset + 1
+        if len(self.staged) >= 1 << 16:
+            self.publish()
+        return True
+
+    def _skip_to(self, offset: int) -> None:
+        """Fills the units before `offset`; an empty queue starts in the file that holds `offset`."""
+        self.publish()
+        if self.max_offset == self.min_offset:
+            file_units = self._file_bytes // UNIT.size
+            first = offset - offset % file_units
+            self._write(first, FILLER * (offset - first))
+            self.min_offset = offset
+        else:
+            self._write(self.max_offset, FILLER * (offset - self.max_offset))
+        self.max_offset = self.next_offset = offset
+
+    def read(self, offset: int, count: int, *, limit: bool = True) -> Units:
+        """Up to `count` units from `offset`, fewer at the end of the queue or of a file."""
+        if limit:
+            count = min(count, self.max_offset - offset)
+        if count <= 0 or offset < 0:
+            return np.empty(0, UNIT_TYPE)
+        at = offset * UNIT.size
+        base = at - at % self._file_bytes
+        fd = self._fd(base, create=False)
+        if fd is None:
+            return np.empty(0, UNIT_TYPE)
+        length = min(count * UNIT.size, base + self._file_bytes - at)
+        return np.frombuffer(os.pread(fd, length, at - base), UNIT_TYPE)
+
+    def first_at_or_behind(self, position: int) -> int:
+        """The offset of the first unit whose record lies at or behind a log position (max_offset: none)."""
+        return self._search("position", position)
+
+    def first_due_after(self, at_ms: int, low: int) -> int:
+        """Lanes: the offset, from `low` on, of the first unit due later than `at_ms` (max_offset: none)."""
+        return self._search("tags", at_ms + 1, low)
+
+    def _search(self, column: str, value: int, low: int | None = None) -> int:
+        low, high = self.min_offset if low is None else low, self.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            units = self.read(middle, 1)
+            if len(units) and units[column][0] < value:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def cut(self, offset: int) -> None:
+        """Drops the units from `offset` on and makes their bytes zero."""
+        first_byte = offset * UNIT.size
+        last_byte = self.max_offset * UNIT.size
+        while first_byte < last_byte:
+            base = first_byte - first_byte % self._file_bytes
+            fd = self._fd(base, create=False)
+            if fd is not None:
+                os.ftruncate(fd, first_byte - base)
+                os.ftruncate(fd, self._file_bytes)
+                self._dirty.add(fd)
+            first_byte = base + self._file_bytes
+        self.max_offset = self.next_offset = max(offset, self.min_offset)
+
+    def take_dirty(self) -> set[int]:
+        """Descriptors written since the last call; a checkpoint flushes them."""
+        dirty, self._dirty = self._dirty, set()
+        return dirty
+
+    def close(self) -> None:
+        for fd in self._fds.values():
+            os.close(fd)
+        self._fds.clear()

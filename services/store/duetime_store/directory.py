@@ -1,0 +1,116 @@
+"""The store directory: who holds it, how it was left, which level table its data was written with."""
+
+import fcntl
+import os
+from bisect import bisect_right
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from duetime_core.errors import StartupError
+from duetime_core.levels import DelayLevels
+
+from duetime_store import configs
+from duetime_store.segment import sync_directory
+
+
+class StoreDirectory:
+    """A shard's directory, held exclusively from construction to `close`."""
+
+    def __init__(self, root: Path) -> None:
+        """Raises: StartupError when the directory can't be made, written, or is held by another process."""
+        self.root = root
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise StartupError(f"can't write to data directory {root}: {error.strerror}") from error
+        try:
+            # The record lock is what RocketMQ's broker takes; it does not keep two stores of one process apart.
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
+        except OSError as error:
+            os.close(self._lock)
+            raise StartupError(f"data directory {root} is in use by another process") from error
+        os.pwrite(self._lock, b"lock", 0)
+
+    @property
+    def config(self) -> Path:
+        return self.root / "config"
+
+    @property
+    def commit_log(self) -> Path:
+        return self.root / "commitlog"
+
+    @property
+    def queues(self) -> Path:
+        return self.root / "consumequeue"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.root / "checkpoint"
+
+    @property
+    def was_aborted(self) -> bool:
+        """Whether the last process that served this directory did not stop cleanly."""
+        return (self.root / "abort").exists()
+
+    def mark_serving(self) -> None:
+        (self.root / "abort").touch()
+        sync_directory(self.root)
+
+    def mark_stopped(self) -> None:
+        (self.root / "abort").unlink(missing_ok=True)
+        sync_directory(self.root)
+
+    def close(self) -> None:
+        os.close(self._lock)
+
+
+@dataclass(frozen=True)
+class LevelHistory:
+    """Which level table was in force from which log position on.
+
+    A lane entry's due time is its store time and the delay of the table it was written under, also when queues are
+    rebuilt after the table has changed.
+    """
+
+    since: tuple[tuple[int, DelayLevels], ...]
+
+    def at(self, position: int) -> DelayLevels:
+        index = bisect_right(self.since, position, key=lambda entry: entry[0])
+        return self.since[max(index - 1, 0)][1]
+
+    @property
+    def current(self) -> DelayLevels:
+        return self.since[-1][1]
+
+    def changed(self, position: int, levels: DelayLevels) -> "LevelHistory":
+        kept = tuple(entry for entry in self.since if entry[0] < position)
+        return LevelHistory((*kept, (position, levels)))
+
+    @classmethod
+    def load(cls, config: Path, levels: DelayLevels, *, accept: bool) -> "LevelHistory | None":
+        """From the directory. None: nothing is written yet.
+
+        Raises:
+            StartupError: the data's table is another one, and `accept` is False.
+        """
+        value = configs.read(config, configs.STORE)
+        if value is None:
+            return None
+        history = cls(
+            tuple((int(entry["fromPosition"]), DelayLevels.parse(entry["delayLevels"])) for entry in value["levels"])
+        )
+        if history.current != levels and not accept:
+            raise StartupError(
+                f"the data was written with delay levels '{history.current}', this process has '{levels}'; "
+                "start with --accept-delay-levels true to go on with the new table"
+            )
+        return history
+
+    def save(self, config: Path, shard: int) -> None:
+        entries: list[dict[str, Any]] = [
+            {"fromPosition": position, "delayLevels": str(levels)} for position, levels in self.since
+        ]
+        configs.write(config, configs.STORE, {"shard": shard, "levels": entries})

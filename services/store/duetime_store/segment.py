@@ -1,0 +1,87 @@
+"""One commit log file: pre-sized, written by position, read through a memory map."""
+
+import mmap
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+# Pages of a map stay in the process's resident set once touched; past this many bytes read they are let go
+# (the page cache keeps them), so that memory does not grow with what was read.
+TOUCHED_BYTES_MAX = 32 * 1024 * 1024
+# The most buffers that one pwritev takes (IOV_MAX).
+_BUFFERS_MAX = 1024
+
+
+def file_name(offset: int) -> str:
+    """A file of the log or of a queue is named by the offset of its first byte, in 20 digits."""
+    return f"{offset:020d}"
+
+
+def sync_directory(path: Path) -> None:
+    """Makes created, renamed and deleted names durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+class Segment:
+    """A file that holds the log's bytes [base, base + size)."""
+
+    def __init__(self, path: Path, base: int, size: int) -> None:
+        """Opens or creates the file and brings it to `size` bytes (sparse)."""
+        self.path = path
+        self.base = base
+        self.size = size
+        created = not path.exists()
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        if os.fstat(self._fd).st_size != size:
+            os.ftruncate(self._fd, size)
+        if created:
+            sync_directory(path.parent)
+        self._map = mmap.mmap(self._fd, size, prot=mmap.PROT_READ)
+        self._touched_bytes = 0
+
+    @property
+    def end(self) -> int:
+        return self.base + self.size
+
+    def write(self, position: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
+        """Writes buffers one behind the other; all of it lies within the segment. Not durable before `flush`."""
+        at = position - self.base
+        for first in range(0, len(buffers), _BUFFERS_MAX):
+            part = buffers[first : first + _BUFFERS_MAX]
+            length = sum(map(len, part))
+            written = os.pwritev(self._fd, part, at)
+            if written < length:
+                rest = memoryview(b"".join(part))
+                while written < length:
+                    written += os.pwrite(self._fd, rest[written:], at + written)
+            at += length
+
+    def flush(self) -> None:
+        os.fdatasync(self._fd)
+
+    def read(self, position: int, length: int) -> bytes:
+        """A copy of the bytes at a position; shorter where the segment ends."""
+        at = position - self.base
+        self._touched_bytes += length
+        if self._touched_bytes > TOUCHED_BYTES_MAX:
+            self._map.madvise(mmap.MADV_DONTNEED)
+            self._touched_bytes = length
+        return self._map[at : at + length]
+
+    def read_file(self, position: int, length: int) -> bytes:
+        """As `read`, by a system call instead of the map: for long scans."""
+        return os.pread(self._fd, min(length, self.end - position), position - self.base)
+
+    def cut(self, position: int) -> None:
+        """Makes everything from `position` on zero again."""
+        os.ftruncate(self._fd, position - self.base)
+        os.ftruncate(self._fd, self.size)
+        os.fsync(self._fd)
+
+    def close(self) -> None:
+        self._map.close()
+        os.close(self._fd)

@@ -1,0 +1,40 @@
+"""Settings of the store process."""
+
+from pathlib import Path
+from typing import Literal
+
+from duetime_core.settings import NodeSettings
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+MIB = 1024 * 1024
+
+
+class StoreSettings(NodeSettings):
+    """One shard's settings."""
+
+    model_config = SettingsConfigDict(env_prefix="DUETIME_STORE_")
+
+    data_dir: Path = Field(description="the shard's directory, RocketMQ's storePathRootDir")
+    shard: int = Field(0, ge=0, le=65_535, description="the shard's number")
+    flush_mode: Literal["sync", "async"] = Field(
+        "sync", description="sync: flushed before the answer; async: written before, flushed within flush_interval_ms"
+    )
+    flush_interval_ms: int = Field(500, ge=1, le=60_000, description="flush period of the async mode")
+    segment_bytes: int = Field(
+        1024 * MIB, ge=MIB, le=1024 * MIB, description="commit log file size; existing files keep theirs"
+    )
+    queue_file_units: int = Field(
+        300_000, ge=100, le=10_000_000, description="units in a consume queue file; existing files keep theirs"
+    )
+    advertise_host: str = Field("127.0.0.1", description="the address that records carry as store host")
+    accept_delay_levels: bool = Field(
+        False, description="start with a level table other than the data's; pending messages keep their due times"
+    )
+    checkpoint_ms: int = Field(10_000, ge=100, le=600_000, description="longest time between checkpoints")
+    checkpoint_bytes: int = Field(64 * MIB, ge=MIB, description="most log bytes between checkpoints")
+    recent_ids_count: int = Field(
+        131_072, ge=0, le=10_000_000, description="message ids remembered, to answer a repeated send"
+    )
+    waiting_bytes_max: int = Field(64 * MIB, ge=MIB, description="most bytes that wait for a flush")
+    calls_in_flight_max: int = Field(8_192, ge=1, description="most calls in work, long polls included")
