@@ -1,0 +1,25 @@
+"""What several processes share: topics and routes, members, lane leases, the published offset table."""
+
+from duetime_core.metadata.database import Database
+from duetime_core.metadata.models import (
+    Base,
+    DelayOffsetModel,
+    LaneLeaseModel,
+    SchedulerModel,
+    TopicModel,
+    TopicQueueModel,
+)
+from duetime_core.metadata.schema import current_revision, head_revision, upgrade
+
+__all__ = [
+    "Base",
+    "Database",
+    "DelayOffsetModel",
+    "LaneLeaseModel",
+    "SchedulerModel",
+    "TopicModel",
+    "TopicQueueModel",
+    "current_revision",
+    "head_revision",
+    "upgrade",
+]

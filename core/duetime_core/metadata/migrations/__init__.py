@@ -1,0 +1,1 @@
+"""Alembic's environment, inside the package, so that an installed DueTime can migrate."""

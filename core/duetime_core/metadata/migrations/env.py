@@ -1,0 +1,15 @@
+"""What Alembic runs to migrate: over the connection, and inside the transaction, that `schema.upgrade` gives it."""
+
+from alembic import context
+
+from duetime_core.metadata.models import Base
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=Base.metadata,
+    compare_type=True,
+    # SQLite alters tables by copying them.
+    render_as_batch=True,
+)
+with context.begin_transaction():
+    context.run_migrations()

@@ -1,0 +1,77 @@
+"""The tables of the metadata database. A change here needs a migration beside it (`migrations/versions`)."""
+
+from sqlalchemy import BigInteger, ForeignKey, String
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from duetime_core.limits import TOPIC_CHARS_MAX
+
+MEMBER_CHARS_MAX = 255
+ADDRESS_CHARS_MAX = 255
+
+
+class Base(DeclarativeBase):
+    """The schema as the code sees it."""
+
+
+class TopicModel(Base):
+    """A topic. Written by gateways, and by retry services for the topics of groups."""
+
+    __tablename__ = "topics"
+
+    name: Mapped[str] = mapped_column(String(TOPIC_CHARS_MAX), primary_key=True)
+    queue_count: Mapped[int]
+    created_at_ms: Mapped[int] = mapped_column(BigInteger)
+
+
+class TopicQueueModel(Base):
+    """The route: which shard holds a queue of a topic."""
+
+    __tablename__ = "topic_queues"
+
+    # Checked at the commit, so that rows of one transaction may come in any order.
+    topic: Mapped[str] = mapped_column(
+        String(TOPIC_CHARS_MAX),
+        ForeignKey("topics.name", ondelete="CASCADE", deferrable=True, initially="DEFERRED"),
+        primary_key=True,
+    )
+    queue: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    shard: Mapped[int]
+
+
+class SchedulerModel(Base):
+    """A scheduler that is alive as long as its heartbeat moves. Written by itself; removed by itself or as dead."""
+
+    __tablename__ = "schedulers"
+
+    member_id: Mapped[str] = mapped_column(String(MEMBER_CHARS_MAX), primary_key=True)
+    address: Mapped[str] = mapped_column(String(ADDRESS_CHARS_MAX))
+    # A counter, not a time: members watch it move by their own monotonic clocks, so that skew between machines
+    # can't make a living member look dead.
+    heartbeat: Mapped[int] = mapped_column(BigInteger)
+    started_at_ms: Mapped[int] = mapped_column(BigInteger)
+
+
+class LaneLeaseModel(Base):
+    """Who serves a lane. `owner` changes only together with `epoch`; an empty owner is nobody."""
+
+    __tablename__ = "lane_leases"
+
+    shard: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    level: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    owner: Mapped[str] = mapped_column(String(MEMBER_CHARS_MAX), default="")
+    epoch: Mapped[int] = mapped_column(BigInteger, default=0)
+    paused: Mapped[bool] = mapped_column(default=False)
+
+
+class DelayOffsetModel(Base):
+    """The delay offset table as last published by each lane's scheduler: for people and metrics."""
+
+    __tablename__ = "delay_offsets"
+
+    shard: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    level: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    next_offset: Mapped[int] = mapped_column(BigInteger)
+    min_offset: Mapped[int] = mapped_column(BigInteger)
+    max_offset: Mapped[int] = mapped_column(BigInteger)
+    published_at_ms: Mapped[int] = mapped_column(BigInteger)
+    published_by: Mapped[str] = mapped_column(String(MEMBER_CHARS_MAX))

@@ -1,0 +1,120 @@
+"""The schema's version: which one the code needs, which one a database has, and the way from one to the other."""
+
+import sqlite3
+from importlib.resources import files
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import DatabaseError, OperationalError
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
+
+from duetime_core.errors import StartupError
+from duetime_core.metadata.engine import make_engine, parse_url
+
+# Any number that no other user of the server takes: it names the lock under which one process migrates at a time.
+_ADVISORY_LOCK = 0x64756574696D65
+_MIGRATION_WAIT_S = 60
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(files("duetime_core.metadata") / "migrations"))
+    return config
+
+
+def head_revision() -> str:
+    """The revision that this code needs."""
+    head = ScriptDirectory.from_config(_config()).get_current_head()
+    assert head is not None
+    return head
+
+
+def revision_of(connection: Connection) -> str | None:
+    """The revision of a database; None when it has no schema."""
+    return MigrationContext.configure(connection).get_current_revision()
+
+
+def current_revision(database_url: str) -> str | None:
+    """The revision of the database at a URL; None when it has no schema.
+
+    Raises:
+        StartupError: the database does not answer.
+    """
+    engine = make_engine(parse_url(database_url), connections_max=1)
+    try:
+        with engine.connect() as connection:
+            return revision_of(connection)
+    except DatabaseError as error:
+        raise StartupError(f"metadata database does not answer: {reason_of(error)}") from error
+    finally:
+        engine.dispose()
+
+
+def upgrade(database_url: str) -> str:
+    """Brings the schema to this code's revision and returns it. Idempotent; several processes may do it at once.
+
+    All steps are one transaction: a schema is never half migrated.
+
+    Raises:
+        StartupError: the database does not answer, or its schema is newer than this code.
+    """
+    engine = make_engine(parse_url(database_url), connections_max=1, lock_wait_ms=_MIGRATION_WAIT_S * 1000)
+    busy = Retrying(
+        retry=retry_if_exception(_is_busy),
+        stop=stop_after_delay(_MIGRATION_WAIT_S),
+        wait=wait_random(0.01, 0.1),
+        reraise=True,
+    )
+    try:
+        busy(_upgrade, engine)
+    except (DatabaseError, sqlite3.Error) as error:
+        raise StartupError(f"metadata database can't be migrated: {reason_of(error)}") from error
+    finally:
+        engine.dispose()
+    return head_revision()
+
+
+def _upgrade(engine: Engine) -> None:
+    if engine.dialect.name == "sqlite":
+        _set_wal(engine)
+    with engine.begin() as connection:
+        if engine.dialect.name == "postgresql":
+            connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": _ADVISORY_LOCK})
+        current = revision_of(connection)
+        if current == head_revision():
+            return
+        refuse_unknown(current)
+        config = _config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+
+
+def refuse_unknown(revision: str | None) -> None:
+    """Raises StartupError for a revision that this code has never heard of."""
+    known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
+    if revision is not None and revision not in known:
+        raise StartupError(f"metadata schema {revision} is newer than this version of DueTime")
+
+
+def _set_wal(engine: Engine) -> None:
+    """Readers and the writer do not wait for each other. A property of the file: set once, kept for ever."""
+    connection = engine.raw_connection()
+    try:
+        cursor = connection.cursor()
+        if cursor.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+            cursor.execute("PRAGMA journal_mode = WAL")
+    finally:
+        connection.close()
+
+
+def reason_of(error: Exception) -> str:
+    """The driver's own words, on one line."""
+    return " ".join(str(getattr(error, "orig", None) or error).split())
+
+
+def _is_busy(error: BaseException) -> bool:
+    # SQLite does not wait for the lock that changing the journal mode needs.
+    return isinstance(error, OperationalError | sqlite3.OperationalError) and "locked" in str(error)
