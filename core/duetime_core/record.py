@@ -101,12 +101,16 @@ def body_crc(body: bytes | memoryview) -> int:
 
 
 def encode(record: Record) -> bytes:
-    """The record's bytes; size, CRC and the IPv6 bits of sysFlag are computed, magic as given."""
+    """The record's bytes; size, CRC and the IPv6 bits of sysFlag are computed, magic as given.
+
+    Raises:
+        OverflowError: the topic or the properties are longer than their length field can say.
+    """
     topic = record.topic.encode()
     sys_flag = record.sys_flag & ~(SYS_BORN_V6 | SYS_STORE_V6)
     sys_flag |= SYS_BORN_V6 if len(record.born_host) == 20 else 0
     sys_flag |= SYS_STORE_V6 if len(record.store_host) == 20 else 0
-    topic_length = len(topic).to_bytes(2 if record.magic == MAGIC_V2 else 1, "big")
+    topic_length = len(topic).to_bytes(2 if record.magic == MAGIC_V2 else 1, "big", signed=True)
     parts = (
         record.born_host,
         _I64.pack(record.stored_at_ms),
@@ -115,7 +119,7 @@ def encode(record: Record) -> bytes:
         record.body,
         topic_length,
         topic,
-        len(record.properties).to_bytes(2, "big"),
+        len(record.properties).to_bytes(2, "big", signed=True),
         record.properties,
     )
     rest = b"".join(parts)
@@ -282,6 +286,7 @@ def lane_entry(level: int, offset: int, due_at_ms: int) -> bytes:
 _LANE_ENTRY_MARK = VALUE_END + LANE_ENTRY.encode() + NAME_END
 _LANE_ENTRY_FIRST = LANE_ENTRY.encode() + NAME_END
 _LANE_ENTRY_BYTES_MAX = 72
+_I64_DIGITS_MAX = 19
 
 
 def find_lane_entry(properties: bytes) -> tuple[int, int, int] | None:
@@ -294,7 +299,7 @@ def find_lane_entry(properties: bytes) -> tuple[int, int, int] | None:
     else:
         return None
     fields = properties[at:].split(b":")
-    if len(fields) != 3 or not all(field.isdigit() for field in fields):
+    if len(fields) != 3 or not all(field.isdigit() and len(field) <= _I64_DIGITS_MAX for field in fields):
         return None
     return int(fields[0]), int(fields[1]), int(fields[2])
 
