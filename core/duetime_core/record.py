@@ -137,7 +137,7 @@ def encode(record: Record) -> bytes:
     return prefix + rest
 
 
-def decode(buffer: bytes | memoryview, at: int = 0, *, check_crc: bool = True) -> Record:
+def decode(buffer: bytes | bytearray | memoryview, at: int = 0, *, check_crc: bool = True) -> Record:
     """The record that starts at `at`.
 
     Raises:

@@ -42,9 +42,7 @@ class CommitLog:
             files.pop().unlink()
         self.segment_bytes = files[0].stat().st_size if files else segment_bytes
         self._check(files)
-        self._segments = {
-            int(path.name): Segment(path, int(path.name), self.segment_bytes) for path in files
-        }
+        self._segments = {int(path.name): Segment(path, int(path.name), self.segment_bytes) for path in files}
         self.min_position = int(files[0].name) if files else 0
         self.end = self.min_position
 

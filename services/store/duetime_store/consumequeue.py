@@ -9,6 +9,7 @@ place of an offset whose record is not there.
 Source: RocketMQ 4.9.3 ConsumeQueue.
 """
 
+import asyncio
 import os
 from pathlib import Path
 from struct import Struct
@@ -52,8 +53,8 @@ class ConsumeQueue:
         self.next_offset = 0
         # Units of records that are appended and not yet durable, in order.
         self.staged = bytearray()
-        # Called and forgotten when units are published.
-        self.waiters: list[object] = []
+        # Completed when units are published.
+        self.waiters: list[asyncio.Future[None]] = []
         self._fds: dict[int, int] = {}
         self._dirty: set[int] = set()
         self._file_bytes = file_units * UNIT.size
@@ -108,12 +109,19 @@ class ConsumeQueue:
             self._dirty.add(fd)
             at, view = at + len(part), view[len(part) :]
 
-    def publish(self) -> None:
-        """Writes the staged units, which makes their records visible to readers."""
-        if self.staged:
-            self._write(self.max_offset, self.staged)
-            self.max_offset += len(self.staged) // UNIT.size
-            self.staged = bytearray()
+    def publish(self, count: int) -> None:
+        """Writes the first `count` staged units, which makes their records visible to readers."""
+        length = count * UNIT.size
+        self._write(self.max_offset, self.staged[:length])
+        del self.staged[:length]
+        self.max_offset += count
+
+    def wake(self) -> None:
+        """Completes the futures that wait for an arrival."""
+        waiters, self.waiters = self.waiters, []
+        for future in waiters:
+            if not future.done():
+                future.set_result(None)
 
     def rebuild(self, offset: int, position: int, size: int, tags: int) -> bool:
         """Recovery: the unit of a record found in the log. False when it is there already."""
@@ -124,12 +132,17 @@ class ConsumeQueue:
         self.staged += UNIT.pack(position, size, tags)
         self.next_offset = offset + 1
         if len(self.staged) >= 1 << 16:
-            self.publish()
+            self.publish_all()
         return True
+
+    def publish_all(self) -> None:
+        """Recovery: what is in the log is durable."""
+        if self.staged:
+            self.publish(len(self.staged) // UNIT.size)
 
     def _skip_to(self, offset: int) -> None:
         """Fills the units before `offset`; an empty queue starts in the file that holds `offset`."""
-        self.publish()
+        self.publish_all()
         if self.max_offset == self.min_offset:
             file_units = self._file_bytes // UNIT.size
             first = offset - offset % file_units
@@ -185,6 +198,15 @@ class ConsumeQueue:
                 self._dirty.add(fd)
             first_byte = base + self._file_bytes
         self.max_offset = self.next_offset = max(offset, self.min_offset)
+
+    def reset(self) -> None:
+        """Deletes all units, to make them again."""
+        self.close()
+        self._dirty.clear()
+        if self.directory.is_dir():
+            for path in self.directory.iterdir():
+                path.unlink()
+        self.min_offset = self.max_offset = self.next_offset = 0
 
     def take_dirty(self) -> set[int]:
         """Descriptors written since the last call; a checkpoint flushes them."""

@@ -1,5 +1,6 @@
 """One commit log file: pre-sized, written by position, read through a memory map."""
 
+import errno
 import mmap
 import os
 from collections.abc import Sequence
@@ -75,6 +76,15 @@ class Segment:
     def read_file(self, position: int, length: int) -> bytes:
         """As `read`, by a system call instead of the map: for long scans."""
         return os.pread(self._fd, min(length, self.end - position), position - self.base)
+
+    def next_data(self, position: int) -> int | None:
+        """The first position from here on that is not in a hole of the file; None: only holes follow."""
+        try:
+            return self.base + os.lseek(self._fd, position - self.base, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return None
+            raise
 
     def cut(self, position: int) -> None:
         """Makes everything from `position` on zero again."""

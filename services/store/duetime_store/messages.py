@@ -1,0 +1,45 @@
+"""Records as StoredMessage, for readers that do not decode records themselves."""
+
+from collections.abc import Collection, Iterable
+
+from duetime.v1 import message_pb2
+from duetime_core import record
+from duetime_core.errors import Damaged
+
+HIDDEN = record.RESERVED_PROPERTIES
+
+
+def stored_messages(records: Iterable[bytes], tags: Collection[str]) -> list[message_pb2.StoredMessage]:
+    """Messages of the records whose tag is one of `tags` (none given: all), compared as strings."""
+    messages = []
+    for data in records:
+        try:
+            message = stored_message(record.decode(data, check_crc=False))
+        except Damaged:
+            continue
+        if not tags or message.tags in tags:
+            messages.append(message)
+    return messages
+
+
+def stored_message(found: record.Record) -> message_pb2.StoredMessage:
+    properties = record.decode_properties(found.properties)
+    entry = record.find_lane_entry(found.properties)
+    return message_pb2.StoredMessage(
+        topic=found.topic,
+        queue=found.queue,
+        offset=found.queue_offset,
+        body=found.body,
+        properties={name: value for name, value in properties.items() if name not in HIDDEN},
+        tags=properties.get(record.TAGS, ""),
+        keys=properties.get(record.KEYS, "").split(),
+        id=properties.get(record.UNIQ_KEY, ""),
+        flag=found.flag,
+        born_at_ms=found.born_at_ms,
+        stored_at_ms=found.stored_at_ms,
+        due_at_ms=entry[2] if entry else 0,
+        delay_level=entry[0] if entry else 0,
+        attempt=found.reconsume_times,
+        born_host=record.host_text(found.born_host),
+        sys_flag=found.sys_flag,
+    )

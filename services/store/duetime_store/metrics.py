@@ -1,0 +1,95 @@
+"""The store's Prometheus metrics; the per-lane ones are read from the store when scraped."""
+
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+
+from duetime_store.lanes import LATE_BUCKETS_MS, Lane
+from duetime_store.store import Store
+
+
+class StoreMetrics:
+    """Updated once per batch or call, never per message."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.messages_in = Counter("duetime_store_messages_in_total", "Messages made durable", registry=registry)
+        self.bytes_in = Counter("duetime_store_bytes_in", "Log bytes made durable", registry=registry)
+        self.messages_out = Counter(
+            "duetime_store_messages_out_total", "Messages given to readers", ["call"], registry=registry
+        )
+        self.bytes_out = Counter(
+            "duetime_store_bytes_out", "Record bytes given to readers", ["call"], registry=registry
+        )
+        self.refused = Counter("duetime_store_records_refused_total", "Records refused", ["status"], registry=registry)
+        self.damaged = Counter(
+            "duetime_store_records_damaged_total", "Damaged records met by readers", registry=registry
+        )
+        self.flush_seconds = Histogram(
+            "duetime_store_flush_seconds",
+            "Time of one write and flush",
+            registry=registry,
+            buckets=(0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5),
+        )
+        self.flush_messages = Histogram(
+            "duetime_store_flush_messages",
+            "Messages made durable by one flush",
+            registry=registry,
+            buckets=(1, 4, 16, 64, 256, 1_024, 4_096, 16_384),
+        )
+        self.checkpoint_seconds = Histogram(
+            "duetime_store_checkpoint_seconds", "Time of one checkpoint", registry=registry
+        )
+        self.recovered_records = Gauge(
+            "duetime_store_recovery_records", "Records read by the last recovery", registry=registry
+        )
+        self.recovery_seconds = Gauge("duetime_store_recovery_seconds", "Time of the last recovery", registry=registry)
+
+    def flushed(self, count: int, size: int, seconds: float) -> None:
+        self.messages_in.inc(count)
+        self.bytes_in.inc(size)
+        self.flush_seconds.observe(seconds)
+        self.flush_messages.observe(count)
+
+
+class LaneCollector(Collector):
+    """Backlog, lateness and state of the shard at the moment of a scrape."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def collect(self) -> Iterable[GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily]:
+        store = self._store
+        pending = GaugeMetricFamily("duetime_store_lane_pending_count", "Entries not yet restored", labels=["lane"])
+        overdue = GaugeMetricFamily(
+            "duetime_store_lane_overdue_ms", "How long the oldest pending entry has been due", labels=["lane"]
+        )
+        restored = CounterMetricFamily("duetime_store_lane_restored", "Messages restored", labels=["lane"])
+        late = HistogramMetricFamily(
+            "duetime_store_lane_late_ms", "From due to durable in the topic, in ms", labels=["lane"]
+        )
+        now_ms = store.clock.now_ms()
+        for level, lane in sorted(store.lanes.items()):
+            label = [str(level)]
+            oldest = lane.dues(now_ms)[0]
+            pending.add_metric(label, lane.pending_count)
+            overdue.add_metric(label, max(0, now_ms - oldest) if oldest else 0)
+            restored.add_metric(label, lane.restored_count)
+            late.add_metric(label, _buckets(lane), lane.late_sum_ms)
+        yield from (pending, overdue, restored, late)
+        yield CounterMetricFamily(
+            "duetime_store_quarantined", "Lane entries put aside since the start", store.quarantined_count
+        )
+        yield GaugeMetricFamily(
+            "duetime_store_log_bytes", "Log positions in use", store.log.end - store.log.min_position
+        )
+        yield GaugeMetricFamily(
+            "duetime_store_clock_behind_ms", "Wall clock behind the log's time", store.clock.behind_ms
+        )
+        yield GaugeMetricFamily("duetime_store_read_only", "1: a flush failed", int(bool(store.read_only_reason)))
+
+
+def _buckets(lane: Lane) -> list[tuple[str, float]]:
+    bounds = [*(str(bound) for bound in LATE_BUCKETS_MS), "+Inf"]
+    return list(zip(bounds, lane.late_counts.cumsum().tolist(), strict=True))

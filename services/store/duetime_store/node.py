@@ -1,0 +1,178 @@
+"""One shard as a node: directory, recovery, loops, server; started and stopped in order."""
+
+import asyncio
+import ipaddress
+from concurrent.futures import ThreadPoolExecutor
+
+import structlog
+from duetime.v1 import store_pb2_grpc
+from duetime_core.clock import Clock
+from duetime_core.errors import StartupError
+from duetime_core.record import host_bytes
+from duetime_core.serving import Server
+from prometheus_client import CollectorRegistry
+
+from duetime_store.alarm import Alarm, ShardClock
+from duetime_store.checkpointer import Checkpointer
+from duetime_store.directory import StoreDirectory
+from duetime_store.flusher import Flusher
+from duetime_store.metrics import LaneCollector, StoreMetrics
+from duetime_store.reader import Reader
+from duetime_store.recovery import Opened, open_store
+from duetime_store.service import StoreService
+from duetime_store.settings import StoreSettings
+from duetime_store.store import Store
+
+log = structlog.get_logger()
+
+
+class StoreNode:
+    """See duetime_core.node.Node."""
+
+    settings_class = StoreSettings
+
+    def __init__(self, settings: StoreSettings, clock: Clock) -> None:
+        self.registry = CollectorRegistry()
+        self._settings = settings
+        self._clock = clock
+        self._metrics = StoreMetrics(self.registry)
+        self._directory: StoreDirectory | None = None
+        self._opened: Opened | None = None
+        self._server: Server | None = None
+        self._loops: asyncio.Task[None] | None = None
+        # One thread flushes the log; the other writes checkpoints, whose flushes must not delay it.
+        self._flush_thread = ThreadPoolExecutor(1, "flush")
+        self._checkpoint_thread = ThreadPoolExecutor(1, "checkpoint")
+
+    @property
+    def port(self) -> int:
+        return self._server.port if self._server else 0
+
+    @property
+    def store(self) -> Store:
+        """The shard's state, for tests in this process."""
+        assert self._opened is not None, "not started"
+        return self._opened.store
+
+    async def start(self) -> None:
+        settings = self._settings
+        try:
+            ipaddress.ip_address(settings.advertise_host)
+        except ValueError as error:
+            raise StartupError(f"advertise host {settings.advertise_host!r} is not an IP address") from error
+        self._directory = StoreDirectory(settings.data_dir)
+        clock = ShardClock(self._clock)
+        self._opened = open_store(self._directory, settings, clock)
+        self._tell_recovery()
+        store = self._opened.store
+        self.registry.register(LaneCollector(store))
+        self._alarm = Alarm(clock)
+        self._flusher = Flusher(
+            store,
+            self._flush_thread,
+            self._clock,
+            self._metrics,
+            sync=settings.flush_mode == "sync",
+            interval_ms=settings.flush_interval_ms,
+        )
+        self._checkpointer = Checkpointer(
+            store,
+            self._directory,
+            self._flusher,
+            self._checkpoint_thread,
+            self._clock,
+            self._metrics,
+            interval_ms=settings.checkpoint_ms,
+            log_bytes=settings.checkpoint_bytes,
+        )
+        # Before the first append: what recovery has found must not be found again after a crash.
+        await self._checkpointer.write()
+        self._directory.mark_serving()
+        self._loops = asyncio.create_task(self._run())
+        self._server = Server(["duetime.v1.Store"], settings.calls_in_flight_max)
+        await self._serve(store, self._server)
+
+    async def _serve(self, store: Store, server: Server) -> None:
+        settings = self._settings
+        service = StoreService(
+            store,
+            Reader(store, self._alarm, self._metrics),
+            self._flusher,
+            self._checkpointer,
+            self._metrics,
+            shard=settings.shard,
+        )
+        store_pb2_grpc.add_StoreServicer_to_server(service, server.grpc)  # type: ignore[no-untyped-call]
+        await server.start(settings.host, settings.port)
+        service.store_host = host_bytes(settings.advertise_host, server.port)
+
+    def _tell_recovery(self) -> None:
+        assert self._opened is not None
+        report = self._opened.report
+        self._metrics.recovered_records.set(report.records)
+        self._metrics.recovery_seconds.set(report.took_ms / 1000)
+        log.info(
+            "recovered",
+            clean=report.clean,
+            whole_log=report.whole_log,
+            from_position=report.from_position,
+            records=report.records,
+            rebuilt_units=report.rebuilt_units,
+            cut_bytes=report.cut_bytes,
+            damaged=len(report.damaged),
+            took_ms=report.took_ms,
+        )
+        behind_ms = self._opened.store.clock.behind_ms
+        if behind_ms:
+            log.warning(
+                "the wall clock is behind the log; nothing falls due until it has caught up", behind_ms=behind_ms
+            )
+
+    async def _run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._flush())
+            group.create_task(self._checkpointer.run())
+            if self._settings.flush_mode == "async":
+                group.create_task(self._flusher.run_periodic())
+
+    async def _flush(self) -> None:
+        await self._flusher.run()
+        # The flusher ends by itself only when the disk has failed: reads go on, callers and probes are told.
+        if self.store.read_only_reason and self._server:
+            await self._server.report(serving=False)
+        await asyncio.Event().wait()
+
+    async def failed(self) -> None:
+        assert self._loops is not None
+        await asyncio.shield(self._loops)
+
+    async def stop(self) -> None:
+        """NOT_SERVING, calls drained, everything flushed, checkpoint, `abort` removed, files closed: in this order,
+        so that what a caller was told is on disk and the next start finds a clean directory."""
+        if self._server:
+            await self._server.stop(self._settings.drain_ms)
+        if self._loops:
+            await self._end_loops()
+            self._alarm.close()
+        self._flush_thread.shutdown()
+        self._checkpoint_thread.shutdown()
+        if self._opened:
+            for queue in self._opened.store.queues.all():
+                queue.close()
+            self._opened.store.log.close()
+        if self._directory:
+            self._directory.close()
+
+    async def _end_loops(self) -> None:
+        assert self._loops is not None
+        assert self._directory is not None
+        store = self.store
+        durable = store.when_durable()
+        if durable is not None and not store.read_only_reason:
+            self._flusher.wake()
+            await asyncio.wait({durable, self._loops}, return_when=asyncio.FIRST_COMPLETED)
+        self._loops.cancel()
+        await asyncio.gather(self._loops, return_exceptions=True)
+        if not store.read_only_reason:
+            await self._checkpointer.write()
+            self._directory.mark_stopped()

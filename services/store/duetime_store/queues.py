@@ -1,0 +1,47 @@
+"""All consume queues of a shard, by topic and queue."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from duetime_core.errors import NotFound
+
+from duetime_store.consumequeue import ConsumeQueue
+
+
+class Queues:
+    """Queues are made when first written to; `counts` has the queue count of every known topic."""
+
+    def __init__(self, root: Path, file_units: int, counts: Mapping[str, int]) -> None:
+        self.root = root
+        self.counts = dict(counts)
+        self._file_units = file_units
+        self._queues: dict[tuple[bytes, int], ConsumeQueue] = {}
+
+    def get_bytes(self, topic: bytes, queue: int) -> ConsumeQueue:
+        """The queue, made if need be."""
+        found = self._queues.get((topic, queue))
+        if found is None:
+            name = topic.decode()
+            found = ConsumeQueue(self.root, name, queue, self._file_units)
+            self._queues[topic, queue] = found
+            self.counts[name] = max(self.counts.get(name, 0), queue + 1)
+        return found
+
+    def find(self, topic: str, queue: int) -> ConsumeQueue:
+        """The queue for a reader; an empty one where the topic has it but nothing was written yet.
+
+        Raises:
+            NotFound: the shard does not know the topic, or the topic has no such queue.
+        """
+        found = self._queues.get((topic.encode(), queue))
+        if found is not None:
+            return found
+        count = self.counts.get(topic)
+        if count is None:
+            raise NotFound(f"topic {topic} is not known to this shard", reason="TOPIC_NOT_FOUND")
+        if not 0 <= queue < count:
+            raise NotFound(f"queue {queue} is not within 0 and {count - 1} of topic {topic}", reason="QUEUE_NOT_FOUND")
+        return self.get_bytes(topic.encode(), queue)
+
+    def all(self) -> list[ConsumeQueue]:
+        return list(self._queues.values())

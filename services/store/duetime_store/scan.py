@@ -1,0 +1,139 @@
+"""Walking the records of a log: what each one says, where one is damaged, where the log ends.
+
+intact     structure and CRC hold
+damaged    the structure holds, the body does not match its CRC: the record keeps its place in its queue
+skipped    bytes that are no record, with an intact record behind them
+end        nothing but zeros or garbage follows
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from struct import Struct
+
+from duetime_core import record
+from duetime_core.errors import Damaged
+from duetime_core.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, Record
+
+from duetime_store.commitlog import CommitLog
+from duetime_store.segment import Segment
+
+_CHUNK_BYTES = 8 * 1024 * 1024
+_SIZE_MAGIC_AT_POSITION = Struct(">ii20xq")  # totalSize, magic, ..., physicalOffset
+_MAGICS = tuple((magic & 0xFFFFFFFF).to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A record at its position; `damage` says what is wrong with its body, if anything."""
+
+    position: int
+    record: Record
+    damage: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Bytes [position, position + size) of the log are no record."""
+
+    position: int
+    size: int
+    damage: str
+
+
+class _Window:
+    """A sliding buffer over one segment, so that a scan costs a system call per 8 MiB."""
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        self.start = segment.base
+        self.data = b""
+
+    def at(self, position: int, length: int) -> tuple[bytes, int]:
+        """A buffer and the index in it of `position`, with `length` bytes from there where the segment has them."""
+        index = position - self.start
+        if index < 0 or index + length > len(self.data):
+            self.start = position
+            self.data = self.segment.read_file(position, max(length, _CHUNK_BYTES))
+            index = 0
+        return self.data, index
+
+
+def scan(log: CommitLog, position: int) -> Iterator[Found | Skipped]:
+    """Everything from `position` (a record's start) to the end of the log, in order.
+
+    The end is behind the last Found; a torn tail is not reported.
+    """
+    pending: Skipped | None = None
+    while (segment := log.segment_at(position)) is not None:
+        for item in _scan_segment(segment, position):
+            if isinstance(item, Skipped):
+                pending = item
+                continue
+            if pending is not None:
+                yield pending
+                pending = None
+            yield item
+        position = segment.end
+
+
+def _scan_segment(segment: Segment, position: int) -> Iterator[Found | Skipped]:
+    window = _Window(segment)
+    while segment.end - position >= record.BLANK_BYTES:
+        data, index = window.at(position, record.PREFIX.size)
+        size, magic = record.SIZE_MAGIC.unpack_from(data, index)
+        if magic == MAGIC_BLANK:
+            return
+        found, damage = _record_at(window, segment, position, size, magic)
+        if found is not None:
+            yield found
+            position += size
+            continue
+        behind = _resume(window, segment, position)
+        yield Skipped(position, (segment.end if behind is None else behind) - position, damage)
+        if behind is None:
+            return
+        position = behind
+
+
+def _record_at(window: _Window, segment: Segment, position: int, size: int, magic: int) -> tuple[Found | None, str]:
+    """The record there, or None and what is wrong."""
+    if magic not in (MAGIC_V1, MAGIC_V2) or not record.FIXED_BYTES_V4 <= size <= segment.end - position:
+        return None, f"no record at position {position}"
+    data, index = window.at(position, size)
+    damage = ""
+    try:
+        try:
+            found = record.decode(data, index)
+        except Damaged as error:
+            damage = error.text
+            found = record.decode(data, index, check_crc=False)
+    except Damaged as error:
+        return None, error.text
+    if found.size != size or found.position != position:
+        return None, f"the record at position {position} says that it lies at {found.position}"
+    return Found(position, found, damage), ""
+
+
+def _resume(window: _Window, segment: Segment, position: int) -> int | None:
+    """The next position behind a damaged place where an intact record lies that knows it."""
+    at = position + 1
+    while at < segment.end - record.PREFIX.size:
+        data, index = window.at(at, record.PREFIX.size)
+        hits = [hit for magic in _MAGICS if (hit := data.find(magic, index + 4)) >= 0]
+        if not hits:
+            if window.start + len(data) >= segment.end:
+                return None
+            behind = segment.next_data(window.start + max(len(data) - record.PREFIX.size, index + 1))
+            if behind is None:
+                return None
+            at = behind
+            continue
+        at = window.start + min(hits) - 4
+        data, index = window.at(at, record.PREFIX.size)
+        if len(data) - index < record.PREFIX.size:
+            return None
+        size, magic, said = _SIZE_MAGIC_AT_POSITION.unpack_from(data, index)
+        if said == at and _record_at(window, segment, at, size, magic)[0] is not None:
+            return at
+        at += 1
+    return None

@@ -1,0 +1,190 @@
+"""The Store's gRPC surface: translate in, call, translate out."""
+
+from typing import Any
+
+from duetime.v1 import gateway_pb2, message_pb2, store_pb2, store_pb2_grpc
+from duetime_core import limits
+from duetime_core.errors import InvalidArgument, Violation
+from duetime_core.serving import code_of
+from grpc import StatusCode
+
+from duetime_store.checkpointer import Checkpointer
+from duetime_store.flusher import Flusher
+from duetime_store.messages import stored_messages
+from duetime_store.metrics import StoreMetrics
+from duetime_store.reader import Reader
+from duetime_store.store import OK, Outcome, Store
+
+FOUND = gateway_pb2.PULL_STATUS_FOUND
+NO_NEW = gateway_pb2.PULL_STATUS_NO_NEW
+NO_MATCH = gateway_pb2.PULL_STATUS_NO_MATCH
+OUT_OF_RANGE = gateway_pb2.PULL_STATUS_OFFSET_OUT_OF_RANGE
+_STATUS_NAMES = store_pb2.PutStatus.keys()
+
+
+class StoreService(store_pb2_grpc.StoreServicer):
+    """See proto/duetime/v1/store.proto for what each call promises."""
+
+    def __init__(
+        self,
+        store: Store,
+        reader: Reader,
+        flusher: Flusher,
+        checkpointer: Checkpointer,
+        metrics: StoreMetrics,
+        *,
+        shard: int,
+    ) -> None:
+        self._store = store
+        self._reader = reader
+        self._flusher = flusher
+        self._checkpointer = checkpointer
+        self._metrics = metrics
+        self._shard = shard
+        # Known once the server listens.
+        self.store_host = b""
+
+    async def PutMessage(self, request: store_pb2.PutMessageRequest, context: Any) -> store_pb2.PutMessageResponse:
+        outcome = self._store.put(request.records, request.lane, request.first_entry, request.retried)
+        self._flusher.wake()
+        durable = self._store.when_durable()
+        if durable is not None:
+            await durable
+            self._checkpointer.published()
+        return self._put_response(outcome)
+
+    def _put_response(self, outcome: Outcome) -> store_pb2.PutMessageResponse:
+        response = store_pb2.PutMessageResponse(
+            queue_offsets=outcome.queue_offsets, stored_at_ms=outcome.stored_at_ms, watermark=outcome.watermark
+        )
+        if any(outcome.due_at_ms):
+            response.due_at_ms.extend(outcome.due_at_ms)
+        if any(outcome.statuses):
+            response.statuses.extend(outcome.statuses)  # type: ignore[arg-type]
+            for status in outcome.statuses:
+                if status != OK:
+                    self._metrics.refused.labels(_STATUS_NAMES[status].removeprefix("PUT_STATUS_")).inc()
+        for index, text in outcome.faults.items():
+            code = code_of(StatusCode.INVALID_ARGUMENT)
+            response.faults[index].CopyFrom(message_pb2.Fault(code=code, reason="RECORD_REFUSED", message=text))
+        return response
+
+    async def Pull(self, request: gateway_pb2.PullRequest, context: Any) -> gateway_pb2.PullResponse:
+        queue = self._store.queues.find(request.topic, request.queue)
+        tags = parse_tags(request.tags)
+        pulled = await self._reader.pull(
+            queue,
+            request.offset,
+            tags,
+            min(request.max_count or limits.PULL_COUNT_DEFAULT, limits.PULL_COUNT_MAX),
+            min(request.max_bytes or limits.PULL_BYTES_DEFAULT, limits.PULL_BYTES_MAX),
+            min(request.wait_ms, limits.WAIT_MS_MAX),
+        )
+        response = gateway_pb2.PullResponse(
+            next_offset=pulled.next_offset, min_offset=queue.min_offset, max_offset=queue.max_offset
+        )
+        found = bool(pulled.records)
+        if request.encoding == gateway_pb2.PULL_ENCODING_RECORDS:
+            response.records = b"".join(pulled.records)
+        else:
+            messages = stored_messages(pulled.records, tags)
+            response.messages.extend(messages)
+            found = bool(messages)
+        if not pulled.in_range:
+            response.status = OUT_OF_RANGE
+        else:
+            response.status = FOUND if found else NO_MATCH if pulled.scanned else NO_NEW
+        self._metrics.messages_out.labels("pull").inc(len(pulled.records))
+        self._metrics.bytes_out.labels("pull").inc(sum(map(len, pulled.records)))
+        return response
+
+    async def PullDue(self, request: store_pb2.PullDueRequest, context: Any) -> store_pb2.PullDueResponse:
+        due = await self._reader.pull_due(
+            request.lane,
+            request.after,
+            min(max(request.max_count, 1), limits.PULL_DUE_COUNT_MAX),
+            min(max(request.max_bytes, 1), limits.PULL_BYTES_MAX),
+            min(request.wait_ms, limits.WAIT_MS_MAX),
+        )
+        records = b"".join(due.records)
+        self._metrics.messages_out.labels("pull_due").inc(len(due.sizes))
+        self._metrics.bytes_out.labels("pull_due").inc(len(records))
+        return store_pb2.PullDueResponse(
+            first_entry=due.first_entry,
+            records=records,
+            sizes=due.sizes,
+            due_at_ms=due.due_at_ms,
+            watermark=due.watermark,
+            damages=due.damages,
+            damaged_positions=due.damaged_positions,
+        )
+
+    async def GetRecord(self, request: store_pb2.GetRecordRequest, context: Any) -> store_pb2.GetRecordResponse:
+        queue = self._store.queues.find(request.topic, request.queue)
+        return store_pb2.GetRecordResponse(record=self._reader.record_at(queue, request.offset))
+
+    async def PutTopic(self, request: store_pb2.PutTopicRequest, context: Any) -> store_pb2.PutTopicResponse:
+        violations = []
+        if not 1 <= len(request.name.encode()) <= limits.TOPIC_CHARS_MAX:
+            violations.append(Violation("name", f"is not 1 to {limits.TOPIC_CHARS_MAX} bytes long"))
+        if not 1 <= request.queue_count <= limits.QUEUE_COUNT_MAX:
+            violations.append(
+                Violation("queue_count", f"{request.queue_count} is not within 1 and {limits.QUEUE_COUNT_MAX}")
+            )
+        if violations:
+            raise InvalidArgument(violations)
+        counts = self._store.queues.counts
+        counts[request.name] = max(counts.get(request.name, 0), request.queue_count)
+        await self._checkpointer.write()
+        return store_pb2.PutTopicResponse()
+
+    async def ListQueues(self, request: store_pb2.ListQueuesRequest, context: Any) -> store_pb2.ListQueuesResponse:
+        queues = [q for q in self._store.queues.all() if not request.topic or q.topic == request.topic]
+        return store_pb2.ListQueuesResponse(
+            queues=[
+                store_pb2.QueueState(topic=q.topic, queue=q.queue, min_offset=q.min_offset, max_offset=q.max_offset)
+                for q in sorted(queues, key=lambda q: (q.topic, q.queue))
+            ]
+        )
+
+    async def Describe(self, request: store_pb2.DescribeRequest, context: Any) -> store_pb2.DescribeResponse:
+        store = self._store
+        return store_pb2.DescribeResponse(
+            shard=self._shard,
+            store_host=self.store_host,
+            delay_levels_ms=store.levels.delays_ms,
+            segment_bytes=store.log.segment_bytes,
+            read_only=bool(store.read_only_reason),
+            now_ms=store.clock.now_ms(),
+            min_position=store.log.min_position,
+            max_position=store.published_end,
+        )
+
+    async def ListLanes(self, request: gateway_pb2.ListLanesRequest, context: Any) -> gateway_pb2.ListLanesResponse:
+        return gateway_pb2.ListLanesResponse(lanes=[self._lane(level) for level in sorted(self._store.lanes)])
+
+    def _lane(self, level: int) -> gateway_pb2.Lane:
+        store = self._store
+        lane = store.lanes[level]
+        oldest, ahead = lane.dues(store.clock.now_ms())
+        p50, p99 = lane.late_percentiles_ms()
+        return gateway_pb2.Lane(
+            shard=self._shard,
+            level=level,
+            delay_ms=store.levels.delay_ms(level) if level <= store.levels.highest else 0,
+            pending_count=lane.pending_count,
+            oldest_due_at_ms=oldest,
+            next_due_at_ms=ahead,
+            watermark=lane.watermark,
+            max_offset=lane.queue.max_offset,
+            late_p50_ms=p50,
+            late_p99_ms=p99,
+            restored_count=lane.restored_count,
+            quarantined_count=lane.quarantined_count,
+        )
+
+
+def parse_tags(expression: str) -> frozenset[str]:
+    """The tags of `a || b`; empty for all (`*` or nothing)."""
+    tags = frozenset(tag.strip() for tag in expression.split("||")) - {""}
+    return frozenset() if "*" in tags else tags
