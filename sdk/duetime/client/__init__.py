@@ -1,0 +1,1 @@
+"""The SDK's client: producers, pullers and what they send and receive. Import it from `duetime`."""

@@ -1,0 +1,129 @@
+"""A client's way to the gateway: its address, one channel, calls with a deadline, pauses between attempts."""
+
+import asyncio
+import os
+import random
+import re
+from datetime import timedelta
+from typing import Any
+
+import grpc
+
+from duetime.client.errors import Closed, InvalidArgument, Violation, from_status
+from duetime.v1 import gateway_pb2_grpc
+
+SERVER_DEFAULT = "localhost:9800"
+SERVER_VARIABLE = "DUETIME_SERVER"
+
+# One gRPC message, either way: the server's 32 MiB and their envelope fit.
+_MESSAGE_BYTES_MAX = 33 * 1024 * 1024
+_CHANNEL_OPTIONS = (
+    ("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", _MESSAGE_BYTES_MAX),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    # Clients of one process that share an event loop must not share a broken connection's backoff.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+_ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]+):([0-9]{1,5})")
+_LENGTH = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")
+_LENGTH_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+BACKOFF_S_MIN = 0.05
+BACKOFF_S_MAX = 2.0
+
+
+def resolve_server(server: str | None) -> str:
+    """`server`, else DUETIME_SERVER, else localhost:9800.
+
+    Raises:
+        InvalidArgument: it is not HOST:PORT.
+    """
+    address = server or os.environ.get(SERVER_VARIABLE) or SERVER_DEFAULT  # noqa: TID251  the SDK's one look at it
+    match = _ADDRESS.fullmatch(address)
+    if match is None or not 0 < int(match[2]) <= 65_535:
+        description = f"{address!r} is not HOST:PORT"
+        raise InvalidArgument(f"server: {description}", violations=[Violation("server", description)])
+    return address
+
+
+def seconds(length: str | float | timedelta) -> float:
+    """Seconds of `"2s"`, `"500ms"`, a number of seconds or a timedelta.
+
+    Raises:
+        InvalidArgument: none of these, or negative.
+    """
+    if isinstance(length, timedelta):
+        length = length.total_seconds()
+    if isinstance(length, str):
+        match = _LENGTH.fullmatch(length)
+        value = float(match[1]) * _LENGTH_S[match[2]] if match else -1.0
+    else:
+        value = float(length)
+    if not value >= 0:
+        description = f"{length!r} is neither a length such as '2s' or '500ms' nor seconds from 0 up"
+        raise InvalidArgument(f"wait: {description}", violations=[Violation("wait", description)])
+    return value
+
+
+def backoff_s(attempt: int) -> float:
+    """The pause after failed attempt 1, 2, ...: it doubles, and a random half of it spreads the callers."""
+    longest = min(BACKOFF_S_MAX, BACKOFF_S_MIN * 2.0 ** min(attempt - 1, 16))
+    return longest * random.uniform(0.5, 1.0)
+
+
+async def pause(length_s: float) -> None:
+    """Waits between attempts."""
+    await asyncio.sleep(length_s)  # noqa: TID251  the SDK has no clock of the cluster's; this is its one wait
+
+
+class Connection:
+    """A channel to the gateway, opened with the first call, on the loop of that call."""
+
+    def __init__(self, server: str | None) -> None:
+        self.server = resolve_server(server)
+        self.closed = False
+        self._channel: grpc.aio.Channel | None = None
+        self._stub: gateway_pb2_grpc.GatewayStub | None = None
+
+    @property
+    def channel(self) -> grpc.aio.Channel:
+        if self.closed:
+            raise Closed("it is closed", reason="CLOSED")
+        if self._channel is None:
+            self._channel = grpc.aio.insecure_channel(self.server, options=_CHANNEL_OPTIONS)
+        return self._channel
+
+    @property
+    def stub(self) -> gateway_pb2_grpc.GatewayStub:
+        if self._stub is None:
+            self._stub = gateway_pb2_grpc.GatewayStub(self.channel)  # type: ignore[no-untyped-call]
+        return self._stub
+
+    async def call(self, method: str, request: Any, timeout: float) -> Any:
+        """One unary call by its method's name.
+
+        Raises:
+            DueTimeError: the status as an error; nothing is tried again here.
+        """
+        if self.closed:
+            raise Closed("it is closed", reason="CLOSED")
+        try:
+            return await getattr(self.stub, method)(request, timeout=timeout)
+        except grpc.aio.AioRpcError as error:
+            raise from_status(error, self.server) from error
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if self.closed and task is not None and not task.cancelling():
+                # Closing a channel ends its calls by their cancellation, which is not the task's.
+                raise Closed("it was closed meanwhile", reason="CLOSED") from None
+            raise
+
+    async def close(self) -> None:
+        """Ends the calls that still run."""
+        self.closed = True
+        if self._channel is not None:
+            await self._channel.close()
+            self._channel = self._stub = None

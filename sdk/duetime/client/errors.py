@@ -1,0 +1,201 @@
+"""The errors of the SDK, and the only place where gRPC statuses and faults become errors.
+
+    DueTimeError
+    ├── InvalidArgument (ValueError)      INVALID_ARGUMENT     a rule is broken; `violations` has all of them
+    │   ├── InvalidMessage                                     so is one of a message's
+    │   └── Unsupported                   UNIMPLEMENTED        well-formed, and not built yet
+    ├── NotFound                          NOT_FOUND            no such topic, queue, ...
+    ├── AlreadyExists                     ALREADY_EXISTS       the name is taken by something different
+    ├── Overloaded                        RESOURCE_EXHAUSTED   retriable: too much in flight
+    ├── Unavailable                       UNAVAILABLE          retriable: the server or a shard does not answer
+    ├── Timeout (TimeoutError)            DEADLINE_EXCEEDED    retriable: no answer in time; it may have been done
+    ├── Damaged                           DATA_LOSS            bytes that are not what was written
+    ├── Closed                            (none)               the producer or puller is closed
+    └── ServerError                       any other            a fault of the server
+
+`retriable` says whether the same again may succeed; producers have tried it again already before they raise one.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import grpc
+
+from duetime.v1 import message_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One field that breaks a rule; `description` has the value and the limit."""
+
+    field: str
+    description: str
+
+
+class DueTimeError(Exception):
+    """`reason` is stable and for machines; the text is for people.
+
+    `message_id` names the message where the error is about one: that of a message whose fate is unknown can be
+    looked for in its topic.
+    """
+
+    retriable: bool = False
+
+    def __init__(
+        self, text: str, *, reason: str = "", violations: Sequence[Violation] = (), message_id: str = ""
+    ) -> None:
+        super().__init__(text)
+        self.text = text
+        self.reason = reason
+        self.violations = tuple(violations)
+        self.message_id = message_id
+
+    def about(self, message_id: str, text: str = "") -> Self:
+        """The same error about one message."""
+        error = type(self)(text or self.text, reason=self.reason, violations=self.violations, message_id=message_id)
+        error.retriable = self.retriable
+        return error
+
+
+class InvalidArgument(DueTimeError, ValueError):
+    """Something given breaks rules: `violations` lists all of them."""
+
+
+class InvalidMessage(InvalidArgument):
+    """A message breaks rules; it was not stored."""
+
+    @classmethod
+    def of(cls, field: str, description: str) -> "InvalidMessage":
+        """For what the SDK refuses itself."""
+        return cls(f"{field}: {description}", reason="MESSAGE_INVALID", violations=[Violation(field, description)])
+
+
+class Unsupported(InvalidArgument):
+    """Well-formed, and not built yet."""
+
+
+class NotFound(DueTimeError):
+    """What the call names does not exist."""
+
+
+class AlreadyExists(DueTimeError):
+    """The name is taken by something different."""
+
+
+class Overloaded(DueTimeError):
+    """A limit on what is in flight stayed reached for the whole timeout."""
+
+    retriable = True
+
+
+class Unavailable(DueTimeError):
+    """The server, or a shard behind it, did not answer within the timeout."""
+
+    retriable = True
+
+
+class Timeout(DueTimeError, TimeoutError):
+    """No answer in time. What was sent may have been stored."""
+
+    retriable = True
+
+
+class Damaged(DueTimeError):
+    """Bytes that are not what was written."""
+
+
+class Closed(DueTimeError):
+    """The producer or puller is closed."""
+
+
+class ServerError(DueTimeError):
+    """A fault of the server; its log has more."""
+
+
+_CLASS_BY_CODE: dict[int, type[DueTimeError]] = {
+    3: InvalidArgument,
+    4: Timeout,
+    5: NotFound,
+    6: AlreadyExists,
+    8: Overloaded,
+    12: Unsupported,
+    14: Unavailable,
+    15: Damaged,
+}
+
+
+def from_fault(fault: message_pb2.Fault, message_id: str) -> DueTimeError:
+    """The error of one message of a batch."""
+    kind = _CLASS_BY_CODE.get(fault.code, ServerError)
+    violations = [Violation(v.field, v.description) for v in fault.violations]
+    error = (InvalidMessage if kind is InvalidArgument else kind)(
+        fault.message, reason=fault.reason, violations=violations, message_id=message_id
+    )
+    error.retriable = fault.retriable
+    return error
+
+
+def from_status(error: grpc.aio.AioRpcError, server: str) -> DueTimeError:
+    """The error of a call that failed as a whole."""
+    code = error.code()
+    reason = ""
+    violations: list[Violation] = []
+    for key, value in error.trailing_metadata() or ():
+        if key == "grpc-status-details-bin" and isinstance(value, bytes):
+            reason, violations = _details(value)
+    text = error.details() or code.name
+    if not reason and code is grpc.StatusCode.UNAVAILABLE:
+        text = f"no DueTime server answers at {server}"
+    kind = _CLASS_BY_CODE.get(code.value[0], ServerError)
+    return kind(text, reason=reason or code.name, violations=violations)
+
+
+def _details(status: bytes) -> tuple[str, list[Violation]]:
+    """Reason and violations of an encoded google.rpc.Status.
+
+    Read by hand: googleapis-common-protos is no dependency of the SDK. Status.details = 3 (Any: type_url = 1,
+    value = 2), ErrorInfo.reason = 1, BadRequest.field_violations = 1 (field = 1, description = 2).
+    """
+    reason = ""
+    violations: list[Violation] = []
+    try:
+        for detail in _fields(status, 3):
+            kind = b"".join(_fields(detail, 1))
+            value = b"".join(_fields(detail, 2))
+            if kind.endswith(b"google.rpc.ErrorInfo"):
+                reason = b"".join(_fields(value, 1)).decode()
+            elif kind.endswith(b"google.rpc.BadRequest"):
+                for violation in _fields(value, 1):
+                    texts = [b"".join(_fields(violation, number)).decode() for number in (1, 2)]
+                    violations.append(Violation(*texts))
+    except (IndexError, ValueError):
+        pass  # the status message says it all in words
+    return reason, violations
+
+
+def _fields(encoded: bytes, wanted: int) -> Iterator[bytes]:
+    """The length-delimited protobuf fields with one number."""
+    at = 0
+    while at < len(encoded):
+        tag, at = _varint(encoded, at)
+        if tag & 7 == 0:
+            _, at = _varint(encoded, at)
+        elif tag & 7 == 2:
+            length, at = _varint(encoded, at)
+            if tag >> 3 == wanted:
+                yield encoded[at : at + length]
+            at += length
+        else:
+            raise ValueError(f"wire type {tag & 7} is in none of these messages")
+
+
+def _varint(encoded: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = encoded[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7

@@ -1,0 +1,102 @@
+"""Batches made of concurrent sends, by load."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from duetime.client.batch import Batch, Outcome
+
+# Requests at once: the second fills the time that the first one's flush takes.
+IN_FLIGHT_MAX = 2
+LINGER_MS_MAX = 5.0
+# Shorter than this a timer costs more than it gathers.
+LINGER_MS_MIN = 0.1
+# The average batch, less one, at which the linger is longest.
+LINGER_BATCH = 64
+# How many batches the average looks back on, roughly.
+AVERAGE_OVER = 8
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """A batch, who waits for it, and when the first of them gives up (loop time)."""
+
+    deadline: float
+    batch: Batch = field(default_factory=Batch)
+    futures: list[asyncio.Future[Outcome]] = field(default_factory=list)
+
+
+class Gatherer:
+    """Hands batches of concurrent sends to `deliver`, in order.
+
+    A batch leaves while fewer than two are in flight: when it is full, when it is as large as they are on average,
+    or after a linger. The linger grows with the average, from none for a lone sender to 5 ms.
+    """
+
+    def __init__(self, deliver: Callable[[Batch, float], Awaitable[list[Outcome]]]) -> None:
+        self._deliver = deliver
+        self._waiting: deque[_Gathered] = deque()
+        self._timer: asyncio.Handle | None = None
+        self._average = 1.0
+        # Requests in flight. They end with their sends, which `AsyncProducer.close` waits for.
+        self._requests: set[asyncio.Task[None]] = set()
+
+    async def send(self, frame: bytes, message_id: str, topic: str, deadline: float) -> Outcome:
+        loop = asyncio.get_running_loop()
+        if not self._waiting or self._waiting[-1].batch.is_full_for(frame):
+            self._waiting.append(_Gathered(deadline))
+        gathered = self._waiting[-1]
+        future: asyncio.Future[Outcome] = loop.create_future()
+        gathered.batch.add(frame, message_id, topic)
+        gathered.futures.append(future)
+        if self._timer is None and len(self._requests) < IN_FLIGHT_MAX:
+            # Not before the loop's next pass: what other tasks send in this one goes along.
+            self._timer = loop.call_soon(self._look)
+        return await future
+
+    async def close(self) -> None:
+        """Ends the requests whose senders no longer wait."""
+        if self._timer is not None:
+            self._timer.cancel()
+        requests = list(self._requests)
+        for request in requests:
+            request.cancel()
+        await asyncio.gather(*requests, return_exceptions=True)
+
+    def _look(self) -> None:
+        """Lets the first batch go, or gives it its linger."""
+        self._timer = None
+        if not self._waiting or len(self._requests) >= IN_FLIGHT_MAX:
+            return
+        linger_ms = LINGER_MS_MAX * min(1.0, (self._average - 1.0) / LINGER_BATCH)
+        enough = len(self._waiting) > 1 or len(self._waiting[0].futures) >= self._average - 1.0
+        if enough or linger_ms < LINGER_MS_MIN:
+            self._go()
+        else:
+            self._timer = asyncio.get_running_loop().call_later(linger_ms / 1000.0, self._go)
+
+    def _go(self) -> None:
+        self._timer = None
+        gathered = self._waiting.popleft()
+        self._average += (len(gathered.futures) - self._average) / AVERAGE_OVER
+        task = asyncio.get_running_loop().create_task(self._run(gathered))
+        self._requests.add(task)
+        task.add_done_callback(self._ended)
+        self._look()
+
+    async def _run(self, gathered: _Gathered) -> None:
+        futures = gathered.futures
+        try:
+            outcomes = await self._deliver(gathered.batch, gathered.deadline)
+            for future, outcome in zip(futures, outcomes, strict=True):
+                if not future.done():
+                    future.set_result(outcome)
+        finally:
+            for future in futures:
+                future.cancel()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._requests.discard(task)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_soon(self._look)

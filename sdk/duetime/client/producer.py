@@ -1,0 +1,233 @@
+"""Sending: requests of many messages, tried again with the same ids until the timeout.
+
+send ──▶ gathered ──▶ batch ──▶ request ──▶ receipt or error of each message
+send_many ──────────▶   │          ▲   │ retriable
+                                   └───┘ after a pause, only the messages concerned, `retry` set
+"""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import Self
+
+import grpc
+
+from duetime.client.batch import Batch, Outcome, chunks, encode_frame, now_ms
+from duetime.client.connection import Connection, backoff_s, pause
+from duetime.client.errors import Closed, DueTimeError, Overloaded, ServerError, from_fault, from_status
+from duetime.client.gatherer import Gatherer
+from duetime.client.ids import new_id
+from duetime.client.message import Message, Receipt
+from duetime.client.room import Room
+from duetime.v1 import gateway_pb2
+
+# Requests of one send_many at once: enough to keep the server busy while answers travel.
+REQUESTS_IN_FLIGHT_MAX = 4
+PENDING_BYTES_MAX = 64 * 1024 * 1024
+# One attempt of several: a server that hangs must leave time for the next.
+ATTEMPT_TIMEOUT_S = 5.0
+ATTEMPT_TIMEOUT_S_MIN = 0.001
+
+_SEND = "/duetime.v1.Gateway/Send"
+_RETRY = gateway_pb2.SendRequest(retry=True).SerializeToString()
+
+
+class AsyncProducer:
+    """Sends messages to one server. For one event loop; `Producer` is for threads and plain code.
+
+    Arguments:
+        server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
+        timeout: seconds that a send may take, all attempts and waiting for room included.
+        max_pending: messages on their way; beyond it sends wait.
+    """
+
+    def __init__(self, server: str | None = None, *, timeout: float = 10.0, max_pending: int = 20_000) -> None:
+        self._connection = Connection(server)
+        self._timeout = timeout
+        self._room = Room(max_pending, PENDING_BYTES_MAX)
+        self._gatherer = Gatherer(self._deliver)
+        self._call: grpc.aio.UnaryUnaryMultiCallable[bytes, gateway_pb2.SendResponse] | None = None
+        self._closing = False
+        self._sends_open = 0
+        self._drained = asyncio.Event()
+
+    async def send(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        delay: str | timedelta | None = None,
+        level: int | None = None,
+        tags: str = "",
+        keys: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        sharding_key: str = "",
+        queue: int | None = None,
+        id: str = "",  # noqa: A002  the message's own word for it
+        flag: int = 0,
+    ) -> Receipt:
+        """Sends one message; concurrent calls share requests. The arguments are those of `Message`.
+
+        Durable when it returns, as the server's flush mode has it.
+
+        Raises:
+            DueTimeError: it was refused, or not acknowledged within the timeout.
+            TypeError: the body is not bytes, or keys is a str.
+        """
+        message = Message(topic, body, delay, level, tags, keys, properties or {}, sharding_key, queue, id, flag)
+        return await self.send_message(message)
+
+    async def send_message(self, message: Message) -> Receipt:
+        """As `send`."""
+        self._enter()
+        try:
+            outcome = await self._send_gathered(message)
+        finally:
+            self._leave()
+        if isinstance(outcome, DueTimeError):
+            raise outcome
+        return outcome
+
+    async def send_many(self, messages: Iterable[Message]) -> list[Outcome]:
+        """Sends messages; one receipt or error each, in order. A fault in one harms no other.
+
+        Requests of up to 512 messages travel, four at once, begun in order; after a fault what is sent again may come
+        to stand behind what was sent after it. Each request has the whole timeout.
+        """
+        self._enter()
+        try:
+            outcomes: list[Outcome | None] = []
+            batches = chunks(messages, outcomes)
+            async with asyncio.TaskGroup() as senders:
+                for _ in range(REQUESTS_IN_FLIGHT_MAX):
+                    senders.create_task(self._send_batches(batches, outcomes))
+        except ExceptionGroup as group:
+            # Only iterating over `messages` raises; the caller knows that error by its own name.
+            raise group.exceptions[0] from None
+        finally:
+            self._leave()
+        return [outcome for outcome in outcomes if outcome is not None]
+
+    async def close(self) -> None:
+        """Waits for what is being sent, each to its timeout, then disconnects. Sends after it raise Closed."""
+        self._closing = True
+        if self._sends_open:
+            await self._drained.wait()
+        await self._gatherer.close()
+        await self._connection.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _enter(self) -> None:
+        if self._closing:
+            raise Closed("the producer is closed", reason="CLOSED")
+        self._sends_open += 1
+
+    def _leave(self) -> None:
+        self._sends_open -= 1
+        if self._closing and not self._sends_open:
+            self._drained.set()
+
+    async def _send_gathered(self, message: Message) -> Outcome:
+        deadline = asyncio.get_running_loop().time() + self._timeout
+        message_id = message.id or new_id()
+        frame = encode_frame(message, message_id, now_ms())
+        await self._take_room(1, len(frame), deadline)
+        try:
+            return await self._gatherer.send(frame, message_id, message.topic, deadline)
+        finally:
+            self._room.leave(1, len(frame))
+
+    async def _send_batches(self, batches: Iterator[tuple[list[int], Batch]], outcomes: list[Outcome | None]) -> None:
+        """One of the senders of a send_many: takes the next batch until there is none."""
+        for indices, batch in batches:
+            for index, outcome in zip(indices, await self._send_batch(batch), strict=True):
+                outcomes[index] = outcome
+
+    async def _send_batch(self, batch: Batch) -> list[Outcome]:
+        count, deadline = len(batch.frames), asyncio.get_running_loop().time() + self._timeout
+        try:
+            await self._take_room(count, batch.size, deadline)
+        except Overloaded as error:
+            return [error.about(message_id) for message_id in batch.ids]
+        try:
+            return await self._deliver(batch, deadline)
+        finally:
+            self._room.leave(count, batch.size)
+
+    async def _take_room(self, count: int, size: int, deadline: float) -> None:
+        if self._room.try_enter(count, size):
+            return
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._room.enter(count, size)
+        except TimeoutError:
+            text = f"the producer's pending messages left no room within {self._timeout:g} s"
+            raise Overloaded(text, reason="TOO_MANY_PENDING") from None
+
+    async def _deliver(self, batch: Batch, deadline: float) -> list[Outcome]:
+        """Sends a batch until each message is stored or refused for good, or the deadline comes."""
+        outcomes = await self._request(batch, deadline, retry=False)
+        attempts = 1
+        while again := [
+            n for n, outcome in enumerate(outcomes) if type(outcome) is not Receipt and _retriable(outcome)
+        ]:
+            pause_s = backoff_s(attempts)
+            if asyncio.get_running_loop().time() + pause_s >= deadline:
+                self._give_up(outcomes, again, attempts)
+                break
+            await pause(pause_s)
+            answers = await self._request(batch.part(again), deadline, retry=True)
+            for n, outcome in zip(again, answers, strict=True):
+                outcomes[n] = outcome
+            attempts += 1
+        return outcomes
+
+    def _give_up(self, outcomes: list[Outcome], indices: Iterable[int], attempts: int) -> None:
+        tried = f"given up after {attempts} attempt{'s' if attempts > 1 else ''} in {self._timeout:g} s"
+        for n in indices:
+            error = outcomes[n]
+            if isinstance(error, DueTimeError):
+                outcomes[n] = error.about(error.message_id, f"{error.text}; {tried}")
+
+    async def _request(self, batch: Batch, deadline: float, *, retry: bool) -> list[Outcome]:
+        """One attempt: an outcome for each message."""
+        left_s = deadline - asyncio.get_running_loop().time()
+        timeout = min(max(left_s, ATTEMPT_TIMEOUT_S_MIN), ATTEMPT_TIMEOUT_S)
+        payload = b"".join(batch.frames) + (_RETRY if retry else b"")
+        try:
+            response = await self._send(payload, timeout=timeout)
+        except grpc.aio.AioRpcError as error:
+            return _all(from_status(error, self._connection.server), batch)
+        results = response.results
+        if len(results) != len(batch.frames):
+            text = f"the server answered {len(results)} results to {len(batch.frames)} messages"
+            return _all(ServerError(text, reason="RESULTS_MISSING"), batch)
+        return [
+            from_fault(result.fault, message_id) if result.HasField("fault") else Receipt(result, topic)
+            for result, message_id, topic in zip(results, batch.ids, batch.topics, strict=True)
+        ]
+
+    @property
+    def _send(self) -> "grpc.aio.UnaryUnaryMultiCallable[bytes, gateway_pb2.SendResponse]":
+        if self._call is None:
+            self._call = self._connection.channel.unary_unary(
+                _SEND, response_deserializer=gateway_pb2.SendResponse.FromString
+            )
+        return self._call
+
+
+def _all(error: DueTimeError, batch: Batch) -> list[Outcome]:
+    """What befell the request, for each of its messages."""
+    return [error.about(message_id) for message_id in batch.ids]
+
+
+def _retriable(outcome: Outcome) -> bool:
+    return isinstance(outcome, DueTimeError) and outcome.retriable

@@ -1,0 +1,300 @@
+"""Reading a topic: a long poll per queue, prefetched batches, one position per queue.
+
+    route ──▶ reader of queue 0 ──▶ ┐
+              reader of queue 1 ──▶ ├ batches, first come, first served ──▶ poll, iteration
+              ...                   ┘   at most two of each queue
+
+A queue's position moves when its message is handed out, not when it is fetched.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from types import TracebackType
+from typing import Literal, Self
+
+from duetime.client.connection import Connection, backoff_s, pause, seconds
+from duetime.client.errors import Closed, DueTimeError, InvalidArgument, NotFound, Violation
+from duetime.client.record import ReceivedMessage, split_records
+from duetime.v1 import gateway_pb2
+
+log = logging.getLogger("duetime")
+
+Start = Literal["earliest", "latest"] | Mapping[int, int]
+
+PULL_COUNT_MAX = 512
+PULL_BYTES_MAX = 1024 * 1024
+PULL_WAIT_MS = 15_000
+# What an answer may take beyond the wait.
+CALL_TIMEOUT_S = 5.0
+# Batches of one queue that are fetched or being fetched and not handed out yet.
+PREFETCH_MAX = 2
+ROUTE_INTERVAL_S = 15.0
+
+
+@dataclass(slots=True)
+class _Fetched:
+    """What one pull gave; `next_offset` is the queue's position once all of it is handed out."""
+
+    queue: int
+    messages: deque[ReceivedMessage]
+    next_offset: int
+    # Given back once this is handed out: lets the reader go on.
+    prefetch: asyncio.Semaphore = field(repr=False)
+
+
+class AsyncPuller:
+    """Reads all queues of a topic, for ever. For one event loop; `Puller` is for plain code.
+
+    Messages of one queue come in order. What is read is the caller's to remember: `positions` is what `start` takes.
+
+    Arguments:
+        server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
+        start: "earliest", "latest" (what is stored after the puller is entered, opened or first used) or
+            {queue: offset}, where queues that are not named start with their earliest message.
+        tags: `"a || b"`: only messages with one of these tags.
+        timeout: seconds that the topic's route may take to arrive at the start; after that a puller only waits.
+    """
+
+    def __init__(
+        self,
+        server: str | None = None,
+        topic: str = "",
+        *,
+        start: Start = "earliest",
+        tags: str | None = None,
+        timeout: float = 10.0,
+    ) -> None:
+        if not topic:
+            raise InvalidArgument("topic: is empty", violations=[Violation("topic", "is empty")])
+        if isinstance(start, str) and start not in ("earliest", "latest"):
+            description = f"{start!r} is neither 'earliest', 'latest' nor {{queue: offset}}"
+            raise InvalidArgument(f"start: {description}", violations=[Violation("start", description)])
+        self._connection = Connection(server)
+        self.topic = topic
+        self._start = start
+        self._tags = tags or ""
+        wanted = frozenset(tag.strip() for tag in self._tags.split("||"))
+        self._wanted = None if wanted <= {"", "*"} or "*" in wanted else wanted
+        self._timeout = timeout
+        self._positions: dict[int, int] = {}
+        self._fetched: deque[_Fetched] = deque()
+        self._arrived = asyncio.Event()
+        self._readers: asyncio.Task[None] | None = None
+        self._opening = asyncio.Lock()
+        self._error: BaseException | None = None
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """The next offset of each queue: that of the first message not handed out yet. Empty before the first use."""
+        return dict(self._positions)
+
+    async def open(self) -> None:
+        """Fixes where each queue starts and begins to fetch. Idempotent; the first use does it too.
+
+        Raises:
+            NotFound: no such topic, or `start` names a queue that it has not.
+            DueTimeError: the server did not answer within the timeout.
+        """
+        async with self._opening:
+            if self._readers is None:
+                if self._connection.closed:
+                    raise Closed("the puller is closed", reason="CLOSED")
+                self._positions = _start_positions(await self._describe(), self._start)
+                self._readers = asyncio.get_running_loop().create_task(self._read_all())
+
+    async def poll(self, max: int = 256, wait: str | float | timedelta = "2s") -> list[ReceivedMessage]:  # noqa: A002
+        """Up to `max` messages as soon as there is one; none when `wait` ("2s", seconds, a timedelta) is over.
+
+        Raises:
+            DueTimeError: the server refuses to go on; a server that does not answer is waited for.
+        """
+        if max < 1:
+            raise InvalidArgument(f"max: {max} is below 1", violations=[Violation("max", f"{max} is below 1")])
+        deadline = asyncio.get_running_loop().time() + seconds(wait)
+        await self.open()
+        while True:
+            if messages := self._take(max):
+                return messages
+            if not await self._wait_until(deadline):
+                return self._take(max)
+
+    def __aiter__(self) -> Self:
+        """Follows for ever; ends when the puller is closed."""
+        return self
+
+    async def __anext__(self) -> ReceivedMessage:
+        while not (messages := self._take(1)):
+            try:
+                await self.open()
+                await self._wait_until(None)
+            except Closed:
+                raise StopAsyncIteration from None
+        return messages[0]
+
+    async def close(self) -> None:
+        """Stops fetching and disconnects."""
+        self._connection.closed = True
+        self._arrived.set()
+        if self._readers is not None:
+            self._readers.cancel()
+            await asyncio.gather(self._readers, return_exceptions=True)
+        await self._connection.close()
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.open()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _take(self, count_max: int) -> list[ReceivedMessage]:
+        """Hands out what is fetched, up to a count, and moves the positions."""
+        taken: list[ReceivedMessage] = []
+        while self._fetched and len(taken) < count_max:
+            first = self._fetched[0]
+            room = count_max - len(taken)
+            if len(first.messages) <= room:
+                taken += first.messages
+                self._positions[first.queue] = first.next_offset
+                self._fetched.popleft()
+                first.prefetch.release()
+            else:
+                taken += [first.messages.popleft() for _ in range(room)]
+                self._positions[first.queue] = first.messages[0].offset
+        return taken
+
+    async def _wait_until(self, deadline: float | None) -> bool:
+        """False when nothing was fetched before the deadline (loop time)."""
+        if self._connection.closed:
+            raise Closed("the puller is closed", reason="CLOSED")
+        if self._error is not None:
+            raise self._error
+        if not self._fetched:
+            self._arrived.clear()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._arrived.wait()
+            except TimeoutError:
+                return False
+        return True
+
+    async def _describe(self) -> gateway_pb2.TopicDescription:
+        """The topic's queues and their offsets, tried until the timeout."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                request = gateway_pb2.DescribeTopicRequest(name=self.topic)
+                description: gateway_pb2.TopicDescription = await self._connection.call(
+                    "DescribeTopic", request, max(deadline - loop.time(), 0.001)
+                )
+                return description
+            except DueTimeError as error:
+                pause_s = backoff_s(attempt)
+                if not error.retriable or loop.time() + pause_s >= deadline:
+                    raise
+                await pause(pause_s)
+
+    async def _read_all(self) -> None:
+        """Reads each queue, those that the topic gets later too, until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as readers:
+                queues = set(self._positions)
+                for queue, offset in self._positions.items():
+                    readers.create_task(self._read(queue, offset))
+                while True:
+                    await pause(ROUTE_INTERVAL_S)
+                    for queue in await self._new_queues(queues):
+                        queues.add(queue)
+                        self._positions[queue] = 0
+                        readers.create_task(self._read(queue, 0))
+        except ExceptionGroup as group:
+            self._error = group.exceptions[0]
+            self._arrived.set()
+
+    async def _new_queues(self, known: set[int]) -> list[int]:
+        """Queues of the topic that are not known. An error is no matter: the next look comes."""
+        try:
+            request = gateway_pb2.GetRouteRequest(topic=self.topic)
+            route: gateway_pb2.Route = await self._connection.call("GetRoute", request, CALL_TIMEOUT_S)
+        except DueTimeError as error:
+            log.debug("no route of %s: %s", self.topic, error)
+            return []
+        return [queue.queue for queue in route.queues if queue.queue not in known]
+
+    async def _read(self, queue: int, offset: int) -> None:
+        """Fetches one queue from an offset on, until cancelled or refused."""
+        prefetch = asyncio.Semaphore(PREFETCH_MAX)
+        faults = 0
+        await prefetch.acquire()
+        while True:
+            try:
+                response = await self._pull(queue, offset)
+            except DueTimeError as error:
+                if not error.retriable:
+                    raise
+                faults += 1
+                log.log(
+                    logging.WARNING if faults == 1 else logging.DEBUG, "queue %d of %s: %s", queue, self.topic, error
+                )
+                await pause(backoff_s(faults))
+                continue
+            if faults:
+                log.info("queue %d of %s: reads again after %d faults", queue, self.topic, faults)
+                faults = 0
+            if response.status == gateway_pb2.PULL_STATUS_OFFSET_OUT_OF_RANGE:
+                log.warning(
+                    "queue %d of %s: offset %d is not within %d to %d; goes on at %d",
+                    *(queue, self.topic, offset, response.min_offset, response.max_offset, response.next_offset),
+                )
+            if response.next_offset == offset:
+                continue
+            offset = response.next_offset
+            messages = split_records(response.records)
+            if self._wanted is not None:
+                # The server compares hashes, and two tags may have one.
+                messages = [message for message in messages if message.tags in self._wanted]
+            self._fetched.append(_Fetched(queue, deque(messages), offset, prefetch))
+            self._arrived.set()
+            await prefetch.acquire()
+
+    async def _pull(self, queue: int, offset: int) -> gateway_pb2.PullResponse:
+        request = gateway_pb2.PullRequest(
+            topic=self.topic,
+            queue=queue,
+            offset=offset,
+            max_count=PULL_COUNT_MAX,
+            max_bytes=PULL_BYTES_MAX,
+            wait_ms=PULL_WAIT_MS,
+            tags=self._tags,
+            encoding=gateway_pb2.PULL_ENCODING_RECORDS,
+        )
+        response: gateway_pb2.PullResponse = await self._connection.call(
+            "Pull", request, PULL_WAIT_MS / 1000.0 + CALL_TIMEOUT_S
+        )
+        return response
+
+
+def _start_positions(description: gateway_pb2.TopicDescription, start: Start) -> dict[int, int]:
+    """Where to begin with each queue of the topic."""
+    if start == "latest":
+        return {queue.queue: queue.max_offset for queue in description.queues}
+    earliest = {queue.queue: queue.min_offset for queue in description.queues}
+    if isinstance(start, str):
+        return earliest
+    if unknown := sorted(set(start) - set(earliest)):
+        name, count = description.topic.name, len(earliest)
+        raise NotFound(f"topic {name} has {count} queues, and none is {unknown[0]}", reason="QUEUE_NOT_FOUND")
+    return earliest | dict(start)

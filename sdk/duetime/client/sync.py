@@ -1,0 +1,225 @@
+"""Producer and puller for plain code: the asynchronous ones, run by one background thread of the process."""
+
+import asyncio
+import atexit
+import os
+import threading
+from collections import deque
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from duetime.client.batch import Outcome
+from duetime.client.errors import Closed
+from duetime.client.message import Message, Receipt
+from duetime.client.producer import AsyncProducer
+from duetime.client.puller import AsyncPuller, Start
+from duetime.client.record import ReceivedMessage
+
+T = TypeVar("T")
+
+# What a producer or puller that nobody closed may take to end when the interpreter exits.
+EXIT_TIMEOUT_S = 2.0
+# Messages that a for loop over a puller takes over from the background thread at once.
+ITERATION_COUNT = 512
+
+
+class _Background:
+    """The thread with the event loop that all synchronous producers and pullers of a process share.
+
+    A daemon, so that one that nobody closed does not keep the interpreter from ending.
+    """
+
+    def __init__(self) -> None:
+        self._exiting = False
+        self.forget()
+
+    def forget(self) -> None:
+        """In a forked child: the thread did not come along."""
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._end: asyncio.Event | None = None
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of a coroutine; it is cancelled when the caller is interrupted.
+
+        Raises:
+            Closed: the interpreter is exiting.
+        """
+        if self._exiting:
+            work.close()
+            raise Closed("the interpreter is exiting", reason="CLOSED")
+        future = asyncio.run_coroutine_threadsafe(work, self._started())
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def exit(self) -> None:
+        """Ends what still runs, so that nothing is half done when the interpreter takes the loop apart."""
+        self._exiting = True
+        if self._loop is not None and self._thread is not None and self._end is not None:
+            self._loop.call_soon_threadsafe(self._end.set)
+            self._thread.join(EXIT_TIMEOUT_S)
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop, self._end = asyncio.new_event_loop(), asyncio.Event()
+                arguments = (self._loop, self._end)
+                self._thread = threading.Thread(target=self._serve, args=arguments, name="duetime", daemon=True)
+                self._thread.start()
+            return self._loop
+
+    @staticmethod
+    def _serve(loop: asyncio.AbstractEventLoop, end: asyncio.Event) -> None:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            # The runner cancels what is left when this returns.
+            runner.run(_wait(end))
+
+
+async def _wait(end: asyncio.Event) -> None:
+    await end.wait()
+
+
+_background = _Background()
+os.register_at_fork(after_in_child=_background.forget)
+atexit.register(_background.exit)
+
+
+class Producer:
+    """Sends messages to one server; safe to share between threads, whose sends travel together.
+
+    Arguments:
+        server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
+        timeout: seconds that a send may take, all attempts and waiting for room included.
+        max_pending: messages on their way; beyond it sends wait.
+    """
+
+    def __init__(self, server: str | None = None, *, timeout: float = 10.0, max_pending: int = 20_000) -> None:
+        self._producer = AsyncProducer(server, timeout=timeout, max_pending=max_pending)
+
+    def send(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        delay: str | timedelta | None = None,
+        level: int | None = None,
+        tags: str = "",
+        keys: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        sharding_key: str = "",
+        queue: int | None = None,
+        id: str = "",  # noqa: A002  the message's own word for it
+        flag: int = 0,
+    ) -> Receipt:
+        """Sends one message. The arguments are those of `Message`.
+
+        Durable when it returns, as the server's flush mode has it.
+
+        Raises:
+            DueTimeError: it was refused, or not acknowledged within the timeout.
+            TypeError: the body is not bytes, or keys is a str.
+        """
+        message = Message(topic, body, delay, level, tags, keys, properties or {}, sharding_key, queue, id, flag)
+        return self.send_message(message)
+
+    def send_message(self, message: Message) -> Receipt:
+        """As `send`."""
+        return _background.run(self._producer.send_message(message))
+
+    def send_many(self, messages: Iterable[Message]) -> list[Outcome]:
+        """Sends messages; one receipt or error each, in order. A fault in one harms no other."""
+        # Iterated over here: a generator of the caller's runs in the caller's thread.
+        return _background.run(self._producer.send_many(list(messages)))
+
+    def close(self) -> None:
+        """Waits for what is being sent, then disconnects. Sends after it raise Closed."""
+        _background.run(self._producer.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Puller:
+    """Reads all queues of a topic; a for loop over it follows for ever. For one thread at a time.
+
+    Arguments:
+        server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
+        start: "earliest", "latest" (what is stored after the puller is entered, opened or first used) or
+            {queue: offset}, where queues that are not named start with their earliest message.
+        tags: `"a || b"`: only messages with one of these tags.
+        timeout: seconds that the topic's route may take to arrive at the start; after that a puller only waits.
+    """
+
+    def __init__(
+        self,
+        server: str | None = None,
+        topic: str = "",
+        *,
+        start: Start = "earliest",
+        tags: str | None = None,
+        timeout: float = 10.0,
+    ) -> None:
+        self._puller = AsyncPuller(server, topic, start=start, tags=tags, timeout=timeout)
+        self._taken: deque[ReceivedMessage] = deque()
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """The next offset of each queue: that of the first message not handed out yet. Empty before the first use."""
+        positions = self._puller.positions
+        for message in reversed(self._taken):
+            positions[message.queue] = message.offset
+        return positions
+
+    def open(self) -> None:
+        """Fixes where each queue starts and begins to fetch. Idempotent; the first use does it too.
+
+        Raises:
+            NotFound: no such topic, or `start` names a queue that it has not.
+            DueTimeError: the server did not answer within the timeout.
+        """
+        _background.run(self._puller.open())
+
+    def poll(self, max: int = 256, wait: str | float | timedelta = "2s") -> list[ReceivedMessage]:  # noqa: A002
+        """Up to `max` messages as soon as there is one; none when `wait` ("2s", seconds, a timedelta) is over."""
+        if self._taken:
+            return [self._taken.popleft() for _ in range(min(max, len(self._taken)))]
+        return _background.run(self._puller.poll(max, wait))
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> ReceivedMessage:
+        try:
+            while not self._taken:
+                self._taken.extend(_background.run(self._puller.poll(ITERATION_COUNT, "1h")))
+        except Closed:
+            raise StopIteration from None
+        return self._taken.popleft()
+
+    def close(self) -> None:
+        """Stops fetching and disconnects."""
+        _background.run(self._puller.close())
+
+    def __enter__(self) -> Self:
+        try:
+            self.open()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
