@@ -109,6 +109,9 @@ def _record_at(window: _Window, segment: Segment, position: int, size: int, magi
             found = record.decode(data, index, check_crc=False)
     except Damaged as error:
         return None, error.text
+    if found.properties.endswith(b"\0"):
+        # No writer ends properties so; the CRC covers only the body, and a torn write leaves zeros at the end.
+        return None, f"the record at position {position} is cut short"
     if found.size != size or found.position != position:
         return None, f"the record at position {position} says that it lies at {found.position}"
     return Found(position, found, damage), ""

@@ -1,0 +1,128 @@
+"""A shard's directory opened without a process around it: puts are made durable by hand."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from duetime_core import record
+from duetime_core.clock import Clock, Timer
+from duetime_store.alarm import ShardClock
+from duetime_store.checkpoint import write as write_checkpoint
+from duetime_store.directory import StoreDirectory
+from duetime_store.recovery import Opened, checkpoint_of, open_store
+from duetime_store.settings import StoreSettings
+from duetime_store.store import Outcome
+
+MIB = 1024 * 1024
+
+
+class HandClock(Clock):
+    """A wall clock that stands where a test puts it; nothing waits on it."""
+
+    def __init__(self) -> None:
+        self.wall_ms = 1_700_000_000_000
+
+    def now_ms(self) -> int:
+        return self.wall_ms
+
+    def monotonic_ms(self) -> float:
+        return float(self.wall_ms)
+
+    def call_later(self, delay_ms: float, callback: Callable[[], object]) -> Timer:
+        raise AssertionError("nothing waits in these tests")
+
+
+class Shard:
+    """A directory that can be opened, crashed and opened again."""
+
+    def __init__(self, root: Path, clock: HandClock, **settings: object) -> None:
+        self.root = root
+        self.clock = clock
+        self.settings = StoreSettings.model_validate(
+            {"data_dir": root, "delay_levels": "1s 5s", "segment_bytes": MIB, "queue_file_units": 100, **settings}
+        )
+        self.open()
+
+    def open(self) -> Opened:
+        self.directory = StoreDirectory(self.root)
+        try:
+            self.opened = open_store(self.directory, self.settings, ShardClock(self.clock))
+        except BaseException:
+            self.directory.close()
+            raise
+        self.store = self.opened.store
+        return self.opened
+
+    def put(self, *records: bytes, **options: object) -> Outcome:
+        """Puts records and makes them durable."""
+        outcome = self.store.put(b"".join(records), **options)
+        self.flush()
+        return outcome
+
+    def flush(self) -> None:
+        batch = self.store.take()
+        if batch is not None:
+            for segment in self.store.log.write(batch.runs):
+                segment.flush()
+            self.store.publish(batch, self.clock.now_ms())
+
+    def checkpoint(self) -> None:
+        write_checkpoint(self.directory.checkpoint, checkpoint_of(self.store))
+
+    def crash(self) -> None:
+        """The process is gone; what was written stays."""
+        for queue in self.store.queues.all():
+            queue.close()
+        self.store.log.close()
+        self.directory.close()
+
+    def reopen(self) -> Opened:
+        self.crash()
+        return self.open()
+
+    def pulled(self, topic: str = "orders", queue: int = 0) -> list[record.Record]:
+        """Everything that a reader of a queue sees."""
+        found = self.store.queues.find(topic, queue)
+        records = []
+        while len(units := found.read(found.min_offset + len(records), 1)):
+            records.append(record.decode(self.store.read_record(*units[["position", "size"]].tolist()[0])))
+        return records
+
+    def restore(self, level: int, first: int, count: int, topic: str = "orders") -> Outcome:
+        """What a scheduler does with entries [first, first + count)."""
+        units = self.store.lane(level).queue.read(first, count)
+        restored = []
+        for index, (position, size, due_at_ms) in enumerate(units.tolist()):
+            found = record.decode(self.store.read_record(position, size))
+            entry = record.lane_entry(level, first + index, due_at_ms)
+            restored.append(
+                record.encode(
+                    record.Record(topic, 0, found.body, found.properties + record.VALUE_END + entry, stored_at_ms=0)
+                )
+            )
+        return self.put(*restored, lane=level, first_entry=first)
+
+
+def sent(message_id: str, *, topic: str = "orders", queue: int = 0, level: int = 0, body: bytes = b"body") -> bytes:
+    """A record as a gateway sends it."""
+    properties = {"TAGS": "paid", "UNIQ_KEY": message_id}
+    if level:
+        properties |= record.deferral(level, topic, queue)
+        topic, queue = "SCHEDULE_TOPIC_XXXX", level - 1
+    return record.encode(record.Record(topic, queue, body, record.encode_properties(properties)))
+
+
+def ids(records: list[record.Record]) -> list[str]:
+    return [record.decode_properties(found.properties)["UNIQ_KEY"] for found in records]
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+@pytest.fixture
+def shard(tmp_path: Path, clock: HandClock) -> Iterator[Shard]:
+    shard = Shard(tmp_path / "store", clock)
+    yield shard
+    shard.crash()

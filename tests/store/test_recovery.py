@@ -1,0 +1,253 @@
+"""Opening what a crash, a careless hand or another program left behind."""
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+from duetime_core.errors import StartupError
+from duetime_core.levels import DelayLevels
+from duetime_store import checkpoint, configs
+from duetime_store.checkpoint import Checkpoint
+from duetime_store.directory import LevelHistory
+from duetime_store.store import DUPLICATE, OK
+
+from tests.store.conftest import MIB, HandClock, Shard, ids, sent
+
+
+def filled(shard: Shard) -> None:
+    """Three plain and four delayed messages, two of them restored."""
+    shard.put(sent("A"), sent("B"), sent("C"))
+    shard.put(*(sent(f"D{n}", level=1) for n in range(4)))
+    shard.clock.wall_ms += 1_000
+    shard.restore(1, 0, 2)
+
+
+def assert_filled(shard: Shard) -> None:
+    assert ids(shard.pulled()) == ["A", "B", "C", "D0", "D1"]
+    lane = shard.store.lane(1)
+    assert (lane.watermark, lane.queue.max_offset, lane.pending_count) == (2, 4, 2)
+    assert shard.restore(1, 0, 4).statuses == [DUPLICATE, DUPLICATE, OK, OK]
+    assert ids(shard.pulled()) == ["A", "B", "C", "D0", "D1", "D2", "D3"]
+
+
+def log_file(shard: Shard) -> Path:
+    return shard.root / "commitlog" / ("0" * 20)
+
+
+def flip(path: Path, at: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 0x40]))
+
+
+@pytest.mark.parametrize("with_checkpoint", [False, True])
+def test_crash_loses_nothing_and_repeats_nothing(shard: Shard, with_checkpoint: bool) -> None:
+    filled(shard)
+    if with_checkpoint:
+        shard.checkpoint()
+    shard.reopen()
+    assert_filled(shard)
+
+
+def test_only_what_follows_the_checkpoint_is_rebuilt(shard: Shard) -> None:
+    filled(shard)
+    shard.checkpoint()
+    shard.put(sent("E"))
+    report = shard.reopen().report
+    assert (report.whole_log, report.rebuilt_units) == (False, 1)
+    assert ids(shard.pulled())[-1] == "E"
+
+
+@pytest.mark.parametrize(
+    "victim", ["consumequeue/orders", "consumequeue", "config", "checkpoint", "consumequeue/SCHEDULE_TOPIC_XXXX"]
+)
+def test_what_is_derived_is_made_again_when_it_is_gone(shard: Shard, victim: str) -> None:
+    filled(shard)
+    shard.checkpoint()
+    shard.crash()
+    path = shard.root / victim
+    for file in sorted(path.rglob("*"), reverse=True):
+        file.unlink() if file.is_file() else file.rmdir()
+    path.rmdir() if path.is_dir() else path.unlink()
+    shard.open()
+    assert_filled(shard)
+
+
+@pytest.mark.parametrize("length", [0, 70, 100, 4095])
+def test_torn_checkpoint_is_not_trusted(shard: Shard, length: int) -> None:
+    filled(shard)
+    shard.checkpoint()
+    os.truncate(shard.root / "checkpoint", length)
+    assert shard.reopen().report.whole_log
+    assert_filled(shard)
+
+
+def test_flipped_checkpoint_is_not_trusted(shard: Shard) -> None:
+    filled(shard)
+    shard.checkpoint()
+    flip(shard.root / "checkpoint", 79)
+    assert shard.reopen().report.whole_log
+    assert_filled(shard)
+
+
+def test_watermarks_survive_a_broken_offset_table(shard: Shard) -> None:
+    filled(shard)
+    shard.checkpoint()
+    configs.write(shard.root / "config", configs.DELAY_OFFSETS, {"offsetTable": {1: 2}})
+    (shard.root / "config" / configs.DELAY_OFFSETS).write_text("{")
+    shard.reopen()
+    assert_filled(shard)
+
+
+def test_offset_table_of_a_broker_is_believed(shard: Shard) -> None:
+    shard.put(*(sent(f"D{n}", level=1) for n in range(4)))
+    configs.write(shard.root / "config", configs.DELAY_OFFSETS, {"offsetTable": {1: 3}})
+    shard.reopen()
+    assert shard.store.lane(1).pending_count == 1
+
+
+@pytest.mark.parametrize("cut", [1, 8, 50, 120])
+def test_torn_tail_is_cut_and_written_over(shard: Shard, cut: int) -> None:
+    filled(shard)
+    end = shard.store.published_end
+    shard.put(sent("TORN"))
+    shard.crash()
+    with log_file(shard).open("r+b") as file:
+        file.truncate(end + cut)
+        file.truncate(MIB)
+    report = shard.open().report
+    assert report.cut_bytes > 0 or cut < 4
+    assert shard.store.published_end == end
+    assert_filled(shard)
+
+
+def test_damaged_body_keeps_its_place_and_is_told(shard: Shard) -> None:
+    filled(shard)
+    flip(log_file(shard), 90)
+    report = shard.reopen().report
+    assert len(report.damaged) == 1
+    assert "body CRC" in report.damaged[0]
+    assert shard.store.queues.find("orders", 0).max_offset == 5
+
+
+def test_bytes_that_are_no_record_are_skipped_and_told(shard: Shard) -> None:
+    filled(shard)
+    first = shard.pulled()[0]
+    flip(log_file(shard), first.size + 4)
+    report = shard.reopen().report
+    assert len(report.damaged) == 1
+    queue = shard.store.queues.find("orders", 0)
+    assert queue.max_offset == 5
+    assert shard.store.lane(1).watermark == 2
+
+
+def test_preallocated_empty_segment_is_taken(shard: Shard) -> None:
+    filled(shard)
+    shard.crash()
+    (shard.root / "commitlog" / f"{MIB:020d}").write_bytes(bytes(MIB))
+    shard.open()
+    assert_filled(shard)
+
+
+def test_missing_segment_is_named(shard: Shard) -> None:
+    for number in range(250):
+        shard.put(sent(f"{number}", body=bytes(9_000)))
+    shard.crash()
+    (shard.root / "commitlog" / f"{MIB:020d}").unlink()
+    with pytest.raises(StartupError, match=f"{MIB:020d} is missing"):
+        shard.open()
+    (shard.root / "commitlog" / f"{2 * MIB:020d}").unlink()
+    shard.open()
+
+
+def test_changed_level_table_is_refused_naming_both(shard: Shard) -> None:
+    filled(shard)
+    shard.crash()
+    shard.settings = shard.settings.model_copy(update={"delay_levels": "2s 5s"})
+    with pytest.raises(StartupError, match="'1s 5s', this process has '2s 5s'"):
+        shard.open()
+    shard.settings = shard.settings.model_copy(update={"accept_delay_levels": True})
+    shard.open()
+
+
+def test_pending_messages_keep_their_due_time_under_a_new_table(shard: Shard) -> None:
+    shard.put(sent("A", level=2))
+    due = shard.clock.wall_ms + 5_000
+    shard.crash()
+    shard.settings = shard.settings.model_copy(update={"delay_levels": "1s 1h", "accept_delay_levels": True})
+    shard.open()
+    shard.put(sent("B", level=2))
+    for _ in range(2):
+        assert shard.store.lane(2).queue.read(0, 2)["tags"].tolist() == [due, shard.clock.wall_ms + 3_600_000]
+        (shard.root / "checkpoint").unlink(missing_ok=True)
+        shard.reopen()
+
+
+def test_lanes_of_a_shorter_table_stay(shard: Shard) -> None:
+    shard.put(sent("A", level=2))
+    shard.crash()
+    shard.settings = shard.settings.model_copy(update={"delay_levels": "1s", "accept_delay_levels": True})
+    shard.open()
+    assert shard.store.lane(2).pending_count == 1
+
+
+def test_random_crashes_against_a_model(tmp_path: Path, clock: HandClock) -> None:
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    dice = random.Random(seed)
+    shard = Shard(tmp_path / "s", clock)
+    plain: list[str] = []
+    entered: list[str] = []
+    restored = 0
+    for step in range(300):
+        clock.wall_ms += dice.randrange(0, 700)
+        move = dice.random()
+        if move < 0.4:
+            names = [f"P{step}.{n}" for n in range(dice.randrange(1, 5))]
+            shard.put(*(sent(name, topic="plain", body=dice.randbytes(dice.randrange(3_000))) for name in names))
+            plain += names
+        elif move < 0.7:
+            names = [f"D{step}.{n}" for n in range(dice.randrange(1, 5))]
+            shard.put(*(sent(name, level=1) for name in names))
+            entered += names
+        elif move < 0.85:
+            first = max(0, restored - dice.randrange(3))
+            statuses = shard.restore(1, first, min(5, len(entered) - first)).statuses if first < len(entered) else []
+            restored += statuses.count(OK)
+        elif move < 0.93:
+            shard.checkpoint()
+        else:
+            if dice.random() < 0.3:
+                (shard.root / "checkpoint").unlink(missing_ok=True)
+            shard.reopen()
+        lane = shard.store.lane(1)
+        assert (lane.watermark, lane.queue.max_offset) == (restored, len(entered))
+    assert ids(shard.pulled("plain")) == plain
+    assert (ids(shard.pulled()) if restored else []) == entered[:restored]
+    shard.crash()
+
+
+def test_checkpoint_round_trip() -> None:
+    point = Checkpoint(123, 45, 67, tuple(range(256)), 1_700_000_000_000)
+    assert checkpoint.decode(point.encode()) == point
+    assert len(point.encode()) == 4096
+    assert point.encode()[:24] == (1_700_000_000_000).to_bytes(8, "big") * 3
+
+
+def test_level_history_knows_the_table_of_each_position() -> None:
+    old, new = DelayLevels.parse("1s"), DelayLevels.parse("2s")
+    history = LevelHistory(((0, old),)).changed(100, new)
+    assert [history.at(position) for position in (0, 99, 100, 101)] == [old, old, new, new]
+
+
+def test_config_files_speak_the_brokers_dialect(tmp_path: Path) -> None:
+    configs.write(tmp_path, configs.DELAY_OFFSETS, {"offsetTable": {1: 120, 3: 7}})
+    path = tmp_path / configs.DELAY_OFFSETS
+    assert path.read_bytes() == b'{\n\t"offsetTable":{1:120,3:7\n\t}\n}'
+    assert configs.delay_offsets(configs.read(tmp_path, configs.DELAY_OFFSETS)) == {1: 120, 3: 7}
+    configs.write(tmp_path, configs.DELAY_OFFSETS, {"offsetTable": {1: 121}})
+    path.write_text("")
+    assert configs.delay_offsets(configs.read(tmp_path, configs.DELAY_OFFSETS)) == {1: 120, 3: 7}
