@@ -1,0 +1,208 @@
+"""Messages to records: the one path that every message takes, so it is short. Pure.
+
+Each field is read once. A message that is plainly right passes a cheap test; only what fails it is looked at again
+by `admission`, which knows all rules and may still find it right. The tags of a topic are few, so each is tested
+and encoded once.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from struct import Struct
+from zlib import crc32
+
+from duetime.v1 import message_pb2
+from duetime_core import limits, record
+from duetime_core.errors import DueTimeError, InvalidArgument, Unsupported
+from duetime_core.levels import DelayLevels
+from duetime_core.names import SCHEDULE_TOPIC
+
+from duetime_gateway.admission import is_word, violations
+from duetime_gateway.ids import MessageIds
+from duetime_gateway.routing import Route
+
+# By length of born host and store host: the record up to its body, and the sysFlag bits that tell the lengths.
+_HEADS = {
+    (8, 8): (record.HEAD_V4, 0),
+    (20, 8): (Struct(">iiiiiqqiq20sq8siqi"), record.SYS_BORN_V6),
+    (8, 20): (Struct(">iiiiiqqiq8sq20siqi"), record.SYS_STORE_V6),
+    (20, 20): (Struct(">iiiiiqqiq20sq20siqi"), record.SYS_BORN_V6 | record.SYS_STORE_V6),
+}
+_TAGS_REMEMBERED_MAX = 16_384
+_LANE_TOPIC_FIELD = bytes([len(SCHEDULE_TOPIC)]) + SCHEDULE_TOPIC.encode()
+_PROPERTIES_BYTES_MAX_DELAYED = limits.PROPERTIES_BYTES_MAX - limits.DEFERRAL_BYTES_MAX
+
+
+class Group:
+    """The records of one request that go to one shard, in the request's order."""
+
+    __slots__ = ("fixed_bytes", "indices", "pack", "records", "store_host", "sys_flag")
+
+    def __init__(self, born_host: bytes, store_host: bytes) -> None:
+        head, self.sys_flag = _HEADS[len(born_host), len(store_host)]
+        self.pack = head.pack
+        # With the length of the properties; the topic counts its own.
+        self.fixed_bytes = head.size + 2
+        self.store_host = store_host
+        self.indices: list[int] = []
+        self.records: list[bytes] = []
+
+
+class Batch:
+    """The messages of one request, and what is known of each so far, by index."""
+
+    def __init__(self, messages: Sequence[message_pb2.Message], arrived_at_ms: int, born_host: bytes) -> None:
+        count = len(messages)
+        self.messages = messages
+        self.arrived_at_ms = arrived_at_ms
+        self.born_host = born_host
+        self.ids = [""] * count
+        # -1: none was chosen.
+        self.queues = [-1] * count
+        self.levels = [0] * count
+        self.requested_levels: dict[int, int] = {}
+        self.faults: dict[int, DueTimeError] = {}
+        self.groups: dict[int, Group] = {}
+        # Indices of messages that wait for their shard to be ready for their topic.
+        self.unready: dict[tuple[str, int], list[int]] = {}
+
+
+class Encoder:
+    """Admits messages, chooses their queues and makes their records."""
+
+    def __init__(self, levels: DelayLevels, ids: MessageIds) -> None:
+        self._levels = levels
+        self._ids = ids
+        # Tags that were found right, as they stand in the properties.
+        self._tags: dict[str, str] = {"": ""}
+
+    def encode(self, batch: Batch, indices: Iterable[int], routes: Mapping[str, Route | DueTimeError]) -> None:
+        """Brings each message into the group of its shard, or among the faults or the unready.
+
+        `routes`: of each topic among the messages, or why it has none.
+        """
+        self._ids.renew()
+        messages = batch.messages
+        encode_one = self._encode
+        for index in indices:
+            message = messages[index]
+            route = routes[message.topic]
+            if isinstance(route, Route):
+                encode_one(batch, index, message, route)
+            else:
+                batch.faults[index] = self._fault(message, None, route) or route
+
+    def _encode(self, batch: Batch, index: int, message: message_pb2.Message, route: Route) -> None:
+        body, message_id, tags, keys = message.body, message.id, message.tags, message.keys
+        sharding_key, properties, born_at_ms = message.sharding_key, message.properties, message.born_at_ms
+        queue = message.queue if message.HasField("queue") else None
+        level = self._level(batch, index, message, due) if (due := message.WhichOneof("due")) else 0
+        text = self._tags.get(tags)
+        if (
+            text is None
+            or level < 0
+            or born_at_ms < 0
+            or len(body) > limits.BODY_BYTES_MAX
+            or (message_id and not (message_id.isalnum() and len(message_id) <= limits.ID_CHARS_MAX))
+            or (queue is not None and not 0 <= queue < route.queue_count)
+            or (keys and not all(map(is_word, keys)))
+            or (sharding_key and not sharding_key.isprintable())
+            or (properties and not _are_plain(properties))
+        ):
+            fault = self._fault(message, route.queue_count)
+            if fault is not None:
+                batch.faults[index] = fault
+                return
+            text = self._remember(tags)
+        if keys:
+            text += f"KEYS\x01{' '.join(keys)}\x02"
+        if sharding_key:
+            text += f"__SHARDINGKEY\x01{sharding_key}\x02"
+        if properties:
+            text += "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
+        if not message_id:
+            message_id = batch.ids[index] or self._ids.make()
+        encoded = f"{text}UNIQ_KEY\x01{message_id}".encode()
+        if len(encoded) > (_PROPERTIES_BYTES_MAX_DELAYED if level else limits.PROPERTIES_BYTES_MAX):
+            batch.faults[index] = self._certain_fault(message, route.queue_count)
+            return
+        if queue is None:
+            queue = batch.queues[index]
+            if queue < 0:
+                queue = route.choose(sharding_key, message_id)
+        batch.ids[index], batch.queues[index], batch.levels[index] = message_id, queue, level
+
+        shard = route.shards[queue]
+        store_host = route.store_hosts.get(shard)
+        if store_host is None:
+            batch.unready.setdefault((route.topic, shard), []).append(index)
+            return
+        group = batch.groups.get(shard)
+        if group is None:
+            group = batch.groups[shard] = Group(batch.born_host, store_host)
+        topic_field = route.topic_field
+        if level:
+            encoded += route.deferral(level, queue)
+            topic_field, queue = _LANE_TOPIC_FIELD, level - 1
+        head = group.pack(
+            group.fixed_bytes + len(body) + len(topic_field) + len(encoded),
+            record.MAGIC_V1,
+            crc32(body) & 0x7FFFFFFF,
+            queue,
+            message.flag,
+            0,  # queue offset, position and store time are the store's to fill in
+            0,
+            group.sys_flag,
+            born_at_ms or batch.arrived_at_ms,
+            batch.born_host,
+            0,
+            group.store_host,
+            0,
+            0,
+            len(body),
+        )
+        group.records.append(b"".join((head, body, topic_field, len(encoded).to_bytes(2, "big"), encoded)))
+        group.indices.append(index)
+
+    def _level(self, batch: Batch, index: int, message: message_pb2.Message, due: str) -> int:
+        """The level to apply, 0 for none; -1: something is wrong with what is asked for."""
+        if due == "delay_level":
+            level = message.delay_level
+            if level > self._levels.highest:
+                batch.requested_levels[index] = level
+                return self._levels.highest
+            return level
+        if due == "delay_ms":
+            found = self._levels.level_of(message.delay_ms) if message.delay_ms else 0
+            return -1 if found is None else found
+        return -1
+
+    def _remember(self, tags: str) -> str:
+        if len(self._tags) >= _TAGS_REMEMBERED_MAX:
+            self._tags = {"": ""}
+        text = self._tags[tags] = f"TAGS\x01{tags}\x02" if tags else ""
+        return text
+
+    def _fault(
+        self, message: message_pb2.Message, queue_count: int | None, no_route: DueTimeError | None = None
+    ) -> DueTimeError | None:
+        """All that is wrong with the message, None when nothing is."""
+        found = violations(message, self._levels, queue_count)
+        if not found:
+            return None
+        unbuilt = [violation for violation in found if violation.field == "deliver_at_ms"]
+        if len(unbuilt) == len(found):
+            return Unsupported(found)
+        if no_route is not None:
+            found.extend(violation for violation in no_route.violations if violation not in found)
+        return InvalidArgument(found, reason="MESSAGE_INVALID")
+
+    def _certain_fault(self, message: message_pb2.Message, queue_count: int) -> DueTimeError:
+        fault = self._fault(message, queue_count)
+        assert fault is not None, "the encoder refuses what admission takes"
+        return fault
+
+
+def _are_plain(properties: Mapping[str, str]) -> bool:
+    """Whether all names and values are right beyond doubt."""
+    if not record.RESERVED_PROPERTIES.isdisjoint(properties):
+        return False
+    return all(name and value and name.isprintable() and value.isprintable() for name, value in properties.items())

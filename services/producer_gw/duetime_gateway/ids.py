@@ -1,0 +1,35 @@
+"""Message ids for messages that come without one: RocketMQ's shape, 32 upper-case hex digits."""
+
+import ipaddress
+from collections.abc import Callable
+
+_LAST = (1 << 48) - 1
+
+
+class MessageIds:
+    """Makes ids: address (4 bytes), process id (2), random (4), milliseconds (4), counter (2).
+
+    Milliseconds and counter are one number that only rises, so that no two ids of a process are equal when the
+    clock stands still or steps back.
+    """
+
+    def __init__(self, address: str, process_id: int, random: bytes, now_ms: Callable[[], int]) -> None:
+        self._prefix = (_ipv4_bytes(address) + (process_id & 0xFFFF).to_bytes(2, "big") + random[:4]).hex().upper()
+        self._now_ms = now_ms
+        self._number = 0
+
+    def renew(self) -> None:
+        """Lets the following ids carry the present time; called once per batch."""
+        self._number = max(self._number, self._now_ms() << 16)
+
+    def make(self) -> str:
+        self._number += 1
+        return f"{self._prefix}{self._number & _LAST:012X}"
+
+
+def _ipv4_bytes(address: str) -> bytes:
+    """The last four bytes of a numeric address; zeros for a name, as ids only need to differ."""
+    try:
+        return ipaddress.ip_address(address).packed[-4:]
+    except ValueError:
+        return bytes(4)

@@ -1,0 +1,71 @@
+"""Which queue of a topic a message goes to, and which shard holds that queue. Pure."""
+
+from collections.abc import Iterable, Sequence
+from itertools import cycle
+from zlib import crc32
+
+from duetime_core import record
+from duetime_core.names import SCHEDULE_TOPIC, is_system_topic
+
+
+def place(topic: str, queue_count: int, shards: Sequence[int]) -> tuple[int, ...]:
+    """The shard of each queue of a new topic: spread evenly, from a shard that depends on the name.
+
+    Without the latter, topics with fewer queues than there are shards would all lie on the first ones.
+    """
+    first = crc32(topic.encode())
+    return tuple(shards[(first + queue) % len(shards)] for queue in range(queue_count))
+
+
+class Route:
+    """A topic's queues, the shards they are on, and whose turn it is."""
+
+    def __init__(self, topic: str, shards: Sequence[int]) -> None:
+        encoded = topic.encode()
+        self.topic = topic
+        # The topic as a record carries it, its length first.
+        self.topic_field = bytes([len(encoded)]) + encoded
+        # By queue.
+        self.shards = tuple(shards)
+        self.queue_count = len(self.shards)
+        self._distinct = sorted(set(self.shards))
+        self._turns = {
+            shard: cycle([queue for queue, holder in enumerate(self.shards) if holder == shard])
+            for shard in self._distinct
+        }
+        self._only = self._turns[self._distinct[0]] if len(self._distinct) == 1 else None
+        # Host bytes of the shards that know this topic and can be written to; the shards' keeper fills it in.
+        self.store_hosts: dict[int, bytes] = {}
+        self._deferrals: dict[tuple[int, int], bytes] = {}
+
+    def choose(self, sharding_key: str, message_id: str) -> int:
+        """The queue of a message that names none.
+
+        By sharding key where there is one. Else the message's id chooses the shard, so that a repeated request
+        reaches the shard that may have stored the message already, and that shard's queues take turns.
+        """
+        if sharding_key:
+            return crc32(sharding_key.encode()) % self.queue_count
+        if self._only is not None:
+            return next(self._only)
+        return next(self._turns[self._distinct[crc32(message_id.encode()) % len(self._distinct)]])
+
+    def deferral(self, level: int, queue: int) -> bytes:
+        """The properties that bring a message of this topic and queue back from a lane, to be put after others."""
+        found = self._deferrals.get((level, queue))
+        if found is None:
+            properties = record.encode_properties(record.deferral(level, self.topic, queue))
+            found = self._deferrals[level, queue] = record.VALUE_END + properties
+        return found
+
+
+def system_places(topic: str, shards: Iterable[int], lane_count: int) -> dict[int, tuple[int, int]] | None:
+    """Shard and queue there, by the queue under which clients read a system topic; None for other topics.
+
+    System topics have no row in the metadata database: each shard has its own. From outside, shard s's one queue
+    is queue s; the lanes of SCHEDULE_TOPIC_XXXX follow each other, shard by shard.
+    """
+    if not is_system_topic(topic):
+        return None
+    count = lane_count if topic == SCHEDULE_TOPIC else 1
+    return {shard * count + queue: (shard, queue) for shard in sorted(shards) for queue in range(count)}

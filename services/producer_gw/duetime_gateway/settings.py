@@ -1,0 +1,31 @@
+"""Settings of the gateway process."""
+
+from duetime_core.limits import QUEUE_COUNT_MAX, REQUEST_BYTES_MAX
+from duetime_core.settings import StoreClientSettings
+from pydantic import Field, field_validator
+from pydantic_settings import SettingsConfigDict
+
+
+class GatewaySettings(StoreClientSettings):
+    """What one gateway needs to know; variables `DUETIME_GATEWAY_*`."""
+
+    model_config = SettingsConfigDict(env_prefix="DUETIME_GATEWAY_", cli_prog_name="duetime-gateway")
+
+    retry_address: str = Field("", description="HOST:PORT of the retry service; empty: SendBack is not supported")
+    queue_count_default: int = Field(4, ge=1, le=QUEUE_COUNT_MAX, description="queues of a topic made without a count")
+    auto_create_topics: bool = Field(True, description="whether a Send to an unknown topic makes it")
+    calls_in_flight_max: int = Field(4_096, ge=1, le=1_000_000, description="calls worked on at once; more are refused")
+    waiting_bytes_max: int = Field(
+        2 * REQUEST_BYTES_MAX,
+        ge=REQUEST_BYTES_MAX,
+        le=1 << 34,
+        description="bytes that may wait for one shard; more are refused",
+    )
+
+    @field_validator("retry_address")
+    @classmethod
+    def _address_parses(cls, text: str) -> str:
+        host, _, port = text.rpartition(":")
+        if text and not (host and port.isascii() and port.isdigit()):
+            raise ValueError(f"retry address {text!r} is not HOST:PORT")
+        return text
