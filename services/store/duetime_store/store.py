@@ -102,6 +102,7 @@ class Store:
         self._waiting_bytes = 0
         self._staged = Batch()
         self._flushing: Batch | None = None
+        self._publish_waiters: list[asyncio.Future[None]] = []
 
     # --- writing --------------------------------------------------------------------------------------------------
 
@@ -310,6 +311,12 @@ class Store:
         batch.done.append(future)
         return future
 
+    def next_publish(self) -> "asyncio.Future[None]":
+        """Done at the next publish."""
+        future = asyncio.get_running_loop().create_future()
+        self._publish_waiters.append(future)
+        return future
+
     # --- flushing -------------------------------------------------------------------------------------------------
 
     def take(self) -> Batch | None:
@@ -330,7 +337,8 @@ class Store:
         self._flushing = None
         self.published_end = batch.end
         self._waiting_bytes -= batch.size
-        for future in batch.done:
+        waiters, self._publish_waiters = self._publish_waiters, []
+        for future in (*batch.done, *waiters):
             if not future.done():
                 future.set_result(None)
         for queue in batch.queues:

@@ -1,0 +1,217 @@
+"""The four services in one process, on free ports and a fake clock.
+
+Services are found by the entry points of the group "duetime.nodes", so that this package imports none of them.
+"""
+
+import asyncio
+import tempfile
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from duetime.v1 import gateway_pb2, store_pb2_grpc
+
+from duetime_core.clock import Clock
+from duetime_core.levels import DEFAULT_DELAY_LEVELS, UNIT_MS
+from duetime_core.metadata import upgrade
+from duetime_core.node import Node
+from duetime_core.serving import make_channel
+from duetime_core.testing.clock import FakeClock
+
+# Real time that services get for their answers before a pause of theirs is skipped, and before a test is given up.
+NUDGE_S = 0.05
+GIVE_UP_S = 60.0
+
+
+class Cluster:
+    """Starts and stops with `async with`. `address` is the gateway's."""
+
+    def __init__(
+        self,
+        directory: Path | None = None,
+        *,
+        shards: int = 1,
+        schedulers: int = 1,
+        delay_levels: str = DEFAULT_DELAY_LEVELS,
+        clock: Clock | None = None,
+        store_settings: dict[str, Any] | None = None,
+        gateway_settings: dict[str, Any] | None = None,
+        scheduler_settings: dict[str, Any] | None = None,
+    ) -> None:
+        self._temporary = None if directory else tempfile.TemporaryDirectory(prefix="duetime-")
+        self._directory = directory or Path(self._temporary.name if self._temporary else ".")
+        self._common = {"port": 0, "metrics_port": -1, "delay_levels": delay_levels, "drain_ms": 200}
+        self._shards = shards
+        self._schedulers = schedulers
+        self._settings = {
+            "store": {"segment_bytes": 64 * 1024 * 1024, **(store_settings or {})},
+            "gateway": gateway_settings or {},
+            "scheduler": scheduler_settings or {},
+        }
+        self.clock = clock or FakeClock()
+        self.stores: list[Any] = []
+        self.schedulers: list[Any] = []
+        self.gateway: Any = None
+        self.retry: Any = None
+        self._started: list[Node] = []
+        self._channels: list[Any] = []
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.gateway.port}"
+
+    @property
+    def store_addresses(self) -> str:
+        """As the setting `stores` has it."""
+        return ",".join(f"{shard}=127.0.0.1:{node.port}" for shard, node in enumerate(self.stores))
+
+    @property
+    def database_url(self) -> str:
+        return f"sqlite:///{self._directory / 'metadata.db'}"
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def _start(self) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        await asyncio.to_thread(upgrade, self.database_url)
+        for shard in range(self._shards):
+            await self.start_store(shard)
+        shared = {"database_url": self.database_url, "stores": self.store_addresses}
+        self.retry = await self._start_node("retry", shared)
+        retry_address = f"127.0.0.1:{self.retry.port}"
+        self.gateway = await self._start_node(
+            "gateway", {**shared, "retry_address": retry_address, **self._settings["gateway"]}
+        )
+        for number in range(self._schedulers):
+            await self.start_scheduler(f"scheduler-{number}")
+
+    async def start_store(self, shard: int) -> Any:
+        """Starts a shard on its directory; of a shard that was stopped, at its old port."""
+        port = self.stores[shard].port if shard < len(self.stores) else 0
+        settings = {"data_dir": self._directory / f"store-{shard}", "shard": shard, "port": port}
+        node = await self._start_node("store", {**self._settings["store"], **settings})
+        self.stores[shard : shard + 1] = [node]
+        return node
+
+    async def start_scheduler(self, member_id: str) -> Any:
+        """Starts one more scheduler."""
+        shared = {"database_url": self.database_url, "stores": self.store_addresses, "member_id": member_id}
+        node = await self._start_node("scheduler", {**shared, **self._settings["scheduler"]})
+        self.schedulers.append(node)
+        return node
+
+    async def _start_node(self, name: str, values: dict[str, Any]) -> Any:
+        make: Any = _node_class(name)
+        node = make(make.settings_class(**{**self._common, **values}), self.clock)
+        self._started.append(node)
+        await node.start()
+        return node
+
+    async def stop_node(self, node: Node) -> None:
+        """Stops one service."""
+        self._started.remove(node)
+        await self._passing_time(node.stop())
+
+    async def stop(self) -> None:
+        """Stops what runs: callers before those that they call."""
+        for channel in self._channels:
+            await channel.close()
+        while self._started:
+            await self._passing_time(self._started.pop().stop())
+        if self._temporary:
+            self._temporary.cleanup()
+
+    async def _passing_time(self, work: Any) -> None:
+        """Awaits `work`, moving the fake clock when it waits on that."""
+        task = asyncio.ensure_future(work)
+        while not (await asyncio.wait({task}, timeout=NUDGE_S))[0]:
+            self._nudge(60_000)
+        await task
+
+    # --- time -----------------------------------------------------------------------------------------------------
+
+    async def advance(self, by: str | float) -> None:
+        """Moves the clock, from due moment to due moment, by `30s`, `2h` or milliseconds.
+
+        On return everything that has fallen due is restored and durable. Raises TimeoutError when that does not
+        come about, as with a paused lane.
+        """
+        end_ms = self.clock.monotonic_ms() + _length_ms(by)
+        await self.settle()
+        while (left_ms := end_ms - self.clock.monotonic_ms()) > 0:
+            due_ms = self._next_due_ms()
+            self._fake_clock.move(left_ms if due_ms is None else min(due_ms, left_ms))
+            await self.settle()
+
+    async def settle(self) -> None:
+        """Waits until nothing that is due at this moment is still pending."""
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + GIVE_UP_S
+        while overdue := [node for node in self.stores if _overdue(node.store)]:
+            if loop.time() > give_up:
+                raise TimeoutError("due messages are not being restored: is a lane paused, or no scheduler running?")
+            published = [node.store.next_publish() for node in overdue]
+            done, _ = await asyncio.wait(published, timeout=NUDGE_S)
+            if not done:
+                # Somebody pauses on the fake clock, after an error for instance.
+                self._nudge(10_000)
+
+    def _nudge(self, by_ms_max: float) -> None:
+        ahead_ms = self._fake_clock.next_timer_ms()
+        if ahead_ms is not None and ahead_ms <= by_ms_max:
+            self._fake_clock.move(ahead_ms)
+
+    @property
+    def _fake_clock(self) -> FakeClock:
+        assert isinstance(self.clock, FakeClock), "time of a cluster on the system's clock can't be moved"
+        return self.clock
+
+    def _next_due_ms(self) -> int | None:
+        """How far ahead the next due moment of all lanes lies."""
+        ahead = [
+            moment - node.store.clock.now_ms()
+            for node in self.stores
+            for lane in node.store.lanes.values()
+            if (moment := lane.dues(node.store.clock.now_ms())[1])
+        ]
+        return min(ahead, default=None)
+
+    async def lanes(self, shard: int = 0) -> list[gateway_pb2.Lane]:
+        """The lanes of a shard, as its store tells them."""
+        channel = make_channel(f"127.0.0.1:{self.stores[shard].port}")
+        self._channels.append(channel)
+        answer = await store_pb2_grpc.StoreStub(channel).ListLanes(gateway_pb2.ListLanesRequest(), timeout=10)
+        return list(answer.lanes)
+
+
+def _overdue(store: Any) -> bool:
+    now_ms = store.clock.now_ms()
+    return any(lane.pending_count and lane.dues(now_ms)[0] <= now_ms for lane in store.lanes.values())
+
+
+def _node_class(name: str) -> Callable[..., Node]:
+    found = entry_points(group="duetime.nodes", name=name)
+    loaded: Callable[..., Node] = next(iter(found)).load()
+    return loaded
+
+
+def _length_ms(length: str | float) -> float:
+    """Milliseconds of `1500ms`, `30s`, `2h` or a number."""
+    if not isinstance(length, str):
+        return float(length)
+    if length.endswith("ms"):
+        return float(length[:-2])
+    return float(length[:-1]) * UNIT_MS[length[-1]]
