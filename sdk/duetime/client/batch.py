@@ -23,6 +23,8 @@ class Batch:
     ids: list[str] = field(default_factory=list)
     topics: list[str] = field(default_factory=list)
     size: int = 0
+    ordered: bool = False
+    """A message names its queue, directly or by sharding key: requests must not overtake each other."""
 
     def add(self, frame: bytes, message_id: str, topic: str) -> None:
         self.frames.append(frame)
@@ -82,5 +84,7 @@ def chunks(messages: Iterable[Message], outcomes: list[Outcome | None]) -> Itera
             born_at_ms = now_ms()
         indices.append(index)
         batch.add(frame, message_id, message.topic)
+        if message.sharding_key or message.queue is not None:
+            batch.ordered = True
     if indices:
         yield indices, batch

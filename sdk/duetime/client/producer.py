@@ -7,6 +7,7 @@ send_many ──────────▶   │          ▲   │ retriable
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import timedelta
 from types import TracebackType
 from typing import Self
@@ -92,16 +93,17 @@ class AsyncProducer:
     async def send_many(self, messages: Iterable[Message]) -> list[Outcome]:
         """Sends messages; one receipt or error each, in order. A fault in one harms no other.
 
-        Requests of up to 512 messages travel, four at once, begun in order; after a fault what is sent again may come
-        to stand behind what was sent after it. Each request has the whole timeout.
+        Requests of up to 512 messages travel, four at once; those with messages that name a queue or a sharding key
+        one after the other, so that such messages keep their order (what is sent again after a fault excepted).
+        Each request has the whole timeout.
         """
         self._enter()
         try:
             outcomes: list[Outcome | None] = []
-            batches = chunks(messages, outcomes)
+            batches, turn = chunks(messages, outcomes), asyncio.Lock()
             async with asyncio.TaskGroup() as senders:
                 for _ in range(REQUESTS_IN_FLIGHT_MAX):
-                    senders.create_task(self._send_batches(batches, outcomes))
+                    senders.create_task(self._send_batches(batches, outcomes, turn))
         except ExceptionGroup as group:
             # Only iterating over `messages` raises; the caller knows that error by its own name.
             raise group.exceptions[0] from None
@@ -145,10 +147,15 @@ class AsyncProducer:
         finally:
             self._room.leave(1, len(frame))
 
-    async def _send_batches(self, batches: Iterator[tuple[list[int], Batch]], outcomes: list[Outcome | None]) -> None:
+    async def _send_batches(
+        self, batches: Iterator[tuple[list[int], Batch]], outcomes: list[Outcome | None], turn: asyncio.Lock
+    ) -> None:
         """One of the senders of a send_many: takes the next batch until there is none."""
         for indices, batch in batches:
-            for index, outcome in zip(indices, await self._send_batch(batch), strict=True):
+            # The lock is fair: who took the earlier batch gets it first.
+            async with turn if batch.ordered else nullcontext():
+                results = await self._send_batch(batch)
+            for index, outcome in zip(indices, results, strict=True):
                 outcomes[index] = outcome
 
     async def _send_batch(self, batch: Batch) -> list[Outcome]:

@@ -1,0 +1,42 @@
+"""A fake gateway on port 0, for each test."""
+
+import threading
+from collections.abc import AsyncIterator, Iterator
+
+import asyncio
+
+import pytest
+
+from tests.sdk.fake_gateway import FakeGateway
+
+
+@pytest.fixture
+async def gateway() -> AsyncIterator[FakeGateway]:
+    gateway = FakeGateway()
+    await gateway.start()
+    yield gateway
+    await gateway.stop()
+
+
+@pytest.fixture
+def threaded_gateway() -> Iterator[FakeGateway]:
+    """The same on an event loop in a thread of its own, for tests of what blocks."""
+    gateway = FakeGateway()
+    started = threading.Event()
+    ends: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+
+    async def serve() -> None:
+        end = asyncio.Event()
+        await gateway.start()
+        ends.append((asyncio.get_running_loop(), end))
+        started.set()
+        await end.wait()
+        await gateway.stop()
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    assert started.wait(10)
+    yield gateway
+    loop, end = ends[0]
+    loop.call_soon_threadsafe(end.set)
+    thread.join()

@@ -1,0 +1,167 @@
+"""A gateway with queues in memory behind real gRPC, whose faults a test writes down beforehand."""
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+
+from duetime.v1 import gateway_pb2, gateway_pb2_grpc, message_pb2
+from duetime_core.record import Record, encode, lane_entry
+
+# What happens to one Send: None lets it pass; else the status it ends with, or its results changed.
+Script = Callable[[gateway_pb2.SendRequest, gateway_pb2.SendResponse], grpc.StatusCode | None]
+
+
+@dataclass
+class FakeGateway(gateway_pb2_grpc.GatewayServicer):
+    """Stores at once whatever the delay; `scripts` are used up one a Send, `requests` has the Sends that came."""
+
+    queue_count: int = 2
+    queues: dict[tuple[str, int], list[bytes]] = field(default_factory=dict)
+    min_offset: int = 0
+    scripts: deque[Script] = field(default_factory=deque)
+    requests: list[gateway_pb2.SendRequest] = field(default_factory=list)
+    pulls: list[gateway_pb2.PullRequest] = field(default_factory=list)
+    stored: dict[str, message_pb2.SendResult] = field(default_factory=dict)
+    # Set: Sends wait for it before they are answered.
+    gate: asyncio.Event | None = None
+    port: int = 0
+    _server: grpc.aio.Server | None = None
+    _arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    _appended: asyncio.Event = field(default_factory=asyncio.Event)
+    _turn: Any = field(default_factory=itertools.count)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        """Listens, on the same port again after a stop."""
+        self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        gateway_pb2_grpc.add_GatewayServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
+        self.port = self._server.add_insecure_port(f"127.0.0.1:{self.port}")
+        await self._server.start()
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            await self._server.stop(0)
+
+    async def arrival(self, count: int) -> None:
+        """Returns once so many Sends have come."""
+        while len(self.requests) < count:
+            self._arrived.clear()
+            await self._arrived.wait()
+
+    def make_topic(self, name: str, queue_count: int | None = None) -> None:
+        for queue in range(queue_count or self.queue_count):
+            self.queues.setdefault((name, queue), [])
+
+    def append(self, topic: str, queue: int, body: bytes, properties: bytes = b"", **fields: Any) -> None:
+        records = self.queues[topic, queue]
+        record = Record(topic, queue, body, properties, queue_offset=len(records), **fields)
+        records.append(encode(record))
+        self._appended.set()
+        self._appended = asyncio.Event()
+
+    async def Send(self, request: gateway_pb2.SendRequest, context: Any) -> gateway_pb2.SendResponse:  # noqa: N802
+        self.requests.append(request)
+        self._arrived.set()
+        script = self.scripts.popleft() if self.scripts else None
+        if self.gate is not None:
+            await self.gate.wait()
+        response = gateway_pb2.SendResponse(
+            results=[self._store(message, request.retry) for message in request.messages]
+        )
+        if script is not None and (code := script(request, response)) is not None:
+            await context.abort(code, "as the test wants it")
+        return response
+
+    def _store(self, message: message_pb2.Message, retry: bool) -> message_pb2.SendResult:
+        if retry and message.id in self.stored:
+            result = message_pb2.SendResult()
+            result.CopyFrom(self.stored[message.id])
+            result.duplicate = True
+            return result
+        self.make_topic(message.topic)
+        queue = message.queue if message.HasField("queue") else next(self._turn) % self.queue_count
+        level = 2 if message.WhichOneof("due") else 0
+        due_at_ms = 1_700_000_000_000 if level else 0
+        parts = [f"{k}\x01{v}".encode() for k, v in message.properties.items()]
+        parts += [f"TAGS\x01{message.tags}".encode()] if message.tags else []
+        parts += [f"KEYS\x01{' '.join(message.keys)}".encode()] if message.keys else []
+        parts += [f"UNIQ_KEY\x01{message.id}".encode()]
+        parts += [lane_entry(level, 7, due_at_ms)] if level else []
+        offset = len(self.queues[message.topic, queue])
+        self.append(message.topic, queue, message.body, b"\x02".join(parts), stored_at_ms=due_at_ms + 3)
+        result = message_pb2.SendResult(
+            message_id=message.id, queue=queue, offset=offset, delay_level=level, deliver_at_ms=due_at_ms
+        )
+        self.stored[message.id] = result
+        return result
+
+    async def Pull(self, request: gateway_pb2.PullRequest, context: Any) -> gateway_pb2.PullResponse:  # noqa: N802
+        self.pulls.append(request)
+        records = self.queues[request.topic, request.queue]
+        status, next_offset = gateway_pb2.PULL_STATUS_NO_NEW, request.offset
+        found: list[bytes] = []
+        if not self.min_offset <= request.offset <= len(records):
+            status = gateway_pb2.PULL_STATUS_OFFSET_OUT_OF_RANGE
+            next_offset = min(max(request.offset, self.min_offset), len(records))
+        else:
+            if request.offset == len(records):
+                await self._wait(request.wait_ms)
+            found = records[request.offset : request.offset + request.max_count]
+        if found:
+            status, next_offset = gateway_pb2.PULL_STATUS_FOUND, request.offset + len(found)
+        return gateway_pb2.PullResponse(
+            status=status,
+            records=b"".join(found),
+            next_offset=next_offset,
+            min_offset=self.min_offset,
+            max_offset=len(records),
+        )
+
+    async def _wait(self, wait_ms: int) -> None:
+        try:
+            async with asyncio.timeout(wait_ms / 1000):
+                await self._appended.wait()
+        except TimeoutError:
+            pass
+
+    async def DescribeTopic(self, request: Any, context: Any) -> gateway_pb2.TopicDescription:  # noqa: N802
+        queues = sorted(queue for topic, queue in self.queues if topic == request.name)
+        if not queues:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"no topic {request.name}")
+        return gateway_pb2.TopicDescription(
+            topic=gateway_pb2.Topic(name=request.name, queue_count=len(queues)),
+            queues=[
+                gateway_pb2.QueueDescription(
+                    queue=queue, min_offset=self.min_offset, max_offset=len(self.queues[request.name, queue])
+                )
+                for queue in queues
+            ],
+        )
+
+    async def GetRoute(self, request: Any, context: Any) -> gateway_pb2.Route:  # noqa: N802
+        queues = [gateway_pb2.QueueRoute(queue=queue) for topic, queue in self.queues if topic == request.topic]
+        return gateway_pb2.Route(topic=request.topic, queues=queues)
+
+
+def fail(code: grpc.StatusCode) -> Script:
+    """The Send is stored, and its answer is lost on the way."""
+    return lambda _request, _response: code
+
+
+def refuse(index: int, code: int, reason: str, *, retriable: bool) -> Script:
+    """One message of the Send is answered with a fault."""
+
+    def script(request: gateway_pb2.SendRequest, response: gateway_pb2.SendResponse) -> None:
+        fault = message_pb2.Fault(code=code, reason=reason, message=f"{reason} as the test wants", retriable=retriable)
+        fault.violations.add(field="topic", description="is 'x y'; allowed are [%|a-zA-Z0-9_-]")
+        response.results[index].CopyFrom(message_pb2.SendResult(fault=fault))
+
+    return script

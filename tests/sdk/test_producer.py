@@ -1,0 +1,305 @@
+"""Producers: batches, ids, retries, refusals, bounds."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import grpc
+import pytest
+
+from duetime import AsyncProducer, Closed, InvalidMessage, Message, Overloaded, Receipt, Timeout, Unavailable
+from duetime.client import producer as producer_module
+from duetime.client.batch import REQUEST_BYTES_MAX, REQUEST_COUNT_MAX
+from tests.sdk.fake_gateway import FakeGateway, fail, refuse
+
+
+async def passes() -> None:
+    """Lets the event loop, and the servers on it, do what they can do by themselves."""
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+async def test_a_sent_message_arrives_with_all_its_fields(gateway: FakeGateway) -> None:
+    async with AsyncProducer(gateway.address) as producer:
+        receipt = await producer.send(
+            "orders", b"cancel 42", delay="30m", tags="timeout", keys=["42", "43"], properties={"a": "b"},
+            sharding_key="42", queue=1, flag=7,
+        )  # fmt: skip
+    (message,) = gateway.requests[0].messages
+    assert (message.topic, message.body, message.delay_ms) == ("orders", b"cancel 42", 1_800_000)
+    assert (message.tags, list(message.keys), dict(message.properties)) == ("timeout", ["42", "43"], {"a": "b"})
+    assert (message.sharding_key, message.queue, message.flag) == ("42", 1, 7)
+    assert message.born_at_ms > 0
+    assert receipt.message_id == message.id
+    assert receipt.deliver_at == datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
+    assert (receipt.topic, receipt.queue, receipt.lane, receipt.duplicate) == ("orders", 1, 2, False)
+
+
+async def test_a_message_without_delay_has_no_due_time(gateway: FakeGateway) -> None:
+    async with AsyncProducer(gateway.address) as producer:
+        receipt = await producer.send("orders", b"")
+    assert gateway.requests[0].messages[0].WhichOneof("due") is None
+    assert (receipt.deliver_at, receipt.lane, receipt.requested_level) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "due", "value"),
+    [
+        ({"delay": "5s"}, "delay_ms", 5_000),
+        ({"delay": "1d"}, "delay_ms", 86_400_000),
+        ({"delay": timedelta(minutes=2)}, "delay_ms", 120_000),
+        ({"delay": timedelta(0)}, "delay_ms", 0),
+        ({"level": 16}, "delay_level", 16),
+        ({"level": -1}, "delay_level", -1),
+    ],
+)
+async def test_delays_travel_as_milliseconds_or_level(
+    gateway: FakeGateway, fields: dict[str, object], due: str, value: int
+) -> None:
+    async with AsyncProducer(gateway.address) as producer:
+        await producer.send("orders", b"x", **fields)  # type: ignore[arg-type]
+    message = gateway.requests[0].messages[0]
+    assert (message.WhichOneof("due"), getattr(message, due)) == (due, value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "text"),
+    [
+        ({"delay": "500ms"}, "delay", "'500ms' is neither a whole number above 0 followed by s, m, h or d"),
+        ({"delay": "0s"}, "delay", "'0s'"),
+        ({"delay": "-5s"}, "delay", "'-5s'"),
+        ({"delay": "٣s"}, "delay", "whole number"),
+        ({"delay": ""}, "delay", "''"),
+        ({"delay": 5}, "delay", "5 is neither"),
+        ({"delay": timedelta(seconds=-1)}, "delay", "whole number of milliseconds from 0 up"),
+        ({"delay": timedelta(microseconds=1500)}, "delay", "whole number of milliseconds"),
+        ({"delay": "5s", "level": 2}, "delay", "is set to '5s' beside level 2; give one"),
+        ({"level": 2**31}, "message", "message: "),
+        ({"level": "2"}, "message", "message: "),
+        ({"topic": "\ud800"}, "message", "message: "),
+        ({"queue": 1.5}, "message", "message: "),
+        ({"properties": {"a": 1}}, "message", "message: "),
+    ],
+)
+async def test_a_malformed_message_is_refused_before_it_is_sent(
+    gateway: FakeGateway, fields: dict[str, object], field: str, text: str
+) -> None:
+    async with AsyncProducer(gateway.address) as producer:
+        with pytest.raises(InvalidMessage, match=text) as caught:
+            await producer.send(**({"topic": "orders", "body": b"x"} | fields))  # type: ignore[arg-type]
+    assert caught.value.violations[0].field == field
+    assert caught.value.message_id
+    assert not gateway.requests
+
+
+def test_a_text_body_or_text_keys_are_a_type_error() -> None:
+    with pytest.raises(TypeError, match="body is str, not bytes"):
+        Message("orders", "text")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"keys=\['42'\]"):
+        Message("orders", b"", keys="42")
+
+
+async def test_send_many_answers_each_message_in_order(gateway: FakeGateway) -> None:
+    messages = [Message("orders", str(n).encode(), queue=n % 2) for n in range(REQUEST_COUNT_MAX * 3 + 10)]
+    messages[700].delay = "1x"
+    async with AsyncProducer(gateway.address) as producer:
+        outcomes = await producer.send_many(messages)
+    assert isinstance(outcomes[700], InvalidMessage)
+    # They name their queues, so that no request overtakes another.
+    assert [len(request.messages) for request in gateway.requests] == [512, 512, 512, 9]
+    assert [m.body for request in gateway.requests for m in request.messages] == [
+        message.body for message in messages if message is not messages[700]
+    ]
+    bodies = {m.id: m.body for request in gateway.requests for m in request.messages}
+    for n, outcome in enumerate(outcomes):
+        if n != 700:
+            assert isinstance(outcome, Receipt)
+            assert bodies[outcome.message_id] == str(n).encode()
+
+
+async def test_send_many_of_nothing_is_nothing(gateway: FakeGateway) -> None:
+    async with AsyncProducer(gateway.address) as producer:
+        assert await producer.send_many([]) == []
+    assert not gateway.requests
+
+
+async def test_an_error_of_the_callers_generator_keeps_its_name(gateway: FakeGateway) -> None:
+    def messages() -> "list[Message]":
+        raise KeyError("mine")
+
+    async with AsyncProducer(gateway.address) as producer:
+        with pytest.raises(KeyError, match="mine"):
+            await producer.send_many(messages() for _ in range(3))  # type: ignore[misc]
+
+
+async def test_requests_stay_below_four_mebibytes(gateway: FakeGateway) -> None:
+    big = Message("orders", bytes(1_500_000))
+    async with AsyncProducer(gateway.address) as producer:
+        outcomes = await producer.send_many([big] * 5)
+    assert all(isinstance(outcome, Receipt) for outcome in outcomes)
+    assert sorted(len(request.messages) for request in gateway.requests) == [1, 2, 2]
+    assert all(request.ByteSize() <= REQUEST_BYTES_MAX for request in gateway.requests)
+
+
+async def test_concurrent_sends_share_requests(gateway: FakeGateway) -> None:
+    async with AsyncProducer(gateway.address) as producer:
+        receipts = await asyncio.gather(*[producer.send("orders", str(n).encode()) for n in range(100)])
+    assert len({receipt.message_id for receipt in receipts}) == 100
+    assert [len(request.messages) for request in gateway.requests] == [100]
+
+
+async def test_what_is_sent_while_two_requests_travel_goes_into_the_next(gateway: FakeGateway) -> None:
+    gateway.gate = asyncio.Event()
+    async with AsyncProducer(gateway.address) as producer, asyncio.TaskGroup() as senders:
+        for count in (1, 2):
+            senders.create_task(producer.send("orders", b"x"))
+            await gateway.arrival(count)
+        for _ in range(600):
+            senders.create_task(producer.send("orders", b"x"))
+        await passes()
+        assert len(gateway.requests) == 2
+        gateway.gate.set()
+    assert [len(request.messages) for request in gateway.requests] == [1, 1, 512, 88]
+
+
+async def test_a_lost_answer_is_asked_for_again_with_the_same_id(gateway: FakeGateway) -> None:
+    gateway.scripts.append(fail(grpc.StatusCode.UNAVAILABLE))
+    gateway.scripts.append(fail(grpc.StatusCode.RESOURCE_EXHAUSTED))
+    async with AsyncProducer(gateway.address) as producer:
+        receipt = await producer.send("orders", b"x")
+    first, second, third = gateway.requests
+    assert first.messages == second.messages == third.messages
+    assert [request.retry for request in gateway.requests] == [False, True, True]
+    assert receipt.duplicate
+    assert sum(map(len, gateway.queues.values())) == 1
+
+
+async def test_only_the_failed_messages_of_a_batch_are_sent_again(gateway: FakeGateway) -> None:
+    gateway.scripts.append(refuse(1, 14, "SHARD_UNAVAILABLE", retriable=True))
+    async with AsyncProducer(gateway.address) as producer:
+        outcomes = await producer.send_many([Message("orders", b"a"), Message("orders", b"b"), Message("orders", b"c")])
+    assert all(isinstance(outcome, Receipt) for outcome in outcomes)
+    assert [m.body for m in gateway.requests[1].messages] == [b"b"]
+    assert gateway.requests[1].retry
+
+
+async def test_a_refused_message_harms_no_other(gateway: FakeGateway) -> None:
+    gateway.scripts.append(refuse(1, 3, "MESSAGE_INVALID", retriable=False))
+    async with AsyncProducer(gateway.address) as producer:
+        first, refused, last = await producer.send_many([Message("orders", b"x")] * 3)
+    assert isinstance(first, Receipt)
+    assert isinstance(last, Receipt)
+    assert isinstance(refused, InvalidMessage)
+    assert (refused.reason, refused.retriable, refused.violations[0].field) == ("MESSAGE_INVALID", False, "topic")
+    assert refused.message_id == gateway.requests[0].messages[1].id
+    assert len(gateway.requests) == 1
+
+
+async def test_a_status_that_is_not_retriable_is_raised_at_once(gateway: FakeGateway) -> None:
+    gateway.scripts.append(fail(grpc.StatusCode.INVALID_ARGUMENT))
+    async with AsyncProducer(gateway.address) as producer:
+        with pytest.raises(ValueError, match="as the test wants it"):
+            await producer.send("orders", b"x")
+    assert len(gateway.requests) == 1
+
+
+async def test_a_server_that_stays_away_is_an_error_after_the_timeout(gateway: FakeGateway) -> None:
+    await gateway.stop()
+    async with AsyncProducer(gateway.address, timeout=0.3) as producer:
+        with pytest.raises(
+            Unavailable, match=rf"no DueTime server answers at {gateway.address}; given up after \d+ att"
+        ):
+            await producer.send("orders", b"x")
+        (error,) = await producer.send_many([Message("orders", b"x", id="mine")])
+    assert isinstance(error, Unavailable)
+    assert error.message_id == "mine"
+
+
+async def test_a_server_that_hangs_is_a_timeout(gateway: FakeGateway) -> None:
+    gateway.gate = asyncio.Event()
+    async with AsyncProducer(gateway.address, timeout=0.2) as producer:
+        with pytest.raises(Timeout):
+            await producer.send("orders", b"x")
+    gateway.gate.set()
+
+
+async def test_a_server_that_comes_back_is_sent_to(gateway: FakeGateway) -> None:
+    await gateway.stop()
+    async with AsyncProducer(gateway.address) as producer:
+        sending = asyncio.create_task(producer.send("orders", b"x"))
+        await passes()
+        await gateway.start()
+        assert isinstance(await sending, Receipt)
+
+
+async def test_a_server_that_hangs_once_is_asked_again_within_the_timeout(
+    gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producer_module, "ATTEMPT_TIMEOUT_S", 0.1)
+    gateway.gate = asyncio.Event()
+    async with AsyncProducer(gateway.address) as producer:
+        sending = asyncio.create_task(producer.send("orders", b"x"))
+        await gateway.arrival(2)
+        gateway.gate.set()
+        assert isinstance(await sending, Receipt)
+    assert sum(map(len, gateway.queues.values())) == 1
+
+
+async def test_sends_wait_while_the_most_are_pending(gateway: FakeGateway) -> None:
+    gateway.gate = asyncio.Event()
+    async with AsyncProducer(gateway.address, max_pending=10, timeout=5) as producer, asyncio.TaskGroup() as senders:
+        for n in range(30):
+            senders.create_task(producer.send("orders", str(n).encode(), queue=0))
+        await gateway.arrival(1)
+        await passes()
+        assert sum(len(request.messages) for request in gateway.requests) == 10
+        gateway.gate.set()
+    assert [m.body for r in gateway.requests for m in r.messages] == [str(n).encode() for n in range(30)]
+
+
+async def test_no_room_within_the_timeout_is_overloaded(gateway: FakeGateway) -> None:
+    gateway.gate = asyncio.Event()
+    async with AsyncProducer(gateway.address, max_pending=1, timeout=0.3) as producer:
+        outcomes = await asyncio.gather(*[producer.send("orders", b"x") for _ in range(2)], return_exceptions=True)
+        (late,) = await producer.send_many([Message("orders", b"x")])
+    gateway.gate.set()
+    assert isinstance(outcomes[0], Timeout)
+    assert isinstance(outcomes[1], Overloaded | Timeout)
+    assert isinstance(late, Timeout)
+
+
+async def test_close_waits_for_what_is_being_sent_and_refuses_more(gateway: FakeGateway) -> None:
+    gateway.gate = asyncio.Event()
+    producer = AsyncProducer(gateway.address)
+    sending = asyncio.create_task(producer.send("orders", b"x"))
+    await gateway.arrival(1)
+    closing = asyncio.create_task(producer.close())
+    await asyncio.sleep(0)
+    with pytest.raises(Closed):
+        await producer.send("orders", b"y")
+    gateway.gate.set()
+    await closing
+    assert isinstance(await sending, Receipt)
+
+
+async def test_a_cancelled_send_gives_its_room_back(gateway: FakeGateway) -> None:
+    gateway.gate = asyncio.Event()
+    async with AsyncProducer(gateway.address, max_pending=1) as producer:
+        sending = asyncio.create_task(producer.send("orders", b"x"))
+        await gateway.arrival(1)
+        sending.cancel()
+        gateway.gate.set()
+        assert isinstance(await producer.send("orders", b"y"), Receipt)
+
+
+async def test_the_server_may_come_from_the_environment(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DUETIME_SERVER", gateway.address)
+    async with AsyncProducer() as producer:
+        assert isinstance(await producer.send("orders", b"x"), Receipt)
+
+
+@pytest.mark.parametrize(
+    "server", ["localhost", "http://localhost:9800", "localhost:", ":9800", "localhost:99999", "a b:1"]
+)
+def test_a_server_that_is_no_address_is_refused(server: str) -> None:
+    with pytest.raises(ValueError, match="is not HOST:PORT"):
+        AsyncProducer(server)
