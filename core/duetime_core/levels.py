@@ -8,6 +8,7 @@ DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 
 UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 LEVEL_COUNT_MAX = 256
 DELAY_MS_MAX = 10 * 366 * 86_400_000
+DELAY_DIGITS_MAX = 12
 
 
 def parse_delay_ms(text: str) -> int:
@@ -17,9 +18,10 @@ def parse_delay_ms(text: str) -> int:
         ValueError: anything else, or more than ten years.
     """
     number, unit = text[:-1], text[-1:]
-    if unit not in UNIT_MS or not (number.isascii() and number.isdigit()) or int(number) == 0:
+    if unit not in UNIT_MS or not (number.isascii() and number.isdigit()) or not number.strip("0"):
         raise ValueError(f"delay {text!r} is not a whole number above 0 followed by s, m, h or d")
-    delay_ms = int(number) * UNIT_MS[unit]
+    # Python refuses to read numbers of thousands of digits.
+    delay_ms = int(number) * UNIT_MS[unit] if len(number) <= DELAY_DIGITS_MAX else DELAY_MS_MAX + 1
     if delay_ms > DELAY_MS_MAX:
         raise ValueError(f"delay {text!r} is longer than ten years")
     return delay_ms

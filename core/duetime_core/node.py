@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, Protocol, TypeVar
 
 import structlog
@@ -55,7 +56,7 @@ def serve_metrics(registry: CollectorRegistry, host: str, port: int) -> tuple[in
     try:
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
-        raise StartupError(f"can't serve metrics on {host}:{port}: {error.strerror}") from error
+        raise StartupError(f"can't serve metrics on {host}:{port}: {str(error.strerror).lower()}") from error
 
     def stop() -> None:
         server.shutdown()
@@ -85,10 +86,11 @@ async def _run(process: str, settings: S, make: Callable[[S, Clock], Node]) -> N
     if supervised:
         _die_with_parent()
     node = make(settings, SystemClock())
-    stop_metrics: Callable[[], None] = lambda: None
+    with_metrics = ExitStack()
     try:
         await node.start()
         metrics_port, stop_metrics = serve_metrics(node.registry, settings.host, settings.metrics_port)
+        with_metrics.callback(stop_metrics)
         ready: dict[str, Any] = {"serving": process, "port": node.port, "metrics_port": metrics_port}
         log.info("serving", **ready)
         if supervised:
@@ -104,7 +106,7 @@ async def _run(process: str, settings: S, make: Callable[[S, Clock], Node]) -> N
             failed.cancel()
         log.info("stopping")
     finally:
-        stop_metrics()
+        with_metrics.close()
         await node.stop()
     log.info("stopped")
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import grpc
 import structlog
 from google.protobuf import any_pb2
-from google.rpc import code_pb2, error_details_pb2, status_pb2
+from google.rpc import code_pb2, error_details_pb2, status_pb2  # type: ignore[import-untyped]
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from grpc_status import rpc_status
@@ -48,7 +49,8 @@ def status_of(error: DueTimeError) -> grpc.Status:
         packed.append(any_pb2.Any())
         packed[-1].Pack(detail)
     code = error.status.value[0]
-    return rpc_status.to_status(status_pb2.Status(code=code, message=error.text, details=packed))
+    status: grpc.Status = rpc_status.to_status(status_pb2.Status(code=code, message=error.text, details=packed))
+    return status
 
 
 class _Errors(grpc.aio.ServerInterceptor):
@@ -60,9 +62,9 @@ class _Errors(grpc.aio.ServerInterceptor):
 
     async def intercept_service(
         self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any]]],
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler[Any, Any]:
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
         handler = await continuation(handler_call_details)
         if handler is None or handler_call_details.method.startswith("/grpc."):
             return handler
@@ -123,6 +125,18 @@ class _Errors(grpc.aio.ServerInterceptor):
         return call
 
 
+def _probe(host: str, port: int) -> None:
+    """Binds and lets go: says why a port can't be had, where gRPC would only log it.
+
+    Raises:
+        OSError: the port is taken, or the address is not this machine's.
+    """
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(address)
+
+
 class Server:
     """A gRPC server with health and reflection. `port` is known after `start`."""
 
@@ -131,7 +145,7 @@ class Server:
         self._health = health.aio.HealthServicer()
         self._names = ["", *service_names]
         self._stopping = asyncio.Event()
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)  # type: ignore[no-untyped-call]
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection(
             (*service_names, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server
         )
@@ -150,9 +164,11 @@ class Server:
         """
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
+            _probe(host, port)
             self.port = self._server.add_insecure_port(address)
-        except RuntimeError as error:
-            raise StartupError(f"can't listen on {address}: the port is taken or the address is not ours") from error
+        except (OSError, RuntimeError) as error:
+            cause = error.strerror if isinstance(error, OSError) and error.strerror else "the port is taken"
+            raise StartupError(f"can't listen on {address}: {cause.lower()}") from error
         await self._server.start()
         await self.report(serving=True)
 

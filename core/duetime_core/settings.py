@@ -10,6 +10,10 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from duetime_core.errors import StartupError
 from duetime_core.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 
+# Read by every process; a misspelt one of theirs would be nobody's.
+SHARED_VARIABLES = frozenset({"DUETIME_DELAY_LEVELS", "DUETIME_LOG_LEVEL", "DUETIME_LOG_FORMAT"})
+SHARED_PREFIXES = ("DUETIME_DELAY", "DUETIME_LOG")
+
 
 class NodeSettings(BaseSettings):
     """What every process has. Subclasses set `env_prefix`; each field is a variable and a `--flag`."""
@@ -56,7 +60,9 @@ class NodeSettings(BaseSettings):
         """
         prefix = cls.model_config.get("env_prefix", "")
         known = {(prefix + name).upper() for name in cls.model_fields}
-        unknown = sorted(name for name in os.environ if name.startswith(prefix) and name.upper() not in known)
+        known |= SHARED_VARIABLES
+        ours = (prefix, *SHARED_PREFIXES)
+        unknown = sorted(name for name in os.environ if name.startswith(ours) and name.upper() not in known)
         faults = [f"{name} is not a setting of this process" for name in unknown]
         settings = None
         try:
