@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from golden import NAMES, acknowledged, golden_dir, summary, units, unpack
-
 from duetime_core import record
 from duetime_core.errors import Damaged
 from duetime_core.names import SCHEDULE_TOPIC
 from duetime_core.record import Record
+from golden import NAMES, acknowledged, golden_dir, summary, units, unpack
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -70,10 +69,26 @@ def test_each_unit_names_a_record_that_reads_as_rocketmq_read_it(store: Path, lo
     assert set(records) - seen == in_no_queue
 
 
-FACTS = (
-    "topic queueId queueOffset size storeTimestamp bornTimestamp bornHost storeHost msgId uniqKey sysFlag flag bodyCRC "
-    "reconsumeTimes preparedTransactionOffset properties bodyLength bodySha256"
-).split()
+FACTS = [
+    "topic",
+    "queueId",
+    "queueOffset",
+    "size",
+    "storeTimestamp",
+    "bornTimestamp",
+    "bornHost",
+    "storeHost",
+    "msgId",
+    "uniqKey",
+    "sysFlag",
+    "flag",
+    "bodyCRC",
+    "reconsumeTimes",
+    "preparedTransactionOffset",
+    "properties",
+    "bodyLength",
+    "bodySha256",
+]
 
 
 def facts(read: Record) -> dict[str, Any]:

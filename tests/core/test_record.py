@@ -4,12 +4,11 @@ import struct
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
 from duetime_core import record
 from duetime_core.errors import Damaged
 from duetime_core.record import Record
+from hypothesis import given
+from hypothesis import strategies as st
 
 I32 = st.integers(-(2**31), 2**31 - 1)
 I64 = st.integers(-(2**63), 2**63 - 1)

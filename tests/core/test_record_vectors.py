@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 import vectors
-
 from duetime_core import record
 from duetime_core.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_core.names import SCHEDULE_TOPIC

@@ -1,0 +1,51 @@
+"""A process for the tests of `duetime_core.node`: a node that does nothing, run by the real `main`."""
+
+import asyncio
+
+from duetime_core.clock import Clock
+from duetime_core.errors import StartupError
+from duetime_core.node import main
+from duetime_core.serving import Server
+from duetime_core.settings import NodeSettings
+from prometheus_client import CollectorRegistry
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+
+class SampleSettings(NodeSettings):
+    model_config = SettingsConfigDict(env_prefix="DUETIME_SAMPLE_")
+
+    fail: str = Field("", description="how it ends by itself: start, loop or return")
+
+
+class SampleNode:
+    """Serves health; fails as told."""
+
+    settings_class = SampleSettings
+
+    def __init__(self, settings: SampleSettings, clock: Clock) -> None:
+        self._settings = settings
+        self.registry = CollectorRegistry()
+        self._server = Server(["sample"], 1)
+
+    @property
+    def port(self) -> int:
+        return self._server.port
+
+    async def start(self) -> None:
+        if self._settings.fail == "start":
+            raise StartupError("the table is missing")
+        await self._server.start(self._settings.host, self._settings.port)
+
+    async def stop(self) -> None:
+        await self._server.stop(0)
+
+    async def failed(self) -> None:
+        if self._settings.fail == "loop":
+            raise ZeroDivisionError("a loop died")
+        if self._settings.fail != "return":
+            await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    main("sample", SampleSettings, SampleNode)
