@@ -193,7 +193,8 @@ class Cluster:
         """The lanes of a shard, as its store tells them."""
         channel = make_channel(f"127.0.0.1:{self.stores[shard].port}")
         self._channels.append(channel)
-        answer = await store_pb2_grpc.StoreStub(channel).ListLanes(gateway_pb2.ListLanesRequest(), timeout=10)
+        stub = store_pb2_grpc.StoreStub(channel)  # type: ignore[no-untyped-call]
+        answer = await stub.ListLanes(gateway_pb2.ListLanesRequest(), timeout=10)
         return list(answer.lanes)
 
 

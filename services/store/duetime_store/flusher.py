@@ -79,6 +79,7 @@ class Flusher:
         reason = f"writing the log: {error.strerror or error}"
         log.error("flush failed, the shard takes no writes until it is restarted", error=reason)
         self._store.fail(reason)
+        self._staged.set()
 
 
 def _flush_all(segments: list[Segment]) -> None:

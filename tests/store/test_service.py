@@ -1,0 +1,263 @@
+"""A store node over gRPC on a fake clock: waiting, waking, filters, flush modes, failures."""
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from duetime.v1 import gateway_pb2, store_pb2, store_pb2_grpc
+from duetime_core import record
+from duetime_core.serving import make_channel
+from duetime_core.testing import FakeClock
+from duetime_store.node import StoreNode
+from duetime_store.segment import Segment
+from duetime_store.settings import StoreSettings
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from tests.store.conftest import MIB, sent
+
+FOUND = gateway_pb2.PULL_STATUS_FOUND
+NO_NEW = gateway_pb2.PULL_STATUS_NO_NEW
+NO_MATCH = gateway_pb2.PULL_STATUS_NO_MATCH
+OUT_OF_RANGE = gateway_pb2.PULL_STATUS_OFFSET_OUT_OF_RANGE
+
+
+class Running:
+    """A node and a client of it."""
+
+    def __init__(self, root: Path, **settings: Any) -> None:
+        self.clock = FakeClock()
+        values = {"data_dir": root, "metrics_port": -1, "delay_levels": "1s 1h", "segment_bytes": MIB, "drain_ms": 0}
+        self.settings = StoreSettings(**{**values, **settings})
+
+    async def __aenter__(self) -> "Running":
+        self.node = StoreNode(self.settings, self.clock)
+        await self.node.start()
+        self.channel = make_channel(f"127.0.0.1:{self.node.port}")
+        self.stub = store_pb2_grpc.StoreStub(self.channel)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.channel.close()
+        await self.node.stop()
+
+    async def put(self, *records: bytes, **options: Any) -> store_pb2.PutMessageResponse:
+        return await self.stub.PutMessage(store_pb2.PutMessageRequest(records=b"".join(records), **options), timeout=10)
+
+    async def pull(self, offset: int = 0, **options: Any) -> gateway_pb2.PullResponse:
+        request = gateway_pb2.PullRequest(**{"topic": "orders", "offset": offset, **options})
+        return await self.stub.Pull(request, timeout=10)
+
+    async def pull_due(self, lane: int = 1, **options: Any) -> store_pb2.PullDueResponse:
+        values = {"lane": lane, "max_count": 100, "max_bytes": MIB, **options}
+        return await self.stub.PullDue(store_pb2.PullDueRequest(**values), timeout=10)
+
+    async def waiting(self, topic: str, queue: int = 0) -> None:
+        """Returns once a long poll waits on the queue."""
+        found = self.node.store.queues.find(topic, queue)
+        async with asyncio.timeout(10):
+            while not found.waiters:
+                await self.stub.Describe(store_pb2.DescribeRequest())
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Running]:
+    async with Running(tmp_path / "store") as running:
+        yield running
+
+
+async def test_pull_gives_messages_in_order(store: Running) -> None:
+    await store.put(*(sent(f"{n}") for n in range(5)))
+    answer = await store.pull(1, max_count=2)
+    assert answer.status == FOUND
+    assert [message.id for message in answer.messages] == ["1", "2"]
+    assert (answer.next_offset, answer.min_offset, answer.max_offset) == (3, 0, 5)
+
+
+async def test_pull_gives_the_log_s_own_bytes_when_asked(store: Running) -> None:
+    await store.put(sent("A"), sent("B"))
+    answer = await store.pull(encoding=gateway_pb2.PULL_ENCODING_RECORDS)
+    first = record.decode(answer.records)
+    assert record.decode(answer.records, first.size).queue_offset == 1
+    assert not answer.messages
+
+
+async def test_pull_is_limited_by_bytes_but_gives_one(store: Running) -> None:
+    await store.put(*(sent(f"{n}", body=bytes(1000)) for n in range(5)))
+    assert len((await store.pull(max_bytes=1)).messages) == 1
+    assert len((await store.pull(max_bytes=2_500)).messages) == 2
+
+
+async def test_long_poll_is_woken_by_the_append(store: Running) -> None:
+    await store.put(sent("A"))
+    poll = asyncio.ensure_future(store.pull(1, wait_ms=30_000))
+    await store.waiting("orders")
+    await store.put(sent("B"))
+    answer = await poll
+    assert [message.id for message in answer.messages] == ["B"]
+
+
+async def test_long_poll_ends_with_its_time(store: Running) -> None:
+    await store.put(sent("A"))
+    poll = asyncio.ensure_future(store.pull(1, wait_ms=5_000))
+    await store.waiting("orders")
+    await store.clock.advance(5_000)
+    answer = await poll
+    assert (answer.status, answer.next_offset) == (NO_NEW, 1)
+    assert store.node.store.queues.find("orders", 0).waiters == []
+
+
+async def test_filter_skips_and_waits_for_its_tag(store: Running) -> None:
+    await store.put(sent("A"), sent("B"))
+    assert (await store.pull(tags="refunded")).status == NO_MATCH
+    poll = asyncio.ensure_future(store.pull(tags="refunded || lost", wait_ms=30_000))
+    await store.waiting("orders")
+    await store.put(sent("C"))
+    await store.waiting("orders")
+    await store.put(sent("D").replace(b"TAGS\x01paid", b"TAGS\x01lost"))
+    answer = await poll
+    assert [message.id for message in answer.messages] == ["D"]
+    assert answer.next_offset == 4
+
+
+async def test_tags_of_equal_hash_are_told_apart(store: Running) -> None:
+    # "Aa" and "BB" have the same Java hash.
+    await store.put(sent("A").replace(b"TAGS\x01paid", b"TAGS\x01AaAa"), sent("B").replace(b"\x01paid", b"\x01BBBB"))
+    answer = await store.pull(tags="BBBB")
+    assert [message.id for message in answer.messages] == ["B"]
+
+
+@pytest.mark.parametrize(("offset", "nearest"), [(7, 1), (-1, 0)])
+async def test_offset_out_of_range_names_the_nearest(store: Running, offset: int, nearest: int) -> None:
+    await store.put(sent("A"))
+    answer = await store.pull(offset)
+    assert (answer.status, answer.next_offset, answer.max_offset) == (OUT_OF_RANGE, nearest, 1)
+
+
+async def test_known_topic_may_be_read_before_it_is_written(store: Running) -> None:
+    await store.stub.PutTopic(store_pb2.PutTopicRequest(name="orders", queue_count=2))
+    assert (await store.pull(queue=1)).status == NO_NEW
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await store.pull(queue=2)
+    assert caught.value.code() == grpc.StatusCode.NOT_FOUND
+
+
+async def test_due_entry_is_given_at_its_moment_and_not_before(store: Running) -> None:
+    await store.put(sent("A", level=1))
+    poll = asyncio.ensure_future(store.pull_due(wait_ms=30_000))
+    await asyncio.wait({poll}, timeout=0.05)
+    await store.clock.advance(999)
+    assert (await store.pull_due()).sizes == []
+    assert not poll.done()
+    await store.clock.advance(1)
+    due = await poll
+    assert (due.first_entry, list(due.due_at_ms)) == (0, [store.clock.now_ms()])
+
+
+async def test_scheduler_on_an_empty_lane_is_woken_for_the_first_entry(store: Running) -> None:
+    poll = asyncio.ensure_future(store.pull_due(wait_ms=30_000))
+    await store.waiting("SCHEDULE_TOPIC_XXXX")
+    await store.put(sent("A", level=1))
+    async with asyncio.timeout(10):
+        while not poll.done():
+            await store.clock.advance(500)
+            await asyncio.wait({poll}, timeout=0.01)
+    assert len(poll.result().sizes) == 1
+
+
+async def test_wall_clock_step_back_delays_and_never_hastens(store: Running) -> None:
+    await store.put(sent("A", level=1))
+    poll = asyncio.ensure_future(store.pull_due(wait_ms=30_000))
+    await asyncio.wait({poll}, timeout=0.05)
+    store.clock.step_wall(-10_000)
+    await store.clock.advance(5_000)
+    assert not poll.done()
+    await store.clock.advance(6_000)
+    assert len((await poll).sizes) == 1
+
+
+async def test_damaged_entry_is_told_and_the_others_given(store: Running) -> None:
+    await store.put(*(sent(f"{n}", level=1, body=b"some body") for n in range(3)))
+    position, size = store.node.store.lanes[1].queue.read(1, 1)[["position", "size"]].tolist()[0]
+    path = store.settings.data_dir / "commitlog" / ("0" * 20)
+    with path.open("r+b") as file:
+        file.seek(position + 90)
+        file.write(b"\xff")
+    await store.clock.advance(1_000)
+    due = await store.pull_due()
+    assert [bool(size) for size in due.sizes] == [True, False, True]
+    assert "body CRC" in due.damages[1]
+    assert due.damaged_positions[1] == position
+    assert size > 0
+
+
+async def test_concurrent_puts_share_flushes(store: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushes = 0
+    flush = Segment.flush
+
+    def counted(segment: Segment) -> None:
+        nonlocal flushes
+        flushes += 1
+        flush(segment)
+
+    monkeypatch.setattr(Segment, "flush", counted)
+    await asyncio.gather(*(store.put(sent(f"{n}")) for n in range(200)))
+    assert flushes < 150
+    assert (await store.pull()).max_offset == 200
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+async def test_failed_flush_stops_writes_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    async with Running(tmp_path / "store", flush_mode=mode) as store:
+        await store.put(sent("A"))
+
+        def broken(segment: Segment) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Segment, "flush", broken)
+            if mode == "sync":
+                with pytest.raises(grpc.aio.AioRpcError, match="Input/output error"):
+                    await store.put(sent("B"))
+            else:
+                await store.put(sent("B"))
+                await store.clock.advance(500)
+                async with asyncio.timeout(10):
+                    while not store.node.store.read_only_reason:
+                        await store.stub.Describe(store_pb2.DescribeRequest())
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await store.put(sent("C"))
+        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+        assert (await store.pull()).messages[0].id == "A"
+        health = health_pb2_grpc.HealthStub(store.channel)
+        async with asyncio.timeout(10):
+            while (
+                await health.Check(health_pb2.HealthCheckRequest())
+            ).status == health_pb2.HealthCheckResponse.SERVING:
+                pass
+
+
+async def test_clean_stop_leaves_nothing_to_recover(tmp_path: Path) -> None:
+    async with Running(tmp_path / "store") as store:
+        await store.put(sent("A"), sent("B", level=1))
+        assert (tmp_path / "store/abort").exists()
+    assert not (tmp_path / "store/abort").exists()
+    assert (tmp_path / "store/config/delayOffset.json").read_text().startswith('{\n\t"offsetTable":{')
+    async with Running(tmp_path / "store") as store:
+        report = store.node._opened.report
+        assert (report.clean, report.whole_log, report.rebuilt_units) == (True, False, 0)
+
+
+async def test_describe_and_lanes_tell_the_shard(store: Running) -> None:
+    await store.put(sent("A", level=2), sent("B", level=2))
+    told = await store.stub.Describe(store_pb2.DescribeRequest())
+    assert list(told.delay_levels_ms) == [1_000, 3_600_000]
+    assert record.host_text(told.store_host) == f"127.0.0.1:{store.node.port}"
+    lanes = (await store.stub.ListLanes(gateway_pb2.ListLanesRequest())).lanes
+    assert [(lane.level, lane.pending_count) for lane in lanes] == [(1, 0), (2, 2)]
+    assert lanes[1].oldest_due_at_ms == lanes[1].next_due_at_ms == store.clock.now_ms() + 3_600_000
