@@ -10,7 +10,8 @@ from duetime_core import record
 from duetime_core.errors import Damaged
 from duetime_core.names import SCHEDULE_TOPIC
 from duetime_core.record import Record
-from golden import NAMES, acknowledged, golden_dir, summary, units, unpack
+
+from tests.core.golden import NAMES, acknowledged, golden_dir, summary, units, unpack
 
 
 @pytest.fixture(scope="module", params=NAMES)

@@ -6,11 +6,12 @@ import zlib
 from dataclasses import replace
 
 import pytest
-import vectors
 from duetime_core import record
 from duetime_core.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_core.names import SCHEDULE_TOPIC
 from duetime_core.record import Record
+
+from tests.core import vectors
 
 KEPT = {"KEYS": "K1", "UNIQ_KEY": vectors.UNIQ_KEY, "TAGS": "TagA"}
 DEFERRED = KEPT | record.deferral(3, "TestTopic", 0)
