@@ -1,9 +1,8 @@
 """A fake gateway on port 0, for each test."""
 
+import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
-
-import asyncio
 
 import pytest
 

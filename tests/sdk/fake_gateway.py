@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
-
 from duetime.v1 import gateway_pb2, gateway_pb2_grpc, message_pb2
 from duetime_core.record import Record, encode, lane_entry
 
@@ -67,7 +66,7 @@ class FakeGateway(gateway_pb2_grpc.GatewayServicer):
         self._appended.set()
         self._appended = asyncio.Event()
 
-    async def Send(self, request: gateway_pb2.SendRequest, context: Any) -> gateway_pb2.SendResponse:  # noqa: N802
+    async def Send(self, request: gateway_pb2.SendRequest, context: Any) -> gateway_pb2.SendResponse:
         self.requests.append(request)
         self._arrived.set()
         script = self.scripts.popleft() if self.scripts else None
@@ -103,7 +102,7 @@ class FakeGateway(gateway_pb2_grpc.GatewayServicer):
         self.stored[message.id] = result
         return result
 
-    async def Pull(self, request: gateway_pb2.PullRequest, context: Any) -> gateway_pb2.PullResponse:  # noqa: N802
+    async def Pull(self, request: gateway_pb2.PullRequest, context: Any) -> gateway_pb2.PullResponse:
         self.pulls.append(request)
         records = self.queues[request.topic, request.queue]
         status, next_offset = gateway_pb2.PULL_STATUS_NO_NEW, request.offset
@@ -132,7 +131,7 @@ class FakeGateway(gateway_pb2_grpc.GatewayServicer):
         except TimeoutError:
             pass
 
-    async def DescribeTopic(self, request: Any, context: Any) -> gateway_pb2.TopicDescription:  # noqa: N802
+    async def DescribeTopic(self, request: Any, context: Any) -> gateway_pb2.TopicDescription:
         queues = sorted(queue for topic, queue in self.queues if topic == request.name)
         if not queues:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"no topic {request.name}")
@@ -146,7 +145,7 @@ class FakeGateway(gateway_pb2_grpc.GatewayServicer):
             ],
         )
 
-    async def GetRoute(self, request: Any, context: Any) -> gateway_pb2.Route:  # noqa: N802
+    async def GetRoute(self, request: Any, context: Any) -> gateway_pb2.Route:
         queues = [gateway_pb2.QueueRoute(queue=queue) for topic, queue in self.queues if topic == request.topic]
         return gateway_pb2.Route(topic=request.topic, queues=queues)
 

@@ -1,0 +1,73 @@
+"""Statuses as errors: class, reason and violations, from the details that servers send."""
+
+import grpc
+import pytest
+from duetime import (
+    AlreadyExists,
+    Damaged,
+    DueTimeError,
+    InvalidArgument,
+    NotFound,
+    Overloaded,
+    ServerError,
+    Timeout,
+    Unavailable,
+    Unsupported,
+    Violation,
+)
+from duetime.client.errors import from_status
+from google.protobuf import any_pb2
+from google.rpc import error_details_pb2, status_pb2
+
+
+def rpc_error(code: grpc.StatusCode, text: str, details: bytes = b"") -> grpc.aio.AioRpcError:
+    trailing = grpc.aio.Metadata(*([("grpc-status-details-bin", details)] if details else []))
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailing, text)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "retriable"),
+    [
+        (grpc.StatusCode.INVALID_ARGUMENT, InvalidArgument, False),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, Timeout, True),
+        (grpc.StatusCode.NOT_FOUND, NotFound, False),
+        (grpc.StatusCode.ALREADY_EXISTS, AlreadyExists, False),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, Overloaded, True),
+        (grpc.StatusCode.UNIMPLEMENTED, Unsupported, False),
+        (grpc.StatusCode.UNAVAILABLE, Unavailable, True),
+        (grpc.StatusCode.DATA_LOSS, Damaged, False),
+        (grpc.StatusCode.INTERNAL, ServerError, False),
+        (grpc.StatusCode.UNKNOWN, ServerError, False),
+    ],
+)
+def test_each_status_has_its_error(code: grpc.StatusCode, kind: type[DueTimeError], retriable: bool) -> None:
+    error = from_status(rpc_error(code, "why"), "here:1")
+    assert type(error) is kind
+    assert error.retriable is retriable
+    assert error.reason == code.name
+
+
+def test_reason_and_violations_come_from_the_details() -> None:
+    status = status_pb2.Status(code=3, message="topic: is empty")
+    for detail in (
+        error_details_pb2.ErrorInfo(reason="TOPIC_INVALID", domain="duetime", metadata={"a": "b"}),
+        error_details_pb2.RetryInfo(),
+        error_details_pb2.BadRequest(
+            field_violations=[
+                error_details_pb2.BadRequest.FieldViolation(field="topic", description="is empty"),
+                error_details_pb2.BadRequest.FieldViolation(field="queues", description="is " + "9" * 300),
+            ]
+        ),
+    ):
+        packed = any_pb2.Any()
+        packed.Pack(detail)
+        status.details.append(packed)
+    error = from_status(rpc_error(grpc.StatusCode.INVALID_ARGUMENT, "why", status.SerializeToString()), "here:1")
+    assert error.reason == "TOPIC_INVALID"
+    assert error.violations == (Violation("topic", "is empty"), Violation("queues", "is " + "9" * 300))
+
+
+@pytest.mark.parametrize("details", [b"\x1a\xff", b"\xff", b"\x0b", b"\x1a\x03\x0a\xff\xff"])
+def test_damaged_details_leave_the_status_its_words(details: bytes) -> None:
+    error = from_status(rpc_error(grpc.StatusCode.NOT_FOUND, "no topic x", details), "here:1")
+    assert (error.text, error.reason, error.violations) == ("no topic x", "NOT_FOUND", ())

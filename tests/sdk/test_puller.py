@@ -1,0 +1,206 @@
+"""Pullers: start, order, positions, filters, bounds, reconnecting, ends."""
+
+import asyncio
+import logging
+
+import grpc
+import pytest
+from duetime import AsyncPuller, Closed, NotFound
+from duetime.client import puller as puller_module
+
+from tests.sdk.fake_gateway import FakeGateway
+
+
+@pytest.fixture
+def filled(gateway: FakeGateway) -> FakeGateway:
+    """Topic `orders` with queue 0: a0 to a4, queue 1: b0 to b2."""
+    gateway.make_topic("orders")
+    for queue, count in ((0, 5), (1, 3)):
+        for n in range(count):
+            gateway.append("orders", queue, f"{'ab'[queue]}{n}".encode(), b"TAGS\x01" + (b"even", b"odd")[n % 2])
+    return gateway
+
+
+async def take(puller: AsyncPuller, count: int) -> list[bytes]:
+    bodies: list[bytes] = []
+    while len(bodies) < count:
+        bodies += [message.body for message in await puller.poll(count - len(bodies), wait="10s")]
+    return bodies
+
+
+async def test_all_queues_are_read_each_in_order(filled: FakeGateway) -> None:
+    async with AsyncPuller(filled.address, "orders") as puller:
+        bodies = await take(puller, 8)
+        assert [body for body in bodies if body.startswith(b"a")] == [b"a0", b"a1", b"a2", b"a3", b"a4"]
+        assert [body for body in bodies if body.startswith(b"b")] == [b"b0", b"b1", b"b2"]
+        assert puller.positions == {0: 5, 1: 3}
+
+
+async def test_iteration_follows_and_ends_with_the_puller(filled: FakeGateway) -> None:
+    bodies = []
+    async with AsyncPuller(filled.address, "orders") as puller:
+        async for message in puller:
+            bodies.append(message.body)
+            if len(bodies) == 8:
+                filled.append("orders", 1, b"new")
+            if message.body == b"new":
+                await puller.close()
+    assert len(bodies) == 9
+
+
+async def test_latest_gives_only_what_comes_after(filled: FakeGateway) -> None:
+    async with AsyncPuller(filled.address, "orders", start="latest") as puller:
+        filled.append("orders", 0, b"new")
+        assert await take(puller, 1) == [b"new"]
+        assert await puller.poll(wait=0) == []
+
+
+async def test_start_may_be_an_offset_of_each_queue(filled: FakeGateway) -> None:
+    async with AsyncPuller(filled.address, "orders", start={0: 4}) as puller:
+        assert sorted(await take(puller, 4)) == [b"a4", b"b0", b"b1", b"b2"]
+
+
+async def test_positions_move_with_what_is_handed_out_and_are_a_start(filled: FakeGateway) -> None:
+    async with AsyncPuller(filled.address, "orders", start={1: 3}) as puller:
+        assert await take(puller, 2) == [b"a0", b"a1"]
+        positions = puller.positions
+    assert positions == {0: 2, 1: 3}
+    async with AsyncPuller(filled.address, "orders", start=positions) as puller:
+        assert await take(puller, 3) == [b"a2", b"a3", b"a4"]
+
+
+async def test_poll_gives_at_most_max_and_nothing_after_the_wait(filled: FakeGateway) -> None:
+    async with AsyncPuller(filled.address, "orders", start={1: 3}) as puller:
+        assert [len(await puller.poll(max=count, wait="10s")) for count in (2, 2, 2)] == [2, 2, 1]
+        assert await puller.poll(max=2, wait="10ms") == []
+
+
+async def test_tags_are_compared_again_by_the_client(filled: FakeGateway) -> None:
+    # This gateway filters nothing, as if all tags had one hash.
+    async with AsyncPuller(filled.address, "orders", tags="odd || none") as puller:
+        assert sorted(await take(puller, 3)) == [b"a1", b"a3", b"b1"]
+        assert await puller.poll(wait=0) == []
+        assert puller.positions == {0: 5, 1: 3}
+    assert {request.tags for request in filled.pulls} == {"odd || none"}
+
+
+@pytest.mark.parametrize("tags", [None, "", "*"])
+async def test_no_filter_takes_all(filled: FakeGateway, tags: str | None) -> None:
+    async with AsyncPuller(filled.address, "orders", tags=tags) as puller:
+        assert len(await take(puller, 8)) == 8
+
+
+async def test_an_offset_out_of_range_moves_to_the_nearest_and_says_so(
+    filled: FakeGateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled.min_offset = 2
+    with caplog.at_level(logging.WARNING, "duetime"):
+        async with AsyncPuller(filled.address, "orders", start={0: 0, 1: 99}) as puller:
+            assert await take(puller, 3) == [b"a2", b"a3", b"a4"]
+            filled.append("orders", 1, b"b3")
+            assert await take(puller, 1) == [b"b3"]
+    texts = sorted(record.getMessage() for record in caplog.records)
+    assert texts == [
+        "queue 0 of orders: offset 0 is not within 2 to 5; goes on at 2",
+        "queue 1 of orders: offset 99 is not within 2 to 3; goes on at 3",
+    ]
+
+
+async def test_no_more_is_fetched_than_two_answers_a_queue(
+    gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(puller_module, "PULL_COUNT_MAX", 10)
+    gateway.make_topic("orders", 1)
+    for n in range(100):
+        gateway.append("orders", 0, str(n).encode())
+    async with AsyncPuller(gateway.address, "orders") as puller:
+        assert await take(puller, 1) == [b"0"]
+        await puller.poll(wait=0)
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert len(gateway.pulls) <= 4
+        assert len(await take(puller, 70)) == 70
+
+
+async def test_a_server_restart_is_survived(filled: FakeGateway, caplog: pytest.LogCaptureFixture) -> None:
+    async with AsyncPuller(filled.address, "orders") as puller:
+        assert len(await take(puller, 8)) == 8
+        await filled.stop()
+        assert await puller.poll(wait="50ms") == []
+        filled.append("orders", 1, b"new")
+        await filled.start()
+        assert await take(puller, 1) == [b"new"]
+    assert any("no DueTime server answers" in record.getMessage() for record in caplog.records)
+
+
+async def test_a_new_queue_of_the_topic_is_noticed(filled: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(puller_module, "ROUTE_INTERVAL_S", 0.01)
+    async with AsyncPuller(filled.address, "orders", start="latest") as puller:
+        filled.make_topic("orders", 3)
+        filled.append("orders", 2, b"c0")
+        assert await take(puller, 1) == [b"c0"]
+        assert puller.positions == {0: 5, 1: 3, 2: 1}
+
+
+async def test_a_topic_that_does_not_exist_is_not_found(gateway: FakeGateway) -> None:
+    with pytest.raises(NotFound, match="no topic orders"):
+        async with AsyncPuller(gateway.address, "orders"):
+            pass
+
+
+async def test_a_start_at_a_queue_that_does_not_exist_is_not_found(filled: FakeGateway) -> None:
+    with pytest.raises(NotFound, match="topic orders has 2 queues, and none is 7"):
+        await AsyncPuller(filled.address, "orders", start={7: 1}).poll()
+
+
+async def test_a_pull_that_is_refused_ends_the_polls(filled: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(self: FakeGateway, request: object, context: grpc.aio.ServicerContext[object, object]) -> None:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "tags: too many")
+
+    monkeypatch.setattr(FakeGateway, "Pull", refuse)
+    await filled.stop()
+    await filled.start()
+    async with AsyncPuller(filled.address, "orders") as puller:
+        for _ in range(2):
+            with pytest.raises(ValueError, match="tags: too many"):
+                await puller.poll(wait="10s")
+
+
+async def test_polling_a_closed_puller_is_an_error(filled: FakeGateway) -> None:
+    puller = AsyncPuller(filled.address, "orders")
+    await puller.poll(max=8)
+    await puller.close()
+    await puller.close()
+    with pytest.raises(Closed):
+        await puller.poll(max=8)
+
+
+async def test_closing_wakes_a_poll_that_waits(filled: FakeGateway) -> None:
+    puller = AsyncPuller(filled.address, "orders", start="latest")
+    await puller.open()
+    polling = asyncio.create_task(puller.poll(wait="1h"))
+    await asyncio.sleep(0)
+    await puller.close()
+    with pytest.raises(Closed):
+        await polling
+
+
+async def test_a_cancelled_poll_loses_nothing(filled: FakeGateway) -> None:
+    async with AsyncPuller(filled.address, "orders", start="latest") as puller:
+        polling = asyncio.create_task(puller.poll(wait="1h"))
+        await asyncio.sleep(0)
+        polling.cancel()
+        filled.append("orders", 0, b"new")
+        assert await take(puller, 1) == [b"new"]
+
+
+@pytest.mark.parametrize("start", ["now", "", "5"])
+def test_a_start_that_is_no_start_is_refused(start: str) -> None:
+    with pytest.raises(ValueError, match="is neither 'earliest', 'latest' nor"):
+        AsyncPuller("localhost:9800", "orders", start=start)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wait", ["2", "two", -1, "-1s", float("nan")])
+async def test_a_wait_that_is_no_length_is_refused(gateway: FakeGateway, wait: str | float) -> None:
+    with pytest.raises(ValueError, match="wait"):
+        await AsyncPuller(gateway.address, "orders").poll(wait=wait)
