@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -194,18 +195,23 @@ async def test_damaged_entry_is_told_and_the_others_given(store: Running) -> Non
     assert size > 0
 
 
-async def test_concurrent_puts_share_flushes(store: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    flushes = 0
-    flush = Segment.flush
+async def test_what_arrives_during_a_flush_shares_the_next(store: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushes, release, flush = 0, threading.Event(), Segment.flush
 
-    def counted(segment: Segment) -> None:
+    def held(segment: Segment) -> None:
         nonlocal flushes
         flushes += 1
+        assert release.wait(10)
         flush(segment)
 
-    monkeypatch.setattr(Segment, "flush", counted)
-    await asyncio.gather(*(store.put(sent(f"{n}")) for n in range(200)))
-    assert flushes < 150
+    monkeypatch.setattr(Segment, "flush", held)
+    puts = [asyncio.ensure_future(store.put(sent(f"{n:03}"))) for n in range(200)]
+    async with asyncio.timeout(10):
+        while store.node.store.queues.all()[-1].next_offset < 200:
+            await store.stub.Describe(store_pb2.DescribeRequest())
+    release.set()
+    await asyncio.gather(*puts)
+    assert flushes == 2
     assert (await store.pull()).max_offset == 200
 
 
