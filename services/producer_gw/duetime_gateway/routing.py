@@ -28,6 +28,8 @@ class Route:
         # By queue.
         self.shards = tuple(shards)
         self.queue_count = len(self.shards)
+        # For readers: shard and queue there, by queue.
+        self.places = {queue: (shard, queue) for queue, shard in enumerate(self.shards)}
         self._distinct = sorted(set(self.shards))
         self._turns = {
             shard: cycle([queue for queue, holder in enumerate(self.shards) if holder == shard])

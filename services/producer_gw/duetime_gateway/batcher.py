@@ -1,0 +1,188 @@
+"""Coalescing: what arrives for a shard while puts are under way goes into the next put, together."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from duetime.v1 import message_pb2, store_pb2
+from duetime_core.clock import Clock
+from duetime_core.errors import DueTimeError, Overloaded, Unavailable
+
+from duetime_gateway.metrics import GatewayMetrics
+
+PUTS_IN_FLIGHT_MAX = 2
+PUT_COUNT_MAX = 4_096
+PUT_BYTES_MAX = 8 * 1024 * 1024
+
+Put = Callable[[store_pb2.PutMessageRequest, float], Awaitable[store_pb2.PutMessageResponse]]
+
+
+@dataclass(slots=True)
+class Stored:
+    """One entry's slice of a put's answer; an empty column means OK (statuses) or 0 (due_at_ms) for all."""
+
+    statuses: Sequence[int]
+    queue_offsets: Sequence[int]
+    due_at_ms: Sequence[int]
+    faults: Mapping[int, message_pb2.Fault]
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """Records that one caller wants stored. Entries with the same `order` are never in two puts at once."""
+
+    records: Sequence[bytes]
+    size: int
+    retried: bool
+    deadline_ms: float
+    order: object | None
+    result: "asyncio.Future[Stored]"
+
+
+class Batcher:
+    """The puts of one shard. State changes in synchronous methods only."""
+
+    def __init__(self, put: Put, clock: Clock, metrics: GatewayMetrics, shard: int, waiting_bytes_max: int) -> None:
+        self._put = put
+        self._clock = clock
+        self._metrics = metrics
+        self._shard = shard
+        self._waiting_bytes_max = waiting_bytes_max
+        self._waiting: deque[Entry] = deque()
+        self._waiting_bytes = 0
+        self._in_flight = 0
+        self._orders_in_flight: set[object] = set()
+        self._launching = False
+        self._tasks: asyncio.TaskGroup | None = None
+
+    def start(self, tasks: asyncio.TaskGroup) -> None:
+        """Puts are tasks of `tasks` until `stop`."""
+        self._tasks = tasks
+
+    def stop(self) -> None:
+        """No further put is begun; what waits fails."""
+        self._tasks = None
+        _fail(self._waiting, stopping())
+        self._waiting.clear()
+
+    def submit(
+        self, records: Sequence[bytes], *, retried: bool, deadline_ms: float, order: object | None
+    ) -> "asyncio.Future[Stored]":
+        """Takes records for the next put. Cancelling the result takes them out again while they still wait.
+
+        `deadline_ms` is a moment of the monotonic clock. The put is given until the latest deadline in it: it can
+        be cut short for all of its entries only.
+
+        Raises:
+            Overloaded: too many bytes wait for the shard.
+            Unavailable: the gateway is stopping.
+        """
+        if self._tasks is None:
+            raise stopping()
+        size = sum(map(len, records))
+        if self._waiting and self._waiting_bytes + size > self._waiting_bytes_max:
+            raise Overloaded(
+                f"{self._waiting_bytes} bytes wait for shard {self._shard}; the most is {self._waiting_bytes_max}",
+                reason="SHARD_OVERLOADED",
+            )
+        loop = asyncio.get_running_loop()
+        entry = Entry(records, size, retried, deadline_ms, order, loop.create_future())
+        self._waiting.append(entry)
+        self._waiting_bytes += size
+        self._metrics.waiting_bytes.labels(self._shard).set(self._waiting_bytes)
+        # Later in this turn of the loop, so that all calls that arrived together go together.
+        if self._in_flight < PUTS_IN_FLIGHT_MAX and not self._launching:
+            self._launching = True
+            loop.call_soon(self._launch)
+        return entry.result
+
+    def _launch(self) -> None:
+        self._launching = False
+        while self._tasks and self._in_flight < PUTS_IN_FLIGHT_MAX and (entries := self._take()):
+            self._in_flight += 1
+            orders = {entry.order for entry in entries if entry.order is not None}
+            self._orders_in_flight |= orders
+            self._tasks.create_task(self._run(entries, orders))
+
+    def _take(self) -> list[Entry]:
+        """The entries of the next put, by arrival, without those whose order is in flight."""
+        taken: list[Entry] = []
+        held: list[Entry] = []
+        count = size = 0
+        while self._waiting:
+            entry = self._waiting.popleft()
+            if entry.result.done():
+                self._waiting_bytes -= entry.size
+            elif entry.order in self._orders_in_flight:
+                held.append(entry)
+            elif taken and (count + len(entry.records) > PUT_COUNT_MAX or size + entry.size > PUT_BYTES_MAX):
+                self._waiting.appendleft(entry)
+                break
+            else:
+                taken.append(entry)
+                count += len(entry.records)
+                size += entry.size
+        self._waiting.extendleft(reversed(held))
+        self._waiting_bytes -= size
+        self._metrics.waiting_bytes.labels(self._shard).set(self._waiting_bytes)
+        return taken
+
+    async def _run(self, entries: list[Entry], orders: set[object]) -> None:
+        try:
+            await self._store(entries)
+        except DueTimeError as error:
+            _fail(entries, error)
+        finally:
+            # A put that was cancelled leaves nobody waiting.
+            _fail(entries, stopping())
+            self._in_flight -= 1
+            self._orders_in_flight -= orders
+            self._launch()
+
+    async def _store(self, entries: list[Entry]) -> None:
+        started_ms = self._clock.monotonic_ms()
+        retried: list[int] = []
+        records: list[bytes] = []
+        for entry in entries:
+            if entry.retried:
+                retried.extend(range(len(records), len(records) + len(entry.records)))
+            records.extend(entry.records)
+        joined = b"".join(records)
+        request = store_pb2.PutMessageRequest(records=joined, retried=retried)
+        response = await self._put(request, max(entry.deadline_ms for entry in entries) - started_ms)
+        if len(response.queue_offsets) != len(records):
+            raise Unavailable(
+                f"shard {self._shard} answered {len(response.queue_offsets)} of {len(records)} records",
+                reason="SHARD_UNAVAILABLE",
+            )
+        _answer(entries, response)
+        self._metrics.put(self._shard, len(records), len(joined), self._clock.monotonic_ms() - started_ms)
+
+
+def _answer(entries: list[Entry], response: store_pb2.PutMessageResponse) -> None:
+    """Gives each entry its slice of the columns."""
+    faults = response.faults if response.faults else None
+    at = 0
+    for entry in entries:
+        end = at + len(entry.records)
+        stored = Stored(
+            response.statuses[at:end],
+            response.queue_offsets[at:end],
+            response.due_at_ms[at:end],
+            {index - at: faults[index] for index in faults if at <= index < end} if faults else {},
+        )
+        if not entry.result.done():
+            entry.result.set_result(stored)
+        at = end
+
+
+def stopping() -> Unavailable:
+    """Why nothing more is begun."""
+    return Unavailable("the gateway is stopping", reason="STOPPING")
+
+
+def _fail(entries: Iterable[Entry], error: DueTimeError) -> None:
+    for entry in entries:
+        if not entry.result.done():
+            entry.result.set_exception(error)

@@ -1,0 +1,53 @@
+"""The lanes of all shards: what the stores say, and who serves them by the metadata database."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from duetime.v1 import gateway_pb2
+from duetime_core.errors import DueTimeError
+from duetime_core.metadata import Database, LaneLeaseModel
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from duetime_gateway.shards import Shard, Shards
+
+Leases = Mapping[tuple[int, int], tuple[str, bool]]
+
+
+async def list_lanes(shards: Shards, database: Database) -> gateway_pb2.ListLanesResponse:
+    """All lanes by shard and level; shards that do not answer are named instead.
+
+    Raises:
+        Unavailable: the metadata database does not answer.
+    """
+    leases = await database.run(_leases)
+    answers = await asyncio.gather(*(_lanes(shard) for shard in shards.all()))
+    return join(answers, leases, shards.numbers)
+
+
+def join(
+    answers: Sequence[Sequence[gateway_pb2.Lane] | None], leases: Leases, shards: Sequence[int]
+) -> gateway_pb2.ListLanesResponse:
+    """Adds the owners to what each shard answered; None: it did not answer."""
+    response = gateway_pb2.ListLanesResponse()
+    for shard, lanes in zip(shards, answers, strict=True):
+        if lanes is None:
+            response.unreachable_shards.append(shard)
+            continue
+        for lane in sorted(lanes, key=lambda lane: lane.level):
+            lane.shard = shard
+            lane.owner, lane.paused = leases.get((shard, lane.level), ("", False))
+            response.lanes.append(lane)
+    return response
+
+
+async def _lanes(shard: Shard) -> Sequence[gateway_pb2.Lane] | None:
+    try:
+        return (await shard.list_lanes()).lanes
+    except DueTimeError:
+        return None
+
+
+def _leases(session: Session) -> dict[tuple[int, int], tuple[str, bool]]:
+    rows = session.scalars(select(LaneLeaseModel))
+    return {(row.shard, row.level): (row.owner, row.paused) for row in rows}

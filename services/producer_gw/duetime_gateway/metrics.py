@@ -1,0 +1,70 @@
+"""The gateway's metrics, updated per call or batch and never per message."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
+
+
+class GatewayMetrics:
+    """All metrics of one gateway, in a registry of its own."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._messages = Counter(
+            "duetime_gateway_messages",
+            "Messages of Send and SendStream, by outcome: stored, duplicate, or the reason of the fault.",
+            ["outcome"],
+            registry=registry,
+        )
+        self._bytes = Counter(
+            "duetime_gateway_bytes",
+            "Bytes of Send requests (in) and of Pull answers (out).",
+            ["direction"],
+            registry=registry,
+        )
+        self.bytes_in = self._bytes.labels("in")
+        self.bytes_out = self._bytes.labels("out")
+        self.stored = self._messages.labels("stored")
+        self.send_messages = Histogram(
+            "duetime_gateway_send_messages", "Messages in one Send.", buckets=_COUNTS, registry=registry
+        )
+        self._put_messages = Histogram(
+            "duetime_gateway_put_messages",
+            "Messages in one put to a shard.",
+            ["shard"],
+            buckets=_COUNTS,
+            registry=registry,
+        )
+        self._put_bytes = Counter(
+            "duetime_gateway_put_bytes", "Record bytes put to a shard.", ["shard"], registry=registry
+        )
+        self._put_seconds = Histogram(
+            "duetime_gateway_put_seconds",
+            "Time from a put to the shard's answer.",
+            ["shard"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.waiting_bytes = Gauge(
+            "duetime_gateway_waiting_bytes", "Record bytes that wait for the next put.", ["shard"], registry=registry
+        )
+        self.shard_up = Gauge(
+            "duetime_gateway_shard_up", "1 while the shard answers, 0 after it did not.", ["shard"], registry=registry
+        )
+        self.pulls = Counter("duetime_gateway_pulls", "Pulls answered.", registry=registry)
+        self.topics = Gauge("duetime_gateway_topics", "Topics whose route is known.", registry=registry)
+
+    def sent(self, size: int, count: int, faults: list[str], duplicate_count: int) -> None:
+        """Counts one Send; `faults` has the reason of each message that was not stored."""
+        self.bytes_in.inc(size)
+        self.send_messages.observe(count)
+        self.stored.inc(count - len(faults) - duplicate_count)
+        if duplicate_count:
+            self._messages.labels("duplicate").inc(duplicate_count)
+        for reason in faults:
+            self._messages.labels(reason.lower()).inc()
+
+    def put(self, shard: int, count: int, size: int, took_ms: float) -> None:
+        self._put_messages.labels(shard).observe(count)
+        self._put_bytes.labels(shard).inc(size)
+        self._put_seconds.labels(shard).observe(took_ms / 1000.0)

@@ -1,0 +1,131 @@
+"""The gateway as a node: database, shards, server; started and stopped in order."""
+
+import asyncio
+import os
+import secrets
+
+import structlog
+from duetime_core.clock import Clock
+from duetime_core.metadata import Database
+from duetime_core.serving import Server
+from prometheus_client import CollectorRegistry
+
+from duetime_gateway.encoding import Encoder
+from duetime_gateway.ids import MessageIds
+from duetime_gateway.metrics import GatewayMetrics
+from duetime_gateway.reader import Reader
+from duetime_gateway.sender import Sender
+from duetime_gateway.service import SERVICE_NAME, GatewayService, SendBack
+from duetime_gateway.settings import GatewaySettings
+from duetime_gateway.shards import Shard, Shards
+from duetime_gateway.topics import Topics
+
+log = structlog.get_logger()
+
+
+class GatewayNode:
+    """See duetime_core.node.Node."""
+
+    settings_class = GatewaySettings
+
+    def __init__(self, settings: GatewaySettings, clock: Clock) -> None:
+        self.registry = CollectorRegistry()
+        self._settings = settings
+        self._clock = clock
+        self._metrics = GatewayMetrics(self.registry)
+        self._database: Database | None = None
+        self._shards: Shards | None = None
+        self._send_back: SendBack | None = None
+        self._service: GatewayService | None = None
+        self._server: Server | None = None
+        self._loops: asyncio.Task[None] | None = None
+
+    @property
+    def port(self) -> int:
+        return self._server.port if self._server else 0
+
+    async def start(self) -> None:
+        settings = self._settings
+        self._database = Database(settings.database_url)
+        await self._database.start()
+        self._shards = self._make_shards()
+        self._send_back = SendBack(settings.retry_address, settings.store_timeout_ms)
+        self._service = self._make_service(self._database, self._shards, self._send_back)
+        started = asyncio.Event()
+        self._loops = asyncio.create_task(self._run(self._shards, self._service, started))
+        await started.wait()
+        await self._shards.check()
+        self._server = Server([SERVICE_NAME], settings.calls_in_flight_max)
+        self._service.add_to(self._server.grpc)
+        await self._server.start(settings.host, settings.port)
+
+    def _make_shards(self) -> Shards:
+        settings = self._settings
+        return Shards(
+            {
+                number: Shard(
+                    number,
+                    address,
+                    settings.levels,
+                    self._clock,
+                    self._metrics,
+                    timeout_ms=settings.store_timeout_ms,
+                    waiting_bytes_max=settings.waiting_bytes_max,
+                )
+                for number, address in settings.store_addresses.items()
+            }
+        )
+
+    def _make_service(self, database: Database, shards: Shards, send_back: SendBack) -> GatewayService:
+        settings, clock, metrics = self._settings, self._clock, self._metrics
+        timeout_ms = settings.store_timeout_ms
+        topics = Topics(
+            database,
+            shards.numbers,
+            clock,
+            metrics,
+            queue_count_default=settings.queue_count_default,
+            auto_create=settings.auto_create_topics,
+        )
+        for shard in shards.all():
+            shard.on_lost = topics.forget_shard
+        ids = MessageIds(settings.host, os.getpid(), secrets.token_bytes(4), clock.now_ms)
+        sender = Sender(topics, shards, Encoder(settings.levels, ids), clock, metrics, timeout_ms)
+        reader = Reader(topics, shards, metrics, lane_count=settings.levels.highest, timeout_ms=timeout_ms)
+        return GatewayService(sender, reader, topics, shards, database, send_back)
+
+    async def _run(self, shards: Shards, service: GatewayService, started: asyncio.Event) -> None:
+        """The parent of all tasks: puts, questions to shards, readers of streams."""
+        async with asyncio.TaskGroup() as tasks:
+            for shard in shards.all():
+                shard.start(tasks)
+            service.start(tasks)
+            started.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                for shard in shards.all():
+                    shard.stop()
+
+    async def failed(self) -> None:
+        assert self._loops is not None, "not started"
+        await asyncio.shield(self._loops)
+
+    async def stop(self) -> None:
+        """Callers are turned away first and waits ended, so that only work remains to be drained; the puts carry that
+        work, so they end after it, and the connections that they need last."""
+        if self._server:
+            await self._server.report(serving=False)
+        if self._service:
+            self._service.end_waits()
+        if self._server:
+            await self._server.stop(self._settings.drain_ms)
+        if self._loops:
+            self._loops.cancel()
+            await asyncio.gather(self._loops, return_exceptions=True)
+        for shard in self._shards.all() if self._shards else ():
+            await shard.close()
+        if self._send_back:
+            await self._send_back.close()
+        if self._database:
+            await self._database.stop()

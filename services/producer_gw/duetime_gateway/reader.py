@@ -1,0 +1,87 @@
+"""Reading: which shard has a queue, pulls passed through to it, and what a topic's queues hold."""
+
+import asyncio
+from collections.abc import Mapping
+
+from duetime.v1 import gateway_pb2
+from duetime_core.errors import NotFound
+
+from duetime_gateway.admission import check_pull
+from duetime_gateway.metrics import GatewayMetrics
+from duetime_gateway.routing import system_places
+from duetime_gateway.shards import Shards
+from duetime_gateway.topics import Topics
+
+
+class Reader:
+    """Pulls and descriptions of topics, system topics included."""
+
+    def __init__(
+        self, topics: Topics, shards: Shards, metrics: GatewayMetrics, *, lane_count: int, timeout_ms: int
+    ) -> None:
+        self._topics = topics
+        self._shards = shards
+        self._metrics = metrics
+        self._lane_count = lane_count
+        self._timeout_ms = timeout_ms
+
+    async def pull(self, request: gateway_pb2.PullRequest, remaining_ms: float | None) -> bytes:
+        """An encoded PullResponse, just as the shard answered it. May change the request.
+
+        Raises:
+            DueTimeError: bad fields, no such topic or queue, or what the shard answered.
+        """
+        check_pull(request)
+        timeout_ms: float = request.wait_ms + self._timeout_ms
+        if remaining_ms is not None:
+            timeout_ms = min(timeout_ms, remaining_ms)
+        places = await self.places(request.topic)
+        if request.queue not in places:
+            text = f"queue {request.queue} is not one of the {len(places)} queues of topic {request.topic}"
+            raise NotFound(text, reason="QUEUE_NOT_FOUND")
+        number, request.queue = places[request.queue]
+        shard = self._shards.get(number)
+        route = self._topics.routes.get(request.topic)
+        if route is not None:
+            await shard.ready(route)
+        answer = await shard.pull(request, timeout_ms)
+        self._metrics.pulls.inc()
+        self._metrics.bytes_out.inc(len(answer))
+        return answer
+
+    async def places(self, topic: str) -> Mapping[int, tuple[int, int]]:
+        """Shard and queue there, by the topic's queue.
+
+        Raises:
+            NotFound: no such topic.
+        """
+        system = system_places(topic, self._shards.numbers, self._lane_count)
+        if system is not None:
+            return system
+        return (await self._topics.route_to_read(topic)).places
+
+    async def describe(self, topic: gateway_pb2.Topic) -> gateway_pb2.TopicDescription:
+        """The queues of a topic and what they hold; a queue that was never written to is empty.
+
+        Raises:
+            Unavailable: a shard that holds a queue does not answer.
+        """
+        places = await self.places(topic.name)
+        shards = sorted({shard for shard, _ in places.values()})
+        answers = await asyncio.gather(*(self._shards.get(shard).list_queues(topic.name) for shard in shards))
+        bounds = {
+            (shard, state.queue): (state.min_offset, state.max_offset)
+            for shard, answer in zip(shards, answers, strict=True)
+            for state in answer.queues
+        }
+        description = gateway_pb2.TopicDescription(topic=topic)
+        for queue, place in places.items():
+            low, high = bounds.get(place, (0, 0))
+            description.queues.add(queue=queue, shard=place[0], min_offset=low, max_offset=high)
+        return description
+
+    async def route(self, topic: str) -> gateway_pb2.Route:
+        """Raises: NotFound."""
+        places = await self.places(topic)
+        queues = [gateway_pb2.QueueRoute(queue=queue, shard=shard) for queue, (shard, _) in places.items()]
+        return gateway_pb2.Route(topic=topic, queues=queues)

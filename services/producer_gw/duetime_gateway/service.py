@@ -1,0 +1,198 @@
+"""The Gateway's gRPC surface: translate in, call, translate out."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+from duetime.v1 import gateway_pb2
+from duetime_core.errors import InvalidArgument, Unsupported, Violation
+from duetime_core.metadata import Database
+from duetime_core.names import is_system_topic
+from duetime_core.serving import make_channel
+
+from duetime_gateway.admission import check_new_topic, topic_violations
+from duetime_gateway.batcher import stopping
+from duetime_gateway.calls import translate
+from duetime_gateway.lanes import list_lanes
+from duetime_gateway.reader import Reader
+from duetime_gateway.sender import Sender, Sending
+from duetime_gateway.shards import Shards, as_is
+from duetime_gateway.topics import Topics
+
+SERVICE_NAME = "duetime.v1.Gateway"
+STREAM_REQUESTS_MAX = 16
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class GatewayService:
+    """See proto/duetime/v1/gateway.proto for what each call promises."""
+
+    def __init__(
+        self, sender: Sender, reader: Reader, topics: Topics, shards: Shards, database: Database, send_back: "SendBack"
+    ) -> None:
+        self._sender = sender
+        self._reader = reader
+        self._topics = topics
+        self._shards = shards
+        self._database = database
+        self._send_back = send_back
+        self._tasks: asyncio.TaskGroup | None = None
+        self._readers: set[asyncio.Task[None]] = set()
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Registers all calls. Send, Pull and SendBack take or give bytes as they come, so no generated code fits."""
+        unary = grpc.unary_unary_rpc_method_handler
+        pb = gateway_pb2
+        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            "Send": unary(self.send, as_is, pb.SendResponse.SerializeToString),
+            "SendStream": grpc.stream_stream_rpc_method_handler(
+                self.send_stream, as_is, pb.SendResponse.SerializeToString
+            ),
+            "Pull": unary(self.pull, pb.PullRequest.FromString, as_is),
+            "CreateTopic": unary(self.create_topic, pb.CreateTopicRequest.FromString, pb.Topic.SerializeToString),
+            "DescribeTopic": unary(
+                self.describe_topic, pb.DescribeTopicRequest.FromString, pb.TopicDescription.SerializeToString
+            ),
+            "ListTopics": unary(
+                self.list_topics, pb.ListTopicsRequest.FromString, pb.ListTopicsResponse.SerializeToString
+            ),
+            "GetRoute": unary(self.get_route, pb.GetRouteRequest.FromString, pb.Route.SerializeToString),
+            "ListLanes": unary(self.list_lanes, pb.ListLanesRequest.FromString, pb.ListLanesResponse.SerializeToString),
+            "SendBack": unary(self.send_back, as_is, as_is),
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, handlers),))
+
+    def start(self, tasks: asyncio.TaskGroup) -> None:
+        """The readers of streams are tasks of `tasks`."""
+        self._tasks = tasks
+
+    def end_waits(self) -> None:
+        """Streams and long polls, which last as long as their clients like, end once what is in work is answered."""
+        self._tasks = None
+        for reader in self._readers:
+            reader.cancel()
+        for shard in self._shards.all():
+            shard.end_pulls()
+
+    async def send(self, data: bytes, context: Context) -> gateway_pb2.SendResponse:
+        sending = await self._sender.begin(data, context.peer(), _remaining_ms(context))
+        return await sending.response()
+
+    async def send_stream(
+        self, requests: AsyncIterator[bytes], context: Context
+    ) -> AsyncIterator[gateway_pb2.SendResponse]:
+        if self._tasks is None:
+            raise stopping()
+        begun: asyncio.Queue[Sending | Exception | None] = asyncio.Queue()
+        room = asyncio.Semaphore(STREAM_REQUESTS_MAX)
+        reader = self._tasks.create_task(self._read(requests, context, begun, room))
+        self._readers.add(reader)
+        try:
+            while (sending := await begun.get()) is not None:
+                if isinstance(sending, Exception):
+                    raise sending
+                yield await sending.response()
+                room.release()
+        finally:
+            self._readers.discard(reader)
+            reader.cancel()
+            while not begun.empty():
+                left = begun.get_nowait()
+                if isinstance(left, Sending):
+                    left.cancel()
+
+    async def _read(
+        self,
+        requests: AsyncIterator[bytes],
+        context: Context,
+        begun: "asyncio.Queue[Sending | Exception | None]",
+        room: asyncio.Semaphore,
+    ) -> None:
+        """Begins the requests of a stream one after the other, as long as there is room; None ends them."""
+        peer, order = context.peer(), object()
+        try:
+            await room.acquire()
+            async for data in requests:
+                begun.put_nowait(await self._sender.begin(data, peer, _remaining_ms(context), order))
+                await room.acquire()
+            begun.put_nowait(None)
+        except asyncio.CancelledError:
+            begun.put_nowait(stopping())
+            raise
+        except Exception as error:
+            # Raised again by the stream, so that it ends as a status: here it would end the process.
+            begun.put_nowait(error)
+
+    async def pull(self, request: gateway_pb2.PullRequest, context: Context) -> bytes:
+        return await self._reader.pull(request, _remaining_ms(context))
+
+    async def create_topic(self, request: gateway_pb2.CreateTopicRequest, context: Context) -> gateway_pb2.Topic:
+        check_new_topic(request.name, request.queue_count)
+        return await self._topics.create(request.name, request.queue_count)
+
+    async def describe_topic(
+        self, request: gateway_pb2.DescribeTopicRequest, context: Context
+    ) -> gateway_pb2.TopicDescription:
+        _check_name("name", request.name)
+        if is_system_topic(request.name):
+            count = len(await self._reader.places(request.name))
+            topic = gateway_pb2.Topic(name=request.name, queue_count=count)
+        else:
+            topic = await self._topics.describe(request.name)
+        return await self._reader.describe(topic)
+
+    async def list_topics(
+        self, request: gateway_pb2.ListTopicsRequest, context: Context
+    ) -> gateway_pb2.ListTopicsResponse:
+        return gateway_pb2.ListTopicsResponse(topics=await self._topics.list())
+
+    async def get_route(self, request: gateway_pb2.GetRouteRequest, context: Context) -> gateway_pb2.Route:
+        _check_name("topic", request.topic)
+        return await self._reader.route(request.topic)
+
+    async def list_lanes(
+        self, request: gateway_pb2.ListLanesRequest, context: Context
+    ) -> gateway_pb2.ListLanesResponse:
+        return await list_lanes(self._shards, self._database)
+
+    async def send_back(self, data: bytes, context: Context) -> bytes:
+        return await self._send_back.forward(data, _remaining_ms(context))
+
+
+class SendBack:
+    """The way to the retry service; it judges the request, so that the bytes pass through."""
+
+    def __init__(self, address: str, timeout_ms: int) -> None:
+        self._whom = f"the retry service at {address}"
+        self._timeout_ms = timeout_ms
+        self._channel = make_channel(address) if address else None
+
+    async def forward(self, data: bytes, remaining_ms: float | None) -> bytes:
+        """Raises: Unsupported: there is no retry service. Else what it answered."""
+        if self._channel is None:
+            raise Unsupported([Violation("group", "this gateway has no retry service (setting retry_address)")])
+        call = self._channel.unary_unary(
+            "/duetime.v1.Retry/SendBack", request_serializer=as_is, response_deserializer=as_is
+        )
+        timeout_ms = self._timeout_ms if remaining_ms is None else min(remaining_ms, self._timeout_ms)
+        try:
+            return await call(data, timeout=timeout_ms / 1000.0)
+        except grpc.aio.AioRpcError as error:
+            raise translate(error, self._whom, "RETRY_UNAVAILABLE") from error
+
+    async def close(self) -> None:
+        if self._channel is not None:
+            await self._channel.close()
+
+
+def _remaining_ms(context: Context) -> float | None:
+    remaining = context.time_remaining()
+    return None if remaining is None else remaining * 1000.0
+
+
+def _check_name(field: str, name: str) -> None:
+    found = list(topic_violations(field, name, system=True))
+    if found:
+        raise InvalidArgument(found)

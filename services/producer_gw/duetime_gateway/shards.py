@@ -1,0 +1,267 @@
+"""The stores: one connection each, what is known of them, and their puts."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+import grpc
+import structlog
+from duetime.v1 import gateway_pb2, store_pb2
+from duetime_core.clock import Clock
+from duetime_core.errors import DueTimeError, StartupError, Unavailable
+from duetime_core.levels import DelayLevels
+from duetime_core.serving import make_channel
+
+from duetime_gateway.batcher import Batcher, stopping
+from duetime_gateway.calls import Answered, translate
+from duetime_gateway.metrics import GatewayMetrics
+from duetime_gateway.routing import Route
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+
+UNAVAILABLE = "SHARD_UNAVAILABLE"
+# With these a store goes away; one that only answers late is still the same.
+_GONE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
+# A start does not wait longer for a store that may be down.
+DESCRIBE_AT_START_MS_MAX = 1_000
+
+
+def as_is(data: bytes) -> bytes:
+    """The serializer of what passes through."""
+    return data
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a store said of itself when it was first reached, or reached again."""
+
+    store_host: bytes
+
+
+class Misfit(Unavailable):
+    """The store at the address is not the one that this gateway is configured for."""
+
+    reason = "SHARD_MISFIT"
+
+
+class Shard:
+    """One store as the gateway sees it. Everything is asked with a deadline."""
+
+    def __init__(
+        self,
+        number: int,
+        address: str,
+        levels: DelayLevels,
+        clock: Clock,
+        metrics: GatewayMetrics,
+        *,
+        timeout_ms: int,
+        waiting_bytes_max: int,
+    ) -> None:
+        self.number = number
+        self.batcher = Batcher(self._put, clock, metrics, number, waiting_bytes_max)
+        # Called when the store stopped answering: what it was told before must be told again.
+        self.on_lost: Callable[[int], None] = lambda number: None
+        self._whom = f"shard {number} at {address}"
+        self._levels = levels
+        self._timeout_ms = timeout_ms
+        self._up = metrics.shard_up.labels(number)
+        self._description: Description | None = None
+        self._shared: dict[str, asyncio.Task[tuple[object, DueTimeError | None]]] = {}
+        self._pulls: set[grpc.aio.UnaryUnaryCall[Any, bytes]] = set()
+        self._pulls_end = False
+        self._tasks: asyncio.TaskGroup | None = None
+        self._channel = make_channel(address)
+        self._put_message = self._channel.unary_unary(
+            "/duetime.v1.Store/PutMessage",
+            request_serializer=store_pb2.PutMessageRequest.SerializeToString,
+            response_deserializer=store_pb2.PutMessageResponse.FromString,
+        )
+        self._pull = self._channel.unary_unary(
+            "/duetime.v1.Store/Pull",
+            request_serializer=gateway_pb2.PullRequest.SerializeToString,
+            response_deserializer=as_is,
+        )
+        self._describe = self._channel.unary_unary(
+            "/duetime.v1.Store/Describe",
+            request_serializer=store_pb2.DescribeRequest.SerializeToString,
+            response_deserializer=store_pb2.DescribeResponse.FromString,
+        )
+        self._put_topic = self._channel.unary_unary(
+            "/duetime.v1.Store/PutTopic",
+            request_serializer=store_pb2.PutTopicRequest.SerializeToString,
+            response_deserializer=store_pb2.PutTopicResponse.FromString,
+        )
+        self._list_queues = self._channel.unary_unary(
+            "/duetime.v1.Store/ListQueues",
+            request_serializer=store_pb2.ListQueuesRequest.SerializeToString,
+            response_deserializer=store_pb2.ListQueuesResponse.FromString,
+        )
+        self._list_lanes = self._channel.unary_unary(
+            "/duetime.v1.Store/ListLanes",
+            request_serializer=gateway_pb2.ListLanesRequest.SerializeToString,
+            response_deserializer=gateway_pb2.ListLanesResponse.FromString,
+        )
+
+    def start(self, tasks: asyncio.TaskGroup) -> None:
+        """Puts and questions are tasks of `tasks` until `stop`."""
+        self._tasks = tasks
+        self.batcher.start(tasks)
+
+    def end_pulls(self) -> None:
+        """Long polls end now: a stop does not wait for them."""
+        self._pulls_end = True
+        for call in self._pulls:
+            call.cancel()
+
+    def stop(self) -> None:
+        self._tasks = None
+        self.batcher.stop()
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    async def _once(self, key: str, work: Callable[[], Awaitable[T]]) -> T:
+        """Callers with one key at the same time share one run of `work`, which goes on when a caller gives up."""
+        task = self._shared.get(key)
+        if task is None:
+            if self._tasks is None:
+                raise stopping()
+            task = self._shared[key] = self._tasks.create_task(_outcome(work))
+            task.add_done_callback(lambda _: self._shared.pop(key))
+        outcome, error = await asyncio.shield(task)
+        if error is not None:
+            raise error
+        return cast("T", outcome)
+
+    async def describe(self, timeout_ms: float | None = None) -> Description:
+        """Asks the store what it is, unless that is known.
+
+        Raises:
+            Unavailable: it does not answer, or (Misfit) is not the store that belongs here.
+        """
+        if self._description is not None:
+            return self._description
+        return await self._once("", lambda: self._ask(timeout_ms or self._timeout_ms))
+
+    async def _ask(self, timeout_ms: float) -> Description:
+        answer = await self._call(self._describe(store_pb2.DescribeRequest(), timeout=timeout_ms / 1000.0))
+        self._check(answer)
+        self._description = Description(answer.store_host)
+        self._up.set(1)
+        log.info("shard reached", store=self._whom)
+        return self._description
+
+    def _check(self, answer: store_pb2.DescribeResponse) -> None:
+        """Raises: Misfit."""
+        if answer.shard != self.number:
+            raise Misfit(f"{self._whom} says that it is shard {answer.shard}")
+        theirs = list(answer.delay_levels_ms)
+        if theirs != list(self._levels.delays_ms):
+            text = " ".join(f"{delay_ms / 1000:g}s" for delay_ms in theirs)
+            raise Misfit(f"{self._whom} has the delay levels {text}; this gateway has {self._levels}")
+
+    async def ready(self, route: Route) -> None:
+        """Returns once the store knows the topic, and its host bytes stand in the route.
+
+        Raises:
+            DueTimeError: Unavailable, or what the store answered.
+        """
+        if self.number not in route.store_hosts:
+            await self._once(route.topic, lambda: self._tell(route))
+
+    async def _tell(self, route: Route) -> None:
+        description = await self.describe()
+        request = store_pb2.PutTopicRequest(name=route.topic, queue_count=route.queue_count)
+        await self._call(self._put_topic(request, timeout=self._timeout_ms / 1000.0))
+        # Not if it was lost meanwhile: it may have come back without the topic.
+        if self._description is description:
+            route.store_hosts[self.number] = description.store_host
+
+    async def _put(self, request: store_pb2.PutMessageRequest, timeout_ms: float) -> store_pb2.PutMessageResponse:
+        return await self._call(self._put_message(request, timeout=min(timeout_ms, self._timeout_ms) / 1000.0))
+
+    async def pull(self, request: gateway_pb2.PullRequest, timeout_ms: float) -> bytes:
+        """An encoded PullResponse. Raises: DueTimeError."""
+        call = self._pull(request, timeout=timeout_ms / 1000.0)
+        self._pulls.add(call)
+        try:
+            return await self._call(call)
+        except asyncio.CancelledError:
+            if self._pulls_end:
+                raise stopping() from None
+            raise
+        finally:
+            self._pulls.discard(call)
+
+    async def list_queues(self, topic: str) -> store_pb2.ListQueuesResponse:
+        """Raises: DueTimeError."""
+        request = store_pb2.ListQueuesRequest(topic=topic)
+        return await self._call(self._list_queues(request, timeout=self._timeout_ms / 1000.0))
+
+    async def list_lanes(self) -> gateway_pb2.ListLanesResponse:
+        """Raises: DueTimeError."""
+        return await self._call(self._list_lanes(gateway_pb2.ListLanesRequest(), timeout=self._timeout_ms / 1000.0))
+
+    async def _call(self, call: Awaitable[T]) -> T:
+        try:
+            return await call
+        except grpc.aio.AioRpcError as error:
+            translated = translate(error, self._whom, UNAVAILABLE)
+            if error.code() in _GONE and not isinstance(translated, Answered):
+                self._lose(translated.text)
+            raise translated from error
+
+    def _lose(self, why: str) -> None:
+        """The store may come back as another one: it is asked again before it is used again."""
+        if self._description is not None:
+            self._description = None
+            self._up.set(0)
+            log.warning("shard lost", shard=self.number, why=why)
+            self.on_lost(self.number)
+
+
+async def _outcome(work: Callable[[], Awaitable[T]]) -> tuple[T | None, DueTimeError | None]:
+    """Errors as values: a task that raised would end its group."""
+    try:
+        return await work(), None
+    except DueTimeError as error:
+        return None, error
+
+
+class Shards:
+    """All stores of the cluster, by number."""
+
+    def __init__(self, shards: Mapping[int, Shard]) -> None:
+        self._shards = dict(shards)
+        self.numbers = sorted(self._shards)
+
+    def get(self, number: int) -> Shard:
+        """Raises: Unavailable: a route names a shard that this gateway was given no address of."""
+        shard = self._shards.get(number)
+        if shard is None:
+            raise Unavailable(f"shard {number} is none of this gateway's stores {self.numbers}", reason=UNAVAILABLE)
+        return shard
+
+    def all(self) -> list[Shard]:
+        return [self._shards[number] for number in self.numbers]
+
+    async def check(self) -> None:
+        """Asks all stores what they are; those that do not answer are asked again when they are needed.
+
+        Raises:
+            StartupError: one answers and does not belong here.
+        """
+        answers = await asyncio.gather(
+            *(shard.describe(DESCRIBE_AT_START_MS_MAX) for shard in self.all()), return_exceptions=True
+        )
+        for answer in answers:
+            if isinstance(answer, Misfit):
+                raise StartupError(answer.text) from answer
+            if isinstance(answer, DueTimeError):
+                log.warning("shard not reached", why=answer.text)
+            elif isinstance(answer, BaseException):
+                raise answer
