@@ -105,7 +105,7 @@ async def test_send_many_answers_each_message_in_order(gateway: FakeGateway) -> 
         outcomes = await producer.send_many(messages)
     assert isinstance(outcomes[700], InvalidMessage)
     # They name their queues, so that no request overtakes another.
-    assert [len(request.messages) for request in gateway.requests] == [512, 512, 512, 9]
+    assert [len(request.messages) for request in gateway.requests] == [512, 511, 512, 10]
     assert [m.body for request in gateway.requests for m in request.messages] == [
         message.body for message in messages if message is not messages[700]
     ]

@@ -42,13 +42,13 @@ class Gatherer:
         # Requests in flight. They end with their sends, which `AsyncProducer.close` waits for.
         self._requests: set[asyncio.Task[None]] = set()
 
-    async def send(self, frame: bytes, message_id: str, topic: str, deadline: float) -> Outcome:
+    async def send(self, encoded: bytes, message_id: str, topic: str, deadline: float) -> Outcome:
         loop = asyncio.get_running_loop()
-        if not self._waiting or self._waiting[-1].batch.is_full_for(frame):
+        if not self._waiting or self._waiting[-1].batch.is_full_for(len(encoded)):
             self._waiting.append(_Gathered(deadline))
         gathered = self._waiting[-1]
         future: asyncio.Future[Outcome] = loop.create_future()
-        gathered.batch.add(frame, message_id, topic)
+        gathered.batch.add(encoded, message_id, topic)
         gathered.futures.append(future)
         if self._timer is None and len(self._requests) < IN_FLIGHT_MAX:
             # Not before the loop's next pass: what other tasks send in this one goes along.

@@ -14,7 +14,7 @@ from typing import Self
 
 import grpc
 
-from duetime.client.batch import Batch, Outcome, chunks, encode_frame, now_ms
+from duetime.client.batch import Batch, Chunks, Outcome, encode, now_ms
 from duetime.client.connection import Connection, backoff_s, pause
 from duetime.client.errors import Closed, DueTimeError, Overloaded, ServerError, from_fault, from_status
 from duetime.client.gatherer import Gatherer
@@ -99,17 +99,17 @@ class AsyncProducer:
         """
         self._enter()
         try:
-            outcomes: list[Outcome | None] = []
-            batches, turn = chunks(messages, outcomes), asyncio.Lock()
+            chunks, turn = Chunks(messages), asyncio.Lock()
+            batches = iter(chunks)
             async with asyncio.TaskGroup() as senders:
                 for _ in range(REQUESTS_IN_FLIGHT_MAX):
-                    senders.create_task(self._send_batches(batches, outcomes, turn))
+                    senders.create_task(self._send_batches(batches, chunks.outcomes, turn))
         except ExceptionGroup as group:
             # Only iterating over `messages` raises; the caller knows that error by its own name.
             raise group.exceptions[0] from None
         finally:
             self._leave()
-        return [outcome for outcome in outcomes if outcome is not None]
+        return [outcome for outcome in chunks.outcomes if outcome is not None]
 
     async def close(self) -> None:
         """Waits for what is being sent, each to its timeout, then disconnects. Sends after it raise Closed."""
@@ -140,12 +140,12 @@ class AsyncProducer:
     async def _send_gathered(self, message: Message) -> Outcome:
         deadline = asyncio.get_running_loop().time() + self._timeout
         message_id = message.id or new_id()
-        frame = encode_frame(message, message_id, now_ms())
-        await self._take_room(1, len(frame), deadline)
+        encoded = encode(message, message_id, now_ms())
+        await self._take_room(1, len(encoded), deadline)
         try:
-            return await self._gatherer.send(frame, message_id, message.topic, deadline)
+            return await self._gatherer.send(encoded, message_id, message.topic, deadline)
         finally:
-            self._room.leave(1, len(frame))
+            self._room.leave(1, len(encoded))
 
     async def _send_batches(
         self, batches: Iterator[tuple[list[int], Batch]], outcomes: list[Outcome | None], turn: asyncio.Lock
@@ -159,7 +159,7 @@ class AsyncProducer:
                 outcomes[index] = outcome
 
     async def _send_batch(self, batch: Batch) -> list[Outcome]:
-        count, deadline = len(batch.frames), asyncio.get_running_loop().time() + self._timeout
+        count, deadline = len(batch.ids), asyncio.get_running_loop().time() + self._timeout
         try:
             await self._take_room(count, batch.size, deadline)
         except Overloaded as error:
@@ -208,14 +208,14 @@ class AsyncProducer:
         """One attempt: an outcome for each message."""
         left_s = deadline - asyncio.get_running_loop().time()
         timeout = min(max(left_s, ATTEMPT_TIMEOUT_S_MIN), ATTEMPT_TIMEOUT_S)
-        payload = b"".join(batch.frames) + (_RETRY if retry else b"")
+        payload = b"".join(batch.encoded) + (_RETRY if retry else b"")
         try:
             response = await self._send(payload, timeout=timeout)
         except grpc.aio.AioRpcError as error:
             return _all(from_status(error, self._connection.server), batch)
         results = response.results
-        if len(results) != len(batch.frames):
-            text = f"the server answered {len(results)} results to {len(batch.frames)} messages"
+        if len(results) != len(batch.ids):
+            text = f"the server answered {len(results)} results to {len(batch.ids)} messages"
             return _all(ServerError(text, reason="RESULTS_MISSING"), batch)
         return [
             from_fault(result.fault, message_id) if result.HasField("fault") else Receipt(result, topic)

@@ -2,6 +2,7 @@
 
 import asyncio
 import atexit
+import concurrent.futures
 import os
 import threading
 from collections import deque
@@ -54,8 +55,10 @@ class _Background:
         future = asyncio.run_coroutine_threadsafe(work, self._started())
         try:
             return future.result()
-        except BaseException:
+        except BaseException as error:
             future.cancel()
+            if self._exiting and isinstance(error, concurrent.futures.CancelledError):
+                raise Closed("the interpreter is exiting", reason="CLOSED") from None
             raise
 
     def exit(self) -> None:
