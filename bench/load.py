@@ -1,0 +1,152 @@
+"""Load: the same messages, made and encoded by the SDK, sent to the echo or to a gateway."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import grpc
+from duetime import AsyncProducer, DueTimeError, Message
+from duetime.client.batch import encode_frame, now_ms
+from duetime.client.ids import new_id
+from duetime.v1 import gateway_pb2
+
+from bench.echo import METHOD
+
+BODY = b"x" * 128
+SEND_METHOD = "/duetime.v1.Gateway/Send"
+CALL_TIMEOUT_S = 30.0
+# What completes before this is warm-up.
+WARM_UP_S = 0.3
+TICK_S = 0.005
+# Send's body is level 1's delay away from its topic.
+DELAY = "1s"
+DELAY_S = 1.0
+
+Read = Callable[[Any], int]
+
+
+class RefusedError(Exception):
+    """The cluster refused messages of the benchmark."""
+
+
+class Target:
+    """Where requests go: one channel, and what is read of an answer."""
+
+    def __init__(self, address: str, *, echo: bool) -> None:
+        options = [("grpc.max_receive_message_length", 64 * 1024 * 1024), ("grpc.use_local_subchannel_pool", 1)]
+        self._channel = grpc.aio.insecure_channel(address, options=options)
+        response = gateway_pb2.SendRequest if echo else gateway_pb2.SendResponse
+        self._call = self._channel.unary_unary(
+            METHOD if echo else SEND_METHOD, response_deserializer=response.FromString
+        )
+        self._read: Read = _read_echo if echo else _read_results
+
+    async def send(self, messages: Iterable[Message]) -> int:
+        """Encodes and sends one request; returns how many messages came back or were accepted."""
+        born_at_ms = now_ms()
+        payload = b"".join([encode_frame(message, new_id(), born_at_ms) for message in messages])
+        return self._read(await self._call(payload, timeout=CALL_TIMEOUT_S))
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+
+def _read_echo(response: gateway_pb2.SendRequest) -> int:
+    for message in response.messages:
+        _ = message.id, message.body
+    return len(response.messages)
+
+
+def _read_results(response: gateway_pb2.SendResponse) -> int:
+    for result in response.results:
+        if result.HasField("fault"):
+            raise RefusedError(result.fault.message)
+        _ = result.message_id, result.offset
+    return len(response.results)
+
+
+def make(topic: str, count: int, delay: str | None = None) -> list[Message]:
+    return [Message(topic, BODY, delay, tags="paid") for _ in range(count)]
+
+
+async def closed_loop(
+    target: Target, topic: str, *, batch: int, in_flight: int, seconds: float, delay: str | None = None
+) -> tuple[float, int]:
+    """(messages/s after the warm-up, messages in all) with `in_flight` requests always under way."""
+    started = time.perf_counter()
+    counting_from, end = started + WARM_UP_S, started + WARM_UP_S + seconds
+    counted = total = 0
+
+    async def work() -> None:
+        nonlocal counted, total
+        while time.perf_counter() < end:
+            done = await target.send(make(topic, batch, delay))
+            total += done
+            if counting_from <= time.perf_counter() < end:
+                counted += done
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(in_flight):
+            group.create_task(work())
+    return counted / seconds, total
+
+
+async def produce(address: str, topic: str, *, batch: int, in_flight: int, seconds: float) -> float:
+    """Messages/s through AsyncProducer.send_many."""
+    started = time.perf_counter()
+    counting_from, end = started + WARM_UP_S, started + WARM_UP_S + seconds
+    counted = 0
+
+    async def work(producer: AsyncProducer) -> None:
+        nonlocal counted
+        while time.perf_counter() < end:
+            done = _accepted(await producer.send_many(make(topic, batch)))
+            if counting_from <= time.perf_counter() < end:
+                counted += done
+
+    async with AsyncProducer(address) as producer, asyncio.TaskGroup() as group:
+        for _ in range(in_flight):
+            group.create_task(work(producer))
+    return counted / seconds
+
+
+async def open_loop(target: Target, topic: str, *, rate: int, seconds: float) -> int:
+    """Sends delayed messages at a rate, whatever the answers take; returns how many."""
+    batch = max(1, round(rate * TICK_S))
+    tick_s = batch / rate
+    started = time.perf_counter()
+    ticks = round(seconds / tick_s)
+    async with asyncio.TaskGroup() as group:
+        for tick in range(ticks):
+            await asyncio.sleep(max(0.0, started + tick * tick_s - time.perf_counter()))
+            group.create_task(target.send(make(topic, batch, DELAY)))
+    return ticks * batch
+
+
+async def fill(address: str, topic: str, *, count: int, level: int) -> float:
+    """Sends `count` messages of a far level; returns messages/s."""
+    started = time.perf_counter()
+    left = count
+
+    async def work(producer: AsyncProducer) -> None:
+        nonlocal left
+        while left > 0:
+            taken = min(512, left)
+            left -= taken
+            messages = [Message(topic, BODY, level=level, tags="paid") for _ in range(taken)]
+            if _accepted(await producer.send_many(messages)) != taken:
+                raise RefusedError("not all pending messages were accepted")
+
+    async with AsyncProducer(address, timeout=60) as producer, asyncio.TaskGroup() as group:
+        for _ in range(6):
+            group.create_task(work(producer))
+    return count / (time.perf_counter() - started)
+
+
+def _accepted(outcomes: list[Any]) -> int:
+    for outcome in outcomes:
+        if isinstance(outcome, DueTimeError):
+            raise RefusedError(str(outcome))
+        _ = outcome.message_id, outcome.offset
+    return len(outcomes)

@@ -1,0 +1,147 @@
+"""The cluster as real processes: `duetime up` and its children, to measure and to kill."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+START_DEADLINE_S = 60.0
+STOP_DEADLINE_S = 60.0
+NAMES = ("store", "gateway", "scheduler", "retry")
+
+_UP = "from duetime.cli import main; main()"
+
+
+class Processes:
+    """`duetime up` on free ports, data under `directory`; stops with the context. Standard error goes to `log`."""
+
+    def __init__(self, directory: Path, environment: Mapping[str, str] | None = None) -> None:
+        self.directory = directory
+        self.log = directory / "up.log"
+        self.serving: dict[str, Any] = {}
+        self._environment = {k: v for k, v in os.environ.items() if not k.startswith("DUETIME_")}
+        self._environment |= {"DUETIME_LOG_FORMAT": "json", **(environment or {})}
+        self._up: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        """Returns when the cluster serves."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-c", _UP, "up", "--data", str(self.directory / "data"), "--port", "0", "--json"]
+        with self.log.open("a") as log:
+            self._up = subprocess.Popen(
+                command, env=self._environment, stdout=subprocess.PIPE, stderr=log, text=True, cwd=self.directory
+            )
+        assert self._up.stdout is not None
+        readable, _, _ = select.select([self._up.stdout], [], [], START_DEADLINE_S)
+        line = self._up.stdout.readline() if readable else ""
+        if not line:
+            self.stop()
+            raise RuntimeError(f"the cluster did not start: {self.tail()}")
+        self.serving = json.loads(line)
+
+    @property
+    def pid(self) -> int:
+        assert self._up is not None
+        return self._up.pid
+
+    @property
+    def address(self) -> str:
+        """The gateway's HOST:PORT."""
+        address = self.serving.get("address") or self.serving.get("server")
+        return str(address) if address else f"127.0.0.1:{self.serving['port']}"
+
+    def pids(self) -> dict[str, int]:
+        """The services that run at this moment."""
+        found = {}
+        for pid in _children(self.pid):
+            words = _cmdline(pid)
+            for name in NAMES:
+                if f"duetime_{name}" in words:
+                    found[name] = pid
+        return found
+
+    def environment_of(self, name: str) -> dict[str, str]:
+        """The DUETIME_ variables that a service was started with."""
+        raw = Path(f"/proc/{self.pids()[name]}/environ").read_bytes().decode()
+        pairs = (line.partition("=") for line in raw.split("\0") if line.startswith("DUETIME_"))
+        return {key: value for key, _, value in pairs}
+
+    def kill(self, name: str) -> int | None:
+        """kill -9 of one service; None where it does not run right now."""
+        pid = self.pids().get(name)
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+        return pid
+
+    def stop(self) -> int:
+        """SIGTERM, and the exit code."""
+        if self._up is None:
+            return 0
+        if self._up.poll() is None:
+            self._up.terminate()
+        try:
+            code = self._up.wait(STOP_DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            for pid in [*_children(self._up.pid), self._up.pid]:
+                os.kill(pid, signal.SIGKILL)
+            code = self._up.wait()
+        if self._up.stdout is not None:
+            self._up.stdout.close()
+        self._up = None
+        return code
+
+    def tail(self, lines: int = 20) -> str:
+        """The end of the log."""
+        return "\n".join(self.log.read_text().splitlines()[-lines:])
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def wait_until(true: Any, deadline_s: float, what: str) -> None:
+    """Looks every 20 ms: for what other processes do, of which no event tells."""
+    end = time.monotonic() + deadline_s
+    while not true():
+        if time.monotonic() > end:
+            raise TimeoutError(f"not within {deadline_s:g} s: {what}")
+        time.sleep(0.02)
+
+
+def memory_mb(pid: int) -> tuple[float, float]:
+    """(resident, of that not backed by files) in MB: mapped log segments count as resident while they are cached."""
+    values = {}
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        key, _, rest = line.partition(":")
+        if key in ("VmRSS", "RssAnon"):
+            values[key] = int(rest.split()[0]) / 1024
+    return values["VmRSS"], values["RssAnon"]
+
+
+def _children(pid: int) -> list[int]:
+    children: list[int] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            children += map(int, (task / "children").read_text().split())
+        except OSError:
+            continue
+    return children
+
+
+def _cmdline(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    except OSError:
+        return []
