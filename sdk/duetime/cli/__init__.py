@@ -1,0 +1,16 @@
+"""The `duetime` command. It needs the `cli` extra; without it, one line says so."""
+
+import sys
+
+
+def main() -> None:
+    """Runs the command line and exits: 0, 1 for an error, 2 for wrong usage."""
+    try:
+        import rich  # noqa: F401
+        import typer  # noqa: F401
+    except ImportError:
+        print("duetime: the command needs the cli extra: pip install 'duetime[cli]'", file=sys.stderr)
+        raise SystemExit(1) from None
+    from duetime.cli.app import run
+
+    raise SystemExit(run())

@@ -1,0 +1,71 @@
+"""The command line: its commands, and how their errors are told."""
+
+import os
+import sys
+
+import typer
+
+from duetime.cli.lanes import lanes
+from duetime.cli.pull import pull
+from duetime.cli.send import send
+from duetime.cli.topics import topics
+from duetime.cli.up import up
+from duetime.client.errors import DueTimeError
+
+INTERRUPTED = 130
+
+# Click's own, which newer typers carry inside themselves.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
+_HELP = """DueTime: messages that arrive later.
+
+\b
+Examples:
+  duetime up --demo
+  duetime send orders "cancel 42" --delay 5s
+  duetime pull orders --follow
+"""
+
+app = typer.Typer(
+    name="duetime",
+    help=_HELP,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    invoke_without_command=True,
+)
+app.command()(up)
+app.command()(send)
+app.command()(pull)
+app.add_typer(topics, name="topics")
+app.command()(lanes)
+
+
+@app.callback()
+def _no_command(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Runs a command line; the exit code. An error is one line on standard error."""
+    try:
+        return app(arguments, standalone_mode=False) or 0
+    except _UsageError as error:
+        _tell(error.format_message())  # type: ignore[attr-defined]
+        return 2
+    except (DueTimeError, OSError) as error:
+        if isinstance(error, BrokenPipeError):
+            # The reader of our output has enough. What is left in the buffer must not fail once more at the exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        _tell(str(error))
+        return 1
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+
+
+def _tell(text: str) -> None:
+    """On one line; that of a process of the cluster already says who speaks."""
+    line = " ".join(text.split())
+    print(line if line.startswith("duetime ") else f"duetime: {line}", file=sys.stderr)

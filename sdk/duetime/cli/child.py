@@ -1,0 +1,151 @@
+"""One process of the cluster, as its supervisor sees it."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from duetime.cli.preflight import HOST, CannotStart
+
+# A store reads its log first; a large one takes minutes after a crash, and none this long.
+START_TIMEOUT_S = 600.0
+
+
+class Child:
+    """A process that prints one JSON line when it serves and ends on SIGTERM. Its logs go to a file.
+
+    In a session of its own: a Ctrl-C at the terminal reaches the supervisor alone, which ends all in order.
+    """
+
+    def __init__(
+        self, name: str, module: str, settings: Mapping[str, object], port: int, metrics_port: int, logs: Path
+    ) -> None:
+        self.name = name
+        self.port = port
+        self.metrics_port = metrics_port
+        self.log_path = logs / f"{name}.log"
+        prefix = f"DUETIME_{name.upper()}_"
+        own = {"host": HOST, "port": port, "metrics_port": metrics_port, **settings}
+        self._environment = {prefix + key.upper(): str(value) for key, value in own.items()}
+        self._arguments = ["-m", module]
+        self._process: Process | None = None
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid if self._process else 0
+
+    async def start(self) -> None:
+        """Returns when it serves.
+
+        Raises:
+            CannotStart: it ended instead, with its last words.
+        """
+        log_size = size_of(self.log_path)
+        self._process = await spawn(self._arguments, self.log_path, self._environment | {"DUETIME_SUPERVISED": "1"})
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                serves = await _serves(self._process)
+        except TimeoutError:
+            raise CannotStart(f"{self.name} does not serve after {START_TIMEOUT_S:g} s; see {self.log_path}") from None
+        if not serves:
+            code = await self._process.wait()
+            raise CannotStart(last_words(self.log_path, log_size) or f"{self.name} ended {how(code)}")
+
+    async def ended(self) -> int:
+        """The exit code, once it has ended."""
+        assert self._process is not None, "not started"
+        assert self._process.stdout is not None
+        while await self._process.stdout.read(65_536):
+            pass
+        return await self._process.wait()
+
+    async def stop(self, timeout: float) -> None:
+        """Ends it: SIGTERM, after the timeout SIGKILL."""
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        _send(process, signal.SIGTERM)
+        try:
+            async with asyncio.timeout(timeout):
+                await self.ended()
+        except TimeoutError:
+            print(f"duetime: {self.name} did not end within {timeout:g} s and is killed", file=sys.stderr)
+            _send(process, signal.SIGKILL)
+            await self.ended()
+
+
+async def run(arguments: Sequence[str], log_path: Path) -> None:
+    """Runs a module to its end.
+
+    Raises:
+        CannotStart: its exit code is not 0, with its last words.
+    """
+    log_size = size_of(log_path)
+    process = await spawn(arguments, log_path, {})
+    try:
+        await process.communicate()
+    finally:
+        if process.returncode is None:
+            _send(process, signal.SIGKILL)
+    if process.returncode:
+        raise CannotStart(last_words(log_path, log_size) or f"{arguments[1]} ended {how(process.returncode)}")
+
+
+async def spawn(arguments: Sequence[str], log_path: Path, environment: Mapping[str, str]) -> Process:
+    """Starts this Python with arguments; -P, so that a file of the working directory hides no module."""
+    with log_path.open("ab") as log:
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-P",
+            *arguments,
+            stdin=DEVNULL,
+            stdout=PIPE,
+            stderr=log,
+            env=os.environ | environment,
+            start_new_session=True,
+        )
+
+
+async def _serves(process: Process) -> bool:
+    """True at its ready line, False when it ended without one."""
+    assert process.stdout is not None
+    async for line in process.stdout:
+        try:
+            if "serving" in json.loads(line):
+                return True
+        except ValueError:
+            continue  # not its ready line
+    return False
+
+
+def size_of(path: Path) -> int:
+    """Of a file that may not exist yet."""
+    return path.stat().st_size if path.exists() else 0
+
+
+def last_words(log_path: Path, begin: int) -> str:
+    """The line for the operator among what a process wrote to its log since `begin`; else its last line."""
+    with log_path.open("rb") as log:
+        log.seek(begin)
+        lines = log.read().decode("utf-8", "replace").splitlines()
+    told = [line for line in lines if line.startswith("duetime ")]
+    return next((line for line in reversed(told or lines) if line.strip()), "")
+
+
+def how(code: int) -> str:
+    """Words for an exit code."""
+    return f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+
+
+def _send(process: Process, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):  # it has just ended by itself
+        process.send_signal(number)

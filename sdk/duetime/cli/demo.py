@@ -1,0 +1,133 @@
+"""The demonstration: a handful of delayed messages, each shown as it arrives."""
+
+import asyncio
+import shutil
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Console
+
+from duetime.cli.output import local, on_one_line, print_json
+from duetime.cli.pull import message_object
+from duetime.cli.send import receipt_object
+from duetime.client.connection import SERVER_DEFAULT, Connection
+from duetime.client.errors import AlreadyExists, DueTimeError
+from duetime.client.message import Message, Receipt
+from duetime.client.producer import AsyncProducer
+from duetime.client.puller import AsyncPuller
+from duetime.client.record import ReceivedMessage
+from duetime.v1 import gateway_pb2
+
+TOPIC = "demo"
+QUEUE_COUNT = 4
+MESSAGES = (
+    ("1s", "the tea is poured"),
+    ("1s", "the lights are on"),
+    ("5s", "the basket is given up"),
+    ("5s", "the order is cancelled"),
+    ("10s", "the reminder is sent"),
+    ("10s", "the trial is over"),
+)
+# All that comes later than this is not shown; it arrives all the same.
+TIMEOUT_S = 60.0
+
+
+class Demo:
+    """Runs once against a cluster; `began_at` tells what came in before from what is its own or was pending."""
+
+    def __init__(self, server: str, *, as_json: bool) -> None:
+        self._server = server
+        self._as_json = as_json
+        self._console = Console(highlight=False)
+        self._began_at = datetime.now(UTC)
+        self._missing: set[str] = set()
+
+    async def run(self) -> None:
+        """A fault of it is told, and does not end the cluster."""
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                await self._send_and_show()
+        except DueTimeError as error:
+            print(f"duetime: the demonstration ends early: {error}", file=sys.stderr, flush=True)
+        except TimeoutError:
+            text = f"{len(self._missing)} messages did not arrive within {TIMEOUT_S:g} s"
+            print(f"duetime: the demonstration ends early: {text}", file=sys.stderr, flush=True)
+        if not self._as_json:
+            self._say(_next_steps(self._server))
+
+    async def _send_and_show(self) -> None:
+        await self._make_topic()
+        async with AsyncProducer(self._server) as producer, AsyncPuller(self._server, TOPIC) as puller:
+            self._say(f"\nSending {len(MESSAGES)} messages to topic {TOPIC}:")
+            messages = [Message(TOPIC, body.encode(), delay=delay) for delay, body in MESSAGES]
+            for message, outcome in zip(messages, await producer.send_many(messages), strict=True):
+                if isinstance(outcome, DueTimeError):
+                    raise outcome
+                self._sent(message, outcome)
+            self._say("\nArriving:")
+            with self._waiting():
+                while self._missing:
+                    for received in await puller.poll(wait=TIMEOUT_S):
+                        self._arrived(received)
+
+    async def _make_topic(self) -> None:
+        connection = Connection(self._server)
+        try:
+            request = gateway_pb2.CreateTopicRequest(name=TOPIC, queue_count=QUEUE_COUNT)
+            await connection.call("CreateTopic", request, TIMEOUT_S)
+        except AlreadyExists:
+            pass  # with another number of queues, which serves as well
+        finally:
+            await connection.close()
+
+    def _sent(self, message: Message, receipt: Receipt) -> None:
+        self._missing.add(receipt.message_id)
+        self._tell(
+            {"demo": "sent"} | receipt_object(receipt),
+            f"  in {message.delay!s:>3}  {local(receipt.deliver_at)}  {message.body.decode()}",
+        )
+
+    def _arrived(self, message: ReceivedMessage) -> None:
+        own = message.id in self._missing
+        self._missing.discard(message.id)
+        if not own and message.stored_at < self._began_at:
+            return  # shown by an earlier run
+        late = "" if message.late_ms is None else f"[bold]{message.late_ms:,} ms[/bold] late"
+        earlier = "" if own else "  (from an earlier run)"
+        body = on_one_line(message.body).replace("[", r"\[")
+        self._tell(
+            {"demo": "arrived"} | message_object(message),
+            f"  [green]{local(message.stored_at)}[/green]  {late:<28}{body}{earlier}",
+        )
+
+    def _tell(self, value: dict[str, Any], line: str) -> None:
+        if self._as_json:
+            print_json(value)
+            sys.stdout.flush()
+        else:
+            self._say(line)
+
+    def _say(self, text: str) -> None:
+        if not self._as_json:
+            self._console.print(text, soft_wrap=True)
+            self._console.file.flush()
+
+    def _waiting(self) -> AbstractContextManager[object]:
+        """Something that moves while nothing arrives; in a pipe nothing."""
+        if self._as_json or not self._console.is_terminal:
+            return nullcontext()
+        return self._console.status("waiting for the next one to fall due")
+
+
+def _next_steps(server: str) -> str:
+    command = "duetime" if shutil.which("duetime") else sys.argv[0]
+    option = "" if server.rpartition(":")[2] == SERVER_DEFAULT.rpartition(":")[2] else f" --server {server}"
+    return f"""
+The cluster stays up until Ctrl-C. Try next, in another terminal:
+
+  {command} send orders "cancel 42" --delay 5s{option}
+  {command} pull orders --follow{option}
+  {command} lanes{option}
+"""

@@ -1,0 +1,84 @@
+"""`duetime lanes`: what waits, what is next, who serves it."""
+
+import sys
+from datetime import datetime
+from typing import Any
+
+import typer
+
+from duetime.cli.options import Json, Server
+from duetime.cli.output import iso, length, local, print_json, print_table
+from duetime.cli.topics import call
+from duetime.client.message import moment
+from duetime.v1 import gateway_pb2
+
+_COLUMNS = [
+    "#shard", "#level", "#delay", "#pending", "oldest due", "next due", "#watermark", "owner",
+    "#late p50 ms", "#late p99 ms", "#restored", "#quarantined",
+]  # fmt: skip
+
+
+def lanes(server: Server = None, as_json: Json = False) -> None:
+    """Show the lanes: per shard and level what is pending, what is next, how late.
+
+    Lateness is from due to durable in its topic, over a lane's last 1,024 messages.
+
+    \b
+    Examples:
+      duetime lanes
+      duetime lanes --json | jq 'select(.pending_count > 0)'
+    """
+    listed: gateway_pb2.ListLanesResponse = call(server, "ListLanes", gateway_pb2.ListLanesRequest())
+    if as_json:
+        for lane in listed.lanes:
+            print_json(_lane_object(lane))
+    else:
+        print_table(_COLUMNS, [_row(lane) for lane in listed.lanes])
+    for shard in listed.unreachable_shards:
+        print(f"duetime: shard {shard} does not answer; its lanes are missing", file=sys.stderr)
+    if listed.unreachable_shards:
+        raise typer.Exit(1)
+
+
+def _row(lane: gateway_pb2.Lane) -> tuple[str, ...]:
+    return (
+        str(lane.shard),
+        str(lane.level),
+        length(lane.delay_ms),
+        f"{lane.pending_count:,}",
+        local(_moment(lane.oldest_due_at_ms)),
+        local(_moment(lane.next_due_at_ms)),
+        f"{lane.watermark:,}",
+        (lane.owner or "-") + (" (paused)" if lane.paused else ""),
+        _late(lane.late_p50_ms),
+        _late(lane.late_p99_ms),
+        f"{lane.restored_count:,}",
+        f"{lane.quarantined_count:,}",
+    )
+
+
+def _lane_object(lane: gateway_pb2.Lane) -> dict[str, Any]:
+    return {
+        "shard": lane.shard,
+        "level": lane.level,
+        "delay_ms": lane.delay_ms,
+        "pending_count": lane.pending_count,
+        "oldest_due_at": iso(_moment(lane.oldest_due_at_ms)),
+        "next_due_at": iso(_moment(lane.next_due_at_ms)),
+        "watermark": lane.watermark,
+        "max_offset": lane.max_offset,
+        "owner": lane.owner or None,
+        "paused": lane.paused,
+        "late_p50_ms": None if lane.late_p50_ms < 0 else lane.late_p50_ms,
+        "late_p99_ms": None if lane.late_p99_ms < 0 else lane.late_p99_ms,
+        "restored_count": lane.restored_count,
+        "quarantined_count": lane.quarantined_count,
+    }
+
+
+def _moment(at_ms: int) -> datetime | None:
+    return moment(at_ms) if at_ms else None
+
+
+def _late(late_ms: float) -> str:
+    return "-" if late_ms < 0 else f"{late_ms:.1f}"

@@ -1,0 +1,194 @@
+"""`duetime send`: a message from an argument, a file or standard input, or one a line."""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from typing import Annotated, Any, BinaryIO
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from duetime.cli.options import Json, Server, reach
+from duetime.cli.output import iso, local, print_json
+from duetime.client.batch import Outcome
+from duetime.client.errors import DueTimeError
+from duetime.client.message import Message, Receipt
+from duetime.client.producer import AsyncProducer
+
+READ_BYTES = 1024 * 1024
+ERRORS_SHOWN = 10
+
+_Body = Annotated[str, typer.Argument(metavar="BODY|@PATH|-", help="The body; @PATH: a file; -: standard input.")]
+
+
+def send(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Made when missing, unless the server forbids it.")],
+    body: _Body = "-",
+    delay: Annotated[str | None, typer.Option(help="One of the server's delays: 5s, 30m, 2h.")] = None,
+    level: Annotated[int | None, typer.Option(help="Or the delay by its level, from 1.")] = None,
+    lines: Annotated[bool, typer.Option("--lines", help="Each line is a message.")] = False,
+    tags: Annotated[str, typer.Option(help="The tag; filters compare it.")] = "",
+    key: Annotated[list[str] | None, typer.Option(help="A business key; may be repeated.")] = None,
+    prop: Annotated[list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="May be repeated.")] = None,
+    queue: Annotated[int | None, typer.Option(help="The queue. Default: by sharding key, else in turn.")] = None,
+    sharding_key: Annotated[str, typer.Option(help="Equal ones go to the same queue.")] = "",
+    server: Server = None,
+    as_json: Json = False,
+) -> None:
+    """Send a message, now or to arrive later.
+
+    \b
+    Examples:
+      duetime send orders "cancel 42" --delay 5s
+      duetime send orders @order.json --level 16 --tags timeout --key 42
+      seq 100000 | duetime send orders --lines --delay 1m
+    """
+    if delay is not None and level is not None:
+        raise typer.BadParameter("--delay and --level are both given; give one")
+    make = partial(
+        Message,
+        topic,
+        delay=delay,
+        level=level,
+        tags=tags,
+        keys=key or (),
+        properties=_properties(prop or []),
+        sharding_key=sharding_key,
+        queue=queue,
+    )
+    with ExitStack() as opened:
+        if body == "-" and sys.stdin.isatty():
+            raise typer.BadParameter("BODY is missing, and standard input is a terminal")
+        work = _send_lines if lines else _send_one
+        failed = asyncio.run(work(server, make, _Source(body, opened), as_json))
+    if failed:
+        raise typer.Exit(1)
+
+
+def _properties(pairs: list[str]) -> dict[str, str]:
+    properties = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not (name and equals):
+            raise typer.BadParameter(f"--property {pair!r} is not NAME=VALUE")
+        properties[name] = value
+    return properties
+
+
+class _Source:
+    """Where bodies come from; `size` in bytes, None while unknown."""
+
+    def __init__(self, body: str, opened: ExitStack) -> None:
+        self._text = body.encode("utf-8", "surrogateescape")
+        self._file: BinaryIO | None = None
+        self.size: int | None = len(self._text)
+        if body == "-":
+            self._file, self.size = sys.stdin.buffer, None
+        elif body.startswith("@"):
+            self._file = opened.enter_context(open(body[1:], "rb"))
+            self.size = os.fstat(self._file.fileno()).st_size
+
+    def read(self) -> bytes:
+        return self._text if self._file is None else self._file.read()
+
+    def line_groups(self) -> Iterator[list[bytes]]:
+        """Lines without their ends, as many at once as there are to read without waiting."""
+        if self._file is None:
+            yield self._text.split(b"\n")
+            return
+        rest = b""
+        while part := self._file.read1(READ_BYTES):  # type: ignore[attr-defined]
+            *whole, rest = (rest + part).split(b"\n")
+            if whole:
+                yield whole
+        if rest:
+            yield [rest]
+
+
+async def _send_one(server: str | None, make: Callable[..., Message], source: _Source, as_json: bool) -> int:
+    async with AsyncProducer(await reach(server)) as producer:
+        receipt = await producer.send_message(make(source.read()))
+    if as_json:
+        print_json(receipt_object(receipt))
+    else:
+        print(receipt_line(receipt))
+    return 0
+
+
+async def _send_lines(server: str | None, make: Callable[..., Message], source: _Source, as_json: bool) -> int:
+    """Sends each line; how many failed. The first errors are shown, and all of them with --json."""
+    began, sent, failed = time.monotonic(), 0, 0
+    with _progress(source.size) as progress:
+        task = progress.add_task("sending", total=source.size, sent="")
+        async with AsyncProducer(await reach(server)) as producer:
+            groups = source.line_groups()
+            # Reading may wait for a slow pipe; the connection must live meanwhile.
+            while group := await asyncio.to_thread(next, groups, None):
+                for outcome in await producer.send_many([make(line) for line in group]):
+                    failed += isinstance(outcome, DueTimeError)
+                    sent += isinstance(outcome, Receipt)
+                    _tell(outcome, as_json, failed)
+                progress.update(task, advance=sum(map(len, group)) + len(group), sent=f"{sent:,} sent")
+    took_s = time.monotonic() - began
+    if not as_json:
+        refused = f", {failed:,} refused" if failed else ""
+        print(f"sent {sent:,} messages to {make(b'').topic} in {took_s:.1f} s{refused}")
+    return failed
+
+
+def _tell(outcome: Outcome, as_json: bool, failed: int) -> None:
+    if as_json:
+        print_json(receipt_object(outcome) if isinstance(outcome, Receipt) else error_object(outcome))
+    elif isinstance(outcome, DueTimeError):
+        if failed <= ERRORS_SHOWN:
+            print(f"duetime: {outcome}", file=sys.stderr)
+        if failed == ERRORS_SHOWN:
+            print("duetime: more errors follow; --json shows all", file=sys.stderr)
+
+
+def _progress(size: int | None) -> Progress:
+    """A bar on standard error at a terminal; nothing in a pipe."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[sent]}"), TimeElapsedColumn())
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+def receipt_line(receipt: Receipt) -> str:
+    """A receipt for people."""
+    where = f"{receipt.message_id} {receipt.topic} queue {receipt.queue}"
+    if receipt.lane is None:
+        line = f"{where} offset {receipt.offset}"
+    else:
+        line = f"{where}, due {local(receipt.deliver_at)} (level {receipt.lane})"
+    if receipt.requested_level is not None:
+        line += f"; level {receipt.requested_level} is above the highest, {receipt.lane}"
+    return line + ("; it was stored already" if receipt.duplicate else "")
+
+
+def receipt_object(receipt: Receipt) -> dict[str, Any]:
+    """A receipt for machines."""
+    return {
+        "message_id": receipt.message_id,
+        "topic": receipt.topic,
+        "shard": receipt.shard,
+        "queue": receipt.queue,
+        "offset": receipt.offset,
+        "lane": receipt.lane,
+        "deliver_at": iso(receipt.deliver_at),
+        "requested_level": receipt.requested_level,
+        "duplicate": receipt.duplicate,
+    }
+
+
+def error_object(error: DueTimeError) -> dict[str, Any]:
+    """A refusal for machines."""
+    violations = [{"field": v.field, "description": v.description} for v in error.violations]
+    return {
+        "message_id": error.message_id,
+        "error": {"reason": error.reason, "message": error.text, "violations": violations},
+    }

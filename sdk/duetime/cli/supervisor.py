@@ -1,0 +1,116 @@
+"""The cluster on this machine: four processes, started, kept alive and ended in order.
+
+schema ┐
+       ├─▶ gateway, scheduler, retry ─▶ serving ─▶ stop gateway ─▶ scheduler ─▶ retry ─▶ store
+store  ┘                                 │    ▲
+                                         └────┘ a process that ends is started again on its port
+"""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from duetime.cli.child import Child, how, run
+from duetime.cli.preflight import CannotStart, free_ports
+
+BACKOFF_S_MIN = 0.2
+BACKOFF_S_MAX = 5.0
+# A process that ran this long is well: the next restart comes quickly again.
+STEADY_S = 30.0
+# Longer than a process drains its calls; the store also flushes and writes its checkpoint.
+STOP_TIMEOUT_S = 10.0
+STORE_STOP_TIMEOUT_S = 30.0
+SHARD = 0
+
+
+class Cluster:
+    """One shard and what stands around it. The gateway's port 0 is any free one."""
+
+    def __init__(self, data: Path, port: int) -> None:
+        self.data = data
+        database_url = f"sqlite:///{data / 'metadata.db'}"
+        self._upgrade = ["-m", "duetime_core.metadata", "upgrade", "--database-url", database_url]
+        ports = iter(free_ports(8))
+        logs = data / "logs"
+        self.store = Child(
+            "store",
+            "duetime_store",
+            {"data_dir": data / f"store-{SHARD}", "shard": SHARD},
+            next(ports),
+            next(ports),
+            logs,
+        )
+        above = {"database_url": database_url, "stores": f"{SHARD}={self.store.address}"}
+        self.retry = Child("retry", "duetime_retry", above, next(ports), next(ports), logs)
+        self.scheduler = Child("scheduler", "duetime_scheduler", above, next(ports), next(ports), logs)
+        settings = above | {"retry_address": self.retry.address}
+        self.gateway = Child("gateway", "duetime_gateway", settings, port or next(ports), next(ports), logs)
+        # In the order of their ends: who calls before who is called, so that nobody's last calls fail.
+        self._children = (self.gateway, self.scheduler, self.retry, self.store)
+
+    async def start(self) -> None:
+        """Returns when all serve.
+
+        Raises:
+            CannotStart: one of them does not; `stop` ends the others.
+        """
+        try:
+            async with asyncio.TaskGroup() as starts:
+                starts.create_task(run(self._upgrade, self.data / "logs" / "metadata.log"))
+                starts.create_task(self.store.start())
+            async with asyncio.TaskGroup() as starts:
+                for child in (self.gateway, self.scheduler, self.retry):
+                    starts.create_task(child.start())
+        except ExceptionGroup as group:
+            # One is enough: what else failed most likely failed of it.
+            raise group.exceptions[0] from None
+
+    async def keep(self) -> None:
+        """Starts again what ends, until cancelled."""
+        async with asyncio.TaskGroup() as keepers:
+            for child in self._children:
+                keepers.create_task(_keep(child))
+
+    async def stop(self) -> None:
+        for child in self._children:
+            await child.stop(STORE_STOP_TIMEOUT_S if child is self.store else STOP_TIMEOUT_S)
+
+    def describe(self) -> dict[str, Any]:
+        """Addresses, ports and pids, for machines."""
+        return {
+            "serving": "cluster",
+            "address": self.gateway.address,
+            "port": self.gateway.port,
+            "data": str(self.data),
+            "pid": os.getpid(),
+            "processes": {
+                child.name: {
+                    "address": child.address,
+                    "port": child.port,
+                    "metrics_port": child.metrics_port,
+                    "pid": child.pid,
+                    "log": str(child.log_path),
+                }
+                for child in self._children
+            },
+        }
+
+
+async def _keep(child: Child) -> None:
+    loop = asyncio.get_running_loop()
+    pause_s = BACKOFF_S_MIN
+    while True:
+        began = loop.time()
+        code = await child.ended()
+        if loop.time() - began >= STEADY_S:
+            pause_s = BACKOFF_S_MIN
+        text = f"{child.name} (pid {child.pid}) ended {how(code)} and is started again in {pause_s:g} s"
+        print(f"duetime: {text}", file=sys.stderr, flush=True)
+        await asyncio.sleep(pause_s)
+        pause_s = min(BACKOFF_S_MAX, pause_s * 2)
+        try:
+            await child.start()
+        except CannotStart as error:
+            print(f"duetime: {error}".replace("duetime: duetime ", "duetime ", 1), file=sys.stderr, flush=True)

@@ -1,0 +1,103 @@
+"""`duetime topics`: list, make and describe topics."""
+
+import asyncio
+from typing import Annotated, Any
+
+import typer
+
+from duetime.cli.options import CALL_TIMEOUT_S, Json, Server, reach
+from duetime.cli.output import iso, local, print_json, print_table
+from duetime.client.connection import Connection
+from duetime.client.message import moment
+from duetime.v1 import gateway_pb2
+
+topics = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+
+_HELP = """List the topics; with a command, make or describe one.
+
+\b
+Examples:
+  duetime topics
+  duetime topics create orders --queues 8
+  duetime topics describe orders --json
+"""
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="1 to 127 characters of [%|a-zA-Z0-9_-].")]
+
+
+@topics.callback(help=_HELP)
+def list_topics(context: typer.Context, server: Server = None, as_json: Json = False) -> None:
+    """See _HELP."""
+    if context.invoked_subcommand is not None:
+        context.obj = (server, as_json)  # what stands before the command holds for it too
+        return
+    listed = call(server, "ListTopics", gateway_pb2.ListTopicsRequest()).topics
+    if as_json:
+        for topic in listed:
+            print_json(_topic_object(topic))
+    elif listed:
+        rows = [(topic.name, str(topic.queue_count), local(moment(topic.created_at_ms))) for topic in listed]
+        print_table(["topic", "#queues", "created"], rows)
+    else:
+        print("no topics yet; a first `duetime send TOPIC BODY` makes one")
+
+
+@topics.command()
+def create(
+    context: typer.Context,
+    name: _Name,
+    queues: Annotated[int, typer.Option(help="How many queues, 1 to 1,024. Default: the server's.")] = 0,
+    server: Server = None,
+    as_json: Json = False,
+) -> None:
+    """Make a topic. One that exists with the same number of queues is left as it is.
+
+    \b
+    Examples:
+      duetime topics create orders --queues 8
+    """
+    before_server, before_json = context.obj
+    topic = call(server or before_server, "CreateTopic", gateway_pb2.CreateTopicRequest(name=name, queue_count=queues))
+    if as_json or before_json:
+        print_json(_topic_object(topic))
+    else:
+        print(f"topic {topic.name} has {topic.queue_count} queues")
+
+
+@topics.command()
+def describe(context: typer.Context, name: _Name, server: Server = None, as_json: Json = False) -> None:
+    """Show a topic's queues: their shards and offsets.
+
+    \b
+    Examples:
+      duetime topics describe orders
+    """
+    before_server, before_json = context.obj
+    described = call(server or before_server, "DescribeTopic", gateway_pb2.DescribeTopicRequest(name=name))
+    queues = [(queue.queue, queue.shard, queue.min_offset, queue.max_offset) for queue in described.queues]
+    if as_json or before_json:
+        names = ("queue", "shard", "min_offset", "max_offset")
+        print_json(
+            _topic_object(described.topic) | {"queues": [dict(zip(names, queue, strict=True)) for queue in queues]}
+        )
+        return
+    topic = described.topic
+    print(f"topic {topic.name}, {topic.queue_count} queues, created {local(moment(topic.created_at_ms))}")
+    rows = [tuple(map(str, (*queue, queue[3] - queue[2]))) for queue in queues]
+    print_table(["#queue", "#shard", "#min offset", "#max offset", "#messages"], rows)
+
+
+def call(server: str | None, method: str, request: Any) -> Any:
+    """One call to the gateway, from outside any event loop."""
+
+    async def work() -> Any:
+        connection = Connection(await reach(server))
+        try:
+            return await connection.call(method, request, CALL_TIMEOUT_S)
+        finally:
+            await connection.close()
+
+    return asyncio.run(work())
+
+
+def _topic_object(topic: gateway_pb2.Topic) -> dict[str, Any]:
+    return {"topic": topic.name, "queue_count": topic.queue_count, "created_at": iso(moment(topic.created_at_ms))}

@@ -1,0 +1,84 @@
+"""`duetime up`: the whole cluster on this machine."""
+
+import asyncio
+import json
+import signal
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from duetime.cli.demo import Demo
+from duetime.cli.options import Json
+from duetime.cli.preflight import check_port, check_software, claimed
+from duetime.cli.supervisor import Cluster
+
+
+def up(
+    data: Annotated[Path, typer.Option(metavar="DIR", help="Where all data lives.")] = Path("duetime-data"),
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="The gateway's port; 0: any free one.")] = 9800,
+    demo: Annotated[bool, typer.Option("--demo", help="Send a few delayed messages and show them arrive.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Start the cluster on this machine: store, gateway, scheduler, retry.
+
+    One line tells when it serves. It ends with Ctrl-C or SIGTERM and finds its data again when it is started the
+    next time, pending messages included. DUETIME_STORE_FLUSH_MODE and the like set up its processes.
+
+    \b
+    Examples:
+      duetime up
+      duetime up --demo
+      duetime up --data /var/tmp/duetime --port 0 --json
+    """
+    check_software()
+    data = data.absolute()
+    with claimed(data):
+        if port:
+            check_port(port)
+        asyncio.run(_serve(Cluster(data, port), demo=demo, as_json=as_json))
+
+
+async def _serve(cluster: Cluster, *, demo: bool, as_json: bool) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    shown = Demo(cluster.gateway.address, as_json=as_json) if demo else None
+    try:
+        if await _unless(stop, cluster.start()):
+            _tell(cluster, as_json)
+            await _unless(stop, _keep(cluster, shown))
+    finally:
+        await cluster.stop()
+
+
+async def _keep(cluster: Cluster, demo: Demo | None) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(cluster.keep())
+        if demo is not None:
+            tasks.create_task(demo.run())
+
+
+def _tell(cluster: Cluster, as_json: bool) -> None:
+    line = (
+        json.dumps(cluster.describe())
+        if as_json
+        else f"DueTime serves at {cluster.gateway.address}, data in {cluster.data}"
+    )
+    print(line, flush=True)
+
+
+async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+    """Whether the work ended before the stop came, which cancels it."""
+    working, stopped = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait((working, stopped), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            return False
+        working.result()
+        return True
+    finally:
+        working.cancel()
+        stopped.cancel()
+        await asyncio.gather(working, stopped, return_exceptions=True)
