@@ -90,7 +90,7 @@ class _Source:
         if body == "-":
             self._file, self.size = sys.stdin.buffer, None
         elif body.startswith("@"):
-            self._file = opened.enter_context(open(body[1:], "rb"))
+            self._file = opened.enter_context(open(body[1:], "rb"))  # noqa: SIM115  the stack closes it
             self.size = os.fstat(self._file.fileno()).st_size
 
     def read(self) -> bytes:
