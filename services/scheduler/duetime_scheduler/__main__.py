@@ -1,0 +1,9 @@
+"""`python -m duetime_scheduler`: one scheduler process."""
+
+from duetime_core.node import main
+
+from duetime_scheduler.node import SchedulerNode
+from duetime_scheduler.settings import SchedulerSettings
+
+if __name__ == "__main__":
+    main("scheduler", SchedulerSettings, SchedulerNode)

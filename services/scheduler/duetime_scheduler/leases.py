@@ -1,0 +1,126 @@
+"""The database side of lane leases: one tick is a heartbeat, a look at all rows, and claims by compare-and-swap."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from duetime_core.metadata import Database, LaneLeaseModel, SchedulerModel
+from sqlalchemy import CursorResult, delete, insert, select, update
+from sqlalchemy.orm import Session
+
+from duetime_scheduler.sharing import LaneKey, LeaseRow, Watch, claims, held
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """What a tick found and did."""
+
+    held: frozenset[LaneKey]
+    paused: frozenset[LaneKey]
+    live: frozenset[str]
+    dead: frozenset[str]
+
+
+class Leases:
+    """One member's leases. `shards` are those that it can reach: it claims no others."""
+
+    def __init__(self, database: Database, watch: Watch, me: str, address: str, started_at_ms: int) -> None:
+        self._database = database
+        self._watch = watch
+        self._me = me
+        self._address = address
+        self._started_at_ms = started_at_ms
+
+    async def tick(self, lanes: Mapping[int, Collection[int]], now_ms: float) -> Tick:
+        """Renews this member's place and takes what it is due.
+
+        `lanes` are the levels of each shard whose store has answered; `now_ms` is monotonic.
+
+        Raises:
+            Unavailable: the database does not answer.
+        """
+        heartbeats, rows = await self._database.run(lambda session: self._look(session, lanes))
+        live, dead = self._watch.observe(heartbeats, now_ms)
+        wanted = claims(rows, live, self._me)
+        gone = {member: heartbeats[member] for member in dead}
+        if wanted or gone:
+            rows = await self._database.run(lambda session: self._take(session, wanted, gone))
+        paused = frozenset(row.key for row in rows if row.paused)
+        return Tick(frozenset(held(rows, self._me)), paused, frozenset(live), frozenset(dead))
+
+    async def release(self) -> None:
+        """Gives all lanes back and leaves, so that the others need not wait for the lease to run out."""
+        await self._database.run(self._leave)
+
+    def _look(self, session: Session, lanes: Mapping[int, Collection[int]]) -> tuple[dict[str, int], list[LeaseRow]]:
+        self._beat(session)
+        rows = _rows(session)
+        if _correct_lanes(session, {row.key for row in rows}, lanes):
+            rows = _rows(session)
+        members = session.execute(select(SchedulerModel.member_id, SchedulerModel.heartbeat))
+        return dict(members.tuples().all()), rows
+
+    def _beat(self, session: Session) -> None:
+        mine = SchedulerModel.member_id == self._me
+        moved = update(SchedulerModel).where(mine).values(heartbeat=SchedulerModel.heartbeat + 1, address=self._address)
+        if not _count(session, moved):
+            # The first tick, or others took this member for dead while it stood still.
+            session.add(
+                SchedulerModel(
+                    member_id=self._me, address=self._address, heartbeat=1, started_at_ms=self._started_at_ms
+                )
+            )
+
+    def _take(self, session: Session, wanted: Iterable[LeaseRow], gone: Mapping[str, int]) -> list[LeaseRow]:
+        for row in wanted:
+            # The epoch is what was looked at: who came first has moved it on.
+            unchanged = _is_lane(row.key) & (LaneLeaseModel.epoch == row.epoch)
+            _count(session, update(LaneLeaseModel).where(unchanged).values(owner=self._me, epoch=row.epoch + 1))
+        for member, heartbeat in gone.items():
+            silent = (SchedulerModel.member_id == member) & (SchedulerModel.heartbeat == heartbeat)
+            _count(session, delete(SchedulerModel).where(silent))
+        return _rows(session)
+
+    def _leave(self, session: Session) -> None:
+        mine = LaneLeaseModel.owner == self._me
+        _count(session, update(LaneLeaseModel).where(mine).values(owner="", epoch=LaneLeaseModel.epoch + 1))
+        _count(session, delete(SchedulerModel).where(SchedulerModel.member_id == self._me))
+
+
+def _is_lane(key: LaneKey) -> Any:
+    return (LaneLeaseModel.shard == key[0]) & (LaneLeaseModel.level == key[1])
+
+
+def _rows(session: Session) -> list[LeaseRow]:
+    columns = (
+        LaneLeaseModel.shard,
+        LaneLeaseModel.level,
+        LaneLeaseModel.owner,
+        LaneLeaseModel.epoch,
+        LaneLeaseModel.paused,
+    )
+    found = session.execute(select(*columns).order_by(LaneLeaseModel.shard, LaneLeaseModel.level))
+    return [LeaseRow(*row) for row in found]
+
+
+def _correct_lanes(session: Session, known: set[LaneKey], lanes: Mapping[int, Collection[int]]) -> bool:
+    """Rows for lanes that are new, none for those that their store no longer has; whether anything changed."""
+    actual = {(shard, level) for shard, levels in lanes.items() for level in levels}
+    new = actual - known
+    if new:
+        session.execute(
+            insert(LaneLeaseModel),
+            [
+                {"shard": shard, "level": level, "owner": "", "epoch": 0, "paused": False}
+                for shard, level in sorted(new)
+            ],
+        )
+    stale = {key for key in known - actual if key[0] in lanes}
+    for key in stale:
+        _count(session, delete(LaneLeaseModel).where(_is_lane(key)))
+    return bool(new or stale)
+
+
+def _count(session: Session, statement: Any) -> int:
+    """Rows that an update or a delete met."""
+    return cast("CursorResult[Any]", session.execute(statement)).rowcount

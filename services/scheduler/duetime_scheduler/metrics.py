@@ -1,0 +1,50 @@
+"""What the scheduler process counts."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+
+
+class SchedulerMetrics:
+    """All metrics of a scheduler; labels name the lane."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        lane = ("shard", "level")
+        self.restored = Counter(
+            "duetime_scheduler_restored_messages", "messages put into their topics", lane, registry=registry
+        )
+        self.duplicates = Counter(
+            "duetime_scheduler_duplicate_messages", "entries that were restored already", lane, registry=registry
+        )
+        self.out_of_step = Counter(
+            "duetime_scheduler_out_of_step",
+            "puts that the store fenced off, by status: GAP or NOT_DUE",
+            (*lane, "status"),
+            registry=registry,
+        )
+        self.quarantined = Counter(
+            "duetime_scheduler_quarantined_messages", "entries that could not be restored", lane, registry=registry
+        )
+        self.errors = Counter(
+            "duetime_scheduler_call_errors",
+            "calls to a store that failed",
+            ("shard", "call", "code"),
+            registry=registry,
+        )
+        self.batch = Histogram(
+            "duetime_scheduler_batch_messages", "entries in a put", buckets=BATCH_BUCKETS, registry=registry
+        )
+        self.owned_lanes = Gauge("duetime_scheduler_owned_lanes", "lanes held by lease", registry=registry)
+        self.served_lanes = Gauge("duetime_scheduler_served_lanes", "lanes held and not paused", registry=registry)
+        self.live_members = Gauge("duetime_scheduler_live_members", "schedulers seen alive", registry=registry)
+        self.lease_changes = Counter(
+            "duetime_scheduler_lease_changes", "lanes taken over and handed over", ("change",), registry=registry
+        )
+        self.corrections = Counter(
+            "duetime_scheduler_offset_corrections",
+            "rows of the published offset table that a store contradicted",
+            registry=registry,
+        )
+        self.database_errors = Counter(
+            "duetime_scheduler_database_errors", "metadata transactions that failed", registry=registry
+        )

@@ -1,0 +1,107 @@
+"""The published delay offset table: what RocketMQ keeps in delayOffset.json, for people and metrics.
+
+Nothing reads it back to decide anything: each shard's watermark is the truth, and the table follows it.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import structlog
+from duetime.v1 import gateway_pb2, store_pb2, store_pb2_grpc
+from duetime_core.metadata import Database, DelayOffsetModel
+from duetime_core.names import SCHEDULE_TOPIC
+from sqlalchemy.orm import Session
+
+from duetime_scheduler.sharing import LaneKey
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class LaneOffsets:
+    """Where a lane stands, by its store."""
+
+    shard: int
+    level: int
+    next_offset: int
+    min_offset: int
+    max_offset: int
+
+
+def contradiction(published_next: int, actual: LaneOffsets) -> str:
+    """Why a published offset can't be true; empty when it can: being behind is what a table of the past is."""
+    if published_next < actual.min_offset:
+        return "below the lane's min"
+    if published_next > actual.max_offset:
+        return "above the lane's max"
+    if published_next > actual.next_offset:
+        return "ahead of the watermark"
+    return ""
+
+
+async def read_offsets(store: store_pb2_grpc.StoreStub, shard: int, timeout_s: float) -> list[LaneOffsets]:
+    """All lanes of a shard.
+
+    Raises:
+        grpc.aio.AioRpcError: the store does not answer.
+    """
+    lanes: gateway_pb2.ListLanesResponse = await store.ListLanes(gateway_pb2.ListLanesRequest(), timeout=timeout_s)
+    queues: store_pb2.ListQueuesResponse = await store.ListQueues(
+        store_pb2.ListQueuesRequest(topic=SCHEDULE_TOPIC), timeout=timeout_s
+    )
+    min_offsets = {state.queue + 1: state.min_offset for state in queues.queues}
+    return [
+        LaneOffsets(shard, lane.level, lane.watermark, min_offsets.get(lane.level, 0), lane.max_offset)
+        for lane in lanes.lanes
+    ]
+
+
+class OffsetTable:
+    """This member's part of the table: the lanes that it holds."""
+
+    def __init__(self, database: Database, me: str) -> None:
+        self._database = database
+        self._me = me
+        self._compared: set[LaneKey] = set()
+
+    async def publish(self, offsets: Sequence[LaneOffsets], held: Collection[LaneKey], now_ms: int) -> int:
+        """Writes the rows of the lanes held; returns how many published ones were contradicted by their store.
+
+        Raises:
+            Unavailable: the database does not answer.
+        """
+        # A lane that comes back later is compared again: others have published it meanwhile.
+        self._compared &= set(held)
+        mine = [lane for lane in offsets if (lane.shard, lane.level) in held]
+        faults = await self._database.run(lambda session: self._write(session, mine, now_ms))
+        self._compared |= {(lane.shard, lane.level) for lane in mine}
+        for lane, published, fault in faults:
+            log.warning(
+                "published delay offset corrected",
+                shard=lane.shard,
+                level=lane.level,
+                published=published,
+                watermark=lane.next_offset,
+                min=lane.min_offset,
+                max=lane.max_offset,
+                fault=fault,
+            )
+        return len(faults)
+
+    def _write(self, session: Session, mine: Sequence[LaneOffsets], now_ms: int) -> list[tuple[LaneOffsets, int, str]]:
+        faults = []
+        for lane in mine:
+            row = session.get(DelayOffsetModel, (lane.shard, lane.level))
+            if row is None:
+                row = DelayOffsetModel(shard=lane.shard, level=lane.level)
+                session.add(row)
+            elif (lane.shard, lane.level) not in self._compared:
+                fault = contradiction(row.next_offset, lane)
+                if fault:
+                    faults.append((lane, row.next_offset, fault))
+            row.next_offset = lane.next_offset
+            row.min_offset = lane.min_offset
+            row.max_offset = lane.max_offset
+            row.published_at_ms = now_ms
+            row.published_by = self._me
+        return faults

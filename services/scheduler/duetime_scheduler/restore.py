@@ -1,0 +1,188 @@
+r"""What becomes of a due lane entry: its restored record, or a quarantine record. Pure bytes.
+
+Against the lane's record, the restored one differs in
+
+    topic, queueId              from REAL_TOPIC and REAL_QID
+    queueOffset, position,
+    storeTimestamp              0: the store fills them in
+    preparedTransactionOffset   0
+    properties                  + DT_ENTRY, the lane entry it comes from, as the last one
+
+DELAY, REAL_TOPIC and REAL_QID stay, as RocketMQ leaves them. An entry that can't be restored gives a record of
+DT_QUARANTINE that holds the original's bytes and the reason, and ends with DT_ENTRY too: the watermark passes it.
+"""
+
+from dataclasses import dataclass, replace
+from struct import Struct
+
+from duetime_core import record
+from duetime_core.errors import Damaged
+from duetime_core.limits import BODY_BYTES_MAX, PROPERTIES_BYTES_MAX, TOPIC_CHARS_MAX
+from duetime_core.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC, is_name
+
+# Where RocketMQ keeps half messages: one that was delayed has lost its topic, and nothing would ever commit it.
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+# A quarantine record holds the original as its body, so that has to stay below the body's limit.
+QUARANTINE_BODY_BYTES_MAX = BODY_BYTES_MAX - 64 * 1024
+FAULT_CHARS_MAX = 1_000
+
+_I32 = Struct(">i")
+_POSITION = Struct(">q")
+_ZERO_8 = bytes(8)
+_ZERO_16 = bytes(16)
+_V1 = _I32.pack(record.MAGIC_V1)
+_LANE_TOPIC = bytes([len(SCHEDULE_TOPIC)]) + SCHEDULE_TOPIC.encode()
+_FROM_TOPIC_TO_PROPERTIES = len(_LANE_TOPIC) + 2
+_REAL_TOPIC = b"\x02REAL_TOPIC\x01"
+_ENTRY_NAME = b"DT_ENTRY\x01"
+_HOSTS_V6 = record.SYS_BORN_V6 | record.SYS_STORE_V6
+# Properties that a restored record does not inherit: an older lane entry, and RocketMQ 5.2's checksum of a record
+# that is no longer the same.
+_NOT_KEPT = (b"DT_ENTRY\x01", b"__CRC32#\x01")
+# Given up when the lane entry would not fit otherwise: nobody needs them any more.
+_DEFERRAL = (b"DELAY\x01", b"REAL_TOPIC\x01", b"REAL_QID\x01")
+
+_QUEUE_ID_MAX = 2**31 - 1
+_targets: dict[bytes, tuple[bytes, bytes]] = {}
+_TARGETS_MAX = 16_384
+
+
+class Unrestorable(Exception):
+    """The entry has no place to go; the text says why."""
+
+
+@dataclass(slots=True)
+class Entry:
+    """One lane entry as the store gave it. `data` is empty when the record is damaged."""
+
+    level: int
+    offset: int
+    due_at_ms: int
+    data: bytes
+
+
+def restore(entry: Entry) -> bytes:
+    """The entry's restored record.
+
+    Raises:
+        Unrestorable: it names no valid topic or queue, or its bytes are no record.
+    """
+    data = entry.data
+    if len(data) > record.FIXED_BYTES_V4 and data[4:8] == _V1 and not data[39] & _HOSTS_V6:
+        topic_at = 88 + _I32.unpack_from(data, 84)[0]
+        properties_at = topic_at + _FROM_TOPIC_TO_PROPERTIES
+        if topic_at >= 88 and data[topic_at : properties_at - 2] == _LANE_TOPIC:
+            properties = data[properties_at:]
+            target_at = properties.rfind(_REAL_TOPIC) + 1
+            target = _targets.get(properties[target_at:]) if target_at else None
+            ending = b"\x02DT_ENTRY\x01%d:%d:%d" % (entry.level, entry.offset, entry.due_at_ms)
+            properties_bytes = len(properties) + len(ending)
+            if target and properties_bytes <= PROPERTIES_BYTES_MAX and _ENTRY_NAME not in properties:
+                topic, queue = target
+                return b"".join(
+                    (
+                        _I32.pack(topic_at + len(topic) + 2 + properties_bytes),
+                        data[4:12],  # magic, CRC
+                        queue,
+                        data[16:20],  # flag
+                        _ZERO_16,  # queue offset, position
+                        data[36:56],  # sysFlag, born
+                        _ZERO_8,  # store time
+                        data[64:76],  # store host, reconsumeTimes
+                        _ZERO_8,  # prepared transaction offset
+                        data[84:topic_at],  # body
+                        topic,
+                        properties_bytes.to_bytes(2, "big"),
+                        properties,
+                        ending,
+                    )
+                )
+    return _restore_any(entry)
+
+
+def _restore_any(entry: Entry) -> bytes:
+    """Any shape of record; teaches the quick way where this one's target leads."""
+    try:
+        found = record.decode(entry.data, check_crc=False)
+    except Damaged as error:
+        raise Unrestorable(error.text) from error
+    topic, queue = _target(found.properties)
+    _learn(found.properties, topic, queue)
+    return record.encode(
+        replace(
+            found,
+            topic=topic,
+            queue=queue,
+            properties=_restored_properties(found.properties, entry),
+            stored_at_ms=0,
+            prepared_transaction_offset=0,
+            queue_offset=0,
+            position=0,
+            magic=record.MAGIC_V1,
+        )
+    )
+
+
+def _learn(properties: bytes, topic: str, queue: int) -> None:
+    """Remembers properties' end, from REAL_TOPIC on, where it says nothing else than the target."""
+    ending = properties[properties.rfind(_REAL_TOPIC) + 1 :]
+    if ending == b"REAL_TOPIC\x01%b\x02REAL_QID\x01%d" % (topic.encode(), queue):
+        if len(_targets) >= _TARGETS_MAX:
+            _targets.clear()
+        _targets[ending] = (bytes([len(topic)]) + topic.encode(), _I32.pack(queue))
+
+
+def _target(properties: bytes) -> tuple[str, int]:
+    """Topic and queue that the properties name."""
+    named = record.decode_properties(properties)
+    topic, queue = named.get(record.REAL_TOPIC, ""), named.get(record.REAL_QID, "")
+    if not topic:
+        raise Unrestorable("it has no REAL_TOPIC")
+    if not is_name(topic) or len(topic) > TOPIC_CHARS_MAX or topic in (SCHEDULE_TOPIC, QUARANTINE_TOPIC, HALF_TOPIC):
+        raise Unrestorable(f"REAL_TOPIC {topic!r} is no topic to restore to")
+    if not (queue.isascii() and queue.isdigit() and len(queue) <= 10 and int(queue) <= _QUEUE_ID_MAX):
+        raise Unrestorable(f"REAL_QID {queue!r} is no queue")
+    return topic, int(queue)
+
+
+def _restored_properties(properties: bytes, entry: Entry) -> bytes:
+    parts = [part for part in properties.split(record.VALUE_END) if part and not part.startswith(_NOT_KEPT)]
+    ending = record.lane_entry(entry.level, entry.offset, entry.due_at_ms)
+    restored = record.VALUE_END.join([*parts, ending])
+    if len(restored) > PROPERTIES_BYTES_MAX:
+        restored = record.VALUE_END.join([*(part for part in parts if not part.startswith(_DEFERRAL)), ending])
+    if len(restored) > PROPERTIES_BYTES_MAX:
+        raise Unrestorable(f"its properties would take {len(restored)} bytes, {PROPERTIES_BYTES_MAX} at most")
+    return restored
+
+
+def quarantine(entry: Entry, reason: str, *, keep_body: bool = True) -> bytes:
+    """The record that stands for an entry that can't be restored; the original is its body."""
+    body = entry.data[:QUARANTINE_BODY_BYTES_MAX] if keep_body else b""
+    if len(body) < len(entry.data) and len(entry.data) >= record.PREFIX.size:
+        position = _POSITION.unpack_from(entry.data, record.POSITION_AT)[0]
+        reason = f"{reason}; whole at log position {position}, {len(entry.data)} bytes"
+    reason = reason.replace("\x01", " ").replace("\x02", " ")[:FAULT_CHARS_MAX]
+    message_id = _message_id(entry.data)
+    properties = record.encode_properties(
+        {**({record.UNIQ_KEY: message_id} if message_id else {}), record.FAULT: reason or "unknown"}
+    )
+    ending = record.lane_entry(entry.level, entry.offset, entry.due_at_ms)
+    return record.encode(
+        record.Record(
+            topic=QUARANTINE_TOPIC,
+            queue=0,
+            body=body,
+            properties=properties + record.VALUE_END + ending,
+            born_at_ms=entry.due_at_ms,
+        )
+    )
+
+
+def _message_id(data: bytes) -> str:
+    """The id of the message, where its record is whole enough to say."""
+    try:
+        properties = record.decode(data, check_crc=False).properties
+    except Damaged:
+        return ""
+    return record.decode_properties(properties).get(record.UNIQ_KEY, "")[:255]
