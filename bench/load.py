@@ -7,8 +7,9 @@ from typing import Any
 
 import grpc
 from duetime import AsyncProducer, DueTimeError, Message
-from duetime.client.batch import encode_frame, now_ms
+from duetime.client.batch import now_ms
 from duetime.client.ids import new_id
+from duetime.client.message import wire_fields
 from duetime.v1 import gateway_pb2
 
 from bench.echo import METHOD
@@ -38,15 +39,17 @@ class Target:
         self._channel = grpc.aio.insecure_channel(address, options=options)
         response = gateway_pb2.SendRequest if echo else gateway_pb2.SendResponse
         self._call = self._channel.unary_unary(
-            METHOD if echo else SEND_METHOD, response_deserializer=response.FromString
+            METHOD if echo else SEND_METHOD,
+            request_serializer=gateway_pb2.SendRequest.SerializeToString,
+            response_deserializer=response.FromString,
         )
         self._read: Read = _read_echo if echo else _read_results
 
     async def send(self, messages: Iterable[Message]) -> int:
         """Encodes and sends one request; returns how many messages came back or were accepted."""
         born_at_ms = now_ms()
-        payload = b"".join([encode_frame(message, new_id(), born_at_ms) for message in messages])
-        return self._read(await self._call(payload, timeout=CALL_TIMEOUT_S))
+        request = gateway_pb2.SendRequest(messages=[wire_fields(message, new_id(), born_at_ms) for message in messages])
+        return self._read(await self._call(request, timeout=CALL_TIMEOUT_S))
 
     async def close(self) -> None:
         await self._channel.close()

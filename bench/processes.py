@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -14,15 +15,23 @@ from typing import Any, Self
 
 START_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 60.0
+METRICS_TIMEOUT_S = 10.0
 NAMES = ("store", "gateway", "scheduler", "retry")
 
-_UP = "from duetime.cli import main; main()"
+
+# The supervisor waits ever longer before it starts again what keeps dying; who kills on purpose wants it back at once.
+_IMPATIENT = (
+    "import duetime.cli.supervisor as s; s.BACKOFF_S_MAX = s.BACKOFF_S_MIN; from duetime.cli import main; main()"
+)
 
 
 class Processes:
     """`duetime up` on free ports, data under `directory`; stops with the context. Standard error goes to `log`."""
 
-    def __init__(self, directory: Path, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, directory: Path, environment: Mapping[str, str] | None = None, *, impatient: bool = False
+    ) -> None:
+        self._program = ["-c", _IMPATIENT] if impatient else ["-m", "duetime"]
         self.directory = directory
         self.log = directory / "up.log"
         self.serving: dict[str, Any] = {}
@@ -33,7 +42,8 @@ class Processes:
     def start(self) -> None:
         """Returns when the cluster serves."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-c", _UP, "up", "--data", str(self.directory / "data"), "--port", "0", "--json"]
+        command = [sys.executable, *self._program, "up", "--data", str(self.directory / "data")]
+        command += ["--port", "0", "--json"]
         with self.log.open("a") as log:
             self._up = subprocess.Popen(
                 command, env=self._environment, stdout=subprocess.PIPE, stderr=log, text=True, cwd=self.directory
@@ -54,8 +64,13 @@ class Processes:
     @property
     def address(self) -> str:
         """The gateway's HOST:PORT."""
-        address = self.serving.get("address") or self.serving.get("server")
-        return str(address) if address else f"127.0.0.1:{self.serving['port']}"
+        return str(self.serving["address"])
+
+    def metrics(self, name: str) -> str:
+        """What a service tells Prometheus."""
+        port = self.serving["processes"][name]["metrics_port"]
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=METRICS_TIMEOUT_S) as answer:
+            return str(answer.read().decode())
 
     def pids(self) -> dict[str, int]:
         """The services that run at this moment."""
@@ -98,7 +113,7 @@ class Processes:
         return code
 
     def tail(self, lines: int = 20) -> str:
-        """The end of the log."""
+        """The end of the supervisor's log."""
         return "\n".join(self.log.read_text().splitlines()[-lines:])
 
     def __enter__(self) -> Self:
