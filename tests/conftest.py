@@ -1,0 +1,53 @@
+"""What tests of several parts share: metadata databases."""
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from sqlalchemy import make_url
+
+from tests.postgresql import NoPostgres, postgres_server
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """The URL of a PostgreSQL server's first database."""
+    required = os.environ.get("DUETIME_TEST_REQUIRE_POSTGRES") == "1"
+    server = postgres_server()
+    try:
+        url = server.__enter__()
+    except NoPostgres as error:
+        if required:
+            pytest.fail(f"PostgreSQL is required and can't be had: {error}")
+        pytest.skip(f"no PostgreSQL: {error}")
+    try:
+        yield url
+    finally:
+        server.__exit__(None, None, None)
+
+
+@pytest.fixture
+def postgres_url(postgres: str) -> Iterator[str]:
+    """The URL of a new, empty database."""
+    url = make_url(postgres)
+    name = f"test_{uuid.uuid4().hex}"
+    plain = url.set(drivername="postgresql").render_as_string(hide_password=False)
+    with psycopg.connect(plain, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+        yield url.set(database=name).render_as_string(hide_password=False)
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """The URL of a database file that does not exist yet."""
+    return f"sqlite:///{tmp_path / 'metadata.db'}"
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
+def empty_database_url(request: pytest.FixtureRequest) -> str:
+    """The URL of an empty database: each test runs on SQLite and on PostgreSQL."""
+    return str(request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url"))

@@ -1,0 +1,93 @@
+"""The schema: migrations make what the models say, however often and by however many they are run."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from duetime_core.errors import StartupError
+from duetime_core.metadata import Base, Database, current_revision, head_revision, upgrade
+from duetime_core.metadata.engine import make_engine, parse_url
+from sqlalchemy import text
+
+
+def test_empty_database_has_no_revision(empty_database_url: str) -> None:
+    assert current_revision(empty_database_url) is None
+
+
+def test_migrations_make_what_the_models_say(empty_database_url: str) -> None:
+    assert upgrade(empty_database_url) == head_revision()
+    engine = make_engine(parse_url(empty_database_url))
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, Base.metadata) == []
+    engine.dispose()
+
+
+def test_upgrade_may_be_repeated_and_keeps_what_is_there(empty_database_url: str) -> None:
+    upgrade(empty_database_url)
+    engine = make_engine(parse_url(empty_database_url))
+    with engine.begin() as connection:
+        connection.execute(text("INSERT INTO topics VALUES ('orders', 4, 1)"))
+    upgrade(empty_database_url)
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT name FROM topics")).scalar_one() == "orders"
+    engine.dispose()
+
+
+def test_several_processes_may_upgrade_at_once(empty_database_url: str) -> None:
+    command = [sys.executable, "-m", "duetime_core.metadata", "upgrade", "--database-url", empty_database_url]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    for process in running:
+        out, err = process.communicate(timeout=60)
+        assert (process.returncode, out.strip(), err) == (0, head_revision(), "")
+    assert current_revision(empty_database_url) == head_revision()
+
+
+def test_sqlite_is_put_into_wal_mode(sqlite_url: str) -> None:
+    upgrade(sqlite_url)
+    engine = make_engine(parse_url(sqlite_url))
+    with engine.connect() as connection:
+        assert connection.execute(text("PRAGMA journal_mode")).scalar_one() == "wal"
+        assert connection.execute(text("PRAGMA foreign_keys")).scalar_one() == 1
+    engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("url", "clause"),
+    [
+        ("meta.db", "is not a URL"),
+        ("mysql://localhost/meta", "neither sqlite nor postgresql"),
+        ("sqlite://", "needs a file"),
+        ("sqlite:///:memory:", "needs a file"),
+    ],
+)
+def test_url_that_names_no_usable_database_is_refused(url: str, clause: str) -> None:
+    with pytest.raises(StartupError, match=clause):
+        Database(url)
+
+
+def test_schema_of_a_newer_version_is_refused(empty_database_url: str) -> None:
+    upgrade(empty_database_url)
+    engine = make_engine(parse_url(empty_database_url))
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    engine.dispose()
+    with pytest.raises(StartupError, match="9999 is newer than this version of DueTime"):
+        upgrade(empty_database_url)
+
+
+@pytest.mark.parametrize("command", ["upgrade", "current"])
+def test_command_says_in_one_line_what_is_wrong(command: str, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'missing' / 'metadata.db'}"
+    ended = subprocess.run(
+        [sys.executable, "-m", "duetime_core.metadata", command, "--database-url", url],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.count("\n") == 1
+    assert "unable to open database file" in ended.stderr

@@ -1,0 +1,133 @@
+"""A PostgreSQL server for the tests: in a container, or by the machine's own programs; always on 127.0.0.1 only.
+
+DUETIME_TEST_POSTGRES=container | local   takes that way and no other
+DUETIME_TEST_REQUIRE_POSTGRES=1           a server that can't be had fails the tests instead of skipping them
+"""
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+IMAGE = "postgres:16"
+PORT = 5432
+ENGINE_TIMEOUT_S = 5
+START_TIMEOUT_S = 60
+
+
+class NoPostgres(Exception):
+    """There is no way to run a server here; the text says why."""
+
+
+@contextmanager
+def postgres_server() -> Iterator[str]:
+    """A running server: the URL of its database `postgres`, as its superuser."""
+    way = os.environ.get("DUETIME_TEST_POSTGRES", "")
+    if way == "container" or (not way and _engine_answers()):
+        with _container() as url:
+            yield url
+    else:
+        with _local(_programs()) as url:
+            yield url
+
+
+def _engine_answers() -> bool:
+    import docker
+
+    try:
+        client = docker.from_env(timeout=ENGINE_TIMEOUT_S)
+    except docker.errors.DockerException:
+        return False
+    try:
+        client.images.get(IMAGE)
+    except (docker.errors.DockerException, OSError):
+        # An engine without the image would have to fetch it: the machine's own server is quicker and needs no network.
+        return _find_programs() is None and _pings(client)
+    finally:
+        client.close()
+    return True
+
+
+def _pings(client: object) -> bool:
+    try:
+        return bool(client.ping())  # type: ignore[attr-defined]
+    except Exception:
+        return False
+
+
+@contextmanager
+def _container() -> Iterator[str]:
+    # Read by testcontainers when it is imported. Without the mode it would not use the published port where the tests
+    # themselves run in a container.
+    os.environ.setdefault("TESTCONTAINERS_HOST_OVERRIDE", "127.0.0.1")
+    os.environ.setdefault("TESTCONTAINERS_CONNECTION_MODE", "docker_host")
+    # Its reaper is one more image to fetch; this fixture ends its container itself.
+    os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")
+    from testcontainers.community.postgres import PostgresContainer
+
+    container = PostgresContainer(IMAGE, username="postgres", password="postgres", dbname="postgres")
+    # A free port, on this address only.
+    container.ports = {f"{PORT}/tcp": ("127.0.0.1", 0)}
+    with container:
+        yield container.get_connection_url(driver="psycopg")
+
+
+def _find_programs() -> Path | None:
+    """The directory of the newest initdb and pg_ctl."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/pg_ctl"), key=lambda path: int(path.parts[-3]))
+    if found:
+        return found[-1].parent
+    on_path = shutil.which("pg_ctl")
+    return Path(on_path).resolve().parent if on_path else None
+
+
+def _programs() -> Path:
+    programs = _find_programs()
+    if programs is None:
+        raise NoPostgres("no Docker engine answers, and initdb and pg_ctl are not on this machine")
+    return programs
+
+
+@contextmanager
+def _local(programs: Path) -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="duetime-postgres-") as made:
+        directory = Path(made)
+        # The server refuses to run as root.
+        as_user = []
+        if os.geteuid() == 0:
+            shutil.chown(directory, "postgres", "postgres")
+            as_user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
+        data = str(directory / "data")
+        control = [*as_user, str(programs / "pg_ctl"), "-D", data, "-w", "-t", str(START_TIMEOUT_S)]
+        port = _free_port()
+        options = f"-c listen_addresses=127.0.0.1 -p {port} -k {directory} -c fsync=off"
+        _run([*as_user, str(programs / "initdb"), "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8"], directory)
+        _run([*control, "-l", str(directory / "log"), "-o", options, "start"], directory)
+        try:
+            yield f"postgresql+psycopg://postgres@127.0.0.1:{port}/postgres"
+        finally:
+            _run([*control, "-m", "immediate", "stop"], directory)
+
+
+def _run(command: list[str], directory: Path) -> None:
+    # To files, not pipes: the server inherits them and would keep a pipe open.
+    with (directory.parent / f"{directory.name}.out").open("w+") as output:
+        try:
+            ended = subprocess.run(
+                command, cwd=directory, stdin=subprocess.DEVNULL, stdout=output, stderr=output, timeout=START_TIMEOUT_S
+            )
+            if ended.returncode:
+                output.seek(0)
+                raise NoPostgres(f"{' '.join(command)}: {output.read().strip()}")
+        finally:
+            Path(output.name).unlink()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
