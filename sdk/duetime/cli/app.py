@@ -1,6 +1,5 @@
 """The command line: its commands, and how their errors are told."""
 
-import os
 import sys
 
 import typer
@@ -55,12 +54,11 @@ def run(arguments: list[str] | None = None) -> int:
         _tell(error.format_message())  # type: ignore[attr-defined]
         return 2
     except (DueTimeError, OSError) as error:
-        if isinstance(error, BrokenPipeError):
-            # The reader of our output has enough. What is left in the buffer must not fail once more at the exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 0
         _tell(str(error))
         return 1
+    except SystemExit:
+        # Click's way out when the reader of our output has enough, which is no fault.
+        return 0
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
 

@@ -39,7 +39,10 @@ def claimed(directory: Path) -> Iterator[None]:
         (directory / "logs").mkdir(exist_ok=True)
         lock = (directory / LOCK_FILE).open("a+")
     except OSError as error:
-        raise CannotStart(f"can't use {directory} as data directory: {error.strerror}") from error
+        reason = (
+            "it is not a directory" if isinstance(error, FileExistsError) else (error.strerror or str(error)).lower()
+        )
+        raise CannotStart(f"can't use {directory} as data directory: {reason}") from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -16,6 +16,8 @@ from duetime.client.puller import AsyncPuller, Start
 from duetime.client.record import ReceivedMessage
 from duetime.v1 import gateway_pb2
 
+log = logging.getLogger("duetime")
+
 POLL_COUNT = 512
 # How long one look may wait: for ever in steps with --follow, else only for answers that are on their way.
 FOLLOW_WAIT = "1h"
@@ -56,6 +58,10 @@ async def _pull(
 ) -> None:
     address = await reach(server)
     ends = await _ends(address, topic)
+    if start.isdigit() and not follow:
+        for queue, end in ends.items():
+            if int(start) > end:
+                log.warning("queue %d of %s ends at %d; offset %s is past it", queue, topic, end, start)
     first: Start = {queue: int(start) for queue in ends} if start.isdigit() else start  # type: ignore[assignment]
     left = sys.maxsize if count_max is None else count_max
     async with AsyncPuller(address, topic, start=first, tags=tags) as puller:

@@ -1,0 +1,269 @@
+"""The client commands against a real cluster: what they print, and how they fail."""
+
+import base64
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from duetime.cli.app import run
+
+from tests.cli.cluster import DEADLINE_S, run_duetime
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def topic() -> str:
+    """A topic of the test's own."""
+    return f"topic_{next(_numbers)}"
+
+
+def lines_of(capsys: pytest.CaptureFixture[str]) -> list[Any]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def pulled(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[Any]:
+    capsys.readouterr()
+    assert run(["pull", *arguments, "--json"]) == 0
+    return lines_of(capsys)
+
+
+def test_a_message_is_sent_with_all_its_fields(server: str, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--tags", "paid", "--key", "a", "--key", "b", "--property", "color=red=1", "--queue", "3", "--json"]
+    assert run(["send", topic, "cancel 42", *options]) == 0
+    (receipt,) = lines_of(capsys)
+    assert (receipt["topic"], receipt["queue"], receipt["offset"], receipt["lane"]) == (topic, 3, 0, None)
+    (message,) = pulled(capsys, topic)
+    assert message["id"] == receipt["message_id"]
+    assert (message["body"], message["tags"], message["keys"]) == ("cancel 42", "paid", ["a", "b"])
+    assert (message["properties"], message["queue"], message["due_at"]) == ({"color": "red=1"}, 3, None)
+
+
+@pytest.mark.parametrize("option", [["--delay", "1s"], ["--level", "1"]])
+def test_a_delayed_message_is_followed_until_it_arrives(
+    server: str, topic: str, option: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["send", topic, "later", *option]) == 0
+    assert capsys.readouterr().out.rstrip().endswith("(level 1)")
+    assert run(["pull", topic, "--follow", "--max", "1"]) == 0
+    assert " late=" in capsys.readouterr().out
+
+
+def test_a_level_above_the_highest_is_told(server: str, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["send", topic, "x", "--level", "99"]) == 0
+    assert "; level 99 is above the highest, 18" in capsys.readouterr().out
+
+
+def test_a_body_may_come_from_a_file_or_standard_input(
+    server: str, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = b"\xff\x00two\nlines\n"
+    (tmp_path / "body").write_bytes(body)
+    assert run(["send", topic, f"@{tmp_path / 'body'}", "--queue", "0"]) == 0
+    assert run_duetime("send", topic, "-", "--queue", "0", stdin=body).returncode == 0
+    assert run_duetime("send", topic, "--queue", "0", stdin=b"text").returncode == 0
+    first, second, third = pulled(capsys, topic)
+    assert base64.b64decode(first["body_base64"]) == base64.b64decode(second["body_base64"]) == body
+    assert third["body"] == "text"
+
+
+def test_each_line_is_a_message_with_lines(server: str, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "".join(f"line {n}\n" for n in range(3_000)) + "last"
+    done = run_duetime("send", topic, "--lines", "--queue", "1", stdin=text.encode())
+    assert done.returncode == 0
+    assert done.stdout.decode().startswith(f"sent 3,001 messages to {topic} in ")
+    assert done.stderr == b""
+    assert [message["body"] for message in pulled(capsys, topic)] == text.split("\n")
+
+
+def test_lines_that_are_refused_harm_no_other(server: str, topic: str) -> None:
+    big = b"x" * (4 * 1024 * 1024 + 1)
+    done = run_duetime("send", topic, "--lines", "--json", stdin=b"a\n" + big + b"\nb\n")
+    assert done.returncode == 1
+    first, refused, last = map(json.loads, done.stdout.splitlines())
+    assert first["topic"] == last["topic"] == topic
+    assert refused["error"]["violations"][0]["field"] == "body"
+    done = run_duetime("send", topic, "--lines", stdin=b"a\n" + big + b"\nb\n")
+    assert done.returncode == 1
+    assert b"1 refused" in done.stdout
+    assert done.stderr.startswith(b"duetime: body: ")
+
+
+def test_progress_is_shown_at_a_terminal_only(server: str, topic: str) -> None:
+    ours, theirs = os.openpty()
+    with os.fdopen(ours, "rb") as terminal:
+        arguments = [sys.executable, "-m", "duetime", "send", topic, "--lines"]
+        environment = os.environ | {"TERM": "xterm-256color"}
+        done = subprocess.run(
+            arguments, input=b"a\n" * 9, stderr=theirs, timeout=DEADLINE_S, env=environment, check=True
+        )
+        os.close(theirs)
+        assert done.returncode == 0
+        assert b"sending" in terminal.read1(65_536)
+
+
+def test_pull_starts_where_it_is_told(
+    server: str, topic: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    run(["topics", "create", topic, "--queues", "1"])
+    run(["send", topic, "a\nb\nc", "--lines"])
+    assert [message["body"] for message in pulled(capsys, topic)] == ["a", "b", "c"]
+    assert [message["body"] for message in pulled(capsys, topic, "--from", "1")] == ["b", "c"]
+    assert [message["body"] for message in pulled(capsys, topic, "--max", "2")] == ["a", "b"]
+    assert pulled(capsys, topic, "--from", "latest") == []
+    assert pulled(capsys, topic, "--from", "9") == []
+    assert "ends at 3; offset 9 is past it" in caplog.text
+
+
+def test_pull_filters_by_tags(server: str, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for tag in ("paid", "refunded", "open"):
+        run(["send", topic, tag, "--tags", tag])
+    bodies = [message["body"] for message in pulled(capsys, topic, "--tags", "paid || refunded")]
+    assert sorted(bodies) == ["paid", "refunded"]
+
+
+def test_pull_follow_ends_with_ctrl_c(server: str, topic: str) -> None:
+    run(["send", topic, "a"])
+    arguments = [sys.executable, "-m", "duetime", "pull", topic, "--follow"]
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline().endswith(b"a\n")
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=DEADLINE_S)
+    assert (process.returncode, errors) == (130, b"")
+
+
+def test_a_reader_that_ends_early_is_no_error(server: str, topic: str) -> None:
+    run_duetime("send", topic, "--lines", stdin=b"x" * 99 + b"\n" + b"y\n" * 50_000)
+    process = subprocess.run(
+        f"{sys.executable} -m duetime pull {topic} | head -1; echo ${{PIPESTATUS[0]}}",
+        shell=True,
+        executable="/bin/bash",
+        capture_output=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert process.stdout.endswith(b"\n0\n")
+    assert process.stderr == b""
+
+
+def test_topics_are_made_listed_and_described(server: str, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["topics", "create", topic, "--queues", "8"]) == 0
+    assert run(["topics", "create", topic, "--queues", "8", "--json"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == f"topic {topic} has 8 queues"
+    assert json.loads(out[1])["queue_count"] == 8
+    assert run(["topics"]) == 0
+    assert topic in capsys.readouterr().out
+    assert run(["topics", "--json"]) == 0
+    assert topic in [value["topic"] for value in lines_of(capsys)]
+    run(["send", topic, "x", "--queue", "5"])
+    capsys.readouterr()
+    assert run(["topics", "--json", "describe", topic]) == 0
+    (described,) = lines_of(capsys)
+    assert described["queues"][5] == {"queue": 5, "shard": 0, "min_offset": 0, "max_offset": 1}
+    assert run(["topics", "describe", topic]) == 0
+    assert f"topic {topic}, 8 queues" in capsys.readouterr().out
+
+
+def test_lanes_show_what_is_pending(server: str, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run(["send", topic, "x", "--delay", "20m"])
+    capsys.readouterr()
+    assert run(["lanes", "--json"]) == 0
+    lanes = lines_of(capsys)
+    assert [lane["level"] for lane in lanes] == list(range(1, 19))
+    assert (lanes[14]["delay_ms"], lanes[14]["pending_count"]) == (1_200_000, 1)
+    assert lanes[14]["next_due_at"].endswith("Z")
+    assert run(["lanes"]) == 0
+    table = capsys.readouterr().out.splitlines()
+    assert table[0].split()[:4] == ["shard", "level", "delay", "pending"]
+    assert next(line.split() for line in table if " 20m " in line)[2:4] == ["20m", "1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["send", "a b", "x"], "duetime: topic: 'a b'"),
+        (["send", "orders", "x", "--delay", "7s"], "duetime: delay_ms: 7000 ms is none of the delay levels: 1s 5s 10s"),
+        (["send", "orders", "x", "--delay", "500ms"], "duetime: delay: '500ms' is neither a whole number above 0"),
+        (["send", "orders", "x", "--level", "-1"], "duetime: delay_level: "),
+        (["send", "orders", "x", "--queue", "99"], "duetime: queue: "),
+        (["send", "orders", "x", "--key", "a b"], "duetime: keys"),
+        (["send", "orders", "x", "--property", "DELAY=1"], "duetime: properties"),
+        (["send", "orders", "@/no/such/file"], "duetime: [Errno 2] No such file or directory: '/no/such/file'"),
+        (["pull", "no_such_topic"], "duetime: topic no_such_topic does not exist"),
+        (["topics", "describe", "no_such_topic"], "duetime: topic no_such_topic does not exist"),
+        (["topics", "create", "a b"], "duetime: name: 'a b'"),
+        (["topics", "create", "many", "--queues", "9999"], "duetime: queue_count: "),
+        (["lanes", "--server", "localhost:1"], "duetime: no DueTime server answers at localhost:1"),
+        (["lanes", "--server", "nowhere"], "duetime: server: 'nowhere' is not HOST:PORT"),
+    ],
+)
+def test_an_error_is_one_line_and_exit_code_1(
+    server: str, arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 1
+    captured = capsys.readouterr()
+    assert captured.err.startswith(text)
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["send"],
+        ["send", "orders", "x", "--nonsense"],
+        ["send", "orders", "x", "--delay", "5s", "--level", "2"],
+        ["send", "orders", "x", "--property", "color"],
+        ["send", "orders", "x", "--level", "high"],
+        ["pull", "orders", "--from", "now"],
+        ["pull", "orders", "--max", "0"],
+        ["topics", "create"],
+        ["up", "--port", "65536"],
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("duetime: ")
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+
+
+@pytest.mark.parametrize(
+    "command", [[], ["up"], ["send"], ["pull"], ["topics"], ["topics", "create"], ["topics", "describe"], ["lanes"]]
+)
+def test_every_command_has_help_with_examples(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*command, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert f"Examples:\n    duetime {' '.join(command)}".rstrip() in text
+    assert not command or "--json" in text
+
+
+def test_without_the_extra_one_line_says_what_is_missing() -> None:
+    code = "import sys; sys.modules['typer'] = None; from duetime.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=DEADLINE_S, check=False)
+    assert done.returncode == 1
+    assert done.stderr == b"duetime: the command needs the cli extra: pip install 'duetime[cli]'\n"
+
+
+def test_the_sdk_needs_grpc_and_protobuf_only() -> None:
+    code = "import sys, duetime; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=DEADLINE_S, text=True, check=True)
+    plain = subprocess.run(
+        [sys.executable, "-c", code.replace(", duetime", ", grpc.aio, google.protobuf.message")],
+        capture_output=True,
+        timeout=DEADLINE_S,
+        text=True,
+        check=True,
+    )
+    more = set(done.stdout.split()) - set(plain.stdout.split()) - sys.stdlib_module_names
+    assert more == {"duetime"}
