@@ -38,7 +38,7 @@ def run(plan: measure.Plan, root: Path, pending: int, progress: Console) -> dict
     """All measurements, as bench/last.json has them."""
     started, steal = time.monotonic(), Steal()
     result: dict[str, Any] = {"cores": core_count()}
-    with echo_server() as (echo, _):
+    with echo_server() as echo:
         progress.print("starting a cluster for each flush mode")
         clusters = measure.start_all(root)
         try:
@@ -50,7 +50,7 @@ def run(plan: measure.Plan, root: Path, pending: int, progress: Console) -> dict
 
 def _measure(
     plan: measure.Plan,
-    echo: str,
+    echo: tuple[str, int],
     clusters: dict[str, Processes],
     pending: int,
     result: dict[str, Any],
@@ -61,7 +61,7 @@ def _measure(
     result["delayed"], result["lateness"], result["memory"] = {}, {}, {}
     for mode, cluster in clusters.items():
         progress.print(f"the delayed path, {mode}")
-        result["delayed"][mode] = measure.delayed(plan, echo, cluster, mode)
+        result["delayed"][mode] = measure.delayed(plan, echo[0], cluster, mode)
         progress.print(f"lateness, {mode}")
         result["lateness"][mode] = {str(rate): measure.lateness(plan, cluster, mode, rate) for rate in measure.RATES}
         result["memory"][mode] = measure.memory(cluster)

@@ -1,6 +1,7 @@
 """The measurements: each against the echo of the same round, then the delayed path, memory and restart."""
 
 import asyncio
+import os
 import statistics
 import time
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from duetime.v1 import gateway_pb2, gateway_pb2_grpc
 
 from bench.consumer import Arrivals, consumer
 from bench.load import DELAY, DELAY_S, Target, closed_loop, fill, open_loop, produce
-from bench.processes import NAMES, Processes, memory_mb, wait_until
+from bench.processes import NAMES, Processes, cpu_s, memory_mb, wait_until
 
 BATCH = 256
 BATCHES_IN_FLIGHT = 8
@@ -43,33 +44,56 @@ class WrongError(Exception):
     """Messages came early, twice or not at all: no rate is worth reporting."""
 
 
-def accepting(plan: Plan, echo: str, clusters: dict[str, Processes]) -> dict[str, Any]:
-    """Rates of acceptance, echo and clusters in turns; per round, and the median of the rounds' ratios."""
+class Meter:
+    """Processor time of this process and of others since it was made."""
+
+    def __init__(self, others: dict[str, int]) -> None:
+        self._pids = {"client": os.getpid(), **others}
+        self._began = {name: cpu_s(pid) for name, pid in self._pids.items()}
+
+    def us_each(self, count: int) -> dict[str, float]:
+        """Microseconds per message."""
+        return {name: (cpu_s(pid) - self._began[name]) / count * 1e6 for name, pid in self._pids.items()}
+
+
+@dataclass
+class Round:
+    """Messages/s, and processor microseconds per message and process, by what was measured."""
+
+    rates: dict[str, float]
+    cpu_us: dict[str, dict[str, float]]
+
+
+def accepting(plan: Plan, echo: tuple[str, int], clusters: dict[str, Processes]) -> dict[str, Any]:
+    """Rates of acceptance, echo and clusters in turns; the median of the rounds' rates and of their ratios."""
     rounds = [asyncio.run(_accepting_round(plan, echo, clusters)) for _ in range(plan.rounds)]
-    result: dict[str, Any] = {"rounds": rounds, "median": {}, "ratio": {}}
-    for name in rounds[0]:
-        result["median"][name] = statistics.median(one[name] for one in rounds)
+    result: dict[str, Any] = {"rounds": [one.rates for one in rounds], "median": {}, "ratio": {}}
+    for name in rounds[0].rates:
+        result["median"][name] = statistics.median(one.rates[name] for one in rounds)
         baseline = "echo single" if "single" in name else "echo batch"
-        result["ratio"][name] = statistics.median(one[name] / one[baseline] for one in rounds)
-    return result
+        result["ratio"][name] = statistics.median(one.rates[name] / one.rates[baseline] for one in rounds)
+    return result | {"cpu_us": rounds[-1].cpu_us}
 
 
-async def _accepting_round(plan: Plan, echo: str, clusters: dict[str, Processes]) -> dict[str, float]:
-    rates: dict[str, float] = {}
-    targets = {"echo": Target(echo, echo=True)}
+async def _accepting_round(plan: Plan, echo: tuple[str, int], clusters: dict[str, Processes]) -> Round:
+    result = Round({}, {})
+    targets = {"echo": Target(echo[0], echo=True)}
     targets |= {mode: Target(cluster.address, echo=False) for mode, cluster in clusters.items()}
+    pids = {"echo": {"echo": echo[1]}} | {mode: cluster.pids() for mode, cluster in clusters.items()}
     for kind, batch, in_flight in (("batch", BATCH, BATCHES_IN_FLIGHT), ("single", 1, SINGLES_IN_FLIGHT)):
         for name, target in targets.items():
-            rates[f"{name} {kind}"], _ = await closed_loop(
+            meter = Meter(pids[name])
+            result.rates[f"{name} {kind}"], total = await closed_loop(
                 target, "accepted", batch=batch, in_flight=in_flight, seconds=plan.seconds
             )
+            result.cpu_us[f"{name} {kind}"] = meter.us_each(total)
     for mode, cluster in clusters.items():
-        rates[f"{mode} producer"] = await produce(
+        result.rates[f"{mode} producer"] = await produce(
             cluster.address, "accepted", batch=BATCH, in_flight=BATCHES_IN_FLIGHT, seconds=plan.seconds
         )
     for target in targets.values():
         await target.close()
-    return rates
+    return result
 
 
 def delayed(plan: Plan, echo: str, cluster: Processes, name: str) -> dict[str, Any]:
@@ -77,10 +101,11 @@ def delayed(plan: Plan, echo: str, cluster: Processes, name: str) -> dict[str, A
     rounds = []
     for number in range(plan.rounds):
         baseline = asyncio.run(_echo_batches(plan, echo))
-        rate = _delayed_round(plan, cluster, f"delayed-{name}-{number}")
+        meter = Meter(cluster.pids())
+        sent, rate = _delayed_round(plan, cluster, f"delayed-{name}-{number}")
         rounds.append({"echo": baseline, "rate": rate, "ratio": rate / baseline})
     medians = {key: statistics.median(one[key] for one in rounds) for key in ("rate", "ratio")}
-    return {"rounds": rounds, **medians}
+    return {"rounds": rounds, **medians, "cpu_us": meter.us_each(sent)}
 
 
 async def _echo_batches(plan: Plan, echo: str) -> float:
@@ -90,14 +115,14 @@ async def _echo_batches(plan: Plan, echo: str) -> float:
     return rate
 
 
-def _delayed_round(plan: Plan, cluster: Processes, topic: str) -> float:
-    """Messages/s from the first Send to the last arrival, less the delay itself."""
+def _delayed_round(plan: Plan, cluster: Processes, topic: str) -> tuple[int, float]:
+    """(messages, messages/s) from the first Send to the last arrival, less the delay itself."""
     make_topic(cluster.address, topic)
     with consumer(cluster.address, topic, timed=False) as far_end:
         started = time.monotonic()
         sent, arrivals = asyncio.run(_flood(cluster.address, topic, plan.delayed_seconds, far_end))
         check(arrivals, sent)
-    return sent / (arrivals.last_at - started - DELAY_S)
+    return sent, sent / (arrivals.last_at - started - DELAY_S)
 
 
 async def _flood(address: str, topic: str, seconds: float, far_end: Any) -> tuple[int, Arrivals]:

@@ -16,6 +16,7 @@ TARGET_MODE = "sync"
 def show(result: dict[str, Any], console: Console) -> None:
     """Prints what `bench.__main__` gathered."""
     console.print(_rates(result))
+    console.print(_cpu(result))
     console.print(_lateness(result))
     console.print(_memory(result))
     if "pending" in result:
@@ -43,6 +44,18 @@ def _rates(result: dict[str, Any]) -> Table:
         table.add_row(
             f"{mode}: delayed 1 s, Send to Pull", f"{delayed['rate']:,.0f}", *_judged(delayed["ratio"], target)
         )
+    return table
+
+
+def _cpu(result: dict[str, Any]) -> Table:
+    table = Table(title="processor time per message in microseconds", title_justify="left")
+    names = ("client", "echo", "gateway", "store", "scheduler")
+    table.add_column("what")
+    for name in names:
+        table.add_column(name, justify="right")
+    delayed = {f"{mode} delayed": one["cpu_us"] for mode, one in result["delayed"].items()}
+    for what, used in (result["accepted"]["cpu_us"] | delayed).items():
+        table.add_row(what, *(f"{used[name]:.1f}" if name in used else "" for name in names))
     return table
 
 

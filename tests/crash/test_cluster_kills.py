@@ -19,12 +19,14 @@ from tests.crash.contents import check, drain, read_all
 from tests.crash.workload import Workload
 
 DELAYS_MS = [1_000, 2_000, 3_000]
+LEASE_MS = 1_000
+FROZEN_S = 5.0
 ENVIRONMENT = {
     "DUETIME_DELAY_LEVELS": "1s 2s 3s",
     "DUETIME_LOG_LEVEL": "WARNING",
     "DUETIME_STORE_SEGMENT_BYTES": str(4 * 1024 * 1024),
     "DUETIME_STORE_CHECKPOINT_MS": "1000",
-    "DUETIME_SCHEDULER_LEASE_MS": "1000",
+    "DUETIME_SCHEDULER_LEASE_MS": str(LEASE_MS),
     "DUETIME_SCHEDULER_TICK_MS": "200",
     "DUETIME_SCHEDULER_PUBLISH_MS": "1000",
 }
@@ -149,12 +151,14 @@ async def test_scheduler_frozen_for_longer_than_its_lease_doubles_nothing(
     async with another_scheduler(cluster, url) as other, asyncio.TaskGroup() as group:
         running = group.create_task(workload.run())
         pids = [cluster.pids()["scheduler"], other.pid]
-        for turn in range(6):
-            await asyncio.sleep(dice.uniform(0.5, 1.5))
+        for turn in range(4):
+            await asyncio.sleep(dice.uniform(1.0, 2.0))
             os.kill(pids[turn % 2], signal.SIGSTOP)
-            await asyncio.sleep(2.5)
+            await asyncio.sleep(FROZEN_S)
             os.kill(pids[turn % 2], signal.SIGCONT)
         await finish(cluster, workload, running)
+    assert max(workload.late_ms) < FROZEN_S * 1000, "nobody took over the lanes of the frozen scheduler"
+    assert max(workload.late_ms) > LEASE_MS / 2, "the frozen scheduler held no lane: this run proves nothing"
 
 
 def refused_as_duplicate(cluster: Processes) -> float:
