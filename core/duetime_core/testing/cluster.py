@@ -56,6 +56,7 @@ class Cluster:
         self.gateway: Any = None
         self.retry: Any = None
         self._started: list[Node] = []
+        self._failures: dict[Node, asyncio.Task[None]] = {}
         self._channels: list[Any] = []
 
     @property
@@ -118,21 +119,36 @@ class Cluster:
         node = make(make.settings_class(**{**self._common, **values}), self.clock)
         self._started.append(node)
         await node.start()
+        self._failures[node] = asyncio.create_task(node.failed())
         return node
 
     async def stop_node(self, node: Node) -> None:
         """Stops one service."""
         self._started.remove(node)
-        await self._passing_time(node.stop())
+        await self._end(node)
 
     async def stop(self) -> None:
         """Stops what runs: callers before those that they call."""
         for channel in self._channels:
             await channel.close()
         while self._started:
-            await self._passing_time(self._started.pop().stop())
+            await self._end(self._started.pop())
         if self._temporary:
             self._temporary.cleanup()
+
+    async def _end(self, node: Node) -> None:
+        failure = self._failures.pop(node, None)
+        if failure is not None:
+            failure.cancel()
+            await asyncio.gather(failure, return_exceptions=True)
+        await self._passing_time(node.stop())
+
+    def _raise_failures(self) -> None:
+        """A service whose loop died is a finding, not something to wait for."""
+        for failure in self._failures.values():
+            if failure.done():
+                failure.result()
+                raise RuntimeError("a service ended by itself")
 
     async def _passing_time(self, work: Any) -> None:
         """Awaits `work`, moving the fake clock when it waits on that."""
@@ -161,6 +177,7 @@ class Cluster:
         loop = asyncio.get_running_loop()
         give_up = loop.time() + GIVE_UP_S
         while overdue := [node for node in self.stores if _overdue(node.store)]:
+            self._raise_failures()
             if loop.time() > give_up:
                 raise TimeoutError("due messages are not being restored: is a lane paused, or no scheduler running?")
             published = [node.store.next_publish() for node in overdue]
@@ -194,7 +211,7 @@ class Cluster:
         channel = make_channel(f"127.0.0.1:{self.stores[shard].port}")
         self._channels.append(channel)
         stub = store_pb2_grpc.StoreStub(channel)  # type: ignore[no-untyped-call]
-        answer = await stub.ListLanes(gateway_pb2.ListLanesRequest(), timeout=10)
+        answer = await stub.ListLanes(gateway_pb2.ListLanesRequest(), timeout=10, wait_for_ready=True)
         return list(answer.lanes)
 
 
