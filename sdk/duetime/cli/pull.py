@@ -12,7 +12,7 @@ from duetime.cli.options import CALL_TIMEOUT_S, Json, Server, reach
 from duetime.cli.output import iso, local, on_one_line, print_json
 from duetime.client.connection import Connection
 from duetime.client.errors import Damaged
-from duetime.client.puller import AsyncPuller, Start
+from duetime.client.puller import LONG_POLL_S, AsyncPuller, Start
 from duetime.client.record import ReceivedMessage
 from duetime.v1 import gateway_pb2
 
@@ -21,7 +21,7 @@ log = logging.getLogger("duetime")
 POLL_COUNT = 512
 # How long one look may wait: for ever in steps with --follow, else only for answers that are on their way.
 FOLLOW_WAIT = "1h"
-CATCH_UP_WAIT = "200ms"
+CATCH_UP_WAIT = "100ms"
 
 _Topic = Annotated[str, typer.Argument(metavar="TOPIC")]
 
@@ -64,7 +64,8 @@ async def _pull(
                 log.warning("queue %d of %s ends at %d; offset %s is past it", queue, topic, end, start)
     first: Start = {queue: int(start) for queue in ends} if start.isdigit() else start  # type: ignore[assignment]
     left = sys.maxsize if count_max is None else count_max
-    async with AsyncPuller(address, topic, start=first, tags=tags) as puller:
+    long_poll = LONG_POLL_S if follow else CATCH_UP_WAIT
+    async with AsyncPuller(address, topic, start=first, tags=tags, long_poll=long_poll) as puller:
         while left and (follow or any(puller.positions[queue] < end for queue, end in ends.items())):
             messages = await puller.poll(min(left, POLL_COUNT), FOLLOW_WAIT if follow else CATCH_UP_WAIT)
             left -= len(messages)

@@ -27,7 +27,10 @@ Start = Literal["earliest", "latest"] | Mapping[int, int]
 
 PULL_COUNT_MAX = 512
 PULL_BYTES_MAX = 1024 * 1024
-PULL_WAIT_MS = 15_000
+# How long one request waits at the server; never so short that one with nothing new is asked at full speed.
+LONG_POLL_S = 15.0
+LONG_POLL_S_MIN = 0.01
+LONG_POLL_S_MAX = 30.0
 # What an answer may take beyond the wait.
 CALL_TIMEOUT_S = 5.0
 # Batches of one queue that are fetched or being fetched and not handed out yet.
@@ -57,6 +60,8 @@ class AsyncPuller:
             {queue: offset}, where queues that are not named start with their earliest message.
         tags: `"a || b"`: only messages with one of these tags.
         timeout: seconds that the topic's route may take to arrive at the start; after that a puller only waits.
+        long_poll: how long one request waits at the server, to 30 s. Only then positions pass messages at the end of
+            a queue that the filter drops.
     """
 
     def __init__(
@@ -67,6 +72,7 @@ class AsyncPuller:
         start: Start = "earliest",
         tags: str | None = None,
         timeout: float = 10.0,
+        long_poll: str | float | timedelta = LONG_POLL_S,
     ) -> None:
         if not topic:
             raise InvalidArgument("topic: is empty", violations=[Violation("topic", "is empty")])
@@ -80,6 +86,7 @@ class AsyncPuller:
         wanted = frozenset(tag.strip() for tag in self._tags.split("||"))
         self._wanted = None if wanted <= {"", "*"} or "*" in wanted else wanted
         self._timeout = timeout
+        self._long_poll_ms = int(min(max(seconds(long_poll), LONG_POLL_S_MIN), LONG_POLL_S_MAX) * 1000)
         self._positions: dict[int, int] = {}
         self._fetched: deque[_Fetched] = deque()
         self._arrived = asyncio.Event()
@@ -277,12 +284,12 @@ class AsyncPuller:
             offset=offset,
             max_count=PULL_COUNT_MAX,
             max_bytes=PULL_BYTES_MAX,
-            wait_ms=PULL_WAIT_MS,
+            wait_ms=self._long_poll_ms,
             tags=self._tags,
             encoding=gateway_pb2.PULL_ENCODING_RECORDS,
         )
         response: gateway_pb2.PullResponse = await self._connection.call(
-            "Pull", request, PULL_WAIT_MS / 1000.0 + CALL_TIMEOUT_S
+            "Pull", request, self._long_poll_ms / 1000.0 + CALL_TIMEOUT_S
         )
         return response
 

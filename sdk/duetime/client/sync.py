@@ -15,7 +15,7 @@ from duetime.client.batch import Outcome
 from duetime.client.errors import Closed
 from duetime.client.message import Message, Receipt
 from duetime.client.producer import AsyncProducer
-from duetime.client.puller import AsyncPuller, Start
+from duetime.client.puller import LONG_POLL_S, AsyncPuller, Start
 from duetime.client.record import ReceivedMessage
 
 T = TypeVar("T")
@@ -162,6 +162,8 @@ class Puller:
             {queue: offset}, where queues that are not named start with their earliest message.
         tags: `"a || b"`: only messages with one of these tags.
         timeout: seconds that the topic's route may take to arrive at the start; after that a puller only waits.
+        long_poll: how long one request waits at the server, to 30 s. Only then positions pass messages at the end of
+            a queue that the filter drops.
     """
 
     def __init__(
@@ -172,8 +174,9 @@ class Puller:
         start: Start = "earliest",
         tags: str | None = None,
         timeout: float = 10.0,
+        long_poll: str | float | timedelta = LONG_POLL_S,
     ) -> None:
-        self._puller = AsyncPuller(server, topic, start=start, tags=tags, timeout=timeout)
+        self._puller = AsyncPuller(server, topic, start=start, tags=tags, timeout=timeout, long_poll=long_poll)
         self._taken: deque[ReceivedMessage] = deque()
 
     @property
