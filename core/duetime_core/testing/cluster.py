@@ -98,6 +98,17 @@ class Cluster:
         )
         for number in range(self._schedulers):
             await self.start_scheduler(f"scheduler-{number}")
+        await self._lanes_held()
+
+    async def _lanes_held(self) -> None:
+        """Waits until every lane has its scheduler."""
+        lanes = {(shard, level) for shard, node in enumerate(self.stores) for level in node.store.lanes}
+        give_up = asyncio.get_running_loop().time() + GIVE_UP_S
+        while self.schedulers and lanes - {lane for node in self.schedulers for lane in node.held}:
+            self._raise_failures()
+            if asyncio.get_running_loop().time() > give_up:
+                raise TimeoutError("schedulers do not take the lanes")
+            await asyncio.wait(self._failures.values(), timeout=NUDGE_S / 5, return_when=asyncio.FIRST_COMPLETED)
 
     async def start_store(self, shard: int) -> Any:
         """Starts a shard on its directory; of a shard that was stopped, at its old port."""
