@@ -1,0 +1,120 @@
+"""The SDK against the whole cluster on a fake clock."""
+
+import random
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from duetime import InvalidMessage, Message, NotFound, Producer, Puller, Receipt, Unsupported
+from duetime.client.errors import DueTimeError
+from duetime_core.testing import LocalCluster
+
+HALF_HOUR = timedelta(minutes=30)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def producer(cluster: LocalCluster) -> Iterator[Producer]:
+    with Producer(cluster.address) as producer:
+        yield producer
+
+
+def test_a_delayed_message_arrives_when_it_is_due_and_not_before(cluster: LocalCluster, producer: Producer) -> None:
+    receipt = producer.send("timeouts", b"cancel 42", delay="30m", tags="timeout", keys=["42"], properties={"a": "b"})
+    assert receipt.lane == 16
+    assert receipt.deliver_at is not None
+    with Puller(cluster.address, "timeouts", start="earliest", tags="timeout") as puller:
+        cluster.advance(HALF_HOUR.total_seconds() * 1000 - 1)
+        assert puller.poll(wait="100ms") == []
+        cluster.advance(1)
+        (message,) = puller.poll(wait="10s")
+    assert (message.id, message.topic, message.body) == (receipt.message_id, "timeouts", b"cancel 42")
+    assert (message.tags, message.keys, message.properties) == ("timeout", ["42"], {"a": "b"})
+    assert (message.due_at, message.delay_level) == (receipt.deliver_at, 16)
+    assert message.late_ms is not None
+    assert message.late_ms >= 0
+    assert message.queue == receipt.queue
+
+
+def test_every_way_to_say_a_delay_means_the_same_lane(producer: Producer) -> None:
+    delays = ({"delay": "30m"}, {"delay": HALF_HOUR}, {"level": 16}, {"delay": "1800s"})
+    receipts = [producer.send("orders", b"x", **delay) for delay in delays]  # type: ignore[arg-type]
+    assert {receipt.lane for receipt in receipts} == {16}
+    assert producer.send("orders", b"x", delay=timedelta(0)).lane is None
+    assert producer.send("orders", b"x", level=0).deliver_at is None
+
+
+def test_a_level_above_the_highest_is_the_highest_and_told(producer: Producer) -> None:
+    receipt = producer.send("orders", b"x", level=99)
+    assert (receipt.lane, receipt.requested_level) == (18, 99)
+
+
+def test_a_delay_that_is_no_level_is_refused_with_the_list(producer: Producer) -> None:
+    with pytest.raises(InvalidMessage, match=r"7000 ms.* 1s 5s 10s 30s 1m .* 20m 30m 1h 2h"):
+        producer.send("orders", b"x", delay="7s")
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"topic": "a b"}, "topic"),
+        ({"topic": "t" * 128}, "topic"),
+        ({"topic": "SCHEDULE_TOPIC_XXXX"}, "topic"),
+        ({"topic": "%RETRY%group"}, "topic"),
+        ({"body": bytes(4 * 1024 * 1024 + 1)}, "body"),
+        ({"level": -1}, "delay_level"),
+        ({"queue": 99}, "queue"),
+        ({"keys": ["a b"]}, "keys[0]"),
+        ({"properties": {"DELAY": "1"}}, 'properties["DELAY"]'),
+        ({"id": "x" * 256}, "id"),
+    ],
+)
+def test_a_bad_message_is_refused_with_its_field_and_harms_no_other(
+    producer: Producer, fields: dict[str, object], field: str
+) -> None:
+    bad = Message(**({"topic": "orders", "body": b"x"} | fields))  # type: ignore[arg-type]
+    first, refused, last = producer.send_many([Message("orders", b"a"), bad, Message("orders", b"b")])
+    assert isinstance(first, Receipt)
+    assert isinstance(last, Receipt)
+    assert isinstance(refused, InvalidMessage)
+    assert [violation.field for violation in refused.violations] == [field]
+    assert not refused.retriable
+
+
+def test_many_messages_of_all_levels_arrive_once_each(cluster: LocalCluster, producer: Producer) -> None:
+    messages = [Message("many", b"%d" % n, level=random.randint(0, 18)) for n in range(5_000)]
+    receipts = producer.send_many(messages)
+    assert all(isinstance(receipt, Receipt) for receipt in receipts)
+    with Puller(cluster.address, "many") as puller:
+        cluster.advance("2h")
+        pulled = [message for _, message in zip(range(5_000), puller, strict=False)]
+        assert puller.poll(wait="100ms") == []
+    assert sorted(int(message.body) for message in pulled) == list(range(5_000))
+    assert all(message.late_ms is None or message.late_ms >= 0 for message in pulled)
+    for queue in range(4):
+        offsets = [message.offset for message in pulled if message.queue == queue]
+        assert offsets == list(range(len(offsets)))
+
+
+def test_messages_with_one_sharding_key_stay_in_order(cluster: LocalCluster, producer: Producer) -> None:
+    producer.send_many([Message("ordered", b"%d" % n, sharding_key="customer 7") for n in range(3_000)])
+    with Puller(cluster.address, "ordered") as puller:
+        pulled = [message for _, message in zip(range(3_000), puller, strict=False)]
+    assert [int(message.body) for message in pulled] == list(range(3_000))
+    assert len({message.queue for message in pulled}) == 1
+
+
+def test_an_unknown_topic_is_not_found(cluster: LocalCluster) -> None:
+    with pytest.raises(NotFound, match="no_such_topic"), Puller(cluster.address, "no_such_topic"):
+        pass
+
+
+def test_errors_of_the_sdk_are_one_family() -> None:
+    assert issubclass(InvalidMessage, DueTimeError)
+    assert issubclass(InvalidMessage, ValueError)
+    assert issubclass(Unsupported, DueTimeError)
