@@ -1,4 +1,7 @@
-"""Coalescing: what arrives for a shard while puts are under way goes into the next put, together."""
+"""Coalescing: what arrives for a shard while a put is under way goes into the next put, together.
+
+An idle shard gets what arrives at once; nothing lingers.
+"""
 
 import asyncio
 from collections import deque
@@ -9,11 +12,15 @@ from duetime.v1 import message_pb2, store_pb2
 from duetime_core.clock import Clock
 from duetime_core.errors import DueTimeError, Overloaded, Unavailable
 
-from duetime_gateway.metrics import GatewayMetrics
+from duetime_gateway.metrics import ShardMetrics
 
 PUTS_IN_FLIGHT_MAX = 2
 PUT_COUNT_MAX = 4_096
 PUT_BYTES_MAX = 8 * 1024 * 1024
+# A put beside another one is begun only with this much in it: enough to hide the shard's answer behind the next
+# batch's way there, without making single sends, whose cost is the number of puts, go one by one.
+SECOND_PUT_COUNT_MIN = 64
+SECOND_PUT_BYTES_MIN = 64 * 1024
 
 Put = Callable[[store_pb2.PutMessageRequest, float], Awaitable[store_pb2.PutMessageResponse]]
 
@@ -43,7 +50,7 @@ class Entry:
 class Batcher:
     """The puts of one shard. State changes in synchronous methods only."""
 
-    def __init__(self, put: Put, clock: Clock, metrics: GatewayMetrics, shard: int, waiting_bytes_max: int) -> None:
+    def __init__(self, put: Put, clock: Clock, metrics: ShardMetrics, shard: int, waiting_bytes_max: int) -> None:
         self._put = put
         self._clock = clock
         self._metrics = metrics
@@ -51,6 +58,7 @@ class Batcher:
         self._waiting_bytes_max = waiting_bytes_max
         self._waiting: deque[Entry] = deque()
         self._waiting_bytes = 0
+        self._waiting_count = 0
         self._in_flight = 0
         self._orders_in_flight: set[object] = set()
         self._launching = False
@@ -65,6 +73,7 @@ class Batcher:
         self._tasks = None
         _fail(self._waiting, stopping())
         self._waiting.clear()
+        self._waiting_bytes = self._waiting_count = 0
 
     def submit(
         self, records: Sequence[bytes], *, retried: bool, deadline_ms: float, order: object | None
@@ -90,20 +99,27 @@ class Batcher:
         entry = Entry(records, size, retried, deadline_ms, order, loop.create_future())
         self._waiting.append(entry)
         self._waiting_bytes += size
-        self._metrics.waiting_bytes.labels(self._shard).set(self._waiting_bytes)
+        self._waiting_count += len(records)
+        self._metrics.waiting_bytes.set(self._waiting_bytes)
         # Later in this turn of the loop, so that all calls that arrived together go together.
-        if self._in_flight < PUTS_IN_FLIGHT_MAX and not self._launching:
+        if not self._launching and self._may_launch():
             self._launching = True
             loop.call_soon(self._launch)
         return entry.result
 
     def _launch(self) -> None:
         self._launching = False
-        while self._tasks and self._in_flight < PUTS_IN_FLIGHT_MAX and (entries := self._take()):
+        while self._tasks and self._may_launch() and (entries := self._take()):
             self._in_flight += 1
             orders = {entry.order for entry in entries if entry.order is not None}
             self._orders_in_flight |= orders
             self._tasks.create_task(self._run(entries, orders))
+
+    def _may_launch(self) -> bool:
+        if self._in_flight == 0:
+            return True
+        much = self._waiting_count >= SECOND_PUT_COUNT_MIN or self._waiting_bytes >= SECOND_PUT_BYTES_MIN
+        return much and self._in_flight < PUTS_IN_FLIGHT_MAX
 
     def _take(self) -> list[Entry]:
         """The entries of the next put, by arrival, without those whose order is in flight."""
@@ -114,6 +130,7 @@ class Batcher:
             entry = self._waiting.popleft()
             if entry.result.done():
                 self._waiting_bytes -= entry.size
+                self._waiting_count -= len(entry.records)
             elif entry.order in self._orders_in_flight:
                 held.append(entry)
             elif taken and (count + len(entry.records) > PUT_COUNT_MAX or size + entry.size > PUT_BYTES_MAX):
@@ -125,7 +142,8 @@ class Batcher:
                 size += entry.size
         self._waiting.extendleft(reversed(held))
         self._waiting_bytes -= size
-        self._metrics.waiting_bytes.labels(self._shard).set(self._waiting_bytes)
+        self._waiting_count -= count
+        self._metrics.waiting_bytes.set(self._waiting_bytes)
         return taken
 
     async def _run(self, entries: list[Entry], orders: set[object]) -> None:
@@ -157,7 +175,7 @@ class Batcher:
                 reason="SHARD_UNAVAILABLE",
             )
         _answer(entries, response)
-        self._metrics.put(self._shard, len(records), len(joined), self._clock.monotonic_ms() - started_ms)
+        self._metrics.put(len(records), len(joined), self._clock.monotonic_ms() - started_ms)
 
 
 def _answer(entries: list[Entry], response: store_pb2.PutMessageResponse) -> None:

@@ -8,7 +8,7 @@ from duetime_core.errors import NotFound
 
 from duetime_gateway.admission import check_pull
 from duetime_gateway.metrics import GatewayMetrics
-from duetime_gateway.routing import system_places
+from duetime_gateway.routing import shard_places
 from duetime_gateway.shards import Shards
 from duetime_gateway.topics import Topics
 
@@ -55,20 +55,25 @@ class Reader:
         Raises:
             NotFound: no such topic.
         """
-        system = system_places(topic, self._shards.numbers, self._lane_count)
-        if system is not None:
-            return system
+        own = shard_places(topic, self._shards.numbers, self._lane_count)
+        if own is not None:
+            return own
         return (await self._topics.route_to_read(topic)).places
 
-    async def describe(self, topic: gateway_pb2.Topic) -> gateway_pb2.TopicDescription:
+    async def describe(self, name: str) -> gateway_pb2.TopicDescription:
         """The queues of a topic and what they hold; a queue that was never written to is empty.
 
         Raises:
+            NotFound: no such topic.
             Unavailable: a shard that holds a queue does not answer.
         """
-        places = await self.places(topic.name)
+        places = await self.places(name)
+        if shard_places(name, (), self._lane_count) is None:
+            topic = await self._topics.describe(name)
+        else:
+            topic = gateway_pb2.Topic(name=name, queue_count=len(places))
         shards = sorted({shard for shard, _ in places.values()})
-        answers = await asyncio.gather(*(self._shards.get(shard).list_queues(topic.name) for shard in shards))
+        answers = await asyncio.gather(*(self._shards.get(shard).list_queues(name) for shard in shards))
         bounds = {
             (shard, state.queue): (state.min_offset, state.max_offset)
             for shard, answer in zip(shards, answers, strict=True)

@@ -5,7 +5,7 @@ from itertools import cycle
 from zlib import crc32
 
 from duetime_core import record
-from duetime_core.names import SCHEDULE_TOPIC, is_system_topic
+from duetime_core.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
 
 
 def place(topic: str, queue_count: int, shards: Sequence[int]) -> tuple[int, ...]:
@@ -61,13 +61,14 @@ class Route:
         return found
 
 
-def system_places(topic: str, shards: Iterable[int], lane_count: int) -> dict[int, tuple[int, int]] | None:
-    """Shard and queue there, by the queue under which clients read a system topic; None for other topics.
+def shard_places(topic: str, shards: Iterable[int], lane_count: int) -> dict[int, tuple[int, int]] | None:
+    """Shard and queue there, by the queue under which clients read a topic that every shard has for itself.
 
-    System topics have no row in the metadata database: each shard has its own. From outside, shard s's one queue
-    is queue s; the lanes of SCHEDULE_TOPIC_XXXX follow each other, shard by shard.
+    Such topics have no route in the metadata database. From outside, shard s's one queue of DT_QUARANTINE is queue s;
+    the lanes of SCHEDULE_TOPIC_XXXX follow each other, shard by shard. None for other topics.
     """
-    if not is_system_topic(topic):
+    counts = {QUARANTINE_TOPIC: 1, SCHEDULE_TOPIC: lane_count}
+    count = counts.get(topic)
+    if count is None:
         return None
-    count = lane_count if topic == SCHEDULE_TOPIC else 1
     return {shard * count + queue: (shard, queue) for shard in sorted(shards) for queue in range(count)}

@@ -8,7 +8,6 @@ import grpc
 from duetime.v1 import gateway_pb2
 from duetime_core.errors import InvalidArgument, Unsupported, Violation
 from duetime_core.metadata import Database
-from duetime_core.names import is_system_topic
 from duetime_core.serving import make_channel
 
 from duetime_gateway.admission import check_new_topic, topic_violations
@@ -136,12 +135,7 @@ class GatewayService:
         self, request: gateway_pb2.DescribeTopicRequest, context: Context
     ) -> gateway_pb2.TopicDescription:
         _check_name("name", request.name)
-        if is_system_topic(request.name):
-            count = len(await self._reader.places(request.name))
-            topic = gateway_pb2.Topic(name=request.name, queue_count=count)
-        else:
-            topic = await self._topics.describe(request.name)
-        return await self._reader.describe(topic)
+        return await self._reader.describe(request.name)
 
     async def list_topics(
         self, request: gateway_pb2.ListTopicsRequest, context: Context

@@ -62,13 +62,14 @@ class Shard:
         waiting_bytes_max: int,
     ) -> None:
         self.number = number
-        self.batcher = Batcher(self._put, clock, metrics, number, waiting_bytes_max)
+        of_shard = metrics.of_shard(number)
+        self.batcher = Batcher(self._put, clock, of_shard, number, waiting_bytes_max)
         # Called when the store stopped answering: what it was told before must be told again.
         self.on_lost: Callable[[int], None] = lambda number: None
         self._whom = f"shard {number} at {address}"
         self._levels = levels
         self._timeout_ms = timeout_ms
-        self._up = metrics.shard_up.labels(number)
+        self._up = of_shard.up
         self._description: Description | None = None
         self._shared: dict[str, asyncio.Task[tuple[object, DueTimeError | None]]] = {}
         self._pulls: set[grpc.aio.UnaryUnaryCall[Any, bytes]] = set()

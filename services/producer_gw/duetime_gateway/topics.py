@@ -6,7 +6,6 @@ from duetime.v1 import gateway_pb2
 from duetime_core.clock import Clock
 from duetime_core.errors import AlreadyExists, DueTimeError, InvalidArgument, NotFound
 from duetime_core.metadata import Database, TopicModel, TopicQueueModel
-from duetime_core.names import is_system_topic
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -114,11 +113,11 @@ class Topics:
         return _message(topic)
 
     async def list(self) -> list[gateway_pb2.Topic]:
-        """All topics that users made, by name."""
+        """All topics that have a route, those of groups included, by name."""
         topics = await self._database.run(
             lambda session: session.scalars(select(TopicModel).order_by(TopicModel.name)).all()
         )
-        return [_message(topic) for topic in topics if not is_system_topic(topic.name)]
+        return [_message(topic) for topic in topics]
 
 
 def _insert(session: Session, name: str, placement: Sequence[int], created_at_ms: int) -> TopicModel:

@@ -1,0 +1,105 @@
+"""A store that fails to order: late, refusing, gone, of another make. Offsets are given as a store would."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import grpc
+from duetime.v1 import gateway_pb2, store_pb2
+from duetime_core import record
+from duetime_core.errors import DueTimeError
+from duetime_core.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from duetime_core.names import SCHEDULE_TOPIC
+from duetime_core.serving import SERVER_OPTIONS, status_of
+
+NOW_MS = 1_800_000_000_000
+
+
+class FakeStore:
+    """Keeps what it was sent. `error`: raised by the next calls; `gate`: puts and pulls wait for it."""
+
+    def __init__(self, shard: int = 0, levels: str = DEFAULT_DELAY_LEVELS) -> None:
+        self.shard = shard
+        self.levels = DelayLevels.parse(levels)
+        self.host = record.host_bytes("10.0.0.1", 7)
+        self.puts: list[store_pb2.PutMessageRequest] = []
+        self.records: list[record.Record] = []
+        self.topics: dict[str, int] = {}
+        self.described = 0
+        self.error: DueTimeError | None = None
+        self.answer: store_pb2.PutMessageResponse | None = None
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.arrived = asyncio.Condition()
+        self.waiting = 0
+        self.remaining: list[float | None] = []
+        self.pull_answer = b""
+        self._offsets: Counter[tuple[str, int]] = Counter()
+        self._server: grpc.aio.Server | None = None
+        self.port = 0
+
+    async def start(self, port: int = 0) -> "FakeStore":
+        self._server = grpc.aio.server(options=SERVER_OPTIONS)
+        unary, pb = grpc.unary_unary_rpc_method_handler, store_pb2
+        handlers = {
+            "PutMessage": unary(self.put, pb.PutMessageRequest.FromString, pb.PutMessageResponse.SerializeToString),
+            "Pull": unary(self.pull, gateway_pb2.PullRequest.FromString, None),
+            "PutTopic": unary(self.put_topic, pb.PutTopicRequest.FromString, pb.PutTopicResponse.SerializeToString),
+            "Describe": unary(self.describe, pb.DescribeRequest.FromString, pb.DescribeResponse.SerializeToString),
+        }
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("duetime.v1.Store", handlers),))
+        self.port = self._server.add_insecure_port(f"127.0.0.1:{port}")
+        await self._server.start()
+        return self
+
+    async def stop(self) -> None:
+        if self._server:
+            await self._server.stop(0)
+            self._server = None
+
+    async def until_waiting(self, count: int) -> None:
+        """Returns once `count` calls stand before the gate."""
+        async with asyncio.timeout(10), self.arrived:
+            await self.arrived.wait_for(lambda: self.waiting >= count)
+
+    async def _enter(self, context: Any) -> None:
+        self.remaining.append(context.time_remaining())
+        self.waiting += 1
+        async with self.arrived:
+            self.arrived.notify_all()
+        try:
+            await self.gate.wait()
+        finally:
+            self.waiting -= 1
+        if self.error is not None:
+            await context.abort_with_status(status_of(self.error))
+
+    async def put(self, request: store_pb2.PutMessageRequest, context: Any) -> store_pb2.PutMessageResponse:
+        self.puts.append(request)
+        await self._enter(context)
+        return self.answer or self._append(request.records)
+
+    def _append(self, data: bytes) -> store_pb2.PutMessageResponse:
+        response = store_pb2.PutMessageResponse(stored_at_ms=NOW_MS)
+        at = 0
+        while at < len(data):
+            one = record.decode(data, at)
+            at += one.size
+            self.records.append(one)
+            response.queue_offsets.append(self._offsets[one.topic, one.queue])
+            self._offsets[one.topic, one.queue] += 1
+            delayed = one.topic == SCHEDULE_TOPIC
+            response.due_at_ms.append(NOW_MS + self.levels.delay_ms(one.queue + 1) if delayed else 0)
+        return response
+
+    async def pull(self, request: gateway_pb2.PullRequest, context: Any) -> bytes:
+        await self._enter(context)
+        return self.pull_answer
+
+    async def put_topic(self, request: store_pb2.PutTopicRequest, context: Any) -> store_pb2.PutTopicResponse:
+        self.topics[request.name] = request.queue_count
+        return store_pb2.PutTopicResponse()
+
+    async def describe(self, request: store_pb2.DescribeRequest, context: Any) -> store_pb2.DescribeResponse:
+        self.described += 1
+        return store_pb2.DescribeResponse(shard=self.shard, store_host=self.host, delay_levels_ms=self.levels.delays_ms)

@@ -1,0 +1,245 @@
+"""Each bad input: its code, reason, field and text. And that the encoder's cheap test never differs from the rules."""
+
+import string
+from typing import Any
+
+import pytest
+from duetime.v1 import gateway_pb2, message_pb2
+from duetime_core import limits, record
+from duetime_core.errors import DueTimeError, InvalidArgument
+from duetime_core.levels import DelayLevels
+from duetime_gateway import admission
+from duetime_gateway.calls import fault_of
+from duetime_gateway.encoding import Batch, Encoder
+from duetime_gateway.ids import MessageIds
+from duetime_gateway.routing import Route
+from google.rpc import code_pb2
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+LEVELS = DelayLevels.parse("1s 5s 10s")
+HOST = record.host_bytes("127.0.0.1", 99)
+INVALID, UNIMPLEMENTED = code_pb2.INVALID_ARGUMENT, code_pb2.UNIMPLEMENTED
+
+
+def message(**fields: Any) -> message_pb2.Message:
+    return message_pb2.Message(**{"topic": "orders", "body": b"body", **fields})
+
+
+def encode(*messages: message_pb2.Message, born_host: bytes = HOST, store_host: bytes = HOST) -> Batch:
+    """The messages as a gateway with one shard and four queues per topic takes them."""
+    batch = Batch(messages, 1_700_000_000_000, born_host)
+    routes: dict[str, Route | DueTimeError] = {}
+    for name in {one.topic for one in messages}:
+        violations = list(admission.topic_violations("topic", name))
+        if violations:
+            routes[name] = InvalidArgument(violations, reason="MESSAGE_INVALID")
+        else:
+            routes[name] = route = Route(name, [0] * 4)
+            route.store_hosts[0] = store_host
+    encoder = Encoder(LEVELS, MessageIds("127.0.0.1", 1, b"abcd", lambda: 1_700_000_000_000))
+    encoder.encode(batch, range(len(messages)), routes)
+    return batch
+
+
+def fault(one: message_pb2.Message) -> message_pb2.Fault:
+    batch = encode(one)
+    assert not batch.groups
+    return fault_of(batch.faults[0])
+
+
+LONG = "x" * 300
+BAD: list[tuple[dict[str, Any], str, str]] = [
+    ({"topic": ""}, "topic", "'' has 0 characters; a topic has 1 to 127"),
+    ({"topic": "t" * 128}, "topic", f"'{'t' * 64}'... has 128 characters; a topic has 1 to 127"),
+    ({"topic": "a b"}, "topic", "'a b' holds characters other than [%|a-zA-Z0-9_-]"),
+    ({"topic": "günther"}, "topic", "'günther' holds characters other than [%|a-zA-Z0-9_-]"),
+    ({"topic": "orders\n"}, "topic", "'orders\\n' holds characters other than [%|a-zA-Z0-9_-]"),
+    (
+        {"topic": "SCHEDULE_TOPIC_XXXX"},
+        "topic",
+        "'SCHEDULE_TOPIC_XXXX' is a system topic; only DueTime itself writes to it",
+    ),
+    ({"topic": "%RETRY%g"}, "topic", "'%RETRY%g' is a system topic; only DueTime itself writes to it"),
+    ({"topic": "DT_QUARANTINE"}, "topic", "'DT_QUARANTINE' is a system topic; only DueTime itself writes to it"),
+    ({"body": bytes(4_194_305)}, "body", "4194305 bytes are above the most, 4194304"),
+    ({"properties": {"": "v"}}, 'properties[""]', "the name is empty"),
+    ({"properties": {"x": ""}}, 'properties["x"]', "the value is empty"),
+    (
+        {"properties": {"x\x01": "v"}},
+        'properties["x\\u0001"]',
+        "U+0001 and U+0002 separate properties and may stand in neither name nor value",
+    ),
+    (
+        {"properties": {"x": "a\x02b"}},
+        'properties["x"]',
+        "U+0001 and U+0002 separate properties and may stand in neither name nor value",
+    ),
+    ({"properties": {"TAGS": "v"}}, 'properties["TAGS"]', "TAGS is a system property; use the field tags"),
+    ({"properties": {"KEYS": "v"}}, 'properties["KEYS"]', "KEYS is a system property; use the field keys"),
+    ({"properties": {"UNIQ_KEY": "v"}}, 'properties["UNIQ_KEY"]', "UNIQ_KEY is a system property; use the field id"),
+    ({"properties": {"DELAY": "3"}}, 'properties["DELAY"]', "DELAY is a system property; use the field delay_level"),
+    (
+        {"properties": {"TIMER_DELAY_MS": "3"}},
+        'properties["TIMER_DELAY_MS"]',
+        "TIMER_DELAY_MS is a system property; use the field delay_ms",
+    ),
+    ({"properties": {"DT_ENTRY": "1"}}, 'properties["DT_ENTRY"]', "DT_ENTRY is a system property; no field sets it"),
+    (
+        {"properties": {"x": "v" * 32_767}},
+        "properties",
+        "32811 bytes encoded are above the most, 32767",
+    ),
+    (
+        {"properties": {"x": "v" * 32_500}, "delay_level": 1},
+        "properties",
+        "32544 bytes encoded and 320 kept for the delay are above the most, 32767",
+    ),
+    ({"tags": "a|b"}, "tags", "'a|b' holds |, which separates the tags of a filter"),
+    ({"tags": " a"}, "tags", "' a' begins or ends with a blank"),
+    ({"tags": "a\x02b"}, "tags", "'a\\x02b' holds a control character"),
+    ({"keys": ["a", ""]}, "keys[1]", "the key is empty"),
+    ({"keys": ["a b"]}, "keys[0]", "'a b' holds a blank or a control character"),
+    ({"keys": ["a\x01"]}, "keys[0]", "'a\\x01' holds a blank or a control character"),
+    ({"sharding_key": "a\x01"}, "sharding_key", "'a\\x01' holds U+0001 or U+0002, which separate properties"),
+    ({"queue": 4}, "queue", "4 is not within 0 and 3, the topic's last"),
+    ({"queue": -1}, "queue", "-1 is not within 0 and 3, the topic's last"),
+    ({"delay_level": -1}, "delay_level", "-1 is below 0; levels are 1 to 3, 0 is none"),
+    ({"delay_ms": 1_500}, "delay_ms", "1500 ms is none of the delay levels: 1s 5s 10s"),
+    ({"delay_ms": -1_000}, "delay_ms", "-1000 ms is none of the delay levels: 1s 5s 10s"),
+    ({"delay_ms": (1 << 63) - 1}, "delay_ms", f"{(1 << 63) - 1} ms is none of the delay levels: 1s 5s 10s"),
+    ({"id": LONG}, "id", f"'{'x' * 64}'... has 300 characters; the most is 255"),
+    ({"id": "a b"}, "id", "'a b' holds a blank or a control character"),
+    ({"id": "a\x02"}, "id", "'a\\x02' holds a blank or a control character"),
+    ({"born_at_ms": -5}, "born_at_ms", "-5 is below 0; it counts Unix milliseconds"),
+]
+
+
+@pytest.mark.parametrize(("fields", "field", "text"), BAD, ids=[f"{field}-{n}" for n, (_, field, _) in enumerate(BAD)])
+def test_bad_field_is_told_with_value_and_limit(fields: dict[str, Any], field: str, text: str) -> None:
+    found = fault(message(**fields))
+    assert (found.code, found.reason, found.retriable) == (INVALID, "MESSAGE_INVALID", False)
+    assert [(one.field, one.description) for one in found.violations] == [(field, text)]
+    assert found.message == f"{field}: {text}"
+
+
+def test_due_time_is_not_supported_yet() -> None:
+    for moment in (0, 1_800_000_000_000):
+        found = fault(message(deliver_at_ms=moment))
+        assert (found.code, found.reason, found.retriable) == (UNIMPLEMENTED, "NOT_SUPPORTED", False)
+        assert [(one.field, one.description) for one in found.violations] == [
+            ("deliver_at_ms", "arbitrary due times are not supported yet; the delay levels are 1s 5s 10s")
+        ]
+
+
+def test_all_faults_of_a_message_are_told_at_once() -> None:
+    found = fault(
+        message_pb2.Message(
+            topic="%DLQ%a b",
+            body=bytes(limits.BODY_BYTES_MAX + 1),
+            properties={"TAGS": "x", "y": ""},
+            tags=" a|b",
+            keys=["", "c d"],
+            sharding_key="\x01",
+            queue=-2,
+            deliver_at_ms=5,
+            id="a b",
+            born_at_ms=-1,
+        )
+    )
+    assert (found.code, found.reason) == (INVALID, "MESSAGE_INVALID")
+    expected = ["topic", "topic", "body", "properties", "properties", "tags", "tags", "keys", "keys"]
+    expected += ["sharding_key", "queue", "deliver_at_ms", "id", "born_at_ms"]
+    assert [one.field.partition("[")[0] for one in found.violations] == expected
+
+
+def test_values_at_the_limits_are_taken() -> None:
+    batch = encode(
+        message(topic="t" * 127),
+        message(body=bytes(limits.BODY_BYTES_MAX)),
+        message(body=b""),
+        message(id="x" * 255, queue=3),
+        message(id="i" * 32, properties={"x": "v" * (32_767 - 44)}),
+        message(id="i" * 32, properties={"x": "v" * (32_767 - 44 - 320)}, delay_level=3),
+        message(delay_level=2_000_000_000),
+        message(flag=-(1 << 31), born_at_ms=(1 << 63) - 1),
+        message(tags="two words", keys=["schlüssel"], id="a-b:c/d"),
+    )
+    assert not batch.faults
+    assert batch.requested_levels == {6: 2_000_000_000}
+
+
+def test_fields_of_a_pull_are_checked_together() -> None:
+    request = gateway_pb2.PullRequest(topic="a b", queue=-1, offset=-1, max_count=1_025, max_bytes=-1, wait_ms=30_001)
+    with pytest.raises(InvalidArgument) as caught:
+        admission.check_pull(request)
+    assert caught.value.text == (
+        "topic: 'a b' holds characters other than [%|a-zA-Z0-9_-]; queue: -1 is not within 0 and 1023; "
+        "offset: -1 is not within 0 and 9223372036854775807; max_count: 1025 is not within 0 and 1024; "
+        "max_bytes: -1 is not within 0 and 16777216; wait_ms: 30001 is not within 0 and 30000"
+    )
+
+
+def test_fields_of_a_new_topic_are_checked_together() -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        admission.check_new_topic("%RETRY%g", 1_025)
+    assert caught.value.text == (
+        "name: '%RETRY%g' is a system topic; only DueTime itself writes to it; "
+        "queue_count: 1025 is not within 0 and 1024"
+    )
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+CLEAN = st.text(string.ascii_letters + string.digits + "-_äß", min_size=1, max_size=12)
+FIELD = TEXT | CLEAN
+MESSAGES = st.builds(
+    message_pb2.Message,
+    topic=st.sampled_from(["orders", "paid", "a|b"]),
+    body=st.binary(max_size=64),
+    properties=st.dictionaries(CLEAN | TEXT | st.sampled_from(["TAGS", "DELAY"]), FIELD, max_size=3),
+    tags=FIELD,
+    keys=st.lists(FIELD, max_size=3),
+    sharding_key=FIELD,
+    queue=st.none() | st.integers(-1, 4),
+    delay_level=st.none() | st.integers(-1, 5),
+    id=FIELD,
+    born_at_ms=st.integers(-1, 2),
+    flag=st.integers(-(1 << 31), (1 << 31) - 1),
+)
+HOSTS = st.sampled_from([HOST, record.host_bytes("::1", 1)])
+
+
+@settings(max_examples=500)
+@given(MESSAGES, HOSTS, HOSTS)
+def test_encoder_takes_exactly_what_admission_takes_and_keeps_it(
+    sent: message_pb2.Message, born_host: bytes, store_host: bytes
+) -> None:
+    batch = encode(sent, born_host=born_host, store_host=store_host)
+    violations = admission.violations(sent, LEVELS, 4)
+    assert [v.field for v in (batch.faults[0].violations if batch.faults else ())] == [v.field for v in violations]
+    if violations:
+        return
+    (data,) = batch.groups[0].records
+    stored = record.decode(data)
+    assert stored == record.decode(record.encode(stored))
+    assert (stored.body, stored.flag, stored.size) == (sent.body, sent.flag, len(data))
+    assert (stored.born_host, stored.store_host) == (born_host, store_host)
+    assert stored.born_at_ms == (sent.born_at_ms or batch.arrived_at_ms)
+    expected = dict(sent.properties)
+    expected[record.UNIQ_KEY] = sent.id or batch.ids[0]
+    expected |= {record.TAGS: sent.tags} if sent.tags else {}
+    expected |= {record.KEYS: " ".join(sent.keys)} if sent.keys else {}
+    expected |= {record.SHARDING_KEY: sent.sharding_key} if sent.sharding_key else {}
+    level = min(max(sent.delay_level, 0), 3)
+    if level:
+        expected |= record.deferral(level, sent.topic, batch.queues[0])
+        assert (stored.topic, stored.queue) == ("SCHEDULE_TOPIC_XXXX", level - 1)
+    else:
+        assert (stored.topic, stored.queue) == (sent.topic, batch.queues[0])
+    assert record.decode_properties(stored.properties) == expected
+    assert not sent.HasField("queue") or batch.queues[0] == sent.queue
+
+
+def test_every_reserved_property_is_refused() -> None:
+    for name in record.RESERVED_PROPERTIES:
+        assert fault(message(properties={name: "x"})).reason == "MESSAGE_INVALID"

@@ -1,0 +1,229 @@
+"""Coalescing: what goes together, what waits, what is never in two puts at once."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from duetime.v1 import store_pb2
+from duetime_core.errors import DueTimeError, Overloaded, Unavailable
+from duetime_core.testing import FakeClock
+from duetime_gateway.batcher import PUT_BYTES_MAX, SECOND_PUT_BYTES_MIN, SECOND_PUT_COUNT_MIN, Batcher, Stored
+from duetime_gateway.metrics import GatewayMetrics
+from prometheus_client import CollectorRegistry
+
+KIB = 1024
+# Enough for a put beside another one.
+SECOND = bytes(SECOND_PUT_BYTES_MIN)
+
+
+class Puts:
+    """A shard whose answers the test gives; `begun` is filled with each put's request and timeout."""
+
+    def __init__(self) -> None:
+        self.begun: asyncio.Queue[tuple[store_pb2.PutMessageRequest, float]] = asyncio.Queue()
+        self.answers: list[asyncio.Future[store_pb2.PutMessageResponse]] = []
+
+    async def put(self, request: store_pb2.PutMessageRequest, timeout_ms: float) -> store_pb2.PutMessageResponse:
+        answer = asyncio.get_running_loop().create_future()
+        self.answers.append(answer)
+        self.begun.put_nowait((request, timeout_ms))
+        return await answer
+
+    async def next(self) -> store_pb2.PutMessageRequest:
+        async with asyncio.timeout(5):
+            return (await self.begun.get())[0]
+
+    def answer(self, put: int, count: int, first: int = 0) -> None:
+        self.answers[put].set_result(store_pb2.PutMessageResponse(queue_offsets=range(first, first + count)))
+
+
+class Running:
+    def __init__(self, tasks: asyncio.TaskGroup) -> None:
+        self.puts = Puts()
+        self.clock = FakeClock()
+        self.batcher = Batcher(self.puts.put, self.clock, GatewayMetrics(CollectorRegistry()).of_shard(0), 0, 100 * KIB)
+        self.batcher.start(tasks)
+
+    def submit(
+        self, *records: bytes, retried: bool = False, deadline_ms: float = 1_000, order: object | None = None
+    ) -> "asyncio.Future[Stored]":
+        return self.batcher.submit(records, retried=retried, deadline_ms=deadline_ms, order=order)
+
+    async def fill(self) -> None:
+        """Brings two puts in flight, so that what follows waits."""
+        self.submit(b"first")
+        assert (await self.puts.next()).records == b"first"
+        self.submit(SECOND)
+        assert (await self.puts.next()).records == SECOND
+
+
+async def turn() -> None:
+    """Lets everything that is ready run once."""
+    future = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_soon(future.set_result, None)
+    await future
+
+
+@pytest.fixture
+async def running() -> AsyncIterator[Running]:
+    async def run() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            started.set_result(Running(tasks))
+            await asyncio.Event().wait()
+
+    started: asyncio.Future[Running] = asyncio.get_running_loop().create_future()
+    task = asyncio.ensure_future(run())
+    one = await started
+    yield one
+    one.batcher.stop()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_what_arrives_in_one_turn_goes_together(running: Running) -> None:
+    results = [running.submit(b"a", b"b"), running.submit(b"c")]
+    assert (await running.puts.next()).records == b"abc"
+    running.puts.answer(0, 3, first=7)
+    assert [list((await result).queue_offsets) for result in results] == [[7, 8], [9]]
+
+
+async def test_what_arrives_while_two_puts_are_under_way_goes_into_the_next(running: Running) -> None:
+    await running.fill()
+    results = [running.submit(b"%d" % n) for n in range(9)]
+    assert running.puts.begun.empty()
+    running.puts.answer(0, 1)
+    running.puts.answer(1, 1)
+    assert (await running.puts.next()).records == b"012345678"
+    running.puts.answer(2, 9)
+    assert [list((await result).queue_offsets) for result in results] == [[n] for n in range(9)]
+
+
+async def test_second_put_is_begun_only_with_enough_in_it(running: Running) -> None:
+    running.submit(b"a")
+    await running.puts.next()
+    for _ in range(SECOND_PUT_COUNT_MIN - 1):
+        running.submit(b"b")
+    await turn()
+    assert running.puts.begun.empty()
+    running.submit(b"b")
+    assert (await running.puts.next()).records == b"b" * SECOND_PUT_COUNT_MIN
+
+
+async def test_put_has_at_most_4096_records_and_8_mib(running: Running) -> None:
+    await running.fill()
+    running.submit(*[b"a"] * 4_000)
+    running.submit(*[b"b"] * 97)
+    running.puts.answer(0, 1)
+    assert (await running.puts.next()).records == b"a" * 4_000
+    running.puts.answer(1, 1)
+    assert (await running.puts.next()).records == b"b" * 97
+
+
+async def test_one_entry_may_be_larger_than_a_put(running: Running) -> None:
+    running.submit(bytes(PUT_BYTES_MAX + 1))
+    assert len((await running.puts.next()).records) == PUT_BYTES_MAX + 1
+
+
+async def test_each_caller_gets_its_slice_of_every_column(running: Running) -> None:
+    results = [running.submit(b"a"), running.submit(b"b", b"c"), running.submit(b"d")]
+    await running.puts.next()
+    response = store_pb2.PutMessageResponse(
+        queue_offsets=[1, 2, 3, 4], statuses=[0, 4, 1, 0], due_at_ms=[10, 20, 30, 40]
+    )
+    response.faults[1].reason = "RECORD_REFUSED"
+    running.puts.answers[0].set_result(response)
+    first, second, third = [await result for result in results]
+    assert [list(one.queue_offsets) for one in (first, second, third)] == [[1], [2, 3], [4]]
+    assert [list(one.statuses) for one in (first, second, third)] == [[0], [4, 1], [0]]
+    assert [list(one.due_at_ms) for one in (first, second, third)] == [[10], [20, 30], [40]]
+    assert [{at: fault.reason for at, fault in one.faults.items()} for one in (first, second, third)] == [
+        {},
+        {0: "RECORD_REFUSED"},
+        {},
+    ]
+
+
+async def test_only_records_of_repeated_requests_are_marked(running: Running) -> None:
+    running.submit(b"a")
+    running.submit(b"b", b"c", retried=True)
+    running.submit(b"d")
+    running.submit(b"e", retried=True)
+    assert list((await running.puts.next()).retried) == [1, 2, 4]
+
+
+async def test_entries_of_one_order_are_never_in_two_puts_at_once(running: Running) -> None:
+    stream = object()
+    running.submit(b"a", order=stream)
+    assert (await running.puts.next()).records == b"a"
+    running.submit(b"b", order=stream)
+    running.submit(SECOND)
+    running.submit(b"c", order=stream)
+    assert (await running.puts.next()).records == SECOND
+    running.puts.answer(1, 1)
+    running.submit(SECOND)
+    assert (await running.puts.next()).records == SECOND
+    running.puts.answer(0, 1)
+    running.puts.answer(2, 1)
+    assert (await running.puts.next()).records == b"bc"
+
+
+async def test_caller_that_gave_up_takes_its_records_out(running: Running) -> None:
+    await running.fill()
+    kept, given_up = running.submit(b"a"), running.submit(b"b")
+    given_up.cancel()
+    running.puts.answer(0, 1)
+    running.puts.answer(1, 1)
+    assert (await running.puts.next()).records == b"a"
+    running.puts.answer(2, 1)
+    assert list((await kept).queue_offsets) == [0]
+
+
+async def test_failed_put_fails_its_callers_and_no_others(running: Running) -> None:
+    failed = running.submit(b"a")
+    await running.puts.next()
+    fine = running.submit(SECOND)
+    await running.puts.next()
+    running.puts.answers[0].set_exception(Unavailable("gone"))
+    running.puts.answer(1, 1)
+    with pytest.raises(Unavailable, match="gone"):
+        await failed
+    assert list((await fine).queue_offsets) == [0]
+    assert len(running.puts.answers) == 2, "a put is never repeated"
+
+
+async def test_answer_with_too_few_columns_is_no_answer(running: Running) -> None:
+    result = running.submit(b"a", b"b")
+    await running.puts.next()
+    running.puts.answer(0, 1)
+    with pytest.raises(Unavailable, match="answered 1 of 2 records"):
+        await result
+
+
+async def test_put_is_given_until_the_latest_deadline_in_it(running: Running) -> None:
+    running.submit(b"a", deadline_ms=300)
+    running.submit(b"b", deadline_ms=700)
+    running.clock.move(100)
+    assert (await running.puts.begun.get())[1] == 600
+
+
+async def test_too_many_waiting_bytes_are_refused(running: Running) -> None:
+    await running.fill()
+    running.submit(bytes(60 * KIB))
+    with pytest.raises(Overloaded, match="61440 bytes wait for shard 0; the most is 102400") as caught:
+        running.submit(bytes(60 * KIB))
+    assert (caught.value.reason, caught.value.retriable) == ("SHARD_OVERLOADED", True)
+    running.puts.answer(0, 1)
+    running.puts.answer(1, 1)
+    await running.puts.next()
+    running.submit(bytes(60 * KIB))
+
+
+async def test_stop_fails_what_waits_and_what_comes(running: Running) -> None:
+    await running.fill()
+    waiting = running.submit(b"a")
+    running.batcher.stop()
+    with pytest.raises(DueTimeError, match="stopping"):
+        await waiting
+    with pytest.raises(DueTimeError, match="stopping"):
+        running.submit(b"b")
+    running.puts.answer(0, 1)

@@ -1,0 +1,101 @@
+"""SendStream: order of answers, order of records, and how much of a stream is in work at once."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+from duetime.v1 import gateway_pb2
+
+from tests.gateway.conftest import Gateway, error_of, message, request
+from tests.gateway.fake_store import FakeStore
+
+
+async def read_to_end(call: AsyncIterator[gateway_pb2.SendResponse]) -> list[gateway_pb2.SendResponse]:
+    return [response async for response in call]
+
+
+async def test_answers_come_in_order_and_records_are_stored_in_order(gateway: Gateway) -> None:
+    requests = [request(*[message(id=f"{n}-{m}", queue=0) for m in range(7)]) for n in range(100)]
+    answers = await read_to_end(gateway.stub.SendStream(iter(requests), timeout=30))
+    ids = [result.message_id for answer in answers for result in answer.results]
+    assert ids == [one.id for sent in requests for one in sent.messages]
+    assert [result.offset for answer in answers for result in answer.results] == list(range(700))
+
+
+async def test_records_keep_their_order_though_their_sizes_differ(gateway: Gateway) -> None:
+    sizes = [3_000_000, 1, 2_000_000, 10, 4_000_000, 100] * 5
+    requests = [request(message(bytes(size), queue=0)) for size in sizes]
+    answers = await read_to_end(gateway.stub.SendStream(iter(requests), timeout=30))
+    assert [answer.results[0].offset for answer in answers] == list(range(30))
+
+
+async def test_first_message_to_a_new_topic_is_not_overtaken(gateway: Gateway) -> None:
+    requests = [request(message(id="0", topic="new", queue=0))]
+    requests += [request(message(id=str(n), topic="new", queue=0)) for n in range(1, 10)]
+    answers = await read_to_end(gateway.stub.SendStream(iter(requests), timeout=10))
+    assert [answer.results[0].offset for answer in answers] == list(range(10))
+
+
+async def test_at_most_16_requests_of_a_stream_are_in_work(faked: Gateway, fakes: list[FakeStore]) -> None:
+    await faked.send(message(queue=0))
+    for store in fakes:
+        store.gate.clear()
+    received = 0
+    before = faked.metric("duetime_gateway_bytes_total", direction="in")
+
+    async def requests() -> AsyncIterator[gateway_pb2.SendRequest]:
+        for n in range(40):
+            yield request(message(id=str(n), queue=0))
+
+    call = faked.stub.SendStream(requests(), timeout=30)
+    (store,) = [store for store in fakes if store.puts]
+    await store.until_waiting(1)
+    # Calls that come later are answered meanwhile; the stream does not get further.
+    for _ in range(20):
+        await faked.stub.ListTopics(gateway_pb2.ListTopicsRequest())
+    waiting = faked.metric("duetime_gateway_waiting_bytes", shard=str(store.shard))
+    assert waiting > 0
+    assert faked.metric("duetime_gateway_bytes_total", direction="in") == before
+    store.gate.set()
+    async for response in call:
+        assert response.results[0].message_id == str(received)
+        received += 1
+    assert received == 40
+    sizes = [len(put.records) for put in store.puts[1:]]
+    assert max(sizes) * 16 <= sum(sizes) * 17
+
+
+async def test_bad_request_ends_the_stream_after_the_answers_before_it(gateway: Gateway) -> None:
+    call = gateway.stub.SendStream(iter([request(message(id="a")), request(), request(message(id="b"))]), timeout=10)
+    answers = aiter(call)
+    assert [result.message_id for result in (await anext(answers)).results] == ["a"]
+    error = await error_of(anext(answers))
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert error.details() == "messages: 0 messages; a request has 1 to 4096"
+
+
+async def test_stop_ends_an_idle_stream_at_once(tmp_path: Path, fakes: list[FakeStore]) -> None:
+    async with Gateway(tmp_path, {0: fakes[0].port}, drain_ms=60_000) as gateway:
+        call = gateway.stub.SendStream()
+        await call.write(request(message(id="a")))
+        assert [result.message_id for result in (await call.read()).results] == ["a"]
+        async with asyncio.timeout(10):
+            await gateway.node.stop()
+            error = await error_of(call.read())
+        assert error.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_client_that_goes_away_leaves_a_gateway_that_serves(faked: Gateway, fakes: list[FakeStore]) -> None:
+    await faked.send(message(queue=0))
+    for store in fakes:
+        store.gate.clear()
+    call = faked.stub.SendStream()
+    for n in range(5):
+        await call.write(request(message(id=str(n), queue=0)))
+    (store,) = [store for store in fakes if store.puts]
+    await store.until_waiting(1)
+    call.cancel()
+    store.gate.set()
+    (result,) = await faked.send(message(id="after", queue=0))
+    assert (result.message_id, result.HasField("fault")) == ("after", False)
