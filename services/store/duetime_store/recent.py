@@ -1,6 +1,7 @@
 """The ids of the newest messages, so that a repeated send is answered and not stored again."""
 
 from collections import deque
+from collections.abc import Sequence
 
 
 class RecentIds:
@@ -14,10 +15,10 @@ class RecentIds:
         self._positions: dict[int, int] = {}
         self._order: deque[int] = deque()
 
-    def add(self, message_id: bytes | bytearray, position: int) -> None:
+    def add(self, message_id: bytes, position: int) -> None:
         if not self._count_max:
             return
-        key = hash(bytes(message_id))
+        key = hash(message_id)
         if key in self._positions:
             # Sent again with its id on purpose: the newest counts, at its first one's age.
             self._positions[key] = position
@@ -27,9 +28,15 @@ class RecentIds:
         self._positions[key] = position
         self._order.append(key)
 
-    def position(self, message_id: bytes | bytearray) -> int | None:
+    def add_all(self, message_ids: Sequence[bytes | None], positions: Sequence[int]) -> None:
+        """`add` for each message that has an id."""
+        for message_id, position in zip(message_ids, positions, strict=True):
+            if message_id:
+                self.add(message_id, position)
+
+    def position(self, message_id: bytes) -> int | None:
         """Where a message with this id (or one that hashes alike) lies."""
-        return self._positions.get(hash(bytes(message_id)))
+        return self._positions.get(hash(message_id))
 
     def oldest_position(self, default: int) -> int:
         """The position of the oldest message remembered."""

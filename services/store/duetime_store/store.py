@@ -10,16 +10,18 @@ watermarks) moves only in `publish`.
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from struct import Struct
+from typing import cast
 
+import numpy as np
 from duetime_core import record
-from duetime_core.errors import Damaged, InvalidArgument, NotFound, Overloaded, ReadOnly, Violation
+from duetime_core.errors import Damaged, NotFound, Overloaded, ReadOnly
 from duetime_core.levels import DelayLevels
 from duetime_core.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
 
 from duetime_store.alarm import ShardClock
 from duetime_store.commitlog import CommitLog
-from duetime_store.consumequeue import UNIT, ConsumeQueue
+from duetime_store.consumequeue import UNIT_TYPE, ConsumeQueue
+from duetime_store.intake import Intake, Ints, parse
 from duetime_store.lanes import Lane
 from duetime_store.queues import Queues
 from duetime_store.recent import RecentIds
@@ -27,13 +29,7 @@ from duetime_store.recent import RecentIds
 OK, DUPLICATE, GAP, NOT_DUE, REFUSED = range(5)
 
 _LANE_TOPIC = SCHEDULE_TOPIC.encode()
-_PREFIX = record.PREFIX
-_BODY_LENGTH = Struct(">i")
-_PLACE = Struct(">qq")  # queueOffset, physicalOffset
-_TIME = Struct(">q")
 _UNIQ_KEY = record.UNIQ_KEY.encode()
-_TAGS = record.TAGS.encode()
-_ENTRY_MARK = record.LANE_ENTRY.encode() + record.NAME_END
 
 
 @dataclass(slots=True)
@@ -59,18 +55,6 @@ class Batch:
     queues: dict[ConsumeQueue, int] = field(default_factory=dict)  # units of each
     restored: list[tuple[Lane, int, list[int]]] = field(default_factory=list)
     done: "list[asyncio.Future[None]]" = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class _Parsed:
-    """One record of a put, before it has its place: bytes [at, at + size) of the request."""
-
-    at: int
-    size: int
-    queue: ConsumeQueue
-    tags: int
-    times_at: int
-    message_id: bytes | bytearray | None
 
 
 class Store:
@@ -118,116 +102,95 @@ class Store:
             raise ReadOnly(f"the shard takes no writes: {self.read_only_reason}")
         if self._waiting_bytes + len(records) > self._waiting_bytes_max:
             raise Overloaded(f"{self._waiting_bytes} bytes wait for the flush, {self._waiting_bytes_max} at most")
-        data = bytearray(records)
+        intake = parse(records)
         now_ms = self.clock.now_ms()
+        count = intake.count
+        outcome = Outcome([OK] * count, [-1] * count, [0] * count, stored_at_ms=now_ms)
         if lane:
-            return self._put_restored(data, self.lane(lane), first_entry, now_ms)
-        return self._put_sent(data, frozenset(retried), now_ms)
-
-    def _put_sent(self, data: bytearray, retried: frozenset[int], now_ms: int) -> Outcome:
-        outcome = Outcome([], [], [], stored_at_ms=now_ms)
-        accepted: list[_Parsed] = []
-        lane_delays = self.levels.delays_ms
-        for index, item in enumerate(self._parse(data, outcome)):
-            if item is None:
-                continue
-            if index in retried and self._answer_repeated(item, outcome, index):
-                continue
-            queue = item.queue
-            if queue.topic == SCHEDULE_TOPIC:
-                item.tags = now_ms + lane_delays[queue.queue]
-                outcome.due_at_ms[index] = item.tags
-            outcome.queue_offsets[index] = queue.next_offset
-            self._place(data, item, now_ms)
-            accepted.append(item)
-            if item.message_id is not None:
-                self.recent.add(item.message_id, self._end - item.size)
-        self._stage(data, accepted)
+            self._put_restored(intake, outcome, self.lane(lane), first_entry)
+        else:
+            self._put_sent(intake, outcome, frozenset(retried))
         return outcome
 
-    def _put_restored(self, data: bytearray, lane: Lane, first_entry: int, now_ms: int) -> Outcome:
-        outcome = Outcome([], [], [], stored_at_ms=now_ms)
-        parsed = list(self._parse(data, outcome, restoring=True))
-        dues = lane.queue.read(first_entry, len(parsed))["tags"].tolist() if first_entry >= 0 else []
-        accepted: list[_Parsed] = []
+    def _put_sent(self, intake: Intake, outcome: Outcome, retried: frozenset[int]) -> None:
+        delays_ms, now_ms = self.levels.delays_ms, outcome.stored_at_ms
+        chosen: list[int] = []
+        queues: list[ConsumeQueue] = []
+        tags: list[int] = []
+        message_ids: list[bytes | None] = []
+        for index, queue in enumerate(self._queues_of(intake, outcome, restoring=False)):
+            if queue is None:
+                continue
+            message_id = intake.message_id(index)
+            if index in retried and self._answer_repeated(message_id, outcome, index):
+                continue
+            if queue.topic == SCHEDULE_TOPIC:
+                code = outcome.due_at_ms[index] = now_ms + delays_ms[queue.queue]
+            else:
+                code = intake.tags_code(index)
+            chosen.append(index)
+            queues.append(queue)
+            tags.append(code)
+            message_ids.append(message_id)
+        positions = self._stage(intake, outcome, chosen, queues, tags)
+        self.recent.add_all(message_ids, positions)
+
+    def _put_restored(self, intake: Intake, outcome: Outcome, lane: Lane, first_entry: int) -> None:
+        dues = lane.queue.read(first_entry, intake.count)["tags"].tolist() if first_entry >= 0 else []
+        now_ms, appended = outcome.stored_at_ms, lane.appended
+        chosen: list[int] = []
+        queues: list[ConsumeQueue] = []
         restored_dues: list[int] = []
-        for index, item in enumerate(parsed):
+        for index, queue in enumerate(self._queues_of(intake, outcome, restoring=True)):
             entry = first_entry + index
-            if entry < lane.appended:
-                outcome.statuses[index], outcome.faults = DUPLICATE, _without(outcome.faults, index)
-            elif entry > lane.appended or index >= len(dues):
+            if entry < appended:
+                outcome.statuses[index] = DUPLICATE
+                outcome.faults.pop(index, None)
+            elif entry > appended or index >= len(dues):
                 outcome.statuses[index] = GAP
             elif dues[index] > now_ms:
                 outcome.statuses[index] = NOT_DUE
-            elif item is not None and self._names_entry(data, item, lane.level, entry, dues[index], outcome, index):
-                outcome.queue_offsets[index] = item.queue.next_offset
-                self._place(data, item, now_ms)
-                accepted.append(item)
-                lane.appended += 1
-                if item.queue.topic == QUARANTINE_TOPIC:
+            elif queue is not None and self._names_entry(intake, outcome, index, (lane.level, entry, dues[index])):
+                chosen.append(index)
+                queues.append(queue)
+                appended += 1
+                if queue.topic == QUARANTINE_TOPIC:
                     lane.quarantined_count += 1
                     self.quarantined_count += 1
                 else:
                     restored_dues.append(dues[index])
-        self._stage(data, accepted)
-        if accepted:
-            self._staged.restored.append((lane, lane.appended, restored_dues))
-        outcome.watermark = lane.appended
-        return outcome
+        self._stage(intake, outcome, chosen, queues, [intake.tags_code(index) for index in chosen])
+        if chosen:
+            self._staged.restored.append((lane, appended, restored_dues))
+        lane.appended = outcome.watermark = appended
 
-    def _names_entry(
-        self, data: bytearray, item: _Parsed, level: int, entry: int, due: int, outcome: Outcome, index: int
-    ) -> bool:
+    def _names_entry(self, intake: Intake, outcome: Outcome, index: int, entry: tuple[int, int, int]) -> bool:
         """Whether the record ends with the property that names its lane entry: recovery finds the watermark by it."""
-        if data.endswith(record.lane_entry(level, entry, due), item.at, item.at + item.size):
+        if intake.data.endswith(record.lane_entry(*entry), intake.properties_at[index], intake.ends[index]):
             return True
-        _refuse(outcome, index, f"does not end with {record.LANE_ENTRY}={level}:{entry}:{due}")
+        level, offset, due_at_ms = entry
+        _refuse(outcome, index, f"does not end with {record.LANE_ENTRY}={level}:{offset}:{due_at_ms}")
         return False
 
-    def _parse(self, data: bytearray, outcome: Outcome, *, restoring: bool = False) -> "list[_Parsed | None]":
-        """The request's records; None for those that are refused for good, which the outcome says."""
-        parsed: list[_Parsed | None] = []
-        at, end = 0, len(data)
-        while at < end:
-            size, item, fault = self._parse_one(data, at, end, restoring=restoring)
-            outcome.statuses.append(OK)
-            outcome.queue_offsets.append(-1)
-            outcome.due_at_ms.append(0)
-            if fault:
-                _refuse(outcome, len(parsed), fault)
-            parsed.append(item)
-            at += size
-        return parsed
+    def _queues_of(self, intake: Intake, outcome: Outcome, *, restoring: bool) -> "list[ConsumeQueue | None]":
+        """The queue of each record; None for those that are refused for good, which the outcome says."""
+        get = self.queues.get_bytes
+        too_large = intake.sizes.max(initial=0) > self.log.record_bytes_max
+        queues: list[ConsumeQueue | None] = []
+        plain: set[tuple[bytes, int]] = set()
+        for index, key in enumerate(zip(intake.topics, intake.queue_ids, strict=True)):
+            if key not in plain or too_large or intake.names_entries:
+                fault = self._fault(intake, index, restoring=restoring)
+                if fault:
+                    _refuse(outcome, index, fault)
+                    queues.append(None)
+                    continue
+                plain.add(key)
+            queues.append(get(*key))
+        return queues
 
-    def _parse_one(self, data: bytearray, at: int, end: int, *, restoring: bool) -> tuple[int, _Parsed | None, str]:
-        """(size, record, fault). Only the structure is read: the CRC is its encoder's, and read again when restored."""
-        if end - at < record.FIXED_BYTES_V4:
-            raise _not_records(at, "cut short")
-        size, magic, _, queue_id, _, _, _, sys_flag, _ = _PREFIX.unpack_from(data, at)
-        if magic != record.MAGIC_V1 or not record.FIXED_BYTES_V4 <= size <= end - at:
-            raise _not_records(at, f"size {size}, magic {magic & 0xFFFFFFFF:08x}")
-        times_at = at + (68 if sys_flag & record.SYS_BORN_V6 else 56)
-        length_at = times_at + (40 if sys_flag & record.SYS_STORE_V6 else 28)
-        topic_at = length_at + 5 + _BODY_LENGTH.unpack_from(data, length_at)[0]
-        if not length_at + 5 <= topic_at < at + size:
-            raise _not_records(at, "body length")
-        properties_at = topic_at + data[topic_at - 1] + 2
-        if (
-            properties_at > at + size
-            or data[properties_at - 2] << 8 | data[properties_at - 1] != at + size - properties_at
-        ):
-            raise _not_records(at, "properties length")
-        topic = bytes(data[topic_at : properties_at - 2])
-        properties = bytes(data[properties_at : at + size])
-        fault = self._fault(topic, queue_id, size, properties, restoring=restoring)
-        if fault:
-            return size, None, fault
-        queue = self.queues.get_bytes(topic, queue_id)
-        tags = record.property_value(properties, _TAGS) if topic != _LANE_TOPIC else None
-        message_id = None if restoring else record.property_value(properties, _UNIQ_KEY)
-        return size, _Parsed(at, size, queue, record.tags_code(tags) if tags else 0, times_at, message_id), ""
-
-    def _fault(self, topic: bytes, queue_id: int, size: int, properties: bytes, *, restoring: bool) -> str:
+    def _fault(self, intake: Intake, index: int, *, restoring: bool) -> str:
+        size, topic, queue_id = int(intake.sizes[index]), intake.topics[index], intake.queue_ids[index]
         if size > self.log.record_bytes_max:
             return f"record of {size} bytes; a segment of this shard takes {self.log.record_bytes_max}"
         if queue_id < 0:
@@ -237,15 +200,15 @@ class Store:
                 return "a restored record can't enter a lane"
             if queue_id >= self.levels.highest:
                 return f"level {queue_id + 1} is above the highest, {self.levels.highest}"
-        if not restoring and _ENTRY_MARK in properties and record.find_lane_entry(properties) is not None:
+        if not restoring and intake.names_entries and record.find_lane_entry(intake.properties(index)) is not None:
             return f"property {record.LANE_ENTRY} is the store's own"
         return ""
 
-    def _answer_repeated(self, item: _Parsed, outcome: Outcome, index: int) -> bool:
+    def _answer_repeated(self, message_id: bytes | None, outcome: Outcome, index: int) -> bool:
         """Whether the id is stored already; then the outcome tells where."""
-        position = self.recent.position(item.message_id) if item.message_id is not None else None
+        position = self.recent.position(message_id) if message_id else None
         first = self._record_anywhere(position) if position is not None else None
-        if first is None or record.property_value(first.properties, _UNIQ_KEY) != bytes(item.message_id or b""):
+        if first is None or record.property_value(first.properties, _UNIQ_KEY) != message_id:
             return False
         outcome.statuses[index] = DUPLICATE
         outcome.queue_offsets[index] = first.queue_offset
@@ -264,32 +227,61 @@ class Store:
         head = self.log.read(position, record.PREFIX.size)
         if len(head) < record.PREFIX.size:
             return None
-        data = self.log.read(position, max(_PREFIX.unpack(head)[0], 0))
+        data = self.log.read(position, max(record.PREFIX.unpack(head)[0], 0))
         try:
             return record.decode(data, check_crc=False)
         except Damaged:
             return None
 
-    def _place(self, data: bytearray, item: _Parsed, now_ms: int) -> None:
-        """Gives a record its queue offset, position and store time, in its bytes and in its queue."""
-        position = self.log.place(self._end, item.size)
-        queue = item.queue
-        _PLACE.pack_into(data, item.at + record.QUEUE_OFFSET_AT, queue.next_offset, position)
-        _TIME.pack_into(data, item.times_at, now_ms)
-        queue.staged += UNIT.pack(position, item.size, item.tags)
-        queue.next_offset += 1
-        self._end = position + item.size
+    def _stage(
+        self, intake: Intake, outcome: Outcome, chosen: list[int], queues: list[ConsumeQueue], tags: list[int]
+    ) -> list[int]:
+        """Gives the chosen records queue offset, position and time, and adds them to the batch; their positions."""
+        if not chosen:
+            return []
+        indices = np.array(chosen)
+        sizes = intake.sizes[indices]
+        positions = self._positions(sizes)
+        units = np.empty(len(chosen), UNIT_TYPE)
+        units["position"], units["size"], units["tags"] = positions, sizes, tags
+        offsets: list[int] = []
+        rows: dict[ConsumeQueue, list[int]] = {}
+        for row, queue in enumerate(queues):
+            offset = queue.next_offset
+            queue.next_offset = offset + 1
+            offsets.append(offset)
+            rows.setdefault(queue, []).append(row)
+        for queue, own in rows.items():
+            queue.staged += units[own].tobytes()
+            self._staged.queues[queue] = self._staged.queues.get(queue, 0) + len(own)
+        for index, offset in zip(chosen, offsets, strict=True):
+            outcome.queue_offsets[index] = offset
+        data = memoryview(intake.placed(indices, offsets, positions, outcome.stored_at_ms))
+        self._add_runs(data, intake.starts[indices], sizes, positions)
+        return cast("list[int]", positions.tolist())
 
-    def _stage(self, data: bytearray, items: list[_Parsed]) -> None:
-        """Appends the bytes of placed records to the staged batch, in as few buffers as positions allow."""
-        if not items:
-            return
+    def _positions(self, sizes: Ints) -> Ints:
+        """Where records of these sizes go, one behind the other; moves the end of the log."""
+        first = self.log.place(self._end, int(sizes[0]))
+        behind = first + sizes.cumsum()
+        if self.log.place(first, int(behind[-1] - first)) == first:
+            self._end = int(behind[-1])
+            return cast("Ints", behind - sizes)
+        positions = []
+        for size in sizes.tolist():
+            position = self.log.place(self._end, size)
+            positions.append(position)
+            self._end = position + size
+        return np.array(positions)
+
+    def _add_runs(self, data: memoryview, starts: Ints, sizes: Ints, positions: Ints) -> None:
+        """Adds the records' bytes to the batch, in one buffer for each run that is contiguous here and in the log."""
+        breaks = np.flatnonzero((np.diff(starts) != sizes[:-1]) | (np.diff(positions) != sizes[:-1])) + 1
+        firsts, lasts = [0, *breaks.tolist()], [*breaks.tolist(), len(starts)]
         batch = self._staged
-        view = memoryview(data)
-        for run in _contiguous(items, data):
-            first, last = run
-            position = _PLACE.unpack_from(data, first.at + record.QUEUE_OFFSET_AT)[1]
-            buffer = view[first.at : last.at + last.size]
+        for first, last in zip(firsts, lasts, strict=True):
+            position = int(positions[first])
+            buffer = data[int(starts[first]) : int(starts[last - 1] + sizes[last - 1])]
             if batch.runs and batch.end == position and position % self.log.segment_bytes:
                 batch.runs[-1][1].append(buffer)
             else:
@@ -297,10 +289,7 @@ class Store:
             batch.end = position + len(buffer)
             batch.size += len(buffer)
             self._waiting_bytes += len(buffer)
-        batch.count += len(items)
-        units = batch.queues
-        for item in items:
-            units[item.queue] = units.get(item.queue, 0) + 1
+        batch.count += len(starts)
 
     def when_durable(self) -> "asyncio.Future[None] | None":
         """Done when everything staged so far is durable. None: nothing is under way."""
@@ -373,25 +362,3 @@ class Store:
 def _refuse(outcome: Outcome, index: int, fault: str) -> None:
     outcome.statuses[index] = REFUSED
     outcome.faults[index] = fault
-
-
-def _without(faults: dict[int, str], index: int) -> dict[int, str]:
-    faults.pop(index, None)
-    return faults
-
-
-def _not_records(at: int, what: str) -> InvalidArgument:
-    return InvalidArgument([Violation("records", f"no whole record at byte {at}: {what}")], reason="RECORDS_INVALID")
-
-
-def _contiguous(items: list[_Parsed], data: bytearray) -> Iterable[tuple[_Parsed, _Parsed]]:
-    """Runs of records that follow each other both in the request's bytes and in the log: (first, last)."""
-    first = last = items[0]
-    last_position = _PLACE.unpack_from(data, first.at + record.QUEUE_OFFSET_AT)[1]
-    for item in items[1:]:
-        position = _PLACE.unpack_from(data, item.at + record.QUEUE_OFFSET_AT)[1]
-        if item.at != last.at + last.size or position != last_position + last.size:
-            yield first, last
-            first = item
-        last, last_position = item, position
-    yield first, last
