@@ -191,6 +191,7 @@ def pending(plan: Plan, cluster: Processes, count: int) -> dict[str, Any]:
     wait_until(lambda: cluster.pids().get("store") not in (None, store), RESTART_DEADLINE_S, "the store starts again")
     _wait_for_pending(cluster.address, count)
     result["after_kill_s"] = time.monotonic() - started
+    result["after_kill_recovery_s"] = recovery_s(cluster)
 
     cluster.stop()
     started = time.monotonic()
@@ -198,8 +199,15 @@ def pending(plan: Plan, cluster: Processes, count: int) -> dict[str, Any]:
     result["clean_restart_s"] = time.monotonic() - started
     _wait_for_pending(cluster.address, count)
     result["clean_restart_answer_s"] = time.monotonic() - started
+    result["clean_restart_recovery_s"] = recovery_s(cluster)
     result["store_restarted"] = memory(cluster)["store"]
     return result
+
+
+def recovery_s(cluster: Processes) -> float:
+    """How long the store says that it took to read its directory."""
+    lines = cluster.metrics("store").splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith("duetime_store_recovery_seconds "))
 
 
 def _wait_for_pending(address: str, count: int) -> None:

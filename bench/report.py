@@ -103,10 +103,12 @@ def _pending(pending: dict[str, Any]) -> Table:
         table.add_row(f"store's memory in MB, {title}", cell, target)
     late = pending["lateness"]
     table.add_row("lateness at 1,000/s beside them, p50 / p99 in ms", f"{late['p50']:.1f} / {late['p99']:.1f}", "")
-    for name, title in (
-        ("after_kill_s", "store killed: s to the first exact answer"),
-        ("clean_restart_answer_s", "cluster stopped and started: s to the first exact answer"),
+    for name, recovery, title in (
+        ("after_kill_s", "after_kill_recovery_s", "store killed"),
+        ("clean_restart_answer_s", "clean_restart_recovery_s", "cluster stopped and started"),
     ):
         met = pending[name] <= RESTART_S_MAX
-        table.add_row(title, f"{pending[name]:.1f}", f"<= {RESTART_S_MAX:.0f} {'met' if met else 'MISSED'}")
+        cell = f"{pending[name]:.1f} ({pending[recovery]:.1f})"
+        target = f"<= {RESTART_S_MAX:.0f} {'met' if met else 'MISSED'}"
+        table.add_row(f"{title}: s to the first exact answer (reading the directory)", cell, target)
     return table
