@@ -58,7 +58,7 @@ class Leases:
         if _correct_lanes(session, {row.key for row in rows}, lanes):
             rows = _rows(session)
         members = session.execute(select(SchedulerModel.member_id, SchedulerModel.heartbeat))
-        return {member: heartbeat for member, heartbeat in members}, rows
+        return {row.member_id: row.heartbeat for row in members}, rows
 
     def _beat(self, session: Session) -> None:
         mine = SchedulerModel.member_id == self._me

@@ -1,7 +1,7 @@
 """Taking a put apart: columns over its records, by array operations where the layout allows and one short loop.
 
 A put is records back to back. The walk from size to size is a loop, all that lies at a fixed distance from a record's
-start is gathered for all records at once, and only what has no fixed place (topic, tag, message id) is read record by record.
+start is gathered for all records at once, and only what has no fixed place (topic, tag, message id) is read one by one.
 
 Only the structure is checked here: the body's CRC is its encoder's, and is checked when a record is restored.
 """
