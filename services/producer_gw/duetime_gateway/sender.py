@@ -7,13 +7,13 @@ from urllib.parse import unquote
 
 from duetime.v1 import gateway_pb2, message_pb2, store_pb2
 from duetime_core import record
+from duetime_core.calls import fault_of
 from duetime_core.clock import Clock
 from duetime_core.errors import DueTimeError, InvalidArgument, Unavailable, Violation
 from google.protobuf.message import DecodeError
 
 from duetime_gateway.admission import check_send
 from duetime_gateway.batcher import PUT_BYTES_MAX, Stored
-from duetime_gateway.calls import fault_of
 from duetime_gateway.encoding import Batch, Encoder, Group
 from duetime_gateway.metrics import GatewayMetrics
 from duetime_gateway.routing import Route

@@ -6,13 +6,13 @@ from typing import Any
 
 import grpc
 from duetime.v1 import gateway_pb2
+from duetime_core.calls import translate
 from duetime_core.errors import InvalidArgument, Unsupported, Violation
 from duetime_core.metadata import Database
 from duetime_core.serving import make_channel
 
 from duetime_gateway.admission import check_new_topic, topic_violations
 from duetime_gateway.batcher import stopping
-from duetime_gateway.calls import translate
 from duetime_gateway.lanes import list_lanes
 from duetime_gateway.reader import Reader
 from duetime_gateway.sender import Sender, Sending

@@ -8,13 +8,13 @@ from typing import Any, TypeVar, cast
 import grpc
 import structlog
 from duetime.v1 import gateway_pb2, store_pb2
+from duetime_core.calls import Answered, translate
 from duetime_core.clock import Clock
 from duetime_core.errors import DueTimeError, StartupError, Unavailable
 from duetime_core.levels import DelayLevels
 from duetime_core.serving import make_channel
 
 from duetime_gateway.batcher import Batcher, stopping
-from duetime_gateway.calls import Answered, translate
 from duetime_gateway.metrics import GatewayMetrics
 from duetime_gateway.routing import Route
 
