@@ -7,7 +7,7 @@ import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -30,6 +30,8 @@ ENVIRONMENT = {
     "DUETIME_SCHEDULER_TICK_MS": "200",
     "DUETIME_SCHEDULER_PUBLISH_MS": "1000",
 }
+DEFAULT_LEASES = {"DUETIME_DELAY_LEVELS": "1s 2s 3s", "DUETIME_LOG_LEVEL": "WARNING"}
+TAKE_OVER_MS_MAX = 5_000
 BUDGET_S = 330.0
 RESTART_DEADLINE_S = 60.0
 DRAIN_DEADLINE_S = 90.0
@@ -60,7 +62,7 @@ async def kill_many(cluster: Processes, kills: int, dice: random.Random) -> Coun
     while killed.total() < kills:
         assert asyncio.get_running_loop().time() < end, f"only {killed.total()} kills in {BUDGET_S:g} s"
         # Now and then right after the last one: services are killed while they start, too.
-        await asyncio.sleep(dice.choice([0.0, dice.uniform(0.0, 0.5), dice.uniform(0.5, 2.0)]))
+        await asyncio.sleep(dice.choice([0.0, dice.uniform(0.0, 1.0), dice.uniform(1.0, 3.0)]))
         name = dice.choice(NAMES)
         await kill_one(cluster, name)
         killed[name] += 1
@@ -98,11 +100,14 @@ async def test_killing_any_process_at_any_moment_loses_and_doubles_nothing(
 
 
 @asynccontextmanager
-async def another_scheduler(cluster: Processes, database_url: str) -> AsyncIterator[Process]:
+async def another_scheduler(
+    cluster: Processes, database_url: str, settings: Mapping[str, str] = ENVIRONMENT
+) -> AsyncIterator[Process]:
     """One more scheduler against the cluster's store."""
     theirs = cluster.environment_of("scheduler")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DUETIME_")}
-    environment |= ENVIRONMENT | {
+    environment |= {
+        **settings,
         "DUETIME_SUPERVISED": "1",
         "DUETIME_SCHEDULER_STORES": theirs["DUETIME_SCHEDULER_STORES"],
         "DUETIME_SCHEDULER_DATABASE_URL": database_url,
@@ -139,6 +144,23 @@ async def test_two_schedulers_that_both_own_every_lane_double_nothing(
         await asyncio.sleep(15.0)
         await finish(cluster, workload, running)
     assert refused_as_duplicate(cluster) > 0, "the two never met at an entry: this run proves nothing"
+
+
+@pytest.mark.timeout(180)
+async def test_lanes_of_a_killed_scheduler_are_taken_over_within_five_seconds(
+    tmp_path: Path, dice: random.Random
+) -> None:
+    with Processes(tmp_path, DEFAULT_LEASES) as cluster:
+        url = cluster.environment_of("scheduler")["DUETIME_SCHEDULER_DATABASE_URL"]
+        workload = Workload(cluster.address, DELAYS_MS, dice)
+        await workload.prepare()
+        async with another_scheduler(cluster, url, DEFAULT_LEASES), asyncio.TaskGroup() as group:
+            running = group.create_task(workload.run())
+            for _ in range(3):
+                await asyncio.sleep(dice.uniform(4.0, 6.0))
+                await kill_one(cluster, "scheduler")
+            await finish(cluster, workload, running)
+    assert max(workload.late_ms) <= TAKE_OVER_MS_MAX
 
 
 @pytest.mark.timeout(180)
