@@ -28,6 +28,7 @@ def rpc_error(code: grpc.StatusCode, text: str, details: bytes = b"") -> grpc.ai
 @pytest.mark.parametrize(
     ("code", "kind", "retriable"),
     [
+        (grpc.StatusCode.CANCELLED, Unavailable, True),
         (grpc.StatusCode.INVALID_ARGUMENT, InvalidArgument, False),
         (grpc.StatusCode.DEADLINE_EXCEEDED, Timeout, True),
         (grpc.StatusCode.NOT_FOUND, NotFound, False),

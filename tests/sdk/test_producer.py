@@ -303,3 +303,14 @@ async def test_the_server_may_come_from_the_environment(gateway: FakeGateway, mo
 def test_a_server_that_is_no_address_is_refused(server: str) -> None:
     with pytest.raises(ValueError, match="is not HOST:PORT"):
         AsyncProducer(server)
+
+
+async def test_a_message_larger_than_any_request_is_refused_alone(gateway: FakeGateway) -> None:
+    huge = Message("orders", bytes(33 * 1024 * 1024))
+    async with AsyncProducer(gateway.address) as producer:
+        first, refused, last = await producer.send_many([Message("orders", b"a"), huge, Message("orders", b"b")])
+        with pytest.raises(InvalidMessage, match="a request has room for 33,554,432"):
+            await producer.send_message(huge)
+    assert isinstance(first, Receipt)
+    assert isinstance(last, Receipt)
+    assert isinstance(refused, InvalidMessage)

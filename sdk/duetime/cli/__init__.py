@@ -1,5 +1,6 @@
 """The `duetime` command. It needs the `cli` extra; without it, one line says so."""
 
+import os
 import sys
 
 
@@ -11,6 +12,8 @@ def main() -> None:
     except ImportError:
         print("duetime: the command needs the cli extra: pip install 'duetime[cli]'", file=sys.stderr)
         raise SystemExit(1) from None
+    # gRPC reads it once, when it is loaded: its own log lines are no output of a command.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from duetime.cli.app import run
 
     raise SystemExit(run())

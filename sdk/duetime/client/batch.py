@@ -5,13 +5,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from duetime.client.errors import DueTimeError
+from duetime.client.errors import DueTimeError, InvalidMessage
 from duetime.client.ids import new_id
 from duetime.client.message import Message, Receipt, refused, wire_fields
 from duetime.v1 import gateway_pb2
 
 REQUEST_COUNT_MAX = 512
 REQUEST_BYTES_MAX = 4 * 1024 * 1024
+# What a server takes in one request. A larger message could only be sent to be dropped unseen by either end's gRPC.
+MESSAGE_BYTES_MAX = 32 * 1024 * 1024
 
 Outcome = Receipt | DueTimeError
 
@@ -57,12 +59,17 @@ def encode(message: Message, message_id: str, born_at_ms: int) -> bytes:
     """A SendRequest of this one message.
 
     Raises:
-        InvalidMessage: delay and level are both set, the delay is malformed, or a value has no place in its field.
+        InvalidMessage: delay and level are both set, the delay is malformed, a value has no place in its field, or
+            all of it none in a request.
     """
     try:
-        return _encode([wire_fields(message, message_id, born_at_ms)])
+        encoded = _encode([wire_fields(message, message_id, born_at_ms)])
     except (TypeError, ValueError) as error:
         raise refused(error).about(message_id) from error
+    if len(encoded) > MESSAGE_BYTES_MAX:
+        text = f"takes {len(encoded):,} bytes; a request has room for {MESSAGE_BYTES_MAX:,}"
+        raise InvalidMessage.of("message", text).about(message_id)
+    return encoded
 
 
 def _encode(messages: list[dict[str, Any]]) -> bytes:
@@ -102,6 +109,8 @@ class Chunks:
         try:
             fields = [wire_fields(message, id_, born_at_ms) for message, id_ in zip(messages, ids, strict=True)]
             encoded = [_encode(fields)]
+            if len(encoded[0]) > MESSAGE_BYTES_MAX:
+                raise ValueError("one of them is too large")
         except (TypeError, ValueError):
             indices, messages, ids, encoded = self._sort_out(indices, messages, ids, born_at_ms)
         if indices:

@@ -7,7 +7,8 @@
     ├── NotFound                          NOT_FOUND            no such topic, queue, ...
     ├── AlreadyExists                     ALREADY_EXISTS       the name is taken by something different
     ├── Overloaded                        RESOURCE_EXHAUSTED   retriable: too much in flight
-    ├── Unavailable                       UNAVAILABLE          retriable: the server or a shard does not answer
+    ├── Unavailable                       UNAVAILABLE,         retriable: the server or a shard does not answer,
+    │                                     CANCELLED            or ended the call as it stopped
     ├── Timeout (TimeoutError)            DEADLINE_EXCEEDED    retriable: no answer in time; it may have been done
     ├── Damaged                           DATA_LOSS            bytes that are not what was written
     ├── Closed                            (none)               the producer or puller is closed
@@ -114,6 +115,7 @@ class ServerError(DueTimeError):
 
 
 _CLASS_BY_CODE: dict[int, type[DueTimeError]] = {
+    1: Unavailable,  # the server ended the call, most likely because it stops; our own cancelling is no status
     3: InvalidArgument,
     4: Timeout,
     5: NotFound,
@@ -147,6 +149,8 @@ def from_status(error: grpc.aio.AioRpcError, server: str) -> DueTimeError:
     text = error.details() or code.name
     if not reason and code is grpc.StatusCode.UNAVAILABLE:
         text = f"no DueTime server answers at {server}"
+    elif code is grpc.StatusCode.CANCELLED:
+        text = f"the server at {server} ended the call"
     kind = _CLASS_BY_CODE.get(code.value[0], ServerError)
     return kind(text, reason=reason or code.name, violations=violations)
 

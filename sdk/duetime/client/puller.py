@@ -143,12 +143,14 @@ class AsyncPuller:
         return messages[0]
 
     async def close(self) -> None:
-        """Stops fetching and disconnects."""
+        """Stops fetching and disconnects. What is fetched and not handed out is dropped; positions do not pass it."""
         self._connection.closed = True
+        self._fetched.clear()
         self._arrived.set()
         if self._readers is not None:
             self._readers.cancel()
             await asyncio.gather(self._readers, return_exceptions=True)
+            self._fetched.clear()
         await self._connection.close()
 
     async def __aenter__(self) -> Self:

@@ -1,0 +1,107 @@
+"""Gathering: when batches leave, and room for what is pending."""
+
+import asyncio
+
+import pytest
+from duetime.client.batch import Batch, Outcome
+from duetime.client.gatherer import Gatherer
+from duetime.client.message import Receipt
+from duetime.client.room import Room
+from duetime.v1 import message_pb2
+
+
+class Deliveries:
+    """What a gatherer hands over; answered at once."""
+
+    def __init__(self) -> None:
+        self.counts: list[int] = []
+
+    async def deliver(self, batch: Batch, deadline: float) -> list[Outcome]:
+        self.counts.append(len(batch.ids))
+        return [Receipt(message_pb2.SendResult(message_id=id_), "orders") for id_ in batch.ids]
+
+
+async def send(gatherer: Gatherer, count: int) -> None:
+    await asyncio.gather(*[gatherer.send(b"x", str(n), "orders", 1e9) for n in range(count)])
+
+
+async def test_a_lone_sender_never_lingers() -> None:
+    deliveries = Deliveries()
+    gatherer = Gatherer(deliveries.deliver)
+    for _ in range(20):
+        await send(gatherer, 1)
+    assert deliveries.counts == [1] * 20
+
+
+async def test_under_load_a_few_wait_for_more() -> None:
+    deliveries = Deliveries()
+    gatherer = Gatherer(deliveries.deliver)
+    for _ in range(10):
+        await send(gatherer, 64)
+    first = asyncio.create_task(send(gatherer, 3))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert deliveries.counts == [64] * 10
+    # As many as the batches have on average end the linger early.
+    await send(gatherer, 2)
+    await first
+    assert deliveries.counts == [*[64] * 10, 5]
+
+
+async def test_the_linger_ends_by_itself_when_the_load_is_gone() -> None:
+    deliveries = Deliveries()
+    gatherer = Gatherer(deliveries.deliver)
+    await send(gatherer, 512)
+    loop = asyncio.get_running_loop()
+    for _ in range(40):
+        began = loop.time()
+        await send(gatherer, 1)
+    assert deliveries.counts[1:] == [1] * 40
+    assert loop.time() - began < 0.05
+
+
+async def test_a_full_batch_does_not_wait() -> None:
+    deliveries = Deliveries()
+    await send(Gatherer(deliveries.deliver), 1_300)
+    assert deliveries.counts == [512, 512, 276]
+
+
+async def test_room_is_given_in_the_order_of_asking() -> None:
+    room = Room(10, 1_000)
+    await room.enter(8, 0)
+    order: list[str] = []
+
+    async def enter(name: str, count: int) -> None:
+        await room.enter(count, 0)
+        order.append(name)
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(enter("large", 9))
+        await asyncio.sleep(0)
+        tasks.create_task(enter("small", 1))
+        await asyncio.sleep(0)
+        assert order == []
+        room.leave(8, 0)
+    assert order == ["large", "small"]
+
+
+async def test_room_asked_for_in_vain_is_not_lost() -> None:
+    room = Room(1, 1_000)
+    await room.enter(1, 0)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await room.enter(1, 0)
+    waiting = asyncio.create_task(room.enter(1, 0))
+    await asyncio.sleep(0)
+    room.leave(1, 0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert room.try_enter(1, 0)
+
+
+async def test_what_is_larger_than_all_room_gets_in_alone() -> None:
+    room = Room(10, 100)
+    assert room.try_enter(1, 5_000)
+    assert not room.try_enter(1, 1)
+    room.leave(1, 5_000)
+    assert room.try_enter(1, 1)
