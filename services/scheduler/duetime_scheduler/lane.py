@@ -64,7 +64,7 @@ class Batch:
         times = self.quarantined[index] = self.quarantined.get(index, 0) + 1
         if times > 2:
             raise OutOfStep(f"the store refuses even the quarantine record of entry {entry.offset}: {reason}")
-        log.error("entry quarantined", level=entry.level, entry=entry.offset, reason=reason)
+        log.error("entry quarantined", lane=entry.level, entry=entry.offset, reason=reason)
         self.records[index] = quarantine(entry, reason, keep_body=times == 1)
 
 
@@ -123,12 +123,12 @@ class Restorer:
             try:
                 await self._serve()
             except OutOfStep as error:
-                log.warning("lane out of step", shard=self._shard, level=self._level, reason=str(error))
+                log.warning("lane out of step", shard=self._shard, lane=self._level, reason=str(error))
             except grpc.aio.AioRpcError as error:
                 log.warning(
                     "store call failed",
                     shard=self._shard,
-                    level=self._level,
+                    lane=self._level,
                     code=error.code().name,
                     details=error.details(),
                     pause_ms=self._backoff_ms,

@@ -102,7 +102,9 @@ class SchedulerNode:
             await self._server.stop(self._settings.drain_ms)
         if self._loops:
             self._loops.cancel()
-            await asyncio.gather(self._loops, return_exceptions=True)
+            (ended,) = await asyncio.gather(self._loops, return_exceptions=True)
+            if isinstance(ended, Exception):
+                log.error("loops had failed", error=repr(ended))
             await self._leave()
         for channel in self._channels.values():
             await channel.close()

@@ -79,7 +79,7 @@ class OffsetTable:
             log.warning(
                 "published delay offset corrected",
                 shard=lane.shard,
-                level=lane.level,
+                lane=lane.level,
                 published=published,
                 watermark=lane.next_offset,
                 min=lane.min_offset,

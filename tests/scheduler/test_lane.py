@@ -1,0 +1,271 @@
+"""One lane against a real store, with everything going wrong that can: each message restored once, in order."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+from duetime.v1 import store_pb2
+from duetime_core import record
+from duetime_scheduler.lane import Restorer
+
+from tests.scheduler.conftest import Bench, Forward, Meddling, failing
+from tests.store.conftest import MIB, sent
+
+SERVED = {"shard": "0", "level": "1"}
+
+
+def restorer(bench: Bench, level: int = 1) -> Restorer:
+    return Restorer(bench.stub, 0, level, bench.clock, bench.metrics, timeout_ms=5_000)
+
+
+@asynccontextmanager
+async def running(*restorers: Restorer) -> AsyncIterator[None]:
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(restorer.run()) for restorer in restorers]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+
+
+def names(count: int, first: int = 0) -> list[str]:
+    return [f"M{number:05}" for number in range(first, first + count)]
+
+
+async def test_messages_are_restored_at_their_due_moment_and_not_before(bench: Bench) -> None:
+    async with running(restorer(bench)):
+        await bench.send("A")
+        bench.clock.move(999)
+        await bench.send("B")
+        assert bench.ids() == []
+        bench.clock.move(1)
+        await bench.until(bench.ids, skip_pauses=False)
+        assert bench.ids() == ["A"]
+        bench.clock.move(999)
+        await bench.until(
+            lambda: bench.value("duetime_scheduler_restored_messages_total", **SERVED) == 2, skip_pauses=False
+        )
+    found = bench.stored()
+    assert [(one.queue, one.body) for one in found] == [(0, b"body"), (0, b"body")]
+    assert [record.find_lane_entry(one.properties)[:2] for one in found] == [(1, 0), (1, 1)]
+
+
+async def test_backlog_goes_in_batches_with_one_put_in_flight(bench: Bench) -> None:
+    await bench.send(*names(2_000))
+    bench.clock.move(1_000)
+    async with running(restorer(bench)):
+        await bench.until(lambda: len(bench.ids()) == 2_000)
+    assert bench.ids() == names(2_000)
+    assert [put.first_entry for put in bench.proxy.puts] == [0, 512, 1_024, 1_536]
+    assert bench.proxy.puts_in_flight_max == 1
+
+
+async def test_next_batch_is_pulled_while_the_last_is_put(bench: Bench) -> None:
+    await bench.send(*names(1_000))
+    bench.clock.move(1_000)
+    pulled_next, released = asyncio.Event(), asyncio.Event()
+
+    async def held(request: Any, forward: Forward, context: Any) -> Any:
+        await released.wait()
+        return await forward(request)
+
+    async def noticed(request: Any, forward: Forward, context: Any) -> Any:
+        assert request.after == 512
+        pulled_next.set()
+        return await forward(request)
+
+    async def passed(request: Any, forward: Forward, context: Any) -> Any:
+        return await forward(request)
+
+    bench.proxy.meddlings["PutMessage"].append(held)
+    bench.proxy.meddlings["PullDue"] += [passed, noticed]
+    async with running(restorer(bench)):
+        async with asyncio.timeout(10):
+            await pulled_next.wait()
+        assert bench.ids() == []
+        released.set()
+        await bench.until(lambda: len(bench.ids()) == 1_000)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.INTERNAL,
+    ],
+)
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("call", ["PutMessage", "PullDue"])
+async def test_failed_calls_neither_lose_nor_double(bench: Bench, call: str, after: bool, code: Any) -> None:
+    await bench.send(*names(20))
+    bench.clock.move(1_000)
+    bench.proxy.meddlings[call] += [failing(code, after=after)] * 2
+    async with running(restorer(bench)):
+        await bench.until(lambda: len(bench.ids()) == 20)
+        await bench.send(*names(5, 20))
+        bench.clock.move(1_000)
+        await bench.until(lambda: len(bench.ids()) == 25)
+        # A long poll that ends at its deadline is no error.
+        errors = 0 if call == "PullDue" and code == grpc.StatusCode.DEADLINE_EXCEEDED else 2
+        labels = {"shard": "0", "call": call, "code": code.name}
+        await bench.until(lambda: bench.value("duetime_scheduler_call_errors_total", **labels) == errors)
+    assert bench.ids() == names(25)
+
+
+async def test_pauses_between_attempts_grow_to_a_limit_and_end_with_success(bench: Bench) -> None:
+    await bench.send("A")
+    bench.clock.move(1_000)
+    bench.proxy.meddlings["PutMessage"] += [failing(grpc.StatusCode.UNAVAILABLE)] * 9
+    pauses: list[float] = []
+    serving = restorer(bench)
+    sleep = bench.clock.sleep
+
+    async def noted(delay_ms: float) -> None:
+        pauses.append(delay_ms)
+        await sleep(delay_ms)
+
+    bench.clock.sleep = noted  # type: ignore[method-assign]
+    async with running(serving):
+        await bench.until(bench.ids)
+        limits = [50, 100, 200, 400, 800, 1_600, 2_000, 2_000, 2_000]
+        assert all(limit / 2 <= pause <= limit for pause, limit in zip(pauses, limits, strict=True))
+        bench.proxy.meddlings["PutMessage"].append(failing(grpc.StatusCode.UNAVAILABLE))
+        await bench.send("B")
+        bench.clock.move(1_000)
+        await bench.until(lambda: len(bench.ids()) == 2)
+        assert pauses[-1] <= 50
+
+
+def answering(*statuses: int, watermark: int = 0) -> Meddling:
+    """Answers in the store's place, which does not see the put."""
+
+    async def meddle(request: Any, forward: Forward, context: Any) -> Any:
+        return store_pb2.PutMessageResponse(statuses=statuses, watermark=watermark)
+
+    return meddle
+
+
+@pytest.mark.parametrize("status", ["GAP", "NOT_DUE"])
+async def test_lane_out_of_step_begins_again_from_the_watermark(bench: Bench, status: str) -> None:
+    await bench.send("A", "B")
+    bench.clock.move(1_000)
+    number = store_pb2.PutStatus.Value(f"PUT_STATUS_{status}")
+    bench.proxy.meddlings["PutMessage"].append(answering(number, number))
+    async with running(restorer(bench)):
+        await bench.until(lambda: len(bench.ids()) == 2)
+    assert bench.ids() == ["A", "B"]
+    assert bench.value("duetime_scheduler_out_of_step_total", **SERVED, status=status) == 1
+
+
+async def test_two_on_one_lane_restore_each_message_once(bench: Bench) -> None:
+    async with running(*(restorer(bench) for _ in range(3))):
+        for round_number in range(10):
+            await bench.send(*names(100, 100 * round_number))
+            bench.clock.move(1_000)
+            await bench.until(lambda goal=100 * round_number + 100: len(bench.ids()) >= goal)
+    assert bench.ids() == names(1_000)
+
+
+async def test_lane_goes_on_when_its_store_comes_back(bench: Bench) -> None:
+    await bench.send(*names(10))
+    async with running(restorer(bench)):
+        await bench.node.stop()
+        await bench.start_store()
+        bench.clock.move(1_000)
+        await bench.until(lambda: len(bench.ids()) == 10)
+    assert bench.ids() == names(10)
+
+
+async def test_store_that_lost_its_tail_is_followed_back(bench: Bench) -> None:
+    """The store answers as if it had more, then turns out to have less: what is stored later is not passed over."""
+
+    async def ahead(request: Any, forward: Forward, context: Any) -> Any:
+        return store_pb2.PullDueResponse(
+            first_entry=50, records=sent("X", level=1), sizes=[len(sent("X", level=1))], due_at_ms=[1], watermark=50
+        )
+
+    bench.proxy.meddlings["PullDue"].append(ahead)
+    bench.proxy.meddlings["PutMessage"].append(answering(0))
+    async with running(restorer(bench)):
+        await bench.until(lambda: bench.proxy.puts)
+        await bench.send("A")
+        bench.clock.move(1_000)
+        async with asyncio.timeout(20):
+            while not bench.ids():
+                bench.clock.move(1_000)
+                await asyncio.wait({bench.store.next_publish()}, timeout=0.02)
+    assert bench.ids() == ["A"]
+
+
+async def test_entry_without_a_target_is_quarantined_and_the_lane_goes_on(bench: Bench) -> None:
+    properties = record.encode_properties({"UNIQ_KEY": "BAD"})
+    bad = record.encode(record.Record("SCHEDULE_TOPIC_XXXX", 0, b"body", properties))
+    await bench.put(sent("A", level=1), bad, sent("B", level=1))
+    bench.clock.move(1_000)
+    async with running(restorer(bench)):
+        await bench.until(lambda: bench.value("duetime_scheduler_restored_messages_total", **SERVED) == 2)
+    assert bench.ids() == ["A", "B"]
+    (quarantined,) = bench.stored("DT_QUARANTINE")
+    assert record.decode(quarantined.body).body == b"body"
+    named = record.decode_properties(quarantined.properties)
+    assert (named["UNIQ_KEY"], named["DT_FAULT"]) == ("BAD", "it has no REAL_TOPIC")
+    assert bench.lane().watermark == 3
+    assert bench.value("duetime_scheduler_quarantined_messages_total", **SERVED) == 1
+    assert bench.value("duetime_scheduler_restored_messages_total", **SERVED) == 2
+
+
+async def test_entry_that_the_store_refuses_is_quarantined_without_its_body_if_that_is_too_big(bench: Bench) -> None:
+    room = bench.store.log.record_bytes_max - len(sent("BIG", level=1, topic="o" * 50, body=b""))
+    big = sent("BIG", level=1, topic="o" * 50, body=bytes(room))
+    await bench.put(sent("A", level=1))
+    await bench.put(big)
+    await bench.put(sent("B", level=1))
+    bench.clock.move(1_000)
+    async with running(restorer(bench)):
+        await bench.until(lambda: len(bench.ids()) == 2)
+    (quarantined,) = bench.stored("DT_QUARANTINE")
+    fault = record.decode_properties(quarantined.properties)["DT_FAULT"]
+    assert quarantined.body == b""
+    assert fault.startswith("the store refused it: record of ")
+    position = int(bench.lane().queue.read(1, 1)["position"][0])
+    assert fault.endswith(f"whole at log position {position}, {len(big)} bytes")
+    assert len(big) < MIB
+
+
+async def test_malformed_record_is_found_among_others(bench: Bench) -> None:
+    """The store takes a put with bytes that are no record for no records at all."""
+    await bench.send(*names(5))
+    bench.clock.move(1_000)
+
+    async def always(request: Any, forward: Forward, context: Any) -> Any:
+        bench.proxy.meddlings["PutMessage"].append(always)
+        if b"M00003" in request.records and b"DT_FAULT" not in request.records:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "not records")
+        return await forward(request)
+
+    bench.proxy.meddlings["PutMessage"].append(always)
+    async with running(restorer(bench)):
+        await bench.until(lambda: bench.lane().watermark == 5)
+    assert bench.ids() == ["M00000", "M00001", "M00002", "M00004"]
+    assert bench.ids("DT_QUARANTINE") == ["M00003"]
+
+
+async def test_damaged_record_is_quarantined_with_its_position(bench: Bench, tmp_path: Any) -> None:
+    await bench.send("A", "B", "C")
+    position = int(bench.lane().queue.read(1, 1)["position"][0])
+    with (tmp_path / "store" / "commitlog" / ("0" * 20)).open("r+b") as log:
+        log.seek(position + 89)
+        log.write(b"\xff")
+    bench.clock.move(1_000)
+    async with running(restorer(bench)):
+        await bench.until(lambda: len(bench.ids()) == 2)
+    (quarantined,) = bench.stored("DT_QUARANTINE")
+    fault = record.decode_properties(quarantined.properties)["DT_FAULT"]
+    assert "CRC" in fault
+    assert fault.endswith(f"log position {position}")
