@@ -95,6 +95,11 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
         "properties",
         "32544 bytes encoded and 320 kept for the delay are above the most, 32767",
     ),
+    (
+        {"properties": {"x": "v" * (32_767 - 44 - 320 + 1)}, "delay_level": 1},
+        "properties",
+        "32448 bytes encoded and 320 kept for the delay are above the most, 32767",
+    ),
     ({"tags": "a|b"}, "tags", "'a|b' holds |, which separates the tags of a filter"),
     ({"tags": " a"}, "tags", "' a' begins or ends with a blank"),
     ({"tags": "a\x02b"}, "tags", "'a\\x02b' holds a control character"),

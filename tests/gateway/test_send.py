@@ -92,6 +92,26 @@ async def test_results_stand_in_order_though_some_are_faults(two_shards: Gateway
     assert shards == {0, 1}
 
 
+async def test_message_that_was_refused_tells_nothing_but_its_id(gateway: Gateway) -> None:
+    (result,) = await gateway.send(message(id="a", delay_level=99, queue=9))
+    assert {field.name for field, _ in result.ListFields()} == {"message_id", "fault"}
+
+
+async def test_new_topic_beside_a_known_one_stores_each_message_once(two_shards: Gateway) -> None:
+    await two_shards.send(*[message(topic="known", queue=queue) for queue in range(4)])
+    topics = ["known", "new"] * 20
+    results = await two_shards.send(*[message(topic=topic, id=f"id{n}") for n, topic in enumerate(topics)])
+    assert not any(result.HasField("fault") for result in results)
+    stored = [
+        one.id
+        for topic in ("known", "new")
+        for queue in range(4)
+        for one in (await two_shards.pull(topic, queue, max_count=100)).messages
+        if len(one.id) < 32
+    ]
+    assert sorted(stored) == sorted(f"id{n}" for n in range(40))
+
+
 async def test_two_shards_hold_what_the_results_say(two_shards: Gateway) -> None:
     await two_shards.stub.CreateTopic(gateway_pb2.CreateTopicRequest(name="orders", queue_count=6))
     results = await two_shards.send(*[message(b"%d" % n, id=f"id{n}") for n in range(60)])

@@ -34,16 +34,41 @@ _PROPERTIES_BYTES_MAX_DELAYED = limits.PROPERTIES_BYTES_MAX - limits.DEFERRAL_BY
 class Group:
     """The records of one request that go to one shard, in the request's order."""
 
-    __slots__ = ("fixed_bytes", "indices", "pack", "records", "store_host", "sys_flag")
+    __slots__ = ("_born_host", "_fixed_bytes", "_pack", "_store_host", "_sys_flag", "indices", "records")
 
     def __init__(self, born_host: bytes, store_host: bytes) -> None:
-        head, self.sys_flag = _HEADS[len(born_host), len(store_host)]
-        self.pack = head.pack
+        head, self._sys_flag = _HEADS[len(born_host), len(store_host)]
+        self._pack = head.pack
         # With the length of the properties; the topic counts its own.
-        self.fixed_bytes = head.size + 2
-        self.store_host = store_host
+        self._fixed_bytes = head.size + 2
+        self._born_host = born_host
+        self._store_host = store_host
         self.indices: list[int] = []
         self.records: list[bytes] = []
+
+    def add(
+        self, index: int, flag: int, born_at_ms: int, body: bytes, topic_field: bytes, queue: int, properties: bytes
+    ) -> None:
+        """Makes the record of message `index`; `topic_field` is the topic with its length before it."""
+        head = self._pack(
+            self._fixed_bytes + len(body) + len(topic_field) + len(properties),
+            record.MAGIC_V1,
+            crc32(body) & 0x7FFFFFFF,
+            queue,
+            flag,
+            0,  # queue offset, position and store time are the store's to fill in
+            0,
+            self._sys_flag,
+            born_at_ms,
+            self._born_host,
+            0,
+            self._store_host,
+            0,
+            0,
+            len(body),
+        )
+        self.records.append(b"".join((head, body, topic_field, len(properties).to_bytes(2, "big"), properties)))
+        self.indices.append(index)
 
 
 class Batch:
@@ -142,25 +167,7 @@ class Encoder:
         if level:
             encoded += route.deferral(level, queue)
             topic_field, queue = _LANE_TOPIC_FIELD, level - 1
-        head = group.pack(
-            group.fixed_bytes + len(body) + len(topic_field) + len(encoded),
-            record.MAGIC_V1,
-            crc32(body) & 0x7FFFFFFF,
-            queue,
-            message.flag,
-            0,  # queue offset, position and store time are the store's to fill in
-            0,
-            group.sys_flag,
-            born_at_ms or batch.arrived_at_ms,
-            batch.born_host,
-            0,
-            group.store_host,
-            0,
-            0,
-            len(body),
-        )
-        group.records.append(b"".join((head, body, topic_field, len(encoded).to_bytes(2, "big"), encoded)))
-        group.indices.append(index)
+        group.add(index, message.flag, born_at_ms or batch.arrived_at_ms, body, topic_field, queue, encoded)
 
     def _level(self, batch: Batch, index: int, message: message_pb2.Message, due: str) -> int:
         """The level to apply, 0 for none; -1: something is wrong with what is asked for."""

@@ -183,7 +183,7 @@ class Shard:
             route.store_hosts[self.number] = description.store_host
 
     async def _put(self, request: store_pb2.PutMessageRequest, timeout_ms: float) -> store_pb2.PutMessageResponse:
-        return await self._call(self._put_message(request, timeout=min(timeout_ms, self._timeout_ms) / 1000.0))
+        return await self._call(self._put_message(request, timeout=timeout_ms / 1000.0))
 
     async def pull(self, request: gateway_pb2.PullRequest, timeout_ms: float) -> bytes:
         """An encoded PullResponse. Raises: DueTimeError."""
