@@ -50,25 +50,31 @@ class Intake:
     def properties(self, index: int) -> bytes:
         return self.data[self.properties_at[index] : self.ends[index]]
 
-    def tags_code(self, index: int) -> int:
-        tags = self._value(_TAGS, self.properties_at[index], self.ends[index])
-        return record.tags_code(tags) if tags else 0
+    def tags_codes(self) -> list[int]:
+        """The tagsCode of each record."""
+        code = record.tags_code
+        return [code(tags) if tags else 0 for tags in self._values(_TAGS)]
 
-    def message_id(self, index: int) -> bytes | None:
-        return self._value(_UNIQ_KEY, self.properties_at[index], self.ends[index])
+    def message_ids(self) -> list[bytes | None]:
+        """The message id of each record."""
+        return self._values(_UNIQ_KEY)
 
-    def _value(self, name: bytes, at: int, end: int) -> bytes | None:
-        """The value of a property within [at, end)."""
-        data = self.data
-        found = data.find(name, at, end)
-        while found > at and data[found - 1] != _VALUE_END:
-            # The end of a longer name.
-            found = data.find(name, found + 1, end)
-        if found < 0:
-            return None
-        found += len(name)
-        value_end = data.find(_VALUE_END, found, end)
-        return data[found : end if value_end < 0 else value_end]
+    def _values(self, name: bytes) -> list[bytes | None]:
+        """The value of a property in each record; None where it has none."""
+        data, find, length = self.data, self.data.find, len(name)
+        values: list[bytes | None] = []
+        for at, end in zip(self.properties_at, self.ends, strict=True):
+            found = find(name, at, end)
+            while found > at and data[found - 1] != _VALUE_END:
+                # The end of a longer name.
+                found = find(name, found + 1, end)
+            if found < 0:
+                values.append(None)
+                continue
+            found += length
+            value_end = find(_VALUE_END, found, end)
+            values.append(data[found : end if value_end < 0 else value_end])
+        return values
 
     def placed(self, chosen: Ints, offsets: list[int], positions: Ints, now_ms: int) -> bytearray:
         """A copy of the bytes in which the `chosen` records have their places and the store time."""

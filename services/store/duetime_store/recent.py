@@ -13,26 +13,23 @@ class RecentIds:
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
         self._positions: dict[int, int] = {}
-        self._order: deque[int] = deque()
+        # What was added, oldest first. An id that was added again is in it twice, and forgotten with the later one.
+        self._order: deque[tuple[int, int]] = deque()
 
     def add(self, message_id: bytes, position: int) -> None:
-        if not self._count_max:
-            return
-        key = hash(message_id)
-        if key in self._positions:
-            # Sent again with its id on purpose: the newest counts, at its first one's age.
-            self._positions[key] = position
-            return
-        if len(self._order) >= self._count_max:
-            del self._positions[self._order.popleft()]
-        self._positions[key] = position
-        self._order.append(key)
+        self.add_all((message_id,), (position,))
 
     def add_all(self, message_ids: Sequence[bytes | None], positions: Sequence[int]) -> None:
-        """`add` for each message that has an id."""
-        for message_id, position in zip(message_ids, positions, strict=True):
-            if message_id:
-                self.add(message_id, position)
+        """Adds the messages that have an id; positions ascend."""
+        if not self._count_max:
+            return
+        added = [(hash(name), at) for name, at in zip(message_ids, positions, strict=True) if name]
+        self._positions.update(added)
+        self._order.extend(added)
+        while len(self._order) > self._count_max:
+            key, position = self._order.popleft()
+            if self._positions.get(key) == position:
+                del self._positions[key]
 
     def position(self, message_id: bytes) -> int | None:
         """Where a message with this id (or one that hashes alike) lies."""
@@ -40,4 +37,4 @@ class RecentIds:
 
     def oldest_position(self, default: int) -> int:
         """The position of the oldest message remembered."""
-        return self._positions[self._order[0]] if self._order else default
+        return self._order[0][1] if self._order else default

@@ -114,26 +114,20 @@ class Store:
 
     def _put_sent(self, intake: Intake, outcome: Outcome, retried: frozenset[int]) -> None:
         delays_ms, now_ms = self.levels.delays_ms, outcome.stored_at_ms
+        codes, ids = intake.tags_codes(), intake.message_ids()
         chosen: list[int] = []
         queues: list[ConsumeQueue] = []
-        tags: list[int] = []
-        message_ids: list[bytes | None] = []
         for index, queue in enumerate(self._queues_of(intake, outcome, restoring=False)):
             if queue is None:
                 continue
-            message_id = intake.message_id(index)
-            if index in retried and self._answer_repeated(message_id, outcome, index):
+            if retried and index in retried and self._answer_repeated(ids[index], outcome, index):
                 continue
             if queue.topic == SCHEDULE_TOPIC:
-                code = outcome.due_at_ms[index] = now_ms + delays_ms[queue.queue]
-            else:
-                code = intake.tags_code(index)
+                codes[index] = outcome.due_at_ms[index] = now_ms + delays_ms[queue.queue]
             chosen.append(index)
             queues.append(queue)
-            tags.append(code)
-            message_ids.append(message_id)
-        positions = self._stage(intake, outcome, chosen, queues, tags)
-        self.recent.add_all(message_ids, positions)
+        positions = self._stage(intake, outcome, chosen, queues, [codes[index] for index in chosen])
+        self.recent.add_all([ids[index] for index in chosen], positions)
 
     def _put_restored(self, intake: Intake, outcome: Outcome, lane: Lane, first_entry: int) -> None:
         dues = lane.queue.read(first_entry, intake.count)["tags"].tolist() if first_entry >= 0 else []
@@ -159,7 +153,8 @@ class Store:
                     self.quarantined_count += 1
                 else:
                     restored_dues.append(dues[index])
-        self._stage(intake, outcome, chosen, queues, [intake.tags_code(index) for index in chosen])
+        codes = intake.tags_codes()
+        self._stage(intake, outcome, chosen, queues, [codes[index] for index in chosen])
         if chosen:
             self._staged.restored.append((lane, appended, restored_dues))
         lane.appended = outcome.watermark = appended
