@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from duetime import AsyncProducer, Message
-from duetime.v1 import scheduler_pb2, scheduler_pb2_grpc
+from duetime.v1 import gateway_pb2, gateway_pb2_grpc, message_pb2, scheduler_pb2, scheduler_pb2_grpc
 from duetime_core import record
 from duetime_core.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_core.names import QUARANTINE_TOPIC
@@ -195,3 +195,19 @@ async def test_shards_each_keep_their_lanes(tmp_path: Path) -> None:
         await cluster.advance("1s")
         found = [*stored(cluster, "orders", 0), *stored(cluster, "orders", 1)]
         assert sorted(ids(found)) == sorted(receipt.message_id for receipt in receipts)
+
+
+@pytest.mark.parametrize("level", [0, 1])
+async def test_repeated_send_tells_where_the_first_one_went(tmp_path: Path, level: int) -> None:
+    async with Cluster(tmp_path, delay_levels="1s") as cluster:
+        channel = make_channel(cluster.address)
+        stub = gateway_pb2_grpc.GatewayStub(channel)
+        messages = [message_pb2.Message(topic="orders", id=f"A{n}", delay_level=level) for n in range(3)]
+        first = (await stub.Send(gateway_pb2.SendRequest(messages=messages), timeout=10)).results
+        again = (await stub.Send(gateway_pb2.SendRequest(messages=messages[1:], retry=True), timeout=10)).results
+        for before, after in zip(first[1:], again, strict=True):
+            assert (after.duplicate, after.queue, after.offset) == (True, before.queue, before.offset)
+            assert after.deliver_at_ms == before.deliver_at_ms
+        await cluster.advance("1s")
+        assert sorted(ids(stored(cluster, "orders"))) == ["A0", "A1", "A2"]
+        await channel.close()

@@ -130,6 +130,7 @@ def test_repeated_send_is_answered_with_its_first_result(shard: Shard, level: in
     assert outcome.statuses == [DUPLICATE, OK]
     assert outcome.queue_offsets == [1, 2]
     assert outcome.due_at_ms[0] == first_due
+    assert outcome.duplicate_queues == {0: 0}
 
 
 def test_repeated_send_is_known_before_it_is_durable_and_after_a_crash(shard: Shard) -> None:

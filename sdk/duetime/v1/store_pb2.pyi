@@ -35,7 +35,7 @@ class PutMessageRequest(_message.Message):
     def __init__(self, records: _Optional[bytes] = ..., lane: _Optional[int] = ..., first_entry: _Optional[int] = ..., retried: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PutMessageResponse(_message.Message):
-    __slots__ = ("statuses", "queue_offsets", "due_at_ms", "faults", "stored_at_ms", "watermark")
+    __slots__ = ("statuses", "queue_offsets", "due_at_ms", "faults", "stored_at_ms", "watermark", "duplicate_queues")
     class FaultsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -43,19 +43,28 @@ class PutMessageResponse(_message.Message):
         key: int
         value: _message_pb2.Fault
         def __init__(self, key: _Optional[int] = ..., value: _Optional[_Union[_message_pb2.Fault, _Mapping]] = ...) -> None: ...
+    class DuplicateQueuesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
     STATUSES_FIELD_NUMBER: _ClassVar[int]
     QUEUE_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     DUE_AT_MS_FIELD_NUMBER: _ClassVar[int]
     FAULTS_FIELD_NUMBER: _ClassVar[int]
     STORED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATE_QUEUES_FIELD_NUMBER: _ClassVar[int]
     statuses: _containers.RepeatedScalarFieldContainer[PutStatus]
     queue_offsets: _containers.RepeatedScalarFieldContainer[int]
     due_at_ms: _containers.RepeatedScalarFieldContainer[int]
     faults: _containers.MessageMap[int, _message_pb2.Fault]
     stored_at_ms: int
     watermark: int
-    def __init__(self, statuses: _Optional[_Iterable[_Union[PutStatus, str]]] = ..., queue_offsets: _Optional[_Iterable[int]] = ..., due_at_ms: _Optional[_Iterable[int]] = ..., faults: _Optional[_Mapping[int, _message_pb2.Fault]] = ..., stored_at_ms: _Optional[int] = ..., watermark: _Optional[int] = ...) -> None: ...
+    duplicate_queues: _containers.ScalarMap[int, int]
+    def __init__(self, statuses: _Optional[_Iterable[_Union[PutStatus, str]]] = ..., queue_offsets: _Optional[_Iterable[int]] = ..., due_at_ms: _Optional[_Iterable[int]] = ..., faults: _Optional[_Mapping[int, _message_pb2.Fault]] = ..., stored_at_ms: _Optional[int] = ..., watermark: _Optional[int] = ..., duplicate_queues: _Optional[_Mapping[int, int]] = ...) -> None: ...
 
 class PullDueRequest(_message.Message):
     __slots__ = ("lane", "after", "max_count", "max_bytes", "wait_ms")

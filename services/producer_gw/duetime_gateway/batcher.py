@@ -33,6 +33,8 @@ class Stored:
     queue_offsets: Sequence[int]
     due_at_ms: Sequence[int]
     faults: Mapping[int, message_pb2.Fault]
+    # Where repeated messages went the first time, by index.
+    duplicate_queues: Mapping[int, int]
 
 
 @dataclass(slots=True, eq=False)
@@ -181,6 +183,7 @@ class Batcher:
 def _answer(entries: list[Entry], response: store_pb2.PutMessageResponse) -> None:
     """Gives each entry its slice of the columns."""
     faults = response.faults if response.faults else None
+    queues = response.duplicate_queues if response.duplicate_queues else None
     at = 0
     for entry in entries:
         end = at + len(entry.records)
@@ -189,6 +192,7 @@ def _answer(entries: list[Entry], response: store_pb2.PutMessageResponse) -> Non
             response.queue_offsets[at:end],
             response.due_at_ms[at:end],
             {index - at: faults[index] for index in faults if at <= index < end} if faults else {},
+            {index - at: queues[index] for index in queues if at <= index < end} if queues else {},
         )
         if not entry.result.done():
             entry.result.set_result(stored)

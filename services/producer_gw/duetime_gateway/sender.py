@@ -63,6 +63,8 @@ class Sending:
                 for index, due_at_ms in zip(indices, answer.due_at_ms, strict=False):
                     dues[index] = due_at_ms
                 faults.update((indices[at], fault) for at, fault in answer.faults.items())
+                for at, queue in answer.duplicate_queues.items():
+                    batch.queues[indices[at]] = queue
                 if answer.statuses:
                     duplicates.update(
                         index for index, status in zip(indices, answer.statuses, strict=True) if status == _DUPLICATE

@@ -55,7 +55,10 @@ class StoreService(store_pb2_grpc.StoreServicer):
 
     def _put_response(self, outcome: Outcome) -> store_pb2.PutMessageResponse:
         response = store_pb2.PutMessageResponse(
-            queue_offsets=outcome.queue_offsets, stored_at_ms=outcome.stored_at_ms, watermark=outcome.watermark
+            queue_offsets=outcome.queue_offsets,
+            stored_at_ms=outcome.stored_at_ms,
+            watermark=outcome.watermark,
+            duplicate_queues=outcome.duplicate_queues,
         )
         if any(outcome.due_at_ms):
             response.due_at_ms.extend(outcome.due_at_ms)

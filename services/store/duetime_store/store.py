@@ -40,6 +40,8 @@ class Outcome:
     queue_offsets: list[int]
     due_at_ms: list[int]
     faults: dict[int, str] = field(default_factory=dict)
+    # The topic's queue of a repeated send's first copy.
+    duplicate_queues: dict[int, int] = field(default_factory=dict)
     stored_at_ms: int = 0
     watermark: int = 0
 
@@ -207,7 +209,10 @@ class Store:
             return False
         outcome.statuses[index] = DUPLICATE
         outcome.queue_offsets[index] = first.queue_offset
+        outcome.duplicate_queues[index] = first.queue
         if first.topic == SCHEDULE_TOPIC:
+            real_queue = record.property_value(first.properties, record.REAL_QID.encode())
+            outcome.duplicate_queues[index] = int(real_queue or 0)
             outcome.due_at_ms[index] = first.stored_at_ms + self.levels.delays_ms[first.queue]
         return True
 
