@@ -80,6 +80,9 @@ def upgrade(database_url: str) -> str:
 def _upgrade(engine: Engine) -> None:
     if engine.dialect.name == "sqlite":
         _set_wal(engine)
+    else:
+        # Who has waited for the lock must see what its holder did, not the moment when the waiting began.
+        engine = engine.execution_options(isolation_level="READ COMMITTED")
     with engine.begin() as connection:
         if engine.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": _ADVISORY_LOCK})
