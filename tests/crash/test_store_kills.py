@@ -199,7 +199,7 @@ async def test_store_killed_during_group_commit_loses_nothing_acknowledged(
     tmp_path: Path, mode: str, kills: int, dice: random.Random
 ) -> None:
     ledger = Ledger()
-    rounds = max(1, kills // 16)
+    rounds = max(4, kills // 16)
     for _ in range(rounds):
         async with store_process(tmp_path / "data", mode) as (process, stub):
             await check(stub, ledger)
