@@ -12,7 +12,7 @@ from rich.console import Console
 
 from bench import measure, report
 from bench.echo import echo_server
-from bench.machine import Steal, core_count
+from bench.machine import Meanwhile, core_count
 from bench.processes import Processes
 
 LAST = Path(__file__).with_name("last.json")
@@ -36,7 +36,7 @@ def main() -> int:
 
 def run(plan: measure.Plan, root: Path, pending: int, progress: Console) -> dict[str, Any]:
     """All measurements, as bench/last.json has them."""
-    started, steal = time.monotonic(), Steal()
+    started, meanwhile = time.monotonic(), Meanwhile()
     result: dict[str, Any] = {"cores": core_count()}
     with echo_server() as echo:
         progress.print("starting a cluster for each flush mode")
@@ -45,7 +45,7 @@ def run(plan: measure.Plan, root: Path, pending: int, progress: Console) -> dict
             _measure(plan, echo, clusters, pending, result, progress)
         finally:
             measure.stop_all(clusters)
-    return result | {"stolen_share": steal.share(), "took_s": time.monotonic() - started}
+    return result | {"processor_shares": meanwhile.shares(), "took_s": time.monotonic() - started}
 
 
 def _measure(

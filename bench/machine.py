@@ -1,27 +1,44 @@
-"""What the machine did meanwhile: cores, and processor time taken by others on the same host."""
+"""What the machine did meanwhile: its cores, and processor time that went to others than the benchmark."""
 
 import os
+import resource
 from pathlib import Path
 
+IDLE_FIELDS = (3, 4)  # idle, waiting for a disk
 STEAL_FIELD = 7
 
 
-class Steal:
-    """The stolen share of processor time since it was made."""
+class Meanwhile:
+    """Shares of the machine's processor time since it was made."""
 
     def __init__(self) -> None:
-        self._start = _ticks()
+        self._total, self._busy, self._stolen = _ticks()
+        self._ours = _our_ticks()
 
-    def share(self) -> float:
-        total, stolen = (now - then for now, then in zip(_ticks(), self._start, strict=True))
-        return stolen / total if total else 0.0
+    def shares(self) -> dict[str, float]:
+        """`stolen` by other guests of the host; used by `others`, programs beside the benchmark.
+
+        To be asked when all processes of the benchmark have ended: only then their time is known.
+        """
+        total, busy, stolen = _ticks()
+        length = max(total - self._total, 1)
+        others = (busy - self._busy) - (_our_ticks() - self._ours)
+        return {"stolen": (stolen - self._stolen) / length, "others": max(others, 0.0) / length}
 
 
 def core_count() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def _ticks() -> tuple[int, int]:
-    fields = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
-    # The last two are parts of the first two.
-    return sum(fields[:8]), fields[STEAL_FIELD]
+def _ticks() -> tuple[int, int, int]:
+    """(all, busy, stolen)"""
+    # The fields after these are parts of the first two.
+    fields = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    idle = sum(fields[field] for field in IDLE_FIELDS)
+    return sum(fields), sum(fields) - idle - fields[STEAL_FIELD], fields[STEAL_FIELD]
+
+
+def _our_ticks() -> float:
+    """This process's and its ended descendants'."""
+    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(one.ru_utime + one.ru_stime for one in used) * float(os.sysconf("SC_CLK_TCK"))

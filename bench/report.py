@@ -21,9 +21,10 @@ def show(result: dict[str, Any], console: Console) -> None:
     console.print(_memory(result))
     if "pending" in result:
         console.print(_pending(result["pending"]))
+    shares = result["processor_shares"]
     console.print(
-        f"{result['cores']} cores, {result['stolen_share']:.1%} of their time stolen by other guests; "
-        f"{result['took_s']:.0f} s; nothing early, nothing doubled, nothing lost"
+        f"{result['cores']} cores; of their time {shares['stolen']:.1%} stolen by other guests of the host, "
+        f"{shares['others']:.1%} used by other programs; {result['took_s']:.0f} s; nothing early, doubled or lost"
     )
 
 
