@@ -1,0 +1,112 @@
+"""What linters do not see: that the documents tell all there is, and that files and functions stay small."""
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+from duetime_core import errors
+from duetime_core.errors import DueTimeError
+
+PROJECT = Path(__file__).resolve().parents[1]
+FILE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 70
+SOURCES = ("core", "sdk", "services", "tests", "bench")
+GENERATED = PROJECT / "sdk" / "duetime" / "v1"
+
+NODES = sorted(entry_points(group="duetime.nodes"), key=lambda entry: entry.name)
+PROTOS = sorted((PROJECT / "proto" / "duetime" / "v1").glob("*.proto"))
+
+
+def modules(*folders: str) -> Iterator[Path]:
+    """Every module that people wrote."""
+    for folder in folders:
+        for path in sorted((PROJECT / folder).rglob("*.py")):
+            if GENERATED not in path.parents:
+                yield path
+
+
+def document(name: str) -> str:
+    path = PROJECT / name
+    assert path.is_file(), f"{name} is missing"
+    return path.read_text()
+
+
+def missing(words: set[str], text: str) -> list[str]:
+    """The words that do not stand in a text by themselves."""
+    return sorted(word for word in words if not re.search(rf"(?<![\w]){re.escape(word)}(?![\w])", text))
+
+
+@pytest.mark.parametrize("entry", NODES, ids=lambda entry: entry.name)
+def test_readme_of_a_service_lists_its_settings(entry: object) -> None:
+    node = entry.load()  # type: ignore[attr-defined]
+    settings = node.settings_class
+    prefix = settings.model_config["env_prefix"]
+    variables = {(prefix + name).upper() for name in settings.model_fields}
+    folder = Path(inspect.getfile(node)).parents[1]
+    readme = document(str((folder / "README.md").relative_to(PROJECT)))
+    assert missing(variables, readme) == []
+
+
+def test_all_services_are_looked_at() -> None:
+    assert [entry.name for entry in NODES] == ["gateway", "retry", "scheduler", "store"]
+
+
+def test_operations_page_lists_every_metric() -> None:
+    literal = re.compile(r'"(duetime_(?:store|gateway|scheduler|retry)_[a-z0-9_]+)"')
+    names = {
+        name.removesuffix("_total")
+        for path in modules("core", "services")
+        for name in literal.findall(path.read_text())
+    }
+    assert names
+    text = document("docs/operations.md")
+    told = {name: re.search(rf"(?<!\w){name}(_total)?(?!\w)", text) for name in names}
+    assert sorted(name for name, found in told.items() if not found) == []
+
+
+def test_protocol_page_lists_the_reason_of_every_error() -> None:
+    def below(kind: type[DueTimeError]) -> Iterator[type[DueTimeError]]:
+        yield kind
+        for child in kind.__subclasses__():
+            yield from below(child)
+
+    literal = re.compile(r'\breason="([A-Z][A-Z0-9_]+)"')
+    reasons = {kind.reason for kind in below(DueTimeError) if kind is not errors.StartupError}
+    reasons |= {reason for path in modules("core", "services") for reason in literal.findall(path.read_text())}
+    assert missing(reasons, document("docs/protocol.md")) == []
+
+
+@pytest.mark.parametrize("proto", PROTOS, ids=lambda path: path.stem)
+def test_protocol_page_names_every_call(proto: Path) -> None:
+    calls = set(re.findall(r"^\s*rpc (\w+)\(", proto.read_text(), re.MULTILINE))
+    assert missing(calls, document("docs/protocol.md")) == []
+
+
+def test_no_file_is_long() -> None:
+    lines = {str(path.relative_to(PROJECT)): path.read_text().count("\n") for path in modules(*SOURCES)}
+    assert len(lines) > len(NODES)
+    assert {name: count for name, count in lines.items() if count > FILE_LINES_MAX} == {}
+
+
+def test_no_function_is_long() -> None:
+    long = {}
+    for path in modules(*SOURCES):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = (node.end_lineno or node.lineno) - node.lineno + 1
+                if length > FUNCTION_LINES_MAX:
+                    long[f"{path.relative_to(PROJECT)}:{node.lineno} {node.name}"] = length
+    assert long == {}
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    silent = [
+        str(path.relative_to(PROJECT))
+        for path in modules("core", "sdk", "services", "bench")
+        if not ast.get_docstring(ast.parse(path.read_text()))
+    ]
+    assert silent == []
