@@ -14,8 +14,8 @@ def test_every_name_of_the_package_loads(name: str) -> None:
 
 
 def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="has no attribute 'Consummer'"):
-        duetime.Consummer  # noqa: B018
+    with pytest.raises(AttributeError, match="has no attribute 'Nonsense'"):
+        duetime.Nonsense  # noqa: B018
 
 
 def test_the_contract_alone_does_not_load_the_client() -> None:
