@@ -5,6 +5,7 @@ import json
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ LAST = Path(__file__).with_name("last.json")
 
 def main() -> int:
     arguments = _parser().parse_args()
-    plan = measure.QUICK if arguments.quick else measure.PLAN
+    plan = replace(measure.QUICK if arguments.quick else measure.PLAN, queues=arguments.queues)
     # Progress goes to standard error, so that the tables can be piped.
     progress, tables = Console(stderr=True), Console(width=None if sys.stdout.isatty() else 110)
     try:
@@ -37,10 +38,10 @@ def main() -> int:
 def run(plan: measure.Plan, root: Path, pending: int, progress: Console) -> dict[str, Any]:
     """All measurements, as bench/last.json has them."""
     started, meanwhile = time.monotonic(), Meanwhile()
-    result: dict[str, Any] = {"cores": core_count()}
+    result: dict[str, Any] = {"cores": core_count(), "queues": plan.queues}
     with echo_server() as echo:
         progress.print("starting a cluster for each flush mode")
-        clusters = measure.start_all(root)
+        clusters = measure.start_all(root, plan)
         try:
             _measure(plan, echo, clusters, pending, result, progress)
         finally:

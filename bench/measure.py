@@ -19,8 +19,6 @@ from bench.processes import NAMES, Processes, cpu_s, memory_mb, wait_until
 BATCH = 256
 BATCHES_IN_FLIGHT = 8
 SINGLES_IN_FLIGHT = 64
-# One queue, as a table in a database is one: with n queues a reader has n long polls, and each costs a call per arrival.
-QUEUE_COUNT = 1
 RATES = (1_000, 5_000)
 FAR_LEVEL = 18
 CALL_TIMEOUT_S = 10.0
@@ -29,12 +27,14 @@ RESTART_DEADLINE_S = 120.0
 
 @dataclass(frozen=True)
 class Plan:
-    """How long to measure."""
+    """How long to measure, and on what."""
 
     rounds: int
     seconds: float
     delayed_seconds: float
     lateness_seconds: float
+    # Of each topic. A reader has a long poll per queue, and each arrival answers one: more queues cost the reader more.
+    queues: int = 1
 
 
 PLAN = Plan(rounds=3, seconds=2.0, delayed_seconds=5.0, lateness_seconds=6.0)
@@ -118,7 +118,7 @@ async def _echo_batches(plan: Plan, echo: str) -> float:
 
 def _delayed_round(plan: Plan, cluster: Processes, topic: str) -> tuple[int, float]:
     """(messages, messages/s) from the first Send to the last arrival, less the delay itself."""
-    make_topic(cluster.address, topic)
+    make_topic(cluster.address, topic, plan.queues)
     with consumer(cluster.address, topic, timed=False) as far_end:
         started = time.monotonic()
         sent, arrivals = asyncio.run(_flood(cluster.address, topic, plan.delayed_seconds, far_end))
@@ -136,7 +136,7 @@ async def _flood(address: str, topic: str, seconds: float, far_end: Any) -> tupl
 def lateness(plan: Plan, cluster: Processes, name: str, rate: int) -> dict[str, float]:
     """Percentiles of received minus due, in ms, at an open-loop rate."""
     topic = f"late-{name}-{rate}"
-    make_topic(cluster.address, topic)
+    make_topic(cluster.address, topic, plan.queues)
     with consumer(cluster.address, topic, timed=True) as far_end:
         sent, arrivals = asyncio.run(_steady(cluster.address, topic, plan.lateness_seconds, rate, far_end))
         check(arrivals, sent)
@@ -231,10 +231,10 @@ def _wait_for_pending(address: str, count: int) -> None:
         raise WrongError(f"{found[0]} messages are pending after the restart, and {count} were accepted")
 
 
-def make_topic(address: str, topic: str) -> None:
+def make_topic(address: str, topic: str, queue_count: int) -> None:
     with grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
         gateway_pb2_grpc.GatewayStub(channel).CreateTopic(
-            gateway_pb2.CreateTopicRequest(name=topic, queue_count=QUEUE_COUNT), timeout=CALL_TIMEOUT_S
+            gateway_pb2.CreateTopicRequest(name=topic, queue_count=queue_count), timeout=CALL_TIMEOUT_S
         )
 
 
@@ -243,14 +243,14 @@ def stop_all(clusters: dict[str, Processes]) -> None:
         cluster.stop()
 
 
-def start_all(root: Path) -> dict[str, Processes]:
+def start_all(root: Path, plan: Plan) -> dict[str, Processes]:
     """A cluster for each flush mode, both idle until measured."""
     clusters: dict[str, Processes] = {}
     try:
         for mode in ("sync", "async"):
             clusters[mode] = Processes(root / mode, {"DUETIME_STORE_FLUSH_MODE": mode, "DUETIME_LOG_LEVEL": "WARNING"})
             clusters[mode].start()
-            make_topic(clusters[mode].address, "accepted")
+            make_topic(clusters[mode].address, "accepted", plan.queues)
     except BaseException:
         stop_all(clusters)
         raise

@@ -29,7 +29,9 @@ def show(result: dict[str, Any], console: Console) -> None:
 
 
 def _rates(result: dict[str, Any]) -> Table:
-    table = Table(title="messages/s, 128-byte bodies; share of the echo in the same round", title_justify="left")
+    queues = f"{result['queues']} queue{'s' if result['queues'] > 1 else ''} a topic"
+    title = f"messages/s, 128-byte bodies, {queues}; share of the echo in the same round"
+    table = Table(title=title, title_justify="left")
     for heading in ("what", "messages/s", "of the echo", "target"):
         table.add_column(heading, justify="left" if heading == "what" else "right")
     accepted = result["accepted"]
