@@ -11,7 +11,7 @@
     ├── Damaged                DATA_LOSS            RECORD_DAMAGED
     └── StartupError           (none)               the process can't start: one line for the operator
 
-Raised anywhere, turned into a gRPC status in one place, the interceptor of `duetime_core.serving`.
+Raised anywhere, turned into a gRPC status in one place, the border of `duetime_core.serving`.
 """
 
 from collections.abc import Sequence

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
 
 import grpc
 import structlog
@@ -53,21 +53,17 @@ def status_of(error: DueTimeError) -> grpc.Status:
     return status
 
 
-class _Errors(grpc.aio.ServerInterceptor):
-    """Turns errors into statuses, and refuses calls past the limit of calls in flight."""
+class _Border:
+    """Turns errors into statuses, and refuses calls past the limit of calls in flight.
+
+    It wraps each method once, when it is first called. A server interceptor would do the same anew for every call.
+    """
 
     def __init__(self, calls_in_flight_max: int) -> None:
         self._free = calls_in_flight_max
         self._limit = calls_in_flight_max
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler[Any, Any] | None:
-        handler = await continuation(handler_call_details)
-        if handler is None or handler_call_details.method.startswith("/grpc."):
-            return handler
+    def wrap(self, handler: grpc.RpcMethodHandler[Any, Any]) -> grpc.RpcMethodHandler[Any, Any]:
         make = {
             (False, False): (grpc.unary_unary_rpc_method_handler, self._unary, handler.unary_unary),
             (True, True): (grpc.stream_stream_rpc_method_handler, self._stream, handler.stream_stream),
@@ -125,6 +121,38 @@ class _Errors(grpc.aio.ServerInterceptor):
         return call
 
 
+class _Bordered(grpc.GenericRpcHandler):
+    """The methods of one service, wrapped."""
+
+    def __init__(self, inner: grpc.GenericRpcHandler, border: _Border) -> None:
+        self._inner = inner
+        self._border = border
+        self._handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
+        method = handler_call_details.method
+        if method not in self._handlers:
+            handler = self._inner.service(handler_call_details)
+            if handler is None:
+                return None
+            self._handlers[method] = self._border.wrap(handler)
+        return self._handlers[method]
+
+
+class _Registrar:
+    """What generated code adds servicers to: as grpc.aio.Server has it, with the border in between."""
+
+    def __init__(self, server: grpc.aio.Server, border: _Border) -> None:
+        self._server = server
+        self._border = border
+
+    def add_generic_rpc_handlers(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
+        self._server.add_generic_rpc_handlers([_Bordered(handler, self._border) for handler in handlers])
+
+    def add_registered_method_handlers(self, service_name: str, handlers: Any) -> None:
+        """The same methods again, for servers that look them up by name; grpc.aio does not."""
+
+
 def _probe(host: str, port: int) -> None:
     """Binds and lets go: says why a port can't be had, where gRPC would only log it.
 
@@ -141,7 +169,8 @@ class Server:
     """A gRPC server with health and reflection. `port` is known after `start`."""
 
     def __init__(self, service_names: Sequence[str], calls_in_flight_max: int) -> None:
-        self._server = grpc.aio.server(options=SERVER_OPTIONS, interceptors=[_Errors(calls_in_flight_max)])
+        self._server = grpc.aio.server(options=SERVER_OPTIONS)
+        self._registrar = _Registrar(self._server, _Border(calls_in_flight_max))
         self._health = health.aio.HealthServicer()
         self._names = ["", *service_names]
         self._stopping = asyncio.Event()
@@ -154,7 +183,7 @@ class Server:
     @property
     def grpc(self) -> grpc.aio.Server:
         """The server to add servicers to, before `start`."""
-        return self._server
+        return cast("grpc.aio.Server", self._registrar)
 
     async def start(self, host: str, port: int) -> None:
         """Listens and reports SERVING.

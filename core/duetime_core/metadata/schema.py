@@ -15,7 +15,7 @@ from duetime_core.errors import StartupError
 from duetime_core.metadata.engine import make_engine, parse_url
 
 # Any number that no other user of the server takes: it names the lock under which one process migrates at a time.
-_ADVISORY_LOCK = 0x64756574696D65
+ADVISORY_LOCK = 0x64756574696D65
 _MIGRATION_WAIT_S = 60
 
 
@@ -85,7 +85,7 @@ def _upgrade(engine: Engine) -> None:
         engine = engine.execution_options(isolation_level="READ COMMITTED")
     with engine.begin() as connection:
         if engine.dialect.name == "postgresql":
-            connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": _ADVISORY_LOCK})
+            connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": ADVISORY_LOCK})
         current = revision_of(connection)
         if current == head_revision():
             return
