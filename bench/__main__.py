@@ -75,6 +75,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measures against a bare gRPC echo.")
     parser.add_argument("--quick", action="store_true", help="one short round, under a minute")
     parser.add_argument("--pending", type=int, default=0, metavar="N", help="also measure with N messages pending")
+    queues = "queues of each topic, default %(default)s; a topic that makes itself has 4"
+    parser.add_argument("--queues", type=int, default=measure.PLAN.queues, metavar="N", help=queues)
     parser.add_argument(
         "--directory", default="/var/tmp", help="where the data lie meanwhile; on a disk, not in memory"
     )
