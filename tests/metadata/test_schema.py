@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from alembic.migration import MigrationContext
 from duetime_core.errors import StartupError
 from duetime_core.metadata import Base, Database, current_revision, head_revision, upgrade
 from duetime_core.metadata.engine import make_engine, parse_url
+from duetime_core.metadata.schema import ADVISORY_LOCK
 from sqlalchemy import text
 
 
@@ -44,6 +46,32 @@ def test_several_processes_may_upgrade_at_once(empty_database_url: str) -> None:
         out, err = process.communicate(timeout=60)
         assert (process.returncode, out.strip(), err) == (0, head_revision(), "")
     assert current_revision(empty_database_url) == head_revision()
+
+
+@pytest.mark.postgres
+def test_upgrades_that_waited_for_another_find_its_work_done(postgres_url: str) -> None:
+    """All wait for the lock before the first of them migrates, so each looks at the schema after it has waited."""
+    holder, waiting = make_engine(parse_url(postgres_url)), "SELECT count(*) FROM pg_locks WHERE NOT granted"
+    with ThreadPoolExecutor(4) as threads:
+        with holder.begin() as lock:
+            lock.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": ADVISORY_LOCK})
+            upgrades = [threads.submit(upgrade_in_process, postgres_url) for _ in range(4)]
+            with holder.connect().execution_options(isolation_level="AUTOCOMMIT") as watcher:
+                while watcher.execute(text(waiting)).scalar_one() < len(upgrades):
+                    assert not any(one.done() for one in upgrades)
+        assert [one.result(timeout=60) for one in upgrades] == [(0, "")] * 4
+    holder.dispose()
+
+
+def upgrade_in_process(url: str) -> tuple[int, str]:
+    """The exit code and what was complained of."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "duetime_core.metadata", "upgrade", "--database-url", url],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return ended.returncode, ended.stderr
 
 
 def test_sqlite_is_put_into_wal_mode(sqlite_url: str) -> None:

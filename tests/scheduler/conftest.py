@@ -44,6 +44,7 @@ class Proxy(store_pb2_grpc.StoreServicer):
         self.puts: list[store_pb2.PutMessageRequest] = []
         self.puts_in_flight = 0
         self.puts_in_flight_max = 0
+        self.pulls_in_flight = 0
 
     async def _pass(self, name: str, request: Any, context: Any) -> Any:
         call = getattr(self._store, name)
@@ -66,7 +67,11 @@ class Proxy(store_pb2_grpc.StoreServicer):
             self.puts_in_flight -= 1
 
     async def PullDue(self, request: store_pb2.PullDueRequest, context: Any) -> Any:
-        return await self._pass("PullDue", request, context)
+        self.pulls_in_flight += 1
+        try:
+            return await self._pass("PullDue", request, context)
+        finally:
+            self.pulls_in_flight -= 1
 
     async def ListLanes(self, request: Any, context: Any) -> Any:
         return await self._pass("ListLanes", request, context)

@@ -158,3 +158,15 @@ async def test_only_one_of_two_that_claim_the_same_lane_gets_it(members: Members
     taken = [await member.database.run(lambda s, m=member: m.leases._take(s, rows, {})) for member in (a, b)]
     assert {row.owner for row in taken[0]} == {row.owner for row in taken[1]} == {"a"}
     assert {row.epoch for row in taken[1]} == {1}
+
+
+async def test_a_member_that_beats_at_the_last_moment_is_not_removed(members: Members) -> None:
+    """It was found dead by its heartbeat of a moment ago, and has moved on since."""
+    a, b = members.add("a"), members.add("b")
+    await b.tick()
+    await a.tick()
+    await b.tick()
+    await a.database.run(lambda session: a.leases._take(session, [], {"b": 1}))
+    assert await members.names() == {"a", "b"}
+    await a.database.run(lambda session: a.leases._take(session, [], {"b": 2}))
+    assert await members.names() == {"a"}
