@@ -11,6 +11,8 @@ LATE_5000_MS_MAX = {"p50": 5.0, "p99": 20.0}
 PENDING_RESIDENT_MB_MAX = 300.0
 RESTART_S_MAX = 5.0
 TARGET_MODE = "sync"
+# Above it the figures say more of the machine than of the cluster.
+DISTURBED_SHARE = 0.05
 
 
 def show(result: dict[str, Any], console: Console) -> None:
@@ -26,6 +28,10 @@ def show(result: dict[str, Any], console: Console) -> None:
         f"{result['cores']} cores; of their time {shares['stolen']:.1%} stolen by other guests of the host, "
         f"{shares['others']:.1%} used by other programs; {result['took_s']:.0f} s; nothing early, doubled or lost"
     )
+    if sum(shares.values()) > DISTURBED_SHARE:
+        console.print(
+            "The machine was not the benchmark's alone: measure again before believing a figure.", style="red"
+        )
 
 
 def _rates(result: dict[str, Any]) -> Table:
