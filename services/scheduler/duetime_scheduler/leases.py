@@ -22,7 +22,7 @@ class Tick:
 
 
 class Leases:
-    """One member's leases. `shards` are those that it can reach: it claims no others."""
+    """One member's place among the schedulers, and the lane leases that it holds."""
 
     def __init__(self, database: Database, watch: Watch, me: str, address: str, started_at_ms: int) -> None:
         self._database = database
