@@ -88,13 +88,10 @@ class _Border:
                 self._enter()
                 entered = True
                 return await behaviour(request, context)
-            except DueTimeError as error:
-                await context.abort_with_status(status_of(error))
             except grpc.aio.AbortError:
                 raise
             except Exception as error:
-                log.exception("call failed", error=repr(error))
-                await context.abort(grpc.StatusCode.INTERNAL, "internal error; the process's log has it")
+                await _end(context, error)
             finally:
                 self._free += entered
 
@@ -108,17 +105,22 @@ class _Border:
                 entered = True
                 async for response in behaviour(request, context):
                     yield response
-            except DueTimeError as error:
-                await context.abort_with_status(status_of(error))
             except grpc.aio.AbortError:
                 raise
             except Exception as error:
-                log.exception("call failed", error=repr(error))
-                await context.abort(grpc.StatusCode.INTERNAL, "internal error; the process's log has it")
+                await _end(context, error)
             finally:
                 self._free += entered
 
         return call
+
+
+async def _end(context: grpc.aio.ServicerContext[Any, Any], error: Exception) -> None:
+    """Ends a call with the status of its error; what is no error of ours is a defect, and the log has it."""
+    if isinstance(error, DueTimeError):
+        await context.abort_with_status(status_of(error))
+    log.exception("call failed", error=repr(error))
+    await context.abort(grpc.StatusCode.INTERNAL, "internal error; the process's log has it")
 
 
 class _Bordered(grpc.GenericRpcHandler):

@@ -53,7 +53,6 @@ class Opened:
     """A store, ready to serve."""
 
     store: Store
-    history: LevelHistory
     report: Report
 
 
@@ -103,7 +102,7 @@ class _Recovery:
         if self._history.current != self._levels:
             self._history = self._history.changed(self._log.end, self._levels)
         self._history.save(self._directory.config, self._settings.shard)
-        return Opened(store, self._history, self._report)
+        return Opened(store, self._report)
 
     def _load_queues(self) -> Queues:
         counts = configs.topic_counts(configs.read(self._directory.config, configs.TOPICS))
@@ -218,7 +217,6 @@ class _Recovery:
                 )
             lane.advance(min(known, lane.queue.max_offset))
             store.lanes[level] = lane
-        store.damaged_count = len(self._report.damaged)
 
 
 def _tail_bytes(commit_log: CommitLog, end: int) -> int:

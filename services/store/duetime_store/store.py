@@ -79,7 +79,6 @@ class Store:
         self.recent = recent
         self.lanes: dict[int, Lane] = {}
         self.read_only_reason = ""
-        self.damaged_count = 0
         self.quarantined_count = 0
         self._waiting_bytes_max = waiting_bytes_max
         # Everything before it is durable (written, in async mode), in its queues, and seen by readers.
