@@ -4,7 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-SOURCES := sdk core services tests bench
+SOURCES := sdk core services tests bench hatch_build.py
+TWINS := $(wildcard core/*/_*.p?? services/*/*/_*.pyx)
 
 .PHONY: help setup run test check format proto bench clean
 
@@ -13,7 +14,7 @@ help: ## list the tasks
 
 setup: $(STAMP) ## make .venv with all that running, testing and checking need
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt hatch_build.py $(TWINS)
 	@test -x $(BIN)/python && $(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) >/dev/null 2>&1 || { \
 	  test "$$(id -u)" = 0 || { echo "python3-venv is missing: apt-get install python3-venv" >&2; exit 1; }; \
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq python3-venv >/dev/null && \

@@ -53,7 +53,7 @@ class DelayLevels:
         return tuple(parse_delay_ms(name) for name in self.names)
 
     @cached_property
-    def _level_by_ms(self) -> dict[int, int]:
+    def level_by_ms(self) -> dict[int, int]:
         return {delay_ms: index + 1 for index, delay_ms in enumerate(self.delays_ms)}
 
     @property
@@ -66,7 +66,7 @@ class DelayLevels:
 
     def level_of(self, delay_ms: int) -> int | None:
         """The level with exactly this delay."""
-        return self._level_by_ms.get(delay_ms)
+        return self.level_by_ms.get(delay_ms)
 
     def __str__(self) -> str:
         return " ".join(self.names)

@@ -47,7 +47,9 @@ class Running:
     def submit(
         self, *records: bytes, retried: bool = False, deadline_ms: float = 1_000, order: object | None = None
     ) -> "asyncio.Future[Stored]":
-        return self.batcher.submit(records, retried=retried, deadline_ms=deadline_ms, order=order)
+        return self.batcher.submit(
+            b"".join(records), len(records), retried=retried, deadline_ms=deadline_ms, order=order
+        )
 
     async def fill(self) -> None:
         """Brings two puts in flight, so that what follows waits."""

@@ -30,19 +30,25 @@ class Stored:
     """One entry's slice of a put's answer; an empty column means OK (statuses) or 0 (due_at_ms) for all."""
 
     statuses: Sequence[int]
-    queue_offsets: Sequence[int]
-    due_at_ms: Sequence[int]
+    queue_offsets: list[int]
+    due_at_ms: list[int]
     faults: Mapping[int, message_pb2.Fault]
     # Where repeated messages went the first time, by index.
     duplicate_queues: Mapping[int, int]
+
+    @property
+    def all_stored(self) -> bool:
+        """Whether every record is stored by this put."""
+        return not (self.statuses or self.faults or self.duplicate_queues)
 
 
 @dataclass(slots=True, eq=False)
 class Entry:
     """Records that one caller wants stored. Entries with the same `order` are never in two puts at once."""
 
-    records: Sequence[bytes]
-    size: int
+    # Back to back.
+    records: bytes
+    count: int
     retried: bool
     deadline_ms: float
     order: object | None
@@ -78,9 +84,10 @@ class Batcher:
         self._waiting_bytes = self._waiting_count = 0
 
     def submit(
-        self, records: Sequence[bytes], *, retried: bool, deadline_ms: float, order: object | None
+        self, records: bytes, count: int, *, retried: bool, deadline_ms: float, order: object | None
     ) -> "asyncio.Future[Stored]":
-        """Takes records for the next put. Cancelling the result takes them out again while they still wait.
+        """Takes `count` records, back to back, for the next put. Cancelling the result takes them out again, unless
+        they are in a put already.
 
         `deadline_ms` is a moment of the monotonic clock. The put is given until the latest deadline in it: it can
         be cut short for all of its entries only.
@@ -91,17 +98,17 @@ class Batcher:
         """
         if self._tasks is None:
             raise stopping()
-        size = sum(map(len, records))
+        size = len(records)
         if self._waiting and self._waiting_bytes + size > self._waiting_bytes_max:
             raise Overloaded(
                 f"{self._waiting_bytes} bytes wait for shard {self._shard}; the most is {self._waiting_bytes_max}",
                 reason="SHARD_OVERLOADED",
             )
         loop = asyncio.get_running_loop()
-        entry = Entry(records, size, retried, deadline_ms, order, loop.create_future())
+        entry = Entry(records, count, retried, deadline_ms, order, loop.create_future())
         self._waiting.append(entry)
         self._waiting_bytes += size
-        self._waiting_count += len(records)
+        self._waiting_count += count
         self._metrics.waiting_bytes.set(self._waiting_bytes)
         # Later in this turn of the loop, so that all calls that arrived together go together.
         if not self._launching and self._may_launch():
@@ -131,17 +138,17 @@ class Batcher:
         while self._waiting:
             entry = self._waiting.popleft()
             if entry.result.done():
-                self._waiting_bytes -= entry.size
-                self._waiting_count -= len(entry.records)
+                self._waiting_bytes -= len(entry.records)
+                self._waiting_count -= entry.count
             elif entry.order in self._orders_in_flight:
                 held.append(entry)
-            elif taken and (count + len(entry.records) > PUT_COUNT_MAX or size + entry.size > PUT_BYTES_MAX):
+            elif taken and (count + entry.count > PUT_COUNT_MAX or size + len(entry.records) > PUT_BYTES_MAX):
                 self._waiting.appendleft(entry)
                 break
             else:
                 taken.append(entry)
-                count += len(entry.records)
-                size += entry.size
+                count += entry.count
+                size += len(entry.records)
         self._waiting.extendleft(reversed(held))
         self._waiting_bytes -= size
         self._waiting_count -= count
@@ -163,21 +170,21 @@ class Batcher:
     async def _store(self, entries: list[Entry]) -> None:
         started_ms = self._clock.monotonic_ms()
         retried: list[int] = []
-        records: list[bytes] = []
+        count = 0
         for entry in entries:
             if entry.retried:
-                retried.extend(range(len(records), len(records) + len(entry.records)))
-            records.extend(entry.records)
-        joined = b"".join(records)
+                retried.extend(range(count, count + entry.count))
+            count += entry.count
+        joined = b"".join([entry.records for entry in entries])
         request = store_pb2.PutMessageRequest(records=joined, retried=retried)
         response = await self._put(request, max(entry.deadline_ms for entry in entries) - started_ms)
-        if len(response.queue_offsets) != len(records):
+        if len(response.queue_offsets) != count:
             raise Unavailable(
-                f"shard {self._shard} answered {len(response.queue_offsets)} of {len(records)} records",
+                f"shard {self._shard} answered {len(response.queue_offsets)} of {count} records",
                 reason="SHARD_UNAVAILABLE",
             )
         _answer(entries, response)
-        self._metrics.put(len(records), len(joined), self._clock.monotonic_ms() - started_ms)
+        self._metrics.put(count, len(joined), self._clock.monotonic_ms() - started_ms)
 
 
 def _answer(entries: list[Entry], response: store_pb2.PutMessageResponse) -> None:
@@ -186,7 +193,7 @@ def _answer(entries: list[Entry], response: store_pb2.PutMessageResponse) -> Non
     queues = response.duplicate_queues if response.duplicate_queues else None
     at = 0
     for entry in entries:
-        end = at + len(entry.records)
+        end = at + entry.count
         stored = Stored(
             response.statuses[at:end],
             response.queue_offsets[at:end],

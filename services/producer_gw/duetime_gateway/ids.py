@@ -14,7 +14,8 @@ class MessageIds:
     """
 
     def __init__(self, address: str, process_id: int, random: bytes, now_ms: Callable[[], int]) -> None:
-        self._prefix = (_ipv4_bytes(address) + (process_id & 0xFFFF).to_bytes(2, "big") + random[:4]).hex().upper()
+        sender = _ipv4_bytes(address) + (process_id & 0xFFFF).to_bytes(2, "big") + random[:4]
+        self._prefix = sender.hex().upper().encode()
         self._now_ms = now_ms
         self._number = 0
 
@@ -23,8 +24,14 @@ class MessageIds:
         self._number = max(self._number, self._now_ms() << 16)
 
     def make(self) -> str:
-        self._number += 1
-        return f"{self._prefix}{self._number & _LAST:012X}"
+        prefix, number = self.reserve(1)
+        return f"{prefix.decode()}{number & _LAST:012X}"
+
+    def reserve(self, count: int) -> tuple[bytes, int]:
+        """The next `count` ids: their first 20 digits, and the first one's number, whose lower 48 bits follow."""
+        first = self._number + 1
+        self._number += count
+        return self._prefix, first
 
 
 def _ipv4_bytes(address: str) -> bytes:

@@ -1,7 +1,7 @@
 """Which queue of a topic a message goes to, and which shard holds that queue. Pure."""
 
+from array import array
 from collections.abc import Iterable, Sequence
-from itertools import cycle
 from zlib import crc32
 
 from duetime_core import record
@@ -30,12 +30,13 @@ class Route:
         self.queue_count = len(self.shards)
         # For readers: shard and queue there, by queue.
         self.places = {queue: (shard, queue) for queue, shard in enumerate(self.shards)}
-        self._distinct = sorted(set(self.shards))
-        self._turns = {
-            shard: cycle([queue for queue, holder in enumerate(self.shards) if holder == shard])
-            for shard in self._distinct
-        }
-        self._only = self._turns[self._distinct[0]] if len(self._distinct) == 1 else None
+        # By distinct shard: its queues, and how many of its messages have taken turns. As columns of int32 for the
+        # compiled encoder, which takes turns in the same lists.
+        distinct = sorted(set(self.shards))
+        self.holders = tuple(tuple(queue for queue, holder in enumerate(shards) if holder == one) for one in distinct)
+        self.turns = [0] * len(distinct)
+        self.shard_column = array("i", self.shards).tobytes()
+        self.holder_columns = tuple(array("i", holders).tobytes() for holders in self.holders)
         # Host bytes of the shards that know this topic and can be written to; the shards' keeper fills it in.
         self.store_hosts: dict[int, bytes] = {}
         self._deferrals: dict[tuple[int, int], bytes] = {}
@@ -48,9 +49,10 @@ class Route:
         """
         if sharding_key:
             return crc32(sharding_key.encode()) % self.queue_count
-        if self._only is not None:
-            return next(self._only)
-        return next(self._turns[self._distinct[crc32(message_id.encode()) % len(self._distinct)]])
+        which = crc32(message_id.encode()) % len(self.holders) if len(self.holders) > 1 else 0
+        turn = self.turns[which]
+        self.turns[which] = turn + 1
+        return self.holders[which][turn % len(self.holders[which])]
 
     def deferral(self, level: int, queue: int) -> bytes:
         """The properties that bring a message of this topic and queue back from a lane, to be put after others."""

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from duetime_gateway.admission import check_send
 from duetime_gateway.batcher import PUT_BYTES_MAX, Stored
-from duetime_gateway.encoding import Batch, Encoder, Group
+from duetime_gateway.encoding import Batch, Encoder, PlainRequest
 from duetime_gateway.metrics import GatewayMetrics
 from duetime_gateway.routing import Route
 from duetime_gateway.shards import UNAVAILABLE, Shards
@@ -27,89 +27,118 @@ _NO_HOST = record.host_bytes("127.0.0.1", 0)
 class Sending:
     """One request whose records are under way."""
 
-    def __init__(self, batch: Batch, size: int, metrics: GatewayMetrics) -> None:
-        self._batch = batch
+    def __init__(self, request: Batch | PlainRequest, size: int, metrics: GatewayMetrics) -> None:
+        self._request = request
         self._size = size
         self._metrics = metrics
-        # Shard, the messages' indices, and the future of their slice.
-        self._parts: list[tuple[int, Sequence[int], asyncio.Future[Stored]]] = []
+        # Shard, which messages, and what becomes of them.
+        self._parts: list[tuple[int, Sequence[int], asyncio.Future[Stored] | DueTimeError]] = []
 
-    def add(self, shard: int, indices: Sequence[int], stored: "asyncio.Future[Stored]") -> None:
+    def add(self, shard: int, indices: Sequence[int], stored: "asyncio.Future[Stored] | DueTimeError") -> None:
+        """`indices`: of the part's messages; those of a plain request are known by their place."""
         self._parts.append((shard, indices, stored))
 
     def cancel(self) -> None:
         """Takes out what still waits; what is in a put may be stored or not."""
         for _, _, stored in self._parts:
-            stored.cancel()
+            if not isinstance(stored, DueTimeError):
+                stored.cancel()
 
-    async def response(self) -> gateway_pb2.SendResponse:
-        """The results, once every shard has answered or failed."""
-        batch = self._batch
+    async def response(self) -> bytes:
+        """The SendResponse, once every shard has answered or failed."""
+        answers: list[Stored | DueTimeError] = []
+        try:
+            for _, _, stored in self._parts:
+                try:
+                    answers.append(stored if isinstance(stored, DueTimeError) else await stored)
+                except DueTimeError as error:
+                    answers.append(error)
+        finally:
+            self.cancel()
+        request = self._request
+        if isinstance(request, Batch):
+            return self._respond(request, answers)
+        columns = [
+            (answer.queue_offsets, answer.due_at_ms)
+            for answer in answers
+            if isinstance(answer, Stored) and answer.all_stored
+        ]
+        if len(columns) < len(answers):
+            return self._respond(self._opened(request), answers)
+        self._metrics.sent(self._size, request.count, [], 0)
+        return request.response(columns)
+
+    def _opened(self, request: PlainRequest) -> Batch:
+        """A plain request whose results are not: what is known of each message."""
+        batch = Batch([message_pb2.Message()] * request.count, 0, b"")
+        batch.ids, batch.queues, batch.levels, parts = request.columns()
+        self._parts = [
+            (shard, [index for index, part in enumerate(parts) if part == number], stored)
+            for number, (shard, _, stored) in enumerate(self._parts)
+        ]
+        return batch
+
+    def _respond(self, batch: Batch, answers: list[Stored | DueTimeError]) -> bytes:
         count = len(batch.messages)
         shards, offsets, dues = [0] * count, [-1] * count, [0] * count
         faults = {index: fault_of(error) for index, error in batch.faults.items()}
         duplicates: set[int] = set()
-        try:
-            for shard, indices, stored in self._parts:
-                try:
-                    answer = await stored
-                except DueTimeError as error:
-                    fault = fault_of(error)
-                    faults.update((index, fault) for index in indices)
-                    continue
-                for index, offset in zip(indices, answer.queue_offsets, strict=True):
-                    offsets[index] = offset
-                    shards[index] = shard
-                for index, due_at_ms in zip(indices, answer.due_at_ms, strict=False):
-                    dues[index] = due_at_ms
-                faults.update((indices[at], fault) for at, fault in answer.faults.items())
-                for at, queue in answer.duplicate_queues.items():
-                    batch.queues[indices[at]] = queue
-                if answer.statuses:
-                    duplicates.update(
-                        index for index, status in zip(indices, answer.statuses, strict=True) if status == _DUPLICATE
-                    )
-        finally:
-            self.cancel()
-        response = self._compose(shards, offsets, dues, faults, duplicates)
+        for (shard, indices, _), answer in zip(self._parts, answers, strict=True):
+            if isinstance(answer, DueTimeError):
+                fault = fault_of(answer)
+                faults.update((index, fault) for index in indices)
+                continue
+            for index, offset in zip(indices, answer.queue_offsets, strict=True):
+                offsets[index] = offset
+                shards[index] = shard
+            for index, due_at_ms in zip(indices, answer.due_at_ms, strict=False):
+                dues[index] = due_at_ms
+            faults.update((indices[at], fault) for at, fault in answer.faults.items())
+            for at, queue in answer.duplicate_queues.items():
+                batch.queues[indices[at]] = queue
+            if answer.statuses:
+                duplicates.update(
+                    index for index, status in zip(indices, answer.statuses, strict=True) if status == _DUPLICATE
+                )
         self._metrics.sent(self._size, count, [fault.reason for fault in faults.values()], len(duplicates))
-        return response
+        return _compose(batch, shards, offsets, dues, faults, duplicates).SerializeToString()
 
-    def _compose(
-        self,
-        shards: Sequence[int],
-        offsets: Sequence[int],
-        dues: Sequence[int],
-        faults: Mapping[int, message_pb2.Fault],
-        duplicates: set[int],
-    ) -> gateway_pb2.SendResponse:
-        batch = self._batch
-        response = gateway_pb2.SendResponse()
-        add = response.results.add
-        for message_id, shard, queue, offset, level, due_at_ms in zip(
-            batch.ids, shards, batch.queues, offsets, batch.levels, dues, strict=True
-        ):
-            result = add()
-            result.message_id = message_id
-            # A message without an offset has a fault, and nothing but its id means anything.
-            if offset >= 0:
-                result.queue = queue
-                result.offset = offset
-                if shard:
-                    result.shard = shard
-                if level:
-                    result.delay_level = level
-                    result.deliver_at_ms = due_at_ms
-        for index, level in batch.requested_levels.items():
-            if index not in faults:
-                response.results[index].requested_level = level
-        for index in duplicates:
-            response.results[index].duplicate = True
-        for index, fault in faults.items():
-            response.results[index].fault.CopyFrom(fault)
-            # The id of a message that was refused for its form is its sender's, as far as it has one.
-            response.results[index].message_id = batch.ids[index] or batch.messages[index].id
-        return response
+
+def _compose(
+    batch: Batch,
+    shards: Sequence[int],
+    offsets: Sequence[int],
+    dues: Sequence[int],
+    faults: Mapping[int, message_pb2.Fault],
+    duplicates: set[int],
+) -> gateway_pb2.SendResponse:
+    """The results one by one."""
+    response = gateway_pb2.SendResponse()
+    add = response.results.add
+    for message_id, shard, queue, offset, level, due_at_ms in zip(
+        batch.ids, shards, batch.queues, offsets, batch.levels, dues, strict=True
+    ):
+        result = add()
+        result.message_id = message_id
+        # A message without an offset has a fault, and nothing but its id means anything.
+        if offset >= 0:
+            result.queue = queue
+            result.offset = offset
+            if shard:
+                result.shard = shard
+            if level:
+                result.delay_level = level
+                result.deliver_at_ms = due_at_ms
+    for index, level in batch.requested_levels.items():
+        if index not in faults:
+            response.results[index].requested_level = level
+    for index in duplicates:
+        response.results[index].duplicate = True
+    for index, fault in faults.items():
+        response.results[index].fault.CopyFrom(fault)
+        # The id of a message that was refused for its form is its sender's, as far as it has one.
+        response.results[index].message_id = batch.ids[index] or batch.messages[index].id
+    return response
 
 
 class Sender:
@@ -134,18 +163,31 @@ class Sender:
         Raises:
             InvalidArgument: the request as a whole is no good. Anything less is a fault in the results.
         """
-        request = _parse(data)
-        check_send(len(request.messages), len(data))
         timeout_ms = min(remaining_ms, self._timeout_ms) if remaining_ms is not None else self._timeout_ms
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
-        batch = Batch(request.messages, self._clock.now_ms(), born_host(peer))
+        host, now_ms = born_host(peer), self._clock.now_ms()
+        plain = self._encoder.take_plain(data, self._topics.routes, now_ms, host)
+        if plain is not None:
+            sending = Sending(plain, len(data), self._metrics)
+            for shard, records, count in plain.parts:
+                sending.add(shard, (), self._submit(shard, records, count, plain.retry, deadline_ms, order))
+            return sending
+        request = _parse(data)
+        check_send(len(request.messages), len(data))
+        batch = Batch(request.messages, now_ms, host)
         routes = await self._routes({message.topic for message in batch.messages})
         self._encoder.encode(batch, range(len(batch.messages)), routes)
         if batch.unready:
             await self._make_ready(batch, routes)
         sending = Sending(batch, len(data), self._metrics)
         for shard, group in batch.groups.items():
-            self._submit(sending, batch, shard, group, request.retry, deadline_ms, order)
+            chunks = _chunks(group.records)
+            # Parts of one request must not overtake each other either.
+            order_of_parts = order or (batch if len(chunks) > 1 else None)
+            for first, end in chunks:
+                records = b"".join(group.records[first:end])
+                stored = self._submit(shard, records, end - first, request.retry, deadline_ms, order_of_parts)
+                sending.add(shard, group.indices[first:end], stored)
         return sending
 
     async def _routes(self, names: set[str]) -> Mapping[str, Route | DueTimeError]:
@@ -182,30 +224,13 @@ class Sender:
         return None
 
     def _submit(
-        self,
-        sending: Sending,
-        batch: Batch,
-        shard: int,
-        group: Group,
-        retried: bool,
-        deadline_ms: float,
-        order: object | None,
-    ) -> None:
-        chunks = _chunks(group.records)
-        for first, end in chunks:
-            indices = group.indices[first:end]
-            try:
-                stored = self._shards.get(shard).batcher.submit(
-                    group.records[first:end],
-                    retried=retried,
-                    deadline_ms=deadline_ms,
-                    # Parts of one request must not overtake each other either.
-                    order=order or (batch if len(chunks) > 1 else None),
-                )
-            except DueTimeError as error:
-                batch.faults.update((index, error) for index in indices)
-            else:
-                sending.add(shard, indices, stored)
+        self, shard: int, records: bytes, count: int, retried: bool, deadline_ms: float, order: object | None
+    ) -> "asyncio.Future[Stored] | DueTimeError":
+        batcher = self._shards.get(shard).batcher
+        try:
+            return batcher.submit(records, count, retried=retried, deadline_ms=deadline_ms, order=order)
+        except DueTimeError as error:
+            return error
 
 
 def _parse(data: bytes) -> gateway_pb2.SendRequest:

@@ -45,10 +45,8 @@ class GatewayService:
         unary = grpc.unary_unary_rpc_method_handler
         pb = gateway_pb2
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-            "Send": unary(self.send, as_is, pb.SendResponse.SerializeToString),
-            "SendStream": grpc.stream_stream_rpc_method_handler(
-                self.send_stream, as_is, pb.SendResponse.SerializeToString
-            ),
+            "Send": unary(self.send, as_is, as_is),
+            "SendStream": grpc.stream_stream_rpc_method_handler(self.send_stream, as_is, as_is),
             "Pull": unary(self.pull, pb.PullRequest.FromString, as_is),
             "CreateTopic": unary(self.create_topic, pb.CreateTopicRequest.FromString, pb.Topic.SerializeToString),
             "DescribeTopic": unary(
@@ -75,13 +73,11 @@ class GatewayService:
         for shard in self._shards.all():
             shard.end_pulls()
 
-    async def send(self, data: bytes, context: Context) -> gateway_pb2.SendResponse:
+    async def send(self, data: bytes, context: Context) -> bytes:
         sending = await self._sender.begin(data, context.peer(), _remaining_ms(context))
         return await sending.response()
 
-    async def send_stream(
-        self, requests: AsyncIterator[bytes], context: Context
-    ) -> AsyncIterator[gateway_pb2.SendResponse]:
+    async def send_stream(self, requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
         if self._tasks is None:
             raise stopping()
         begun: asyncio.Queue[Sending | Exception | None] = asyncio.Queue()

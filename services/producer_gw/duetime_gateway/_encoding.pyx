@@ -1,0 +1,697 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
+"""The compiled twin of `encoding`: from a SendRequest's bytes to records, without a protobuf object in between.
+
+Theory of operation. `take` walks the request's wire format once and notes of each message where its parts lie and what
+they come to (a `Message_`); the second walk writes the records, one behind the other, into one buffer for each shard.
+`PlainRequest.response` writes the SendResponse's wire format from the stores' columns.
+
+Only what is plainly right is taken: the first message that is not (a broken rule, a topic or shard that is not ready,
+a field that comes twice, a spelling that is rare) makes `take` return None, and the Python encoder does the whole
+request; it alone words faults. So nothing here needs to be lenient, and every length is checked against the bytes
+that hold it before it is used.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcmp, memcpy, memset
+
+from duetime_core._bytes cimport crc32, crc_init, store32, store64
+
+from duetime_core import limits, record
+from duetime_core.names import SCHEDULE_TOPIC
+from duetime_gateway.admission import is_tag, is_word
+from duetime_gateway.batcher import PUT_BYTES_MAX
+
+crc_init()
+
+cdef enum:
+    # Wire keys: field number << 3 | wire type.
+    TOPIC = 0x0A
+    BODY = 0x12
+    PROPERTY = 0x1A
+    TAGS = 0x22
+    KEY = 0x2A
+    SHARDING_KEY = 0x32
+    QUEUE = 0x38
+    DELAY_LEVEL = 0x40
+    DELAY_MS = 0x48
+    ID = 0x5A
+    BORN_AT_MS = 0x60
+    FLAG = 0x68
+    NAME = 0x0A
+    VALUE = 0x12
+    MESSAGES = 0x0A
+    RETRY = 0x10
+    # Properties of one message that are compared with each other; more are the encoder's.
+    NAMES_MAX = 32
+    # Where a generated id's counter lies in it.
+    ID_SIZE = 32
+    COUNTER_DIGITS = 12
+    NUMBER_SIZE_MAX = 20
+    # The most that a result takes beside its id: five numbers of ten bytes with their keys, and three lengths.
+    RESULT_SIZE_MAX = 80
+    ID_SIZE_MAX = 255
+
+cdef Py_ssize_t BODY_BYTES_MAX = limits.BODY_BYTES_MAX
+cdef Py_ssize_t PROPERTIES_BYTES_MAX = limits.PROPERTIES_BYTES_MAX
+cdef Py_ssize_t DEFERRAL_BYTES_MAX = limits.DEFERRAL_BYTES_MAX
+cdef Py_ssize_t REQUEST_BYTES_MAX = limits.REQUEST_BYTES_MAX
+cdef Py_ssize_t PUT_BYTES = PUT_BYTES_MAX
+cdef Py_ssize_t COUNT_MAX = limits.SEND_COUNT_MAX
+assert limits.ID_CHARS_MAX == ID_SIZE_MAX
+cdef int32_t MAGIC = record.MAGIC_V1
+cdef int32_t BORN_V6 = record.SYS_BORN_V6
+cdef int32_t STORE_V6 = record.SYS_STORE_V6
+cdef bytes LANE_TOPIC = bytes([len(SCHEDULE_TOPIC)]) + SCHEDULE_TOPIC.encode()
+cdef frozenset RESERVED = frozenset(name.encode() for name in record.RESERVED_PROPERTIES)
+
+
+cdef struct Text:
+    const uint8_t *at
+    Py_ssize_t size
+
+
+cdef struct Message_:
+    # Where it lies in the request; keys and properties are read from there again when they are written.
+    const uint8_t *start
+    const uint8_t *end
+    Text topic
+    Text body
+    Text tags
+    Text sharding_key
+    Text id
+    int64_t born_at_ms
+    int32_t flag
+    int32_t queue
+    int32_t level
+    # Bytes of all keys with a blank between two; of all properties with their two separators each.
+    Py_ssize_t keys_size
+    Py_ssize_t properties_size
+    Py_ssize_t encoded_size
+    Py_ssize_t record_size
+    int group
+    int way
+    bint has_queue
+
+
+cdef inline bint _varint(const uint8_t **at, const uint8_t *end, uint64_t *value) noexcept nogil:
+    cdef uint64_t result = 0
+    cdef int shift = 0
+    cdef uint8_t byte
+    while at[0] < end and shift < 64:
+        byte = at[0][0]
+        at[0] += 1
+        result |= <uint64_t>(byte & 0x7F) << shift
+        if byte < 0x80:
+            value[0] = result
+            return True
+        shift += 7
+    return False
+
+
+cdef inline bint _text(const uint8_t **at, const uint8_t *end, Text *text) noexcept nogil:
+    cdef uint64_t size
+    if not _varint(at, end, &size) or size > <uint64_t>(end - at[0]):
+        return False
+    text.at = at[0]
+    text.size = <Py_ssize_t>size
+    at[0] += text.size
+    return True
+
+
+cdef inline bint _same(Text one, Text other) noexcept nogil:
+    return one.size == other.size and memcmp(one.at, other.at, one.size) == 0
+
+
+cdef enum Kind:
+    UNFIT, FIT, BEYOND_ASCII
+
+
+cdef inline Kind _ascii(Text text, uint8_t lowest) noexcept nogil:
+    """FIT: only characters from `lowest` to `~`."""
+    cdef uint8_t high = 0, unfit = 0, byte
+    cdef Py_ssize_t n
+    for n in range(text.size):
+        byte = text.at[n]
+        high |= byte
+        unfit |= (byte < lowest) | (byte == 0x7F)
+    return BEYOND_ASCII if high & 0x80 else UNFIT if unfit else FIT
+
+
+cdef str _decoded(Text text):
+    """None: no UTF-8."""
+    try:
+        return PyUnicode_DecodeUTF8(<char *>text.at, text.size, NULL)
+    except UnicodeDecodeError:
+        return None
+
+
+cdef bint _is_printable(Text text):
+    cdef Kind kind = _ascii(text, 0x20)
+    if kind != BEYOND_ASCII:
+        return kind == FIT
+    decoded = _decoded(text)
+    return decoded is not None and decoded.isprintable()
+
+
+cdef bint _is_word(Text text):
+    cdef Kind kind = _ascii(text, 0x21)
+    if kind != BEYOND_ASCII:
+        return kind == FIT and text.size > 0
+    decoded = _decoded(text)
+    return decoded is not None and is_word(decoded)
+
+
+cdef bint _is_tag(Text text):
+    cdef Kind kind = _ascii(text, 0x20)
+    cdef Py_ssize_t n
+    if kind != BEYOND_ASCII:
+        if kind == UNFIT or text.at[0] == 0x20 or text.at[text.size - 1] == 0x20:
+            return False
+        for n in range(text.size):
+            if text.at[n] == 0x7C:  # |
+                return False
+        return True
+    decoded = _decoded(text)
+    return decoded is not None and is_tag(decoded)
+
+
+cdef bint _property(Text entry, Text *name, Text *value) noexcept nogil:
+    """Whether a map entry is a name and a value, in this order, as all libraries write it."""
+    cdef const uint8_t *at = entry.at
+    cdef const uint8_t *end = entry.at + entry.size
+    if at >= end or at[0] != NAME:
+        return False
+    at += 1
+    if not _text(&at, end, name) or at >= end or at[0] != VALUE:
+        return False
+    at += 1
+    return _text(&at, end, value) and at == end
+
+
+cdef inline bint _may_be_reserved(Text name) noexcept nogil:
+    """Whether to look the name up: all reserved ones begin with a capital, a digit or `_`."""
+    return not (0x61 <= name.at[0] <= 0x7A)
+
+
+cdef inline uint8_t *_put(uint8_t *to, const uint8_t *data, Py_ssize_t size) noexcept nogil:
+    memcpy(to, data, size)
+    return to + size
+
+
+cdef inline uint8_t *_put_number(uint8_t *to, int64_t number) noexcept nogil:
+    """Decimal digits of a number from 0."""
+    cdef uint8_t digits[NUMBER_SIZE_MAX]
+    cdef int at = NUMBER_SIZE_MAX
+    while True:
+        at -= 1
+        digits[at] = 0x30 + number % 10
+        number //= 10
+        if number == 0:
+            return _put(to, digits + at, NUMBER_SIZE_MAX - at)
+
+
+cdef inline int _digits(int64_t number) noexcept nogil:
+    cdef int count = 1
+    while number >= 10:
+        number //= 10
+        count += 1
+    return count
+
+
+cdef inline uint8_t *_put_varint(uint8_t *to, uint64_t number) noexcept nogil:
+    while number >= 0x80:
+        to[0] = <uint8_t>(number | 0x80)
+        to += 1
+        number >>= 7
+    to[0] = <uint8_t>number
+    return to + 1
+
+
+cdef class Way:
+    """A topic's route while a request is worked on."""
+
+    cdef object route
+    cdef bytes topic_field, shards
+    cdef list turns
+    cdef tuple holders
+    cdef dict store_hosts
+    cdef int queue_count
+    cdef int32_t ready_shard
+
+    def __cinit__(self, route):
+        self.route = route
+        self.topic_field = route.topic_field
+        self.shards = route.shard_column
+        self.turns = route.turns
+        self.holders = route.holder_columns
+        self.store_hosts = route.store_hosts
+        self.queue_count = route.queue_count
+        self.ready_shard = -1
+
+    cdef int32_t choose(self, Text sharding_key, Text message_id):
+        """As Route.choose."""
+        cdef Py_ssize_t which = 0
+        cdef bytes holders
+        if sharding_key.size:
+            return crc32(sharding_key.at, sharding_key.size) % <uint32_t>self.queue_count
+        if len(self.holders) > 1:
+            which = crc32(message_id.at, message_id.size) % <uint32_t>len(self.holders)
+        holders = <bytes>self.holders[which]
+        turn = <int64_t>self.turns[which]
+        self.turns[which] = turn + 1
+        return (<const int32_t *>PyBytes_AS_STRING(holders))[turn % (PyBytes_GET_SIZE(holders) // 4)]
+
+    cdef inline int32_t shard(self, int32_t queue) noexcept:
+        return (<const int32_t *>PyBytes_AS_STRING(self.shards))[queue]
+
+
+cdef struct Group:
+    int32_t shard
+    Py_ssize_t size
+    Py_ssize_t count
+    uint8_t *to
+    # Of its records, when results are written.
+    Py_ssize_t next
+
+
+cdef class PlainRequest:
+    """A SendRequest whose messages are all plainly right; its records are in `parts`."""
+
+    cdef readonly int count
+    cdef readonly bint retry
+    # (shard, records back to back, how many) for each shard.
+    cdef readonly list parts
+    cdef bytes _data, _made_ids
+    cdef Message_ *_messages
+    cdef Group *_groups
+    cdef int _group_count
+    cdef list _hosts, _ways
+
+    def __cinit__(self):
+        self.parts, self._hosts, self._ways = [], [], []
+
+    def __dealloc__(self):
+        free(self._messages)
+        free(self._groups)
+
+    # --- first walk: what is asked for ----------------------------------------------------------------------------
+
+    cdef bint read(self, bytes data, dict routes, dict levels, int32_t highest) except -1:
+        cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(data)
+        cdef const uint8_t *end = at + PyBytes_GET_SIZE(data)
+        cdef Text message
+        cdef uint64_t number
+        cdef Py_ssize_t room
+        self._data = data
+        if PyBytes_GET_SIZE(data) > REQUEST_BYTES_MAX:
+            return False
+        room = self._count_messages(at, end)
+        if room < 1 or room > COUNT_MAX:
+            return False
+        self._messages = <Message_ *>calloc(room, sizeof(Message_))
+        self._groups = <Group *>calloc(room, sizeof(Group))
+        if self._messages == NULL or self._groups == NULL:
+            raise MemoryError
+        while at < end:
+            if at[0] == MESSAGES:
+                at += 1
+                if not _text(&at, end, &message):
+                    return False
+                if not self.read_message(&self._messages[self.count], message, levels, highest):
+                    return False
+                if not self.find_way(self.count, routes):
+                    return False
+                self.count += 1
+            else:
+                at += 1
+                if not _varint(&at, end, &number):
+                    return False
+                self.retry = number != 0
+        return True
+
+    cdef Py_ssize_t _count_messages(self, const uint8_t *at, const uint8_t *end) noexcept:
+        """-1: there is something else than messages and `retry`."""
+        cdef Py_ssize_t count = 0
+        cdef Text message
+        cdef uint64_t number
+        while at < end:
+            at += 1
+            if (at - 1)[0] == MESSAGES and _text(&at, end, &message):
+                count += 1
+            elif (at - 1)[0] != RETRY or not _varint(&at, end, &number):
+                return -1
+        return count
+
+    cdef bint read_message(self, Message_ *m, Text message, dict levels, int32_t highest) except -1:
+        cdef const uint8_t *at = message.at
+        cdef const uint8_t *end = at + message.size
+        cdef Text text
+        cdef uint64_t number = 0
+        cdef uint32_t seen = 0, bit
+        cdef uint8_t key
+        cdef Text names[NAMES_MAX]
+        cdef int name_count = 0
+        m.start, m.end = at, end
+        while at < end:
+            key = at[0]
+            at += 1
+            if key & 7 == 2:
+                if not _text(&at, end, &text):
+                    return False
+            elif key & 7 or not _varint(&at, end, &number):
+                return False
+            if key == PROPERTY:
+                if name_count == NAMES_MAX or not self.read_property(m, text, names, name_count):
+                    return False
+                name_count += 1
+                continue
+            if key == KEY:
+                if not _is_word(text):
+                    return False
+                m.keys_size += text.size + (m.keys_size > 0)
+                continue
+            bit = <uint32_t>1 << (key >> 3)
+            if key >= 0x80 or seen & bit:
+                return False
+            seen |= bit
+            if key == TOPIC:
+                m.topic = text
+            elif key == BODY:
+                m.body = text
+            elif key == TAGS:
+                m.tags = text
+                if text.size and not _is_tag(text):
+                    return False
+            elif key == SHARDING_KEY:
+                m.sharding_key = text
+                if not _is_printable(text):
+                    return False
+            elif key == ID:
+                m.id = text
+                if text.size > ID_SIZE_MAX or _ascii(text, 0x21) != FIT:
+                    return False
+            elif key == QUEUE:
+                m.queue = <int32_t>number
+                m.has_queue = True
+            elif key == DELAY_LEVEL:
+                m.level = <int32_t>number
+            elif key == DELAY_MS:
+                level = levels.get(<int64_t>number) if number else 0
+                if level is None:
+                    return False
+                m.level = level
+            elif key == BORN_AT_MS:
+                m.born_at_ms = <int64_t>number
+            elif key == FLAG:
+                m.flag = <int32_t>number
+            else:
+                return False
+        if seen & (1 << 8) and seen & (1 << 9):
+            return False
+        return m.body.size <= BODY_BYTES_MAX and m.born_at_ms >= 0 and 0 <= m.level <= highest
+
+    cdef bint read_property(self, Message_ *m, Text entry, Text *names, int name_count) except -1:
+        cdef Text name, value
+        cdef int n
+        if not _property(entry, &name, &value) or not name.size or not value.size:
+            return False
+        if not _is_printable(name) or not _is_printable(value):
+            return False
+        if _may_be_reserved(name) and <bytes>name.at[:name.size] in RESERVED:
+            return False
+        for n in range(name_count):
+            if _same(names[n], name):
+                return False
+        names[name_count] = name
+        m.properties_size += name.size + value.size + 2
+        return True
+
+    cdef bint find_way(self, int index, dict routes) except -1:
+        """The message's route; the routes of one request are few, and neighbours mostly share one."""
+        cdef Message_ *m = &self._messages[index]
+        cdef Way way
+        cdef int n
+        if index and _same(m.topic, (m - 1).topic):
+            m.way = (m - 1).way
+            return True
+        for n in range(len(self._ways)):
+            way = <Way>self._ways[n]
+            if PyBytes_GET_SIZE(way.topic_field) - 1 == m.topic.size and memcmp(
+                PyBytes_AS_STRING(way.topic_field) + 1, m.topic.at, m.topic.size
+            ) == 0:
+                m.way = n
+                return True
+        if _ascii(m.topic, 0x21) != FIT or len(self._ways) == NAMES_MAX:
+            return False
+        route = routes.get(m.topic.at[:m.topic.size].decode("ascii"))
+        if route is None:
+            return False
+        m.way = len(self._ways)
+        self._ways.append(Way(route))
+        return True
+
+    # --- between: ids, queues, shards, sizes ----------------------------------------------------------------------
+
+    cdef bint settle(self, object ids, Py_ssize_t host_size) except -1:
+        """Whether every message has a shard that is ready for it, and its properties fit."""
+        cdef int index
+        cdef Message_ *m
+        cdef Way way
+        self.make_ids(ids)
+        for index in range(self.count):
+            m = &self._messages[index]
+            way = <Way>self._ways[m.way]
+            if not m.has_queue:
+                m.queue = way.choose(m.sharding_key, m.id)
+            elif not 0 <= m.queue < way.queue_count:
+                return False
+            m.encoded_size = m.properties_size + 9 + m.id.size  # UNIQ_KEY=
+            if m.tags.size:
+                m.encoded_size += 6 + m.tags.size  # TAGS=;
+            if m.keys_size:
+                m.encoded_size += 6 + m.keys_size  # KEYS=;
+            if m.sharding_key.size:
+                m.encoded_size += 15 + m.sharding_key.size  # __SHARDINGKEY=;
+            if m.encoded_size > PROPERTIES_BYTES_MAX - (DEFERRAL_BYTES_MAX if m.level else 0):
+                return False
+            m.record_size = m.body.size
+            if m.level:
+                # ;DELAY=level;REAL_TOPIC=topic;REAL_QID=queue
+                m.encoded_size += 7 + _digits(m.level) + 12 + m.topic.size + 10 + _digits(m.queue)
+                m.record_size += PyBytes_GET_SIZE(LANE_TOPIC)
+            else:
+                m.record_size += 1 + m.topic.size
+            m.record_size += 74 + host_size + m.encoded_size
+            if not self.join_group(m, way):
+                return False
+        return True
+
+    cdef int make_ids(self, object ids) except -1:
+        """Ids for the messages that have none, in one buffer."""
+        cdef Py_ssize_t missing = 0
+        cdef int index, digit
+        cdef int64_t number
+        cdef uint8_t *to
+        for index in range(self.count):
+            missing += self._messages[index].id.size == 0
+        if not missing:
+            return 0
+        prefix, number = ids.reserve(missing)
+        self._made_ids = PyBytes_FromStringAndSize(NULL, missing * ID_SIZE)
+        to = <uint8_t *>PyBytes_AS_STRING(self._made_ids)
+        for index in range(self.count):
+            if self._messages[index].id.size:
+                continue
+            memcpy(to, PyBytes_AS_STRING(<bytes>prefix), ID_SIZE - COUNTER_DIGITS)
+            for digit in range(COUNTER_DIGITS):
+                to[ID_SIZE - 1 - digit] = b"0123456789ABCDEF"[number >> 4 * digit & 15]
+            self._messages[index].id.at = to
+            self._messages[index].id.size = ID_SIZE
+            to += ID_SIZE
+            number += 1
+        return 0
+
+    cdef bint join_group(self, Message_ *m, Way way) except -1:
+        cdef int32_t shard = way.shard(m.queue)
+        cdef int n
+        if shard != way.ready_shard:
+            if shard not in way.store_hosts:
+                return False
+            way.ready_shard = shard
+        for n in range(self._group_count):
+            if self._groups[n].shard == shard:
+                break
+        else:
+            n = self._group_count
+            self._group_count += 1
+            self._groups[n].shard = shard
+            self._hosts.append(way.store_hosts[shard])
+        m.group = n
+        # Hosts of 20 bytes take 12 more than the record's size has for them so far.
+        m.record_size += PyBytes_GET_SIZE(<bytes>self._hosts[n])
+        self._groups[n].size += m.record_size
+        self._groups[n].count += 1
+        return self._groups[n].size <= PUT_BYTES
+
+    # --- second walk: the records ---------------------------------------------------------------------------------
+
+    cdef int write(self, bytes born_host, int64_t arrived_at_ms) except -1:
+        cdef int n
+        cdef Group *group
+        cdef Message_ *m
+        for n in range(self._group_count):
+            group = &self._groups[n]
+            records = PyBytes_FromStringAndSize(NULL, group.size)
+            group.to = <uint8_t *>PyBytes_AS_STRING(records)
+            self.parts.append((group.shard, records, group.count))
+        for n in range(self.count):
+            m = &self._messages[n]
+            group = &self._groups[m.group]
+            group.to = self.write_record(group.to, m, born_host, <bytes>self._hosts[m.group], arrived_at_ms)
+        return 0
+
+    cdef uint8_t *write_record(
+        self, uint8_t *to, Message_ *m, bytes born_host, bytes store_host, int64_t arrived_at_ms
+    ):
+        cdef Way way = <Way>self._ways[m.way]
+        cdef bytes topic_field = LANE_TOPIC if m.level else way.topic_field
+        cdef Py_ssize_t born_size = PyBytes_GET_SIZE(born_host), store_size = PyBytes_GET_SIZE(store_host)
+        store32(to, <int32_t>m.record_size)
+        store32(to + 4, MAGIC)
+        store32(to + 8, <int32_t>(crc32(m.body.at, m.body.size) & 0x7FFFFFFF))
+        store32(to + 12, m.level - 1 if m.level else m.queue)
+        store32(to + 16, m.flag)
+        memset(to + 20, 0, 16)  # queue offset and position are the store's to fill in
+        store32(to + 36, (BORN_V6 if born_size == 20 else 0) | (STORE_V6 if store_size == 20 else 0))
+        store64(to + 40, m.born_at_ms or arrived_at_ms)
+        to = _put(to + 48, <const uint8_t *>PyBytes_AS_STRING(born_host), born_size)
+        memset(to, 0, 8)  # store time
+        to = _put(to + 8, <const uint8_t *>PyBytes_AS_STRING(store_host), store_size)
+        memset(to, 0, 12)  # reconsume times, prepared transaction offset
+        store32(to + 12, <int32_t>m.body.size)
+        to = _put(to + 16, m.body.at, m.body.size)
+        to = _put(to, <const uint8_t *>PyBytes_AS_STRING(topic_field), PyBytes_GET_SIZE(topic_field))
+        to[0] = <uint8_t>(m.encoded_size >> 8)
+        to[1] = <uint8_t>(m.encoded_size & 0xFF)
+        return self.write_properties(to + 2, m)
+
+    cdef uint8_t *write_properties(self, uint8_t *to, Message_ *m) noexcept:
+        if m.tags.size:
+            to = _put(_put(to, b"TAGS\x01", 5), m.tags.at, m.tags.size)
+            to = _put(to, b"\x02", 1)
+        if m.keys_size:
+            to = self.write_all(_put(to, b"KEYS\x01", 5), m, KEY)
+            (to - 1)[0] = 0x02
+        if m.sharding_key.size:
+            to = _put(_put(to, b"__SHARDINGKEY\x01", 14), m.sharding_key.at, m.sharding_key.size)
+            to = _put(to, b"\x02", 1)
+        if m.properties_size:
+            to = self.write_all(to, m, PROPERTY)
+        to = _put(_put(to, b"UNIQ_KEY\x01", 9), m.id.at, m.id.size)
+        if m.level:
+            to = _put_number(_put(to, b"\x02DELAY\x01", 7), m.level)
+            to = _put(_put(to, b"\x02REAL_TOPIC\x01", 12), m.topic.at, m.topic.size)
+            to = _put_number(_put(to, b"\x02REAL_QID\x01", 10), m.queue)
+        return to
+
+    cdef uint8_t *write_all(self, uint8_t *to, Message_ *m, uint8_t wanted) noexcept:
+        """All keys with a blank behind each, or all properties. The first walk has checked every length."""
+        cdef const uint8_t *at = m.start
+        cdef Text text, name, value
+        cdef uint64_t number
+        cdef uint8_t key
+        while at < m.end:
+            key = at[0]
+            at += 1
+            if key & 7 != 2:
+                _varint(&at, m.end, &number)
+                continue
+            _text(&at, m.end, &text)
+            if key != wanted:
+                continue
+            if wanted == KEY:
+                to = _put(_put(to, text.at, text.size), b" ", 1)
+            else:
+                _property(text, &name, &value)
+                to = _put(_put(to, name.at, name.size), b"\x01", 1)
+                to = _put(_put(to, value.at, value.size), b"\x02", 1)
+        return to
+
+    # --- the answer -----------------------------------------------------------------------------------------------
+
+    def response(self, list answers not None):
+        """SendResponse bytes. `answers`: (queue offsets, due times or nothing) of each part, all of it stored."""
+        cdef list offsets, dues
+        cdef bytes buffer
+        cdef uint8_t *first
+        cdef uint8_t *to
+        cdef Message_ *m
+        cdef Group *group
+        cdef Py_ssize_t size = 0
+        cdef int n
+        if len(answers) != self._group_count:
+            raise ValueError(f"{len(answers)} answers for {self._group_count} parts")
+        for n in range(self._group_count):
+            offsets, dues = answers[n]
+            if len(offsets) != self._groups[n].count or (dues and len(dues) != self._groups[n].count):
+                raise ValueError(f"part {n} has {self._groups[n].count} records, and {len(offsets)} offsets")
+            self._groups[n].next = 0
+        for n in range(self.count):
+            size += self._messages[n].id.size + RESULT_SIZE_MAX
+        buffer = PyBytes_FromStringAndSize(NULL, size)
+        first = to = <uint8_t *>PyBytes_AS_STRING(buffer)
+        for n in range(self.count):
+            m = &self._messages[n]
+            group = &self._groups[m.group]
+            offsets, dues = <tuple>answers[m.group]
+            to = _put_result(to, m, group.shard, offsets[group.next], dues[group.next] if m.level and dues else 0)
+            group.next += 1
+        return buffer[:to - first]
+
+    def columns(self):
+        """(ids, queues, levels, which part each message is in), for results that are worded one by one."""
+        return (
+            [self._messages[n].id.at[:self._messages[n].id.size].decode("ascii") for n in range(self.count)],
+            [self._messages[n].queue for n in range(self.count)],
+            [self._messages[n].level for n in range(self.count)],
+            [self._messages[n].group for n in range(self.count)],
+        )
+
+
+cdef inline uint8_t *_put_field(uint8_t *to, uint8_t key, uint64_t number) noexcept nogil:
+    """A field that is left out where it is 0."""
+    if number:
+        to[0] = key
+        to = _put_varint(to + 1, number)
+    return to
+
+
+cdef uint8_t *_put_result(uint8_t *to, Message_ *m, int32_t shard, int64_t offset, int64_t due_at_ms) noexcept nogil:
+    cdef uint8_t result[ID_SIZE_MAX + RESULT_SIZE_MAX]
+    cdef uint8_t *end = result
+    end[0] = 0x0A
+    end = _put(_put_varint(end + 1, m.id.size), m.id.at, m.id.size)
+    end = _put_field(end, 0x10, shard)
+    end = _put_field(end, 0x18, m.queue)
+    end = _put_field(end, 0x20, offset)
+    if m.level:
+        end = _put_field(end, 0x28, m.level)
+        end = _put_field(end, 0x30, due_at_ms)
+    to[0] = 0x0A
+    return _put(_put_varint(to + 1, end - result), result, end - result)
+
+
+def take(bytes data not None, dict routes not None, dict levels not None, int highest, ids, bytes born_host not None,
+         int64_t arrived_at_ms):
+    """The request where all of it is plainly right, else None.
+
+    `routes`: Route by topic; `levels`: level by delay in ms; `ids`: a MessageIds; `born_host`: 8 or 20 bytes.
+    """
+    cdef PlainRequest request = PlainRequest()
+    if not request.read(data, routes, levels, highest) or not request.settle(ids, PyBytes_GET_SIZE(born_host)):
+        return None
+    request.write(born_host, arrived_at_ms)
+    return request

@@ -1,0 +1,242 @@
+"""The compiled encoder gives what the Python encoder gives, or leaves the request to it."""
+
+import random
+from typing import Any
+
+import pytest
+from duetime.v1 import gateway_pb2, message_pb2
+from duetime_core import limits, record
+from duetime_core.levels import DelayLevels
+from duetime_gateway.encoding import Batch, Encoder
+from duetime_gateway.ids import MessageIds
+from duetime_gateway.routing import Route
+from google.protobuf.message import DecodeError
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tests.gateway.test_admission import CLEAN, FIELD, HOSTS, TEXT
+from tests.twins import compiled
+
+take = compiled("duetime_gateway._encoding").take
+
+LEVELS = DelayLevels.parse("1s 5s 10s")
+NOW_MS = 1_700_000_000_000
+HOST = record.host_bytes("127.0.0.1", 99)
+
+FITTING = st.builds(
+    message_pb2.Message,
+    topic=st.sampled_from(["orders", "paid"]),
+    body=st.binary(max_size=64),
+    properties=st.dictionaries(CLEAN, CLEAN, max_size=3),
+    tags=st.just("") | CLEAN,
+    keys=st.lists(CLEAN, max_size=3),
+    sharding_key=st.just("") | CLEAN,
+    queue=st.none() | st.integers(0, 3),
+    delay_level=st.none() | st.integers(0, 3),
+    id=st.just("") | st.text("abcXYZ019-_.", min_size=1, max_size=40),
+    born_at_ms=st.integers(0, 2),
+    flag=st.integers(-(1 << 31), (1 << 31) - 1),
+)
+ANY = st.builds(
+    message_pb2.Message,
+    topic=st.sampled_from(["orders", "paid", "a|b", "unknown", ""]),
+    body=st.binary(max_size=8),
+    properties=st.dictionaries(TEXT | st.sampled_from(["TAGS", "DELAY", "1ST_POP_TIME"]), FIELD, max_size=3),
+    tags=FIELD,
+    keys=st.lists(FIELD, max_size=3),
+    sharding_key=FIELD,
+    queue=st.none() | st.integers(-1, 4),
+    delay_ms=st.sampled_from([-1, 0, 1, 1_000, 5_000]),
+    id=FIELD,
+    born_at_ms=st.integers(-1, 2),
+)
+
+
+def routes(shards: list[int], host: bytes = HOST) -> dict[str, Any]:
+    found = {name: Route(name, shards) for name in ("orders", "paid", "a|b")}
+    for route in found.values():
+        route.store_hosts.update(dict.fromkeys(shards, host))
+    return found
+
+
+def ids() -> MessageIds:
+    made = MessageIds("127.0.0.1", 1, b"abcd", lambda: NOW_MS)
+    made.renew()
+    return made
+
+
+def take_data(data: bytes, shards: list[int], born_host: bytes = HOST, store_host: bytes = HOST) -> Any:
+    return take(data, routes(shards, store_host), LEVELS.level_by_ms, 3, ids(), born_host, NOW_MS)
+
+
+def reference(data: bytes, shards: list[int], born_host: bytes = HOST, store_host: bytes = HOST) -> Batch:
+    request = gateway_pb2.SendRequest.FromString(data)
+    batch = Batch(request.messages, NOW_MS, born_host)
+    known = routes(shards, store_host)
+    indices = [n for n, message in enumerate(request.messages) if message.topic in known]
+    if len(indices) < len(request.messages):
+        batch.faults[-1] = NotImplementedError  # type: ignore[assignment]
+    Encoder(LEVELS, ids()).encode(batch, indices, known)
+    return batch
+
+
+def canonical(data: bytes) -> list[Any]:
+    """The records; properties without their order, which a map on the wire does not have."""
+    found = []
+    while data:
+        one = record.decode(data)
+        properties = record.decode_properties(one.properties)
+        found.append((one.size, properties, {**vars_of(one), "properties": b""}))
+        data = data[one.size :]
+    return found
+
+
+def vars_of(one: record.Record) -> dict[str, Any]:
+    return {name: getattr(one, name) for name in one.__slots__}
+
+
+def assert_same(taken: Any, batch: Batch) -> None:
+    assert not batch.faults
+    assert {shard: count for shard, _, count in taken.parts} == {
+        shard: len(group.records) for shard, group in batch.groups.items()
+    }
+    for shard, records, _ in taken.parts:
+        assert canonical(records) == canonical(b"".join(batch.groups[shard].records))
+    assert taken.columns()[:3] == (batch.ids, batch.queues, batch.levels)
+
+
+REQUESTS = st.lists(FITTING, min_size=1, max_size=5)
+SHARDS = st.sampled_from([[0, 0, 0, 0], [3, 7, 3, 1]])
+
+
+@settings(max_examples=300)
+@given(REQUESTS, SHARDS, HOSTS, HOSTS, st.booleans())
+def test_fitting_messages_are_taken_as_the_encoder_takes_them(
+    sent: list[message_pb2.Message], shards: list[int], born_host: bytes, store_host: bytes, retry: bool
+) -> None:
+    request = gateway_pb2.SendRequest(messages=sent, retry=retry)
+    data = request.SerializeToString()
+    taken = take_data(data, shards, born_host, store_host)
+    assert taken is not None
+    assert (taken.count, taken.retry) == (len(sent), retry)
+    assert_same(taken, reference(data, shards, born_host, store_host))
+
+
+@settings(max_examples=300)
+@given(st.lists(ANY, min_size=1, max_size=2), SHARDS)
+def test_other_messages_are_taken_alike_or_left(sent: list[message_pb2.Message], shards: list[int]) -> None:
+    data = gateway_pb2.SendRequest(messages=sent).SerializeToString()
+    taken = take_data(data, shards)
+    if taken is not None:
+        assert_same(taken, reference(data, shards))
+
+
+@settings(max_examples=500)
+@given(REQUESTS, st.randoms(use_true_random=False), st.integers(1, 4))
+@example([message_pb2.Message(topic="orders", id="a")], random.Random(0), 1)
+def test_damaged_requests_are_taken_alike_or_left(
+    sent: list[message_pb2.Message], chance: random.Random, flips: int
+) -> None:
+    data = bytearray(gateway_pb2.SendRequest(messages=sent).SerializeToString())
+    for _ in range(flips):
+        data[chance.randrange(len(data))] = chance.randrange(256)
+    cut = bytes(data[: chance.randint(0, len(data))] if chance.random() < 0.3 else data)
+    taken = take_data(cut, [0, 0, 0, 0])
+    if taken is None:
+        return
+    try:
+        batch = reference(cut, [0, 0, 0, 0])
+    except DecodeError:
+        raise AssertionError("taken, and no SendRequest") from None
+    assert_same(taken, batch)
+
+
+@given(st.binary(max_size=64))
+def test_bytes_of_any_kind_do_no_harm(data: bytes) -> None:
+    taken = take_data(data, [0])
+    assert taken is None or not reference(data, [0]).faults
+
+
+def message(**fields: Any) -> message_pb2.Message:
+    return message_pb2.Message(**{"topic": "orders", "body": b"body", "id": "a", **fields})
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"body": b"x" * (limits.BODY_BYTES_MAX + 1)},
+        {"properties": {"a": "x" * limits.PROPERTIES_BYTES_MAX}},
+        {"properties": {"a": "x" * (limits.PROPERTIES_BYTES_MAX - 100)}, "delay_level": 1},
+        {"properties": {"TAGS": "a"}},
+        {"properties": {"a": ""}},
+        {"tags": "a|b"},
+        {"tags": " a"},
+        {"keys": ["a b"]},
+        {"keys": [""]},
+        {"queue": 4},
+        {"queue": -1},
+        {"delay_level": -1},
+        {"delay_level": 4},
+        {"delay_ms": 7},
+        {"deliver_at_ms": 1},
+        {"born_at_ms": -1},
+        {"id": "x" * 256},
+        {"id": "a b"},
+        {"topic": "unknown"},
+        {"topic": ""},
+    ],
+)
+def test_a_request_with_one_doubtful_message_is_left_to_the_encoder(fields: dict[str, Any]) -> None:
+    request = gateway_pb2.SendRequest(messages=[message(), message(**fields)])
+    assert take_data(request.SerializeToString(), [0] * 4) is None
+
+
+def test_a_shard_that_is_not_ready_is_left_to_the_encoder() -> None:
+    data = gateway_pb2.SendRequest(messages=[message(queue=0)]).SerializeToString()
+    known = routes([0, 1])
+    assert take(data, known, {}, 3, ids(), HOST, 1) is not None
+    del known["orders"].store_hosts[0]
+    assert take(data, known, {}, 3, ids(), HOST, 1) is None
+
+
+def test_no_message_and_too_many_are_left_to_the_encoder() -> None:
+    assert take_data(b"", [0]) is None
+    many = [message() for _ in range(limits.SEND_COUNT_MAX + 1)]
+    assert take_data(gateway_pb2.SendRequest(messages=many[1:]).SerializeToString(), [0]) is not None
+    assert take_data(gateway_pb2.SendRequest(messages=many).SerializeToString(), [0]) is None
+
+
+@given(REQUESTS, SHARDS, st.integers(0, 1 << 62), st.booleans())
+def test_results_are_in_the_order_of_the_request(
+    sent: list[message_pb2.Message], shards: list[int], first: int, dues_are_told: bool
+) -> None:
+    taken = take_data(gateway_pb2.SendRequest(messages=sent).SerializeToString(), shards)
+    answers = [
+        (
+            [first + n for n in range(count)],
+            [NOW_MS + n for n in range(count)] if dues_are_told else [],
+        )
+        for _, _, count in taken.parts
+    ]
+    expected = gateway_pb2.SendResponse()
+    next_of = [0] * len(answers)
+    for message_id, queue, level, part in zip(*taken.columns(), strict=True):
+        at = next_of[part]
+        next_of[part] += 1
+        result = expected.results.add(
+            message_id=message_id,
+            shard=taken.parts[part][0],
+            queue=queue,
+            offset=answers[part][0][at],
+            delay_level=level,
+        )
+        if level and dues_are_told:
+            result.deliver_at_ms = answers[part][1][at]
+    assert gateway_pb2.SendResponse.FromString(taken.response(answers)) == expected
+
+
+def test_answers_that_do_not_fit_are_refused() -> None:
+    taken = take_data(gateway_pb2.SendRequest(messages=[message()]).SerializeToString(), [0])
+    for answers in ([], [([], [])], [([1, 2], [])], [([1], [1, 2])]):
+        with pytest.raises(ValueError, match="part"):
+            taken.response(answers)

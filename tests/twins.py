@@ -1,0 +1,17 @@
+"""Compiled twins in tests: tests of one are left out where it is not built, unless a build is asked for."""
+
+import os
+from types import ModuleType
+
+import pytest
+from duetime_core.compiled import twin
+
+
+def compiled(name: str) -> ModuleType:
+    """The twin of this full name; for a test, a fixture or a whole module."""
+    module = twin(name)
+    if module is None:
+        if os.environ.get("DUETIME_TEST_REQUIRE_COMPILED") == "1":
+            pytest.fail(f"{name} is not built")
+        pytest.skip(f"{name} is not built here", allow_module_level=True)
+    return module
