@@ -9,16 +9,18 @@ from duetime_core.errors import Damaged
 HIDDEN = record.RESERVED_PROPERTIES
 
 
-def stored_messages(records: Iterable[bytes], tags: Collection[str]) -> list[message_pb2.StoredMessage]:
-    """Messages of the records whose tag is one of `tags` (none given: all), compared as strings."""
+def stored_messages(records: bytes, sizes: Iterable[int], tags: Collection[str]) -> list[message_pb2.StoredMessage]:
+    """Messages of the records, back to back, whose tag is one of `tags` (none given: all), compared as strings."""
     messages = []
-    for data in records:
+    at = 0
+    for size in sizes:
         try:
-            message = stored_message(record.decode(data, check_crc=False))
+            message = stored_message(record.decode(records, at, check_crc=False))
+            if not tags or message.tags in tags:
+                messages.append(message)
         except Damaged:
-            continue
-        if not tags or message.tags in tags:
-            messages.append(message)
+            pass
+        at += size
     return messages
 
 

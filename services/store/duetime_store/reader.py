@@ -1,7 +1,9 @@
 """Reading: topic queues for consumers, due entries for schedulers. Waits by events, never by polling."""
 
 import asyncio
+from bisect import bisect_right
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +13,7 @@ from duetime_core.errors import Damaged, NotFound
 
 from duetime_store.alarm import Alarm
 from duetime_store.consumequeue import FILLER_SIZE, ConsumeQueue, Units
+from duetime_store.gather import gather, intact
 from duetime_store.metrics import StoreMetrics
 from duetime_store.store import Store
 
@@ -23,21 +26,22 @@ SCAN_UNITS_MAX = 65_536
 
 @dataclass(slots=True)
 class Pulled:
-    """Records of a queue: `records` are theirs at `offsets`; the reader goes on at `next_offset`."""
+    """Records of a queue, back to back, and their sizes; the reader goes on at `next_offset`."""
 
     next_offset: int
-    records: list[bytes] = field(default_factory=list)
+    records: bytes = b""
+    sizes: list[int] = field(default_factory=list)
     in_range: bool = True
     scanned: bool = False
 
 
 @dataclass(slots=True)
 class Due:
-    """Due entries from `first_entry` on; a damaged one has size 0 and is named in `damages`."""
+    """Due entries from `first_entry` on, back to back; a damaged one has size 0 and is named in `damages`."""
 
     first_entry: int
     watermark: int
-    records: list[bytes] = field(default_factory=list)
+    records: bytes = b""
     sizes: list[int] = field(default_factory=list)
     due_at_ms: list[int] = field(default_factory=list)
     damages: dict[int, str] = field(default_factory=dict)
@@ -64,9 +68,9 @@ class Reader:
         pulled = Pulled(offset)
         scan_end = offset + SCAN_UNITS_MAX
         while True:
-            while pulled.next_offset < min(queue.max_offset, scan_end) and not pulled.records:
+            while pulled.next_offset < min(queue.max_offset, scan_end) and not pulled.sizes:
                 self._collect(queue, pulled, codes, max_count, max_bytes)
-            if pulled.records or pulled.next_offset >= scan_end:
+            if pulled.sizes or pulled.next_offset >= scan_end:
                 return pulled
             arrival = asyncio.get_running_loop().create_future()
             queue.waiters.append(arrival)
@@ -91,18 +95,34 @@ class Reader:
         if codes is not None:
             keep &= np.isin(units["tags"], codes)
         indices = np.flatnonzero(keep)[:max_count]
-        sizes = units["size"][indices].astype(np.int64)
-        fit = max(int(np.searchsorted(sizes.cumsum(), max_bytes, "right")), 1)
+        chosen = units[indices]
+        fit = _fitting(chosen["size"].tolist(), max_bytes)
         cut_short = len(indices) and (fit < len(indices) or len(indices) == max_count)
-        last = int(indices[:fit][-1]) + 1 if cut_short else len(units)
-        for unit in units[indices[:fit]].tolist():
-            data = self._store.read_record(unit[0], unit[1])
-            if data:
-                pulled.records.append(data)
-            else:
-                self._report_damage(queue, unit[0], "no record there")
-        pulled.next_offset += last
+        pulled.next_offset += int(indices[fit - 1]) + 1 if cut_short else len(units)
         pulled.scanned = True
+        if fit:
+            pulled.records, sizes, damages = self._read(queue, chosen[:fit], checked=False)
+            pulled.sizes = [size for size in sizes if size] if damages else sizes
+
+    def _read(self, queue: ConsumeQueue, units: Units, *, checked: bool) -> tuple[bytes, list[int], dict[int, str]]:
+        """The records of units, back to back, their sizes, and by index what is wrong with those that have size 0."""
+        parts: list[bytes] = []
+        sizes: list[int] = units["size"].tolist()
+        damages: dict[int, str] = {}
+        index = 0
+        while index < len(sizes):
+            records, count = gather(self._store.log, units[index:], checked=checked)
+            if not count:
+                position = int(units["position"][index])
+                records, damage = self._look(position, sizes[index], checked=checked)
+                if damage:
+                    damages[index] = damage
+                    self._report_damage(queue, position, damage)
+                sizes[index] = len(records)
+                count = 1
+            parts.append(records)
+            index += count
+        return b"".join(parts), sizes, damages
 
     def _report_damage(self, queue: ConsumeQueue, position: int, damage: str) -> None:
         self._metrics.damaged.inc()
@@ -117,8 +137,8 @@ class Reader:
             cursor = max(after, lane.appended)
             units = lane.queue.read(cursor, max_count)
             now_ms = clock.now_ms()
-            waiting = units["tags"] > now_ms
-            count = int(waiting.argmax()) if waiting.any() else len(units)
+            waiting = np.flatnonzero(units["tags"] > now_ms)
+            count = int(waiting[0]) if len(waiting) else len(units)
             if count:
                 return self._due(cursor, lane.appended, units[:count], max_bytes, lane.queue)
             left_ms = give_up_ms - clock.clock.monotonic_ms()
@@ -132,32 +152,21 @@ class Reader:
             await self._wait(wake, lane.queue, left_ms)
 
     def _due(self, first_entry: int, watermark: int, units: Units, max_bytes: int, queue: ConsumeQueue) -> Due:
-        due = Due(first_entry, watermark)
-        total = 0
-        for index, (position, size, due_at_ms) in enumerate(units.tolist()):
-            total += size
-            if index and total > max_bytes:
-                break
-            due.due_at_ms.append(due_at_ms)
-            data, damage = self._intact(position, size)
-            if damage:
-                due.damages[index], due.damaged_positions[index] = damage, position
-                self._report_damage(queue, position, damage)
-            due.sizes.append(len(data))
-            due.records.append(data)
-        return due
+        units = units[: _fitting(units["size"].tolist(), max_bytes)]
+        records, sizes, damages = self._read(queue, units, checked=True)
+        positions = {index: int(units["position"][index]) for index in damages}
+        return Due(first_entry, watermark, records, sizes, units["tags"].tolist(), damages, positions)
 
-    def _intact(self, position: int, size: int) -> tuple[bytes, str]:
+    def _look(self, position: int, size: int, *, checked: bool = True) -> tuple[bytes, str]:
         """The record and nothing, or nothing and what is wrong with it."""
         if size == FILLER_SIZE:
             return b"", "the log has no record for this entry"
         data = self._store.read_record(position, size)
         if not data:
             return b"", "no record there"
-        if _crc_holds(data):
-            return data, ""
         try:
-            record.decode(data)
+            if checked and not intact(data, 0, size):
+                record.decode(data)
         except Damaged as error:
             return b"", error.text
         return data, ""
@@ -171,19 +180,14 @@ class Reader:
                 f"of queue {queue.queue} of {queue.topic}",
                 reason="OFFSET_NOT_FOUND",
             )
-        data, damage = self._intact(int(units["position"][0]), int(units["size"][0]))
+        data, damage = self._look(int(units["position"][0]), int(units["size"][0]))
         if damage:
             raise Damaged(f"the record at offset {offset} of queue {queue.queue} of {queue.topic}: {damage}")
         return data
 
 
-def _crc_holds(data: bytes) -> bool:
-    """The usual shape (two IPv4 hosts), checked without taking the record apart; False: look closer."""
-    if len(data) < record.FIXED_BYTES_V4 or data[record.SYS_FLAG_AT + 3] & (record.SYS_BORN_V6 | record.SYS_STORE_V6):
-        return False
-    head = record.HEAD_V4.unpack_from(data)
-    return bool(
-        head[1] == record.MAGIC_V1
-        and 0 <= head[-1] <= len(data) - record.FIXED_BYTES_V4
-        and record.body_crc(data[88 : 88 + head[-1]]) == head[2]
-    )
+def _fitting(sizes: list[int], max_bytes: int) -> int:
+    """How many of the first ones have `max_bytes` at most together; one at least."""
+    if sum(sizes) <= max_bytes:
+        return len(sizes)
+    return max(bisect_right(list(accumulate(sizes)), max_bytes), 1)

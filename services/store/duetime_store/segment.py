@@ -41,7 +41,8 @@ class Segment:
             os.ftruncate(self._fd, size)
         if created:
             sync_directory(path.parent)
-        self._map = mmap.mmap(self._fd, size, prot=mmap.PROT_READ)
+        # Who reads it says so by `touch`, and keeps no buffer of it: a map that is exported can't be closed.
+        self.map = mmap.mmap(self._fd, size, prot=mmap.PROT_READ)
         self._touched_bytes = 0
 
     @property
@@ -67,11 +68,15 @@ class Segment:
     def read(self, position: int, length: int) -> bytes:
         """A copy of the bytes at a position; shorter where the segment ends."""
         at = position - self.base
+        self.touch(length)
+        return self.map[at : at + length]
+
+    def touch(self, length: int) -> None:
+        """Counts bytes read from the map."""
         self._touched_bytes += length
         if self._touched_bytes > TOUCHED_BYTES_MAX:
-            self._map.madvise(mmap.MADV_DONTNEED)
+            self.map.madvise(mmap.MADV_DONTNEED)
             self._touched_bytes = length
-        return self._map[at : at + length]
 
     def read_file(self, position: int, length: int) -> bytes:
         """As `read`, by a system call instead of the map: for long scans."""
@@ -93,5 +98,5 @@ class Segment:
         os.fsync(self._fd)
 
     def close(self) -> None:
-        self._map.close()
+        self.map.close()
         os.close(self._fd)

@@ -86,19 +86,19 @@ class StoreService(store_pb2_grpc.StoreServicer):
         response = gateway_pb2.PullResponse(
             next_offset=pulled.next_offset, min_offset=queue.min_offset, max_offset=queue.max_offset
         )
-        found = bool(pulled.records)
+        found = bool(pulled.sizes)
         if request.encoding == gateway_pb2.PULL_ENCODING_RECORDS:
-            response.records = b"".join(pulled.records)
+            response.records = pulled.records
         else:
-            messages = stored_messages(pulled.records, tags)
+            messages = stored_messages(pulled.records, pulled.sizes, tags)
             response.messages.extend(messages)
             found = bool(messages)
         if not pulled.in_range:
             response.status = OUT_OF_RANGE
         else:
             response.status = FOUND if found else NO_MATCH if pulled.scanned else NO_NEW
-        self._metrics.messages_out.labels("pull").inc(len(pulled.records))
-        self._metrics.bytes_out.labels("pull").inc(sum(map(len, pulled.records)))
+        self._metrics.messages_out.labels("pull").inc(len(pulled.sizes))
+        self._metrics.bytes_out.labels("pull").inc(len(pulled.records))
         return response
 
     async def PullDue(self, request: store_pb2.PullDueRequest, context: Any) -> store_pb2.PullDueResponse:
@@ -109,17 +109,16 @@ class StoreService(store_pb2_grpc.StoreServicer):
             min(max(request.max_bytes, 1), limits.PULL_BYTES_MAX),
             min(request.wait_ms, limits.WAIT_MS_MAX),
         )
-        records = b"".join(due.records)
         self._metrics.messages_out.labels("pull_due").inc(len(due.sizes))
-        self._metrics.bytes_out.labels("pull_due").inc(len(records))
+        self._metrics.bytes_out.labels("pull_due").inc(len(due.records))
         return store_pb2.PullDueResponse(
             first_entry=due.first_entry,
-            records=records,
+            records=due.records,
             sizes=due.sizes,
             due_at_ms=due.due_at_ms,
             watermark=due.watermark,
-            damages=due.damages,
-            damaged_positions=due.damaged_positions,
+            damages=due.damages or None,
+            damaged_positions=due.damaged_positions or None,
         )
 
     async def GetRecord(self, request: store_pb2.GetRecordRequest, context: Any) -> store_pb2.GetRecordResponse:
