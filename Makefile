@@ -20,6 +20,8 @@ $(STAMP): pyproject.toml constraints.txt hatch_build.py $(TWINS)
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq python3-venv >/dev/null && \
 	  $(PYTHON) -m venv --clear $(VENV); }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[server,dev]'
+	@ls $(patsubst %.pyx,%.*.so,$(filter %.pyx,$(TWINS))) >/dev/null 2>&1 || \
+	  echo "no C compiler or no Python headers: hot loops run in Python, at a third of the speed (see README)" >&2
 	@touch $@
 
 run: setup ## start the cluster on this machine and show delayed messages arrive

@@ -5,20 +5,19 @@ Both give the same results; DUETIME_COMPILED=0 uses the Python everywhere.
 
 import os
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 
 WANTED = os.environ.get("DUETIME_COMPILED", "1") != "0"
-# Full names of the twins that are in use.
+# Full names of the twins that this process has loaded.
 in_use: list[str] = []
 
 
 def twin(name: str) -> ModuleType | None:
     """The compiled module of this full name; None where it was not built, or Python is asked for."""
-    if not WANTED:
+    if not WANTED or find_spec(name) is None:
         return None
-    try:
-        module = import_module(name)
-    except ModuleNotFoundError:
-        return None
-    in_use.append(name)
+    module = import_module(name)
+    if name not in in_use:
+        in_use.append(name)
     return module

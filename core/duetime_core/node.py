@@ -15,6 +15,7 @@ import structlog
 from prometheus_client import CollectorRegistry, start_http_server
 
 from duetime_core.clock import Clock, SystemClock
+from duetime_core.compiled import in_use
 from duetime_core.errors import StartupError
 from duetime_core.logs import configure_logs
 from duetime_core.settings import NodeSettings
@@ -96,7 +97,7 @@ async def _run(process: str, settings: S, make: Callable[[S, Clock], Node]) -> N
         with_metrics.callback(stop_metrics)
         _calm_collector()
         ready: dict[str, Any] = {"serving": process, "port": node.port, "metrics_port": metrics_port}
-        log.info("serving", **ready)
+        log.info("serving", **ready, compiled=in_use)
         if supervised:
             print(json.dumps(ready), flush=True)
         stopped, failed = asyncio.create_task(stop.wait()), asyncio.create_task(node.failed())
