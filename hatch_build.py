@@ -42,7 +42,7 @@ def _compile(root: Path) -> list[str]:
     with tempfile.TemporaryDirectory() as scratch:
         extensions = cythonize(
             [
-                Extension(name, [str(source)], extra_compile_args=["-O3", "-Wno-unused-function"])
+                Extension(name, [str(source)], extra_compile_args=["-O3", "-g0", "-Wno-unused-function"])
                 for name, source in sources.items()
             ],
             include_path=[str(root / base) for base in ROOTS],
