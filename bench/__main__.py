@@ -1,82 +1,122 @@
-"""Runs the benchmark: `python -m bench [--quick] [--pending N]`."""
+"""Runs the benchmark: `python -m bench [--quick] [--peers all] [--pending N]`."""
 
 import argparse
+import contextlib
+import importlib
 import json
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from bench import measure, report
+from bench import contest, measure, report
 from bench.echo import echo_server
-from bench.machine import Meanwhile, core_count
-from bench.processes import Processes
+from bench.figures import STOLEN_SHARE_MAX
+from bench.machine import Meanwhile, core_count, machine
+from bench.peers import Missing, Peer
+from bench.peers.duetime import DueTime
 
 LAST = Path(__file__).with_name("last.json")
+# Module and class of each; the others than the first are there for `--peers all`.
+PEERS = {
+    "postgres": ("bench.peers.postgres", "Postgres"),
+    "beanstalkd": ("bench.peers.beanstalkd", "Beanstalkd"),
+    "redis": ("bench.peers.redis", "Redis"),
+    "rabbitmq": ("bench.peers.rabbitmq", "RabbitMQ"),
+}
 
 
 def main() -> int:
     arguments = _parser().parse_args()
-    plan = replace(measure.QUICK if arguments.quick else measure.PLAN, queues=arguments.queues)
+    plan = contest.QUICK if arguments.quick else contest.PLAN
+    plan = replace(plan, queues=arguments.queues, rounds=arguments.rounds or plan.rounds)
+    names = list(PEERS) if "all" in arguments.peers else [name for name in arguments.peers if name != "none"]
     # Progress goes to standard error, so that the tables can be piped.
-    progress, tables = Console(stderr=True), Console(width=None if sys.stdout.isatty() else 110)
+    progress, tables = Console(stderr=True), Console(width=None if sys.stdout.isatty() else 130)
     try:
         with tempfile.TemporaryDirectory(prefix="duetime-bench-", dir=arguments.directory) as root:
-            result = run(plan, Path(root), arguments.pending, progress)
-    except measure.WrongError as error:
+            # Servers that run as other users have their directories in it.
+            Path(root).chmod(0o711)
+            result = run(plan, Path(root), names, arguments.pending, progress)
+    except contest.WrongError as error:
         print(f"WRONG: {error}", file=sys.stderr)
         return 1
     LAST.write_text(json.dumps(result, indent=2) + "\n")
     report.show(result, tables)
+    if arguments.pictures:
+        # Of the bench's own extra.
+        from bench.pictures import draw
+
+        draw(result)
     return 0
 
 
-def run(plan: measure.Plan, root: Path, pending: int, progress: Console) -> dict[str, Any]:
+def run(plan: contest.Plan, root: Path, names: list[str], pending: int, progress: Console) -> dict[str, Any]:
     """All measurements, as bench/last.json has them."""
     started, meanwhile = time.monotonic(), Meanwhile()
-    result: dict[str, Any] = {"cores": core_count(), "queues": plan.queues}
-    with echo_server() as echo:
-        progress.print("starting a cluster for each flush mode")
-        clusters = measure.start_all(root, plan)
-        try:
-            _measure(plan, echo, clusters, pending, result, progress)
-        finally:
-            measure.stop_all(clusters)
+    result: dict[str, Any] = {"cores": core_count(), "machine": machine(), "plan": vars(plan), "missing": {}}
+    with echo_server() as echo, _started(root, plan, names, result, progress) as (clusters, peers):
+        sync, unsynced = clusters
+        rounds = contest.Contest(plan, echo, sync, unsynced, peers, progress.print)
+        result["rounds"] = rounds.run()
+        result |= {"cpu_us": rounds.cpu_us, "faults": rounds.faults, "memory": measure.memory(sync.cluster)}
+        if pending:
+            progress.print(f"{pending:,} pending")
+            result["pending"] = measure.pending(sync, pending, plan.lateness_seconds)
+    for number, one in enumerate(result["rounds"], 1):
+        if one["stolen"] > STOLEN_SHARE_MAX:
+            progress.print(f"round {number}: {one['stolen']:.0%} of the processor time was stolen", style="red")
     return result | {"processor_shares": meanwhile.shares(), "took_s": time.monotonic() - started}
 
 
-def _measure(
-    plan: measure.Plan,
-    echo: tuple[str, int],
-    clusters: dict[str, Processes],
-    pending: int,
-    result: dict[str, Any],
-    progress: Console,
-) -> None:
-    progress.print(f"accepting, {plan.rounds} rounds in turns")
-    result["accepted"] = measure.accepting(plan, echo, clusters)
-    result["delayed"], result["lateness"], result["memory"] = {}, {}, {}
-    for mode, cluster in clusters.items():
-        progress.print(f"the delayed path, {mode}")
-        result["delayed"][mode] = measure.delayed(plan, echo[0], cluster, mode)
-        progress.print(f"lateness, {mode}")
-        result["lateness"][mode] = {str(rate): measure.lateness(plan, cluster, mode, rate) for rate in measure.RATES}
-        result["memory"][mode] = measure.memory(cluster)
-    if pending:
-        progress.print(f"{pending:,} pending")
-        result["pending"] = measure.pending(plan, clusters["sync"], pending)
+@contextlib.contextmanager
+def _started(
+    root: Path, plan: contest.Plan, names: list[str], result: dict[str, Any], progress: Console
+) -> Iterator[tuple[list[DueTime], list[Peer]]]:
+    """A cluster for each flush mode and each peer that is installed, all idle until measured."""
+    clusters, peers = [DueTime(mode, plan.queues) for mode in ("sync", "async")], []
+    with contextlib.ExitStack() as running:
+        for cluster in clusters:
+            progress.print(f"starting DueTime, flush mode {cluster.mode}")
+            running.callback(cluster.stop)
+            cluster.start(root / cluster.mode)
+            cluster.make_topic("accepted")
+        for name in names:
+            try:
+                module, kind = PEERS[name]
+                peer: Peer = getattr(importlib.import_module(module), kind)()
+                progress.print(f"starting {peer.title}")
+                running.callback(peer.stop)
+                peer.start(root / name)
+                peers.append(peer)
+            except (Missing, ImportError) as error:
+                progress.print(f"{name} is left out: {error}", style="yellow")
+                result["missing"][name] = str(error)
+        result["systems"] = {peer.name: {"title": peer.title, "version": peer.version} for peer in peers}
+        yield clusters, peers
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m bench", description="Measures against a bare gRPC echo.")
-    parser.add_argument("--quick", action="store_true", help="one short round, under a minute")
+    description = "Measures DueTime, queues beside it and a bare gRPC echo in turns."
+    parser = argparse.ArgumentParser(prog="python -m bench", description=description)
+    parser.add_argument("--quick", action="store_true", help="one short round, a minute")
+    parser.add_argument("--rounds", type=int, default=0, metavar="N", help="rounds, default 3, with --quick 1")
+    parser.add_argument(
+        "--peers",
+        nargs="*",
+        default=["postgres"],
+        choices=[*PEERS, "all", "none"],
+        help="what is measured beside it, default postgres; what is not installed is named and left out",
+    )
     parser.add_argument("--pending", type=int, default=0, metavar="N", help="also measure with N messages pending")
     queues = "queues of each topic, default %(default)s; a topic that makes itself has 4"
-    parser.add_argument("--queues", type=int, default=measure.PLAN.queues, metavar="N", help=queues)
+    parser.add_argument("--queues", type=int, default=contest.PLAN.queues, metavar="N", help=queues)
+    parser.add_argument("--pictures", action="store_true", help="also draw docs/pictures (needs matplotlib)")
     parser.add_argument(
         "--directory", default="/var/tmp", help="where the data lie meanwhile; on a disk, not in memory"
     )

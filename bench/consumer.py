@@ -1,14 +1,15 @@
-"""The far end of the delayed path: a puller in a process of its own, that counts, times and checks what arrives."""
+"""The far end: a receiver in a process of its own, that counts, times and checks what arrives."""
 
 import asyncio
 import multiprocessing
 import time
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from typing import Any
 
-from duetime import AsyncPuller, ReceivedMessage
+from bench.peers import Receiver
 
 # How long nothing may arrive before what is missing counts as lost.
 SILENCE_S = 15.0
@@ -24,17 +25,17 @@ class Arrivals:
     last_at: float = 0.0
     early: int = 0
     doubled: int = 0
-    # Received minus due, and (by the store) durable in the topic minus due.
+    # Received minus due, and (of peers that move messages) durable where it is read minus due.
     late_ms: list[float] = field(default_factory=list)
     stored_late_ms: list[int] = field(default_factory=list)
 
 
 @contextmanager
-def consumer(address: str, topic: str, *, timed: bool) -> Iterator["Consumer"]:
-    """A puller that runs meanwhile, from the topic's end on. With `timed` each message's lateness is kept."""
+def consumer(receiver: Receiver, *, timed: bool = False, held: bool = False) -> Iterator["Consumer"]:
+    """A receiver that runs meanwhile. With `timed` each message's lateness is kept; `held` it waits for `release`."""
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
-    process = spawn.Process(target=_run, args=(theirs, address, topic, timed), daemon=True)
+    process = spawn.Process(target=_run, args=(theirs, receiver, timed, held), daemon=True)
     process.start()
     theirs.close()
     try:
@@ -52,6 +53,10 @@ class Consumer:
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
 
+    def release(self) -> None:
+        """Lets a held receiver go."""
+        self._pipe.send("go")
+
     async def all(self, count: int) -> Arrivals:
         """What has arrived, once that is `count` messages or no more come."""
         self._pipe.send(count)
@@ -59,40 +64,43 @@ class Consumer:
         return arrivals
 
 
-def _run(pipe: Connection, address: str, topic: str, timed: bool) -> None:
-    asyncio.run(_consume(pipe, address, topic, timed))
+def _run(pipe: Connection, receiver: Receiver, timed: bool, held: bool) -> None:
+    asyncio.run(_consume(pipe, receiver, timed, held))
 
 
-async def _consume(pipe: Connection, address: str, topic: str, timed: bool) -> None:
-    arrivals, ids, expected = Arrivals(), [], None
-    quiet_since = time.monotonic()
-    async with AsyncPuller(address, topic, start="latest") as puller:
+async def _consume(pipe: Connection, receiver: Receiver, timed: bool, held: bool) -> None:
+    arrivals = Arrivals()
+    ids: list[Hashable] = []
+    expected = None
+    await receiver.open()
+    try:
         pipe.send("ready")
+        if held:
+            await asyncio.to_thread(pipe.recv)
+        quiet_since = time.monotonic()
         while expected is None or (len(ids) < expected and time.monotonic() - quiet_since < SILENCE_S):
-            messages = await puller.poll(max=4096, wait=POLL_S)
-            if messages:
-                quiet_since = _note(arrivals, messages, timed)
-                ids += [(message.id, len(message.body))[0] for message in messages]
+            if messages := await receiver.receive(POLL_S):
+                quiet_since = _note(arrivals, receiver, messages, timed)
+                ids += receiver.read(messages)
             if expected is None and pipe.poll():
                 expected = pipe.recv()
                 quiet_since = time.monotonic()
+    finally:
+        await receiver.close()
     arrivals.count = len(ids)
     arrivals.doubled = len(ids) - len(set(ids))
     pipe.send(arrivals)
 
 
-def _note(arrivals: Arrivals, messages: list[ReceivedMessage], timed: bool) -> float:
+def _note(arrivals: Arrivals, receiver: Receiver, messages: list[Any], timed: bool) -> float:
     at, wall_ms = time.monotonic(), time.time_ns() / 1e6
     arrivals.first_at = arrivals.first_at or at
     arrivals.last_at = at
-    for message in messages:
-        stored_late_ms = message.late_ms
-        if stored_late_ms is None or stored_late_ms < 0:
-            arrivals.early += 1
-            continue
-        if timed and message.due_at is not None:
-            late_ms = wall_ms - message.due_at.timestamp() * 1000
-            arrivals.early += late_ms < 0
-            arrivals.late_ms.append(late_ms)
-            arrivals.stored_late_ms.append(stored_late_ms)
+    early = receiver.early_count(messages, wall_ms)
+    if timed:
+        late_ms = receiver.late_ms(messages, wall_ms)
+        early = max(early, sum(late < 0 for late in late_ms))
+        arrivals.late_ms += late_ms
+        arrivals.stored_late_ms += receiver.stored_late_ms(messages)
+    arrivals.early += early
     return at

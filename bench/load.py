@@ -1,8 +1,8 @@
-"""Load: the same messages, made and encoded by the SDK, sent to the echo or to a gateway."""
+"""Load: closed and open loops for every peer; messages made and encoded by the SDK for the echo and a gateway."""
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import grpc
@@ -13,17 +13,15 @@ from duetime.client.message import wire_fields
 from duetime.v1 import gateway_pb2
 
 from bench.echo import METHOD
+from bench.peers import BODY
 
-BODY = b"x" * 128
 SEND_METHOD = "/duetime.v1.Gateway/Send"
 CALL_TIMEOUT_S = 30.0
 # What completes before this is warm-up.
 WARM_UP_S = 0.3
 TICK_S = 0.005
-# Send's body is level 1's delay away from its topic.
-DELAY = "1s"
-DELAY_S = 1.0
-
+# Sends so many messages as one batch.
+Send = Callable[[int], Awaitable[Any]]
 Read = Callable[[Any], int]
 
 
@@ -44,6 +42,10 @@ class Target:
             response_deserializer=response.FromString,
         )
         self._read: Read = _read_echo if echo else _read_results
+
+    async def ready(self) -> None:
+        """Returns once connected."""
+        await asyncio.wait_for(self._channel.channel_ready(), CALL_TIMEOUT_S)
 
     async def send(self, messages: Iterable[Message]) -> int:
         """Encodes and sends one request; returns how many messages came back or were accepted."""
@@ -73,10 +75,8 @@ def make(topic: str, count: int, delay: str | None = None) -> list[Message]:
     return [Message(topic, BODY, delay, tags="paid") for _ in range(count)]
 
 
-async def closed_loop(
-    target: Target, topic: str, *, batch: int, in_flight: int, seconds: float, delay: str | None = None
-) -> tuple[float, int]:
-    """(messages/s after the warm-up, messages in all) with `in_flight` requests always under way."""
+async def closed_loop(send: Send, *, batch: int, in_flight: int, seconds: float) -> tuple[float, int]:
+    """(messages/s after the warm-up, messages in all) with `in_flight` batches always under way."""
     started = time.perf_counter()
     counting_from, end = started + WARM_UP_S, started + WARM_UP_S + seconds
     counted = total = 0
@@ -84,15 +84,31 @@ async def closed_loop(
     async def work() -> None:
         nonlocal counted, total
         while time.perf_counter() < end:
-            done = await target.send(make(topic, batch, delay))
-            total += done
+            await send(batch)
+            total += batch
             if counting_from <= time.perf_counter() < end:
-                counted += done
+                counted += batch
 
     async with asyncio.TaskGroup() as group:
         for _ in range(in_flight):
             group.create_task(work())
     return counted / seconds, total
+
+
+async def send_count(send: Send, count: int, *, batch: int, in_flight: int) -> None:
+    """Sends so many messages, with `in_flight` batches under way."""
+    left = count
+
+    async def work() -> None:
+        nonlocal left
+        while left > 0:
+            taken = min(batch, left)
+            left -= taken
+            await send(taken)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(in_flight):
+            group.create_task(work())
 
 
 async def produce(address: str, topic: str, *, batch: int, in_flight: int, seconds: float) -> float:
@@ -114,8 +130,8 @@ async def produce(address: str, topic: str, *, batch: int, in_flight: int, secon
     return counted / seconds
 
 
-async def open_loop(target: Target, topic: str, *, rate: int, seconds: float) -> int:
-    """Sends delayed messages at a rate, whatever the answers take; returns how many."""
+async def open_loop(send: Send, *, rate: int, seconds: float) -> int:
+    """Sends at a rate, whatever the answers take; returns how many."""
     batch = max(1, round(rate * TICK_S))
     tick_s = batch / rate
     started = time.perf_counter()
@@ -123,8 +139,12 @@ async def open_loop(target: Target, topic: str, *, rate: int, seconds: float) ->
     async with asyncio.TaskGroup() as group:
         for tick in range(ticks):
             await asyncio.sleep(max(0.0, started + tick * tick_s - time.perf_counter()))
-            group.create_task(target.send(make(topic, batch, DELAY)))
+            group.create_task(_dropped(send(batch)))
     return ticks * batch
+
+
+async def _dropped(sending: Awaitable[Any]) -> None:
+    await sending
 
 
 async def fill(address: str, topic: str, *, count: int, level: int) -> float:

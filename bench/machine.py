@@ -1,7 +1,10 @@
 """What the machine did meanwhile: its cores, and processor time that went to others than the benchmark."""
 
 import os
+import platform
+import re
 import resource
+from importlib.metadata import version
 from pathlib import Path
 
 IDLE_FIELDS = (3, 4)  # idle, waiting for a disk
@@ -25,9 +28,26 @@ class Meanwhile:
         others = (busy - self._busy) - (_our_ticks() - self._ours)
         return {"stolen": (stolen - self._stolen) / length, "others": max(others, 0.0) / length}
 
+    def stolen(self) -> float:
+        total, _, stolen = _ticks()
+        return (stolen - self._stolen) / max(total - self._total, 1)
+
 
 def core_count() -> int:
     return len(os.sched_getaffinity(0))
+
+
+def machine() -> dict[str, str]:
+    """What was measured on."""
+    cpu = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    memory = re.search(r"^MemTotal:\s*(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    return {
+        "processor": cpu.group(1) if cpu else platform.machine(),
+        "memory": f"{int(memory.group(1)) / 2**20:.0f} GiB" if memory else "",
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "grpcio": version("grpcio"),
+    }
 
 
 def _ticks() -> tuple[int, int, int]:

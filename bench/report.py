@@ -1,123 +1,78 @@
-"""The tables of a run, and which of the targets it met."""
+"""Shows the last run again: its tables, also as Markdown and in docs/benchmarks.md, and its pictures."""
 
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Table as RichTable
 
-# Least share of the echo's rate, in the same round.
-RATIO_MIN = {"batch": 0.40, "single": 0.50, "delayed": 0.15}
-LATE_5000_MS_MAX = {"p50": 5.0, "p99": 20.0}
-PENDING_RESIDENT_MB_MAX = 300.0
-RESTART_S_MAX = 5.0
-TARGET_MODE = "sync"
-# Above it the figures say more of the machine than of the cluster.
-DISTURBED_SHARE = 0.05
+from bench.tables import Table, remarks, tables
+
+LAST = Path(__file__).with_name("last.json")
+DOCUMENT = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 
 def show(result: dict[str, Any], console: Console) -> None:
     """Prints what `bench.__main__` gathered."""
-    console.print(_rates(result))
-    console.print(_cpu(result))
-    console.print(_lateness(result))
-    console.print(_memory(result))
-    if "pending" in result:
-        console.print(_pending(result["pending"]))
-    shares = result["processor_shares"]
-    console.print(
-        f"{result['cores']} cores; of their time {shares['stolen']:.1%} stolen by other guests of the host, "
-        f"{shares['others']:.1%} used by other programs; {result['took_s']:.0f} s; nothing early, doubled or lost"
-    )
-    if sum(shares.values()) > DISTURBED_SHARE:
-        console.print(
-            "The machine was not the benchmark's alone: measure again before believing a figure.", style="red"
-        )
+    for table in tables(result):
+        drawn = RichTable(title=table.title, title_justify="left")
+        for number, heading in enumerate(table.headings):
+            drawn.add_column(heading, justify="right" if number else "left")
+        for row in table.rows:
+            drawn.add_row(*row)
+        console.print(drawn)
+    for remark in remarks(result):
+        console.print(remark, highlight=False)
 
 
-def _rates(result: dict[str, Any]) -> Table:
-    queues = f"{result['queues']} queue{'s' if result['queues'] > 1 else ''} a topic"
-    title = f"messages/s, 128-byte bodies, {queues}; share of the echo in the same round"
-    table = Table(title=title, title_justify="left")
-    for heading in ("what", "messages/s", "of the echo", "target"):
-        table.add_column(heading, justify="left" if heading == "what" else "right")
-    accepted = result["accepted"]
-    titles = {"batch": "batches of 256, 8 in flight", "single": "single, 64 in flight"}
-    titles["producer"] = "AsyncProducer.send_many, batches of 256"
-    for name, rate in accepted["median"].items():
-        who, kind = name.split()
-        target = RATIO_MIN.get(kind) if who == TARGET_MODE else None
-        ratio = None if who == "echo" else accepted["ratio"][name]
-        table.add_row(f"{who}: {titles[kind]}", f"{rate:,.0f}", *_judged(ratio, target))
-    for mode, delayed in result["delayed"].items():
-        target = RATIO_MIN["delayed"] if mode == TARGET_MODE else None
-        table.add_row(
-            f"{mode}: delayed 1 s, Send to Pull", f"{delayed['rate']:,.0f}", *_judged(delayed["ratio"], target)
-        )
-    return table
+def markdown(result: dict[str, Any]) -> str:
+    """The same as a document's text."""
+    versions = [f"{system['title']}: {system['version']}" for system in result["systems"].values()]
+    on = ", ".join(filter(None, result["machine"].values()))
+    parts = [f"Measured on {result['cores']} cores: {on}.", *(f"- {version}" for version in versions), ""]
+    for table in tables(result):
+        parts += [f"### {table.title[0].upper()}{table.title[1:]}", "", *_lines(table), ""]
+    return "\n".join([*parts, *(f"- {remark}" for remark in remarks(result))])
 
 
-def _cpu(result: dict[str, Any]) -> Table:
-    table = Table(title="processor time per message in microseconds", title_justify="left")
-    names = ("client", "echo", "gateway", "store", "scheduler")
-    table.add_column("what")
-    for name in names:
-        table.add_column(name, justify="right")
-    delayed = {f"{mode} delayed": one["cpu_us"] for mode, one in result["delayed"].items()}
-    for what, used in (result["accepted"]["cpu_us"] | delayed).items():
-        table.add_row(what, *(f"{used[name]:.1f}" if name in used else "" for name in names))
-    return table
+def _lines(table: Table) -> list[str]:
+    rule = ["---", *("---:" for _ in table.headings[1:])]
+    return [f"| {' | '.join(row)} |" for row in (table.headings, rule, *table.rows)]
 
 
-def _judged(ratio: float | None, target: float | None) -> tuple[str, str]:
-    if ratio is None:
-        return "", ""
-    if target is None:
-        return f"{ratio:.2f}", ""
-    return f"{ratio:.2f}", f">= {target:.2f} {'met' if ratio >= target else 'MISSED'}"
+def into(document: Path, text: str) -> None:
+    """Replaces what stands between the document's marks."""
+    before = document.read_text()
+    pattern = re.compile(f"{re.escape(BEGIN)}.*{re.escape(END)}", re.DOTALL)
+    if not pattern.search(before):
+        raise SystemExit(f"{document} has no lines {BEGIN} and {END}")
+    document.write_text(pattern.sub(lambda _: f"{BEGIN}\n{text}\n{END}", before))
 
 
-def _lateness(result: dict[str, Any]) -> Table:
-    table = Table(title="lateness in ms: received minus due, in brackets durable in its topic minus due")
-    for heading in ("flush", "messages/s", "p50", "p99", "p99.9", "max", "target"):
-        table.add_column(heading, justify="right")
-    for mode, rates in result["lateness"].items():
-        for rate, late in rates.items():
-            cells = [f"{late[p]:.1f} ({late['stored ' + p]:.0f})" for p in ("p50", "p99", "p99.9")]
-            met = all(late[p] <= limit for p, limit in LATE_5000_MS_MAX.items())
-            target = f"p50 <= 5, p99 <= 20 {'met' if met else 'MISSED'}" if rate == "5000" else ""
-            table.add_row(mode, rate, *cells, f"{late['max']:.1f}", target if mode == TARGET_MODE else "")
-    return table
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.report", description=__doc__)
+    parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
+    parser.add_argument("--into", type=Path, nargs="?", const=DOCUMENT, help="write them into docs/benchmarks.md")
+    parser.add_argument("--pictures", action="store_true", help="draw docs/pictures (needs matplotlib)")
+    arguments = parser.parse_args()
+    result = json.loads(LAST.read_text())
+    if arguments.pictures:
+        from bench.pictures import draw
+
+        draw(result)
+    if arguments.into:
+        into(arguments.into, markdown(result))
+    elif arguments.markdown:
+        print(markdown(result))
+    elif not arguments.pictures:
+        show(result, Console(width=None if sys.stdout.isatty() else 130))
+    return 0
 
 
-def _memory(result: dict[str, Any]) -> Table:
-    table = Table(title="memory in MB after the load: resident, in brackets of that not backed by files")
-    table.add_column("flush")
-    for name in next(iter(result["memory"].values())):
-        table.add_column(name, justify="right")
-    for mode, processes in result["memory"].items():
-        table.add_row(mode, *(f"{m['resident_mb']:.0f} ({m['anonymous_mb']:.0f})" for m in processes.values()))
-    return table
-
-
-def _pending(pending: dict[str, Any]) -> Table:
-    table = Table(title=f"{pending['count']:,} messages pending")
-    for heading in ("what", "value", "target"):
-        table.add_column(heading, justify="left" if heading == "what" else "right")
-    table.add_row("accepted/s while filling", f"{pending['fill_rate']:,.0f}", "")
-    for name, title in (("store_before", "before"), ("store_filled", "filled"), ("store_restarted", "restarted")):
-        memory = pending[name]
-        met = memory["resident_mb"] < PENDING_RESIDENT_MB_MAX
-        target = "" if name == "store_before" else f"< {PENDING_RESIDENT_MB_MAX:.0f} {'met' if met else 'MISSED'}"
-        cell = f"{memory['resident_mb']:.0f} ({memory['anonymous_mb']:.0f})"
-        table.add_row(f"store's memory in MB, {title}", cell, target)
-    late = pending["lateness"]
-    table.add_row("lateness at 1,000/s beside them, p50 / p99 in ms", f"{late['p50']:.1f} / {late['p99']:.1f}", "")
-    for name, recovery, title in (
-        ("after_kill_s", "after_kill_recovery_s", "store killed"),
-        ("clean_restart_answer_s", "clean_restart_recovery_s", "cluster stopped and started"),
-    ):
-        met = pending[name] <= RESTART_S_MAX
-        cell = f"{pending[name]:.1f} ({pending[recovery]:.1f})"
-        target = f"<= {RESTART_S_MAX:.0f} {'met' if met else 'MISSED'}"
-        table.add_row(f"{title}: s to the first exact answer (reading the directory)", cell, target)
-    return table
+if __name__ == "__main__":
+    sys.exit(main())

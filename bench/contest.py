@@ -1,0 +1,264 @@
+"""The rounds: in each, every figure is measured of every system in turn."""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bench.consumer import Arrivals, Consumer, consumer
+from bench.figures import PERCENTILES, RATES
+from bench.load import Target, closed_loop, make, open_loop, produce, send_count
+from bench.machine import Meanwhile
+from bench.peers import Peer
+from bench.peers.duetime import DueTime
+from bench.processes import cpu_s
+
+BATCH = 256
+BATCHES_IN_FLIGHT = 8
+SINGLES_IN_FLIGHT = 64
+DELAY_S = 1.0
+# Of what nobody reads meanwhile.
+FAR_DELAY_S = 3600.0
+# Of the burst: long enough to send all of it before.
+BURST_DELAY_S = 5.0
+# A peer that accepts less than this for the burst, and for the 50,000, is given as much less to do.
+ACCEPTED_MIN = 20_000
+# What a rate must leave to spare.
+HEADROOM = 1.5
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long to measure, and on what."""
+
+    rounds: int
+    seconds: float
+    sustained_seconds: float
+    lateness_seconds: float
+    through_count: int = 50_000
+    burst_count: int = 100_000
+    # Of each topic. A reader has a long poll per queue, and each arrival answers one: more queues cost the reader more.
+    queues: int = 1
+
+
+PLAN = Plan(rounds=3, seconds=2.0, sustained_seconds=3.0, lateness_seconds=5.0)
+QUICK = Plan(rounds=1, seconds=1.0, sustained_seconds=1.0, lateness_seconds=2.0)
+
+
+class WrongError(Exception):
+    """Messages came early, twice or not at all: no rate is worth reporting."""
+
+
+class Meter:
+    """Processor time of this process and of others since it was made."""
+
+    def __init__(self, others: dict[str, int]) -> None:
+        self._pids = {"client": os.getpid(), **others}
+        self._began = {name: cpu_s(pid) for name, pid in self._pids.items()}
+
+    def us_each(self, count: int) -> dict[str, float]:
+        """Microseconds per message."""
+        return {name: (cpu_s(pid) - self._began[name]) / count * 1e6 for name, pid in self._pids.items()}
+
+
+Figures = dict[str, float]
+
+
+@dataclass
+class Contest:
+    """The systems, all started and idle but the one that is measured."""
+
+    plan: Plan
+    echo: tuple[str, int]
+    duetime: DueTime
+    # The other flush mode: measured in the first round, to tell what syncing costs.
+    unsynced: DueTime
+    peers: list[Peer]
+    say: Callable[[str], None]
+    cpu_us: dict[str, dict[str, float]] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+
+    def run(self) -> list[dict[str, Any]]:
+        """Each round's figures by system, and its share of stolen processor time."""
+        return [self._round(number) for number in range(self.plan.rounds)]
+
+    def _round(self, number: int) -> dict[str, Any]:
+        meanwhile = Meanwhile()
+        found: dict[str, Figures] = {"echo": asyncio.run(self._echo())}
+        extra = {"duetime async": self.unsynced} if number == 0 else {}
+        clusters = {"duetime": self.duetime, **extra}
+        for name, cluster in clusters.items():
+            found[name] = asyncio.run(self._at_once(name, cluster))
+        systems: dict[str, Peer] = {**clusters, **{peer.name: peer for peer in self.peers}}
+        # No system is always the first after the pause, nor always after the same other.
+        order = list(systems) if number % 2 == 0 else list(reversed(systems))
+        for measure in (self._accepted, self._through, self._sustained, self._lateness, self._burst):
+            for name in order:
+                self.say(f"round {number + 1} of {self.plan.rounds}, {measure.__name__.strip('_')}: {name}")
+                figures = found.setdefault(name, {})
+                try:
+                    figures |= measure(name, systems[name], number, figures)
+                except WrongError as error:
+                    if name in clusters:
+                        raise
+                    self.faults.append(f"{name}, {measure.__name__.strip('_')}: {error}")
+        return {"stolen": meanwhile.stolen(), "figures": found}
+
+    async def _echo(self) -> Figures:
+        address, pid = self.echo
+        target = Target(address, echo=True)
+        figures = await self._calls("echo", target, {"echo": pid})
+        await target.close()
+        return figures
+
+    async def _at_once(self, name: str, cluster: DueTime) -> Figures:
+        """Messages without a delay, as the echo gets them."""
+        address = cluster.cluster.address
+        target = Target(address, echo=False)
+        figures = await self._calls(name, target, cluster.cluster.pids())
+        await target.close()
+        figures["producer"] = await produce(
+            address, "accepted", batch=BATCH, in_flight=BATCHES_IN_FLIGHT, seconds=self.plan.seconds
+        )
+        return figures
+
+    async def _calls(self, name: str, target: Target, pids: dict[str, int]) -> Figures:
+        figures = {}
+        for kind, batch, in_flight in (("batch", BATCH, BATCHES_IN_FLIGHT), ("single", 1, SINGLES_IN_FLIGHT)):
+            self.say(f"{kind}: {name}")
+            meter = Meter(pids)
+            figures[kind], total = await closed_loop(
+                lambda count: target.send(make("accepted", count)),
+                batch=batch,
+                in_flight=in_flight,
+                seconds=self.plan.seconds,
+            )
+            self.cpu_us[f"{name} {kind}"] = meter.us_each(total)
+        return figures
+
+    def _accepted(self, name: str, peer: Peer, number: int, figures: Figures) -> Figures:
+        async def accepting() -> float:
+            sender = await peer.sender("accepted")
+            rate, _ = await closed_loop(
+                lambda count: sender.send(count, FAR_DELAY_S),
+                batch=BATCH,
+                in_flight=peer.in_flight,
+                seconds=self.plan.seconds,
+            )
+            await sender.close()
+            return rate
+
+        return {"accepted": asyncio.run(accepting())}
+
+    def _through(self, name: str, peer: Peer, number: int, figures: Figures) -> Figures:
+        count, topic = _scaled(self.plan.through_count, figures), f"through-{name.replace(' ', '-')}-{number}"
+        peer.make_topic(topic)
+        with consumer(peer.receiver(topic)) as far_end:
+            started, arrivals = asyncio.run(_send_all(peer, topic, count, DELAY_S, far_end))
+        took_s = arrivals.last_at - started
+        return {"through count": count, "through": count / took_s, "through less delay": count / (took_s - DELAY_S)}
+
+    def _sustained(self, name: str, peer: Peer, number: int, figures: Figures) -> Figures:
+        async def flood() -> tuple[float, int, Arrivals]:
+            sender = await peer.sender(topic)
+            started = time.monotonic()
+            _, sent = await closed_loop(
+                lambda count: sender.send(count, DELAY_S),
+                batch=BATCH,
+                in_flight=peer.in_flight,
+                seconds=self.plan.sustained_seconds,
+            )
+            await sender.close()
+            return started, sent, check(await far_end.all(sent), sent)
+
+        topic = f"sustained-{name.replace(' ', '-')}-{number}"
+        peer.make_topic(topic)
+        with consumer(peer.receiver(topic)) as far_end:
+            meter = Meter(peer.cluster.pids()) if isinstance(peer, DueTime) else None
+            started, sent, arrivals = asyncio.run(flood())
+            if meter:
+                self.cpu_us[f"{name} sustained"] = meter.us_each(sent)
+        return {"sustained": sent / (arrivals.last_at - started - DELAY_S)}
+
+    def _lateness(self, name: str, peer: Peer, number: int, figures: Figures) -> Figures:
+        found: Figures = {}
+        for rate in RATES:
+            if figures["accepted"] < rate * HEADROOM:
+                self.faults.append(f"{name}: no lateness at {rate:,}/s, it accepts {figures['accepted']:,.0f}/s")
+                continue
+            late = lateness(peer, f"late-{rate}-{name.replace(' ', '-')}-{number}", rate, self.plan.lateness_seconds)
+            found |= {f"late {rate} {percentile}": late_ms for percentile, late_ms in late.items()}
+        return found
+
+    def _burst(self, name: str, peer: Peer, number: int, figures: Figures) -> Figures:
+        count, topic = _scaled(self.plan.burst_count, figures), f"burst-{name.replace(' ', '-')}-{number}"
+        peer.make_topic(topic)
+        peer.hold(BURST_DELAY_S)
+        try:
+            with consumer(peer.receiver(topic), held=not peer.holds) as far_end:
+                asyncio.run(_send(peer, topic, count, BURST_DELAY_S))
+                time.sleep(BURST_DELAY_S + DELAY_S / 4)
+                started = time.monotonic()
+                if peer.holds:
+                    peer.release(BURST_DELAY_S)
+                else:
+                    far_end.release()
+                arrivals = check(asyncio.run(far_end.all(count)), count)
+        finally:
+            peer.release(BURST_DELAY_S)
+        return {"burst count": count, "burst": count / (arrivals.last_at - started)}
+
+
+def lateness(peer: Peer, topic: str, rate: int, seconds: float) -> dict[str, float]:
+    """Percentiles of received minus due, in ms, at an open-loop rate."""
+
+    async def steady() -> tuple[int, Arrivals]:
+        sender = await peer.sender(topic)
+        sent = await open_loop(lambda count: sender.send(count, DELAY_S), rate=rate, seconds=seconds)
+        await sender.close()
+        return sent, await far_end.all(sent)
+
+    peer.make_topic(topic)
+    with consumer(peer.receiver(topic), timed=True) as far_end:
+        sent, arrivals = asyncio.run(steady())
+        check(arrivals, sent)
+    found = dict(zip(PERCENTILES, map(float, np.percentile(arrivals.late_ms, (50, 99, 99.9))), strict=True))
+    found["max"] = max(arrivals.late_ms)
+    if arrivals.stored_late_ms:
+        stored = map(float, np.percentile(arrivals.stored_late_ms, (50, 99, 99.9)))
+        found |= {f"stored {name}": late_ms for name, late_ms in zip(PERCENTILES, stored, strict=True)}
+    return found
+
+
+def check(arrivals: Arrivals, sent: int) -> Arrivals:
+    """Raises WrongError unless each message came once and none early."""
+    if arrivals.early or arrivals.doubled or arrivals.count != sent:
+        raise WrongError(
+            f"{sent} sent, {arrivals.count} received, {arrivals.doubled} of them twice, {arrivals.early} early"
+        )
+    return arrivals
+
+
+async def _send_all(peer: Peer, topic: str, count: int, delay_s: float, far_end: Consumer) -> tuple[float, Arrivals]:
+    """(when the first was sent, what arrived)"""
+    started = await _send(peer, topic, count, delay_s)
+    return started, check(await far_end.all(count), count)
+
+
+async def _send(peer: Peer, topic: str, count: int, delay_s: float) -> float:
+    sender = await peer.sender(topic)
+    # Connected and known to each other before the clock runs.
+    started = time.monotonic()
+    await send_count(lambda taken: sender.send(taken, delay_s), count, batch=BATCH, in_flight=peer.in_flight)
+    await sender.close()
+    return started
+
+
+def _scaled(count: int, figures: Figures) -> int:
+    """Less for a peer so slow that the full count would take the run's time."""
+    share = min(1.0, figures["accepted"] / ACCEPTED_MIN)
+    return max(BATCH, int(count * share) // BATCH * BATCH) if share < 1 else count

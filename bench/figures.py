@@ -1,0 +1,111 @@
+"""The figures of a run: what each means, which are targets, and ratios over rounds with their spread."""
+
+import statistics
+from dataclasses import dataclass
+from typing import Any
+
+# A round above it says more of the machine's other guests than of what was measured.
+STOLEN_SHARE_MAX = 0.10
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One thing that is measured in each round."""
+
+    name: str
+    title: str
+    lower_is_better: bool = False
+
+
+RATES = (1_000, 5_000)
+PERCENTILES = ("p50", "p99", "p99.9")
+LATENESS = [
+    Figure(f"late {rate} {percentile}", f"lateness at {rate:,}/s, {percentile}, ms", lower_is_better=True)
+    for rate in RATES
+    for percentile in PERCENTILES
+]
+FIGURES = [
+    Figure("batch", "accepted to be read at once, batches of 256, messages/s"),
+    Figure("single", "single Sends, 64 in flight, messages/s"),
+    Figure("producer", "accepted from AsyncProducer.send_many, batches of 256, messages/s"),
+    Figure("accepted", "accepted with a delay, batches of 256, messages/s"),
+    Figure("through", "50,000 with 1 s delay, from first Send to last receive, messages/s"),
+    Figure("through less delay", "the same, the second of delay taken off"),
+    Figure("sustained", "delayed 1 s, sent and received at once, delay taken off, messages/s"),
+    Figure("burst", "100,000 due, from letting go to last receive, messages/s"),
+    *LATENESS,
+]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A bound of DueTime's figure as a share of another's, in the same round."""
+
+    figure: str
+    other: str
+    bound: float
+    at_most: bool = False
+
+    def met(self, ratio: float) -> bool:
+        return ratio <= self.bound if self.at_most else ratio >= self.bound
+
+
+TARGETS = [
+    Target("batch", "echo", 0.40),
+    Target("single", "echo", 0.60),
+    Target("single", "echo", 0.50),
+    Target("sustained", "echo", 0.15),
+    Target("accepted", "postgres", 1.0),
+    Target("through", "postgres", 1.2),
+    Target("burst", "postgres", 0.8),
+    *(Target(figure.name, "postgres", 1.0, at_most=True) for figure in LATENESS),
+]
+LATE_5000_MS_MAX = {"p50": 5.0, "p99": 20.0}
+# The echo has no delay: what passes through one is compared with its batches.
+ECHO_FIGURES = {"batch": "batch", "accepted": "batch", "producer": "batch", "sustained": "batch", "single": "single"}
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A median and the ends of its rounds."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: list[float]) -> "Spread | None":
+        return cls(statistics.median(values), min(values), max(values)) if values else None
+
+
+def value(result: dict[str, Any], system: str, figure: str) -> Spread | None:
+    """A system's figure over the rounds; None: not measured."""
+    found = [one["figures"].get(system, {}).get(figure) for one in result["rounds"]]
+    return Spread.of([each for each in found if each is not None])
+
+
+def counterpart(figure: str, other: str) -> str:
+    """The other's figure that one is compared with."""
+    return ECHO_FIGURES.get(figure, "") if other == "echo" else figure
+
+
+def ratio(result: dict[str, Any], figure: str, other: str, system: str = "duetime") -> Spread | None:
+    """A system's figure as a share of another's, both of the same round; None: one of them was not measured."""
+    ratios = []
+    for one in result["rounds"]:
+        ours = one["figures"].get(system, {}).get(figure)
+        theirs = one["figures"].get(other, {}).get(counterpart(figure, other))
+        if ours is not None and theirs:
+            ratios.append(ours / theirs)
+    return Spread.of(ratios)
+
+
+def judged(result: dict[str, Any]) -> list[tuple[Target, Spread]]:
+    """The targets that were measured, with their ratios."""
+    pairs = [(target, ratio(result, target.figure, target.other)) for target in TARGETS]
+    return [(target, spread) for target, spread in pairs if spread is not None]
+
+
+def stolen_rounds(result: dict[str, Any]) -> list[int]:
+    """The rounds, from 1, in which other guests of the host took too much."""
+    return [number for number, one in enumerate(result["rounds"], 1) if one["stolen"] > STOLEN_SHARE_MAX]

@@ -1,0 +1,119 @@
+"""DueTime itself: `duetime up`, sent to by gRPC requests, read by AsyncPuller."""
+
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import grpc
+from duetime import AsyncPuller, ReceivedMessage
+from duetime.v1 import gateway_pb2, gateway_pb2_grpc, scheduler_pb2, scheduler_pb2_grpc
+
+from bench.load import Target, make
+from bench.peers import Peer, Receiver, Sender
+from bench.processes import Processes, wait_until
+
+CALL_TIMEOUT_S = 10.0
+RECEIVED_MAX = 4096
+# The bench's delays, as the level table names them.
+LEVELS = {1.0: "1s", 5.0: "5s", 3600.0: "1h"}
+LEVEL_NUMBERS = {1.0: 1, 5.0: 2}
+CHANNEL_OPTIONS = [("grpc.use_local_subchannel_pool", 1)]
+
+
+class DueTime(Peer):
+    """A cluster of one shard in one flush mode."""
+
+    name = "duetime"
+    title = "DueTime"
+    in_flight = 8
+    holds = True
+
+    def __init__(self, mode: str, queue_count: int) -> None:
+        self.mode = mode
+        self.cluster: Processes
+        self._queue_count = queue_count
+
+    def start(self, directory: Path) -> None:
+        settings = {"DUETIME_STORE_FLUSH_MODE": self.mode, "DUETIME_LOG_LEVEL": "WARNING"}
+        self.cluster = Processes(directory, settings)
+        self.cluster.start()
+
+    def stop(self) -> None:
+        self.cluster.stop()
+
+    def make_topic(self, name: str) -> None:
+        with grpc.insecure_channel(self.cluster.address, options=CHANNEL_OPTIONS) as channel:
+            request = gateway_pb2.CreateTopicRequest(name=name, queue_count=self._queue_count)
+            gateway_pb2_grpc.GatewayStub(channel).CreateTopic(request, timeout=CALL_TIMEOUT_S)
+
+    async def sender(self, topic: str) -> "DueTimeSender":
+        sender = DueTimeSender(self.cluster.address, topic)
+        await sender.target.ready()
+        return sender
+
+    def receiver(self, topic: str) -> "DueTimeReceiver":
+        return DueTimeReceiver(self.cluster.address, topic)
+
+    def hold(self, delay_s: float) -> None:
+        self._scheduler("PauseLane", delay_s)
+        with grpc.insecure_channel(self.cluster.address, options=CHANNEL_OPTIONS) as channel:
+            gateway = gateway_pb2_grpc.GatewayStub(channel)
+
+            def paused() -> bool:
+                lanes = gateway.ListLanes(gateway_pb2.ListLanesRequest(), timeout=CALL_TIMEOUT_S).lanes
+                return all(lane.paused for lane in lanes if lane.level == LEVEL_NUMBERS[delay_s])
+
+            wait_until(paused, CALL_TIMEOUT_S, "the lane is paused")
+
+    def release(self, delay_s: float) -> None:
+        self._scheduler("ResumeLane", delay_s)
+
+    def _scheduler(self, call: str, delay_s: float) -> None:
+        address = self.cluster.serving["processes"]["scheduler"]["address"]
+        with grpc.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+            stub = scheduler_pb2_grpc.SchedulerStub(channel)
+            getattr(stub, call)(scheduler_pb2.LaneRequest(level=LEVEL_NUMBERS[delay_s]), timeout=CALL_TIMEOUT_S)
+
+
+class DueTimeSender(Sender):
+    """One channel; messages are made and encoded by the SDK."""
+
+    def __init__(self, address: str, topic: str) -> None:
+        self.target = Target(address, echo=False)
+        self._topic = topic
+
+    async def send(self, count: int, delay_s: float) -> None:
+        await self.target.send(make(self._topic, count, LEVELS[delay_s]))
+
+    async def close(self) -> None:
+        await self.target.close()
+
+
+class DueTimeReceiver(Receiver):
+    """A puller from the topic's end on."""
+
+    def __init__(self, address: str, topic: str) -> None:
+        self._address, self._topic = address, topic
+
+    async def open(self) -> None:
+        self._puller = AsyncPuller(self._address, self._topic, start="latest")
+        await self._puller.open()
+
+    async def receive(self, wait_s: float) -> list[ReceivedMessage]:
+        return await self._puller.poll(max=RECEIVED_MAX, wait=wait_s)
+
+    def read(self, messages: list[Any]) -> list[Hashable]:
+        return [(message.id, len(message.body))[0] for message in messages]
+
+    def late_ms(self, messages: list[Any], wall_ms: float) -> list[float]:
+        return [wall_ms - message.due_at.timestamp() * 1000 for message in messages]
+
+    def early_count(self, messages: list[Any], wall_ms: float) -> int:
+        # Stored before it was due, or not delayed at all.
+        return sum(late is None or late < 0 for late in self.stored_late_ms(messages))
+
+    def stored_late_ms(self, messages: list[Any]) -> list[int]:
+        return [message.late_ms for message in messages]
+
+    async def close(self) -> None:
+        await self._puller.close()

@@ -1,0 +1,190 @@
+"""What a run found, as tables of text: for the screen and for docs/benchmarks.md alike."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.figures import (
+    FIGURES,
+    LATE_5000_MS_MAX,
+    RATES,
+    STOLEN_SHARE_MAX,
+    TARGETS,
+    Figure,
+    Spread,
+    counterpart,
+    ratio,
+    value,
+)
+
+PENDING_RESIDENT_MB_MAX = 300.0
+RESTART_S_MAX = 5.0
+# Above it the figures say more of the machine than of what was measured.
+DISTURBED_SHARE = 0.05
+
+
+@dataclass
+class Table:
+    """Rows of text; the first column is read from the left, the others from the right."""
+
+    title: str
+    headings: list[str]
+    rows: list[list[str]] = field(default_factory=list)
+
+
+def tables(result: dict[str, Any]) -> list[Table]:
+    """All of a run, what was compared first."""
+    found = [_beside(result, "echo", "bare echo")]
+    found += [_beside(result, name, system["title"]) for name, system in result["systems"].items()]
+    found += [_systems(result), _flush(result), _stored(result), _cpu(result), _memory(result)]
+    if "pending" in result:
+        found.append(_pending(result["pending"]))
+    return [table for table in [*found, _rounds(result)] if table.rows]
+
+
+def remarks(result: dict[str, Any]) -> list[str]:
+    """What is to be known before a figure is believed."""
+    said = [f"{name} is left out: {why}" for name, why in result["missing"].items()]
+    said += result["faults"] + _scaled(result)
+    said += [
+        f"round {number}: {one['stolen']:.0%} of the processor time was stolen by other guests of the host"
+        for number, one in enumerate(result["rounds"], 1)
+        if one["stolen"] > STOLEN_SHARE_MAX
+    ]
+    shares = result["processor_shares"]
+    said.append(
+        f"{result['cores']} cores; of their time {shares['stolen']:.1%} stolen by other guests of the host, "
+        f"{shares['others']:.1%} used by other programs; {len(result['rounds'])} rounds in {result['took_s']:.0f} s; "
+        "of DueTime's messages none early, doubled or lost"
+    )
+    if sum(shares.values()) > DISTURBED_SHARE:
+        said.append("the machine was not the benchmark's alone: measure again before believing a figure")
+    return said
+
+
+def _scaled(result: dict[str, Any]) -> list[str]:
+    """Who was too slow for the full count."""
+    said = []
+    for name in result["systems"]:
+        for figure in ("through", "burst"):
+            count = value(result, name, f"{figure} count")
+            if count and count.low < result["plan"][f"{figure}_count"]:
+                said.append(f"{name}: {count.low:,.0f} instead of {result['plan'][f'{figure}_count']:,} messages")
+    return said
+
+
+def _beside(result: dict[str, Any], other: str, title: str) -> Table:
+    """DueTime against one other, ratios taken within each round."""
+    table = Table(
+        f"DueTime beside {title}, synced before answered", ["", "DueTime", title, "ratio", "spread", "target"]
+    )
+    for figure in FIGURES:
+        spread, ours = ratio(result, figure.name, other), value(result, "duetime", figure.name)
+        if spread is None or ours is None:
+            continue
+        theirs = value(result, other, counterpart(figure.name, other))
+        cells = [_number(figure, ours), _number(figure, theirs), f"{spread.median:.2f}"]
+        table.rows.append([figure.title, *cells, _range(spread), _targets(figure, other, spread)])
+    return table
+
+
+def _targets(figure: Figure, other: str, spread: Spread) -> str:
+    wanted = [target for target in TARGETS if (target.figure, target.other) == (figure.name, other)]
+    return ", ".join(
+        f"{'<=' if target.at_most else '>='} {target.bound:.2f} {'met' if target.met(spread.median) else 'MISSED'}"
+        for target in wanted
+    )
+
+
+def _systems(result: dict[str, Any]) -> Table:
+    """Everybody's medians, side by side; empty with fewer than two peers."""
+    systems = {"duetime": "DueTime"} | {name: system["title"] for name, system in result["systems"].items()}
+    table = Table("all systems, medians of the rounds", ["", *systems.values()])
+    if len(systems) > 2:
+        for figure in FIGURES:
+            values = [value(result, name, figure.name) for name in systems]
+            if sum(one is not None for one in values) > 1:
+                table.rows.append([figure.title, *(_number(figure, one) for one in values)])
+    return table
+
+
+def _flush(result: dict[str, Any]) -> Table:
+    table = Table("DueTime's flush modes", ["", "sync", "async"])
+    for figure in FIGURES:
+        synced, unsynced = value(result, "duetime", figure.name), value(result, "duetime async", figure.name)
+        if synced and unsynced:
+            table.rows.append([figure.title, _number(figure, synced), _number(figure, unsynced)])
+    return table
+
+
+def _stored(result: dict[str, Any]) -> Table:
+    headings = ["", "p50", "p99", "p99.9", "target"]
+    table = Table("DueTime's lateness in ms: received minus due, in brackets durable in its topic minus due", headings)
+    for rate in RATES:
+        late = {name: value(result, "duetime", f"late {rate} {name}") for name in headings[1:4]}
+        stored = {name: value(result, "duetime", f"late {rate} stored {name}") for name in headings[1:4]}
+        cells = [f"{late[name].median:.1f} ({stored[name].median:.0f})" for name in late]  # type: ignore[union-attr]
+        target = ""
+        if rate == max(RATES):
+            met = all(late[name].median <= limit for name, limit in LATE_5000_MS_MAX.items())  # type: ignore[union-attr]
+            limits = ", ".join(f"{name} <= {limit:g}" for name, limit in LATE_5000_MS_MAX.items())
+            target = f"{limits} {'met' if met else 'MISSED'}"
+        table.rows.append([f"{rate:,}/s", *cells, target])
+    return table
+
+
+def _cpu(result: dict[str, Any]) -> Table:
+    names = ["client", "echo", "gateway", "store", "scheduler"]
+    table = Table("processor time per message in microseconds", ["", *names])
+    for what, used in result["cpu_us"].items():
+        table.rows.append([what, *(f"{used[name]:.1f}" if name in used else "" for name in names)])
+    return table
+
+
+def _memory(result: dict[str, Any]) -> Table:
+    table = Table(
+        "memory in MB after the rounds: resident, in brackets of that not backed by files", ["", *result["memory"]]
+    )
+    cells = [f"{used['resident_mb']:.0f} ({used['anonymous_mb']:.0f})" for used in result["memory"].values()]
+    table.rows.append(["DueTime", *cells])
+    return table
+
+
+def _rounds(result: dict[str, Any]) -> Table:
+    table = Table("the rounds", ["round", "stolen", ""])
+    for number, one in enumerate(result["rounds"], 1):
+        mark = f"above {STOLEN_SHARE_MAX:.0%}" if one["stolen"] > STOLEN_SHARE_MAX else ""
+        table.rows.append([str(number), f"{one['stolen']:.1%}", mark])
+    return table
+
+
+def _pending(pending: dict[str, Any]) -> Table:
+    table = Table(f"{pending['count']:,} messages pending", ["", "value", "target"])
+    table.rows.append(["accepted/s while filling", f"{pending['fill_rate']:,.0f}", ""])
+    for name, title in (("store_before", "before"), ("store_filled", "filled"), ("store_restarted", "restarted")):
+        memory = pending[name]
+        met = memory["resident_mb"] < PENDING_RESIDENT_MB_MAX
+        target = "" if name == "store_before" else f"< {PENDING_RESIDENT_MB_MAX:.0f} {'met' if met else 'MISSED'}"
+        cell = f"{memory['resident_mb']:.0f} ({memory['anonymous_mb']:.0f})"
+        table.rows.append([f"store's memory in MB, {title}", cell, target])
+    late = pending["lateness"]
+    title = f"lateness at {RATES[0]:,}/s beside them, p50 / p99 in ms"
+    table.rows.append([title, f"{late['p50']:.1f} / {late['p99']:.1f}", ""])
+    for name, recovery, title in (
+        ("after_kill_s", "after_kill_recovery_s", "store killed"),
+        ("clean_restart_answer_s", "clean_restart_recovery_s", "cluster stopped and started"),
+    ):
+        met = pending[name] <= RESTART_S_MAX
+        cell = f"{pending[name]:.1f} ({pending[recovery]:.1f})"
+        target = f"<= {RESTART_S_MAX:.0f} {'met' if met else 'MISSED'}"
+        table.rows.append([f"{title}: s to the first exact answer (reading the directory)", cell, target])
+    return table
+
+
+def _number(figure: Figure, spread: Spread | None) -> str:
+    if spread is None:
+        return "-"
+    return f"{spread.median:.2f}" if figure.lower_is_better else f"{spread.median:,.0f}"
+
+
+def _range(spread: Spread) -> str:
+    return f"{spread.low:.2f} to {spread.high:.2f}"
