@@ -10,7 +10,6 @@ watermark.
 """
 
 import random
-from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import grpc
@@ -18,8 +17,8 @@ import structlog
 from duetime.v1 import store_pb2, store_pb2_grpc
 from duetime_core.clock import Clock
 
+from duetime_scheduler.batch import Batch, OutOfStep, make_batch
 from duetime_scheduler.metrics import SchedulerMetrics
-from duetime_scheduler.restore import Entry, Unrestorable, quarantine, restore
 
 log = structlog.get_logger()
 
@@ -36,67 +35,7 @@ _FENCED = (store_pb2.PUT_STATUS_GAP, store_pb2.PUT_STATUS_NOT_DUE)
 _REFUSED = store_pb2.PUT_STATUS_REFUSED
 _DUPLICATE = store_pb2.PUT_STATUS_DUPLICATE
 
-
 Pull: TypeAlias = "grpc.aio.UnaryUnaryCall[store_pb2.PullDueRequest, store_pb2.PullDueResponse]"
-
-
-class OutOfStep(Exception):
-    """The store's watermark is not where this lane's batch begins."""
-
-
-@dataclass(slots=True)
-class Batch:
-    """Consecutive entries and the records that take their place."""
-
-    entries: list[Entry] = field(default_factory=list)
-    records: list[bytes] = field(default_factory=list)
-    # Index to how often its record was replaced.
-    quarantined: dict[int, int] = field(default_factory=dict)
-
-    @property
-    def first(self) -> int:
-        return self.entries[0].offset
-
-    @property
-    def end(self) -> int:
-        return self.entries[-1].offset + 1
-
-    def quarantine(self, index: int, reason: str) -> None:
-        """Puts a quarantine record in an entry's place; the second time one without the original, which is too big.
-
-        Raises:
-            OutOfStep: that was refused too. The lane waits rather than pass an entry without a trace.
-        """
-        entry = self.entries[index]
-        times = self.quarantined[index] = self.quarantined.get(index, 0) + 1
-        if times > 2:
-            raise OutOfStep(f"the store refuses even the quarantine record of entry {entry.offset}: {reason}")
-        log.error("entry quarantined", lane=entry.level, entry=entry.offset, reason=reason)
-        self.records[index] = quarantine(entry, reason, keep_body=times == 1)
-
-
-def make_batch(level: int, due: store_pb2.PullDueResponse) -> Batch:
-    """Restores what can be restored, and quarantines the rest."""
-    batch = Batch()
-    records, at, offset = due.records, 0, due.first_entry
-    for size, due_at_ms in zip(due.sizes, due.due_at_ms, strict=True):
-        entry = Entry(level, offset, due_at_ms, records[at : at + size])
-        batch.entries.append(entry)
-        at += size
-        offset += 1
-        try:
-            if not size:
-                raise Unrestorable(_damage(due, len(batch.entries) - 1))
-            batch.records.append(restore(entry))
-        except Unrestorable as error:
-            batch.records.append(b"")
-            batch.quarantine(len(batch.entries) - 1, str(error))
-    return batch
-
-
-def _damage(due: store_pb2.PullDueResponse, index: int) -> str:
-    text = due.damages.get(index, "the record is damaged")
-    return f"{text}; log position {due.damaged_positions[index]}" if index in due.damaged_positions else text
 
 
 class Restorer:
@@ -155,7 +94,7 @@ class Restorer:
                     pull = None
                     continue
                 batch = make_batch(self._level, due)
-                pull = self._pull(batch.end) if len(batch.records) >= AHEAD_COUNT_MIN else None
+                pull = self._pull(batch.end) if batch.count >= AHEAD_COUNT_MIN else None
                 await self._put(batch)
                 pull = pull or self._pull(batch.end)
                 self._backoff_ms = BACKOFF_MS_MIN
@@ -189,7 +128,7 @@ class Restorer:
             OutOfStep, grpc.aio.AioRpcError: it may or may not be; begin again from the watermark.
         """
         first = 0
-        while first < len(batch.records):
+        while first < batch.count:
             answer = await self._put_records(batch, first)
             if answer is not None:
                 first = self._settle(batch, first, answer)
@@ -197,9 +136,9 @@ class Restorer:
     async def _put_records(self, batch: Batch, first: int) -> store_pb2.PutMessageResponse | None:
         """Puts what is left of a batch; None when a record in it turned out to be none, and was replaced."""
         request = store_pb2.PutMessageRequest(
-            records=b"".join(batch.records[first:]), lane=self._level, first_entry=batch.first + first
+            records=batch.behind(first), lane=self._level, first_entry=batch.first + first
         )
-        self._metrics.batch.observe(len(batch.records) - first)
+        self._metrics.batch.observe(batch.count - first)
         try:
             answer: store_pb2.PutMessageResponse = await self._store.PutMessage(request, timeout=self._timeout_s)
         except grpc.aio.AioRpcError as error:
@@ -215,10 +154,8 @@ class Restorer:
 
         The request may be answered, but its entries are not settled here: the next put finds them as duplicates.
         """
-        for index in range(first, len(batch.records)):
-            request = store_pb2.PutMessageRequest(
-                records=batch.records[index], lane=self._level, first_entry=batch.first + index
-            )
+        for index, data in enumerate(batch.split()[first:], first):
+            request = store_pb2.PutMessageRequest(records=data, lane=self._level, first_entry=batch.first + index)
             try:
                 await self._store.PutMessage(request, timeout=self._timeout_s)
             except grpc.aio.AioRpcError as error:
@@ -231,9 +168,9 @@ class Restorer:
     def _settle(self, batch: Batch, first: int, answer: store_pb2.PutMessageResponse) -> int:
         """Counts what became of the records from `first` on; returns the first that has to be put again."""
         if not answer.statuses and not batch.quarantined:
-            self._restored.inc(len(batch.records) - first)
-            return len(batch.records)
-        statuses = answer.statuses or [store_pb2.PUT_STATUS_OK] * (len(batch.records) - first)
+            self._restored.inc(batch.count - first)
+            return batch.count
+        statuses = answer.statuses or [store_pb2.PUT_STATUS_OK] * (batch.count - first)
         for index, status in enumerate(statuses, first):
             if status in _FENCED:
                 name = store_pb2.PutStatus.Name(status).removeprefix("PUT_STATUS_")
@@ -246,7 +183,7 @@ class Restorer:
                 self._duplicates.inc()
             else:
                 (self._quarantined if index in batch.quarantined else self._restored).inc()
-        return len(batch.records)
+        return batch.count
 
     def _count_error(self, call: str, error: grpc.aio.AioRpcError) -> None:
         self._metrics.errors.labels(str(self._shard), call, error.code().name).inc()

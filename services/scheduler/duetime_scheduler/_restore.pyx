@@ -1,0 +1,189 @@
+"""The compiled twin of restore.restore_run: due lane entries in, their restored records out, back to back.
+
+An entry is restored here when all of this holds; the first one that lacks something ends the run:
+
+    head          V1, two IPv4 hosts, the size that `sizes` says
+    topic         SCHEDULE_TOPIC_XXXX
+    properties    reach exactly to the end and close with REAL_TOPIC 0x01 topic 0x02 REAL_QID 0x01 number, a topic that
+                  may be restored to and a number as Python prints it; nothing before that has to be left out
+                  (DT_ENTRY, __CRC32#, empty parts); DT_ENTRY fits in behind them
+
+So the target is read from the end backwards, and everything else is copied. What the copy may take at most is known
+before: the records themselves, and a longer topic and DT_ENTRY for each.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.string cimport memcmp, memcpy, memset
+
+from duetime_core._bytes cimport load32, store32
+
+cdef enum:
+    MAGIC_V1 = -626843481
+    HOSTS_V6 = 0x30
+    HEAD_BYTES = 88
+    LANE_TOPIC_BYTES = 20  # with its length
+    # A record of the lane with neither body nor properties.
+    SIZE_MIN = 110
+    TOPIC_BYTES_MAX = 127
+    PROPERTIES_BYTES_MAX = 32767
+    NAME_BYTES = 8  # of DT_ENTRY and of __CRC32#
+    QUEUE_DIGITS_MAX = 10
+    QUEUE_ID_MAX = 0x7FFFFFFF
+    # DT_ENTRY with its three numbers of 19 digits at most.
+    ENDING_BYTES_MAX = 80
+    GROWTH_BYTES_MAX = TOPIC_BYTES_MAX + ENDING_BYTES_MAX
+
+cdef const char *LANE_TOPIC = b"\x13SCHEDULE_TOPIC_XXXX"
+cdef const char *REAL_TOPIC = b"\x02REAL_TOPIC\x01"
+cdef const char *REAL_QID = b"\x02REAL_QID\x01"
+cdef const char *ENDING = b"\x02DT_ENTRY\x01"
+cdef enum:
+    REAL_TOPIC_BYTES = 12
+    REAL_QID_BYTES = 10
+    ENDING_BYTES = 10
+
+cdef bint _name_bytes[256]
+for _byte in range(256):
+    _name_bytes[_byte] = _byte < 128 and (chr(_byte).isalnum() or chr(_byte) in "%|_-")
+
+cdef struct Target:
+    const uint8_t *topic
+    int64_t topic_bytes
+    int32_t queue
+
+
+def restore_run(entries, int64_t index):
+    cdef bytes records = entries.records
+    cdef list sizes = entries.sizes, dues = entries.due_at_ms
+    cdef int64_t level = entries.level, offset = entries.first
+    cdef int64_t end = min(len(sizes), len(dues)), length = PyBytes_GET_SIZE(records)
+    cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(records)
+    cdef int64_t start = 0, size, written = 0, count = 0, number
+    if index < 0 or level < 0 or offset < 0 or offset > (<int64_t>1 << 62):
+        return b"", 0
+    for number in range(min(index, end)):
+        size = sizes[number]
+        if size < 0 or size > length - start:
+            return b"", 0
+        start += size
+    if index >= end:
+        return b"", 0
+    restored = PyBytes_FromStringAndSize(NULL, length - start + (end - index) * GROWTH_BYTES_MAX)
+    cdef uint8_t *to = <uint8_t *>PyBytes_AS_STRING(restored)
+    for number in range(index, end):
+        size = sizes[number]
+        if size < SIZE_MIN or size > length - start:
+            break
+        size = _restore(at + start, size, level, offset + number, dues[number], to + written)
+        if size == 0:
+            break
+        written += size
+        start += sizes[number]
+        count += 1
+    return restored[:written], count
+
+
+cdef int64_t _restore(
+    const uint8_t *at, int64_t size, int64_t level, int64_t offset, int64_t due_at_ms, uint8_t *to
+) noexcept nogil:
+    """Writes the restored record, at most size + GROWTH_BYTES_MAX; returns how long it is, 0 for none."""
+    cdef int64_t body_bytes = load32(at + 84)
+    if load32(at) != size or load32(at + 4) != MAGIC_V1 or at[39] & HOSTS_V6 or due_at_ms < 0:
+        return 0
+    if body_bytes < 0 or body_bytes > size - SIZE_MIN:
+        return 0
+    cdef int64_t topic_at = HEAD_BYTES + body_bytes
+    cdef const uint8_t *properties = at + topic_at + LANE_TOPIC_BYTES + 2
+    cdef int64_t properties_bytes = size - topic_at - LANE_TOPIC_BYTES - 2
+    cdef Target target
+    if memcmp(at + topic_at, LANE_TOPIC, LANE_TOPIC_BYTES) != 0:
+        return 0
+    if (properties[-2] << 8 | properties[-1]) != properties_bytes or properties_bytes > PROPERTIES_BYTES_MAX:
+        return 0
+    if not _find_target(properties, properties_bytes, &target):
+        return 0
+
+    # The head, with the place, the store time and the transaction's offset cleared.
+    memcpy(to, at, topic_at)
+    store32(to + 12, target.queue)
+    memset(to + 20, 0, 16)
+    memset(to + 56, 0, 8)
+    memset(to + 76, 0, 8)
+    cdef uint8_t *next = to + topic_at
+    next[0] = <uint8_t>target.topic_bytes
+    memcpy(next + 1, target.topic, target.topic_bytes)
+    next += 1 + target.topic_bytes + 2
+    cdef uint8_t *properties_to = next
+    memcpy(next, properties, properties_bytes)
+    next += properties_bytes
+    memcpy(next, ENDING, ENDING_BYTES)
+    next = _number(next + ENDING_BYTES, level)
+    next[0] = c':'
+    next = _number(next + 1, offset)
+    next[0] = c':'
+    next = _number(next + 1, due_at_ms)
+    properties_bytes = next - properties_to
+    if properties_bytes > PROPERTIES_BYTES_MAX:
+        return 0
+    properties_to[-2] = <uint8_t>(properties_bytes >> 8)
+    properties_to[-1] = <uint8_t>(properties_bytes & 0xFF)
+    store32(to, <int32_t>(next - to))
+    return next - to
+
+
+cdef bint _find_target(const uint8_t *properties, int64_t size, Target *target) noexcept nogil:
+    """Whether the properties end with a target, and with nothing before it that a restored record has not."""
+    cdef int64_t at = size, queue = 0, scale = 1, digit
+    while at > 0 and size - at < QUEUE_DIGITS_MAX and c'0' <= properties[at - 1] <= c'9':
+        at -= 1
+        queue += (properties[at] - c'0') * scale
+        scale *= 10
+    if at == size or queue > QUEUE_ID_MAX or (properties[at] == c'0' and at < size - 1):
+        return False
+    if at < REAL_QID_BYTES or memcmp(properties + at - REAL_QID_BYTES, REAL_QID, REAL_QID_BYTES) != 0:
+        return False
+    cdef int64_t end = at - REAL_QID_BYTES
+    at = end
+    while at > 0 and end - at <= TOPIC_BYTES_MAX and _name_bytes[properties[at - 1]]:
+        at -= 1
+    target.topic, target.topic_bytes, target.queue = properties + at, end - at, <int32_t>queue
+    if at < REAL_TOPIC_BYTES or memcmp(properties + at - REAL_TOPIC_BYTES, REAL_TOPIC, REAL_TOPIC_BYTES) != 0:
+        return False
+    if not _is_target(target.topic, target.topic_bytes):
+        return False
+    for digit in range(at - REAL_TOPIC_BYTES + 1):
+        if properties[digit] == 2:
+            if digit == 0 or properties[digit - 1] == 2:
+                return False
+        elif properties[digit] == 1 and digit >= NAME_BYTES and (
+            memcmp(properties + digit - NAME_BYTES, b"DT_ENTRY", NAME_BYTES) == 0
+            or memcmp(properties + digit - NAME_BYTES, b"__CRC32#", NAME_BYTES) == 0
+        ):
+            return False
+    return True
+
+
+cdef bint _is_target(const uint8_t *topic, int64_t size) noexcept nogil:
+    """Whether something may be restored to this topic; its characters are a name's."""
+    if size == 19 and memcmp(topic, b"SCHEDULE_TOPIC_XXXX", 19) == 0:
+        return False
+    if size == 13 and memcmp(topic, b"DT_QUARANTINE", 13) == 0:
+        return False
+    if size == 24 and memcmp(topic, b"RMQ_SYS_TRANS_HALF_TOPIC", 24) == 0:
+        return False
+    return 0 < size <= TOPIC_BYTES_MAX
+
+
+cdef uint8_t *_number(uint8_t *to, uint64_t value) noexcept nogil:
+    """Writes a number; returns where it ends."""
+    cdef uint8_t digits[20]
+    cdef int at = 20
+    while True:
+        at -= 1
+        digits[at] = <uint8_t>(c'0' + value % 10)
+        value //= 10
+        if value == 0:
+            break
+    memcpy(to, digits + at, 20 - at)
+    return to + 20 - at

@@ -1,0 +1,103 @@
+"""A batch: due entries, and the records that take their place."""
+
+from dataclasses import dataclass, field
+
+import structlog
+from duetime.v1 import store_pb2
+from duetime_core import record
+
+from duetime_scheduler.restore import Entries, Unrestorable, quarantine, quickest_run, restore
+
+log = structlog.get_logger()
+
+
+class OutOfStep(Exception):
+    """The store's watermark is not where this lane's batch begins, or can't be brought behind it."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """Consecutive entries and, back to back, the records that take their place.
+
+    Single entries and records are cut out only when something is wrong with one.
+    """
+
+    entries: Entries
+    records: bytes = b""
+    # Index to how often its record was replaced.
+    quarantined: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def first(self) -> int:
+        return self.entries.first
+
+    @property
+    def count(self) -> int:
+        return len(self.entries.sizes)
+
+    @property
+    def end(self) -> int:
+        return self.first + self.count
+
+    def split(self) -> list[bytes]:
+        """The records one by one."""
+        records, at = [], 0
+        while at < len(self.records):
+            size = record.SIZE_MAGIC.unpack_from(self.records, at)[0]
+            records.append(self.records[at : at + size])
+            at += size
+        return records
+
+    def behind(self, index: int) -> bytes:
+        """The records from `index` on."""
+        return b"".join(self.split()[index:]) if index else self.records
+
+    def quarantine(self, index: int, reason: str) -> None:
+        """Puts a quarantine record in an entry's place; the second time one without the original, which is too big.
+
+        Raises:
+            OutOfStep: that was refused too. The lane waits rather than pass an entry without a trace.
+        """
+        records = self.split()
+        records[index] = self.quarantine_record(index, reason)
+        self.records = b"".join(records)
+
+    def quarantine_record(self, index: int, reason: str) -> bytes:
+        """As `quarantine`; the record is the caller's to place."""
+        entry = self.entries.entry(index)
+        times = self.quarantined[index] = self.quarantined.get(index, 0) + 1
+        if times > 2:
+            raise OutOfStep(f"the store refuses even the quarantine record of entry {entry.offset}: {reason}")
+        log.error("entry quarantined", lane=entry.level, entry=entry.offset, reason=reason)
+        return quarantine(entry, reason, keep_body=times == 1)
+
+
+def make_batch(level: int, due: store_pb2.PullDueResponse) -> Batch:
+    """Restores what can be restored, and quarantines the rest."""
+    batch = Batch(Entries(level, due.first_entry, due.records, due.sizes[:], due.due_at_ms[:]))
+    parts: list[bytes] = []
+    index = 0
+    while index < batch.count:
+        restored, count = quickest_run(batch.entries, index)
+        parts.append(restored)
+        index += count
+        if index < batch.count:
+            parts.append(_look(batch, index, due))
+            index += 1
+    batch.records = b"".join(parts)
+    return batch
+
+
+def _look(batch: Batch, index: int, due: store_pb2.PullDueResponse) -> bytes:
+    """What takes the place of an entry that is not plainly right."""
+    try:
+        if not batch.entries.sizes[index]:
+            raise Unrestorable(_damage(due, index))
+        return restore(batch.entries.entry(index))
+    except Unrestorable as error:
+        return batch.quarantine_record(index, str(error))
+
+
+def _damage(due: store_pb2.PullDueResponse, index: int) -> str:
+    text = due.damages.get(index, "the record is damaged")
+    return f"{text}; log position {due.damaged_positions[index]}" if index in due.damaged_positions else text
