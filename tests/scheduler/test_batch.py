@@ -26,6 +26,12 @@ def run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Run:
     return chosen
 
 
+@pytest.fixture(scope="module")
+def compiled_run() -> Run:
+    run: Run = compiled("duetime_scheduler._restore").restore_run
+    return run
+
+
 def stored(message_id: str, **changes: object) -> bytes:
     named = {"UNIQ_KEY": message_id, **record.deferral(3, "orders", 5)}
     return record.encode(deferred(properties=record.encode_properties(named), **changes))
@@ -70,12 +76,11 @@ def test_run_ends_at_an_entry_that_can_not_be_restored(run: Run) -> None:
 @pytest.mark.parametrize(
     "sizes", [[2**31 - 1], [-1, 100], [50, -20], [10_000], [0, 10_000], [2**31 - 1, -(2**31)], [109], [1]]
 )
-def test_sizes_that_leave_the_bytes_give_nothing(sizes: list[int]) -> None:
-    run = compiled("duetime_scheduler._restore").restore_run
+def test_sizes_that_leave_the_bytes_give_nothing(compiled_run: Run, sizes: list[int]) -> None:
     whole = entries(stored("A"))
     hostile = Entries(3, 7, whole.records, sizes, [DUE] * len(sizes))
     for index in range(len(sizes) + 1):
-        assert run(hostile, index) == (b"", 0)
+        assert compiled_run(hostile, index) == (b"", 0)
 
 
 def test_batch_keeps_the_order_and_says_why_entries_were_quarantined(run: Run) -> None:
@@ -160,6 +165,7 @@ changes = st.lists(st.tuples(st.integers(0, 40_000), st.integers(0, 255)), max_s
 )
 @example([b"TAGS\x01paid"], b"orders", b"5", b"", bytes(8), record.MAGIC_V1, "SCHEDULE_TOPIC_XXXX", [], 0, 3, 7, DUE)
 def test_compiled_run_restores_as_python_does_or_leaves_it_to_it(
+    compiled_run: Run,
     before: list[bytes],
     topic: bytes,
     number: bytes,
@@ -173,7 +179,6 @@ def test_compiled_run_restores_as_python_does_or_leaves_it_to_it(
     first: int,
     due_at_ms: int,
 ) -> None:
-    run = compiled("duetime_scheduler._restore").restore_run
     properties = b"\x02".join([*before, b"REAL_TOPIC\x01" + topic, b"REAL_QID\x01" + number])[-32_767:]
     found = deferred(topic=lane_topic, body=body, properties=properties, born_host=hosts, store_host=hosts, magic=magic)
     data = bytearray(record.encode(found))
@@ -181,7 +186,7 @@ def test_compiled_run_restores_as_python_does_or_leaves_it_to_it(
         data[at % len(data)] = value
     data = bytes(data[: len(data) - cut])
     whole = stored("A")
-    restored, count = run(Entries(level, first, whole + data, [len(whole), len(data)], [due_at_ms] * 2), 0)
+    restored, count = compiled_run(Entries(level, first, whole + data, [len(whole), len(data)], [due_at_ms] * 2), 0)
     entry = Entry(level, first + 1, due_at_ms, data)
     if count < 2:
         return
@@ -196,28 +201,27 @@ def test_compiled_run_restores_as_python_does_or_leaves_it_to_it(
 
 
 @given(st.binary(max_size=400), st.lists(st.integers(-5, 400), max_size=4), st.integers(-1, 5))
-def test_any_bytes_are_taken_for_entries_without_harm(data: bytes, sizes: list[int], index: int) -> None:
-    run = compiled("duetime_scheduler._restore").restore_run
-    assert run(Entries(3, 7, data, sizes, [DUE] * len(sizes)), index) == (b"", 0)
+def test_any_bytes_are_taken_for_entries_without_harm(
+    compiled_run: Run, data: bytes, sizes: list[int], index: int
+) -> None:
+    assert compiled_run(Entries(3, 7, data, sizes, [DUE] * len(sizes)), index) == (b"", 0)
 
 
-def test_what_the_compiled_run_restores_is_restorable() -> None:
+def test_what_the_compiled_run_restores_is_restorable(compiled_run: Run) -> None:
     """The usual shape goes the quick way, or nothing would be gained."""
-    run = compiled("duetime_scheduler._restore").restore_run
     for topic in ("orders", "o" * 127, "%RETRY%group"):
         for queue in (0, 9, 10, 2**31 - 1):
             named = record.encode_properties({"TAGS": "paid", **record.deferral(3, topic, queue)})
             data = record.encode(deferred(properties=named))
-            assert run(entries(data), 0) == (restore(Entry(3, 7, DUE, data)), 1)
+            assert compiled_run(entries(data), 0) == (restore(Entry(3, 7, DUE, data)), 1)
 
 
-def test_properties_filled_to_the_last_byte_are_left_to_python() -> None:
-    run = compiled("duetime_scheduler._restore").restore_run
+def test_properties_filled_to_the_last_byte_are_left_to_python(compiled_run: Run) -> None:
     rest = record.encode_properties(record.deferral(3, "orders", 5))
     ending = len(b"\x02DT_ENTRY\x013:7:%d" % DUE)
     for room, count in ((ending, 1), (ending - 1, 0)):
         user = b"k\x01" + b"v" * (32_767 - room - len(rest) - 3)
         data = record.encode(deferred(properties=user + b"\x02" + rest))
-        assert run(entries(data), 0)[1] == count
+        assert compiled_run(entries(data), 0)[1] == count
         with pytest.raises(Unrestorable):
             restore(Entry(3, 7, DUE, b""))

@@ -24,6 +24,12 @@ def copy(request: pytest.FixtureRequest) -> Copy:
     return module.copy if request.param == "python" else compiled("duetime_store._gather").copy
 
 
+@pytest.fixture(scope="module")
+def compiled_copy() -> Copy:
+    copy: Copy = compiled("duetime_store._gather").copy
+    return copy
+
+
 def units_of(units: list[Unit]) -> Units:
     return np.array(units, UNIT_TYPE)
 
@@ -120,6 +126,7 @@ hostile_units = st.tuples(
 
 @given(bodies, bytes_changed, st.lists(hostile_units, max_size=3), st.randoms(), st.integers(0, 2**40), st.booleans())
 def test_compiled_and_python_copy_alike(
+    compiled_copy: Copy,
     bodies: list[bytes],
     changes: list[tuple[int, int]],
     hostile: list[tuple[int, int]],
@@ -135,9 +142,7 @@ def test_compiled_and_python_copy_alike(
         near = base + position if abs(position) <= 2_000 else position
         units.insert(random.randrange(len(units) + 1), (near, size, 5))
     row = units_of(units)
-    assert compiled("duetime_store._gather").copy(bytes(damaged), base, row, checked) == module.copy(
-        bytes(damaged), base, row, checked
-    )
+    assert compiled_copy(bytes(damaged), base, row, checked) == module.copy(bytes(damaged), base, row, checked)
 
 
 def test_segment_can_be_closed_and_cut_after_a_copy(tmp_path: Path, copy: Copy) -> None:
