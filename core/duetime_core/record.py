@@ -299,9 +299,14 @@ def find_lane_entry(properties: bytes) -> tuple[int, int, int] | None:
     else:
         return None
     fields = properties[at:].split(b":")
-    if len(fields) != 3 or not all(field.isdigit() and len(field) <= _I64_DIGITS_MAX for field in fields):
+    if len(fields) != 3:
         return None
-    return int(fields[0]), int(fields[1]), int(fields[2])
+    level, offset, due_at_ms = fields
+    if not (level.isdigit() and offset.isdigit() and due_at_ms.isdigit()):
+        return None
+    if max(len(level), len(offset), len(due_at_ms)) > _I64_DIGITS_MAX:
+        return None
+    return int(level), int(offset), int(due_at_ms)
 
 
 def is_lane_topic(topic: str) -> bool:

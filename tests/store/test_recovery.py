@@ -144,6 +144,33 @@ def test_bytes_that_are_no_record_are_skipped_and_told(shard: Shard) -> None:
     assert shard.store.lane(1).watermark == 2
 
 
+def test_ids_before_the_checkpoint_are_remembered_over_segments(shard: Shard) -> None:
+    for number in range(250):
+        shard.put(sent(f"{number}", body=bytes(9_000)), sent(f"D{number}", level=1))
+    shard.clock.wall_ms += 1_000
+    for first in (0, 100, 200):
+        shard.restore(1, first, min(100, 250 - first))
+    shard.checkpoint()
+    shard.put(sent("250"))
+    report = shard.reopen().report
+    assert (report.records, report.rebuilt_units) == (751, 1)
+    for number in range(250):
+        for level, name in enumerate((f"{number}", f"D{number}")):
+            outcome = shard.put(sent(name, level=level), retried=[0])
+            assert (outcome.statuses, outcome.queue_offsets) == ([DUPLICATE], [number])
+    assert shard.put(sent("250"), retried=[0]).queue_offsets == [500]
+
+
+@pytest.mark.parametrize(("at", "known"), [(90, False), (4, False), (36, True)])
+def test_damage_before_the_checkpoint_hides_only_its_own_id(shard: Shard, at: int, known: bool) -> None:
+    shard.put(sent("A"), sent("B"), sent("C"))
+    shard.checkpoint()
+    flip(log_file(shard), len(sent("A")) + at)
+    shard.reopen()
+    statuses = shard.put(sent("A"), sent("B"), sent("C"), retried=[0, 1, 2]).statuses
+    assert statuses == [DUPLICATE, DUPLICATE if known else OK, DUPLICATE]
+
+
 def test_preallocated_empty_segment_is_taken(shard: Shard) -> None:
     filled(shard)
     shard.crash()

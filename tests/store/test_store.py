@@ -1,5 +1,7 @@
 """The shard's state: places, lanes, fencing, repeated sends."""
 
+import zlib
+
 import pytest
 from duetime_core import record
 from duetime_core.errors import InvalidArgument, NotFound, Overloaded, ReadOnly, StartupError
@@ -143,6 +145,14 @@ def test_repeated_send_is_known_before_it_is_durable_and_after_a_crash(shard: Sh
     assert ids(shard.pulled()) == ["A"]
 
 
+def test_repeated_send_is_told_from_one_whose_id_hashes_alike(shard: Shard) -> None:
+    # CRC-32 of both is the same.
+    one, other = "plumless", "buckeroo"
+    assert zlib.crc32(one.encode()) == zlib.crc32(other.encode())
+    shard.put(sent(one), sent(other))
+    assert shard.put(sent(one), sent(other), retried=[0, 1]).queue_offsets == [0, 1]
+
+
 def test_send_with_a_used_id_is_stored_when_it_is_no_repetition(shard: Shard) -> None:
     shard.put(sent("A"))
     assert shard.put(sent("A")).statuses == [OK]
@@ -174,6 +184,36 @@ def test_bytes_that_are_no_records_are_refused_whole(shard: Shard, junk: bytes) 
     with pytest.raises(InvalidArgument, match="no whole record at byte"):
         shard.put(junk)
     assert shard.store.take() is None
+
+
+def test_refused_and_repeated_records_leave_no_gaps(shard: Shard) -> None:
+    shard.put(sent("A"))
+    outcome = shard.put(
+        sent("B"), sent("C", level=3), sent("A"), sent("D", level=2), sent("E", queue=1), sent("F"), retried=[2, 5]
+    )
+    assert outcome.statuses == [OK, REFUSED, DUPLICATE, OK, OK, OK]
+    assert outcome.queue_offsets == [1, -1, 0, 0, 0, 2]
+    assert outcome.due_at_ms == [0, 0, 0, shard.clock.wall_ms + 5_000, 0, 0]
+    assert ids(shard.pulled()) == ["A", "B", "F"]
+    last = shard.pulled()[-1]
+    assert (
+        shard.store.published_end
+        == last.position + last.size
+        == sum(len(sent(n)) for n in "ABEF") + len(sent("D", level=2))
+    )
+
+
+def test_entries_before_and_behind_one_that_is_refused(shard: Shard) -> None:
+    shard.put(*(sent(f"D{n}", level=1) for n in range(5)))
+    shard.clock.wall_ms += 1_000
+    shard.restore(1, 0, 1)
+    entries = [record.lane_entry(1, n, shard.clock.wall_ms) for n in (0, 1, 2, 9, 4)]
+    records = [record.encode(record.Record("orders", n % 2, b"", entry)) for n, entry in enumerate(entries)]
+    outcome = shard.put(*records, lane=1, first_entry=0)
+    assert outcome.statuses == [DUPLICATE, OK, OK, REFUSED, GAP]
+    assert outcome.queue_offsets == [-1, 0, 1, -1, -1]
+    assert outcome.watermark == 3
+    assert list(outcome.faults) == [3]
 
 
 def test_record_larger_than_a_segment_is_refused_alone(shard: Shard) -> None:

@@ -1,9 +1,9 @@
 """A lane: the queue of one delay level, its watermark, and how late its messages were."""
 
 from collections import deque
-from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from duetime_store.consumequeue import ConsumeQueue
 
@@ -40,9 +40,9 @@ class Lane:
         """Everything below `offset` is restored, durably."""
         self.watermark = max(self.watermark, offset)
 
-    def observe(self, due_at_ms: Sequence[int], now_ms: float) -> None:
+    def observe(self, due_at_ms: npt.NDArray[np.int64], now_ms: float) -> None:
         """Counts restored messages by how late they are durable in their topic."""
-        late = now_ms - np.asarray(due_at_ms, np.float64)
+        late = now_ms - due_at_ms.astype(np.float64)
         self.late_counts += np.bincount(np.searchsorted(LATE_BUCKETS_MS, late), minlength=len(self.late_counts))
         self.late_sum_ms += float(late.sum())
         self.restored_count += len(late)

@@ -1,40 +1,66 @@
 """The ids of the newest messages, so that a repeated send is answered and not stored again."""
 
-from collections import deque
 from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+
+# Places tried for one id. Ids that only hash alike are one in 2^32, so that the newest few hold the one looked for.
+CANDIDATES_MAX = 8
+_FILTER_BITS = 0xFFFF
 
 
 class RecentIds:
-    """Log positions of the last `count_max` messages by id.
+    """Log positions of the last `count_max` messages by a hash of their id: a ring of two columns.
 
-    Keys are 64-bit hashes of the ids: a hit is only a hint, and the caller compares the record's own id.
+    Sends add to it, and only repeated sends look in it: so adding is a copy, and looking up goes over the whole ring.
+    A hit is a hint, and the caller compares the record's own id.
     """
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
-        self._positions: dict[int, int] = {}
-        # What was added, oldest first. An id that was added again is in it twice, and forgotten with the later one.
-        self._order: deque[tuple[int, int]] = deque()
+        self._hashes = np.empty(count_max, np.uint32)
+        self._positions = np.empty(count_max, np.int64)
+        # Where the next one goes; once all places are taken, the oldest is there.
+        self._next = 0
+        self._count = 0
 
-    def add(self, message_id: bytes, position: int) -> None:
-        self.add_all((message_id,), (position,))
-
-    def add_all(self, message_ids: Sequence[bytes | None], positions: Sequence[int]) -> None:
-        """Adds the messages that have an id; positions ascend."""
-        if not self._count_max:
+    def add_all(self, id_hashes: Ints, positions: Ints) -> None:
+        """Adds messages; positions ascend."""
+        count = min(len(id_hashes), self._count_max)
+        if not count:
             return
-        added = [(hash(name), at) for name, at in zip(message_ids, positions, strict=True) if name]
-        self._positions.update(added)
-        self._order.extend(added)
-        while len(self._order) > self._count_max:
-            key, position = self._order.popleft()
-            if self._positions.get(key) == position:
-                del self._positions[key]
+        # Of more than the ring holds, the last.
+        id_hashes, positions = id_hashes[-count:], positions[-count:]
+        room = min(count, self._count_max - self._next)
+        behind = self._next + room
+        self._hashes[self._next : behind] = id_hashes[:room]
+        self._positions[self._next : behind] = positions[:room]
+        if room < count:
+            self._hashes[: count - room] = id_hashes[room:]
+            self._positions[: count - room] = positions[room:]
+        self._next = (self._next + count) % self._count_max
+        self._count = min(self._count + count, self._count_max)
 
-    def position(self, message_id: bytes) -> int | None:
-        """Where a message with this id (or one that hashes alike) lies."""
-        return self._positions.get(hash(message_id))
+    def find(self, id_hashes: Sequence[int]) -> dict[int, list[int]]:
+        """Where messages with these hashes may lie, newest first, by hash."""
+        if not self._count or not id_hashes:
+            return {}
+        wanted = np.zeros(_FILTER_BITS + 1, np.bool_)
+        wanted[np.array(id_hashes) & _FILTER_BITS] = True
+        near = np.flatnonzero(wanted[self._hashes[: self._count] & _FILTER_BITS])
+        # From the newest back.
+        near = near[np.argsort((near - self._next) % self._count_max)[::-1]]
+        found: dict[int, list[int]] = {value: [] for value in id_hashes}
+        for value, position in zip(self._hashes[near].tolist(), self._positions[near].tolist(), strict=True):
+            if value in found and len(found[value]) < CANDIDATES_MAX:
+                found[value].append(position)
+        return found
 
     def oldest_position(self, default: int) -> int:
         """The position of the oldest message remembered."""
-        return self._order[0][1] if self._order else default
+        if not self._count:
+            return default
+        return int(self._positions[self._next if self._count == self._count_max else 0])

@@ -8,11 +8,13 @@
 """
 
 import time
+import zlib
 from dataclasses import dataclass, field
 
+import numpy as np
 import structlog
 from duetime_core import record
-from duetime_core.errors import StartupError
+from duetime_core.errors import InvalidArgument, StartupError
 from duetime_core.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
 
 from duetime_store import checkpoint, configs
@@ -20,6 +22,7 @@ from duetime_store.alarm import ShardClock
 from duetime_store.checkpoint import Checkpoint
 from duetime_store.commitlog import CommitLog
 from duetime_store.directory import LevelHistory, StoreDirectory
+from duetime_store.intake import parse, whole_bytes
 from duetime_store.lanes import Lane
 from duetime_store.queues import Queues
 from duetime_store.recent import RecentIds
@@ -32,6 +35,8 @@ log = structlog.get_logger()
 _UNIQ_KEY = record.UNIQ_KEY.encode()
 _TAGS = record.TAGS.encode()
 _DELAY = record.DELAY.encode()
+_BLANK = (record.MAGIC_BLANK & 0xFFFFFFFF).to_bytes(4, "big")
+_RUN_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -142,7 +147,7 @@ class _Recovery:
         self._report.from_position = start
         end = start
         stored_at_ms = point.stored_at_ms if point else 0
-        for item in scan(self._log, scan_start):
+        for item in scan(self._log, self._remember_runs(scan_start, start)):
             if isinstance(item, Skipped):
                 self._damaged(item.position, item.damage)
                 continue
@@ -156,12 +161,39 @@ class _Recovery:
         self._clock.seen(stored_at_ms)
         self._cut(end)
 
+    def _remember_runs(self, position: int, end: int) -> int:
+        """Remembers the messages of the log up to `end`, as far as plain records lie back to back; where it stopped.
+
+        What lies before the checkpoint is in its queues already: only the ids are wanted, and a repeated send compares
+        the record itself. Whatever is not plain is the scan's.
+        """
+        while position < end:
+            segment = self._log.segment_at(position)
+            data = segment.read_file(position, min(_RUN_BYTES, end - position)) if segment else b""
+            if segment and data[4:8] == _BLANK:
+                position = segment.end
+                continue
+            whole = whole_bytes(data)
+            if not whole or record.PREFIX.unpack_from(data)[6] != position:
+                break
+            try:
+                intake = parse(data[:whole])
+            except InvalidArgument:
+                break
+            sent = intake.id_hashes >= 0
+            if intake.entries is not None:
+                sent &= intake.entries[0] < 0
+            self._recent.add_all(intake.id_hashes[sent], intake.starts[sent] + position)
+            self._report.records += intake.count
+            position += whole
+        return min(position, end)
+
     def _remember(self, item: Found) -> None:
         self._report.records += 1
         if not item.damage and record.find_lane_entry(item.record.properties) is None:
             message_id = record.property_value(item.record.properties, _UNIQ_KEY)
             if message_id:
-                self._recent.add(message_id, item.position)
+                self._recent.add_all(np.array([zlib.crc32(message_id)]), np.array([item.position]))
 
     def _replay(self, item: Found) -> None:
         found = item.record

@@ -8,9 +8,8 @@ watermarks) moves only in `publish`.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import cast
 
 import numpy as np
 from duetime_core import record
@@ -20,7 +19,7 @@ from duetime_core.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
 
 from duetime_store.alarm import ShardClock
 from duetime_store.commitlog import CommitLog
-from duetime_store.consumequeue import UNIT_TYPE, ConsumeQueue
+from duetime_store.consumequeue import UNIT, ConsumeQueue
 from duetime_store.intake import Intake, Ints, parse
 from duetime_store.lanes import Lane
 from duetime_store.queues import Queues
@@ -29,6 +28,7 @@ from duetime_store.recent import RecentIds
 OK, DUPLICATE, GAP, NOT_DUE, REFUSED = range(5)
 
 _LANE_TOPIC = SCHEDULE_TOPIC.encode()
+_QUARANTINE_TOPIC = QUARANTINE_TOPIC.encode()
 _UNIQ_KEY = record.UNIQ_KEY.encode()
 
 
@@ -37,13 +37,23 @@ class Outcome:
     """What became of the records of one put; the columns have one value each."""
 
     statuses: list[int]
-    queue_offsets: list[int]
-    due_at_ms: list[int]
+    queue_offsets: list[int] = field(default_factory=list)
+    due_at_ms: list[int] = field(default_factory=list)
+    # Of those that are REFUSED.
     faults: dict[int, str] = field(default_factory=dict)
     # The topic's queue of a repeated send's first copy.
     duplicate_queues: dict[int, int] = field(default_factory=dict)
     stored_at_ms: int = 0
     watermark: int = 0
+
+    @classmethod
+    def of_nothing(cls, count: int, status: int, stored_at_ms: int) -> "Outcome":
+        """Of records none of which has a place yet."""
+        return cls([status] * count, [-1] * count, [0] * count, stored_at_ms=stored_at_ms)
+
+    def refuse(self, index: int, fault: str) -> None:
+        self.statuses[index] = REFUSED
+        self.faults[index] = fault
 
 
 @dataclass(slots=True)
@@ -55,7 +65,7 @@ class Batch:
     size: int = 0
     count: int = 0
     queues: dict[ConsumeQueue, int] = field(default_factory=dict)  # units of each
-    restored: list[tuple[Lane, int, list[int]]] = field(default_factory=list)
+    restored: list[tuple[Lane, int, Ints]] = field(default_factory=list)
     done: "list[asyncio.Future[None]]" = field(default_factory=list)
 
 
@@ -91,7 +101,7 @@ class Store:
 
     # --- writing --------------------------------------------------------------------------------------------------
 
-    def put(self, records: bytes, lane: int = 0, first_entry: int = 0, retried: Iterable[int] = ()) -> Outcome:
+    def put(self, records: bytes, lane: int = 0, first_entry: int = 0, retried: Sequence[int] = ()) -> Outcome:
         """Stages records; what the outcome says holds once the batch is durable (`when_durable`).
 
         Raises:
@@ -104,91 +114,99 @@ class Store:
         if self._waiting_bytes + len(records) > self._waiting_bytes_max:
             raise Overloaded(f"{self._waiting_bytes} bytes wait for the flush, {self._waiting_bytes_max} at most")
         intake = parse(records)
-        now_ms = self.clock.now_ms()
-        count = intake.count
-        outcome = Outcome([OK] * count, [-1] * count, [0] * count, stored_at_ms=now_ms)
         if lane:
-            self._put_restored(intake, outcome, self.lane(lane), first_entry)
-        else:
-            self._put_sent(intake, outcome, frozenset(retried))
+            return self._put_restored(intake, self.lane(lane), first_entry)
+        return self._put_sent(intake, retried)
+
+    def _put_sent(self, intake: Intake, retried: Sequence[int]) -> Outcome:
+        faults = self._faults(intake, restoring=False)
+        if not faults and not retried:
+            outcome = Outcome([OK] * intake.count, stored_at_ms=self.clock.now_ms())
+            self._stage_sent(intake, outcome)
+            return outcome
+        outcome = Outcome.of_nothing(intake.count, OK, self.clock.now_ms())
+        for index, fault in faults.items():
+            outcome.refuse(index, fault)
+        if retried:
+            self._answer_repeated(intake, outcome, retried)
+        chosen = [index for index, status in enumerate(outcome.statuses) if status == OK]
+        stored = Outcome([], stored_at_ms=outcome.stored_at_ms)
+        self._stage_sent(intake.only(chosen), stored)
+        for index, offset, due_at_ms in zip(chosen, stored.queue_offsets, stored.due_at_ms, strict=True):
+            outcome.queue_offsets[index], outcome.due_at_ms[index] = offset, due_at_ms
         return outcome
 
-    def _put_sent(self, intake: Intake, outcome: Outcome, retried: frozenset[int]) -> None:
-        delays_ms, now_ms = self.levels.delays_ms, outcome.stored_at_ms
-        codes, ids = intake.tags_codes(), intake.message_ids()
-        chosen: list[int] = []
-        queues: list[ConsumeQueue] = []
-        for index, queue in enumerate(self._queues_of(intake, outcome, restoring=False)):
-            if queue is None:
-                continue
-            if retried and index in retried and self._answer_repeated(ids[index], outcome, index):
-                continue
-            if queue.topic == SCHEDULE_TOPIC:
-                codes[index] = outcome.due_at_ms[index] = now_ms + delays_ms[queue.queue]
-            chosen.append(index)
-            queues.append(queue)
-        positions = self._stage(intake, outcome, chosen, queues, [codes[index] for index in chosen])
-        self.recent.add_all([ids[index] for index in chosen], positions)
+    def _stage_sent(self, intake: Intake, outcome: Outcome) -> None:
+        positions = self._stage(intake, outcome)
+        if intake.all_have_ids:
+            self.recent.add_all(intake.id_hashes, positions)
+        else:
+            named = intake.id_hashes >= 0
+            self.recent.add_all(intake.id_hashes[named], positions[named])
 
-    def _put_restored(self, intake: Intake, outcome: Outcome, lane: Lane, first_entry: int) -> None:
-        dues = lane.queue.read(first_entry, intake.count)["tags"].tolist() if first_entry >= 0 else []
-        now_ms, appended = outcome.stored_at_ms, lane.appended
-        chosen: list[int] = []
-        queues: list[ConsumeQueue] = []
-        restored_dues: list[int] = []
-        for index, queue in enumerate(self._queues_of(intake, outcome, restoring=True)):
-            entry = first_entry + index
-            if entry < appended:
-                outcome.statuses[index] = DUPLICATE
-                outcome.faults.pop(index, None)
-            elif entry > appended or index >= len(dues):
-                outcome.statuses[index] = GAP
-            elif dues[index] > now_ms:
-                outcome.statuses[index] = NOT_DUE
-            elif queue is not None and self._names_entry(intake, outcome, index, (lane.level, entry, dues[index])):
-                chosen.append(index)
-                queues.append(queue)
-                appended += 1
-                if queue.topic == QUARANTINE_TOPIC:
-                    lane.quarantined_count += 1
-                    self.quarantined_count += 1
-                else:
-                    restored_dues.append(dues[index])
-        codes = intake.tags_codes()
-        self._stage(intake, outcome, chosen, queues, [codes[index] for index in chosen])
-        if chosen:
-            self._staged.restored.append((lane, appended, restored_dues))
-        lane.appended = outcome.watermark = appended
+    def _put_restored(self, intake: Intake, lane: Lane, first_entry: int) -> Outcome:
+        """Takes entries strictly in order: those before `appended` are there already, and behind one that is not
+        taken all others are gaps."""
+        outcome = Outcome.of_nothing(intake.count, GAP, self.clock.now_ms())
+        done = min(max(lane.appended - first_entry, 0), intake.count)
+        outcome.statuses[:done] = [DUPLICATE] * done
+        if first_entry <= lane.appended and done < intake.count:
+            self._restore(intake, outcome, lane, first_entry, done)
+        outcome.watermark = lane.appended
+        return outcome
 
-    def _names_entry(self, intake: Intake, outcome: Outcome, index: int, entry: tuple[int, int, int]) -> bool:
-        """Whether the record ends with the property that names its lane entry: recovery finds the watermark by it."""
-        if intake.data.endswith(record.lane_entry(*entry), intake.properties_at[index], intake.ends[index]):
-            return True
-        level, offset, due_at_ms = entry
-        _refuse(outcome, index, f"does not end with {record.LANE_ENTRY}={level}:{offset}:{due_at_ms}")
-        return False
+    def _restore(self, intake: Intake, outcome: Outcome, lane: Lane, first_entry: int, done: int) -> None:
+        """Takes the records from index `done` on, up to the first that can't be taken."""
+        count, now_ms = intake.count, outcome.stored_at_ms
+        dues = lane.queue.read(first_entry, count)["tags"].astype(np.int64)
+        faults = self._faults(intake, restoring=True)
+        fit = dues <= now_ms
+        fit &= intake.name_entries(lane.level, first_entry, dues)
+        fit[[index for index in faults if index < len(fit)]] = False
+        unfit = np.flatnonzero(~fit[done:])
+        stop = done + int(unfit[0]) if len(unfit) else max(done, len(fit))
+        if stop < len(dues):
+            if dues[stop] > now_ms:
+                outcome.statuses[stop] = NOT_DUE
+            else:
+                entry = f"{record.LANE_ENTRY}={lane.level}:{first_entry + stop}:{dues[stop]}"
+                outcome.refuse(stop, faults.get(stop) or f"does not end with {entry}")
+        if stop == done:
+            return
+        stored = Outcome([], stored_at_ms=now_ms)
+        chosen = range(done, stop)
+        taken = intake if len(chosen) == count else intake.only(chosen)
+        self._stage(taken, stored)
+        outcome.statuses[done:stop] = [OK] * len(chosen)
+        outcome.queue_offsets[done:stop] = stored.queue_offsets
+        dues = dues[done:stop]
+        aside = [number for number, (topic, _) in enumerate(taken.keys) if topic == _QUARANTINE_TOPIC]
+        if aside:
+            dues = dues[~np.isin(taken.key_of, aside)]
+        lane.quarantined_count += len(chosen) - len(dues)
+        self.quarantined_count += len(chosen) - len(dues)
+        lane.appended = first_entry + stop
+        self._staged.restored.append((lane, lane.appended, dues))
 
-    def _queues_of(self, intake: Intake, outcome: Outcome, *, restoring: bool) -> "list[ConsumeQueue | None]":
-        """The queue of each record; None for those that are refused for good, which the outcome says."""
-        get = self.queues.get_bytes
-        too_large = intake.sizes.max(initial=0) > self.log.record_bytes_max
-        queues: list[ConsumeQueue | None] = []
-        plain: set[tuple[bytes, int]] = set()
-        for index, key in enumerate(zip(intake.topics, intake.queue_ids, strict=True)):
-            if key not in plain or too_large or intake.names_entries:
-                fault = self._fault(intake, index, restoring=restoring)
-                if fault:
-                    _refuse(outcome, index, fault)
-                    queues.append(None)
-                    continue
-                plain.add(key)
-            queues.append(get(*key))
-        return queues
+    def _faults(self, intake: Intake, *, restoring: bool) -> dict[int, str]:
+        """Why records are refused for good, by index."""
+        faults: dict[int, str] = {}
+        if intake.entries is not None and not restoring:
+            for index in np.flatnonzero(intake.entries[0] >= 0).tolist():
+                faults[index] = f"property {record.LANE_ENTRY} is the store's own"
+        of_keys = [self._key_fault(topic, queue_id, restoring=restoring) for topic, queue_id in intake.keys]
+        if any(of_keys):
+            for index, number in enumerate(intake.key_of.tolist()):
+                if of_keys[number]:
+                    faults[index] = of_keys[number]
+        size_max = self.log.record_bytes_max
+        if len(intake.data) > size_max:
+            for index in np.flatnonzero(intake.sizes > size_max).tolist():
+                size = int(intake.sizes[index])
+                faults[index] = f"record of {size} bytes; a segment of this shard takes {size_max}"
+        return faults
 
-    def _fault(self, intake: Intake, index: int, *, restoring: bool) -> str:
-        size, topic, queue_id = int(intake.sizes[index]), intake.topics[index], intake.queue_ids[index]
-        if size > self.log.record_bytes_max:
-            return f"record of {size} bytes; a segment of this shard takes {self.log.record_bytes_max}"
+    def _key_fault(self, topic: bytes, queue_id: int, *, restoring: bool) -> str:
         if queue_id < 0:
             return f"queue {queue_id} is below 0"
         if topic == _LANE_TOPIC:
@@ -196,16 +214,26 @@ class Store:
                 return "a restored record can't enter a lane"
             if queue_id >= self.levels.highest:
                 return f"level {queue_id + 1} is above the highest, {self.levels.highest}"
-        if not restoring and intake.names_entries and record.find_lane_entry(intake.properties(index)) is not None:
-            return f"property {record.LANE_ENTRY} is the store's own"
         return ""
 
-    def _answer_repeated(self, message_id: bytes | None, outcome: Outcome, index: int) -> bool:
-        """Whether the id is stored already; then the outcome tells where."""
-        position = self.recent.position(message_id) if message_id else None
-        first = self._record_anywhere(position) if position is not None else None
-        if first is None or record.property_value(first.properties, _UNIQ_KEY) != message_id:
-            return False
+    def _answer_repeated(self, intake: Intake, outcome: Outcome, retried: Sequence[int]) -> None:
+        """Answers the retried records whose id is stored already with where."""
+        hashes = intake.id_hashes.tolist()
+        asked = [
+            index
+            for index in sorted(set(retried))
+            if 0 <= index < intake.count and outcome.statuses[index] == OK and hashes[index] >= 0
+        ]
+        found = self.recent.find([hashes[index] for index in asked])
+        for index in asked:
+            message_id = intake.message_id(index)
+            for position in found.get(hashes[index], ()):
+                first = self._record_anywhere(position)
+                if first is not None and record.property_value(first.properties, _UNIQ_KEY) == message_id:
+                    self._answer_with(first, outcome, index)
+                    break
+
+    def _answer_with(self, first: record.Record, outcome: Outcome, index: int) -> None:
         outcome.statuses[index] = DUPLICATE
         outcome.queue_offsets[index] = first.queue_offset
         outcome.duplicate_queues[index] = first.queue
@@ -213,82 +241,88 @@ class Store:
             real_queue = record.property_value(first.properties, record.REAL_QID.encode())
             outcome.duplicate_queues[index] = int(real_queue or 0)
             outcome.due_at_ms[index] = first.stored_at_ms + self.levels.delays_ms[first.queue]
-        return True
 
     def _record_anywhere(self, position: int) -> record.Record | None:
-        """The record at a position, durable or staged."""
-        for batch in (self._staged, self._flushing):
-            for start, buffers in batch.runs if batch else ():
-                for buffer in buffers:
-                    if start <= position < start + len(buffer):
-                        return record.decode(buffer, position - start, check_crc=False)
-                    start += len(buffer)
-        head = self.log.read(position, record.PREFIX.size)
-        if len(head) < record.PREFIX.size:
-            return None
-        data = self.log.read(position, max(record.PREFIX.unpack(head)[0], 0))
+        """The intact record at a position, durable or staged."""
         try:
-            return record.decode(data, check_crc=False)
+            for batch in (self._staged, self._flushing):
+                for start, buffers in batch.runs if batch else ():
+                    for buffer in buffers:
+                        if start <= position < start + len(buffer):
+                            return record.decode(buffer, position - start)
+                        start += len(buffer)
+            head = self.log.read(position, record.PREFIX.size)
+            if len(head) < record.PREFIX.size:
+                return None
+            return record.decode(self.log.read(position, max(record.PREFIX.unpack(head)[0], 0)))
         except Damaged:
             return None
 
-    def _stage(
-        self, intake: Intake, outcome: Outcome, chosen: list[int], queues: list[ConsumeQueue], tags: list[int]
-    ) -> list[int]:
-        """Gives the chosen records queue offset, position and time, and adds them to the batch; their positions."""
-        if not chosen:
-            return []
-        indices = np.array(chosen)
-        sizes = intake.sizes[indices]
-        positions = self._positions(sizes)
-        units = np.empty(len(chosen), UNIT_TYPE)
-        units["position"], units["size"], units["tags"] = positions, sizes, tags
-        offsets: list[int] = []
-        rows: dict[ConsumeQueue, list[int]] = {}
-        for row, queue in enumerate(queues):
-            offset = queue.next_offset
-            queue.next_offset = offset + 1
-            offsets.append(offset)
-            rows.setdefault(queue, []).append(row)
-        for queue, own in rows.items():
-            queue.staged += units[own].tobytes()
-            self._staged.queues[queue] = self._staged.queues.get(queue, 0) + len(own)
-        for index, offset in zip(chosen, offsets, strict=True):
-            outcome.queue_offsets[index] = offset
-        data = memoryview(intake.placed(indices, offsets, positions, outcome.stored_at_ms))
-        self._add_runs(data, intake.starts[indices], sizes, positions)
-        return cast("list[int]", positions.tolist())
+    def _stage(self, intake: Intake, outcome: Outcome) -> Ints:
+        """Gives all records queue offset, position and time, and adds them to the batch; their positions."""
+        if not intake.count:
+            return np.empty(0, np.int64)
+        now_ms, delays_ms = outcome.stored_at_ms, self.levels.delays_ms
+        queues = [self.queues.get_bytes(topic, queue_id) for topic, queue_id in intake.keys]
+        dues = [now_ms + delays_ms[queue_id] if topic == _LANE_TOPIC else 0 for topic, queue_id in intake.keys]
+        runs = self._runs(intake)
+        parts = [intake.starts[first:behind] + shift for first, behind, shift in runs]
+        positions = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        placed = intake.placed(positions, [queue.next_offset for queue in queues], dues, now_ms)
+        outcome.queue_offsets = placed.offsets
+        if not any(dues):
+            outcome.due_at_ms = [0] * intake.count
+        elif len(dues) == 1:
+            outcome.due_at_ms = dues * intake.count
+        else:
+            outcome.due_at_ms = np.array(dues)[intake.key_of].tolist()
+        batch, at = self._staged, 0
+        for queue, count in zip(queues, placed.counts, strict=True):
+            queue.next_offset += count
+            queue.staged += placed.units[at : at + count * UNIT.size]
+            batch.queues[queue] = batch.queues.get(queue, 0) + count
+            at += count * UNIT.size
+        self._add_runs(memoryview(placed.data), intake, runs)
+        return positions
 
-    def _positions(self, sizes: Ints) -> Ints:
-        """Where records of these sizes go, one behind the other; moves the end of the log."""
-        first = self.log.place(self._end, int(sizes[0]))
-        behind = first + sizes.cumsum()
-        if self.log.place(first, int(behind[-1] - first)) == first:
-            self._end = int(behind[-1])
-            return cast("Ints", behind - sizes)
-        positions = []
-        for size in sizes.tolist():
-            position = self.log.place(self._end, size)
-            positions.append(position)
-            self._end = position + size
-        return np.array(positions)
+    def _runs(self, intake: Intake) -> list[tuple[int, int, int]]:
+        """Where the records go, one behind the other; moves the end of the log.
 
-    def _add_runs(self, data: memoryview, starts: Ints, sizes: Ints, positions: Ints) -> None:
-        """Adds the records' bytes to the batch, in one buffer for each run that is contiguous here and in the log."""
-        breaks = np.flatnonzero((np.diff(starts) != sizes[:-1]) | (np.diff(positions) != sizes[:-1])) + 1
-        firsts, lasts = [0, *breaks.tolist()], [*breaks.tolist(), len(starts)]
+        One run for each segment: records [first, behind), each `shift` bytes further on in the log than in the put.
+        """
+        total = len(intake.data)
+        if self.log.place(self._end, total) == self._end:
+            shift = self._end
+            self._end += total
+            return [(0, intake.count, shift)]
+        starts, ends = intake.starts, intake.starts + intake.sizes
+        runs, first = [], 0
+        while first < intake.count:
+            start = int(starts[first])
+            position = self.log.place(self._end, int(intake.sizes[first]))
+            room = self.log.segment_bytes - position % self.log.segment_bytes - record.BLANK_BYTES
+            behind = int(np.searchsorted(ends, start + room, "right"))
+            runs.append((first, behind, position - start))
+            self._end = position + int(ends[behind - 1]) - start
+            first = behind
+        return runs
+
+    def _add_runs(self, data: memoryview, intake: Intake, runs: list[tuple[int, int, int]]) -> None:
+        """Adds the records' bytes to the batch, in one buffer for each segment."""
         batch = self._staged
-        for first, last in zip(firsts, lasts, strict=True):
-            position = int(positions[first])
-            buffer = data[int(starts[first]) : int(starts[last - 1] + sizes[last - 1])]
+        at = 0
+        for _, behind, shift in runs:
+            end = len(data) if behind == intake.count else int(intake.starts[behind])
+            position, buffer = at + shift, data[at:end]
             if batch.runs and batch.end == position and position % self.log.segment_bytes:
                 batch.runs[-1][1].append(buffer)
             else:
                 batch.runs.append((position, [buffer]))
             batch.end = position + len(buffer)
-            batch.size += len(buffer)
-            self._waiting_bytes += len(buffer)
-        batch.count += len(starts)
+            at = end
+        batch.size += len(data)
+        self._waiting_bytes += len(data)
+        batch.count += intake.count
 
     def when_durable(self) -> "asyncio.Future[None] | None":
         """Done when everything staged so far is durable. None: nothing is under way."""
@@ -320,7 +354,7 @@ class Store:
             queue.publish(count)
         for lane, offset, dues in batch.restored:
             lane.publish(offset)
-            if dues:
+            if len(dues):
                 lane.observe(dues, now_ms)
         self._flushing = None
         self.published_end = batch.end
@@ -353,11 +387,6 @@ class Store:
     def read_record(self, position: int, size: int) -> bytes:
         """The bytes of a record that a unit names; empty when they are not that record."""
         data = self.log.read(position, size)
-        if len(data) != size or record.SIZE_MAGIC.unpack_from(data)[0] != size:
+        if len(data) != size or size < record.SIZE_MAGIC.size or record.SIZE_MAGIC.unpack_from(data)[0] != size:
             return b""
         return data
-
-
-def _refuse(outcome: Outcome, index: int, fault: str) -> None:
-    outcome.statuses[index] = REFUSED
-    outcome.faults[index] = fault

@@ -1,0 +1,176 @@
+"""Puts taken apart and placed: in Python and compiled the same, whatever the bytes are."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from duetime_core import record
+from duetime_core.errors import InvalidArgument
+from duetime_store import intake as module
+from duetime_store.consumequeue import UNIT
+from duetime_store.intake import Intake
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.store.conftest import sent
+from tests.twins import compiled
+
+TWIN = "duetime_store._intake"
+PROPERTIES = [
+    b"TAGS\x01paid",
+    b"TAGS\x01",
+    b"XTAGS\x01paid",
+    b"TAGS\x01" + "größe😀".encode(),
+    b"TAGS\x01\xff\xfe",
+    b"TAGS",
+    b"TAGS\x01DT_ENTRY\x011:2:3",
+    b"UNIQ_KEY\x01AB",
+    b"UNIQ_KEY\x01",
+    b"XUNIQ_KEY\x01AB",
+    b"U",
+    b"",
+    b"DT_ENTRY\x011:2:3",
+    b"XDT_ENTRY\x011:2:3",
+    b"DT_ENTRY\x01:2:3",
+    b"DT_ENTRY\x011:2",
+    b"DT_ENTRY\x011:2:3:4",
+    b"DT_ENTRY\x011:-2:3",
+    b"DT_ENTRY\x011:2:3x",
+    b"DT_ENTRY\x01007:9999999999999999999:3",
+    b"DT_ENTRY\x011:11111111111111111111:3",
+    b"DT_ENTRY\x01" + b"1" * 70,
+]
+RECORDS = st.builds(
+    record.Record,
+    topic=st.sampled_from(["orders", "a", "", "SCHEDULE_TOPIC_XXXX", "töpic", "orders-retry"]),
+    queue=st.integers(-2, 3) | st.integers(-(1 << 31), (1 << 31) - 1),
+    body=st.binary(max_size=40),
+    properties=st.lists(st.sampled_from(PROPERTIES) | st.binary(max_size=12), max_size=5).map(b"\x02".join),
+    born_host=st.sampled_from([bytes(8), bytes(20)]),
+    store_host=st.sampled_from([bytes(8), bytes(20)]),
+).map(record.encode)
+
+
+@pytest.fixture(params=["python", "compiled"])
+def parse(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], Intake]:
+    monkeypatch.setattr(module, "_twin", None if request.param == "python" else compiled(TWIN))
+    return module.parse
+
+
+def assert_alike(call: Callable[[], object]) -> None:
+    """Both give the same, or raise the same."""
+    told = []
+    for twin in (None, compiled(TWIN)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, "_twin", twin)
+            try:
+                told.append(call())
+            except InvalidArgument as error:
+                told.append(str(error))
+    assert told[0] == told[1]
+
+
+def taken_apart(data: bytes) -> tuple[object, ...]:
+    taken = module.parse(data)
+    entries = None if taken.entries is None else taken.entries.tolist()
+    return taken.keys, taken.columns.tolist(), taken.all_have_ids, entries
+
+
+def placed(data: bytes) -> tuple[object, ...]:
+    taken = module.parse(data)
+    dues = [1_700_000_000_000 * (topic == b"SCHEDULE_TOPIC_XXXX") for topic, _ in taken.keys]
+    next_offsets = [7 * n for n in range(len(taken.keys))]
+    own = taken.placed(np.arange(taken.count) * 1_000, next_offsets, dues, 1_234_567_890_123)
+    return own.data, own.offsets, own.units, own.counts
+
+
+@given(st.lists(RECORDS, min_size=1, max_size=12))
+def test_both_take_apart_and_place_alike(records: list[bytes]) -> None:
+    data = b"".join(records)
+    assert_alike(lambda: taken_apart(data))
+    assert_alike(lambda: placed(data))
+
+
+@given(st.lists(RECORDS, min_size=1, max_size=3), st.data())
+def test_both_refuse_the_same_bytes_with_the_same_words(records: list[bytes], draw: st.DataObject) -> None:
+    data = bytearray(b"".join(records))
+    for _ in range(draw.draw(st.integers(1, 3))):
+        at = draw.draw(st.integers(0, len(data) - 1) | st.integers(0, 130).map(lambda at: at % len(data)))
+        data[at] = draw.draw(st.integers(0, 255))
+    del data[draw.draw(st.integers(0, len(data)) | st.just(len(data))) :]
+    assert_alike(lambda: taken_apart(bytes(data)))
+
+
+@pytest.mark.parametrize("value", [0x00, 0x7F, 0x80, 0xFF])
+def test_both_agree_on_each_byte(value: int) -> None:
+    whole = sent("A") + sent("B")
+    for at in range(len(sent("A"))):
+        data = whole[:at] + bytes([value]) + whole[at + 1 :]
+        assert_alike(lambda data=data: taken_apart(data))
+
+
+def test_more_keys_than_the_table_holds_keep_their_numbers(parse: Callable[[bytes], Intake]) -> None:
+    data = b"".join(sent("A", topic=f"t{n % 300}", queue=n % 7) for n in range(3_000))
+    taken = parse(data)
+    assert [taken.keys[number] for number in taken.key_of] == [(b"t%d" % (n % 300), n % 7) for n in range(3_000)]
+    assert len(set(taken.keys)) == len(taken.keys) == 2_100
+
+
+def test_no_records_are_taken_apart_to_nothing(parse: Callable[[bytes], Intake]) -> None:
+    taken = parse(b"")
+    assert (taken.count, taken.keys, taken.entries, taken.all_have_ids) == (0, [], None, True)
+
+
+def test_topic_is_no_longer_than_readers_of_the_log_take(parse: Callable[[bytes], Intake]) -> None:
+    data = bytearray(sent("A", topic="x" * 127))
+    assert len(parse(bytes(data)).keys[0][0]) == 127
+    at = data.index(b"\x7fxxx")
+    data[at : at + 1] = b"\x80x"
+    data[:4] = len(data).to_bytes(4, "big")
+    with pytest.raises(InvalidArgument, match="topic length"):
+        parse(bytes(data))
+
+
+def test_properties_are_no_longer_than_readers_of_the_log_take(parse: Callable[[bytes], Intake]) -> None:
+    data = bytearray(record.encode(record.Record("orders", 0, b"", b"k\x01" + b"x" * 32_765)))
+    assert parse(bytes(data)).count == 1
+    data += b"x"
+    data[:4] = len(data).to_bytes(4, "big")
+    at = len(data) - 32_768
+    data[at - 2 : at] = (32_768).to_bytes(2, "big")
+    with pytest.raises(InvalidArgument, match="properties length"):
+        parse(bytes(data))
+
+
+def test_places_are_filled_in_and_units_grouped_by_queue(parse: Callable[[bytes], Intake]) -> None:
+    data = sent("A") + sent("B", queue=1) + sent("C")
+    taken = parse(data)
+    own = taken.placed(np.array([100, 300, 500]), [10, 20], [0, 9_000], 5_000)
+    assert (own.offsets, own.counts) == ([10, 20, 11], [2, 1])
+    found = [record.decode(own.data, int(start)) for start in taken.starts]
+    assert [(r.queue_offset, r.position, r.stored_at_ms) for r in found] == [
+        (10, 100, 5_000),
+        (20, 300, 5_000),
+        (11, 500, 5_000),
+    ]
+    size, paid = found[0].size, record.tags_code(b"paid")
+    assert list(UNIT.iter_unpack(own.units)) == [(100, size, paid), (500, size, paid), (300, size, 9_000)]
+
+
+def test_whole_bytes_end_before_what_is_cut_short() -> None:
+    data = sent("A") + sent("B")
+    assert module.whole_bytes(data[:-1]) == len(sent("A"))
+    assert module.whole_bytes(data + record.blank(8)) == len(data)
+
+
+def test_compiled_place_refuses_columns_of_other_records() -> None:
+    both, data = compiled(TWIN), sent("A") + sent("B")
+    keys, columns, _, _ = both.parse(data)
+    positions = np.zeros(2, np.int64)
+    for changed in ((0, 1 << 40), (0, -1), (2, len(data)), (4, 1), (4, -1)):
+        wrong = columns.copy()
+        wrong[changed[0], 1] = changed[1]
+        with pytest.raises(ValueError, match="record 1 is not within"):
+            both.place(data, wrong, positions, [0] * len(keys), [0] * len(keys), 0)
+    with pytest.raises(ValueError, match="values for"):
+        both.place(data, columns, positions[:1], [0], [0], 0)
