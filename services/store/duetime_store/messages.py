@@ -1,16 +1,40 @@
 """Records as StoredMessage, for readers that do not decode records themselves."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
+from functools import lru_cache
 
-from duetime.v1 import message_pb2
+from duetime.v1 import gateway_pb2, message_pb2
 from duetime_core import record
+from duetime_core.compiled import twin
 from duetime_core.errors import Damaged
 
 HIDDEN = record.RESERVED_PROPERTIES
 
+_compiled = twin("duetime_store._messages")
+_host_text = lru_cache(1_024)(record.host_text)
 
-def stored_messages(records: bytes, sizes: Iterable[int], tags: Collection[str]) -> list[message_pb2.StoredMessage]:
-    """Messages of the records, back to back, whose tag is one of `tags` (none given: all), compared as strings."""
+
+def add_messages(response: gateway_pb2.PullResponse, records: bytes, sizes: list[int], tags: frozenset[str]) -> None:
+    """Adds the messages of the records, back to back, whose tag is one of `tags` (none given: all)."""
+    if _compiled is None:
+        response.messages.extend(stored_messages(records, sizes, tags))
+        return
+    parts: list[bytes] = []
+    index = 0
+    while index < len(sizes):
+        wire, count = _compiled.write(records, sizes, index, tags)
+        parts.append(wire)
+        index += count
+        if index < len(sizes):
+            at = sum(sizes[:index])
+            unusual = stored_messages(records[at : at + sizes[index]], sizes[index : index + 1], tags)
+            parts.append(gateway_pb2.PullResponse(messages=unusual).SerializeToString())
+            index += 1
+    response.MergeFromString(b"".join(parts))
+
+
+def stored_messages(records: bytes, sizes: list[int], tags: Collection[str]) -> list[message_pb2.StoredMessage]:
+    """As `add_messages`, in Python."""
     messages = []
     at = 0
     for size in sizes:
@@ -42,6 +66,6 @@ def stored_message(found: record.Record) -> message_pb2.StoredMessage:
         due_at_ms=entry[2] if entry else 0,
         delay_level=entry[0] if entry else 0,
         attempt=found.reconsume_times,
-        born_host=record.host_text(found.born_host),
+        born_host=_host_text(found.born_host),
         sys_flag=found.sys_flag,
     )

@@ -10,7 +10,7 @@ from grpc import StatusCode
 
 from duetime_store.checkpointer import Checkpointer
 from duetime_store.flusher import Flusher
-from duetime_store.messages import stored_messages
+from duetime_store.messages import add_messages
 from duetime_store.metrics import StoreMetrics
 from duetime_store.reader import Reader
 from duetime_store.store import OK, Outcome, Store
@@ -90,9 +90,8 @@ class StoreService(store_pb2_grpc.StoreServicer):
         if request.encoding == gateway_pb2.PULL_ENCODING_RECORDS:
             response.records = pulled.records
         else:
-            messages = stored_messages(pulled.records, pulled.sizes, tags)
-            response.messages.extend(messages)
-            found = bool(messages)
+            add_messages(response, pulled.records, pulled.sizes, tags)
+            found = bool(response.messages)
         if not pulled.in_range:
             response.status = OUT_OF_RANGE
         else:

@@ -1,0 +1,299 @@
+"""The compiled twin of messages.stored_messages: records in, the wire bytes of PullResponse.messages out.
+
+    field 2, length | StoredMessage | field 2, length | StoredMessage | ...
+
+A record becomes a message here when it is V1 with IPv4 hosts, its parts fill it exactly, its topic is ASCII and its
+properties are UTF-8; the first that is not ends the run, and Python makes that message. Fields that have their default
+are left out, as protobuf does. Of equal property names the later one with a value wins: for a map's entries protobuf's
+readers see to that, for TAGS, KEYS and UNIQ_KEY the loop over the properties.
+
+What a message takes at most follows from its record (_message says how), so that room is made once for each.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.mem cimport PyMem_Free, PyMem_Realloc
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.string cimport memchr, memcmp, memcpy, memmove
+
+from duetime_core import record
+from duetime_core._bytes cimport load32, load64
+
+cdef enum:
+    MAGIC_V1 = -626843481
+    HOSTS_V6 = 0x30
+    HEAD_BYTES = 88
+    FIXED_BYTES = 91
+    NAME_END = 1
+    VALUE_END = 2
+    ENTRY_BYTES = 9  # DT_ENTRY and the end of the name
+    DIGITS_MAX = 18  # what has more might not fit an int64
+    # All fields but body, topic and properties: tags, numbers of 10 bytes, a host of 26, lengths.
+    FIELDS_BYTES_MAX = 256
+    # A message's tag and length.
+    LENGTH_BYTES = 6
+    NAMES_MAX = 128
+
+cdef struct Span:
+    const uint8_t *at
+    int64_t size
+
+# The names that users may not set; there are about 60.
+cdef Span _hidden[NAMES_MAX]
+cdef int _hidden_count = 0
+_hidden_names = [name.encode() for name in record.RESERVED_PROPERTIES]
+for _name in _hidden_names[:NAMES_MAX]:
+    _hidden[_hidden_count] = Span(<const uint8_t *>PyBytes_AS_STRING(_name), len(_name))
+    _hidden_count += 1
+
+
+def write(bytes records, list sizes, int64_t index, tags):
+    """(wire bytes, how many records from `index` on they stand for); `tags`: only messages with one of them."""
+    cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(records)
+    cdef int64_t left = PyBytes_GET_SIZE(records), size, number, count = 0, written = 0, room = 0, more, length
+    cdef uint8_t *wire = NULL, *larger
+    cdef Span tag = Span(at, 0)
+    for number in range(min(index, len(sizes))):
+        size = sizes[number]
+        if size < 0 or size > left:
+            return b"", 0
+        at += size
+        left -= size
+    try:
+        for number in range(max(index, 0), len(sizes)):
+            size = sizes[number]
+            if size < FIXED_BYTES or size > left:
+                break
+            more = size + 4 * _properties_bytes(at, size) + FIELDS_BYTES_MAX + LENGTH_BYTES
+            if written + more > room:
+                room = max(2 * room, written + more)
+                larger = <uint8_t *>PyMem_Realloc(wire, room)
+                if larger == NULL:
+                    raise MemoryError
+                wire = larger
+            length = _message(at, size, wire + written, &tag)
+            if length == 0:
+                break
+            if not tags or PyUnicode_DecodeUTF8(<const char *>tag.at, tag.size, NULL) in tags:
+                written += length
+            count += 1
+            at += size
+            left -= size
+        return PyBytes_FromStringAndSize(<const char *>wire, written), count
+    finally:
+        PyMem_Free(wire)
+
+
+cdef int64_t _properties_bytes(const uint8_t *at, int64_t size) noexcept nogil:
+    """How long the properties are; -1 where body, topic and properties do not fill a V1 record of `size` bytes."""
+    cdef int64_t body_bytes = load32(at + 84), topic_bytes, properties_bytes
+    if load32(at) != size or load32(at + 4) != MAGIC_V1 or at[39] & HOSTS_V6:
+        return -1
+    if body_bytes < 0 or body_bytes > size - FIXED_BYTES:
+        return -1
+    topic_bytes = at[HEAD_BYTES + body_bytes]
+    properties_bytes = size - FIXED_BYTES - body_bytes - topic_bytes
+    if topic_bytes > 127 or properties_bytes < 0 or properties_bytes > 32767:
+        return -1
+    at += HEAD_BYTES + body_bytes + 1 + topic_bytes
+    return properties_bytes if (at[0] << 8 | at[1]) == properties_bytes else -1
+
+
+cdef int64_t _message(const uint8_t *at, int64_t size, uint8_t *start, Span *tag):
+    """Writes a record's message; returns how long it is with its tag and length, 0 for none.
+
+    Takes at most the record's size, 4 times its properties, and FIELDS_BYTES_MAX: a property of n bytes, 3 at least, is
+    written as n + 5 and from 128 bytes on as n + 11 at most; a key of n bytes as n + 2, and as n + 4.
+    """
+    cdef int64_t properties_bytes = _properties_bytes(at, size)
+    if properties_bytes < 0:
+        return 0
+    cdef Span body = Span(at + HEAD_BYTES, load32(at + 84))
+    cdef Span topic = Span(body.at + body.size + 1, body.at[body.size])
+    cdef Span properties = Span(at + size - properties_bytes, properties_bytes)
+    cdef Span keys = Span(at, 0), message_id = Span(at, 0)
+    cdef int64_t due_at_ms = 0, level = 0
+    if not _is_ascii(topic) or not _is_utf8(properties):
+        return 0
+    cdef uint8_t *to = start + LENGTH_BYTES
+    tag.at, tag.size = at, 0
+    to = _text(to, 1, topic)
+    to = _integer(to, 2, load32(at + 12))
+    to = _integer(to, 3, load64(at + 20))
+    to = _text(to, 4, body)
+    to = _map(to, properties, tag, &keys, &message_id)
+    if not _is_ascii(keys) or not _lane_entry(properties, &level, &due_at_ms):
+        return 0
+    to = _text(to, 6, tag[0])
+    to = _keys(to, keys)
+    to = _text(to, 8, message_id)
+    to = _integer(to, 9, load32(at + 16))
+    to = _integer(to, 10, load64(at + 40))
+    to = _integer(to, 11, load64(at + 56))
+    to = _integer(to, 12, due_at_ms)
+    to = _integer(to, 13, level)
+    to = _integer(to, 14, load32(at + 72))
+    to = _host(to, at + 48)
+    to = _integer(to, 16, load32(at + 36))
+    # The length stands before the message and is known now.
+    cdef int64_t length = to - start - LENGTH_BYTES
+    start[0] = 2 << 3 | 2
+    cdef uint8_t *behind = _varint(start + 1, length)
+    memmove(behind, start + LENGTH_BYTES, length)
+    return behind - start + length
+
+
+cdef uint8_t *_map(uint8_t *to, Span properties, Span *tag, Span *keys, Span *message_id) noexcept nogil:
+    """Writes the user's properties and finds the three that have fields of their own."""
+    cdef const uint8_t *at = properties.at, *end = properties.at + properties.size, *value_end, *name_end
+    cdef Span name, value
+    while at < end:
+        value_end = <const uint8_t *>memchr(at, VALUE_END, end - at)
+        if value_end == NULL:
+            value_end = end
+        name_end = <const uint8_t *>memchr(at, NAME_END, value_end - at)
+        if name_end != NULL and name_end > at and name_end + 1 < value_end:
+            name, value = Span(at, name_end - at), Span(name_end + 1, value_end - name_end - 1)
+            if _is(name, b"TAGS", 4):
+                tag[0] = value
+            elif _is(name, b"KEYS", 4):
+                keys[0] = value
+            elif _is(name, b"UNIQ_KEY", 8):
+                message_id[0] = value
+            elif not _is_hidden(name):
+                to[0] = 5 << 3 | 2
+                to = _varint(to + 1, _text_bytes(name.size) + _text_bytes(value.size))
+                to = _text(_text(to, 1, name), 2, value)
+        at = value_end + 1
+    return to
+
+
+cdef bint _is(Span name, const char *other, int64_t size) noexcept nogil:
+    return name.size == size and memcmp(name.at, other, size) == 0
+
+
+cdef bint _is_hidden(Span name) noexcept nogil:
+    cdef int number
+    for number in range(_hidden_count):
+        if _hidden[number].size == name.size and memcmp(_hidden[number].at, name.at, name.size) == 0:
+            return True
+    return False
+
+
+cdef bint _is_ascii(Span text) noexcept nogil:
+    cdef int64_t number
+    for number in range(text.size):
+        if text.at[number] & 0x80:
+            return False
+    return True
+
+
+cdef bint _is_utf8(Span text):
+    if not _is_ascii(text):
+        try:
+            PyUnicode_DecodeUTF8(<const char *>text.at, text.size, NULL)
+        except UnicodeDecodeError:
+            return False
+    return True
+
+
+cdef bint _lane_entry(Span properties, int64_t *level, int64_t *due_at_ms) noexcept nogil:
+    """Reads DT_ENTRY, `level:offset:due`, if it is whole and the last property; False: its numbers are too long."""
+    cdef const uint8_t *end = properties.at + properties.size, *at = end
+    cdef int64_t numbers[3]
+    cdef int field, digits
+    while at > properties.at and at[-1] != VALUE_END:
+        at -= 1
+    if end - at <= ENTRY_BYTES or memcmp(at, b"DT_ENTRY\x01", ENTRY_BYTES) != 0:
+        return True
+    at += ENTRY_BYTES
+    for field in range(3):
+        numbers[field] = digits = 0
+        while at < end and c'0' <= at[0] <= c'9':
+            if digits == DIGITS_MAX:
+                return False
+            numbers[field] = 10 * numbers[field] + (at[0] - c'0')
+            digits += 1
+            at += 1
+        if digits == 0 or (field < 2 and (at == end or at[0] != c':')):
+            return True
+        if field < 2:
+            at += 1
+    if at != end:
+        return True
+    level[0], due_at_ms[0] = numbers[0], numbers[2]
+    return numbers[0] <= 0x7FFFFFFF
+
+
+cdef uint8_t *_keys(uint8_t *to, Span keys) noexcept nogil:
+    """The keys between white space, as str.split() finds it in ASCII."""
+    cdef const uint8_t *at = keys.at, *end = keys.at + keys.size, *first
+    while True:
+        while at < end and _is_space(at[0]):
+            at += 1
+        if at == end:
+            return to
+        first = at
+        while at < end and not _is_space(at[0]):
+            at += 1
+        to = _text(to, 7, Span(first, at - first))
+
+
+cdef bint _is_space(uint8_t byte) noexcept nogil:
+    return byte == 0x20 or 0x09 <= byte <= 0x0D or 0x1C <= byte <= 0x1F
+
+
+cdef uint8_t *_host(uint8_t *to, const uint8_t *host) noexcept nogil:
+    """Field 15: `1.2.3.4:80`."""
+    cdef uint8_t *text = to + 2
+    cdef int64_t port = load32(host + 4)
+    cdef int number
+    for number in range(4):
+        text = _digits(text, host[number])
+        text[0] = c'.' if number < 3 else c':'
+        text += 1
+    if port < 0:
+        text[0] = c'-'
+        text += 1
+    text = _digits(text, port if port >= 0 else -port)
+    to[0], to[1] = 15 << 3 | 2, <uint8_t>(text - to - 2)
+    return text
+
+
+cdef uint8_t *_digits(uint8_t *to, uint64_t value) noexcept nogil:
+    cdef uint8_t digits[20]
+    cdef int at = 20
+    while True:
+        at -= 1
+        digits[at] = <uint8_t>(c'0' + value % 10)
+        value //= 10
+        if value == 0:
+            break
+    memcpy(to, digits + at, 20 - at)
+    return to + 20 - at
+
+
+cdef uint8_t *_varint(uint8_t *to, uint64_t value) noexcept nogil:
+    while value >= 0x80:
+        to[0] = <uint8_t>(value & 0x7F | 0x80)
+        value >>= 7
+        to += 1
+    to[0] = <uint8_t>value
+    return to + 1
+
+
+cdef uint8_t *_integer(uint8_t *to, int field, int64_t value) noexcept nogil:
+    return _varint(_varint(to, field << 3), <uint64_t>value) if value else to
+
+
+cdef uint8_t *_text(uint8_t *to, int field, Span text) noexcept nogil:
+    if text.size == 0:
+        return to
+    to = _varint(_varint(to, field << 3 | 2), text.size)
+    memcpy(to, text.at, text.size)
+    return to + text.size
+
+
+cdef int64_t _text_bytes(int64_t size) noexcept nogil:
+    """What _text writes for a field below 16."""
+    return 1 + (1 if size < 0x80 else 2 if size < 0x4000 else 3) + size
