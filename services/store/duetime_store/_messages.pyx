@@ -30,8 +30,7 @@ cdef enum:
     DIGITS_MAX = 18  # what has more might not fit an int64
     # All fields but body, topic and properties: tags, numbers of 10 bytes, a host of 26, lengths.
     FIELDS_BYTES_MAX = 256
-    # A message's tag and length.
-    LENGTH_BYTES = 6
+    LENGTH_BYTES = 6  # a message's tag and length
     NAMES_MAX = 128
 
 cdef struct Span:
@@ -51,7 +50,8 @@ def write(bytes records, list sizes, int64_t index, tags):
     """(wire bytes, how many records from `index` on they stand for); `tags`: only messages with one of them."""
     cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(records)
     cdef int64_t left = PyBytes_GET_SIZE(records), size, number, count = 0, written = 0, room = 0, more, length
-    cdef uint8_t *wire = NULL, *larger
+    cdef uint8_t *wire = NULL
+    cdef uint8_t *larger
     cdef Span tag = Span(at, 0)
     for number in range(min(index, len(sizes))):
         size = sizes[number]
@@ -145,7 +145,10 @@ cdef int64_t _message(const uint8_t *at, int64_t size, uint8_t *start, Span *tag
 
 cdef uint8_t *_map(uint8_t *to, Span properties, Span *tag, Span *keys, Span *message_id) noexcept nogil:
     """Writes the user's properties and finds the three that have fields of their own."""
-    cdef const uint8_t *at = properties.at, *end = properties.at + properties.size, *value_end, *name_end
+    cdef const uint8_t *at = properties.at
+    cdef const uint8_t *end = at + properties.size
+    cdef const uint8_t *value_end
+    cdef const uint8_t *name_end
     cdef Span name, value
     while at < end:
         value_end = <const uint8_t *>memchr(at, VALUE_END, end - at)
@@ -199,7 +202,8 @@ cdef bint _is_utf8(Span text):
 
 cdef bint _lane_entry(Span properties, int64_t *level, int64_t *due_at_ms) noexcept nogil:
     """Reads DT_ENTRY, `level:offset:due`, if it is whole and the last property; False: its numbers are too long."""
-    cdef const uint8_t *end = properties.at + properties.size, *at = end
+    cdef const uint8_t *end = properties.at + properties.size
+    cdef const uint8_t *at = end
     cdef int64_t numbers[3]
     cdef int field, digits
     while at > properties.at and at[-1] != VALUE_END:
@@ -227,16 +231,16 @@ cdef bint _lane_entry(Span properties, int64_t *level, int64_t *due_at_ms) noexc
 
 cdef uint8_t *_keys(uint8_t *to, Span keys) noexcept nogil:
     """The keys between white space, as str.split() finds it in ASCII."""
-    cdef const uint8_t *at = keys.at, *end = keys.at + keys.size, *first
-    while True:
-        while at < end and _is_space(at[0]):
-            at += 1
-        if at == end:
-            return to
+    cdef const uint8_t *at = keys.at
+    cdef const uint8_t *end = at + keys.size
+    cdef const uint8_t *first
+    while at < end:
         first = at
         while at < end and not _is_space(at[0]):
             at += 1
         to = _text(to, 7, Span(first, at - first))
+        at += 1
+    return to
 
 
 cdef bint _is_space(uint8_t byte) noexcept nogil:
