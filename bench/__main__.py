@@ -93,8 +93,9 @@ def _started(
                 progress.print(f"starting {peer.title}")
                 running.callback(peer.stop)
                 peer.start(root / name)
+                peer.make_topic("accepted")
                 peers.append(peer)
-            except (Missing, ImportError) as error:
+            except (Missing, ImportError, RuntimeError) as error:
                 progress.print(f"{name} is left out: {error}", style="yellow")
                 result["missing"][name] = str(error)
         result["systems"] = {peer.name: {"title": peer.title, "version": peer.version} for peer in peers}

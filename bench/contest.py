@@ -13,18 +13,13 @@ from bench.consumer import Arrivals, Consumer, consumer
 from bench.figures import PERCENTILES, RATES
 from bench.load import Target, closed_loop, make, open_loop, produce, send_count
 from bench.machine import Meanwhile
-from bench.peers import Peer
+from bench.peers import BURST_DELAY_S, DELAY_S, FAR_DELAY_S, Peer
 from bench.peers.duetime import DueTime
 from bench.processes import cpu_s
 
 BATCH = 256
 BATCHES_IN_FLIGHT = 8
 SINGLES_IN_FLIGHT = 64
-DELAY_S = 1.0
-# Of what nobody reads meanwhile.
-FAR_DELAY_S = 3600.0
-# Of the burst: long enough to send all of it before.
-BURST_DELAY_S = 5.0
 # A peer that accepts less than this for the burst, and for the 50,000, is given as much less to do.
 ACCEPTED_MIN = 20_000
 # What a rate must leave to spare.

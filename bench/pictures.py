@@ -67,7 +67,8 @@ def _bars(panel: Any, systems: dict[str, str], spreads: list[Any], unit: str, di
             continue
         ends = [[(spread.median - spread.low) / divisor], [(spread.high - spread.median) / divisor]]
         panel.bar(at, spread.median / divisor, yerr=ends, color=_colour(name, at), capsize=3, width=0.7)
-    panel.set_xticks(range(len(systems)), [title.removesuffix(" queue") for title in systems.values()], rotation=20)
+    names = [title.removesuffix(" queue") for title in systems.values()]
+    panel.set_xticks(range(len(systems)), names, rotation=40, ha="right")
     panel.set_ylabel(unit)
 
 

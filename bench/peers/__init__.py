@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 BODY = b"x" * 128
+# One that is soon over, one for the burst, and one that outlasts the run.
+DELAYS_S = DELAY_S, BURST_DELAY_S, FAR_DELAY_S = 1.0, 5.0, 3600.0
 START_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 30.0
 # How far ahead a promised moment must lie: what is sent meanwhile is stored by then.
