@@ -4,10 +4,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+BENCH_STAMP := $(VENV)/.bench-installed
 SOURCES := sdk core services tests bench hatch_build.py
 TWINS := $(wildcard core/*/_*.p?? services/*/*/_*.pyx)
 
-.PHONY: help setup run test check format proto bench clean
+.PHONY: help setup run test check format proto bench bench-docs clean
 
 help: ## list the tasks
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -46,8 +47,15 @@ format: setup ## format the code and mend what ruff can
 proto: setup ## generate duetime.v1 from proto/
 	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=sdk --pyi_out=sdk --grpc_python_out=sdk proto/duetime/v1/*.proto
 
-bench: setup ## measure against a bare grpcio echo
-	$(BIN)/python -m bench
+bench: setup $(if $(PEERS),$(BENCH_STAMP)) ## measure beside a PostgreSQL queue and a bare grpcio echo; PEERS=all: and more
+	$(BIN)/python -m bench $(if $(PEERS),--peers $(PEERS))
+
+bench-docs: setup $(BENCH_STAMP) ## write the last run into docs/benchmarks.md, with its pictures
+	$(BIN)/python -m bench.report --into --pictures
+
+$(BENCH_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	@touch $@
 
 clean: ## remove what the tasks made, the data directory excepted
 	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
