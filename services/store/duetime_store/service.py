@@ -1,5 +1,6 @@
 """The Store's gRPC surface: translate in, call, translate out."""
 
+from collections import Counter
 from typing import Any
 
 from duetime.v1 import gateway_pb2, message_pb2, store_pb2, store_pb2_grpc
@@ -64,9 +65,9 @@ class StoreService(store_pb2_grpc.StoreServicer):
             response.due_at_ms.extend(outcome.due_at_ms)
         if any(outcome.statuses):
             response.statuses.extend(outcome.statuses)  # type: ignore[arg-type]
-            for status in outcome.statuses:
+            for status, count in Counter(outcome.statuses).items():
                 if status != OK:
-                    self._metrics.refused.labels(_STATUS_NAMES[status].removeprefix("PUT_STATUS_")).inc()
+                    self._metrics.refused.labels(_STATUS_NAMES[status].removeprefix("PUT_STATUS_")).inc(count)
         for index, text in outcome.faults.items():
             code = code_of(StatusCode.INVALID_ARGUMENT)
             response.faults[index].CopyFrom(message_pb2.Fault(code=code, reason="RECORD_REFUSED", message=text))
