@@ -112,6 +112,13 @@ def test_record_at_the_end_of_the_segment_is_whole(copy: Copy) -> None:
     assert copy(log[:-1], 0, units_of(units[-1:]), True) == (b"", 0)
 
 
+def test_negative_body_length_is_not_taken_for_an_empty_body(copy: Copy) -> None:
+    data = sent("A", body=b"")
+    hostile = data[:84] + b"\xff\xff\xff\xff" + data[88:]
+    assert copy(data, 0, units_of([(0, len(data), 0)]), True) == (data, 1)
+    assert copy(hostile, 0, units_of([(0, len(data), 0)]), True) == (b"", 0)
+
+
 def test_no_units_give_nothing(copy: Copy) -> None:
     assert copy(b"".join(RECORDS), 0, units_of([]), True) == (b"", 0)
     assert copy(b"", 0, units_of([(0, 200, 0)]), True) == (b"", 0)

@@ -91,6 +91,41 @@ def test_only_messages_with_one_of_the_tags_are_given() -> None:
         assert {message.tags for message in found.messages} == tags - {"none"}
 
 
+@pytest.mark.parametrize(
+    "properties",
+    [
+        b"DT_ENTRY\x013:7:8",
+        b"a\x01b\x02DT_ENTRY\x013:7:8",
+        b"a\x01b\x02DT_ENTRY\x013:7:8x",
+        b"a\x01b\x02DT_ENTRY\x013:7:8:9",
+        b"a\x01b\x02DT_ENTRY\x013:7:",
+        b"a\x01b\x02DT_ENTRY\x013:7",
+        b"a\x01b\x02DT_ENTRY\x01:7:8",
+        b"a\x01b\x02DT_ENTRY\x013:7:8\x02",
+        b"a\x01b\x02DT_ENTRY\x013:7:8\x02c\x01d",
+        b"DT_ENTRY\x013:7:8\x02DT_ENTRY\x01x",
+        b"a\x01b\x02XDT_ENTRY\x013:7:8",
+        b"a\x01b\x02DT_ENTRY\x013:7:" + b"0" * 40 + b"8",
+        b"a\x01b\x02DT_ENTRY\x01" + b"9" * 25 + b":7:8",
+        b"k\x01" + b"v" * 20_000 + b"\x02" + b"n" * 10_000 + b"\x01v",
+        b"KEYS\x01" + b"k" * 20_000,
+        b"KEYS\x01a\x02KEYS\x01\x02TAGS\x01t\x02TAGS\x01u\x02UNIQ_KEY\x011\x02UNIQ_KEY\x012",
+        b"c\x01d\x02c\x01e\x02c\x01",
+    ],
+)
+def test_properties_are_read_as_python_reads_them(properties: bytes) -> None:
+    records = [FULL, made(properties), FULL]
+    found = answer(records)
+    assert found == in_python(records)
+    assert len(found.messages) == 3
+
+
+@pytest.mark.parametrize("entry", [b"99999999999:7:8", b"2147483648:7:8", b"3:7:" + b"9" * 19])
+def test_entry_that_no_field_can_hold_is_left_to_python(write: Write, entry: bytes) -> None:
+    data = made(b"a\x01b\x02DT_ENTRY\x01" + entry)
+    assert write(data, [len(data)], 0, ALL) == (b"", 0)
+
+
 @pytest.mark.parametrize("sizes", [[2**31 - 1], [-1, 300], [90], [0, 10_000], [50, -20], [10_000], []])
 def test_sizes_that_leave_the_bytes_give_nothing(write: Write, sizes: list[int]) -> None:
     for index in range(len(sizes) + 1):

@@ -6,8 +6,6 @@ A record becomes a message here when it is V1 with IPv4 hosts, its parts fill it
 properties are UTF-8; the first that is not ends the run, and Python makes that message. Fields that have their default
 are left out, as protobuf does. Of equal property names the later one with a value wins: for a map's entries protobuf's
 readers see to that, for TAGS, KEYS and UNIQ_KEY the loop over the properties.
-
-What a message takes at most follows from its record (_message says how), so that room is made once for each.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -31,17 +29,16 @@ cdef enum:
     # All fields but body, topic and properties: tags, numbers of 10 bytes, a host of 26, lengths.
     FIELDS_BYTES_MAX = 256
     LENGTH_BYTES = 6  # a message's tag and length
-    NAMES_MAX = 128
 
 cdef struct Span:
     const uint8_t *at
     int64_t size
 
 # The names that users may not set; there are about 60.
-cdef Span _hidden[NAMES_MAX]
+cdef Span _hidden[128]
 cdef int _hidden_count = 0
 _hidden_names = [name.encode() for name in record.RESERVED_PROPERTIES]
-for _name in _hidden_names[:NAMES_MAX]:
+for _name in _hidden_names[:128]:
     _hidden[_hidden_count] = Span(<const uint8_t *>PyBytes_AS_STRING(_name), len(_name))
     _hidden_count += 1
 
