@@ -142,6 +142,15 @@ def test_properties_are_no_longer_than_readers_of_the_log_take(parse: Callable[[
         parse(bytes(data))
 
 
+def test_properties_do_not_end_like_a_torn_write(parse: Callable[[bytes], Intake]) -> None:
+    def ending(properties: bytes) -> bytes:
+        return record.encode(record.Record("orders", 0, b"", properties))
+
+    assert parse(ending(b"") + ending(b"k\x01\0v")).count == 2
+    with pytest.raises(InvalidArgument, match="no whole record at byte 97: properties end with a zero byte"):
+        parse(ending(b"") + ending(b"k\x01v\0"))
+
+
 def test_places_are_filled_in_and_units_grouped_by_queue(parse: Callable[[bytes], Intake]) -> None:
     data = sent("A") + sent("B", queue=1) + sent("C")
     taken = parse(data)

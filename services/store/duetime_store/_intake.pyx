@@ -72,7 +72,7 @@ cdef int64_t count_records(const uint8_t *data, int64_t length) noexcept nogil:
 cdef bint find_parts(
     const uint8_t *data, int64_t start, int64_t end, int64_t *times_at, Span *topic, int64_t *properties_at
 ) noexcept nogil:
-    """Where the parts of a record lie; False: its lengths do not fit it."""
+    """Where the parts of a record lie; False: it is none that readers of the log take."""
     cdef int64_t flags = data[start + FLAGS_AT], length_at, body_length, length
     times_at[0] = start + 56 + 12 * (flags >> 4 & 1)
     length_at = times_at[0] + 28 + 12 * (flags >> 5 & 1)
@@ -88,7 +88,9 @@ cdef bint find_parts(
     if length > TOPIC_BYTES_MAX or properties_at[0] > end:
         return False
     length = <int64_t>data[topic.end] << 8 | data[topic.end + 1]
-    return length == end - properties_at[0] and length <= PROPERTIES_BYTES_MAX
+    if length != end - properties_at[0] or length > PROPERTIES_BYTES_MAX:
+        return False
+    return length == 0 or data[end - 1] != 0
 
 
 cdef inline bint begins(const uint8_t *data, int64_t at, int64_t end, const char *name, int64_t length) noexcept nogil:
@@ -164,8 +166,7 @@ cdef class Keys:
         if not hit or memcmp(data + slot.topic.begin, data + topic.begin, length) != 0:
             key = (<bytes>data[topic.begin : topic.end], queue)
             slot.number = self.numbers.setdefault(key, len(self.numbers)) + 1
-            slot.topic = topic
-            slot.queue = queue
+            slot.topic, slot.queue = topic, queue
         return slot.number - 1
 
 
@@ -280,8 +281,7 @@ cdef tuple fill_in(
     units = PyBytes_FromStringAndSize(NULL, count * UNIT_BYTES)
     cdef list offsets = [None] * count
     cdef uint8_t *at = <uint8_t *>PyByteArray_AS_STRING(data)
-    cdef uint8_t *first_unit = <uint8_t *>PyBytes_AS_STRING(units)
-    cdef uint8_t *unit
+    cdef uint8_t *first_unit = <uint8_t *>PyBytes_AS_STRING(units), *unit
     cdef int64_t index, start
     cdef Place *own
     for index in range(count):

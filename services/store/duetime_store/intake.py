@@ -195,6 +195,8 @@ def parse(data: bytes) -> Intake:
     _check((topic_lengths <= _TOPIC_BYTES_MAX) & (properties_at <= ends), starts, "topic length")
     lengths = buffer[properties_at - 2].astype(np.int64) << 8 | buffer[properties_at - 1]
     _check((lengths == ends - properties_at) & (lengths <= _PROPERTIES_BYTES_MAX), starts, "properties length")
+    # Readers of the log take these for a torn write.
+    _check((lengths == 0) | (buffer[ends - 1] != 0), starts, "properties end with a zero byte")
     queue_ids = _i32(buffer, starts + record.QUEUE_ID_AT).tolist()
     at, upto = topic_at.tolist(), properties_at.tolist()
     keys: dict[Key, int] = {}
