@@ -199,8 +199,7 @@ def parse(bytes records not None):
     cdef Numbers entry = None
     cdef int64_t *column = Numbers(columns, True).at
     cdef bint all_have_ids = True
-    cdef int64_t index, start = 0, end
-    cdef int row
+    cdef int64_t index, row, start = 0, end
     cdef int64_t[3] fields
     cdef Span topic
     cdef Named named
@@ -281,7 +280,8 @@ cdef tuple fill_in(
     units = PyBytes_FromStringAndSize(NULL, count * UNIT_BYTES)
     cdef list offsets = [None] * count
     cdef uint8_t *at = <uint8_t *>PyByteArray_AS_STRING(data)
-    cdef uint8_t *first_unit = <uint8_t *>PyBytes_AS_STRING(units), *unit
+    cdef uint8_t *first_unit = <uint8_t *>PyBytes_AS_STRING(units)
+    cdef uint8_t *unit
     cdef int64_t index, start
     cdef Place *own
     for index in range(count):
