@@ -31,7 +31,7 @@ FIGURES = [
     Figure("accepted", "accepted with a delay, batches of 256, messages/s"),
     Figure("through", "50,000 with 1 s delay, from first Send to last receive, messages/s"),
     Figure("through less delay", "the same, the second of delay taken off"),
-    Figure("sustained", "delayed 1 s, sent and received at once, delay taken off, messages/s"),
+    Figure("sustained", "delayed 1 s, sent and received without pause, delay taken off, messages/s"),
     Figure("burst", "100,000 due, from letting go to last receive, messages/s"),
     *LATENESS,
 ]

@@ -45,8 +45,8 @@ def machine() -> dict[str, str]:
         "processor": cpu.group(1) if cpu else platform.machine(),
         "memory": f"{int(memory.group(1)) / 2**20:.0f} GiB" if memory else "",
         "system": f"{platform.system()} {platform.release()}",
-        "python": platform.python_version(),
-        "grpcio": version("grpcio"),
+        "python": f"Python {platform.python_version()}",
+        "grpcio": f"grpcio {version('grpcio')}",
     }
 
 

@@ -38,7 +38,7 @@ def _rates(result: dict[str, Any], systems: dict[str, str]) -> Any:
     titles = {
         "accepted": "accepted, batches of 256",
         "through": "50,000 with 1 s delay,\nSend to receive",
-        "sustained": "delayed, sent and received\nat once",
+        "sustained": "delayed, sent and received\nwithout pause",
         "burst": "100,000 due, drained",
     }
     drawn, panels = plt.subplots(1, len(RATE_FIGURES), figsize=(11, 2.8))

@@ -10,10 +10,15 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from bench.tables import Table, remarks, tables
+from bench.tables import Table, losses, remarks, tables
 
 LAST = Path(__file__).with_name("last.json")
 DOCUMENT = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+PICTURES = {
+    "rates": "Messages a second of each system, with the spread of the rounds",
+    "lateness": "Lateness of each system, with the spread of the rounds",
+    "ratios": "How much of each target is reached, with the spread of the rounds",
+}
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 
@@ -34,10 +39,18 @@ def markdown(result: dict[str, Any]) -> str:
     """The same as a document's text."""
     versions = [f"{system['title']}: {system['version']}" for system in result["systems"].values()]
     on = ", ".join(filter(None, result["machine"].values()))
-    parts = [f"Measured on {result['cores']} cores: {on}.", *(f"- {version}" for version in versions), ""]
+    parts = [f"Measured on {result['cores']} cores: {on}.", "", *(f"- {version}" for version in versions), ""]
+    for name, says in PICTURES.items():
+        if (DOCUMENT.parent / "pictures" / f"{name}.svg").is_file():
+            parts += [f"![{says}](pictures/{name}.svg)", ""]
     for table in tables(result):
         parts += [f"### {table.title[0].upper()}{table.title[1:]}", "", *_lines(table), ""]
-    return "\n".join([*parts, *(f"- {remark}" for remark in remarks(result))])
+    parts += ["### Where DueTime is behind", "", *_bullets(losses(result) or ["nowhere"]), ""]
+    return "\n".join([*parts, "### To be known before a figure is believed", "", *_bullets(remarks(result))])
+
+
+def _bullets(texts: list[str]) -> list[str]:
+    return [f"- {text}" for text in texts]
 
 
 def _lines(table: Table) -> list[str]:

@@ -61,6 +61,17 @@ def remarks(result: dict[str, Any]) -> list[str]:
     return said
 
 
+def losses(result: dict[str, Any]) -> list[str]:
+    """Each figure in which DueTime is behind another system, by how much."""
+    said = []
+    for name, system in result["systems"].items():
+        for figure in FIGURES:
+            spread = ratio(result, figure.name, name)
+            if spread and (spread.median > 1 if figure.lower_is_better else spread.median < 1):
+                said.append(f"{system['title']}: {figure.title}: {spread.median:.2f} of its figure ({_range(spread)})")
+    return said
+
+
 def _scaled(result: dict[str, Any]) -> list[str]:
     """Who was too slow for the full count."""
     said = []

@@ -157,5 +157,9 @@ class BeanstalkdReceiver(Receiver):
 
 def _connect(path: str) -> socket.socket:
     connected = socket.socket(socket.AF_UNIX)
-    connected.connect(path)
+    try:
+        connected.connect(path)
+    except OSError:
+        connected.close()
+        raise
     return connected

@@ -33,7 +33,7 @@ ID = Struct(">Q")
 TAKE = """
 local taken = redis.call('ZRANGE', KEYS[1], '-inf', ARGV[1], 'BYSCORE', 'LIMIT', 0, ARGV[2], 'WITHSCORES')
 if #taken > 0 then redis.call('ZREMRANGEBYRANK', KEYS[1], 0, #taken / 2 - 1) end
-return {taken, redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2]}
+return {taken, redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2] or false}
 """
 
 

@@ -1,0 +1,103 @@
+"""Ratios, targets and marks of a run."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.figures import Spread, judged, ratio, stolen_rounds, value
+from bench.report import BEGIN, END, into, markdown
+from bench.tables import losses, remarks, tables
+
+
+def a_round(stolen: float = 0.0, **figures: dict[str, float]) -> dict[str, Any]:
+    return {"stolen": stolen, "figures": figures}
+
+
+def a_result(*rounds: dict[str, Any]) -> dict[str, Any]:
+    lateness = {
+        f"late {rate} {stored}{name}": 1.0
+        for rate in (1000, 5000)
+        for stored in ("", "stored ")
+        for name in ("p50", "p99", "p99.9")
+    }
+    for one in rounds:
+        one["figures"]["duetime"] = lateness | one["figures"].get("duetime", {})
+    return {
+        "cores": 2,
+        "machine": {"system": "Linux"},
+        "plan": {"through_count": 50_000, "burst_count": 100_000},
+        "missing": {"redis": "redis-server is not installed"},
+        "systems": {"postgres": {"title": "PostgreSQL queue", "version": "15"}},
+        "rounds": list(rounds),
+        "cpu_us": {"duetime batch": {"client": 3.0, "store": 1.0}},
+        "faults": [],
+        "memory": {"store": {"resident_mb": 90.0, "anonymous_mb": 50.0}},
+        "processor_shares": {"stolen": 0.0, "others": 0.01},
+        "took_s": 1.0,
+    }
+
+
+def test_ratios_are_taken_within_a_round() -> None:
+    result = a_result(
+        a_round(duetime={"accepted": 100.0}, postgres={"accepted": 200.0}),
+        a_round(duetime={"accepted": 10.0}, postgres={"accepted": 10.0}),
+        a_round(duetime={"accepted": 30.0}, postgres={"accepted": 20.0}),
+    )
+    assert ratio(result, "accepted", "postgres") == Spread(median=1.0, low=0.5, high=1.5)
+    assert value(result, "duetime", "accepted") == Spread(30.0, 10.0, 100.0)
+
+
+def test_figure_that_one_of_both_has_not_has_no_ratio() -> None:
+    result = a_result(a_round(duetime={"burst": 1.0}, postgres={}))
+    assert ratio(result, "burst", "postgres") is None
+    assert ratio(result, "single", "redis") is None
+
+
+def test_delayed_path_is_compared_with_the_batches_of_the_echo() -> None:
+    result = a_result(a_round(echo={"batch": 400.0, "single": 7.0}, duetime={"sustained": 100.0}))
+    assert ratio(result, "sustained", "echo") == Spread(0.25, 0.25, 0.25)
+    assert ratio(result, "burst", "echo") is None
+
+
+@pytest.mark.parametrize(("late_ms", "met"), [(2.0, False), (1.0, True), (0.5, True)])
+def test_lateness_must_not_exceed_the_others(late_ms: float, met: bool) -> None:
+    result = a_result(a_round(duetime={"late 1000 p50": late_ms}, postgres={"late 1000 p50": 1.0}))
+    ((target, spread),) = judged(result)
+    assert target.met(spread.median) == met
+
+
+def test_round_with_much_stolen_time_is_marked() -> None:
+    result = a_result(a_round(stolen=0.1), a_round(stolen=0.11))
+    assert stolen_rounds(result) == [2]
+    assert any("round 2: 11%" in remark for remark in remarks(result))
+    assert tables(result)[-1].rows == [["1", "10.0%", ""], ["2", "11.0%", "above 10%"]]
+
+
+def test_losses_are_told() -> None:
+    figures = {"accepted": 1.0, "burst": 3.0, "late 1000 p50": 4.0}
+    result = a_result(a_round(duetime=figures, postgres={"accepted": 2.0, "burst": 2.0, "late 1000 p50": 2.0}))
+    assert [loss.split(":")[1].strip() for loss in losses(result)] == [
+        "accepted with a delay, batches of 256, messages/s",
+        "lateness at 1,000/s, p50, ms",
+    ]
+
+
+def test_what_is_missing_or_was_cut_short_is_told() -> None:
+    result = a_result(a_round(duetime={"burst": 3.0}, postgres={"burst": 2.0, "burst count": 256.0}))
+    assert remarks(result)[:2] == [
+        "redis is left out: redis-server is not installed",
+        "postgres: 256 instead of 100,000 messages",
+    ]
+
+
+def test_document_keeps_all_but_its_figures(tmp_path: Path) -> None:
+    document = tmp_path / "benchmarks.md"
+    document.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    text = markdown(a_result(a_round(duetime={"burst": 3.0}, postgres={"burst": 2.0})))
+    into(document, text)
+    assert document.read_text() == f"before\n{BEGIN}\n{text}\n{END}\nafter\n"
+    assert (
+        "| 100,000 due, from letting go to last receive, messages/s | 3 | 2 | 1.50 | 1.50 to 1.50 | >= 0.80 met |"
+        in text
+    )
