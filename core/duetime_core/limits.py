@@ -13,6 +13,8 @@ PULL_BYTES_DEFAULT = 4 * 1024 * 1024
 PULL_BYTES_MAX = 16 * 1024 * 1024
 PULL_DUE_COUNT_MAX = 4_096
 WAIT_MS_MAX = 30_000
+# How long before their due time entries are given out, and restored records are taken and held.
+AHEAD_MS_MAX = 100
 # One gRPC message, either way: a Send of 32 MiB and its envelope fit.
 REQUEST_BYTES_MAX = 32 * 1024 * 1024
 GRPC_MESSAGE_BYTES_MAX = REQUEST_BYTES_MAX + 1024 * 1024

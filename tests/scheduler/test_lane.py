@@ -9,7 +9,7 @@ import grpc
 import pytest
 from duetime.v1 import store_pb2
 from duetime_core import record
-from duetime_scheduler.lane import Restorer
+from duetime_scheduler.lane import AHEAD_MS, FLIGHTS_MAX, Restorer
 
 from tests.scheduler.conftest import Bench, Forward, Meddling, failing
 from tests.store.conftest import MIB, sent
@@ -54,14 +54,52 @@ async def test_messages_are_restored_at_their_due_moment_and_not_before(bench: B
     assert [record.find_lane_entry(one.properties)[:2] for one in found] == [(1, 0), (1, 1)]
 
 
-async def test_backlog_goes_in_batches_with_one_put_in_flight(bench: Bench) -> None:
-    await bench.send(*names(2_000))
+async def test_backlog_goes_in_batches_with_a_few_puts_in_flight(bench: Bench) -> None:
+    await bench.send(*names(4_000))
+    bench.clock.move(1_000)
+    released = asyncio.Event()
+
+    async def held(request: Any, forward: Forward, context: Any) -> Any:
+        await released.wait()
+        return await forward(request)
+
+    bench.proxy.meddlings["PutMessage"] += [held] * FLIGHTS_MAX
+    async with running(restorer(bench)):
+        await bench.until(lambda: bench.proxy.puts_in_flight == FLIGHTS_MAX, skip_pauses=False)
+        assert not bench.proxy.pulls_in_flight
+        released.set()
+        await bench.until(lambda: len(bench.ids()) == 4_000)
+    assert bench.ids() == names(4_000)
+    assert [put.first_entry for put in bench.proxy.puts] == list(range(0, 4_000, 512))
+    assert bench.proxy.puts_in_flight_max == FLIGHTS_MAX
+
+
+async def test_batches_behind_one_that_is_put_again_are_put_again_too(bench: Bench) -> None:
+    room = bench.store.log.record_bytes_max - len(sent("BIG", level=1, topic="o" * 50, body=b""))
+    await bench.put(sent("BIG", level=1, topic="o" * 50, body=bytes(room)))
+    await bench.send(*names(1_500))
     bench.clock.move(1_000)
     async with running(restorer(bench)):
-        await bench.until(lambda: len(bench.ids()) == 2_000)
-    assert bench.ids() == names(2_000)
-    assert [put.first_entry for put in bench.proxy.puts] == [0, 512, 1_024, 1_536]
-    assert bench.proxy.puts_in_flight_max == 1
+        await bench.until(lambda: len(bench.ids()) == 1_500)
+    assert bench.ids() == names(1_500)
+    assert bench.ids("DT_QUARANTINE") == ["BIG"]
+    assert bench.value("duetime_scheduler_out_of_step_total", **SERVED, status="GAP") == 0
+
+
+async def test_entries_are_put_before_they_are_due_and_stored_when_they_are(bench: Bench) -> None:
+    await bench.send("A")
+    bench.clock.move(10)
+    await bench.send("B")
+    async with running(restorer(bench)):
+        bench.clock.move(990 - AHEAD_MS // 2)
+        await bench.until(lambda: bench.proxy.puts, skip_pauses=False)
+        assert bench.ids() == []
+        bench.clock.move(AHEAD_MS // 2)
+        await bench.until(bench.ids, skip_pauses=False)
+        assert bench.ids() == ["A"]
+        bench.clock.move(10)
+        await bench.until(lambda: len(bench.ids()) == 2, skip_pauses=False)
+    assert [put.first_entry for put in bench.proxy.puts] == [0]
 
 
 async def test_next_batch_is_pulled_while_the_last_is_put(bench: Bench) -> None:

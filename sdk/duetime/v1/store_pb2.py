@@ -26,7 +26,7 @@ from duetime.v1 import gateway_pb2 as duetime_dot_v1_dot_gateway__pb2
 from duetime.v1 import message_pb2 as duetime_dot_v1_dot_message__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x64uetime/v1/store.proto\x12\nduetime.v1\x1a\x18\x64uetime/v1/gateway.proto\x1a\x18\x64uetime/v1/message.proto\"X\n\x11PutMessageRequest\x12\x0f\n\x07records\x18\x01 \x01(\x0c\x12\x0c\n\x04lane\x18\x02 \x01(\x05\x12\x13\n\x0b\x66irst_entry\x18\x03 \x01(\x03\x12\x0f\n\x07retried\x18\x04 \x03(\x05\"\x95\x03\n\x12PutMessageResponse\x12\'\n\x08statuses\x18\x01 \x03(\x0e\x32\x15.duetime.v1.PutStatus\x12\x15\n\rqueue_offsets\x18\x02 \x03(\x03\x12\x11\n\tdue_at_ms\x18\x03 \x03(\x03\x12:\n\x06\x66\x61ults\x18\x04 \x03(\x0b\x32*.duetime.v1.PutMessageResponse.FaultsEntry\x12\x14\n\x0cstored_at_ms\x18\x05 \x01(\x03\x12\x11\n\twatermark\x18\x06 \x01(\x03\x12M\n\x10\x64uplicate_queues\x18\x07 \x03(\x0b\x32\x33.duetime.v1.PutMessageResponse.DuplicateQueuesEntry\x1a@\n\x0b\x46\x61ultsEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12 \n\x05value\x18\x02 \x01(\x0b\x32\x11.duetime.v1.Fault:\x02\x38\x01\x1a\x36\n\x14\x44uplicateQueuesEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x05:\x02\x38\x01\"d\n\x0ePullDueRequest\x12\x0c\n\x04lane\x18\x01 \x01(\x05\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\x03\x12\x11\n\tmax_count\x18\x03 \x01(\x05\x12\x11\n\tmax_bytes\x18\x04 \x01(\x05\x12\x0f\n\x07wait_ms\x18\x05 \x01(\x05\"\xde\x02\n\x0fPullDueResponse\x12\x13\n\x0b\x66irst_entry\x18\x01 \x01(\x03\x12\x0f\n\x07records\x18\x02 \x01(\x0c\x12\r\n\x05sizes\x18\x03 \x03(\x05\x12\x11\n\tdue_at_ms\x18\x04 \x03(\x03\x12\x11\n\twatermark\x18\x05 \x01(\x03\x12\x39\n\x07\x64\x61mages\x18\x06 \x03(\x0b\x32(.duetime.v1.PullDueResponse.DamagesEntry\x12L\n\x11\x64\x61maged_positions\x18\x07 \x03(\x0b\x32\x31.duetime.v1.PullDueResponse.DamagedPositionsEntry\x1a.\n\x0c\x44\x61magesEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x37\n\x15\x44\x61magedPositionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"@\n\x10GetRecordRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\"#\n\x11GetRecordResponse\x12\x0e\n\x06record\x18\x01 \x01(\x0c\"4\n\x0fPutTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bqueue_count\x18\x02 \x01(\x05\"\x12\n\x10PutTopicResponse\"\"\n\x11ListQueuesRequest\x12\r\n\x05topic\x18\x01 \x01(\t\"R\n\nQueueState\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\x05\x12\x12\n\nmin_offset\x18\x03 \x01(\x03\x12\x12\n\nmax_offset\x18\x04 \x01(\x03\"<\n\x12ListQueuesResponse\x12&\n\x06queues\x18\x01 \x03(\x0b\x32\x16.duetime.v1.QueueState\"\x11\n\x0f\x44\x65scribeRequest\"\xb4\x01\n\x10\x44\x65scribeResponse\x12\r\n\x05shard\x18\x01 \x01(\x05\x12\x12\n\nstore_host\x18\x02 \x01(\x0c\x12\x17\n\x0f\x64\x65lay_levels_ms\x18\x03 \x03(\x03\x12\x15\n\rsegment_bytes\x18\x04 \x01(\x03\x12\x11\n\tread_only\x18\x05 \x01(\x08\x12\x0e\n\x06now_ms\x18\x06 \x01(\x03\x12\x14\n\x0cmin_position\x18\x07 \x01(\x03\x12\x14\n\x0cmax_position\x18\x08 \x01(\x03*|\n\tPutStatus\x12\x11\n\rPUT_STATUS_OK\x10\x00\x12\x18\n\x14PUT_STATUS_DUPLICATE\x10\x01\x12\x12\n\x0ePUT_STATUS_GAP\x10\x02\x12\x16\n\x12PUT_STATUS_NOT_DUE\x10\x03\x12\x16\n\x12PUT_STATUS_REFUSED\x10\x04\x32\xc2\x04\n\x05Store\x12K\n\nPutMessage\x12\x1d.duetime.v1.PutMessageRequest\x1a\x1e.duetime.v1.PutMessageResponse\x12\x39\n\x04Pull\x12\x17.duetime.v1.PullRequest\x1a\x18.duetime.v1.PullResponse\x12\x42\n\x07PullDue\x12\x1a.duetime.v1.PullDueRequest\x1a\x1b.duetime.v1.PullDueResponse\x12H\n\tGetRecord\x12\x1c.duetime.v1.GetRecordRequest\x1a\x1d.duetime.v1.GetRecordResponse\x12\x45\n\x08PutTopic\x12\x1b.duetime.v1.PutTopicRequest\x1a\x1c.duetime.v1.PutTopicResponse\x12K\n\nListQueues\x12\x1d.duetime.v1.ListQueuesRequest\x1a\x1e.duetime.v1.ListQueuesResponse\x12\x45\n\x08\x44\x65scribe\x12\x1b.duetime.v1.DescribeRequest\x1a\x1c.duetime.v1.DescribeResponse\x12H\n\tListLanes\x12\x1c.duetime.v1.ListLanesRequest\x1a\x1d.duetime.v1.ListLanesResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x64uetime/v1/store.proto\x12\nduetime.v1\x1a\x18\x64uetime/v1/gateway.proto\x1a\x18\x64uetime/v1/message.proto\"X\n\x11PutMessageRequest\x12\x0f\n\x07records\x18\x01 \x01(\x0c\x12\x0c\n\x04lane\x18\x02 \x01(\x05\x12\x13\n\x0b\x66irst_entry\x18\x03 \x01(\x03\x12\x0f\n\x07retried\x18\x04 \x03(\x05\"\x95\x03\n\x12PutMessageResponse\x12\'\n\x08statuses\x18\x01 \x03(\x0e\x32\x15.duetime.v1.PutStatus\x12\x15\n\rqueue_offsets\x18\x02 \x03(\x03\x12\x11\n\tdue_at_ms\x18\x03 \x03(\x03\x12:\n\x06\x66\x61ults\x18\x04 \x03(\x0b\x32*.duetime.v1.PutMessageResponse.FaultsEntry\x12\x14\n\x0cstored_at_ms\x18\x05 \x01(\x03\x12\x11\n\twatermark\x18\x06 \x01(\x03\x12M\n\x10\x64uplicate_queues\x18\x07 \x03(\x0b\x32\x33.duetime.v1.PutMessageResponse.DuplicateQueuesEntry\x1a@\n\x0b\x46\x61ultsEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12 \n\x05value\x18\x02 \x01(\x0b\x32\x11.duetime.v1.Fault:\x02\x38\x01\x1a\x36\n\x14\x44uplicateQueuesEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x05:\x02\x38\x01\"v\n\x0ePullDueRequest\x12\x0c\n\x04lane\x18\x01 \x01(\x05\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\x03\x12\x11\n\tmax_count\x18\x03 \x01(\x05\x12\x11\n\tmax_bytes\x18\x04 \x01(\x05\x12\x0f\n\x07wait_ms\x18\x05 \x01(\x05\x12\x10\n\x08\x61head_ms\x18\x06 \x01(\x05\"\xde\x02\n\x0fPullDueResponse\x12\x13\n\x0b\x66irst_entry\x18\x01 \x01(\x03\x12\x0f\n\x07records\x18\x02 \x01(\x0c\x12\r\n\x05sizes\x18\x03 \x03(\x05\x12\x11\n\tdue_at_ms\x18\x04 \x03(\x03\x12\x11\n\twatermark\x18\x05 \x01(\x03\x12\x39\n\x07\x64\x61mages\x18\x06 \x03(\x0b\x32(.duetime.v1.PullDueResponse.DamagesEntry\x12L\n\x11\x64\x61maged_positions\x18\x07 \x03(\x0b\x32\x31.duetime.v1.PullDueResponse.DamagedPositionsEntry\x1a.\n\x0c\x44\x61magesEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x37\n\x15\x44\x61magedPositionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"@\n\x10GetRecordRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\"#\n\x11GetRecordResponse\x12\x0e\n\x06record\x18\x01 \x01(\x0c\"4\n\x0fPutTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bqueue_count\x18\x02 \x01(\x05\"\x12\n\x10PutTopicResponse\"\"\n\x11ListQueuesRequest\x12\r\n\x05topic\x18\x01 \x01(\t\"R\n\nQueueState\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\x05\x12\x12\n\nmin_offset\x18\x03 \x01(\x03\x12\x12\n\nmax_offset\x18\x04 \x01(\x03\"<\n\x12ListQueuesResponse\x12&\n\x06queues\x18\x01 \x03(\x0b\x32\x16.duetime.v1.QueueState\"\x11\n\x0f\x44\x65scribeRequest\"\xb4\x01\n\x10\x44\x65scribeResponse\x12\r\n\x05shard\x18\x01 \x01(\x05\x12\x12\n\nstore_host\x18\x02 \x01(\x0c\x12\x17\n\x0f\x64\x65lay_levels_ms\x18\x03 \x03(\x03\x12\x15\n\rsegment_bytes\x18\x04 \x01(\x03\x12\x11\n\tread_only\x18\x05 \x01(\x08\x12\x0e\n\x06now_ms\x18\x06 \x01(\x03\x12\x14\n\x0cmin_position\x18\x07 \x01(\x03\x12\x14\n\x0cmax_position\x18\x08 \x01(\x03*|\n\tPutStatus\x12\x11\n\rPUT_STATUS_OK\x10\x00\x12\x18\n\x14PUT_STATUS_DUPLICATE\x10\x01\x12\x12\n\x0ePUT_STATUS_GAP\x10\x02\x12\x16\n\x12PUT_STATUS_NOT_DUE\x10\x03\x12\x16\n\x12PUT_STATUS_REFUSED\x10\x04\x32\xc2\x04\n\x05Store\x12K\n\nPutMessage\x12\x1d.duetime.v1.PutMessageRequest\x1a\x1e.duetime.v1.PutMessageResponse\x12\x39\n\x04Pull\x12\x17.duetime.v1.PullRequest\x1a\x18.duetime.v1.PullResponse\x12\x42\n\x07PullDue\x12\x1a.duetime.v1.PullDueRequest\x1a\x1b.duetime.v1.PullDueResponse\x12H\n\tGetRecord\x12\x1c.duetime.v1.GetRecordRequest\x1a\x1d.duetime.v1.GetRecordResponse\x12\x45\n\x08PutTopic\x12\x1b.duetime.v1.PutTopicRequest\x1a\x1c.duetime.v1.PutTopicResponse\x12K\n\nListQueues\x12\x1d.duetime.v1.ListQueuesRequest\x1a\x1e.duetime.v1.ListQueuesResponse\x12\x45\n\x08\x44\x65scribe\x12\x1b.duetime.v1.DescribeRequest\x1a\x1c.duetime.v1.DescribeResponse\x12H\n\tListLanes\x12\x1c.duetime.v1.ListLanesRequest\x1a\x1d.duetime.v1.ListLanesResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,8 +41,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PULLDUERESPONSE_DAMAGESENTRY']._serialized_options = b'8\001'
   _globals['_PULLDUERESPONSE_DAMAGEDPOSITIONSENTRY']._loaded_options = None
   _globals['_PULLDUERESPONSE_DAMAGEDPOSITIONSENTRY']._serialized_options = b'8\001'
-  _globals['_PUTSTATUS']._serialized_start=1604
-  _globals['_PUTSTATUS']._serialized_end=1728
+  _globals['_PUTSTATUS']._serialized_start=1622
+  _globals['_PUTSTATUS']._serialized_end=1746
   _globals['_PUTMESSAGEREQUEST']._serialized_start=90
   _globals['_PUTMESSAGEREQUEST']._serialized_end=178
   _globals['_PUTMESSAGERESPONSE']._serialized_start=181
@@ -52,31 +52,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PUTMESSAGERESPONSE_DUPLICATEQUEUESENTRY']._serialized_start=532
   _globals['_PUTMESSAGERESPONSE_DUPLICATEQUEUESENTRY']._serialized_end=586
   _globals['_PULLDUEREQUEST']._serialized_start=588
-  _globals['_PULLDUEREQUEST']._serialized_end=688
-  _globals['_PULLDUERESPONSE']._serialized_start=691
-  _globals['_PULLDUERESPONSE']._serialized_end=1041
-  _globals['_PULLDUERESPONSE_DAMAGESENTRY']._serialized_start=938
-  _globals['_PULLDUERESPONSE_DAMAGESENTRY']._serialized_end=984
-  _globals['_PULLDUERESPONSE_DAMAGEDPOSITIONSENTRY']._serialized_start=986
-  _globals['_PULLDUERESPONSE_DAMAGEDPOSITIONSENTRY']._serialized_end=1041
-  _globals['_GETRECORDREQUEST']._serialized_start=1043
-  _globals['_GETRECORDREQUEST']._serialized_end=1107
-  _globals['_GETRECORDRESPONSE']._serialized_start=1109
-  _globals['_GETRECORDRESPONSE']._serialized_end=1144
-  _globals['_PUTTOPICREQUEST']._serialized_start=1146
-  _globals['_PUTTOPICREQUEST']._serialized_end=1198
-  _globals['_PUTTOPICRESPONSE']._serialized_start=1200
-  _globals['_PUTTOPICRESPONSE']._serialized_end=1218
-  _globals['_LISTQUEUESREQUEST']._serialized_start=1220
-  _globals['_LISTQUEUESREQUEST']._serialized_end=1254
-  _globals['_QUEUESTATE']._serialized_start=1256
-  _globals['_QUEUESTATE']._serialized_end=1338
-  _globals['_LISTQUEUESRESPONSE']._serialized_start=1340
-  _globals['_LISTQUEUESRESPONSE']._serialized_end=1400
-  _globals['_DESCRIBEREQUEST']._serialized_start=1402
-  _globals['_DESCRIBEREQUEST']._serialized_end=1419
-  _globals['_DESCRIBERESPONSE']._serialized_start=1422
-  _globals['_DESCRIBERESPONSE']._serialized_end=1602
-  _globals['_STORE']._serialized_start=1731
-  _globals['_STORE']._serialized_end=2309
+  _globals['_PULLDUEREQUEST']._serialized_end=706
+  _globals['_PULLDUERESPONSE']._serialized_start=709
+  _globals['_PULLDUERESPONSE']._serialized_end=1059
+  _globals['_PULLDUERESPONSE_DAMAGESENTRY']._serialized_start=956
+  _globals['_PULLDUERESPONSE_DAMAGESENTRY']._serialized_end=1002
+  _globals['_PULLDUERESPONSE_DAMAGEDPOSITIONSENTRY']._serialized_start=1004
+  _globals['_PULLDUERESPONSE_DAMAGEDPOSITIONSENTRY']._serialized_end=1059
+  _globals['_GETRECORDREQUEST']._serialized_start=1061
+  _globals['_GETRECORDREQUEST']._serialized_end=1125
+  _globals['_GETRECORDRESPONSE']._serialized_start=1127
+  _globals['_GETRECORDRESPONSE']._serialized_end=1162
+  _globals['_PUTTOPICREQUEST']._serialized_start=1164
+  _globals['_PUTTOPICREQUEST']._serialized_end=1216
+  _globals['_PUTTOPICRESPONSE']._serialized_start=1218
+  _globals['_PUTTOPICRESPONSE']._serialized_end=1236
+  _globals['_LISTQUEUESREQUEST']._serialized_start=1238
+  _globals['_LISTQUEUESREQUEST']._serialized_end=1272
+  _globals['_QUEUESTATE']._serialized_start=1274
+  _globals['_QUEUESTATE']._serialized_end=1356
+  _globals['_LISTQUEUESRESPONSE']._serialized_start=1358
+  _globals['_LISTQUEUESRESPONSE']._serialized_end=1418
+  _globals['_DESCRIBEREQUEST']._serialized_start=1420
+  _globals['_DESCRIBEREQUEST']._serialized_end=1437
+  _globals['_DESCRIBERESPONSE']._serialized_start=1440
+  _globals['_DESCRIBERESPONSE']._serialized_end=1620
+  _globals['_STORE']._serialized_start=1749
+  _globals['_STORE']._serialized_end=2327
 # @@protoc_insertion_point(module_scope)

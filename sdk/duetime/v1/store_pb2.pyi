@@ -67,18 +67,20 @@ class PutMessageResponse(_message.Message):
     def __init__(self, statuses: _Optional[_Iterable[_Union[PutStatus, str]]] = ..., queue_offsets: _Optional[_Iterable[int]] = ..., due_at_ms: _Optional[_Iterable[int]] = ..., faults: _Optional[_Mapping[int, _message_pb2.Fault]] = ..., stored_at_ms: _Optional[int] = ..., watermark: _Optional[int] = ..., duplicate_queues: _Optional[_Mapping[int, int]] = ...) -> None: ...
 
 class PullDueRequest(_message.Message):
-    __slots__ = ("lane", "after", "max_count", "max_bytes", "wait_ms")
+    __slots__ = ("lane", "after", "max_count", "max_bytes", "wait_ms", "ahead_ms")
     LANE_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     MAX_COUNT_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    AHEAD_MS_FIELD_NUMBER: _ClassVar[int]
     lane: int
     after: int
     max_count: int
     max_bytes: int
     wait_ms: int
-    def __init__(self, lane: _Optional[int] = ..., after: _Optional[int] = ..., max_count: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ...) -> None: ...
+    ahead_ms: int
+    def __init__(self, lane: _Optional[int] = ..., after: _Optional[int] = ..., max_count: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., ahead_ms: _Optional[int] = ...) -> None: ...
 
 class PullDueResponse(_message.Message):
     __slots__ = ("first_entry", "records", "sizes", "due_at_ms", "watermark", "damages", "damaged_positions")

@@ -92,7 +92,9 @@ class StoreServicer:
 
     def PutMessage(self, request, context):
         """Appends records. Durable when answered (flush mode `sync`). One status each, in order; a refused record harms no
-        other, except that entries of a lane are taken strictly in order.
+        other, except that entries of a lane are taken strictly in order. Records that restore entries which fall due within
+        100 ms are held until then, and the call is answered when the last of them is durable; puts to one lane are worked
+        on one after the other. What is held when the call ends early is not stored.
         Idempotent by message id for records listed in `retried`; by lane entry where `lane` is set.
         INVALID_ARGUMENT: the bytes are not whole records. RESOURCE_EXHAUSTED: too many bytes wait for the flush.
         """
@@ -108,8 +110,8 @@ class StoreServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PullDue(self, request, context):
-        """The due entries at the head of a lane, after waiting for the first to fall due. Changes nothing.
-        Returns entries in order; all are due by the store's clock. NOT_FOUND: no such lane.
+        """The entries at the head of a lane that are due, or will be within ahead_ms, after waiting for the first of them.
+        Changes nothing. Returns entries in order. NOT_FOUND: no such lane.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

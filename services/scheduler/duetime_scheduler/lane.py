@@ -1,16 +1,18 @@
-"""Serves one lane: waits for its head to fall due, restores, puts; again and again.
+"""Serves one lane: pulls what falls due soon, restores it, puts it; again and again.
 
-    pull (waits for the due moment) ──▶ restore ──▶ put ──▶ watermark moves
-      ▲                                             │
-      └─── the next batch, while a large one is put ┘
+    pull (waits until AHEAD_MS / 2 before the due moment) ──▶ restore ──▶ put, which the store holds until it is due
+      ▲                                                                    │
+      └───────────── the next batch, while up to FLIGHTS_MAX are put ──────┘
 
 The restorer keeps nothing that matters: the store refuses what is restored already and what is not next, so a
 restorer may die, be doubled or repeat itself at any point. After any trouble it begins again from the store's
 watermark.
 """
 
+import asyncio
 import random
-from typing import TypeAlias
+from collections import deque
+from dataclasses import dataclass
 
 import grpc
 import structlog
@@ -25,9 +27,11 @@ log = structlog.get_logger()
 BATCH_COUNT_MAX = 512
 BATCH_BYTES_MAX = 4 * 1024 * 1024
 WAIT_MS = 10_000
-# From this size on the next batch is pulled while one is put. Below it, pulling after the put gathers what falls due
-# meanwhile: fewer, larger batches, and half the calls.
-AHEAD_COUNT_MIN = 32
+# How long before its due moment an entry may be pulled. Half of it is what a pull, the restoring and the put may take
+# without being late; what falls due in the other half goes together.
+AHEAD_MS = 50
+# Batches on their way to the store or held there: those of one AHEAD_MS, and one that is about to be answered.
+FLIGHTS_MAX = 4
 BACKOFF_MS_MIN = 50
 BACKOFF_MS_MAX = 2_000
 
@@ -35,7 +39,13 @@ _FENCED = (store_pb2.PUT_STATUS_GAP, store_pb2.PUT_STATUS_NOT_DUE)
 _REFUSED = store_pb2.PUT_STATUS_REFUSED
 _DUPLICATE = store_pb2.PUT_STATUS_DUPLICATE
 
-Pull: TypeAlias = "grpc.aio.UnaryUnaryCall[store_pb2.PullDueRequest, store_pb2.PullDueResponse]"
+
+@dataclass(slots=True)
+class Flight:
+    """A batch that is being put."""
+
+    batch: Batch
+    answer: "asyncio.Task[store_pb2.PutMessageResponse]"
 
 
 class Restorer:
@@ -85,69 +95,94 @@ class Restorer:
 
     async def _serve(self) -> None:
         """From the watermark on, until something goes wrong."""
-        pull: Pull | None = self._pull(0)
+        flights: deque[Flight] = deque()
+        pull: asyncio.Task[store_pb2.PullDueResponse | None] | None = None
         try:
             while True:
-                due = await self._answer(pull or self._pull(0))
-                if due is None or not due.sizes:
-                    # All puts are answered here: the store's watermark is the truth, whatever this loop believed.
-                    pull = None
-                    continue
-                batch = make_batch(self._level, due)
-                pull = self._pull(batch.end) if batch.count >= AHEAD_COUNT_MIN else None
-                await self._put(batch)
-                pull = pull or self._pull(batch.end)
-                self._backoff_ms = BACKOFF_MS_MIN
+                if pull is None and len(flights) < FLIGHTS_MAX:
+                    # With all puts answered the store's watermark is the truth, whatever this loop believed.
+                    pull = asyncio.create_task(self._pull(flights[-1].batch.end if flights else 0))
+                waiting = {pull, flights[0].answer if flights else None} - {None}
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)  # type: ignore[type-var]
+                if flights and flights[0].answer.done():
+                    await self._land(flights)
+                    flights.popleft()
+                    self._backoff_ms = BACKOFF_MS_MIN
+                elif pull is not None and pull.done():
+                    due, pull = pull.result(), None
+                    if due is not None and due.sizes:
+                        batch = make_batch(self._level, due)
+                        flights.append(Flight(batch, self._launch(batch)))
         finally:
             if pull is not None:
                 pull.cancel()
+            for flight in flights:
+                flight.answer.cancel()
 
-    def _pull(self, after: int) -> "Pull":
-        """Starts a long poll for the entries from `after` on."""
+    async def _pull(self, after: int) -> store_pb2.PullDueResponse | None:
+        """The entries from `after` on, once the first is due soon; None when none was within the deadline."""
         request = store_pb2.PullDueRequest(
-            lane=self._level, after=after, max_count=BATCH_COUNT_MAX, max_bytes=BATCH_BYTES_MAX, wait_ms=WAIT_MS
+            lane=self._level,
+            after=after,
+            max_count=BATCH_COUNT_MAX,
+            max_bytes=BATCH_BYTES_MAX,
+            wait_ms=WAIT_MS,
+            ahead_ms=AHEAD_MS,
         )
-        call: Pull = self._store.PullDue(request, timeout=WAIT_MS / 1000 + self._timeout_s)
-        return call
-
-    async def _answer(self, pull: "Pull") -> store_pb2.PullDueResponse | None:
-        """None when nothing fell due within the deadline."""
         try:
-            return await pull
+            due: store_pb2.PullDueResponse = await self._store.PullDue(
+                request, timeout=WAIT_MS / 1000 + self._timeout_s
+            )
         except grpc.aio.AioRpcError as error:
             # The store waits by its own clock, which need not keep pace with this process's.
             if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
                 return None
             self._count_error("PullDue", error)
             raise
+        return due
 
-    async def _put(self, batch: Batch) -> None:
-        """Returns once the watermark is past the whole batch.
-
-        Raises:
-            OutOfStep, grpc.aio.AioRpcError: it may or may not be; begin again from the watermark.
-        """
-        first = 0
-        while first < batch.count:
-            answer = await self._put_records(batch, first)
-            if answer is not None:
-                first = self._settle(batch, first, answer)
-
-    async def _put_records(self, batch: Batch, first: int) -> store_pb2.PutMessageResponse | None:
-        """Puts what is left of a batch; None when a record in it turned out to be none, and was replaced."""
+    def _launch(self, batch: Batch, first: int = 0) -> "asyncio.Task[store_pb2.PutMessageResponse]":
+        """Begins to put a batch from index `first` on."""
         request = store_pb2.PutMessageRequest(
             records=batch.behind(first), lane=self._level, first_entry=batch.first + first
         )
         self._metrics.batch.observe(batch.count - first)
+        return asyncio.create_task(self._put(request))
+
+    async def _put(self, request: store_pb2.PutMessageRequest) -> store_pb2.PutMessageResponse:
+        answer: store_pb2.PutMessageResponse = await self._store.PutMessage(request, timeout=self._timeout_s)
+        return answer
+
+    async def _land(self, flights: deque[Flight]) -> None:
+        """Returns once the watermark is past the whole first batch, which the store has answered.
+
+        Raises:
+            OutOfStep, grpc.aio.AioRpcError: it may or may not be; begin again from the watermark.
+        """
+        flight = flights[0]
+        first = await self._settled(flight, 0)
+        if first == flight.batch.count:
+            return
+        # The batches behind it came to a gap.
+        for behind in list(flights)[1:]:
+            behind.answer.cancel()
+        while first < flight.batch.count:
+            flight.answer = self._launch(flight.batch, first)
+            first = await self._settled(flight, first)
+        for behind in list(flights)[1:]:
+            behind.answer = self._launch(behind.batch)
+
+    async def _settled(self, flight: Flight, first: int) -> int:
+        """The first record that has to be put again, of those from `first` on."""
         try:
-            answer: store_pb2.PutMessageResponse = await self._store.PutMessage(request, timeout=self._timeout_s)
+            answer = await flight.answer
         except grpc.aio.AioRpcError as error:
             self._count_error("PutMessage", error)
             if error.code() != grpc.StatusCode.INVALID_ARGUMENT:
                 raise
-            await self._find_malformed(batch, first)
-            return None
-        return answer
+            await self._find_malformed(flight.batch, first)
+            return first
+        return self._settle(flight.batch, first, answer)
 
     async def _find_malformed(self, batch: Batch, first: int) -> None:
         """The store took the whole put for no records: asks one by one, and replaces the first that is none.

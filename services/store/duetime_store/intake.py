@@ -124,6 +124,13 @@ class Intake:
         named &= due == dues
         return named
 
+    def part(self, first: int, behind: int) -> "Intake":
+        """The records [first, behind)."""
+        if (first, behind) == (0, self.count):
+            return self
+        end = int(self.starts[behind]) if behind < self.count else len(self.data)
+        return parse(self.data[int(self.starts[first]) : end])
+
     def only(self, indices: Sequence[int]) -> "Intake":
         """Some of the records, in this order."""
         return parse(b"".join([self.bytes_of(index) for index in indices]))

@@ -16,6 +16,7 @@ from duetime_store.alarm import Alarm, ShardClock
 from duetime_store.checkpointer import Checkpointer
 from duetime_store.directory import StoreDirectory
 from duetime_store.flusher import Flusher
+from duetime_store.holding import Holding
 from duetime_store.metrics import LaneCollector, StoreMetrics
 from duetime_store.reader import Reader
 from duetime_store.recovery import Opened, open_store
@@ -97,6 +98,7 @@ class StoreNode:
         service = StoreService(
             store,
             Reader(store, self._alarm, self._metrics),
+            Holding(store, self._flusher, self._alarm, bytes_max=settings.waiting_bytes_max),
             self._flusher,
             self._checkpointer,
             self._metrics,

@@ -128,8 +128,11 @@ class Reader:
         self._metrics.damaged.inc()
         log.error("damaged record", topic=queue.topic, queue=queue.queue, position=position, damage=damage)
 
-    async def pull_due(self, level: int, after: int, max_count: int, max_bytes: int, wait_ms: float) -> Due:
-        """Entries at the head of a lane that are due, after waiting for the first to fall due."""
+    async def pull_due(
+        self, level: int, after: int, max_count: int, max_bytes: int, wait_ms: float, ahead_ms: int = 0
+    ) -> Due:
+        """Entries at the head of a lane that are due within `ahead_ms`, after waiting for the first to be due within
+        half of that."""
         lane = self._store.lane(level)
         clock = self._store.clock
         give_up_ms = clock.clock.monotonic_ms() + wait_ms
@@ -137,16 +140,16 @@ class Reader:
             cursor = max(after, lane.appended)
             units = lane.queue.read(cursor, max_count)
             now_ms = clock.now_ms()
-            waiting = np.flatnonzero(units["tags"] > now_ms)
-            count = int(waiting[0]) if len(waiting) else len(units)
-            if count:
+            if len(units) and units["tags"][0] <= now_ms + ahead_ms // 2:
+                later = np.flatnonzero(units["tags"] > now_ms + ahead_ms)
+                count = int(later[0]) if len(later) else len(units)
                 return self._due(cursor, lane.appended, units[:count], max_bytes, lane.queue)
             left_ms = give_up_ms - clock.clock.monotonic_ms()
             if left_ms <= 0:
                 return Due(cursor, lane.appended)
             wake = asyncio.get_running_loop().create_future()
             if len(units):
-                self._alarm.set(int(units["tags"][0]), wake)
+                self._alarm.set(int(units["tags"][0]) - ahead_ms // 2, wake)
             else:
                 lane.queue.waiters.append(wake)
             await self._wait(wake, lane.queue, left_ms)

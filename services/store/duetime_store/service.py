@@ -11,6 +11,7 @@ from grpc import StatusCode
 
 from duetime_store.checkpointer import Checkpointer
 from duetime_store.flusher import Flusher
+from duetime_store.holding import Holding
 from duetime_store.messages import add_messages
 from duetime_store.metrics import StoreMetrics
 from duetime_store.reader import Reader
@@ -30,6 +31,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         self,
         store: Store,
         reader: Reader,
+        holding: Holding,
         flusher: Flusher,
         checkpointer: Checkpointer,
         metrics: StoreMetrics,
@@ -38,6 +40,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
     ) -> None:
         self._store = store
         self._reader = reader
+        self._holding = holding
         self._flusher = flusher
         self._checkpointer = checkpointer
         self._metrics = metrics
@@ -46,7 +49,10 @@ class StoreService(store_pb2_grpc.StoreServicer):
         self.store_host = b""
 
     async def PutMessage(self, request: store_pb2.PutMessageRequest, context: Any) -> store_pb2.PutMessageResponse:
-        outcome = self._store.put(request.records, request.lane, request.first_entry, request.retried)
+        if request.lane:
+            outcome = await self._holding.put(request.records, request.lane, request.first_entry)
+        else:
+            outcome = self._store.put(request.records, retried=request.retried)
         self._flusher.wake()
         durable = self._store.when_durable()
         if durable is not None:
@@ -108,6 +114,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
             min(max(request.max_count, 1), limits.PULL_DUE_COUNT_MAX),
             min(max(request.max_bytes, 1), limits.PULL_BYTES_MAX),
             min(request.wait_ms, limits.WAIT_MS_MAX),
+            min(max(request.ahead_ms, 0), limits.AHEAD_MS_MAX),
         )
         self._metrics.messages_out.labels("pull_due").inc(len(due.sizes))
         self._metrics.bytes_out.labels("pull_due").inc(len(due.records))

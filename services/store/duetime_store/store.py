@@ -109,14 +109,22 @@ class Store:
             Overloaded: too many bytes wait for the flush.
             InvalidArgument: the bytes are not whole records, or a lane put names no lane.
         """
-        if self.read_only_reason:
-            raise ReadOnly(f"the shard takes no writes: {self.read_only_reason}")
+        intake = self.admit(records)
+        if lane:
+            return self.put_restored(intake, self.lane(lane), first_entry)
+        return self._put_sent(intake, retried)
+
+    def admit(self, records: bytes) -> Intake:
+        """Records to be put, taken apart. Raises as `put`."""
+        self.check_writable()
         if self._waiting_bytes + len(records) > self._waiting_bytes_max:
             raise Overloaded(f"{self._waiting_bytes} bytes wait for the flush, {self._waiting_bytes_max} at most")
-        intake = parse(records)
-        if lane:
-            return self._put_restored(intake, self.lane(lane), first_entry)
-        return self._put_sent(intake, retried)
+        return parse(records)
+
+    def check_writable(self) -> None:
+        """Raises: ReadOnly."""
+        if self.read_only_reason:
+            raise ReadOnly(f"the shard takes no writes: {self.read_only_reason}")
 
     def _put_sent(self, intake: Intake, retried: Sequence[int]) -> Outcome:
         faults = self._faults(intake, restoring=False)
@@ -144,7 +152,7 @@ class Store:
             named = intake.id_hashes >= 0
             self.recent.add_all(intake.id_hashes[named], positions[named])
 
-    def _put_restored(self, intake: Intake, lane: Lane, first_entry: int) -> Outcome:
+    def put_restored(self, intake: Intake, lane: Lane, first_entry: int) -> Outcome:
         """Takes entries strictly in order: those before `appended` are there already, and behind one that is not
         taken all others are gaps."""
         outcome = Outcome.of_nothing(intake.count, GAP, self.clock.now_ms())

@@ -1,0 +1,169 @@
+"""Restored records that come before their time, over gRPC on a fake clock."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+import pytest
+from duetime.v1 import store_pb2
+from duetime_core import record
+from duetime_core.limits import AHEAD_MS_MAX
+
+from tests.store.conftest import MIB, ids, sent
+from tests.store.test_service import Running
+
+OK, DUPLICATE, GAP, NOT_DUE, REFUSED = range(5)
+
+
+class Lane(Running):
+    """Lane 1 with an entry every 10 ms, A first; the first is due at 1,000 ms of the clock's time."""
+
+    async def fill(self, names: str, apart_ms: int = 10) -> None:
+        for name in names:
+            await self.put(sent(name, level=1))
+            self.clock.move(apart_ms)
+        self.clock.move(1_000 - apart_ms * len(names))
+
+    def restored(self, first: int, count: int) -> bytes:
+        store = self.node.store
+        units = store.lane(1).queue.read(first, count)
+        records = []
+        for entry, (position, size, due_at_ms) in enumerate(units.tolist(), first):
+            found = record.decode(store.read_record(position, size))
+            properties = found.properties + record.VALUE_END + record.lane_entry(1, entry, due_at_ms)
+            records.append(record.encode(record.Record("orders", 0, found.body, properties)))
+        return b"".join(records)
+
+    def begin(self, first: int, count: int) -> "asyncio.Task[store_pb2.PutMessageResponse]":
+        """A put of entries [first, first + count)."""
+        return asyncio.create_task(self.put(self.restored(first, count), lane=1, first_entry=first))
+
+    async def settle(self) -> None:
+        """Returns once what was under way has come to a stop: a call that goes through the whole store is answered."""
+        for _ in range(3):
+            await self.put(sent("other", topic="other"))
+
+    def stored(self) -> list[str]:
+        store = self.node.store
+        found = []
+        for queue in store.queues.all():
+            if queue.topic == "orders":
+                for position, size, _ in queue.read(0, 1_000).tolist():
+                    found.append(record.decode(store.read_record(position, size)))
+        return ids(found)
+
+
+@pytest.fixture
+async def lane(tmp_path: Path) -> AsyncIterator[Lane]:
+    async with Lane(tmp_path / "store") as lane:
+        yield lane
+
+
+async def test_entries_are_given_ahead_once_the_first_is_half_of_it_away(lane: Lane) -> None:
+    await lane.fill("ABC", apart_ms=20)
+    assert len((await lane.pull_due(ahead_ms=30)).sizes) == 2
+    waiting = asyncio.create_task(lane.pull_due(after=1, ahead_ms=30, wait_ms=1_000))
+    await lane.settle()
+    lane.clock.move(4)
+    await lane.settle()
+    assert not waiting.done()
+    lane.clock.move(1)
+    due = await waiting
+    assert (due.first_entry, len(due.sizes)) == (1, 1)
+    assert len((await lane.pull_due(after=1, ahead_ms=1_000_000)).sizes) == 2
+
+
+async def test_records_are_held_each_until_its_entry_is_due(lane: Lane) -> None:
+    await lane.fill("ABC")
+    put = lane.begin(0, 3)
+    for moved_ms, expected in ((0, ["A"]), (9, ["A"]), (1, ["A", "B"]), (9, ["A", "B"]), (1, ["A", "B", "C"])):
+        lane.clock.move(moved_ms)
+        await lane.settle()
+        assert lane.stored() == expected
+        assert put.done() == (len(expected) == 3)
+    answer = await put
+    assert not answer.statuses
+    assert list(answer.queue_offsets) == [0, 1, 2]
+    assert answer.watermark == lane.node.store.lane(1).watermark == 3
+
+
+async def test_a_batch_waits_behind_the_one_before_it(lane: Lane) -> None:
+    await lane.fill("ABCD")
+    first, second = lane.begin(0, 2), lane.begin(2, 2)
+    await lane.settle()
+    lane.clock.move(30)
+    assert not (await first).statuses
+    assert not (await second).statuses
+    assert lane.stored() == ["A", "B", "C", "D"]
+
+
+async def test_what_is_held_twice_is_stored_once(lane: Lane) -> None:
+    await lane.fill("ABC")
+    first, second = lane.begin(0, 3), lane.begin(0, 3)
+    await lane.settle()
+    lane.clock.move(20)
+    assert sorted([tuple((await first).statuses), tuple((await second).statuses)]) == [(), (DUPLICATE,) * 3]
+    assert lane.stored() == ["A", "B", "C"]
+
+
+async def test_what_is_further_away_is_refused_behind_all_that_is_due(lane: Lane) -> None:
+    await lane.fill("ABC", apart_ms=AHEAD_MS_MAX + 1)
+    lane.clock.move(AHEAD_MS_MAX + 1)
+    answer = await lane.begin(0, 3)
+    assert list(answer.statuses) == [OK, OK, NOT_DUE]
+    assert lane.stored() == ["A", "B"]
+
+
+async def test_behind_a_refused_record_nothing_is_held(lane: Lane) -> None:
+    await lane.fill("ABCD")
+    records = lane.restored(0, 4)
+    bad = records.replace(b"1:1:", b"1:7:")
+    put = asyncio.create_task(lane.put(bad, lane=1, first_entry=0))
+    await lane.settle()
+    assert not put.done()
+    lane.clock.move(10)
+    answer = await put
+    assert list(answer.statuses) == [OK, REFUSED, GAP, GAP]
+    assert list(answer.faults) == [1]
+    assert answer.watermark == 1
+    assert lane.stored() == ["A"]
+
+
+async def test_a_gap_is_answered_at_once(lane: Lane) -> None:
+    await lane.fill("ABC")
+    answer = await lane.begin(1, 2)
+    assert list(answer.statuses) == [GAP, GAP]
+
+
+async def test_a_call_that_ends_early_takes_its_records_with_it(lane: Lane) -> None:
+    await lane.fill("ABC")
+    request = store_pb2.PutMessageRequest(records=lane.restored(0, 3), lane=1)
+    call = lane.stub.PutMessage(request, timeout=10)
+    await lane.settle()
+    call.cancel()
+    await lane.settle()
+    lane.clock.move(20)
+    await lane.settle()
+    assert lane.stored() == ["A"]
+    due = await lane.pull_due()
+    assert (due.first_entry, len(due.sizes)) == (1, 2)
+    assert not (await lane.begin(1, 2)).statuses
+    assert lane.stored() == ["A", "B", "C"]
+
+
+async def test_too_many_held_bytes_are_refused(tmp_path: Path) -> None:
+    async with Lane(tmp_path / "store", waiting_bytes_max=MIB) as lane:
+        body = bytes(700_000)
+        await lane.put(sent("A", level=1, body=body))
+        await lane.put(sent("B", level=1, body=body))
+        lane.clock.move(990)
+        first = lane.begin(0, 1)
+        await lane.settle()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await lane.begin(1, 1)
+        assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "bytes are held until they are due, 1048576 at most" in str(caught.value.details())
+        lane.clock.move(10)
+        assert not (await first).statuses
+        assert not (await lane.begin(1, 1)).statuses
