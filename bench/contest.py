@@ -101,6 +101,7 @@ class Contest:
                     if name in clusters:
                         raise
                     self.faults.append(f"{name}, {measure.__name__.strip('_')}: {error}")
+                systems[name].settle()
         return {"stolen": meanwhile.stolen(), "figures": found}
 
     async def _echo(self) -> Figures:

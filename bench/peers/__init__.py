@@ -99,6 +99,10 @@ class Peer(ABC):
     @abstractmethod
     def receiver(self, topic: str) -> Receiver: ...
 
+    def settle(self) -> None:
+        """After its turn: does what it would otherwise do later, in another's turn."""
+        return
+
     def hold(self, delay_s: float) -> None:
         """Keeps back what becomes due after this delay."""
         return

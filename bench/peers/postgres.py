@@ -118,6 +118,10 @@ class Postgres(Peer):
     def receiver(self, topic: str) -> "PostgresReceiver":
         return PostgresReceiver(self._where)
 
+    def settle(self) -> None:
+        with psycopg.connect(self._where, autocommit=True) as connection:
+            connection.execute("VACUUM (ANALYZE) delayed")
+
     def _answers(self) -> bool:
         try:
             psycopg.connect(self._where).close()
