@@ -36,5 +36,7 @@ class StoreSettings(NodeSettings):
     recent_ids_count: int = Field(
         131_072, ge=0, le=10_000_000, description="message ids remembered, to answer a repeated send"
     )
-    waiting_bytes_max: int = Field(64 * MIB, ge=MIB, description="most bytes that wait for a flush, and most that are held until due")
+    waiting_bytes_max: int = Field(
+        64 * MIB, ge=MIB, description="most bytes that wait for a flush; as many are held until due"
+    )
     calls_in_flight_max: int = Field(8_192, ge=1, description="most calls in work, long polls included")
