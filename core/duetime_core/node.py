@@ -24,6 +24,12 @@ log = structlog.get_logger()
 
 S = TypeVar("S", bound=NodeSettings)
 
+# glibc's mallopt: blocks up to this size come from the heap, and the heap keeps so much free. Batches are buffers of some
+# hundred KiB: as they are by default, each would be mapped anew, its pages faulted in one by one, and unmapped again.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+HEAP_BLOCK_BYTES_MAX = 4 * 1024 * 1024
+HEAP_FREE_BYTES_MAX = 16 * 1024 * 1024
+
 # Set by a supervisor: the process ends when its parent does, and prints one ready line for it.
 SUPERVISED_VARIABLE = "DUETIME_SUPERVISED"
 # New objects between two collections. A batch of messages makes thousands, nearly all freed by reference counts.
@@ -75,6 +81,7 @@ def main(process: str, settings_class: type[S], make: Callable[[S, Clock], Node]
     try:
         settings = settings_class.read()
         configure_logs(process, settings.log_level, settings.log_format)
+        _keep_heap()
         asyncio.run(_run(process, settings, make))
     except StartupError as error:
         print(f"duetime {process}: {error.text}", file=sys.stderr)
@@ -121,6 +128,14 @@ def _calm_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD, 20, 50)
+
+
+def _keep_heap() -> None:
+    """Where the C library has no such setting (musl), nothing is set."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, HEAP_BLOCK_BYTES_MAX)
+        mallopt(_M_TRIM_THRESHOLD, HEAP_FREE_BYTES_MAX)
 
 
 def _die_with_parent() -> None:
