@@ -26,6 +26,7 @@ _I64 = Struct(">q")
 _SIZE_MAGIC = Struct(">ii")
 _MAGIC_V1 = -626843481
 _MAGIC_V2 = -626843477
+_MAGIC_V1_BYTES = _I32.pack(_MAGIC_V1)
 _FIXED_BYTES_MIN = 91
 
 _COMPRESSED = 0x1
@@ -49,16 +50,16 @@ RESERVED_PROPERTIES = frozenset(_RESERVED_NAMES.split())
 class ReceivedMessage:
     """A message read from a queue: one record's bytes, decoded on access."""
 
-    __slots__ = ("_fields", "_record")
+    __slots__ = ("_encoded", "_record")
 
     def __init__(self, record: bytes) -> None:
         self._record = record
-        self._fields: dict[str, str] | None = None
+        self._encoded: bytes | None = None
 
     @property
     def id(self) -> str:
         """The id that the sender knows it by; where it has none, RocketMQ's: its place in the log."""
-        return self._all.get("UNIQ_KEY") or self._place
+        return self._property(b"UNIQ_KEY\x01") or self._place
 
     @property
     def topic(self) -> str:
@@ -85,23 +86,26 @@ class ReceivedMessage:
         Raises:
             Damaged: compressed by an algorithm other than zlib, or not decompressible.
         """
+        record = self._record
+        if not record[39] & (_COMPRESSED | _BORN_V6 | _STORE_V6):
+            return record[88 : 88 + int.from_bytes(record[84:88], "big")]
         at, end = self._body_span
-        body = self._record[at:end]
-        sys_flag = _i32(self._record, 36)
+        body = record[at:end]
+        sys_flag = _i32(record, 36)
         return _decompress(body, sys_flag >> _COMPRESSION_SHIFT & 7) if sys_flag & _COMPRESSED else body
 
     @property
     def tags(self) -> str:
-        return self._all.get("TAGS", "")
+        return self._property(b"TAGS\x01")
 
     @property
     def keys(self) -> list[str]:
-        return self._all.get("KEYS", "").split()
+        return self._property(b"KEYS\x01").split()
 
     @property
     def properties(self) -> dict[str, str]:
         """The user's own; a new dict each time."""
-        return {name: value for name, value in self._all.items() if name not in RESERVED_PROPERTIES}
+        return {name: value for name, value in self._all().items() if name not in RESERVED_PROPERTIES}
 
     @property
     def born_at(self) -> datetime:
@@ -161,21 +165,41 @@ class ReceivedMessage:
         return start, start + int.from_bytes(self._record[at:start], "big")
 
     @property
+    def _properties(self) -> bytes:
+        if self._encoded is None:
+            record = self._record
+            if record[4:8] == _MAGIC_V1_BYTES and not record[39] & (_BORN_V6 | _STORE_V6):
+                at = 88 + int.from_bytes(record[84:88], "big")
+                end = at + 1 + record[at]
+            else:
+                _, end = self._topic_span
+            self._encoded = record[end + 2 :]
+        return self._encoded
+
+    def _property(self, name_and_end: bytes) -> str:
+        """One property's value, empty where it has none; found without taking all of them apart."""
+        properties = self._properties
+        at = properties.rfind(b"\x02" + name_and_end) + 1
+        if not at and not properties.startswith(name_and_end):
+            return ""
+        at += len(name_and_end)
+        end = properties.find(b"\x02", at)
+        value = properties[at : end if end >= 0 else None].decode("utf-8", "replace")
+        return value or self._all().get(name_and_end[:-1].decode(), "")
+
     def _all(self) -> dict[str, str]:
         """All properties; as RocketMQ's readers, parts without a name or a value are dropped."""
-        if self._fields is None:
-            _, end = self._topic_span
-            self._fields = {}
-            for part in self._record[end + 2 :].decode("utf-8", "replace").split("\x02"):
-                name, _, value = part.partition("\x01")
-                if name and value:
-                    self._fields[name] = value
-        return self._fields
+        found = {}
+        for part in self._properties.decode("utf-8", "replace").split("\x02"):
+            name, _, value = part.partition("\x01")
+            if name and value:
+                found[name] = value
+        return found
 
     @property
     def _lane_entry(self) -> tuple[int, int, int] | None:
         """(level, offset, due_at_ms)."""
-        parts = self._all.get("DT_ENTRY", "").split(":")
+        parts = self._property(b"DT_ENTRY\x01").split(":")
         if len(parts) != 3 or not all(part.isdigit() for part in parts):
             return None
         return int(parts[0]), int(parts[1]), int(parts[2])
