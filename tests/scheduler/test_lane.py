@@ -9,7 +9,7 @@ import grpc
 import pytest
 from duetime.v1 import store_pb2
 from duetime_core import record
-from duetime_scheduler.lane import AHEAD_MS, FLIGHTS_MAX, Restorer
+from duetime_scheduler.lane import AHEAD_MS, BATCH_COUNT_MAX, FLIGHTS_MAX, Restorer
 
 from tests.scheduler.conftest import Bench, Forward, Meddling, failing
 from tests.store.conftest import MIB, sent
@@ -55,7 +55,7 @@ async def test_messages_are_restored_at_their_due_moment_and_not_before(bench: B
 
 
 async def test_backlog_goes_in_batches_with_a_few_puts_in_flight(bench: Bench) -> None:
-    await bench.send(*names(4_000))
+    await bench.send(*names(9_000))
     bench.clock.move(1_000)
     released = asyncio.Event()
 
@@ -68,20 +68,20 @@ async def test_backlog_goes_in_batches_with_a_few_puts_in_flight(bench: Bench) -
         await bench.until(lambda: bench.proxy.puts_in_flight == FLIGHTS_MAX, skip_pauses=False)
         assert not bench.proxy.pulls_in_flight
         released.set()
-        await bench.until(lambda: len(bench.ids()) == 4_000)
-    assert bench.ids() == names(4_000)
-    assert [put.first_entry for put in bench.proxy.puts] == list(range(0, 4_000, 512))
+        await bench.until(lambda: len(bench.ids()) == 9_000)
+    assert bench.ids() == names(9_000)
+    assert [put.first_entry for put in bench.proxy.puts] == list(range(0, 9_000, BATCH_COUNT_MAX))
     assert bench.proxy.puts_in_flight_max == FLIGHTS_MAX
 
 
 async def test_batches_behind_one_that_is_put_again_are_put_again_too(bench: Bench) -> None:
     room = bench.store.log.record_bytes_max - len(sent("BIG", level=1, topic="o" * 50, body=b""))
     await bench.put(sent("BIG", level=1, topic="o" * 50, body=bytes(room)))
-    await bench.send(*names(1_500))
+    await bench.send(*names(5_000))
     bench.clock.move(1_000)
     async with running(restorer(bench)):
-        await bench.until(lambda: len(bench.ids()) == 1_500)
-    assert bench.ids() == names(1_500)
+        await bench.until(lambda: len(bench.ids()) == 5_000)
+    assert bench.ids() == names(5_000)
     assert bench.ids("DT_QUARANTINE") == ["BIG"]
     assert bench.value("duetime_scheduler_out_of_step_total", **SERVED, status="GAP") == 0
 
@@ -103,7 +103,7 @@ async def test_entries_are_put_before_they_are_due_and_stored_when_they_are(benc
 
 
 async def test_next_batch_is_pulled_while_the_last_is_put(bench: Bench) -> None:
-    await bench.send(*names(1_000))
+    await bench.send(*names(3_000))
     bench.clock.move(1_000)
     pulled_next, released = asyncio.Event(), asyncio.Event()
 
@@ -112,7 +112,7 @@ async def test_next_batch_is_pulled_while_the_last_is_put(bench: Bench) -> None:
         return await forward(request)
 
     async def noticed(request: Any, forward: Forward, context: Any) -> Any:
-        assert request.after == 512
+        assert request.after == BATCH_COUNT_MAX
         pulled_next.set()
         return await forward(request)
 
@@ -126,7 +126,7 @@ async def test_next_batch_is_pulled_while_the_last_is_put(bench: Bench) -> None:
             await pulled_next.wait()
         assert bench.ids() == []
         released.set()
-        await bench.until(lambda: len(bench.ids()) == 1_000)
+        await bench.until(lambda: len(bench.ids()) == 3_000)
 
 
 async def test_lane_that_is_given_up_leaves_no_long_poll_behind(bench: Bench) -> None:

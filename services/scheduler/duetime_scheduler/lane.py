@@ -24,7 +24,7 @@ from duetime_scheduler.metrics import SchedulerMetrics
 
 log = structlog.get_logger()
 
-BATCH_COUNT_MAX = 512
+BATCH_COUNT_MAX = 2048
 BATCH_BYTES_MAX = 4 * 1024 * 1024
 WAIT_MS = 10_000
 # How long before its due moment an entry may be pulled. Half of it is what a pull, the restoring and the put may take
