@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from typing import Any, Protocol, TypeVar
 
 import structlog
+import uvloop
 from prometheus_client import CollectorRegistry, start_http_server
 
 from duetime_core.clock import Clock, SystemClock
@@ -82,7 +83,8 @@ def main(process: str, settings_class: type[S], make: Callable[[S, Clock], Node]
         settings = settings_class.read()
         configure_logs(process, settings.log_level, settings.log_format)
         _keep_heap()
-        asyncio.run(_run(process, settings, make))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_run(process, settings, make))
     except StartupError as error:
         print(f"duetime {process}: {error.text}", file=sys.stderr)
         raise SystemExit(1) from None
