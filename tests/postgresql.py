@@ -4,11 +4,14 @@ DUETIME_TEST_POSTGRES=container | local   takes that way and no other
 DUETIME_TEST_REQUIRE_POSTGRES=1           a server that can't be had fails the tests instead of skipping them
 """
 
+import contextlib
+import gc
 import os
 import shutil
 import socket
 import subprocess
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,9 +41,13 @@ def postgres_server() -> Iterator[str]:
 def _engine_answers() -> bool:
     import docker
 
-    try:
+    client = None
+    with contextlib.suppress(docker.errors.DockerException):
         client = docker.from_env(timeout=ENGINE_TIMEOUT_S)
-    except docker.errors.DockerException:
+    if client is None:
+        # It forgets to close the socket to an engine that does not answer.
+        with warnings.catch_warnings(action="ignore", category=ResourceWarning):
+            gc.collect()
         return False
     try:
         client.images.get(IMAGE)
