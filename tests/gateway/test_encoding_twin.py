@@ -27,7 +27,7 @@ FITTING = st.builds(
     message_pb2.Message,
     topic=st.sampled_from(["orders", "paid"]),
     body=st.binary(max_size=64),
-    properties=st.dictionaries(CLEAN, CLEAN, max_size=3),
+    properties=st.dictionaries(CLEAN.filter(lambda name: name not in record.RESERVED_PROPERTIES), CLEAN, max_size=3),
     tags=st.just("") | CLEAN,
     keys=st.lists(CLEAN, max_size=3),
     sharding_key=st.just("") | CLEAN,

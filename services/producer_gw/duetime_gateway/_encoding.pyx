@@ -122,7 +122,7 @@ cdef inline bint _text(const uint8_t **at, const uint8_t *end, Text *text) noexc
 
 
 cdef inline bint _same(Text one, Text other) noexcept nogil:
-    return one.size == other.size and memcmp(one.at, other.at, one.size) == 0
+    return one.size == other.size and (one.size == 0 or memcmp(one.at, other.at, one.size) == 0)
 
 
 cdef enum Kind:
@@ -197,7 +197,9 @@ cdef inline bint _may_be_reserved(Text name) noexcept nogil:
 
 
 cdef inline uint8_t *_put(uint8_t *to, const uint8_t *data, Py_ssize_t size) noexcept nogil:
-    memcpy(to, data, size)
+    # A part that is not there has no address either.
+    if size:
+        memcpy(to, data, size)
     return to + size
 
 
@@ -433,15 +435,16 @@ cdef class PlainRequest:
         """The message's route; the routes of one request are few, and neighbours mostly share one."""
         cdef Message_ *m = &self._messages[index]
         cdef Way way
+        cdef Text topic
         cdef int n
         if index and _same(m.topic, (m - 1).topic):
             m.way = (m - 1).way
             return True
         for n in range(len(self._ways)):
             way = <Way>self._ways[n]
-            if PyBytes_GET_SIZE(way.topic_field) - 1 == m.topic.size and memcmp(
-                PyBytes_AS_STRING(way.topic_field) + 1, m.topic.at, m.topic.size
-            ) == 0:
+            topic.at = <const uint8_t *>PyBytes_AS_STRING(way.topic_field) + 1
+            topic.size = PyBytes_GET_SIZE(way.topic_field) - 1
+            if _same(topic, m.topic):
                 m.way = n
                 return True
         if _ascii(m.topic, 0x21) != FIT or len(self._ways) == NAMES_MAX:
