@@ -25,8 +25,8 @@ log = structlog.get_logger()
 
 S = TypeVar("S", bound=NodeSettings)
 
-# glibc's mallopt: blocks up to this size come from the heap, and the heap keeps so much free. Batches are buffers of some
-# hundred KiB: as they are by default, each would be mapped anew, its pages faulted in one by one, and unmapped again.
+# glibc's mallopt: blocks up to this size come from the heap, and the heap keeps so much free. Batches are buffers of
+# some hundred KiB: by default each would be mapped anew, its pages faulted in one by one, and unmapped again.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 HEAP_BLOCK_BYTES_MAX = 4 * 1024 * 1024
 HEAP_FREE_BYTES_MAX = 16 * 1024 * 1024
