@@ -7,13 +7,14 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, Protocol, TypeVar
 
 import structlog
 import uvloop
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, Histogram, start_http_server
 
 from duetime_core.clock import Clock, SystemClock
 from duetime_core.compiled import in_use
@@ -104,7 +105,7 @@ async def _run(process: str, settings: S, make: Callable[[S, Clock], Node]) -> N
         await node.start()
         metrics_port, stop_metrics = serve_metrics(node.registry, settings.host, settings.metrics_port)
         with_metrics.callback(stop_metrics)
-        _calm_collector()
+        _calm_collector(node.registry)
         ready: dict[str, Any] = {"serving": process, "port": node.port, "metrics_port": metrics_port}
         log.info("serving", **ready, compiled=in_use)
         if supervised:
@@ -125,11 +126,32 @@ async def _run(process: str, settings: S, make: Callable[[S, Clock], Node]) -> N
     log.info("stopped")
 
 
-def _calm_collector() -> None:
-    """What start-up made stays: the garbage collector need not look at it again, nor at every 700 new objects."""
+def _calm_collector(registry: CollectorRegistry) -> None:
+    """What start-up made stays: the garbage collector need not look at it again, nor at every 700 new objects.
+
+    Its pauses, in which the process does nothing else, are a metric.
+    """
+    pauses = Histogram(
+        "duetime_gc_pause_seconds",
+        "Pauses of the garbage collector, by generation.",
+        ["generation"],
+        buckets=(0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1),
+        registry=registry,
+    )
+    of_generation = [pauses.labels(generation) for generation in range(3)]
+    started = 0.0
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        nonlocal started
+        if phase == "start":
+            started = time.perf_counter()
+        else:
+            of_generation[info["generation"]].observe(time.perf_counter() - started)
+
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD, 20, 50)
+    gc.callbacks.append(note)
 
 
 def _keep_heap() -> None:

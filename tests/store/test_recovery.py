@@ -278,3 +278,23 @@ def test_config_files_speak_the_brokers_dialect(tmp_path: Path) -> None:
     configs.write(tmp_path, configs.DELAY_OFFSETS, {"offsetTable": {1: 121}})
     path.write_text("")
     assert configs.delay_offsets(configs.read(tmp_path, configs.DELAY_OFFSETS)) == {1: 120, 3: 7}
+
+
+def test_a_prepared_segment_is_used_and_found_empty_after_a_crash(shard: Shard) -> None:
+    shard.put(sent("A", body=bytes(MIB // 2)))
+    shard.store.log.prepare(shard.store.published_end)
+    names = sorted(path.name for path in (shard.root / "commitlog").iterdir())
+    assert names == [f"{0:020d}", f"{MIB:020d}"]
+    shard.reopen()
+    assert ids(shard.pulled()) == ["A"]
+    shard.store.log.prepare(shard.store.published_end)
+    shard.put(sent("B", body=bytes(MIB // 2)))
+    assert shard.store.published_end > MIB
+    shard.reopen()
+    assert ids(shard.pulled()) == ["A", "B"]
+
+
+def test_no_segment_is_prepared_before_half_of_the_last_is_used(shard: Shard) -> None:
+    shard.put(sent("A", body=bytes(MIB // 2 - 1_000)))
+    shard.store.log.prepare(shard.store.published_end)
+    assert len(list((shard.root / "commitlog").iterdir())) == 1

@@ -103,5 +103,6 @@ class Checkpointer:
                 configs.write(config, configs.TOPICS, topics)
             configs.write(config, configs.DELAY_OFFSETS, {"offsetTable": offsets})
             checkpoint.write(self._directory.checkpoint, point)
+            self._store.log.prepare(point.position)
 
         return work

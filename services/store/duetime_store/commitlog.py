@@ -14,6 +14,7 @@ loop) says where a record goes; `write` and `flush` do the I/O, on the flusher's
 Source: RocketMQ 4.9.3 CommitLog, MappedFileQueue.
 """
 
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -43,6 +44,7 @@ class CommitLog:
         self.segment_bytes = files[0].stat().st_size if files else segment_bytes
         self._check(files)
         self._segments = {int(path.name): Segment(path, int(path.name), self.segment_bytes) for path in files}
+        self._opening = threading.Lock()
         self.min_position = int(files[0].name) if files else 0
         self.end = self.min_position
 
@@ -91,13 +93,24 @@ class CommitLog:
             self.end = position + sum(map(len, buffers))
         return list(touched.values())
 
+    def prepare(self, position: int) -> None:
+        """Makes the segment behind that of `position` once half of that is used, so that no write waits for it.
+
+        Blocking; from any thread.
+        """
+        used = position % self.segment_bytes
+        if 2 * used >= self.segment_bytes:
+            self._open(position - used + self.segment_bytes)
+
     def _open(self, position: int) -> Segment:
         base = position - position % self.segment_bytes
         segment = self._segments.get(base)
         if segment is None:
-            segment = Segment(self.directory / file_name(base), base, self.segment_bytes)
-            self._segments[base] = segment
-            log.info("segment created", segment=file_name(base), bytes=self.segment_bytes)
+            with self._opening:
+                segment = self._segments.get(base)
+                if segment is None:
+                    segment = self._segments[base] = Segment(self.directory / file_name(base), base, self.segment_bytes)
+                    log.info("segment created", segment=file_name(base), bytes=self.segment_bytes)
         return segment
 
     def read(self, position: int, length: int) -> bytes:
