@@ -42,7 +42,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="duetime-bench-", dir=arguments.directory) as root:
             # Servers that run as other users have their directories in it.
             Path(root).chmod(0o711)
-            result = run(plan, Path(root), names, arguments.pending, progress)
+            result = run(plan, Path(root), names, arguments.burst, arguments.pending, progress)
     except contest.WrongError as error:
         print(f"WRONG: {error}", file=sys.stderr)
         return 1
@@ -56,7 +56,9 @@ def main() -> int:
     return 0
 
 
-def run(plan: contest.Plan, root: Path, names: list[str], pending: int, progress: Console) -> dict[str, Any]:
+def run(
+    plan: contest.Plan, root: Path, names: list[str], burst: int, pending: int, progress: Console
+) -> dict[str, Any]:
     """All measurements, as bench/last.json has them."""
     started, meanwhile = time.monotonic(), Meanwhile()
     result: dict[str, Any] = {"cores": core_count(), "machine": machine(), "plan": vars(plan), "missing": {}}
@@ -65,6 +67,9 @@ def run(plan: contest.Plan, root: Path, names: list[str], pending: int, progress
         rounds = contest.Contest(plan, echo, sync, unsynced, peers, progress.print)
         result["rounds"] = rounds.run()
         result |= {"cpu_us": rounds.cpu_us, "faults": rounds.faults, "memory": measure.memory(sync.cluster)}
+        if burst:
+            progress.print(f"{burst:,} due at once on another lane")
+            result["beside_burst"] = measure.beside_burst(sync, burst, plan.lateness_seconds)
         if pending:
             progress.print(f"{pending:,} pending")
             result["pending"] = measure.pending(sync, pending, plan.lateness_seconds)
@@ -115,6 +120,8 @@ def _parser() -> argparse.ArgumentParser:
         help="what is measured beside it, default postgres; what is not installed is named and left out",
     )
     parser.add_argument("--pending", type=int, default=0, metavar="N", help="also measure with N messages pending")
+    burst = "also measure lateness on one lane while another has N messages due at once"
+    parser.add_argument("--burst", type=int, default=0, metavar="N", help=burst)
     queues = "queues of each topic, default %(default)s; a topic that makes itself has 4"
     parser.add_argument("--queues", type=int, default=contest.PLAN.queues, metavar="N", help=queues)
     parser.add_argument("--pictures", action="store_true", help="also draw docs/pictures (needs matplotlib)")

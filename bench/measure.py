@@ -1,6 +1,7 @@
 """DueTime alone: its memory, and what a million pending messages do to its restart."""
 
 import asyncio
+import threading
 import time
 from typing import Any
 
@@ -10,12 +11,15 @@ from duetime.v1 import gateway_pb2, gateway_pb2_grpc
 from bench.contest import WrongError, lateness
 from bench.figures import RATES
 from bench.load import fill
-from bench.peers.duetime import DueTime
+from bench.peers.duetime import CHANNEL_OPTIONS, LEVEL_NUMBERS, DueTime
 from bench.processes import NAMES, Processes, memory_mb, wait_until
 
 FAR_LEVEL = 18
 CALL_TIMEOUT_S = 10.0
 RESTART_DEADLINE_S = 120.0
+BURST_DELAY_S = 5.0
+# Into the measurement of lateness, whose own first messages are due by then.
+LET_GO_AFTER_S = 2.0
 
 
 def memory(cluster: Processes) -> dict[str, dict[str, float]]:
@@ -53,6 +57,35 @@ def pending(duetime: DueTime, count: int, lateness_seconds: float) -> dict[str, 
     result["clean_restart_recovery_s"] = recovery_s(cluster)
     result["store_restarted"] = memory(cluster)["store"]
     return result
+
+
+def beside_burst(duetime: DueTime, count: int, lateness_seconds: float) -> dict[str, Any]:
+    """Lateness on one lane by itself, and while another lane restores `count` messages that are due at once."""
+    result: dict[str, Any] = {"count": count, "usual": lateness(duetime, "late-usual", RATES[0], lateness_seconds)}
+    duetime.hold(BURST_DELAY_S)
+    level = LEVEL_NUMBERS[BURST_DELAY_S]
+    asyncio.run(fill(duetime.cluster.address, "burst-beside", count=count, level=level))
+    wait_until(lambda: not _lane(duetime, level).next_due_at_ms, RESTART_DEADLINE_S, "all of the burst is due")
+    begun = time.monotonic()
+    took_s = [0.0]
+
+    def let_go() -> None:
+        duetime.release(BURST_DELAY_S)
+        wait_until(lambda: not _lane(duetime, level).pending_count, RESTART_DEADLINE_S, "the burst is restored")
+        took_s[0] = time.monotonic() - begun - LET_GO_AFTER_S
+
+    timer = threading.Timer(LET_GO_AFTER_S, let_go)
+    timer.start()
+    result["beside"] = lateness(duetime, "late-beside", RATES[0], lateness_seconds)
+    timer.join()
+    return result | {"restored_per_s": count / took_s[0]}
+
+
+def _lane(duetime: DueTime, level: int) -> gateway_pb2.Lane:
+    with grpc.insecure_channel(duetime.cluster.address, options=CHANNEL_OPTIONS) as channel:
+        request = gateway_pb2.ListLanesRequest()
+        lanes = gateway_pb2_grpc.GatewayStub(channel).ListLanes(request, timeout=CALL_TIMEOUT_S).lanes
+    return next(lane for lane in lanes if lane.level == level)
 
 
 def recovery_s(cluster: Processes) -> float:
