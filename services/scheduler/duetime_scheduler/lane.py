@@ -30,8 +30,9 @@ WAIT_MS = 10_000
 # How long before its due moment an entry may be pulled. Half of it is what a pull, the restoring and the put may take
 # without being late; what falls due in the other half goes together.
 AHEAD_MS = 50
-# Batches on their way to the store or held there: those of one AHEAD_MS, and one that is about to be answered.
-FLIGHTS_MAX = 4
+# Batches on their way to the store or held there: one that is about to be answered, and the next. A third would gain
+# nothing, and in a burst stand before the calls of other lanes.
+FLIGHTS_MAX = 2
 BACKOFF_MS_MIN = 50
 BACKOFF_MS_MAX = 2_000
 
