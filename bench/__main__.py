@@ -72,7 +72,7 @@ def run(
             result["beside_burst"] = measure.beside_burst(sync, burst, plan.lateness_seconds)
         if pending:
             progress.print(f"{pending:,} pending")
-            result["pending"] = measure.pending(sync, pending, plan.lateness_seconds)
+            result["pending"] = measure.pending(sync, pending, plan.sustained_seconds, plan.lateness_seconds)
     for number, one in enumerate(result["rounds"], 1):
         if one["stolen"] > STOLEN_SHARE_MAX:
             progress.print(f"round {number}: {one['stolen']:.0%} of the processor time was stolen", style="red")

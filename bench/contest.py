@@ -159,26 +159,10 @@ class Contest:
         return {"through count": count, "through": count / took_s, "through less delay": count / (took_s - DELAY_S)}
 
     def _sustained(self, name: str, peer: Peer, number: int, figures: Figures) -> Figures:
-        async def flood() -> tuple[float, int, Arrivals]:
-            sender = await peer.sender(topic)
-            started = time.monotonic()
-            _, sent = await closed_loop(
-                lambda count: sender.send(count, DELAY_S),
-                batch=BATCH,
-                in_flight=peer.in_flight,
-                seconds=self.plan.sustained_seconds,
-            )
-            await sender.close()
-            return started, sent, check(await far_end.all(sent), sent)
-
-        topic = f"sustained-{name.replace(' ', '-')}-{number}"
-        peer.make_topic(topic)
-        with consumer(peer.receiver(topic)) as far_end:
-            meter = Meter(peer.cluster.pids()) if isinstance(peer, DueTime) else None
-            started, sent, arrivals = asyncio.run(flood())
-            if meter:
-                self.cpu_us[f"{name} sustained"] = meter.us_each(sent)
-        return {"sustained": sent / (arrivals.last_at - started - DELAY_S)}
+        rate, cpu_us = sustained(peer, f"sustained-{name.replace(' ', '-')}-{number}", self.plan.sustained_seconds)
+        if cpu_us:
+            self.cpu_us[f"{name} sustained"] = cpu_us
+        return {"sustained": rate}
 
     def _lateness(self, name: str, peer: Peer, number: int, figures: Figures) -> Figures:
         found: Figures = {}
@@ -207,6 +191,26 @@ class Contest:
         finally:
             peer.release(BURST_DELAY_S)
         return {"burst count": count, "burst": count / (arrivals.last_at - started)}
+
+
+def sustained(peer: Peer, topic: str, seconds: float) -> tuple[float, dict[str, float]]:
+    """(messages/s through the delayed path under constant load, DueTime's processor us per message by process)."""
+
+    async def flood() -> tuple[float, int, Arrivals]:
+        sender = await peer.sender(topic)
+        started = time.monotonic()
+        _, sent = await closed_loop(
+            lambda count: sender.send(count, DELAY_S), batch=BATCH, in_flight=peer.in_flight, seconds=seconds
+        )
+        await sender.close()
+        return started, sent, check(await far_end.all(sent), sent)
+
+    peer.make_topic(topic)
+    with consumer(peer.receiver(topic)) as far_end:
+        meter = Meter(peer.cluster.pids()) if isinstance(peer, DueTime) else None
+        started, sent, arrivals = asyncio.run(flood())
+        cpu_us = meter.us_each(sent) if meter else {}
+    return sent / (arrivals.last_at - started - DELAY_S), cpu_us
 
 
 def lateness(peer: Peer, topic: str, rate: int, seconds: float) -> dict[str, float]:

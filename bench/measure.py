@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 from duetime.v1 import gateway_pb2, gateway_pb2_grpc
 
-from bench.contest import WrongError, lateness
+from bench.contest import WrongError, lateness, sustained
 from bench.figures import RATES
 from bench.load import fill
 from bench.peers.duetime import CHANNEL_OPTIONS, LEVEL_NUMBERS, DueTime
@@ -32,7 +32,7 @@ def memory(cluster: Processes) -> dict[str, dict[str, float]]:
     return found
 
 
-def pending(duetime: DueTime, count: int, lateness_seconds: float) -> dict[str, Any]:
+def pending(duetime: DueTime, count: int, sustained_seconds: float, lateness_seconds: float) -> dict[str, Any]:
     """The store with `count` messages pending: its memory, lateness beside them, and how soon it answers again."""
     cluster = duetime.cluster
     before = memory(cluster)["store"]
@@ -40,6 +40,7 @@ def pending(duetime: DueTime, count: int, lateness_seconds: float) -> dict[str, 
     result: dict[str, Any] = {"count": count, "fill_rate": rate, "store_before": before}
     result["store_filled"] = memory(cluster)["store"]
     result["lateness"] = lateness(duetime, "late-pending", RATES[0], lateness_seconds)
+    result["sustained"], result["cpu_us"] = sustained(duetime, "sustained-pending", sustained_seconds)
 
     store = cluster.kill("store")
     started = time.monotonic()

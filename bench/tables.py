@@ -151,7 +151,10 @@ def _stored(result: dict[str, Any]) -> Table:
 def _cpu(result: dict[str, Any]) -> Table:
     names = ["client", "echo", "gateway", "store", "scheduler"]
     table = Table("processor time per message in microseconds", ["", *names])
-    for what, used in result["cpu_us"].items():
+    rows = list(result["cpu_us"].items())
+    if "pending" in result:
+        rows.append((f"duetime sustained, {result['pending']['count']:,} pending", result["pending"]["cpu_us"]))
+    for what, used in rows:
         table.rows.append([what, *(f"{used[name]:.1f}" if name in used else "" for name in names)])
     return table
 
@@ -198,6 +201,7 @@ def _pending(pending: dict[str, Any]) -> Table:
     late = pending["lateness"]
     title = f"lateness at {RATES[0]:,}/s beside them, p50 / p99 in ms"
     table.rows.append([title, f"{late['p50']:.1f} / {late['p99']:.1f}", ""])
+    table.rows.append(["messages/s through the delayed path beside them", f"{pending['sustained']:,.0f}", ""])
     for name, recovery, title in (
         ("after_kill_s", "after_kill_recovery_s", "store killed"),
         ("clean_restart_answer_s", "clean_restart_recovery_s", "cluster stopped and started"),
