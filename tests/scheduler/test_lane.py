@@ -54,9 +54,21 @@ async def test_messages_are_restored_at_their_due_moment_and_not_before(bench: B
     assert [record.find_lane_entry(one.properties)[:2] for one in found] == [(1, 0), (1, 1)]
 
 
-async def test_backlog_goes_in_batches_with_a_few_puts_in_flight(bench: Bench) -> None:
+async def test_backlog_goes_in_full_batches_one_after_the_other(bench: Bench) -> None:
     await bench.send(*names(9_000))
     bench.clock.move(1_000)
+    async with running(restorer(bench)):
+        await bench.until(lambda: len(bench.ids()) == 9_000)
+    assert bench.ids() == names(9_000)
+    assert [put.first_entry for put in bench.proxy.puts] == list(range(0, 9_000, BATCH_COUNT_MAX))
+    assert bench.proxy.puts_in_flight_max == 1
+
+
+async def test_a_few_batches_that_are_not_full_are_in_flight(bench: Bench) -> None:
+    for first in range(5):
+        await bench.send(*names(10, first * 10))
+        bench.clock.move(2 * AHEAD_MS)
+    bench.clock.move(1_000 - 10 * AHEAD_MS)
     released = asyncio.Event()
 
     async def held(request: Any, forward: Forward, context: Any) -> Any:
@@ -65,23 +77,37 @@ async def test_backlog_goes_in_batches_with_a_few_puts_in_flight(bench: Bench) -
 
     bench.proxy.meddlings["PutMessage"] += [held] * FLIGHTS_MAX
     async with running(restorer(bench)):
+        for _ in range(FLIGHTS_MAX):
+            await bench.until(lambda: bench.proxy.puts_in_flight, skip_pauses=False)
+            bench.clock.move(2 * AHEAD_MS)
         await bench.until(lambda: bench.proxy.puts_in_flight == FLIGHTS_MAX, skip_pauses=False)
         assert not bench.proxy.pulls_in_flight
         released.set()
-        await bench.until(lambda: len(bench.ids()) == 9_000)
-    assert bench.ids() == names(9_000)
-    assert [put.first_entry for put in bench.proxy.puts] == list(range(0, 9_000, BATCH_COUNT_MAX))
+        await bench.until(lambda: len(bench.ids()) == 50)
+    assert bench.ids() == names(50)
     assert bench.proxy.puts_in_flight_max == FLIGHTS_MAX
 
 
 async def test_batches_behind_one_that_is_put_again_are_put_again_too(bench: Bench) -> None:
     room = bench.store.log.record_bytes_max - len(sent("BIG", level=1, topic="o" * 50, body=b""))
     await bench.put(sent("BIG", level=1, topic="o" * 50, body=bytes(room)))
-    await bench.send(*names(5_000))
-    bench.clock.move(1_000)
+    bench.clock.move(2 * AHEAD_MS)
+    await bench.send(*names(10))
+    bench.clock.move(1_000 - 2 * AHEAD_MS)
+    both = asyncio.Event()
+
+    async def held(request: Any, forward: Forward, context: Any) -> Any:
+        if bench.proxy.puts_in_flight == 2:
+            both.set()
+        await both.wait()
+        return await forward(request)
+
+    bench.proxy.meddlings["PutMessage"] += [held, held]
     async with running(restorer(bench)):
-        await bench.until(lambda: len(bench.ids()) == 5_000)
-    assert bench.ids() == names(5_000)
+        await bench.until(lambda: bench.proxy.puts_in_flight, skip_pauses=False)
+        bench.clock.move(2 * AHEAD_MS)
+        await bench.until(lambda: len(bench.ids()) == 10)
+    assert bench.ids() == names(10)
     assert bench.ids("DT_QUARANTINE") == ["BIG"]
     assert bench.value("duetime_scheduler_out_of_step_total", **SERVED, status="GAP") == 0
 
@@ -103,7 +129,7 @@ async def test_entries_are_put_before_they_are_due_and_stored_when_they_are(benc
 
 
 async def test_next_batch_is_pulled_while_the_last_is_put(bench: Bench) -> None:
-    await bench.send(*names(3_000))
+    await bench.send(*names(10))
     bench.clock.move(1_000)
     pulled_next, released = asyncio.Event(), asyncio.Event()
 
@@ -112,7 +138,7 @@ async def test_next_batch_is_pulled_while_the_last_is_put(bench: Bench) -> None:
         return await forward(request)
 
     async def noticed(request: Any, forward: Forward, context: Any) -> Any:
-        assert request.after == BATCH_COUNT_MAX
+        assert request.after == 10
         pulled_next.set()
         return await forward(request)
 
@@ -126,7 +152,7 @@ async def test_next_batch_is_pulled_while_the_last_is_put(bench: Bench) -> None:
             await pulled_next.wait()
         assert bench.ids() == []
         released.set()
-        await bench.until(lambda: len(bench.ids()) == 3_000)
+        await bench.until(lambda: len(bench.ids()) == 10)
 
 
 async def test_lane_that_is_given_up_leaves_no_long_poll_behind(bench: Bench) -> None:

@@ -2,7 +2,7 @@
 
     pull (waits until AHEAD_MS / 2 before the due moment) ──▶ restore ──▶ put, which the store holds until it is due
       ▲                                                                    │
-      └───────────── the next batch, while up to FLIGHTS_MAX are put ──────┘
+      └─────────────── the next batch, while the last is put ──────────────┘
 
 The restorer keeps nothing that matters: the store refuses what is restored already and what is not next, so a
 restorer may die, be doubled or repeat itself at any point. After any trouble it begins again from the store's
@@ -30,8 +30,7 @@ WAIT_MS = 10_000
 # How long before its due moment an entry may be pulled. Half of it is what a pull, the restoring and the put may take
 # without being late; what falls due in the other half goes together.
 AHEAD_MS = 50
-# Batches on their way to the store or held there: one that is about to be answered, and the next. A third would gain
-# nothing, and in a burst stand before the calls of other lanes.
+# Batches on their way to the store or held there: one that is about to be answered, and the next.
 FLIGHTS_MAX = 2
 BACKOFF_MS_MIN = 50
 BACKOFF_MS_MAX = 2_000
@@ -47,6 +46,11 @@ class Flight:
 
     batch: Batch
     answer: "asyncio.Task[store_pb2.PutMessageResponse]"
+
+
+def _may_pull(flights: deque[Flight]) -> bool:
+    """A full batch goes alone: more of the same backlog behind it would stand before the calls of other lanes."""
+    return not flights or (len(flights) < FLIGHTS_MAX and flights[-1].batch.count < BATCH_COUNT_MAX)
 
 
 class Restorer:
@@ -100,7 +104,7 @@ class Restorer:
         pull: asyncio.Task[store_pb2.PullDueResponse | None] | None = None
         try:
             while True:
-                if pull is None and len(flights) < FLIGHTS_MAX:
+                if pull is None and _may_pull(flights):
                     # With all puts answered the store's watermark is the truth, whatever this loop believed.
                     pull = asyncio.create_task(self._pull(flights[-1].batch.end if flights else 0))
                 waiting = {pull, flights[0].answer if flights else None} - {None}
