@@ -9,6 +9,9 @@ from duetime_core.clock import Clock, Timer
 # A timer counts monotonic time; the wall clock may step meanwhile. So no timer runs longer than this before the
 # wall clock is looked at again.
 STEP_CHECK_MS = 1_000
+# Of so many alarms set, those that nobody waits for any more are forgotten at once: a lane that is due in a year is
+# polled, and the poll given up, every few seconds.
+FORGET_EVERY = 1_024
 
 
 class ShardClock:
@@ -49,6 +52,9 @@ class Alarm:
     def set(self, at_ms: int, future: "asyncio.Future[Any]") -> None:
         """Completes `future` (if it is not done by then) at `at_ms` of the shard's clock."""
         self._count += 1
+        if self._count % FORGET_EVERY == 0:
+            self._heap = [entry for entry in self._heap if not entry[2].done()]
+            heapq.heapify(self._heap)
         heapq.heappush(self._heap, (at_ms, self._count, future))
         if self._timer is None or at_ms < self._armed_for_ms:
             self._arm()
