@@ -1,5 +1,5 @@
-# What the compiled twins share: big-endian numbers in byte buffers, and the CRC-32 of RocketMQ's records.
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+# What the compiled twins share: numbers in byte buffers, and the CRC-32 of RocketMQ's records.
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 cdef extern from *:
     """
@@ -17,6 +17,19 @@ cdef extern from *:
     }
     static inline void dt_store64(uint8_t *at, int64_t value) {
         uint64_t swapped = __builtin_bswap64((uint64_t)value); memcpy(at, &swapped, 8);
+    }
+
+    static inline uint8_t *dt_put_varint(uint8_t *to, uint64_t number) {
+        for (; number >= 0x80; number >>= 7) *to++ = (uint8_t)(number | 0x80);
+        *to++ = (uint8_t)number;
+        return to;
+    }
+    static inline uint8_t *dt_put_decimal(uint8_t *to, uint64_t number) {
+        uint8_t digits[20];
+        int at = 20;
+        do digits[--at] = (uint8_t)('0' + number % 10); while (number /= 10);
+        memcpy(to, digits + at, 20 - at);
+        return to + 20 - at;
     }
 
     /* Eight bytes a step (slicing-by-8): table k is the CRC of a byte followed by k zero bytes. */
@@ -55,6 +68,9 @@ cdef extern from *:
     int64_t load64 "dt_load64"(const uint8_t *at) nogil
     void store32 "dt_store32"(uint8_t *at, int32_t value) nogil
     void store64 "dt_store64"(uint8_t *at, int64_t value) nogil
+    # Protobuf's varint, and decimal digits; both return where the number ends.
+    uint8_t *put_varint "dt_put_varint"(uint8_t *to, uint64_t number) nogil
+    uint8_t *put_decimal "dt_put_decimal"(uint8_t *to, uint64_t number) nogil
     # Once in each module that takes CRCs, when it is imported.
     void crc_init "dt_crc_init"() nogil
     # As zlib.crc32; the log keeps its lower 31 bits.

@@ -17,7 +17,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset
 
-from duetime_core._bytes cimport crc32, crc_init, store32, store64
+from duetime_core._bytes cimport crc32, crc_init, put_decimal, put_varint, store32, store64
 
 from duetime_core import limits, record
 from duetime_core.names import SCHEDULE_TOPIC
@@ -49,7 +49,6 @@ cdef enum:
     # Where a generated id's counter lies in it.
     ID_SIZE = 32
     COUNTER_DIGITS = 12
-    NUMBER_SIZE_MAX = 20
     # The most that a result takes beside its id: five numbers of ten bytes with their keys, and three lengths.
     RESULT_SIZE_MAX = 80
     ID_SIZE_MAX = 255
@@ -203,33 +202,12 @@ cdef inline uint8_t *_put(uint8_t *to, const uint8_t *data, Py_ssize_t size) noe
     return to + size
 
 
-cdef inline uint8_t *_put_number(uint8_t *to, int64_t number) noexcept nogil:
-    """Decimal digits of a number from 0."""
-    cdef uint8_t digits[NUMBER_SIZE_MAX]
-    cdef int at = NUMBER_SIZE_MAX
-    while True:
-        at -= 1
-        digits[at] = 0x30 + number % 10
-        number //= 10
-        if number == 0:
-            return _put(to, digits + at, NUMBER_SIZE_MAX - at)
-
-
 cdef inline int _digits(int64_t number) noexcept nogil:
     cdef int count = 1
     while number >= 10:
         number //= 10
         count += 1
     return count
-
-
-cdef inline uint8_t *_put_varint(uint8_t *to, uint64_t number) noexcept nogil:
-    while number >= 0x80:
-        to[0] = <uint8_t>(number | 0x80)
-        to += 1
-        number >>= 7
-    to[0] = <uint8_t>number
-    return to + 1
 
 
 cdef class Way:
@@ -595,9 +573,9 @@ cdef class PlainRequest:
             to = self.write_all(to, m, PROPERTY)
         to = _put(_put(to, b"UNIQ_KEY\x01", 9), m.id.at, m.id.size)
         if m.level:
-            to = _put_number(_put(to, b"\x02DELAY\x01", 7), m.level)
+            to = put_decimal(_put(to, b"\x02DELAY\x01", 7), m.level)
             to = _put(_put(to, b"\x02REAL_TOPIC\x01", 12), m.topic.at, m.topic.size)
-            to = _put_number(_put(to, b"\x02REAL_QID\x01", 10), m.queue)
+            to = put_decimal(_put(to, b"\x02REAL_QID\x01", 10), m.queue)
         return to
 
     cdef uint8_t *write_all(self, uint8_t *to, Message_ *m, uint8_t wanted) noexcept:
@@ -668,7 +646,7 @@ cdef inline uint8_t *_put_field(uint8_t *to, uint8_t key, uint64_t number) noexc
     """A field that is left out where it is 0."""
     if number:
         to[0] = key
-        to = _put_varint(to + 1, number)
+        to = put_varint(to + 1, number)
     return to
 
 
@@ -676,7 +654,7 @@ cdef uint8_t *_put_result(uint8_t *to, Message_ *m, int32_t shard, int64_t offse
     cdef uint8_t result[ID_SIZE_MAX + RESULT_SIZE_MAX]
     cdef uint8_t *end = result
     end[0] = 0x0A
-    end = _put(_put_varint(end + 1, m.id.size), m.id.at, m.id.size)
+    end = _put(put_varint(end + 1, m.id.size), m.id.at, m.id.size)
     end = _put_field(end, 0x10, shard)
     end = _put_field(end, 0x18, m.queue)
     end = _put_field(end, 0x20, offset)
@@ -684,7 +662,7 @@ cdef uint8_t *_put_result(uint8_t *to, Message_ *m, int32_t shard, int64_t offse
         end = _put_field(end, 0x28, m.level)
         end = _put_field(end, 0x30, due_at_ms)
     to[0] = 0x0A
-    return _put(_put_varint(to + 1, end - result), result, end - result)
+    return _put(put_varint(to + 1, end - result), result, end - result)
 
 
 def take(bytes data not None, dict routes not None, dict levels not None, int highest, ids, bytes born_host not None,

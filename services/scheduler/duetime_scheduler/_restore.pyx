@@ -16,7 +16,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
-from duetime_core._bytes cimport load32, store32
+from duetime_core._bytes cimport load32, put_decimal, store32
 
 cdef enum:
     MAGIC_V1 = -626843481
@@ -118,11 +118,11 @@ cdef int64_t _restore(
     memcpy(next, properties, properties_bytes)
     next += properties_bytes
     memcpy(next, ENDING, ENDING_BYTES)
-    next = _number(next + ENDING_BYTES, level)
+    next = put_decimal(next + ENDING_BYTES, level)
     next[0] = c':'
-    next = _number(next + 1, offset)
+    next = put_decimal(next + 1, offset)
     next[0] = c':'
-    next = _number(next + 1, due_at_ms)
+    next = put_decimal(next + 1, due_at_ms)
     properties_bytes = next - properties_to
     if properties_bytes > PROPERTIES_BYTES_MAX:
         return 0
@@ -173,17 +173,3 @@ cdef bint _is_target(const uint8_t *topic, int64_t size) noexcept nogil:
     if size == 24 and memcmp(topic, b"RMQ_SYS_TRANS_HALF_TOPIC", 24) == 0:
         return False
     return 0 < size <= TOPIC_BYTES_MAX
-
-
-cdef uint8_t *_number(uint8_t *to, uint64_t value) noexcept nogil:
-    """Writes a number; returns where it ends."""
-    cdef uint8_t digits[20]
-    cdef int at = 20
-    while True:
-        at -= 1
-        digits[at] = <uint8_t>(c'0' + value % 10)
-        value //= 10
-        if value == 0:
-            break
-    memcpy(to, digits + at, 20 - at)
-    return to + 20 - at

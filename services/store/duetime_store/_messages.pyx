@@ -15,7 +15,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, memmove
 
 from duetime_core import record
-from duetime_core._bytes cimport load32, load64
+from duetime_core._bytes cimport load32, load64, put_decimal, put_varint
 
 cdef enum:
     MAGIC_V1 = -626843481
@@ -135,7 +135,7 @@ cdef int64_t _message(const uint8_t *at, int64_t size, uint8_t *start, Span *tag
     # The length stands before the message and is known now.
     cdef int64_t length = to - start - LENGTH_BYTES
     start[0] = 2 << 3 | 2
-    cdef uint8_t *behind = _varint(start + 1, length)
+    cdef uint8_t *behind = put_varint(start + 1, length)
     memmove(behind, start + LENGTH_BYTES, length)
     return behind - start + length
 
@@ -162,7 +162,7 @@ cdef uint8_t *_map(uint8_t *to, Span properties, Span *tag, Span *keys, Span *me
                 message_id[0] = value
             elif not _is_hidden(name):
                 to[0] = 5 << 3 | 2
-                to = _varint(to + 1, _text_bytes(name.size) + _text_bytes(value.size))
+                to = put_varint(to + 1, _text_bytes(name.size) + _text_bytes(value.size))
                 to = _text(_text(to, 1, name), 2, value)
         at = value_end + 1
     return to
@@ -250,47 +250,25 @@ cdef uint8_t *_host(uint8_t *to, const uint8_t *host) noexcept nogil:
     cdef int64_t port = load32(host + 4)
     cdef int number
     for number in range(4):
-        text = _digits(text, host[number])
+        text = put_decimal(text, host[number])
         text[0] = c'.' if number < 3 else c':'
         text += 1
     if port < 0:
         text[0] = c'-'
         text += 1
-    text = _digits(text, port if port >= 0 else -port)
+    text = put_decimal(text, port if port >= 0 else -port)
     to[0], to[1] = 15 << 3 | 2, <uint8_t>(text - to - 2)
     return text
 
 
-cdef uint8_t *_digits(uint8_t *to, uint64_t value) noexcept nogil:
-    cdef uint8_t digits[20]
-    cdef int at = 20
-    while True:
-        at -= 1
-        digits[at] = <uint8_t>(c'0' + value % 10)
-        value //= 10
-        if value == 0:
-            break
-    memcpy(to, digits + at, 20 - at)
-    return to + 20 - at
-
-
-cdef uint8_t *_varint(uint8_t *to, uint64_t value) noexcept nogil:
-    while value >= 0x80:
-        to[0] = <uint8_t>(value & 0x7F | 0x80)
-        value >>= 7
-        to += 1
-    to[0] = <uint8_t>value
-    return to + 1
-
-
 cdef uint8_t *_integer(uint8_t *to, int field, int64_t value) noexcept nogil:
-    return _varint(_varint(to, field << 3), <uint64_t>value) if value else to
+    return put_varint(put_varint(to, field << 3), <uint64_t>value) if value else to
 
 
 cdef uint8_t *_text(uint8_t *to, int field, Span text) noexcept nogil:
     if text.size == 0:
         return to
-    to = _varint(_varint(to, field << 3 | 2), text.size)
+    to = put_varint(put_varint(to, field << 3 | 2), text.size)
     memcpy(to, text.at, text.size)
     return to + text.size
 

@@ -53,7 +53,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
             outcome = await self._holding.put(request.records, request.lane, request.first_entry)
         else:
             outcome = self._store.put(request.records, retried=request.retried)
-        self._flusher.wake()
+            self._flusher.wake()
         durable = self._store.when_durable()
         if durable is not None:
             await durable
