@@ -21,6 +21,13 @@ class PullEncoding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     PULL_ENCODING_MESSAGES: _ClassVar[PullEncoding]
     PULL_ENCODING_RECORDS: _ClassVar[PullEncoding]
+
+class MessageState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    MESSAGE_STATE_UNSPECIFIED: _ClassVar[MessageState]
+    MESSAGE_STATE_STORED: _ClassVar[MessageState]
+    MESSAGE_STATE_PENDING: _ClassVar[MessageState]
+    MESSAGE_STATE_QUARANTINED: _ClassVar[MessageState]
 PULL_STATUS_UNSPECIFIED: PullStatus
 PULL_STATUS_FOUND: PullStatus
 PULL_STATUS_NO_NEW: PullStatus
@@ -28,6 +35,10 @@ PULL_STATUS_NO_MATCH: PullStatus
 PULL_STATUS_OFFSET_OUT_OF_RANGE: PullStatus
 PULL_ENCODING_MESSAGES: PullEncoding
 PULL_ENCODING_RECORDS: PullEncoding
+MESSAGE_STATE_UNSPECIFIED: MessageState
+MESSAGE_STATE_STORED: MessageState
+MESSAGE_STATE_PENDING: MessageState
+MESSAGE_STATE_QUARANTINED: MessageState
 
 class SendRequest(_message.Message):
     __slots__ = ("messages", "retry")
@@ -78,6 +89,136 @@ class PullResponse(_message.Message):
     max_offset: int
     records: bytes
     def __init__(self, status: _Optional[_Union[PullStatus, str]] = ..., messages: _Optional[_Iterable[_Union[_message_pb2.StoredMessage, _Mapping]]] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., records: _Optional[bytes] = ...) -> None: ...
+
+class QueuePosition(_message.Message):
+    __slots__ = ("queue", "offset", "shard_queue")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    SHARD_QUEUE_FIELD_NUMBER: _ClassVar[int]
+    queue: int
+    offset: int
+    shard_queue: int
+    def __init__(self, queue: _Optional[int] = ..., offset: _Optional[int] = ..., shard_queue: _Optional[int] = ...) -> None: ...
+
+class PullQueuesRequest(_message.Message):
+    __slots__ = ("topic", "queues", "max_count", "max_bytes", "wait_ms", "tags", "encoding")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    MAX_COUNT_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    TAGS_FIELD_NUMBER: _ClassVar[int]
+    ENCODING_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queues: _containers.RepeatedCompositeFieldContainer[QueuePosition]
+    max_count: int
+    max_bytes: int
+    wait_ms: int
+    tags: str
+    encoding: PullEncoding
+    def __init__(self, topic: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[QueuePosition, _Mapping]]] = ..., max_count: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., tags: _Optional[str] = ..., encoding: _Optional[_Union[PullEncoding, str]] = ...) -> None: ...
+
+class PulledQueue(_message.Message):
+    __slots__ = ("queue", "pull")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    PULL_FIELD_NUMBER: _ClassVar[int]
+    queue: int
+    pull: PullResponse
+    def __init__(self, queue: _Optional[int] = ..., pull: _Optional[_Union[PullResponse, _Mapping]] = ...) -> None: ...
+
+class PullQueuesResponse(_message.Message):
+    __slots__ = ("queues",)
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    queues: _containers.RepeatedCompositeFieldContainer[PulledQueue]
+    def __init__(self, queues: _Optional[_Iterable[_Union[PulledQueue, _Mapping]]] = ...) -> None: ...
+
+class SearchOffsetRequest(_message.Message):
+    __slots__ = ("topic", "queue", "at_ms", "earliest", "latest")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    EARLIEST_FIELD_NUMBER: _ClassVar[int]
+    LATEST_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue: int
+    at_ms: int
+    earliest: bool
+    latest: bool
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., at_ms: _Optional[int] = ..., earliest: _Optional[bool] = ..., latest: _Optional[bool] = ...) -> None: ...
+
+class SearchOffsetResponse(_message.Message):
+    __slots__ = ("offset",)
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    def __init__(self, offset: _Optional[int] = ...) -> None: ...
+
+class QueryMessagesRequest(_message.Message):
+    __slots__ = ("topic", "key", "from_ms", "to_ms", "max_count")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    FROM_MS_FIELD_NUMBER: _ClassVar[int]
+    TO_MS_FIELD_NUMBER: _ClassVar[int]
+    MAX_COUNT_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    key: str
+    from_ms: int
+    to_ms: int
+    max_count: int
+    def __init__(self, topic: _Optional[str] = ..., key: _Optional[str] = ..., from_ms: _Optional[int] = ..., to_ms: _Optional[int] = ..., max_count: _Optional[int] = ...) -> None: ...
+
+class QueryMessagesResponse(_message.Message):
+    __slots__ = ("messages",)
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    messages: _containers.RepeatedCompositeFieldContainer[FoundMessage]
+    def __init__(self, messages: _Optional[_Iterable[_Union[FoundMessage, _Mapping]]] = ...) -> None: ...
+
+class GetMessageRequest(_message.Message):
+    __slots__ = ("id", "topic")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    topic: str
+    def __init__(self, id: _Optional[str] = ..., topic: _Optional[str] = ...) -> None: ...
+
+class FoundMessage(_message.Message):
+    __slots__ = ("message", "state", "shard", "offset_id")
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_ID_FIELD_NUMBER: _ClassVar[int]
+    message: _message_pb2.StoredMessage
+    state: MessageState
+    shard: int
+    offset_id: str
+    def __init__(self, message: _Optional[_Union[_message_pb2.StoredMessage, _Mapping]] = ..., state: _Optional[_Union[MessageState, str]] = ..., shard: _Optional[int] = ..., offset_id: _Optional[str] = ...) -> None: ...
+
+class CommitOffsetsRequest(_message.Message):
+    __slots__ = ("group", "topic", "queues")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    topic: str
+    queues: _containers.RepeatedCompositeFieldContainer[QueuePosition]
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[QueuePosition, _Mapping]]] = ...) -> None: ...
+
+class CommitOffsetsResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetOffsetsRequest(_message.Message):
+    __slots__ = ("group", "topic")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    topic: str
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ...) -> None: ...
+
+class GetOffsetsResponse(_message.Message):
+    __slots__ = ("queues",)
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    queues: _containers.RepeatedCompositeFieldContainer[QueuePosition]
+    def __init__(self, queues: _Optional[_Iterable[_Union[QueuePosition, _Mapping]]] = ...) -> None: ...
 
 class CreateTopicRequest(_message.Message):
     __slots__ = ("name", "queue_count")

@@ -55,6 +55,36 @@ class GatewayStub:
                 request_serializer=duetime_dot_v1_dot_gateway__pb2.PullRequest.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_gateway__pb2.PullResponse.FromString,
                 _registered_method=True)
+        self.PullQueues = channel.unary_unary(
+                '/duetime.v1.Gateway/PullQueues',
+                request_serializer=duetime_dot_v1_dot_gateway__pb2.PullQueuesRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_gateway__pb2.PullQueuesResponse.FromString,
+                _registered_method=True)
+        self.SearchOffset = channel.unary_unary(
+                '/duetime.v1.Gateway/SearchOffset',
+                request_serializer=duetime_dot_v1_dot_gateway__pb2.SearchOffsetRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_gateway__pb2.SearchOffsetResponse.FromString,
+                _registered_method=True)
+        self.QueryMessages = channel.unary_unary(
+                '/duetime.v1.Gateway/QueryMessages',
+                request_serializer=duetime_dot_v1_dot_gateway__pb2.QueryMessagesRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_gateway__pb2.QueryMessagesResponse.FromString,
+                _registered_method=True)
+        self.GetMessage = channel.unary_unary(
+                '/duetime.v1.Gateway/GetMessage',
+                request_serializer=duetime_dot_v1_dot_gateway__pb2.GetMessageRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_gateway__pb2.FoundMessage.FromString,
+                _registered_method=True)
+        self.CommitOffsets = channel.unary_unary(
+                '/duetime.v1.Gateway/CommitOffsets',
+                request_serializer=duetime_dot_v1_dot_gateway__pb2.CommitOffsetsRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_gateway__pb2.CommitOffsetsResponse.FromString,
+                _registered_method=True)
+        self.GetOffsets = channel.unary_unary(
+                '/duetime.v1.Gateway/GetOffsets',
+                request_serializer=duetime_dot_v1_dot_gateway__pb2.GetOffsetsRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_gateway__pb2.GetOffsetsResponse.FromString,
+                _registered_method=True)
         self.CreateTopic = channel.unary_unary(
                 '/duetime.v1.Gateway/CreateTopic',
                 request_serializer=duetime_dot_v1_dot_gateway__pb2.CreateTopicRequest.SerializeToString,
@@ -122,6 +152,52 @@ class GatewayServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PullQueues(self, request, context):
+        """Reads several queues of a topic that lie on one shard (GetRoute), in one call: with wait_ms, the first arrival in any
+        of them answers it. Changes nothing. INVALID_ARGUMENT: no queue, one twice, or queues of different shards.
+        NOT_FOUND: no such topic or queue.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SearchOffset(self, request, context):
+        """The offset of a queue at a time, or of its ends. NOT_FOUND: no such topic or queue.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def QueryMessages(self, request, context):
+        """Messages of a topic by key (one of `keys`, or the message id), newest first, pending ones included.
+        UNAVAILABLE: a shard does not answer, so that messages may be missing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetMessage(self, request, context):
+        """One message by its id, or by RocketMQ's offset id. NOT_FOUND: no shard has it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CommitOffsets(self, request, context):
+        """Keeps a group's next offsets of a topic. Durable when answered; any offset within the queue is taken, a lower one too.
+        NOT_FOUND: no such topic or queue.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetOffsets(self, request, context):
+        """A group's kept offsets of a topic; queues without one are left out. NOT_FOUND: no such topic.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CreateTopic(self, request, context):
         """Makes a topic. Idempotent by name with equal queue_count; ALREADY_EXISTS with another count.
         """
@@ -181,6 +257,36 @@ def add_GatewayServicer_to_server(servicer, server):
                     servicer.Pull,
                     request_deserializer=duetime_dot_v1_dot_gateway__pb2.PullRequest.FromString,
                     response_serializer=duetime_dot_v1_dot_gateway__pb2.PullResponse.SerializeToString,
+            ),
+            'PullQueues': grpc.unary_unary_rpc_method_handler(
+                    servicer.PullQueues,
+                    request_deserializer=duetime_dot_v1_dot_gateway__pb2.PullQueuesRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_gateway__pb2.PullQueuesResponse.SerializeToString,
+            ),
+            'SearchOffset': grpc.unary_unary_rpc_method_handler(
+                    servicer.SearchOffset,
+                    request_deserializer=duetime_dot_v1_dot_gateway__pb2.SearchOffsetRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_gateway__pb2.SearchOffsetResponse.SerializeToString,
+            ),
+            'QueryMessages': grpc.unary_unary_rpc_method_handler(
+                    servicer.QueryMessages,
+                    request_deserializer=duetime_dot_v1_dot_gateway__pb2.QueryMessagesRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_gateway__pb2.QueryMessagesResponse.SerializeToString,
+            ),
+            'GetMessage': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetMessage,
+                    request_deserializer=duetime_dot_v1_dot_gateway__pb2.GetMessageRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_gateway__pb2.FoundMessage.SerializeToString,
+            ),
+            'CommitOffsets': grpc.unary_unary_rpc_method_handler(
+                    servicer.CommitOffsets,
+                    request_deserializer=duetime_dot_v1_dot_gateway__pb2.CommitOffsetsRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_gateway__pb2.CommitOffsetsResponse.SerializeToString,
+            ),
+            'GetOffsets': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetOffsets,
+                    request_deserializer=duetime_dot_v1_dot_gateway__pb2.GetOffsetsRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_gateway__pb2.GetOffsetsResponse.SerializeToString,
             ),
             'CreateTopic': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateTopic,
@@ -299,6 +405,168 @@ class Gateway:
             '/duetime.v1.Gateway/Pull',
             duetime_dot_v1_dot_gateway__pb2.PullRequest.SerializeToString,
             duetime_dot_v1_dot_gateway__pb2.PullResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PullQueues(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Gateway/PullQueues',
+            duetime_dot_v1_dot_gateway__pb2.PullQueuesRequest.SerializeToString,
+            duetime_dot_v1_dot_gateway__pb2.PullQueuesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SearchOffset(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Gateway/SearchOffset',
+            duetime_dot_v1_dot_gateway__pb2.SearchOffsetRequest.SerializeToString,
+            duetime_dot_v1_dot_gateway__pb2.SearchOffsetResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def QueryMessages(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Gateway/QueryMessages',
+            duetime_dot_v1_dot_gateway__pb2.QueryMessagesRequest.SerializeToString,
+            duetime_dot_v1_dot_gateway__pb2.QueryMessagesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetMessage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Gateway/GetMessage',
+            duetime_dot_v1_dot_gateway__pb2.GetMessageRequest.SerializeToString,
+            duetime_dot_v1_dot_gateway__pb2.FoundMessage.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CommitOffsets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Gateway/CommitOffsets',
+            duetime_dot_v1_dot_gateway__pb2.CommitOffsetsRequest.SerializeToString,
+            duetime_dot_v1_dot_gateway__pb2.CommitOffsetsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetOffsets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Gateway/GetOffsets',
+            duetime_dot_v1_dot_gateway__pb2.GetOffsetsRequest.SerializeToString,
+            duetime_dot_v1_dot_gateway__pb2.GetOffsetsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -166,12 +166,34 @@ class ListQueuesResponse(_message.Message):
     queues: _containers.RepeatedCompositeFieldContainer[QueueState]
     def __init__(self, queues: _Optional[_Iterable[_Union[QueueState, _Mapping]]] = ...) -> None: ...
 
+class ListStoredTopicsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StoredTopic(_message.Message):
+    __slots__ = ("name", "read_queue_count", "write_queue_count", "perm")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    READ_QUEUE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    WRITE_QUEUE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PERM_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    read_queue_count: int
+    write_queue_count: int
+    perm: int
+    def __init__(self, name: _Optional[str] = ..., read_queue_count: _Optional[int] = ..., write_queue_count: _Optional[int] = ..., perm: _Optional[int] = ...) -> None: ...
+
+class ListStoredTopicsResponse(_message.Message):
+    __slots__ = ("topics",)
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedCompositeFieldContainer[StoredTopic]
+    def __init__(self, topics: _Optional[_Iterable[_Union[StoredTopic, _Mapping]]] = ...) -> None: ...
+
 class DescribeRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("shard", "store_host", "delay_levels_ms", "segment_bytes", "read_only", "now_ms", "min_position", "max_position")
+    __slots__ = ("shard", "store_host", "delay_levels_ms", "segment_bytes", "read_only", "now_ms", "min_position", "max_position", "refusal")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     STORE_HOST_FIELD_NUMBER: _ClassVar[int]
     DELAY_LEVELS_MS_FIELD_NUMBER: _ClassVar[int]
@@ -180,6 +202,7 @@ class DescribeResponse(_message.Message):
     NOW_MS_FIELD_NUMBER: _ClassVar[int]
     MIN_POSITION_FIELD_NUMBER: _ClassVar[int]
     MAX_POSITION_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
     shard: int
     store_host: bytes
     delay_levels_ms: _containers.RepeatedScalarFieldContainer[int]
@@ -188,4 +211,5 @@ class DescribeResponse(_message.Message):
     now_ms: int
     min_position: int
     max_position: int
-    def __init__(self, shard: _Optional[int] = ..., store_host: _Optional[bytes] = ..., delay_levels_ms: _Optional[_Iterable[int]] = ..., segment_bytes: _Optional[int] = ..., read_only: _Optional[bool] = ..., now_ms: _Optional[int] = ..., min_position: _Optional[int] = ..., max_position: _Optional[int] = ...) -> None: ...
+    refusal: str
+    def __init__(self, shard: _Optional[int] = ..., store_host: _Optional[bytes] = ..., delay_levels_ms: _Optional[_Iterable[int]] = ..., segment_bytes: _Optional[int] = ..., read_only: _Optional[bool] = ..., now_ms: _Optional[int] = ..., min_position: _Optional[int] = ..., max_position: _Optional[int] = ..., refusal: _Optional[str] = ...) -> None: ...

@@ -50,6 +50,36 @@ class StoreStub:
                 request_serializer=duetime_dot_v1_dot_gateway__pb2.PullRequest.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_gateway__pb2.PullResponse.FromString,
                 _registered_method=True)
+        self.PullQueues = channel.unary_unary(
+                '/duetime.v1.Store/PullQueues',
+                request_serializer=duetime_dot_v1_dot_gateway__pb2.PullQueuesRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_gateway__pb2.PullQueuesResponse.FromString,
+                _registered_method=True)
+        self.SearchOffset = channel.unary_unary(
+                '/duetime.v1.Store/SearchOffset',
+                request_serializer=duetime_dot_v1_dot_gateway__pb2.SearchOffsetRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_gateway__pb2.SearchOffsetResponse.FromString,
+                _registered_method=True)
+        self.QueryMessages = channel.unary_unary(
+                '/duetime.v1.Store/QueryMessages',
+                request_serializer=duetime_dot_v1_dot_gateway__pb2.QueryMessagesRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_gateway__pb2.QueryMessagesResponse.FromString,
+                _registered_method=True)
+        self.GetMessage = channel.unary_unary(
+                '/duetime.v1.Store/GetMessage',
+                request_serializer=duetime_dot_v1_dot_gateway__pb2.GetMessageRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_gateway__pb2.FoundMessage.FromString,
+                _registered_method=True)
+        self.CommitOffsets = channel.unary_unary(
+                '/duetime.v1.Store/CommitOffsets',
+                request_serializer=duetime_dot_v1_dot_gateway__pb2.CommitOffsetsRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_gateway__pb2.CommitOffsetsResponse.FromString,
+                _registered_method=True)
+        self.GetOffsets = channel.unary_unary(
+                '/duetime.v1.Store/GetOffsets',
+                request_serializer=duetime_dot_v1_dot_gateway__pb2.GetOffsetsRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_gateway__pb2.GetOffsetsResponse.FromString,
+                _registered_method=True)
         self.PullDue = channel.unary_unary(
                 '/duetime.v1.Store/PullDue',
                 request_serializer=duetime_dot_v1_dot_store__pb2.PullDueRequest.SerializeToString,
@@ -69,6 +99,11 @@ class StoreStub:
                 '/duetime.v1.Store/ListQueues',
                 request_serializer=duetime_dot_v1_dot_store__pb2.ListQueuesRequest.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_store__pb2.ListQueuesResponse.FromString,
+                _registered_method=True)
+        self.ListTopics = channel.unary_unary(
+                '/duetime.v1.Store/ListTopics',
+                request_serializer=duetime_dot_v1_dot_store__pb2.ListStoredTopicsRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_store__pb2.ListStoredTopicsResponse.FromString,
                 _registered_method=True)
         self.Describe = channel.unary_unary(
                 '/duetime.v1.Store/Describe',
@@ -109,6 +144,47 @@ class StoreServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PullQueues(self, request, context):
+        """As Gateway.PullQueues, of the queues `shard_queue`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SearchOffset(self, request, context):
+        """As Gateway.SearchOffset.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def QueryMessages(self, request, context):
+        """As Gateway.QueryMessages, of this shard.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetMessage(self, request, context):
+        """As Gateway.GetMessage, of this shard.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CommitOffsets(self, request, context):
+        """As Gateway.CommitOffsets and GetOffsets, of this shard's queues; kept in config/consumerOffset.json.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetOffsets(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def PullDue(self, request, context):
         """The entries at the head of a lane that are due, or will be within ahead_ms, after waiting for the first of them.
         Changes nothing. Returns entries in order. NOT_FOUND: no such lane.
@@ -133,6 +209,13 @@ class StoreServicer:
 
     def ListQueues(self, request, context):
         """Offsets of all queues of one topic, or of all topics.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTopics(self, request, context):
+        """The topics of config/topics.json, which may have come from a broker.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -165,6 +248,36 @@ def add_StoreServicer_to_server(servicer, server):
                     request_deserializer=duetime_dot_v1_dot_gateway__pb2.PullRequest.FromString,
                     response_serializer=duetime_dot_v1_dot_gateway__pb2.PullResponse.SerializeToString,
             ),
+            'PullQueues': grpc.unary_unary_rpc_method_handler(
+                    servicer.PullQueues,
+                    request_deserializer=duetime_dot_v1_dot_gateway__pb2.PullQueuesRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_gateway__pb2.PullQueuesResponse.SerializeToString,
+            ),
+            'SearchOffset': grpc.unary_unary_rpc_method_handler(
+                    servicer.SearchOffset,
+                    request_deserializer=duetime_dot_v1_dot_gateway__pb2.SearchOffsetRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_gateway__pb2.SearchOffsetResponse.SerializeToString,
+            ),
+            'QueryMessages': grpc.unary_unary_rpc_method_handler(
+                    servicer.QueryMessages,
+                    request_deserializer=duetime_dot_v1_dot_gateway__pb2.QueryMessagesRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_gateway__pb2.QueryMessagesResponse.SerializeToString,
+            ),
+            'GetMessage': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetMessage,
+                    request_deserializer=duetime_dot_v1_dot_gateway__pb2.GetMessageRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_gateway__pb2.FoundMessage.SerializeToString,
+            ),
+            'CommitOffsets': grpc.unary_unary_rpc_method_handler(
+                    servicer.CommitOffsets,
+                    request_deserializer=duetime_dot_v1_dot_gateway__pb2.CommitOffsetsRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_gateway__pb2.CommitOffsetsResponse.SerializeToString,
+            ),
+            'GetOffsets': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetOffsets,
+                    request_deserializer=duetime_dot_v1_dot_gateway__pb2.GetOffsetsRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_gateway__pb2.GetOffsetsResponse.SerializeToString,
+            ),
             'PullDue': grpc.unary_unary_rpc_method_handler(
                     servicer.PullDue,
                     request_deserializer=duetime_dot_v1_dot_store__pb2.PullDueRequest.FromString,
@@ -184,6 +297,11 @@ def add_StoreServicer_to_server(servicer, server):
                     servicer.ListQueues,
                     request_deserializer=duetime_dot_v1_dot_store__pb2.ListQueuesRequest.FromString,
                     response_serializer=duetime_dot_v1_dot_store__pb2.ListQueuesResponse.SerializeToString,
+            ),
+            'ListTopics': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTopics,
+                    request_deserializer=duetime_dot_v1_dot_store__pb2.ListStoredTopicsRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_store__pb2.ListStoredTopicsResponse.SerializeToString,
             ),
             'Describe': grpc.unary_unary_rpc_method_handler(
                     servicer.Describe,
@@ -255,6 +373,168 @@ class Store:
             '/duetime.v1.Store/Pull',
             duetime_dot_v1_dot_gateway__pb2.PullRequest.SerializeToString,
             duetime_dot_v1_dot_gateway__pb2.PullResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PullQueues(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Store/PullQueues',
+            duetime_dot_v1_dot_gateway__pb2.PullQueuesRequest.SerializeToString,
+            duetime_dot_v1_dot_gateway__pb2.PullQueuesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SearchOffset(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Store/SearchOffset',
+            duetime_dot_v1_dot_gateway__pb2.SearchOffsetRequest.SerializeToString,
+            duetime_dot_v1_dot_gateway__pb2.SearchOffsetResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def QueryMessages(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Store/QueryMessages',
+            duetime_dot_v1_dot_gateway__pb2.QueryMessagesRequest.SerializeToString,
+            duetime_dot_v1_dot_gateway__pb2.QueryMessagesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetMessage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Store/GetMessage',
+            duetime_dot_v1_dot_gateway__pb2.GetMessageRequest.SerializeToString,
+            duetime_dot_v1_dot_gateway__pb2.FoundMessage.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CommitOffsets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Store/CommitOffsets',
+            duetime_dot_v1_dot_gateway__pb2.CommitOffsetsRequest.SerializeToString,
+            duetime_dot_v1_dot_gateway__pb2.CommitOffsetsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetOffsets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Store/GetOffsets',
+            duetime_dot_v1_dot_gateway__pb2.GetOffsetsRequest.SerializeToString,
+            duetime_dot_v1_dot_gateway__pb2.GetOffsetsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -363,6 +643,33 @@ class Store:
             '/duetime.v1.Store/ListQueues',
             duetime_dot_v1_dot_store__pb2.ListQueuesRequest.SerializeToString,
             duetime_dot_v1_dot_store__pb2.ListQueuesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTopics(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Store/ListTopics',
+            duetime_dot_v1_dot_store__pb2.ListStoredTopicsRequest.SerializeToString,
+            duetime_dot_v1_dot_store__pb2.ListStoredTopicsResponse.FromString,
             options,
             channel_credentials,
             insecure,
