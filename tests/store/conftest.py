@@ -67,7 +67,7 @@ class Shard:
             self.store.publish(batch, self.clock.now_ms())
 
     def checkpoint(self) -> None:
-        write_checkpoint(self.directory.checkpoint, checkpoint_of(self.store))
+        write_checkpoint(self.directory.disk, self.directory.checkpoint, checkpoint_of(self.store))
 
     def crash(self) -> None:
         """The process is gone; what was written stays."""

@@ -8,6 +8,7 @@ import pytest
 from duetime_core import record
 from duetime_store import gather as module
 from duetime_store.consumequeue import UNIT_TYPE, Units
+from duetime_store.disk import Disk
 from duetime_store.segment import TOUCHED_BYTES_MAX, Segment
 from hypothesis import given
 from hypothesis import strategies as st
@@ -154,7 +155,7 @@ def test_compiled_and_python_copy_alike(
 
 def test_segment_can_be_closed_and_cut_after_a_copy(tmp_path: Path, copy: Copy) -> None:
     """A buffer of the map that is still held would forbid it."""
-    segment = Segment(tmp_path / ("0" * 20), 0, 1 << 20)
+    segment = Segment(Disk(), tmp_path / ("0" * 20), 0, 1 << 20)
     log, units = laid(RECORDS)
     segment.write(0, [log])
     assert copy(segment.map, 0, units_of(units), True) == (log, 5)
@@ -164,7 +165,7 @@ def test_segment_can_be_closed_and_cut_after_a_copy(tmp_path: Path, copy: Copy) 
 
 
 def test_what_copies_touch_is_let_go(tmp_path: Path) -> None:
-    segment = Segment(tmp_path / ("0" * 20), 0, 64 << 20)
+    segment = Segment(Disk(), tmp_path / ("0" * 20), 0, 64 << 20)
     for _ in range(3):
         segment.touch(TOUCHED_BYTES_MAX // 2)
         assert segment._touched_bytes <= TOUCHED_BYTES_MAX

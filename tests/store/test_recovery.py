@@ -10,6 +10,7 @@ from duetime_core.levels import DelayLevels
 from duetime_store import checkpoint, configs
 from duetime_store.checkpoint import Checkpoint
 from duetime_store.directory import LevelHistory
+from duetime_store.disk import Disk
 from duetime_store.store import DUPLICATE, OK
 
 from tests.store.conftest import MIB, HandClock, Shard, ids, sent
@@ -96,7 +97,7 @@ def test_flipped_checkpoint_is_not_trusted(shard: Shard) -> None:
 def test_watermarks_survive_a_broken_offset_table(shard: Shard) -> None:
     filled(shard)
     shard.checkpoint()
-    configs.write(shard.root / "config", configs.DELAY_OFFSETS, {"offsetTable": {1: 2}})
+    configs.write(Disk(), shard.root / "config", configs.DELAY_OFFSETS, {"offsetTable": {1: 2}})
     (shard.root / "config" / configs.DELAY_OFFSETS).write_text("{")
     shard.reopen()
     assert_filled(shard)
@@ -104,7 +105,7 @@ def test_watermarks_survive_a_broken_offset_table(shard: Shard) -> None:
 
 def test_offset_table_of_a_broker_is_believed(shard: Shard) -> None:
     shard.put(*(sent(f"D{n}", level=1) for n in range(4)))
-    configs.write(shard.root / "config", configs.DELAY_OFFSETS, {"offsetTable": {1: 3}})
+    configs.write(Disk(), shard.root / "config", configs.DELAY_OFFSETS, {"offsetTable": {1: 3}})
     shard.reopen()
     assert shard.store.lane(1).pending_count == 1
 
@@ -271,11 +272,11 @@ def test_level_history_knows_the_table_of_each_position() -> None:
 
 
 def test_config_files_speak_the_brokers_dialect(tmp_path: Path) -> None:
-    configs.write(tmp_path, configs.DELAY_OFFSETS, {"offsetTable": {1: 120, 3: 7}})
+    configs.write(Disk(), tmp_path, configs.DELAY_OFFSETS, {"offsetTable": {1: 120, 3: 7}})
     path = tmp_path / configs.DELAY_OFFSETS
     assert path.read_bytes() == b'{\n\t"offsetTable":{1:120,3:7\n\t}\n}'
     assert configs.delay_offsets(configs.read(tmp_path, configs.DELAY_OFFSETS)) == {1: 120, 3: 7}
-    configs.write(tmp_path, configs.DELAY_OFFSETS, {"offsetTable": {1: 121}})
+    configs.write(Disk(), tmp_path, configs.DELAY_OFFSETS, {"offsetTable": {1: 121}})
     path.write_text("")
     assert configs.delay_offsets(configs.read(tmp_path, configs.DELAY_OFFSETS)) == {1: 120, 3: 7}
 

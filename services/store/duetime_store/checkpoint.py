@@ -10,11 +10,12 @@
 4,096 bytes, written at once. A torn or foreign file gives None, and recovery reads the whole log.
 """
 
-import os
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
+
+from duetime_store.disk import Disk
 
 _BYTES = 4096
 _TIMES = Struct(">qqq")
@@ -71,11 +72,11 @@ def read(path: Path) -> Checkpoint | None:
         return None
 
 
-def write(path: Path, checkpoint: Checkpoint) -> None:
+def write(disk: Disk, path: Path, checkpoint: Checkpoint) -> None:
     """Replaces the checkpoint; durable on return."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fd = disk.open(path)
     try:
-        os.pwrite(fd, checkpoint.encode(), 0)
-        os.fsync(fd)
+        disk.write(fd, checkpoint.encode(), 0)
+        disk.sync(fd)
     finally:
-        os.close(fd)
+        disk.close(fd)

@@ -1,7 +1,6 @@
 """Writes checkpoints: queues flushed, delayOffset.json and topics.json replaced, then the checkpoint itself."""
 
 import asyncio
-import os
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -93,16 +92,16 @@ class Checkpointer:
         return configs.topics(counts, self._store.clock.now_ms(), self._topics_version)
 
     def _work(self, point: Checkpoint, dirty: list[int], topics: dict[str, object] | None) -> Callable[[], None]:
-        config = self._directory.config
+        config, disk = self._directory.config, self._directory.disk
         offsets = {level: offset for level, offset in enumerate(point.watermarks, 1) if offset}
 
         def work() -> None:
             for fd in dirty:
-                os.fdatasync(fd)
+                disk.datasync(fd)
             if topics is not None:
-                configs.write(config, configs.TOPICS, topics)
-            configs.write(config, configs.DELAY_OFFSETS, {"offsetTable": offsets})
-            checkpoint.write(self._directory.checkpoint, point)
+                configs.write(disk, config, configs.TOPICS, topics)
+            configs.write(disk, config, configs.DELAY_OFFSETS, {"offsetTable": offsets})
+            checkpoint.write(disk, self._directory.checkpoint, point)
             self._store.log.prepare(point.position)
 
         return work

@@ -22,6 +22,7 @@ import structlog
 from duetime_core.errors import StartupError
 from duetime_core.record import BLANK_BYTES, blank
 
+from duetime_store.disk import Buffer, Disk
 from duetime_store.segment import Segment, file_name
 
 log = structlog.get_logger()
@@ -30,20 +31,21 @@ log = structlog.get_logger()
 class CommitLog:
     """Segments of one size, contiguous from `min_position`; `end` is where the next record goes."""
 
-    def __init__(self, directory: Path, segment_bytes: int) -> None:
+    def __init__(self, disk: Disk, directory: Path, segment_bytes: int) -> None:
         """Loads what is there; existing files decide the segment size.
 
         Raises:
             StartupError: a file is missing in the middle, or has another size than its neighbours.
         """
+        self._disk = disk
         self.directory = directory
-        directory.mkdir(parents=True, exist_ok=True)
+        disk.make_directory(directory)
         files = sorted(path for path in directory.iterdir() if path.name.isdigit() and len(path.name) == 20)
         if files and files[-1].stat().st_size == 0:
-            files.pop().unlink()
+            disk.unlink(files.pop())
         self.segment_bytes = files[0].stat().st_size if files else segment_bytes
         self._check(files)
-        self._segments = {int(path.name): Segment(path, int(path.name), self.segment_bytes) for path in files}
+        self._segments = {int(path.name): Segment(disk, path, int(path.name), self.segment_bytes) for path in files}
         self._opening = threading.Lock()
         self.min_position = int(files[0].name) if files else 0
         self.end = self.min_position
@@ -76,7 +78,7 @@ class CommitLog:
     def segment_at(self, position: int) -> Segment | None:
         return self._segments.get(position - position % self.segment_bytes)
 
-    def write(self, runs: Iterable[tuple[int, list[bytes | bytearray | memoryview]]]) -> list[Segment]:
+    def write(self, runs: Iterable[tuple[int, list[Buffer]]]) -> list[Segment]:
         """Writes runs (position, buffers), each within one segment, and a BLANK in front of each new segment.
 
         Returns the segments written to, which the caller flushes. Blocking.
@@ -109,7 +111,8 @@ class CommitLog:
             with self._opening:
                 segment = self._segments.get(base)
                 if segment is None:
-                    segment = self._segments[base] = Segment(self.directory / file_name(base), base, self.segment_bytes)
+                    path = self.directory / file_name(base)
+                    segment = self._segments[base] = Segment(self._disk, path, base, self.segment_bytes)
                     log.info("segment created", segment=file_name(base), bytes=self.segment_bytes)
         return segment
 
@@ -124,7 +127,7 @@ class CommitLog:
             segment = self._segments[base]
             if base >= position and base > self.min_position:
                 segment.close()
-                segment.path.unlink()
+                self._disk.unlink(segment.path)
                 del self._segments[base]
             elif segment.end > position:
                 segment.cut(max(position, base))

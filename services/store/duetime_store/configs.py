@@ -7,13 +7,12 @@ Source: RocketMQ 4.9.3 ConfigManager, MixAll, fastjson MapSerializer.
 """
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from duetime_store.segment import sync_directory
+from duetime_store.disk import Disk
 
 _BARE_KEY = re.compile(r"([{,]\s*)(-?\d+)\s*:")
 
@@ -53,19 +52,16 @@ def read(directory: Path, name: str) -> dict[str, Any] | None:
     return None
 
 
-def write(directory: Path, name: str, value: Mapping[str, Any]) -> None:
+def write(disk: Disk, directory: Path, name: str, value: Mapping[str, Any]) -> None:
     """Replaces the file; durable on return, and never missing meanwhile."""
-    directory.mkdir(parents=True, exist_ok=True)
+    disk.make_directory(directory)
     path, temporary, backup = directory / name, directory / f"{name}.tmp", directory / f"{name}.bak"
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(render(value))
-        file.flush()
-        os.fsync(file.fileno())
+    disk.write_file(temporary, render(value).encode())
     if path.exists():
-        backup.unlink(missing_ok=True)
-        os.link(path, backup)
-    temporary.replace(path)
-    sync_directory(directory)
+        disk.unlink(backup)
+        disk.link(path, backup)
+    disk.replace(temporary, path)
+    disk.sync_directory(directory)
 
 
 def delay_offsets(value: Mapping[str, Any] | None) -> dict[int, int]:

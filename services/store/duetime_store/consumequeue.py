@@ -17,6 +17,7 @@ from struct import Struct
 import numpy as np
 import numpy.typing as npt
 
+from duetime_store.disk import Disk
 from duetime_store.segment import file_name
 
 UNIT = Struct(">qiq")
@@ -32,6 +33,7 @@ class ConsumeQueue:
 
     __slots__ = (
         "_dirty",
+        "_disk",
         "_fds",
         "_file_bytes",
         "directory",
@@ -44,7 +46,8 @@ class ConsumeQueue:
         "waiters",
     )
 
-    def __init__(self, root: Path, topic: str, queue: int, file_units: int) -> None:
+    def __init__(self, disk: Disk, root: Path, topic: str, queue: int, file_units: int) -> None:
+        self._disk = disk
         self.topic = topic
         self.queue = queue
         self.directory = root / topic / str(queue)
@@ -89,12 +92,12 @@ class ConsumeQueue:
         if fd is None:
             path = self.directory / file_name(base)
             if create:
-                self.directory.mkdir(parents=True, exist_ok=True)
+                self._disk.make_directory(self.directory)
             elif not path.exists():
                 return None
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fd = self._disk.open(path)
             if os.fstat(fd).st_size < self._file_bytes:
-                os.ftruncate(fd, self._file_bytes)
+                self._disk.truncate(fd, self._file_bytes)
             self._fds[base] = fd
         return fd
 
@@ -105,7 +108,7 @@ class ConsumeQueue:
             part = view[: base + self._file_bytes - at]
             fd = self._fd(base, create=True)
             assert fd is not None
-            os.pwrite(fd, part, at - base)
+            self._disk.write(fd, part, at - base)
             self._dirty.add(fd)
             at, view = at + len(part), view[len(part) :]
 
@@ -193,8 +196,8 @@ class ConsumeQueue:
             base = first_byte - first_byte % self._file_bytes
             fd = self._fd(base, create=False)
             if fd is not None:
-                os.ftruncate(fd, first_byte - base)
-                os.ftruncate(fd, self._file_bytes)
+                self._disk.truncate(fd, first_byte - base)
+                self._disk.truncate(fd, self._file_bytes)
                 self._dirty.add(fd)
             first_byte = base + self._file_bytes
         self.max_offset = self.next_offset = max(offset, self.min_offset)
@@ -205,7 +208,7 @@ class ConsumeQueue:
         self._dirty.clear()
         if self.directory.is_dir():
             for path in self.directory.iterdir():
-                path.unlink()
+                self._disk.unlink(path)
         self.min_offset = self.max_offset = self.next_offset = 0
 
     def take_dirty(self) -> set[int]:
@@ -215,5 +218,5 @@ class ConsumeQueue:
 
     def close(self) -> None:
         for fd in self._fds.values():
-            os.close(fd)
+            self._disk.close(fd)
         self._fds.clear()

@@ -11,17 +11,18 @@ from duetime_core.errors import StartupError
 from duetime_core.levels import DelayLevels
 
 from duetime_store import configs
-from duetime_store.segment import sync_directory
+from duetime_store.disk import Disk
 
 
 class StoreDirectory:
     """A shard's directory, held exclusively from construction to `close`."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, disk: Disk | None = None) -> None:
         """Raises: StartupError when the directory can't be made, written, or is held by another process."""
         self.root = root
+        self.disk = disk or Disk()
         try:
-            root.mkdir(parents=True, exist_ok=True)
+            self.disk.make_directory(root)
             self._lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise StartupError(f"can't write to data directory {root}: {error.strerror}") from error
@@ -56,12 +57,12 @@ class StoreDirectory:
         return (self.root / "abort").exists()
 
     def mark_serving(self) -> None:
-        (self.root / "abort").touch()
-        sync_directory(self.root)
+        self.disk.close(self.disk.open(self.root / "abort"))
+        self.disk.sync_directory(self.root)
 
     def mark_stopped(self) -> None:
-        (self.root / "abort").unlink(missing_ok=True)
-        sync_directory(self.root)
+        self.disk.unlink(self.root / "abort")
+        self.disk.sync_directory(self.root)
 
     def close(self) -> None:
         os.close(self._lock)
@@ -109,8 +110,8 @@ class LevelHistory:
             )
         return history
 
-    def save(self, config: Path, shard: int) -> None:
+    def save(self, disk: Disk, config: Path, shard: int) -> None:
         entries: list[dict[str, Any]] = [
             {"fromPosition": position, "delayLevels": str(levels)} for position, levels in self.since
         ]
-        configs.write(config, configs.STORE, {"shard": shard, "levels": entries})
+        configs.write(disk, config, configs.STORE, {"shard": shard, "levels": entries})

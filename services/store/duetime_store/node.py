@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from duetime_store.alarm import Alarm, ShardClock
 from duetime_store.checkpointer import Checkpointer
 from duetime_store.directory import StoreDirectory
+from duetime_store.disk import Disk
 from duetime_store.flusher import Flusher
 from duetime_store.holding import Holding
 from duetime_store.metrics import LaneCollector, StoreMetrics
@@ -32,10 +33,11 @@ class StoreNode:
 
     settings_class = StoreSettings
 
-    def __init__(self, settings: StoreSettings, clock: Clock) -> None:
+    def __init__(self, settings: StoreSettings, clock: Clock, disk: Disk | None = None) -> None:
         self.registry = CollectorRegistry()
         self._settings = settings
         self._clock = clock
+        self._disk = disk or Disk()
         self._metrics = StoreMetrics(self.registry)
         self._directory: StoreDirectory | None = None
         self._opened: Opened | None = None
@@ -61,7 +63,7 @@ class StoreNode:
             ipaddress.ip_address(settings.advertise_host)
         except ValueError as error:
             raise StartupError(f"advertise host {settings.advertise_host!r} is not an IP address") from error
-        self._directory = StoreDirectory(settings.data_dir)
+        self._directory = StoreDirectory(settings.data_dir, self._disk)
         clock = ShardClock(self._clock)
         self._opened = open_store(self._directory, settings, clock)
         self._tell_recovery()

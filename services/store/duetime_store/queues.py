@@ -6,12 +6,14 @@ from pathlib import Path
 from duetime_core.errors import NotFound
 
 from duetime_store.consumequeue import ConsumeQueue
+from duetime_store.disk import Disk
 
 
 class Queues:
     """Queues are made when first written to; `counts` has the queue count of every known topic."""
 
-    def __init__(self, root: Path, file_units: int, counts: Mapping[str, int]) -> None:
+    def __init__(self, disk: Disk, root: Path, file_units: int, counts: Mapping[str, int]) -> None:
+        self._disk = disk
         self.root = root
         self.counts = dict(counts)
         self._file_units = file_units
@@ -22,7 +24,7 @@ class Queues:
         found = self._queues.get((topic, queue))
         if found is None:
             name = topic.decode()
-            found = ConsumeQueue(self.root, name, queue, self._file_units)
+            found = ConsumeQueue(self._disk, self.root, name, queue, self._file_units)
             self._queues[topic, queue] = found
             self.counts[name] = max(self.counts.get(name, 0), queue + 1)
         return found

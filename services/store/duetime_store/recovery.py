@@ -85,7 +85,7 @@ class _Recovery:
         self._levels = settings.levels
         loaded = LevelHistory.load(directory.config, self._levels, accept=settings.accept_delay_levels)
         self._history = loaded or LevelHistory(((0, self._levels),))
-        self._log = CommitLog(directory.commit_log, settings.segment_bytes)
+        self._log = CommitLog(directory.disk, directory.commit_log, settings.segment_bytes)
         self._report = Report(clean=not directory.was_aborted)
         self._recent = RecentIds(settings.recent_ids_count)
         self._restored: dict[int, int] = {}
@@ -106,12 +106,12 @@ class _Recovery:
         self._make_lanes(store, point, offsets)
         if self._history.current != self._levels:
             self._history = self._history.changed(self._log.end, self._levels)
-        self._history.save(self._directory.config, self._settings.shard)
+        self._history.save(self._directory.disk, self._directory.config, self._settings.shard)
         return Opened(store, self._report)
 
     def _load_queues(self) -> Queues:
         counts = configs.topic_counts(configs.read(self._directory.config, configs.TOPICS))
-        queues = Queues(self._directory.queues, self._settings.queue_file_units, counts)
+        queues = Queues(self._directory.disk, self._directory.queues, self._settings.queue_file_units, counts)
         if self._directory.queues.is_dir():
             for topic in self._directory.queues.iterdir():
                 for queue in topic.iterdir() if topic.is_dir() else ():

@@ -6,6 +6,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from duetime_store.disk import Buffer, Disk
+
 # Pages of a map stay in the process's resident set once touched; past this many bytes read they are let go
 # (the page cache keeps them), so that memory does not grow with what was read.
 TOUCHED_BYTES_MAX = 32 * 1024 * 1024
@@ -18,29 +20,21 @@ def file_name(offset: int) -> str:
     return f"{offset:020d}"
 
 
-def sync_directory(path: Path) -> None:
-    """Makes created, renamed and deleted names durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 class Segment:
     """A file that holds the log's bytes [base, base + size)."""
 
-    def __init__(self, path: Path, base: int, size: int) -> None:
+    def __init__(self, disk: Disk, path: Path, base: int, size: int) -> None:
         """Opens or creates the file and brings it to `size` bytes (sparse)."""
+        self._disk = disk
         self.path = path
         self.base = base
         self.size = size
         created = not path.exists()
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._fd = disk.open(path)
         if os.fstat(self._fd).st_size != size:
-            os.ftruncate(self._fd, size)
+            disk.truncate(self._fd, size)
         if created:
-            sync_directory(path.parent)
+            disk.sync_directory(path.parent)
         # Who reads it says so by `touch`, and keeps no buffer of it: a map that is exported can't be closed.
         self.map = mmap.mmap(self._fd, size, prot=mmap.PROT_READ)
         self._touched_bytes = 0
@@ -49,21 +43,19 @@ class Segment:
     def end(self) -> int:
         return self.base + self.size
 
-    def write(self, position: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
+    def write(self, position: int, buffers: Sequence[Buffer]) -> None:
         """Writes buffers one behind the other; all of it lies within the segment. Not durable before `flush`."""
         at = position - self.base
         for first in range(0, len(buffers), _BUFFERS_MAX):
             part = buffers[first : first + _BUFFERS_MAX]
             length = sum(map(len, part))
-            written = os.pwritev(self._fd, part, at)
+            written = self._disk.pwritev(self._fd, part, at)
             if written < length:
-                rest = memoryview(b"".join(part))
-                while written < length:
-                    written += os.pwrite(self._fd, rest[written:], at + written)
+                self._disk.write(self._fd, memoryview(b"".join(part))[written:], at + written)
             at += length
 
     def flush(self) -> None:
-        os.fdatasync(self._fd)
+        self._disk.datasync(self._fd)
 
     def read(self, position: int, length: int) -> bytes:
         """A copy of the bytes at a position; shorter where the segment ends."""
@@ -93,10 +85,10 @@ class Segment:
 
     def cut(self, position: int) -> None:
         """Makes everything from `position` on zero again."""
-        os.ftruncate(self._fd, position - self.base)
-        os.ftruncate(self._fd, self.size)
-        os.fsync(self._fd)
+        self._disk.truncate(self._fd, position - self.base)
+        self._disk.truncate(self._fd, self.size)
+        self._disk.sync(self._fd)
 
     def close(self) -> None:
         self.map.close()
-        os.close(self._fd)
+        self._disk.close(self._fd)

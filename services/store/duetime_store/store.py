@@ -20,6 +20,7 @@ from duetime_core.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
 from duetime_store.alarm import ShardClock
 from duetime_store.commitlog import CommitLog
 from duetime_store.consumequeue import UNIT, ConsumeQueue
+from duetime_store.disk import Buffer
 from duetime_store.intake import Intake, Ints, parse
 from duetime_store.lanes import Lane
 from duetime_store.queues import Queues
@@ -60,7 +61,7 @@ class Outcome:
 class Batch:
     """What one flush makes durable. `runs` are (position, buffers) within one segment each."""
 
-    runs: list[tuple[int, list[bytes | bytearray | memoryview]]] = field(default_factory=list)
+    runs: list[tuple[int, list[Buffer]]] = field(default_factory=list)
     end: int = 0
     size: int = 0
     count: int = 0

@@ -1,0 +1,108 @@
+"""The file operations that the store's durability depends on, in one narrow class.
+
+Whoever changes a file of the store does it through the one `Disk` that the node was given; reading does not go through
+it. So a disk that fails, fills up, stalls or loses power is another class with these methods, and all the code above
+runs on it unchanged.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+Buffer = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Of a file system: bytes that this process may still use, and all bytes."""
+
+    free_bytes: int
+    total_bytes: int
+
+    @property
+    def used(self) -> float:
+        """0 to 1, as `df` counts it: without the bytes that are kept for root."""
+        return 1 - self.free_bytes / self.total_bytes if self.total_bytes else 0.0
+
+
+class Disk:
+    """The machine's file system. Every method may raise OSError, and says what is durable on return."""
+
+    def open(self, path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> int:
+        """A descriptor; a created name is durable after `sync_directory`."""
+        return os.open(path, flags | os.O_CLOEXEC, 0o644)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def pwritev(self, fd: int, buffers: Sequence[Buffer], at: int) -> int:
+        """Bytes written, maybe fewer than given; durable after `datasync`."""
+        return os.pwritev(fd, buffers, at)
+
+    def pwrite(self, fd: int, data: Buffer, at: int) -> int:
+        """As `pwritev`, of one buffer."""
+        return os.pwrite(fd, data, at)
+
+    def truncate(self, fd: int, size: int) -> None:
+        """Makes a file of `size` bytes; what it grows by is a hole. Durable after `sync`."""
+        os.ftruncate(fd, size)
+
+    def allocate(self, fd: int, size: int) -> None:
+        """Takes blocks for the first `size` bytes, so that they are the file's until it is deleted."""
+        os.posix_fallocate(fd, 0, size)
+
+    def datasync(self, fd: int) -> None:
+        """The file's bytes are durable."""
+        os.fdatasync(fd)
+
+    def sync(self, fd: int) -> None:
+        """The file's bytes, size and times are durable."""
+        os.fsync(fd)
+
+    def make_directory(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+
+    def replace(self, source: Path, target: Path) -> None:
+        """Renames; durable after `sync_directory`."""
+        source.replace(target)
+
+    def link(self, source: Path, target: Path) -> None:
+        """A second name; durable after `sync_directory`."""
+        os.link(source, target)
+
+    def unlink(self, path: Path) -> None:
+        """Removes a name, if it is there; durable after `sync_directory`."""
+        path.unlink(missing_ok=True)
+
+    def sync_directory(self, path: Path) -> None:
+        """Created, renamed and removed names in it are durable."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def space(self, path: Path) -> Space:
+        """Of the file system that holds `path`."""
+        found = os.statvfs(path)
+        used_blocks = found.f_blocks - found.f_bfree
+        return Space(found.f_bavail * found.f_frsize, (used_blocks + found.f_bavail) * found.f_frsize)
+
+    # --- made of the above ------------------------------------------------------------------------------------------
+
+    def write(self, fd: int, data: Buffer, at: int) -> None:
+        """Writes all of `data`."""
+        view = memoryview(data)
+        while view:
+            written = self.pwrite(fd, view, at)
+            at, view = at + written, view[written:]
+
+    def write_file(self, path: Path, data: bytes) -> None:
+        """A file with these bytes, which are durable; its name may not be."""
+        fd = self.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        try:
+            self.write(fd, data, 0)
+            self.sync(fd)
+        finally:
+            self.close(fd)
