@@ -1,0 +1,223 @@
+"""RocketMQ's index files: where the records that have a key lie. The format, read and written; no opinion on keys.
+
+     0 i64 beginTimestamp   16 i64 beginPhyOffset   32 i32 slots in use
+     8 i64 endTimestamp     24 i64 endPhyOffset     36 i32 number of the next entry; the first is 1
+    40 slots    i32 each: the number of the slot's newest entry, 0: none
+    .. entries  20 bytes each: i32 key hash | i64 record position | i32 seconds after beginTimestamp | i32 previous
+
+A key is `topic#word`. Its hash is Java's String.hashCode made positive, hash % slots its slot, and the entries of a
+slot form a chain, newest first. Many keys share a chain and some share a hash: whoever finds a position compares the
+record. Entry 0 is never used. Files are pre-sized, sparse, and named by the local time of their creation in 17
+digits; the newest is written until it is full.
+
+Source: RocketMQ 4.9.3 IndexFile, IndexHeader, IndexService.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from struct import Struct
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from duetime_core.errors import Damaged
+
+HEADER = Struct(">qqqqii")
+ENTRY = Struct(">iqii")
+ENTRY_TYPE = np.dtype([("hash", ">i4"), ("position", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
+SLOT_BYTES = 4
+# What a broker uses unless it is told otherwise, and the ratio by which a file of another size is taken apart.
+SLOTS_DEFAULT, ENTRIES_DEFAULT = 5_000_000, 20_000_000
+_ENTRIES_PER_SLOT = ENTRIES_DEFAULT // SLOTS_DEFAULT
+_I32_MAX = (1 << 31) - 1
+
+Ints = npt.NDArray[np.int64]
+Entries = npt.NDArray[np.void]
+
+
+class Shape(NamedTuple):
+    """How many slots and entries a file has; an entry less than that can be used."""
+
+    slot_count: int = SLOTS_DEFAULT
+    entry_count: int = ENTRIES_DEFAULT
+
+    @property
+    def entries_at(self) -> int:
+        return HEADER.size + self.slot_count * SLOT_BYTES
+
+    @property
+    def file_bytes(self) -> int:
+        return self.entries_at + self.entry_count * ENTRY.size
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Times and positions are those of the first and the last entry's records; 0 where there is none."""
+
+    begin_at_ms: int = 0
+    end_at_ms: int = 0
+    begin_position: int = 0
+    end_position: int = 0
+    used_slots: int = 0
+    next_entry: int = 1
+
+    def encode(self) -> bytes:
+        return HEADER.pack(
+            *(self.begin_at_ms, self.end_at_ms, self.begin_position, self.end_position),
+            *(self.used_slots, self.next_entry),
+        )
+
+
+class Hit(NamedTuple):
+    """An entry that a look-up came to."""
+
+    number: int
+    position: int
+    seconds: int
+
+
+def hash_codes(texts: Sequence[str]) -> npt.NDArray[np.uint32]:
+    """Java's String.hashCode of each, as 32 bits without a sign; none of the texts is empty.
+
+    The hash is the sum over a text's UTF-16 units of unit * 31^(units behind it): one product over all texts' units.
+    """
+    if not texts:
+        return np.empty(0, np.uint32)
+    joined = "".join(texts)
+    units = np.frombuffer(joined.encode("utf-16-be", "surrogatepass"), ">u2").astype(np.uint32)
+    if len(units) == len(joined):
+        lengths = np.array([len(text) for text in texts])
+    else:
+        lengths = np.array([len(text.encode("utf-16-be", "surrogatepass")) // 2 for text in texts])
+    ends = lengths.cumsum()
+    behind = np.repeat(ends, lengths) - np.arange(1, len(units) + 1)
+    return np.add.reduceat(units * _powers(int(lengths.max()))[behind], ends - lengths, dtype=np.uint32)
+
+
+@lru_cache(16)
+def _powers(count: int) -> npt.NDArray[np.uint32]:
+    """31^0 ... 31^(count - 1), modulo 2^32."""
+    powers = np.full(count, 31, np.uint32)
+    powers[0] = 1
+    return np.multiply.accumulate(powers, dtype=np.uint32)
+
+
+def key_hashes(codes: npt.NDArray[np.uint32]) -> Ints:
+    """The hashes that stand in entries: the code's absolute value, 0 for the one that has none."""
+    signed = codes.astype(np.int32).astype(np.int64)
+    hashes = np.abs(signed)
+    hashes[hashes > _I32_MAX] = 0
+    return hashes
+
+
+def key_hash(topic: str, word: str) -> int:
+    """The hash of one key."""
+    return int(key_hashes(hash_codes([f"{topic}#{word}"]))[0])
+
+
+def shape_of(path: Path, size: int, wanted: Shape) -> Shape:
+    """The shape of an existing file: the one that is wanted where it fits, else the one with a broker's ratio.
+
+    Raises:
+        Damaged: neither has this size.
+    """
+    if size == wanted.file_bytes:
+        return wanted
+    slots, rest = divmod(size - HEADER.size, SLOT_BYTES + _ENTRIES_PER_SLOT * ENTRY.size)
+    if slots <= 0 or rest:
+        raise Damaged(
+            f"index file {path} has {size} bytes, which is neither {wanted.slot_count} slots and {wanted.entry_count} "
+            f"entries ({wanted.file_bytes} bytes) nor {_ENTRIES_PER_SLOT} entries for each slot"
+        )
+    return Shape(slots, slots * _ENTRIES_PER_SLOT)
+
+
+def file_paths(directory: Path) -> list[Path]:
+    """The index files of a directory, oldest first. Brokers take any name that is a number."""
+    if not directory.is_dir():
+        return []
+    return sorted((path for path in directory.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
+
+
+class IndexFile:
+    """A file that is only read; it may be written by another process meanwhile."""
+
+    def __init__(self, path: Path, wanted: Shape = Shape(), *, writable: bool = False) -> None:  # noqa: B008
+        """Opens an existing file.
+
+        Raises:
+            Damaged: its size or its header can't be a broker's.
+        """
+        self.path = path
+        self._fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+        try:
+            self.shape = shape_of(path, os.fstat(self._fd).st_size, wanted)
+            self.header = self.read_header()
+        except BaseException:
+            self.close()
+            raise
+
+    def read_header(self) -> Header:
+        """As it is on disk now. Raises: Damaged."""
+        fields = HEADER.unpack(os.pread(self._fd, HEADER.size, 0))
+        # A broker makes 1 of what is below.
+        header = Header(*fields[:5], max(fields[5], 1))
+        if header.next_entry > self.shape.entry_count or not 0 <= header.used_slots <= self.shape.slot_count:
+            raise Damaged(
+                f"index file {self.path} says that it has {header.next_entry} entries in {header.used_slots} slots; "
+                f"{self.shape.entry_count} and {self.shape.slot_count} at most"
+            )
+        return header
+
+    def slots(self, first: int = 0, behind: int | None = None) -> Ints:
+        """The slots [first, behind), as they are on disk."""
+        behind = self.shape.slot_count if behind is None else behind
+        data = os.pread(self._fd, (behind - first) * SLOT_BYTES, HEADER.size + first * SLOT_BYTES)
+        return np.frombuffer(data, ">i4").astype(np.int64)
+
+    def entries(self, first: int = 1, behind: int | None = None) -> Entries:
+        """The entries numbered [first, behind); without `behind` all that the header counts."""
+        behind = self.header.next_entry if behind is None else behind
+        at = self.shape.entries_at + first * ENTRY.size
+        return np.frombuffer(os.pread(self._fd, max(behind - first, 0) * ENTRY.size, at), ENTRY_TYPE)
+
+    def times_ms(self, entries: Entries) -> Ints:
+        """When the records of entries were stored, by the index: to the second, and the first entry of a file that
+        follows another one reads too late."""
+        return self.header.begin_at_ms + entries["seconds"].astype(np.int64) * 1000
+
+    def chain(self, wanted: int) -> Iterator[Hit | None]:
+        """The entries with a hash, newest first; None for each step to an entry with another hash of the same slot.
+
+        Ends when the file is closed meanwhile.
+        """
+        if self._fd < 0 or self.header.next_entry <= 1:
+            return
+        at = HEADER.size + wanted % self.shape.slot_count * SLOT_BYTES
+        number, limit = int.from_bytes(os.pread(self._fd, SLOT_BYTES, at), "big", signed=True), self.header.next_entry
+        # Each step leads to an older entry: damaged bytes can't make a circle.
+        while 0 < number < limit and self._fd >= 0:
+            entry = os.pread(self._fd, ENTRY.size, self.shape.entries_at + number * ENTRY.size)
+            found, position, seconds, previous = ENTRY.unpack(entry)
+            yield Hit(number, position, seconds) if found == wanted else None
+            number, limit = previous, number
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def may_be_within(file: IndexFile, hit: Hit, from_ms: int, to_ms: int) -> bool:
+    """Whether an entry's record may have been stored within the times; the record itself tells.
+
+    Seconds are rounded down; those of a record older than the file's first are 0, and those of the first entry may be
+    counted from the file before.
+    """
+    read_ms = file.header.begin_at_ms + hit.seconds * 1000
+    if read_ms + 999 < from_ms:
+        return False
+    return read_ms <= to_ms or hit.seconds == 0 or hit.number == 1
