@@ -1,0 +1,195 @@
+"""Records of the log as columns: the compiled twin, the Python, and the walk record by record tell the same."""
+
+import random
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from duetime_core import record
+from duetime_core.record import MAGIC_V1, MAGIC_V2, Record
+from duetime_store import columns
+from duetime_store.columns import CRC_NAME, Run, last_value, record_crc_fault, take
+from duetime_store.commitlog import CommitLog
+from duetime_store.disk import Disk
+from duetime_store.scan import Blank, Found, Skipped, scan, scan_runs
+from duetime_store.segment import file_name
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.twins import compiled
+
+SEGMENT_BYTES = 64 * 1024
+_CRC_ROOM = CRC_NAME + b"0000000000\x02"
+
+properties = st.lists(
+    st.tuples(
+        st.sampled_from(["TAGS", "UNIQ_KEY", "DELAY", "DT_ENTRY", "KEYS", "TAGSX", "n"]),
+        st.sampled_from(["", "a", "Grüße", "3", "18", "-1", "0x", "1:2:3", "1:2", "9" * 19, "5" * 25]),
+    ),
+    max_size=6,
+)
+records = st.builds(
+    Record,
+    topic=st.sampled_from(["orders", "t", "SCHEDULE_TOPIC_XXXX", "%RETRY%" + "g" * 110]),
+    queue=st.integers(0, 9),
+    body=st.binary(max_size=60),
+    properties=properties.map(lambda pairs: "\x02".join(f"{name}\x01{value}" for name, value in pairs).encode()),
+    sys_flag=st.sampled_from([0, 1, 4, 8, 12, 0x301]),
+    born_host=st.sampled_from([bytes(8), bytes(20)]),
+    store_host=st.sampled_from([bytes(8), bytes(20)]),
+    stored_at_ms=st.integers(0, 1 << 42),
+    queue_offset=st.integers(0, 1 << 40),
+    magic=st.sampled_from([MAGIC_V1, MAGIC_V2]),
+)
+
+
+def with_crc(data: bytes) -> bytes:
+    """A record whose properties end with room for the CRC of all its bytes, with that CRC."""
+    crc = str(zlib.crc32(data[:-20]) & 0x7FFFFFFF)
+    return data[:-11] + crc[::-1].ljust(10, "0").encode() + b"\x02"
+
+
+def encoded(found: Record, position: int, crc: bool) -> bytes:
+    text = found.properties
+    if crc:
+        text = text + (b"\x02" if text else b"") + _CRC_ROOM
+    values = {name: getattr(found, name) for name in Record.__slots__} | {"position": position, "properties": text}
+    data = record.encode(Record(**values))
+    return with_crc(data) if crc else data
+
+
+def log_of(items: list[tuple[Record, bool]], position: int = 0) -> bytes:
+    data = bytearray()
+    for found, crc in items:
+        data += encoded(found, position + len(data), crc)
+    return bytes(data)
+
+
+def same(one: Run, other: Run) -> None:
+    assert (one.end, one.keys) == (other.end, other.keys)
+    assert np.array_equal(one.columns, other.columns)
+    assert (one.entries is None) == (other.entries is None)
+    assert one.entries is None or np.array_equal(one.entries, other.entries)
+
+
+def in_python(data: bytes, at: int, position: int, monkeypatch: pytest.MonkeyPatch) -> Run:
+    with monkeypatch.context() as patch:
+        patch.setattr(columns, "_twin", None)
+        return take(data, at, position)
+
+
+@given(
+    items=st.lists(st.tuples(records, st.booleans()), max_size=8),
+    damage=st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(1, 255)), max_size=2),
+    cut=st.integers(0, 40),
+)
+def test_twin_takes_what_the_python_takes(
+    items: list[tuple[Record, bool]], damage: list[tuple[int, int]], cut: int
+) -> None:
+    compiled("duetime_store._columns")
+    data = bytearray(log_of(items, 1000))
+    for at, flip in damage if data else ():
+        data[at % len(data)] ^= flip
+    damaged = bytes(data[: len(data) - cut] if cut < len(data) else data)
+    with pytest.MonkeyPatch.context() as patch:
+        same(take(damaged, 0, 1000), in_python(damaged, 0, 1000, patch))
+
+
+@given(
+    items=st.lists(st.tuples(records, st.booleans()), min_size=1, max_size=5),
+    where=st.integers(0),
+    bit=st.integers(0, 7),
+)
+def test_record_with_a_crc_tells_any_flipped_bit_before_it(
+    items: list[tuple[Record, bool]], where: int, bit: int
+) -> None:
+    data = bytearray(log_of([(found, True) for found, _ in items]))
+    assert take(bytes(data), 0, 0).count == len(items)
+    size = record.SIZE_MAGIC.unpack_from(data)[0]
+    data[where % (size - 20)] ^= 1 << bit
+    assert take(bytes(data), 0, 0).count == 0
+
+
+def test_columns_say_what_the_records_say() -> None:
+    lane = Record("SCHEDULE_TOPIC_XXXX", 2, b"b", b"DELAY\x013\x02TAGS\x01paid", stored_at_ms=5, queue_offset=9)
+    restored = Record(
+        "orders", 1, b"b", b"UNIQ_KEY\x01k\x02DT_ENTRY\x013:9:77", sys_flag=record.SYS_TRANSACTION_PREPARED
+    )
+    data = log_of([(lane, False), (restored, True)], 500)
+    run = take(data, 0, 500)
+    assert run.keys == [(b"SCHEDULE_TOPIC_XXXX", 2), (b"orders", 1)]
+    assert run.positions.tolist() == [500, 500 + int(run.sizes[0])]
+    assert run.end == len(data)
+    assert (run.offsets[0], run.stored_at_ms[0], run.levels.tolist()) == (9, 5, [3, -1])
+    assert run.tags_codes.tolist() == [record.java_hash("paid"), 0]
+    assert run.id_hashes.tolist() == [-1, zlib.crc32(b"k")]
+    assert run.queued.tolist() == [True, False]
+    assert run.entries is not None
+    assert run.entries[:, 1].tolist() == [3, 9, 77]
+    assert run.properties(0) == lane.properties
+
+
+def test_last_of_equal_properties_counts() -> None:
+    text = b"TAGS\x01a\x02XTAGS\x01c\x02TAGS\x01b\x02TAGS\x01\x02n\x01v"
+    assert last_value(text, b"TAGS") == b"b"
+    assert last_value(text, b"KEYS") == b""
+
+
+def test_damaged_crc_property_is_told() -> None:
+    data = bytearray(log_of([(Record("orders", 0, b"b", b"n\x01v"), True)]))
+    assert record_crc_fault(data, 0, len(data)) == ""
+    data[-3] ^= 0x40
+    assert record_crc_fault(data, 0, len(data)) == "its CRC property is damaged"
+
+
+def filled(folder: Path, seed: int) -> CommitLog:
+    """A log of several segments, with BLANK marks and some bytes damaged."""
+    chance = random.Random(seed)
+    print(f"seed {seed}")
+    log = CommitLog(Disk(), folder, SEGMENT_BYTES)
+    position = 0
+    for number in range(400):
+        made = Record(
+            f"t{number % 5}", 0, chance.randbytes(chance.choice([3, 500, 3000])), b"n\x01v", queue_offset=number
+        )
+        size = len(record.encode(made))
+        position = log.place(position, size)
+        log.write([(position, [encoded(made, position, False)])])
+        position += size
+    log.close()
+    for _ in range(chance.randrange(6)):
+        at = chance.randrange(position)
+        path = folder / file_name(at - at % SEGMENT_BYTES)
+        data = bytearray(path.read_bytes())
+        for index in range(at % SEGMENT_BYTES, min(at % SEGMENT_BYTES + chance.choice([1, 50, 5000]), len(data))):
+            data[index] ^= 0x55
+        path.write_bytes(data)
+    return CommitLog(Disk(), folder, SEGMENT_BYTES)
+
+
+def told(item: Run | Found | Skipped | Blank) -> list[tuple[object, ...]]:
+    if isinstance(item, Run):
+        return [(at, size, "") for at, size in zip(item.positions.tolist(), item.sizes.tolist(), strict=True)]
+    if isinstance(item, Found):
+        return [(item.position, item.record.size, item.damage)]
+    return [(item.position, item.size, item.damage)] if isinstance(item, Skipped) else []
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_runs_and_records_one_by_one_are_the_same(tmp_path: Path, seed: int) -> None:
+    log = filled(tmp_path, seed)
+    runs = [line for item in scan_runs(log, 0) for line in told(item)]
+    assert runs == [line for item in scan(log, 0) for line in told(item)]
+    assert len(runs) > 100
+    log.close()
+
+
+def test_every_blank_mark_is_told(tmp_path: Path) -> None:
+    log = CommitLog(Disk(), tmp_path, SEGMENT_BYTES)
+    data = record.encode(Record("t", 0, bytes(40_000), b"n\x01v"))
+    log.write([(0, [data])])
+    log.write([(SEGMENT_BYTES, [record.encode(Record("t", 0, b"", b"n\x01v", position=SEGMENT_BYTES))])])
+    marks = [item for item in scan_runs(log, 0) if isinstance(item, Blank)]
+    assert marks == [Blank(len(data), SEGMENT_BYTES - len(data))]
+    log.close()
