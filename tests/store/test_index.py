@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 from duetime_core import record
 from duetime_core.errors import Damaged
+from duetime_store.disk import Disk
 from duetime_store.index import (
     ENTRIES_DEFAULT,
     SLOTS_DEFAULT,
     Header,
     IndexFile,
+    IndexWriter,
     Shape,
     file_paths,
     hash_codes,
@@ -119,3 +121,95 @@ def test_a_damaged_chain_ends(tmp_path: Path) -> None:
     assert [hit.number for hit in file.chain(0) if hit] == [3]
     file.close()
     assert list(file.chain(0)) == []
+
+
+def columns(*rows: tuple[str, int, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Hashes, positions and times of (key, position, time)."""
+    keys, positions, times = zip(*rows, strict=True)
+    return key_hashes(hash_codes(keys)), np.array(positions), np.array(times)
+
+
+# Bytes that the broker's own classes wrote.
+FIRST = [("TestTopic#7F0000010001070D0D0D000000000000", 0, T), ("TestTopic#K1", 0, T), ("TestTopic#K1", 164, T + 7_999)]
+FIRST_FILE = bytes.fromhex(
+    "0000018bcfe568010000018bcfe58740000000000000000000000000000000a40000000100000004"
+    "00000000000000000000000000000000000000030000000000000000000000000000000000000000"
+    "0000000000000000000000000000000000000000"
+    "1d7802da00000000000000000000000000000000"
+    "04b0b81400000000000000000000000000000001"
+    "04b0b81400000000000000a40000000700000002"
+)
+SECOND = [("TestTopic#K2", 999, T + 5_500), ("TestTopic#K2", 1999, T + 9_000)]
+SECOND_HEADER = "0000018bcfe57d7d0000018bcfe58b2900000000000003e700000000000007cf0000000100000003"
+SECOND_ENTRIES = "04b0b81300000000000003e7000000050000000004b0b81300000000000007cf0000000300000001"
+
+
+@pytest.mark.parametrize("batches", [[3], [1, 2], [2, 1], [1, 1, 1]])
+def test_written_file_is_byte_for_byte_a_brokers(tmp_path: Path, batches: list[int]) -> None:
+    path, shape = tmp_path / "20260101000000000", Shape(10, 20)
+    writer = IndexWriter.create(Disk(), path, shape, None)
+    first = 0
+    for count in batches:
+        writer.append(*columns(*FIRST[first : first + count]))
+        first += count
+    assert path.read_bytes()[:40] == Header().encode()
+    writer.write_slots()
+    writer.close()
+    assert path.read_bytes() == FIRST_FILE.ljust(shape.file_bytes, b"\0")
+
+
+def test_file_that_follows_has_the_quirk_of_a_brokers(tmp_path: Path) -> None:
+    path, shape = tmp_path / "20260101000000001", Shape(10, 20)
+    writer = IndexWriter.create(Disk(), path, shape, Header(end_at_ms=T, end_position=164))
+    assert writer.header == Header(T, T, 164, 164)
+    writer.append(*columns(*SECOND))
+    writer.write_slots()
+    assert path.read_bytes()[:40].hex() == SECOND_HEADER
+    assert path.read_bytes()[shape.entries_at + 20 : shape.entries_at + 60].hex() == SECOND_ENTRIES
+    # The first entry reads 5 s too late, and is found all the same.
+    hit = [hit for hit in writer.chain(key_hash("TestTopic", "K2")) if hit][-1]
+    assert may_be_within(writer, hit, T + 5_500, T + 5_500)
+    assert not may_be_within(writer, hit, T + 12_000, T + 12_000)
+    writer.close()
+
+
+KEYS = st.sampled_from([f"T#{word}" for word in ("AaAa", "BBBB", "AaBB", "K1", "K2", "polygenelubricants")])
+
+
+@given(st.lists(st.lists(KEYS, max_size=12), max_size=12), st.data())
+def test_index_finds_what_a_dictionary_finds(
+    tmp_path_factory: pytest.TempPathFactory, batches: list[list[str]], data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("index") / "20260101000000000"
+    writer = IndexWriter.create(Disk(), path, Shape(3, 200), None)
+    expected: dict[int, list[int]] = {}
+    headers, ends = [writer.header], [0]
+    position = 0
+    for batch in batches:
+        rows = [(key, position := position + 100, T + position) for key in batch]
+        if rows:
+            writer.append(*columns(*rows))
+        for key, at, _ in rows:
+            expected.setdefault(int(key_hashes(hash_codes([key]))[0]), []).insert(0, at)
+        headers.append(writer.header)
+        ends.append(position)
+
+    def check(file: IndexFile) -> None:
+        for key in ("T#AaAa", "T#K1", "T#K2", "T#AaBB", "T#polygenelubricants", "T#none"):
+            wanted = int(key_hashes(hash_codes([key]))[0])
+            assert [hit.position for hit in file.chain(wanted) if hit] == expected.get(wanted, [])
+
+    check(writer)
+    # Taken back to any state that it had, as after a crash; then written out and read by another process.
+    kept = data.draw(st.integers(0, len(headers) - 1))
+    for _ in writer.cut(headers[kept]):
+        pass
+    expected = {wanted: [at for at in found if at <= ends[kept]] for wanted, found in expected.items()}
+    check(writer)
+    writer.write_slots()
+    if headers[kept].next_entry > 1:
+        check_whole(writer, set(range(100, position + 1, 100)))
+    writer.close()
+    reader = IndexFile(path, Shape(3, 200))
+    check(reader)
+    reader.close()

@@ -10,12 +10,16 @@ slot form a chain, newest first. Many keys share a chain and some share a hash: 
 record. Entry 0 is never used. Files are pre-sized, sparse, and named by the local time of their creation in 17
 digits; the newest is written until it is full.
 
+A file that is being written has its slots in memory, since entries go to slots all over them: entries are written as
+they come, slots and header when the file is full or closed. So on disk the three always agree, and what a crash leaves
+behind the header's count is nobody's.
+
 Source: RocketMQ 4.9.3 IndexFile, IndexHeader, IndexService.
 """
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from struct import Struct
@@ -25,6 +29,8 @@ import numpy as np
 import numpy.typing as npt
 from duetime_core.errors import Damaged
 
+from duetime_store.disk import Disk
+
 HEADER = Struct(">qqqqii")
 ENTRY = Struct(">iqii")
 ENTRY_TYPE = np.dtype([("hash", ">i4"), ("position", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
@@ -33,6 +39,9 @@ SLOT_BYTES = 4
 SLOTS_DEFAULT, ENTRIES_DEFAULT = 5_000_000, 20_000_000
 _ENTRIES_PER_SLOT = ENTRIES_DEFAULT // SLOTS_DEFAULT
 _I32_MAX = (1 << 31) - 1
+# One step of taking a file back: a fraction of a millisecond.
+CUT_STEP_ENTRIES = 4_096
+_SLOTS_AT_ONCE = 65_536
 
 Ints = npt.NDArray[np.int64]
 Entries = npt.NDArray[np.void]
@@ -51,6 +60,9 @@ class Shape(NamedTuple):
     @property
     def file_bytes(self) -> int:
         return self.entries_at + self.entry_count * ENTRY.size
+
+
+BROKERS = Shape()
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,14 +157,14 @@ def file_paths(directory: Path) -> list[Path]:
 class IndexFile:
     """A file that is only read; it may be written by another process meanwhile."""
 
-    def __init__(self, path: Path, wanted: Shape = Shape(), *, writable: bool = False) -> None:  # noqa: B008
+    def __init__(self, path: Path, wanted: Shape = BROKERS) -> None:
         """Opens an existing file.
 
         Raises:
             Damaged: its size or its header can't be a broker's.
         """
         self.path = path
-        self._fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+        self._fd = self._open()
         try:
             self.shape = shape_of(path, os.fstat(self._fd).st_size, wanted)
             self.header = self.read_header()
@@ -160,11 +172,21 @@ class IndexFile:
             self.close()
             raise
 
+    def _open(self) -> int:
+        return os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def _head(self, slot: int) -> int:
+        """The number of the slot's newest entry."""
+        at = HEADER.size + slot * SLOT_BYTES
+        return int.from_bytes(os.pread(self._fd, SLOT_BYTES, at), "big", signed=True)
+
     def read_header(self) -> Header:
         """As it is on disk now. Raises: Damaged."""
         fields = HEADER.unpack(os.pread(self._fd, HEADER.size, 0))
-        # A broker makes 1 of what is below.
-        header = Header(*fields[:5], max(fields[5], 1))
+        header = Header(*fields)
+        if header.next_entry < 1:
+            # As a broker takes it.
+            header = replace(header, next_entry=1)
         if header.next_entry > self.shape.entry_count or not 0 <= header.used_slots <= self.shape.slot_count:
             raise Damaged(
                 f"index file {self.path} says that it has {header.next_entry} entries in {header.used_slots} slots; "
@@ -196,8 +218,7 @@ class IndexFile:
         """
         if self._fd < 0 or self.header.next_entry <= 1:
             return
-        at = HEADER.size + wanted % self.shape.slot_count * SLOT_BYTES
-        number, limit = int.from_bytes(os.pread(self._fd, SLOT_BYTES, at), "big", signed=True), self.header.next_entry
+        number, limit = self._head(wanted % self.shape.slot_count), self.header.next_entry
         # Each step leads to an older entry: damaged bytes can't make a circle.
         while 0 < number < limit and self._fd >= 0:
             entry = os.pread(self._fd, ENTRY.size, self.shape.entries_at + number * ENTRY.size)
@@ -221,3 +242,110 @@ def may_be_within(file: IndexFile, hit: Hit, from_ms: int, to_ms: int) -> bool:
     if read_ms + 999 < from_ms:
         return False
     return read_ms <= to_ms or hit.seconds == 0 or hit.number == 1
+
+
+class IndexWriter(IndexFile):
+    """The newest file of a directory, to which entries are added."""
+
+    def __init__(self, disk: Disk, path: Path, wanted: Shape = BROKERS) -> None:
+        """Opens an existing file, with the slots as they are on disk. Raises: Damaged."""
+        self._disk = disk
+        super().__init__(path, wanted)
+        self._slots = self.slots().astype(np.int32)
+
+    def _open(self) -> int:
+        return self._disk.open(self.path, os.O_RDWR)
+
+    def _head(self, slot: int) -> int:
+        return int(self._slots[slot])
+
+    @classmethod
+    def create(cls, disk: Disk, path: Path, shape: Shape, before: Header | None) -> "IndexWriter":
+        """A new file behind another one, whose end it begins with as a broker's does."""
+        header = Header()
+        if before is not None:
+            header = Header(before.end_at_ms, before.end_at_ms, before.end_position, before.end_position)
+        fd = disk.open(path)
+        try:
+            disk.truncate(fd, shape.file_bytes)
+            disk.write(fd, header.encode(), 0)
+        finally:
+            disk.close(fd)
+        return cls(disk, path, shape)
+
+    @property
+    def room(self) -> int:
+        """Entries that still fit."""
+        return self.shape.entry_count - self.header.next_entry
+
+    def append(self, hashes: Ints, positions: Ints, times_ms: Ints) -> None:
+        """Adds entries, `room` at most; none where writing them fails. Not durable before `sync`."""
+        if not len(hashes):
+            return
+        first, begin_at_ms = self.header.next_entry, self.header.begin_at_ms
+        numbers = np.arange(first, first + len(hashes))
+        slots = hashes % self.shape.slot_count
+        # Entries of one slot stand together, in their order; each but the first follows the one before it.
+        order = np.argsort(slots, kind="stable")
+        grouped, in_order = slots[order], numbers[order]
+        opens = np.append(True, grouped[1:] != grouped[:-1])
+        heads = self._slots[grouped[opens]]
+        before = np.append(0, in_order[:-1])
+        before[opens] = heads
+        rows = np.empty(len(hashes), ENTRY_TYPE)
+        rows["hash"], rows["position"] = hashes, positions
+        rows["previous"][order] = before
+        if first == 1:
+            # The first entry counts from the end of the file before, the others from the first one.
+            rows["seconds"][:1] = _seconds(times_ms[:1], begin_at_ms)
+            begin_at_ms = int(times_ms[0])
+            rows["seconds"][1:] = _seconds(times_ms[1:], begin_at_ms)
+        else:
+            rows["seconds"] = _seconds(times_ms, begin_at_ms)
+        self._disk.write(self._fd, rows.tobytes(), self.shape.entries_at + first * ENTRY.size)
+        closes = np.append(opens[1:], True)
+        self._slots[grouped[closes]] = in_order[closes]
+        self.header = Header(
+            begin_at_ms,
+            int(times_ms[-1]),
+            int(positions[0]) if first == 1 else self.header.begin_position,
+            int(positions[-1]),
+            self.header.used_slots + int(np.count_nonzero(heads == 0)),
+            first + len(hashes),
+        )
+
+    def cut(self, header: Header) -> Iterator[None]:
+        """Takes the file back to what a header says of it; each step of the iteration is a short piece of the work.
+
+        Slots and chains are those of the entries that stay: a slot's newest is the last one that has it.
+        """
+        self.header = header
+        self._slots[:] = 0
+        for first in range(1, header.next_entry, CUT_STEP_ENTRIES):
+            entries = self.entries(first, min(first + CUT_STEP_ENTRIES, header.next_entry))
+            # Of several with one slot the last is assigned.
+            self._slots[entries["hash"] % self.shape.slot_count] = np.arange(first, first + len(entries))
+            yield
+
+    def write_slots(self) -> None:
+        """Slots and header go to disk, so that the file is whole for every reader. Blocking."""
+        for first in range(0, self.shape.slot_count, _SLOTS_AT_ONCE):
+            part = self._slots[first : first + _SLOTS_AT_ONCE].astype(">i4").tobytes()
+            self._disk.write(self._fd, part, HEADER.size + first * SLOT_BYTES)
+        self._disk.write(self._fd, self.header.encode(), 0)
+
+    def sync(self) -> None:
+        """What was written is durable. Blocking."""
+        self._disk.sync(self._fd)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            self._disk.close(self._fd)
+            self._fd = -1
+
+
+def _seconds(times_ms: Ints, begin_at_ms: int) -> Ints:
+    """Of what stands in entries: 0 where a record is older than the file's first, or nothing tells."""
+    if begin_at_ms <= 0:
+        return np.zeros(len(times_ms), np.int64)
+    return np.clip((times_ms - begin_at_ms) // 1000, 0, _I32_MAX)
