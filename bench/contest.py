@@ -36,7 +36,7 @@ class Plan:
     lateness_seconds: float
     through_count: int = 50_000
     burst_count: int = 100_000
-    # Of each topic. A reader has a long poll per queue, and each arrival answers one: more queues cost the reader more.
+    # Of each topic. A reader has one long poll for all queues of a shard.
     queues: int = 1
 
 

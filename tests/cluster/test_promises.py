@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from duetime import AsyncProducer, Message
+from duetime import AsyncProducer, AsyncPuller, Message, ReceivedMessage
 from duetime.v1 import gateway_pb2, gateway_pb2_grpc, message_pb2, scheduler_pb2, scheduler_pb2_grpc
 from duetime_core import record
 from duetime_core.levels import DEFAULT_DELAY_LEVELS, DelayLevels
@@ -195,6 +195,15 @@ async def test_shards_each_keep_their_lanes(tmp_path: Path) -> None:
         await cluster.advance("1s")
         found = [*stored(cluster, "orders", 0), *stored(cluster, "orders", 1)]
         assert sorted(ids(found)) == sorted(receipt.message_id for receipt in receipts)
+        async with AsyncPuller(cluster.address, "orders") as puller:
+            read: list[ReceivedMessage] = []
+            while len(read) < len(receipts):
+                read += await puller.poll(64)
+        assert sorted(message.id for message in read) == sorted(ids(found))
+        offsets = defaultdict(list)
+        for message in read:
+            offsets[message.queue].append(message.offset)
+        assert all(found == list(range(len(found))) for found in offsets.values())
 
 
 @pytest.mark.parametrize("level", [0, 1])

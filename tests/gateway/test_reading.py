@@ -1,5 +1,7 @@
 """Pulls, topics, routes, lanes, and what every process answers."""
 
+from typing import Any
+
 import grpc
 import pytest
 from duetime.v1 import gateway_pb2, message_pb2, retry_pb2
@@ -43,6 +45,58 @@ async def test_pull_of_what_does_not_exist_is_refused(gateway: Gateway) -> None:
     error = await error_of(gateway.pull(max_count=5_000))
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert error.details() == "max_count: 5000 is not within 0 and 1024"
+
+
+def pull_queues(gateway: Gateway, *queues: int, **options: Any) -> grpc.aio.UnaryUnaryCall[Any, Any]:
+    positions = [gateway_pb2.QueuePosition(queue=queue) for queue in queues]
+    request = gateway_pb2.PullQueuesRequest(topic="orders", queues=positions, **options)
+    return gateway.stub.PullQueues(request, timeout=10)
+
+
+async def test_queues_of_one_shard_are_read_in_one_call(two_shards: Gateway) -> None:
+    results = await two_shards.send(*[message(id=f"id{n}", queue=n % 4) for n in range(8)])
+    for shard in (0, 1):
+        queues = sorted({one.queue for one in results if one.shard == shard}, reverse=True)
+        assert len(queues) == 2
+        answer = await pull_queues(two_shards, *queues)
+        assert [one.queue for one in answer.queues] == queues
+        for one in answer.queues:
+            assert [each.queue for each in one.pull.messages] == [one.queue] * 2
+    assert two_shards.metric("duetime_gateway_pulls_total") == 2
+
+
+async def test_queues_of_one_shard_are_waited_for_in_one_call(gateway: Gateway) -> None:
+    await gateway.stub.CreateTopic(gateway_pb2.CreateTopicRequest(name="orders", queue_count=3))
+    call = pull_queues(gateway, 0, 1, 2, wait_ms=30_000)
+    await gateway.send(message(b"late", queue=2))
+    assert [(one.queue, one.pull.messages[0].body) for one in (await call).queues] == [(2, b"late")]
+
+
+async def test_lanes_of_one_shard_are_read_in_one_call(two_shards: Gateway) -> None:
+    await two_shards.send(*[message(id=f"id{n}", delay_level=2) for n in range(20)])
+    positions = [gateway_pb2.QueuePosition(queue=18 + level) for level in range(18)]
+    request = gateway_pb2.PullQueuesRequest(topic="SCHEDULE_TOPIC_XXXX", queues=positions)
+    (pulled,) = (await two_shards.stub.PullQueues(request)).queues
+    assert pulled.queue == 18 + 1
+
+
+async def test_pull_of_queues_that_do_not_go_together_is_refused(two_shards: Gateway) -> None:
+    await two_shards.stub.CreateTopic(gateway_pb2.CreateTopicRequest(name="orders", queue_count=4))
+    for queues, status, text in (
+        ((), grpc.StatusCode.INVALID_ARGUMENT, "queues: 0 queues; a request has 1 to 1024"),
+        ((0, 2, 0), grpc.StatusCode.INVALID_ARGUMENT, "queues[2].queue: 0 is named before"),
+        ((0, -1), grpc.StatusCode.INVALID_ARGUMENT, "queues[1].queue: -1 is not within 0 and 1023"),
+        (
+            (0, 1),
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "queues: lie on the shards [0, 1]; a call reads those of one shard (GetRoute)",
+        ),
+        ((0, 9), grpc.StatusCode.NOT_FOUND, "queue 9 is not one of the 4 queues of topic orders"),
+    ):
+        error = await error_of(pull_queues(two_shards, *queues))
+        assert (error.code(), error.details()) == (status, text)
+    error = await error_of(pull_queues(two_shards, 0, max_count=5_000, wait_ms=-1))
+    assert error.details() == "max_count: 5000 is not within 0 and 1024; wait_ms: -1 is not within 0 and 30000"
 
 
 async def test_lane_can_be_read_as_a_topic(two_shards: Gateway) -> None:

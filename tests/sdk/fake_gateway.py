@@ -20,11 +20,13 @@ class FakeGateway(gateway_pb2_grpc.GatewayServicer):
     """Stores at once whatever the delay; `scripts` are used up one a Send, `requests` has the Sends that came."""
 
     queue_count: int = 2
+    # Queue q is on shard q modulo this.
+    shard_count: int = 1
     queues: dict[tuple[str, int], list[bytes]] = field(default_factory=dict)
     min_offset: int = 0
     scripts: deque[Script] = field(default_factory=deque)
     requests: list[gateway_pb2.SendRequest] = field(default_factory=list)
-    pulls: list[gateway_pb2.PullRequest] = field(default_factory=list)
+    pulls: list[gateway_pb2.PullQueuesRequest] = field(default_factory=list)
     stored: dict[str, message_pb2.SendResult] = field(default_factory=dict)
     # Set: Sends wait for it before they are answered.
     gate: asyncio.Event | None = None
@@ -102,27 +104,34 @@ class FakeGateway(gateway_pb2_grpc.GatewayServicer):
         self.stored[message.id] = result
         return result
 
-    async def Pull(self, request: gateway_pb2.PullRequest, context: Any) -> gateway_pb2.PullResponse:
+    async def PullQueues(self, request: gateway_pb2.PullQueuesRequest, context: Any) -> gateway_pb2.PullQueuesResponse:
         self.pulls.append(request)
-        records = self.queues[request.topic, request.queue]
-        status, next_offset = gateway_pb2.PULL_STATUS_NO_NEW, request.offset
-        found: list[bytes] = []
-        if not self.min_offset <= request.offset <= len(records):
-            status = gateway_pb2.PULL_STATUS_OFFSET_OUT_OF_RANGE
-            next_offset = min(max(request.offset, self.min_offset), len(records))
-        else:
-            if request.offset == len(records):
-                await self._wait(request.wait_ms)
-            found = records[request.offset : request.offset + request.max_count]
-        if found:
-            status, next_offset = gateway_pb2.PULL_STATUS_FOUND, request.offset + len(found)
-        return gateway_pb2.PullResponse(
-            status=status,
-            records=b"".join(found),
-            next_offset=next_offset,
-            min_offset=self.min_offset,
-            max_offset=len(records),
-        )
+        if len({self._shard(position.queue) for position in request.queues}) != 1:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "queues of several shards")
+        response = self._read(request)
+        if not response.queues:
+            await self._wait(request.wait_ms)
+            response = self._read(request)
+        return response
+
+    def _shard(self, queue: int) -> int:
+        return queue % self.shard_count
+
+    def _read(self, request: gateway_pb2.PullQueuesRequest) -> gateway_pb2.PullQueuesResponse:
+        response = gateway_pb2.PullQueuesResponse()
+        room = request.max_count
+        for position in request.queues:
+            records, offset = self.queues[request.topic, position.queue], position.offset
+            nearest = min(max(offset, self.min_offset), len(records))
+            found = records[offset : offset + room] if nearest == offset else []
+            room -= len(found)
+            if found or nearest != offset:
+                pull = response.queues.add(queue=position.queue).pull
+                pull.status = gateway_pb2.PULL_STATUS_FOUND if found else gateway_pb2.PULL_STATUS_OFFSET_OUT_OF_RANGE
+                pull.records = b"".join(found)
+                pull.next_offset = nearest + len(found)
+                pull.min_offset, pull.max_offset = self.min_offset, len(records)
+        return response
 
     async def _wait(self, wait_ms: int) -> None:
         try:
@@ -139,14 +148,21 @@ class FakeGateway(gateway_pb2_grpc.GatewayServicer):
             topic=gateway_pb2.Topic(name=request.name, queue_count=len(queues)),
             queues=[
                 gateway_pb2.QueueDescription(
-                    queue=queue, min_offset=self.min_offset, max_offset=len(self.queues[request.name, queue])
+                    queue=queue,
+                    shard=self._shard(queue),
+                    min_offset=self.min_offset,
+                    max_offset=len(self.queues[request.name, queue]),
                 )
                 for queue in queues
             ],
         )
 
     async def GetRoute(self, request: Any, context: Any) -> gateway_pb2.Route:
-        queues = [gateway_pb2.QueueRoute(queue=queue) for topic, queue in self.queues if topic == request.topic]
+        queues = [
+            gateway_pb2.QueueRoute(queue=queue, shard=self._shard(queue))
+            for topic, queue in self.queues
+            if topic == request.topic
+        ]
         return gateway_pb2.Route(topic=request.topic, queues=queues)
 
 

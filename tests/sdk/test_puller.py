@@ -106,7 +106,7 @@ async def test_an_offset_out_of_range_moves_to_the_nearest_and_says_so(
     ]
 
 
-async def test_no_more_is_fetched_than_two_answers_a_queue(
+async def test_no_more_is_fetched_than_two_answers_a_shard(
     gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(puller_module, "PULL_COUNT_MAX", 10)
@@ -120,6 +120,33 @@ async def test_no_more_is_fetched_than_two_answers_a_queue(
             await asyncio.sleep(0)
         assert len(gateway.pulls) <= 4
         assert len(await take(puller, 70)) == 70
+
+
+async def test_queues_of_one_shard_are_asked_for_in_one_call(gateway: FakeGateway) -> None:
+    gateway.shard_count = 2
+    gateway.make_topic("orders", 5)
+    async with AsyncPuller(gateway.address, "orders", start="latest") as puller:
+        for queue in range(5):
+            gateway.append("orders", queue, str(queue).encode())
+            assert await take(puller, 1) == [str(queue).encode()]
+        assert puller.positions == dict.fromkeys(range(5), 1)
+    asked = {frozenset(position.queue for position in request.queues) for request in gateway.pulls}
+    assert asked == {frozenset({0, 2, 4}), frozenset({1, 3})}
+
+
+async def test_a_busy_queue_delays_no_other_by_more_than_an_answer(
+    gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(puller_module, "PULL_COUNT_MAX", 10)
+    gateway.make_topic("orders", 4)
+    for n in range(200):
+        gateway.append("orders", n % 2, b"busy")
+    gateway.append("orders", 2, b"quiet")
+    gateway.append("orders", 3, b"quiet")
+    async with AsyncPuller(gateway.address, "orders") as puller:
+        bodies = await take(puller, 202)
+        assert max(n for n, body in enumerate(bodies) if body == b"quiet") <= 22
+        assert puller.positions == {0: 100, 1: 100, 2: 1, 3: 1}
 
 
 async def test_a_server_restart_is_survived(filled: FakeGateway, caplog: pytest.LogCaptureFixture) -> None:
@@ -157,7 +184,7 @@ async def test_a_pull_that_is_refused_ends_the_polls(filled: FakeGateway, monkey
     async def refuse(self: FakeGateway, request: object, context: grpc.aio.ServicerContext[object, object]) -> None:
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "tags: too many")
 
-    monkeypatch.setattr(FakeGateway, "Pull", refuse)
+    monkeypatch.setattr(FakeGateway, "PullQueues", refuse)
     await filled.stop()
     await filled.start()
     async with AsyncPuller(filled.address, "orders") as puller:

@@ -38,7 +38,8 @@ class Reading:
 
     def pull(self, offset: int = 0, max_count: int = 512, max_bytes: int = LONG, *tags: str) -> Pulled:
         queue = self._shard.store.queues.find("orders", 0)
-        return asyncio.run(self.reader.pull(queue, offset, frozenset(tags), max_count, max_bytes, 0))
+        (pulled,) = asyncio.run(self.reader.pull([(queue, offset)], frozenset(tags), max_count, max_bytes, 0))
+        return pulled
 
     def damaged(self) -> float:
         return self.registry.get_sample_value("duetime_store_records_damaged_total") or 0

@@ -108,7 +108,7 @@ async def test_long_poll_ends_with_its_time(store: Running) -> None:
     await store.clock.advance(5_000)
     answer = await poll
     assert (answer.status, answer.next_offset) == (NO_NEW, 1)
-    assert store.node.store.queues.find("orders", 0).waiters == []
+    assert not store.node.store.queues.find("orders", 0).waiters
 
 
 async def test_filter_skips_and_waits_for_its_tag(store: Running) -> None:

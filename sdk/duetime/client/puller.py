@@ -1,8 +1,11 @@
-"""Reading a topic: a long poll per queue, prefetched batches, one position per queue.
+"""Reading a topic: a long poll per shard, prefetched answers, one position per queue.
 
-    route ──▶ reader of queue 0 ──▶ ┐
-              reader of queue 1 ──▶ ├ batches, first come, first served ──▶ poll, iteration
-              ...                   ┘   at most two of each queue
+    route ──▶ reader of shard 0, queues 0, 2 ──▶ ┐
+              reader of shard 1, queues 1, 3 ──▶ ├ batches, first come, first served ──▶ poll, iteration
+              ...                                ┘   of at most two answers of each shard
+
+A reader asks for all its queues at once. The server reads them in the order given up to a limit, and a queue that it
+told of goes to the end of the next call's order: a busy queue delays no other by more than one answer.
 
 A queue's position moves when its message is handed out, not when it is fetched.
 """
@@ -10,8 +13,8 @@ A queue's position moves when its message is handed out, not when it is fetched.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
 from typing import Literal, Self
@@ -25,28 +28,30 @@ log = logging.getLogger("duetime")
 
 Start = Literal["earliest", "latest"] | Mapping[int, int]
 
-PULL_COUNT_MAX = 512
-PULL_BYTES_MAX = 1024 * 1024
+# Of one answer.
+PULL_COUNT_MAX = 1024
+PULL_BYTES_MAX = 2 * 1024 * 1024
 # How long one request waits at the server; never so short that one with nothing new is asked at full speed.
 LONG_POLL_S = 15.0
 LONG_POLL_S_MIN = 0.01
 LONG_POLL_S_MAX = 30.0
 # What an answer may take beyond the wait.
 CALL_TIMEOUT_S = 5.0
-# Batches of one queue that are fetched or being fetched and not handed out yet.
+# Answers of one shard that are fetched or being fetched and not handed out yet. All queues wait while there are as
+# many: one left out of a long poll would wait for that poll's end.
 PREFETCH_MAX = 2
 ROUTE_INTERVAL_S = 15.0
 
 
 @dataclass(slots=True)
 class _Fetched:
-    """What one pull gave; `next_offset` is the queue's position once all of it is handed out."""
+    """What one answer has of a queue; `next_offset` is the queue's position once all of it is handed out."""
 
     queue: int
     messages: deque[ReceivedMessage]
     next_offset: int
-    # Given back once this is handed out: lets the reader go on.
-    prefetch: asyncio.Semaphore = field(repr=False)
+    # Of the last one of an answer: given back once it is handed out, which lets the reader go on.
+    prefetch: asyncio.Semaphore | None = None
 
 
 class AsyncPuller:
@@ -110,8 +115,9 @@ class AsyncPuller:
             if self._readers is None:
                 if self._connection.closed:
                     raise Closed("the puller is closed", reason="CLOSED")
-                self._positions = _start_positions(await self._describe(), self._start)
-                self._readers = asyncio.get_running_loop().create_task(self._read_all())
+                description = await self._describe()
+                self._positions = _start_positions(description, self._start)
+                self._readers = asyncio.get_running_loop().create_task(self._read_all(description.queues))
 
     async def poll(self, max: int = 256, wait: str | float | timedelta = "2s") -> list[ReceivedMessage]:  # noqa: A002
         """Up to `max` messages as soon as there is one; none when `wait` ("2s", seconds, a timedelta) is over.
@@ -176,7 +182,8 @@ class AsyncPuller:
                 taken += first.messages
                 self._positions[first.queue] = first.next_offset
                 self._fetched.popleft()
-                first.prefetch.release()
+                if first.prefetch is not None:
+                    first.prefetch.release()
             else:
                 taken += [first.messages.popleft() for _ in range(room)]
                 self._positions[first.queue] = first.messages[0].offset
@@ -216,24 +223,24 @@ class AsyncPuller:
                     raise
                 await pause(pause_s)
 
-    async def _read_all(self) -> None:
-        """Reads each queue, those that the topic gets later too, until cancelled."""
+    async def _read_all(self, queues: Iterable[gateway_pb2.QueueDescription | gateway_pb2.QueueRoute]) -> None:
+        """Reads the queues, and those that the topic gets later too, until cancelled."""
         try:
             async with asyncio.TaskGroup() as readers:
-                queues = set(self._positions)
-                for queue, offset in self._positions.items():
-                    readers.create_task(self._read(queue, offset))
                 while True:
+                    by_shard: dict[int, dict[int, int]] = {}
+                    for queue in queues:
+                        offset = self._positions.setdefault(queue.queue, 0)
+                        by_shard.setdefault(queue.shard, {})[queue.queue] = offset
+                    for shard, offsets in by_shard.items():
+                        readers.create_task(self._read(shard, offsets))
                     await pause(ROUTE_INTERVAL_S)
-                    for queue in await self._new_queues(queues):
-                        queues.add(queue)
-                        self._positions[queue] = 0
-                        readers.create_task(self._read(queue, 0))
+                    queues = await self._new_queues()
         except ExceptionGroup as group:
             self._error = group.exceptions[0]
             self._arrived.set()
 
-    async def _new_queues(self, known: set[int]) -> list[int]:
+    async def _new_queues(self) -> list[gateway_pb2.QueueRoute]:
         """Queues of the topic that are not known. An error is no matter: the next look comes."""
         try:
             request = gateway_pb2.GetRouteRequest(topic=self.topic)
@@ -241,57 +248,79 @@ class AsyncPuller:
         except DueTimeError as error:
             log.debug("no route of %s: %s", self.topic, error)
             return []
-        return [queue.queue for queue in route.queues if queue.queue not in known]
+        return [queue for queue in route.queues if queue.queue not in self._positions]
 
-    async def _read(self, queue: int, offset: int) -> None:
-        """Fetches one queue from an offset on, until cancelled or refused."""
+    async def _read(self, shard: int, offsets: dict[int, int]) -> None:
+        """Fetches queues of one shard, from an offset of each on, until cancelled or refused."""
         prefetch = asyncio.Semaphore(PREFETCH_MAX)
+        answer: list[gateway_pb2.PulledQueue] = []
+        while True:
+            if prefetch.locked():
+                self._hand_over(answer, prefetch)
+                answer = []
+            await prefetch.acquire()
+            asking = asyncio.get_running_loop().create_task(self._ask(shard, offsets))
+            try:
+                if answer:
+                    # Two turns of the loop, and the next call is on its way while this answer is decoded.
+                    await pause(0)
+                    await pause(0)
+                    self._hand_over(answer, prefetch)
+                answer = await asking
+            finally:
+                asking.cancel()
+
+    async def _ask(self, shard: int, offsets: dict[int, int]) -> list[gateway_pb2.PulledQueue]:
+        """What there is of the queues, one at least; moves the offsets, and what it moves it puts behind the others."""
         faults = 0
-        await prefetch.acquire()
         while True:
             try:
-                response = await self._pull(queue, offset)
+                response = await self._pull(offsets)
             except DueTimeError as error:
                 if not error.retriable:
                     raise
                 faults += 1
-                log.log(
-                    logging.WARNING if faults == 1 else logging.DEBUG, "queue %d of %s: %s", queue, self.topic, error
-                )
+                log.log(logging.WARNING if faults == 1 else logging.DEBUG, "%s, shard %d: %s", self.topic, shard, error)
                 await pause(backoff_s(faults))
                 continue
             if faults:
-                log.info("queue %d of %s: reads again after %d faults", queue, self.topic, faults)
+                log.info("%s, shard %d: reads again after %d faults", self.topic, shard, faults)
                 faults = 0
-            if response.status == gateway_pb2.PULL_STATUS_OFFSET_OUT_OF_RANGE:
-                log.warning(
-                    "queue %d of %s: offset %d is not within %d to %d; goes on at %d",
-                    *(queue, self.topic, offset, response.min_offset, response.max_offset, response.next_offset),
-                )
-            if response.next_offset == offset:
-                continue
-            offset = response.next_offset
-            messages = split_records(response.records)
+            answer = [one for one in response.queues if one.pull.next_offset != offsets[one.queue]]
+            for one in answer:
+                pull, offset = one.pull, offsets.pop(one.queue)
+                offsets[one.queue] = pull.next_offset
+                if pull.status == gateway_pb2.PULL_STATUS_OFFSET_OUT_OF_RANGE:
+                    log.warning(
+                        "queue %d of %s: offset %d is not within %d to %d; goes on at %d",
+                        *(one.queue, self.topic, offset, pull.min_offset, pull.max_offset, pull.next_offset),
+                    )
+            if answer:
+                return answer
+
+    def _hand_over(self, answer: list[gateway_pb2.PulledQueue], prefetch: asyncio.Semaphore) -> None:
+        for one in answer:
+            messages = split_records(one.pull.records)
             if self._wanted is not None:
                 # The server compares hashes, and two tags may have one.
                 messages = [message for message in messages if message.tags in self._wanted]
-            self._fetched.append(_Fetched(queue, deque(messages), offset, prefetch))
+            self._fetched.append(_Fetched(one.queue, deque(messages), one.pull.next_offset))
+        if answer:
+            self._fetched[-1].prefetch = prefetch
             self._arrived.set()
-            await prefetch.acquire()
 
-    async def _pull(self, queue: int, offset: int) -> gateway_pb2.PullResponse:
-        request = gateway_pb2.PullRequest(
+    async def _pull(self, offsets: Mapping[int, int]) -> gateway_pb2.PullQueuesResponse:
+        request = gateway_pb2.PullQueuesRequest(
             topic=self.topic,
-            queue=queue,
-            offset=offset,
+            queues=[gateway_pb2.QueuePosition(queue=queue, offset=offset) for queue, offset in offsets.items()],
             max_count=PULL_COUNT_MAX,
             max_bytes=PULL_BYTES_MAX,
             wait_ms=self._long_poll_ms,
             tags=self._tags,
             encoding=gateway_pb2.PULL_ENCODING_RECORDS,
         )
-        response: gateway_pb2.PullResponse = await self._connection.call(
-            "Pull", request, self._long_poll_ms / 1000.0 + CALL_TIMEOUT_S
+        response: gateway_pb2.PullQueuesResponse = await self._connection.call(
+            "PullQueues", request, self._long_poll_ms / 1000.0 + CALL_TIMEOUT_S
         )
         return response
 

@@ -6,7 +6,7 @@ functions may take their time: they define what is right, and write what a perso
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from duetime.v1 import gateway_pb2, message_pb2
 from duetime_core import limits, record
@@ -184,22 +184,55 @@ def check_pull(request: gateway_pb2.PullRequest) -> None:
     Raises:
         InvalidArgument: with all that is wrong.
     """
-    bounds = (
-        ("queue", request.queue, limits.QUEUE_COUNT_MAX - 1),
-        ("offset", request.offset, (1 << 63) - 1),
-        ("max_count", request.max_count, limits.PULL_COUNT_MAX),
-        ("max_bytes", request.max_bytes, limits.PULL_BYTES_MAX),
-        ("wait_ms", request.wait_ms, limits.WAIT_MS_MAX),
-        ("encoding", request.encoding, max(gateway_pb2.PullEncoding.values())),
-    )
     found = list(topic_violations("topic", request.topic, system=True))
-    found += [
+    found += _outside(*_place("", request), *_pull_bounds(request))
+    if found:
+        raise InvalidArgument(found)
+
+
+def check_pull_queues(request: gateway_pb2.PullQueuesRequest) -> None:
+    """As `check_pull`."""
+    found = list(topic_violations("topic", request.topic, system=True))
+    found += positions_violations(request.queues)
+    found += _outside(*_pull_bounds(request))
+    if found:
+        raise InvalidArgument(found)
+
+
+def positions_violations(positions: Sequence[gateway_pb2.QueuePosition]) -> list[Violation]:
+    """What is wrong with the queues that a request lists in `queues`."""
+    if not 1 <= len(positions) <= limits.QUEUE_COUNT_MAX:
+        return [Violation("queues", f"{len(positions)} queues; a request has 1 to {limits.QUEUE_COUNT_MAX}")]
+    found = []
+    seen: set[int] = set()
+    for index, position in enumerate(positions):
+        prefix = f"queues[{index}]."
+        found += _outside(*_place(prefix, position))
+        if position.queue in seen:
+            found.append(Violation(f"{prefix}queue", f"{position.queue} is named before"))
+        seen.add(position.queue)
+    return found
+
+
+def _place(prefix: str, place: gateway_pb2.PullRequest | gateway_pb2.QueuePosition) -> Iterator[tuple[str, int, int]]:
+    yield f"{prefix}queue", place.queue, limits.QUEUE_COUNT_MAX - 1
+    yield f"{prefix}offset", place.offset, (1 << 63) - 1
+
+
+def _pull_bounds(request: gateway_pb2.PullRequest | gateway_pb2.PullQueuesRequest) -> Iterator[tuple[str, int, int]]:
+    yield "max_count", request.max_count, limits.PULL_COUNT_MAX
+    yield "max_bytes", request.max_bytes, limits.PULL_BYTES_MAX
+    yield "wait_ms", request.wait_ms, limits.WAIT_MS_MAX
+    yield "encoding", request.encoding, max(gateway_pb2.PullEncoding.values())
+
+
+def _outside(*bounds: tuple[str, int, int]) -> list[Violation]:
+    """The fields whose value is not within 0 and the highest one."""
+    return [
         Violation(field, f"{value} is not within 0 and {highest}")
         for field, value, highest in bounds
         if not 0 <= value <= highest
     ]
-    if found:
-        raise InvalidArgument(found)
 
 
 def check_new_topic(name: str, queue_count: int) -> None:

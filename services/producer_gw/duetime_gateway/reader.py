@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Mapping
 
 from duetime.v1 import gateway_pb2
-from duetime_core.errors import NotFound
+from duetime_core.errors import InvalidArgument, NotFound, Violation
 
-from duetime_gateway.admission import check_pull
+from duetime_gateway.admission import check_pull, check_pull_queues
 from duetime_gateway.metrics import GatewayMetrics
 from duetime_gateway.routing import shard_places
 from duetime_gateway.shards import Shards
@@ -32,14 +32,28 @@ class Reader:
             DueTimeError: bad fields, no such topic or queue, or what the shard answered.
         """
         check_pull(request)
+        number, request.queue = _place(await self.places(request.topic), request.topic, request.queue)
+        return await self._pull(number, request, remaining_ms)
+
+    async def pull_queues(self, request: gateway_pb2.PullQueuesRequest, remaining_ms: float | None) -> bytes:
+        """As `pull`, for the encoded PullQueuesResponse of the one shard that has all the queues."""
+        check_pull_queues(request)
+        places = await self.places(request.topic)
+        numbers = set()
+        for position in request.queues:
+            number, position.shard_queue = _place(places, request.topic, position.queue)
+            numbers.add(number)
+        if len(numbers) > 1:
+            text = f"lie on the shards {sorted(numbers)}; a call reads those of one shard (GetRoute)"
+            raise InvalidArgument([Violation("queues", text)])
+        return await self._pull(numbers.pop(), request, remaining_ms)
+
+    async def _pull(
+        self, number: int, request: gateway_pb2.PullRequest | gateway_pb2.PullQueuesRequest, remaining_ms: float | None
+    ) -> bytes:
         timeout_ms: float = request.wait_ms + self._timeout_ms
         if remaining_ms is not None:
             timeout_ms = min(timeout_ms, remaining_ms)
-        places = await self.places(request.topic)
-        if request.queue not in places:
-            text = f"queue {request.queue} is not one of the {len(places)} queues of topic {request.topic}"
-            raise NotFound(text, reason="QUEUE_NOT_FOUND")
-        number, request.queue = places[request.queue]
         shard = self._shards.get(number)
         route = self._topics.routes.get(request.topic)
         if route is not None:
@@ -90,3 +104,12 @@ class Reader:
         places = await self.places(topic)
         queues = [gateway_pb2.QueueRoute(queue=queue, shard=shard) for queue, (shard, _) in places.items()]
         return gateway_pb2.Route(topic=topic, queues=queues)
+
+
+def _place(places: Mapping[int, tuple[int, int]], topic: str, queue: int) -> tuple[int, int]:
+    """Raises: NotFound."""
+    place = places.get(queue)
+    if place is None:
+        text = f"queue {queue} is not one of the {len(places)} queues of topic {topic}"
+        raise NotFound(text, reason="QUEUE_NOT_FOUND")
+    return place

@@ -41,13 +41,14 @@ class GatewayService:
         self._readers: set[asyncio.Task[None]] = set()
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        """Registers all calls. Send, Pull and SendBack take or give bytes as they come, so no generated code fits."""
+        """Registers all calls. Sends, pulls and SendBack take or give bytes as they come, so no generated code fits."""
         unary = grpc.unary_unary_rpc_method_handler
         pb = gateway_pb2
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             "Send": unary(self.send, as_is, as_is),
             "SendStream": grpc.stream_stream_rpc_method_handler(self.send_stream, as_is, as_is),
             "Pull": unary(self.pull, pb.PullRequest.FromString, as_is),
+            "PullQueues": unary(self.pull_queues, pb.PullQueuesRequest.FromString, as_is),
             "CreateTopic": unary(self.create_topic, pb.CreateTopicRequest.FromString, pb.Topic.SerializeToString),
             "DescribeTopic": unary(
                 self.describe_topic, pb.DescribeTopicRequest.FromString, pb.TopicDescription.SerializeToString
@@ -122,6 +123,9 @@ class GatewayService:
 
     async def pull(self, request: gateway_pb2.PullRequest, context: Context) -> bytes:
         return await self._reader.pull(request, _remaining_ms(context))
+
+    async def pull_queues(self, request: gateway_pb2.PullQueuesRequest, context: Context) -> bytes:
+        return await self._reader.pull_queues(request, _remaining_ms(context))
 
     async def create_topic(self, request: gateway_pb2.CreateTopicRequest, context: Context) -> gateway_pb2.Topic:
         check_new_topic(request.name, request.queue_count)

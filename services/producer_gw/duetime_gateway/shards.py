@@ -86,6 +86,11 @@ class Shard:
             request_serializer=gateway_pb2.PullRequest.SerializeToString,
             response_deserializer=as_is,
         )
+        self._pull_queues = self._channel.unary_unary(
+            "/duetime.v1.Store/PullQueues",
+            request_serializer=gateway_pb2.PullQueuesRequest.SerializeToString,
+            response_deserializer=as_is,
+        )
         self._describe = self._channel.unary_unary(
             "/duetime.v1.Store/Describe",
             request_serializer=store_pb2.DescribeRequest.SerializeToString,
@@ -185,9 +190,10 @@ class Shard:
     async def _put(self, request: store_pb2.PutMessageRequest, timeout_ms: float) -> store_pb2.PutMessageResponse:
         return await self._call(self._put_message(request, timeout=timeout_ms / 1000.0))
 
-    async def pull(self, request: gateway_pb2.PullRequest, timeout_ms: float) -> bytes:
-        """An encoded PullResponse. Raises: DueTimeError."""
-        call = self._pull(request, timeout=timeout_ms / 1000.0)
+    async def pull(self, request: gateway_pb2.PullRequest | gateway_pb2.PullQueuesRequest, timeout_ms: float) -> bytes:
+        """The encoded answer to a Pull or PullQueues. Raises: DueTimeError."""
+        ask = self._pull if isinstance(request, gateway_pb2.PullRequest) else self._pull_queues
+        call = ask(request, timeout=timeout_ms / 1000.0)
         self._pulls.add(call)
         try:
             return await self._call(call)

@@ -57,7 +57,7 @@ class ConsumeQueue:
         # Units of records that are appended and not yet durable, in order.
         self.staged = bytearray()
         # Completed when units are published.
-        self.waiters: list[asyncio.Future[None]] = []
+        self.waiters: set[asyncio.Future[None]] = set()
         self._fds: dict[int, int] = {}
         self._dirty: set[int] = set()
         self._file_bytes = file_units * UNIT.size
@@ -121,7 +121,7 @@ class ConsumeQueue:
 
     def wake(self) -> None:
         """Completes the futures that wait for an arrival."""
-        waiters, self.waiters = self.waiters, []
+        waiters, self.waiters = self.waiters, set()
         for future in waiters:
             if not future.done():
                 future.set_result(None)

@@ -2,6 +2,7 @@
 
 import asyncio
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -28,11 +29,22 @@ SCAN_UNITS_MAX = 65_536
 class Pulled:
     """Records of a queue, back to back, and their sizes; the reader goes on at `next_offset`."""
 
+    queue: ConsumeQueue
     next_offset: int
     records: bytes = b""
     sizes: list[int] = field(default_factory=list)
     in_range: bool = True
     scanned: bool = False
+
+
+@dataclass(slots=True)
+class _Room:
+    """What a pull may still take, over all its queues."""
+
+    count: int
+    size: int
+    scan: int
+    taken: bool = False
 
 
 @dataclass(slots=True)
@@ -57,52 +69,72 @@ class Reader:
         self._metrics = metrics
 
     async def pull(
-        self, queue: ConsumeQueue, offset: int, tags: frozenset[str], max_count: int, max_bytes: int, wait_ms: float
-    ) -> Pulled:
-        """Messages from `offset` on that pass the tag filter (by hash); waits for the first of them."""
-        if not queue.min_offset <= offset <= queue.max_offset:
-            return Pulled(min(max(offset, queue.min_offset), queue.max_offset), in_range=False)
+        self,
+        positions: Sequence[tuple[ConsumeQueue, int]],
+        tags: frozenset[str],
+        max_count: int,
+        max_bytes: int,
+        wait_ms: float,
+    ) -> list[Pulled]:
+        """Messages from the offset of each queue on that pass the tag filter (by hash), queue after queue up to the
+        limits; waits for the first of them, in whichever queue. One answer for each queue, in order."""
         codes = np.array([record.tags_code(tag.encode()) for tag in tags]) if tags else None
         clock = self._store.clock.clock
         give_up_ms = clock.monotonic_ms() + wait_ms
-        pulled = Pulled(offset)
-        scan_end = offset + SCAN_UNITS_MAX
+        pulled = [_begin(queue, offset) for queue, offset in positions]
+        room = _Room(max_count, max_bytes, SCAN_UNITS_MAX)
         while True:
-            while pulled.next_offset < min(queue.max_offset, scan_end) and not pulled.sizes:
-                self._collect(queue, pulled, codes, max_count, max_bytes)
-            if pulled.sizes or pulled.next_offset >= scan_end:
+            for one in pulled:
+                if one.in_range:
+                    self._collect(one, codes, room)
+            if room.taken or room.scan <= 0 or not all(one.in_range for one in pulled):
                 return pulled
             arrival = asyncio.get_running_loop().create_future()
-            queue.waiters.append(arrival)
-            if not await self._wait(arrival, queue, give_up_ms - clock.monotonic_ms()):
+            queues = [one.queue for one in pulled]
+            for queue in queues:
+                queue.waiters.add(arrival)
+            if not await self._wait(arrival, queues, give_up_ms - clock.monotonic_ms()):
                 return pulled
 
-    async def _wait(self, future: "asyncio.Future[None]", queue: ConsumeQueue, wait_ms: float) -> bool:
-        """Whether `future` is done within the time; takes it off the queue's waiters in any case."""
+    async def _wait(self, future: "asyncio.Future[None]", queues: Sequence[ConsumeQueue], wait_ms: float) -> bool:
+        """Whether `future` is done within the time; takes it off the queues' waiters in any case."""
         try:
             return await self._store.clock.clock.wait_for(future, wait_ms)
         finally:
-            if not future.done():
-                future.cancel()
-                queue.waiters = [waiter for waiter in queue.waiters if waiter is not future]
+            future.cancel()
+            for queue in queues:
+                queue.waiters.discard(future)
 
-    def _collect(
-        self, queue: ConsumeQueue, pulled: Pulled, codes: npt.NDArray[np.int64] | None, max_count: int, max_bytes: int
-    ) -> None:
-        """One step: units from next_offset on, filtered, up to the limits."""
-        units = queue.read(pulled.next_offset, SCAN_UNITS if codes is not None else max_count)
-        keep = units["size"] != FILLER_SIZE
-        if codes is not None:
-            keep &= np.isin(units["tags"], codes)
-        indices = np.flatnonzero(keep)[:max_count]
-        chosen = units[indices]
-        fit = _fitting(chosen["size"].tolist(), max_bytes)
-        cut_short = len(indices) and (fit < len(indices) or len(indices) == max_count)
-        pulled.next_offset += int(indices[fit - 1]) + 1 if cut_short else len(units)
-        pulled.scanned = True
-        if fit:
-            pulled.records, sizes, damages = self._read(queue, chosen[:fit], checked=False)
-            pulled.sizes = [size for size in sizes if size] if damages else sizes
+    def _collect(self, pulled: Pulled, codes: npt.NDArray[np.int64] | None, room: _Room) -> None:
+        """Goes on in one queue, step by step, until there is something to give, nothing more, or no room."""
+        queue = pulled.queue
+        while pulled.next_offset < queue.max_offset and not pulled.sizes and room.count and room.scan > 0:
+            step = min(SCAN_UNITS, room.scan) if codes is not None else room.count
+            units = queue.read(pulled.next_offset, step)
+            keep = units["size"] != FILLER_SIZE
+            if codes is not None:
+                keep &= np.isin(units["tags"], codes)
+            indices = np.flatnonzero(keep)[: room.count]
+            chosen = units[indices]
+            fit = _fitting(chosen["size"].tolist(), room.size, least=0 if room.taken else 1)
+            if fit < len(indices):
+                passed = int(indices[fit])
+            else:
+                passed = int(indices[-1]) + 1 if fit == room.count else len(units)
+            pulled.next_offset += passed
+            pulled.scanned = pulled.scanned or passed > 0
+            room.scan -= passed
+            if fit:
+                pulled.records, sizes, damages = self._read(queue, chosen[:fit], checked=False)
+                pulled.sizes = [size for size in sizes if size] if damages else sizes
+                room.count -= len(pulled.sizes)
+                room.size -= len(pulled.records)
+                room.taken = room.taken or bool(pulled.sizes)
+            if room.taken and fit < len(indices):
+                # What comes next does not fit: the answer ends here.
+                room.count = 0
+            if not passed:
+                break
 
     def _read(self, queue: ConsumeQueue, units: Units, *, checked: bool) -> tuple[bytes, list[int], dict[int, str]]:
         """The records of units, back to back, their sizes, and by index what is wrong with those that have size 0."""
@@ -151,8 +183,8 @@ class Reader:
             if len(units):
                 self._alarm.set(int(units["tags"][0]) - ahead_ms // 2, wake)
             else:
-                lane.queue.waiters.append(wake)
-            await self._wait(wake, lane.queue, left_ms)
+                lane.queue.waiters.add(wake)
+            await self._wait(wake, [lane.queue], left_ms)
 
     def _due(self, first_entry: int, watermark: int, units: Units, max_bytes: int, queue: ConsumeQueue) -> Due:
         units = units[: _fitting(units["size"].tolist(), max_bytes)]
@@ -189,8 +221,13 @@ class Reader:
         return data
 
 
-def _fitting(sizes: list[int], max_bytes: int) -> int:
-    """How many of the first ones have `max_bytes` at most together; one at least."""
+def _begin(queue: ConsumeQueue, offset: int) -> Pulled:
+    nearest = min(max(offset, queue.min_offset), queue.max_offset)
+    return Pulled(queue, nearest, in_range=nearest == offset)
+
+
+def _fitting(sizes: list[int], max_bytes: int, least: int = 1) -> int:
+    """How many of the first ones have `max_bytes` at most together; `least` at least."""
     if sum(sizes) <= max_bytes:
         return len(sizes)
-    return max(bisect_right(list(accumulate(sizes)), max_bytes), 1)
+    return max(bisect_right(list(accumulate(sizes)), max_bytes), least)

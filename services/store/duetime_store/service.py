@@ -10,11 +10,12 @@ from duetime_core.serving import code_of
 from grpc import StatusCode
 
 from duetime_store.checkpointer import Checkpointer
+from duetime_store.consumequeue import ConsumeQueue
 from duetime_store.flusher import Flusher
 from duetime_store.holding import Holding
 from duetime_store.messages import add_messages
 from duetime_store.metrics import StoreMetrics
-from duetime_store.reader import Reader
+from duetime_store.reader import Pulled, Reader
 from duetime_store.store import OK, Outcome, Store
 
 FOUND = gateway_pb2.PULL_STATUS_FOUND
@@ -22,6 +23,8 @@ NO_NEW = gateway_pb2.PULL_STATUS_NO_NEW
 NO_MATCH = gateway_pb2.PULL_STATUS_NO_MATCH
 OUT_OF_RANGE = gateway_pb2.PULL_STATUS_OFFSET_OUT_OF_RANGE
 _STATUS_NAMES = store_pb2.PutStatus.keys()
+
+AnyPull = gateway_pb2.PullRequest | gateway_pb2.PullQueuesRequest
 
 
 class StoreService(store_pb2_grpc.StoreServicer):
@@ -81,23 +84,39 @@ class StoreService(store_pb2_grpc.StoreServicer):
 
     async def Pull(self, request: gateway_pb2.PullRequest, context: Any) -> gateway_pb2.PullResponse:
         queue = self._store.queues.find(request.topic, request.queue)
-        tags = parse_tags(request.tags)
-        pulled = await self._reader.pull(
-            queue,
-            request.offset,
-            tags,
+        response = gateway_pb2.PullResponse()
+        for pulled in await self._pull(request, [(queue, request.offset)]):
+            self._tell(response, pulled, request)
+        return response
+
+    async def PullQueues(self, request: gateway_pb2.PullQueuesRequest, context: Any) -> gateway_pb2.PullQueuesResponse:
+        find = self._store.queues.find
+        positions = [(find(request.topic, one.shard_queue), one.offset) for one in request.queues]
+        response = gateway_pb2.PullQueuesResponse()
+        for asked, pulled in zip(request.queues, await self._pull(request, positions), strict=True):
+            if pulled.next_offset != asked.offset:
+                self._tell(response.queues.add(queue=asked.queue).pull, pulled, request)
+        return response
+
+    async def _pull(self, request: AnyPull, positions: list[tuple[ConsumeQueue, int]]) -> list[Pulled]:
+        return await self._reader.pull(
+            positions,
+            parse_tags(request.tags),
             min(request.max_count or limits.PULL_COUNT_DEFAULT, limits.PULL_COUNT_MAX),
             min(request.max_bytes or limits.PULL_BYTES_DEFAULT, limits.PULL_BYTES_MAX),
             min(request.wait_ms, limits.WAIT_MS_MAX),
         )
-        response = gateway_pb2.PullResponse(
-            next_offset=pulled.next_offset, min_offset=queue.min_offset, max_offset=queue.max_offset
-        )
+
+    def _tell(self, response: gateway_pb2.PullResponse, pulled: Pulled, request: AnyPull) -> None:
+        """Fills in the answer of one queue."""
+        response.next_offset = pulled.next_offset
+        response.min_offset = pulled.queue.min_offset
+        response.max_offset = pulled.queue.max_offset
         found = bool(pulled.sizes)
         if request.encoding == gateway_pb2.PULL_ENCODING_RECORDS:
             response.records = pulled.records
-        else:
-            add_messages(response, pulled.records, pulled.sizes, tags)
+        elif found:
+            add_messages(response, pulled.records, pulled.sizes, parse_tags(request.tags))
             found = bool(response.messages)
         if not pulled.in_range:
             response.status = OUT_OF_RANGE
@@ -105,7 +124,6 @@ class StoreService(store_pb2_grpc.StoreServicer):
             response.status = FOUND if found else NO_MATCH if pulled.scanned else NO_NEW
         self._metrics.messages_out.labels("pull").inc(len(pulled.sizes))
         self._metrics.bytes_out.labels("pull").inc(len(pulled.records))
-        return response
 
     async def PullDue(self, request: store_pb2.PullDueRequest, context: Any) -> store_pb2.PullDueResponse:
         due = await self._reader.pull_due(
