@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from bench.consumer import Arrivals, Consumer, consumer
 from bench.figures import PERCENTILES, RATES
@@ -231,7 +232,18 @@ def lateness(peer: Peer, topic: str, rate: int, seconds: float) -> dict[str, flo
     if arrivals.stored_late_ms:
         stored = map(float, np.percentile(arrivals.stored_late_ms, (50, 99, 99.9)))
         found |= {f"stored {name}": late_ms for name, late_ms in zip(PERCENTILES, stored, strict=True)}
+        found |= latest(np.array(arrivals.late_ms), np.array(arrivals.stored_late_ms))
     return found
+
+
+def latest(late_ms: npt.NDArray[np.float64], stored_late_ms: npt.NDArray[np.int64]) -> dict[str, float]:
+    """Where the time of the latest 0.1 % went, and how many stalls they make: runs of messages in the order in which
+    they came, with gaps of less than 0.1 % of all between them."""
+    count = max(len(late_ms) // 1_000, 1)
+    worst = np.sort(np.argsort(late_ms)[-count:])
+    stored = float(stored_late_ms[worst].mean())
+    stalls = 1 + int(np.count_nonzero(np.diff(worst) > count))
+    return {"latest stored": stored, "latest after": float(late_ms[worst].mean()) - stored, "latest stalls": stalls}
 
 
 def check(arrivals: Arrivals, sent: int) -> Arrivals:

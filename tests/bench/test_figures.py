@@ -3,8 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from bench.contest import latest
 from bench.figures import Spread, judged, ratio, stolen_rounds, value
 from bench.report import BEGIN, END, into, markdown
 from bench.tables import losses, remarks, tables
@@ -101,3 +103,13 @@ def test_document_keeps_all_but_its_figures(tmp_path: Path) -> None:
         "| 100,000 due, from letting go to last receive, messages/s | 3 | 2 | 1.50 | 1.50 to 1.50 | >= 0.80 met |"
         in text
     )
+
+
+def test_the_latest_are_told_by_where_their_time_went() -> None:
+    late_ms = np.full(10_000, 2.0)
+    late_ms[100:105] = 20.0
+    late_ms[9_000:9_005] = 30.0
+    stored = np.ones(10_000, np.int64)
+    stored[9_000:9_005] = 29
+    found = latest(late_ms, stored)
+    assert found == {"latest stored": 15.0, "latest after": 10.0, "latest stalls": 2}
