@@ -3,10 +3,12 @@
 import asyncio
 from pathlib import Path
 
+import numpy as np
 import pytest
 from duetime_core import record
 from duetime_store import gather
 from duetime_store.alarm import Alarm
+from duetime_store.consumequeue import UNIT_TYPE
 from duetime_store.messages import stored_messages
 from duetime_store.metrics import StoreMetrics
 from duetime_store.reader import Due, Pulled, Reader
@@ -148,7 +150,7 @@ def test_pull_passes_over_what_is_gone_and_what_does_not_match(shard: Shard, rea
 def test_unit_that_names_no_record_is_passed_over(shard: Shard, reading: Reading, size: int) -> None:
     shard.put(sent("0"))
     queue = shard.store.queues.find("orders", 0)
-    queue.rebuild(1, 0, size, 0)
+    queue.rebuild(np.array([1]), np.array([(0, size, 0)], UNIT_TYPE), np.array([True]))
     queue.publish_all()
     shard.put(sent("2"))
     assert ids(reading.pull(0, 1)) == ["0"]

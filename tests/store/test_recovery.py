@@ -129,8 +129,8 @@ def test_damaged_body_keeps_its_place_and_is_told(shard: Shard) -> None:
     filled(shard)
     flip(log_file(shard), 90)
     report = shard.reopen().report
-    assert len(report.damaged) == 1
-    assert "body CRC" in report.damaged[0]
+    assert report.damage.count == 1
+    assert "body CRC" in report.damage.places[0]
     assert shard.store.queues.find("orders", 0).max_offset == 5
 
 
@@ -139,7 +139,7 @@ def test_bytes_that_are_no_record_are_skipped_and_told(shard: Shard) -> None:
     first = shard.pulled()[0]
     flip(log_file(shard), first.size + 4)
     report = shard.reopen().report
-    assert len(report.damaged) == 1
+    assert report.damage.count == 1
     queue = shard.store.queues.find("orders", 0)
     assert queue.max_offset == 5
     assert shard.store.lane(1).watermark == 2

@@ -78,6 +78,13 @@ class CommitLog:
     def segment_at(self, position: int) -> Segment | None:
         return self._segments.get(position - position % self.segment_bytes)
 
+    def segment_from(self, position: int) -> Segment | None:
+        """The segment that holds the position or, where none does, the next one behind it."""
+        found = self.segment_at(position)
+        if found is None:
+            found = min((s for s in self._segments.values() if s.base > position), key=lambda s: s.base, default=None)
+        return found
+
     def write(self, runs: Iterable[tuple[int, list[Buffer]]]) -> list[Segment]:
         """Writes runs (position, buffers), each within one segment, and a BLANK in front of each new segment.
 

@@ -11,11 +11,13 @@ Source: RocketMQ 4.9.3 ConsumeQueue.
 
 import asyncio
 import os
+from dataclasses import dataclass, field
 from pathlib import Path
 from struct import Struct
 
 import numpy as np
 import numpy.typing as npt
+from duetime_core.names import SCHEDULE_TOPIC
 
 from duetime_store.disk import Disk
 from duetime_store.segment import file_name
@@ -26,6 +28,20 @@ FILLER_SIZE = 0x7FFFFFFF
 FILLER = UNIT.pack(0, FILLER_SIZE, 0)
 
 Units = npt.NDArray[np.void]
+Ints = npt.NDArray[np.int64]
+
+# Units made again are written when a queue has as many of them.
+_REBUILT_BYTES = 16 * 1024
+_I64_MAX = (1 << 63) - 1
+
+
+@dataclass(slots=True)
+class Rebuilt:
+    """What became of `count` units: indices of those whose offset has one already, and of those that it can't have."""
+
+    count: int
+    repeated: list[int] = field(default_factory=list)
+    strays: list[int] = field(default_factory=list)
 
 
 class ConsumeQueue:
@@ -126,17 +142,31 @@ class ConsumeQueue:
             if not future.done():
                 future.set_result(None)
 
-    def rebuild(self, offset: int, position: int, size: int, tags: int) -> bool:
-        """Recovery: the unit of a record found in the log. False when it is there already."""
-        if offset < self.next_offset:
-            return False
-        if offset > self.next_offset:
-            self._skip_to(offset)
-        self.staged += UNIT.pack(position, size, tags)
-        self.next_offset = offset + 1
-        if len(self.staged) >= 1 << 16:
+    def rebuild(self, offsets: Ints, units: Units, possible: npt.NDArray[np.bool_]) -> Rebuilt:
+        """Recovery: units of records found in the log, in its order; of those alone that are `possible`."""
+        count = len(offsets)
+        if possible.all() and (offsets == np.arange(self.next_offset, self.next_offset + count)).all():
+            self._add(units.tobytes(), count)
+            return Rebuilt(count)
+        rebuilt = Rebuilt(count)
+        ahead = [*offsets[1:].tolist(), _I64_MAX]
+        for index, offset in enumerate(offsets.tolist()):
+            if offset < self.next_offset and possible[index]:
+                rebuilt.repeated.append(index)
+            elif not possible[index] or (offset > self.next_offset and ahead[index] <= offset):
+                # A step ahead that the next record takes back.
+                rebuilt.strays.append(index)
+            else:
+                if offset > self.next_offset:
+                    self._skip_to(offset)
+                self._add(units[index].tobytes(), 1)
+        return rebuilt
+
+    def _add(self, units: bytes, count: int) -> None:
+        self.staged += units
+        self.next_offset += count
+        if len(self.staged) >= _REBUILT_BYTES:
             self.publish_all()
-        return True
 
     def publish_all(self) -> None:
         """Recovery: what is in the log is durable."""
@@ -152,7 +182,9 @@ class ConsumeQueue:
             self._write(first, FILLER * (offset - first))
             self.min_offset = offset
         else:
-            self._write(self.max_offset, FILLER * (offset - self.max_offset))
+            # They keep the order of due times in a lane.
+            tags = int(self.read(self.max_offset - 1, 1)["tags"][0]) if self.topic == SCHEDULE_TOPIC else 0
+            self._write(self.max_offset, UNIT.pack(0, FILLER_SIZE, tags) * (offset - self.max_offset))
         self.max_offset = self.next_offset = offset
 
     def read(self, offset: int, count: int, *, limit: bool = True) -> Units:

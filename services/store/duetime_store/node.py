@@ -123,7 +123,7 @@ class StoreNode:
             records=report.records,
             rebuilt_units=report.rebuilt_units,
             cut_bytes=report.cut_bytes,
-            damaged=len(report.damaged),
+            damaged=report.damage.count,
             took_ms=report.took_ms,
         )
         behind_ms = self._opened.store.clock.behind_ms

@@ -8,13 +8,10 @@
 """
 
 import time
-import zlib
 from dataclasses import dataclass, field
 
-import numpy as np
 import structlog
-from duetime_core import record
-from duetime_core.errors import InvalidArgument, StartupError
+from duetime_core.errors import StartupError
 from duetime_core.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
 
 from duetime_store import checkpoint, configs
@@ -22,21 +19,15 @@ from duetime_store.alarm import ShardClock
 from duetime_store.checkpoint import Checkpoint
 from duetime_store.commitlog import CommitLog
 from duetime_store.directory import LevelHistory, StoreDirectory
-from duetime_store.intake import parse, whole_bytes
 from duetime_store.lanes import Lane
 from duetime_store.queues import Queues
 from duetime_store.recent import RecentIds
-from duetime_store.scan import Found, Skipped, scan
+from duetime_store.replay import Damage, Replay
+from duetime_store.scan import scan_runs
 from duetime_store.settings import StoreSettings
 from duetime_store.store import Store
 
 log = structlog.get_logger()
-
-_UNIQ_KEY = record.UNIQ_KEY.encode()
-_TAGS = record.TAGS.encode()
-_DELAY = record.DELAY.encode()
-_BLANK = (record.MAGIC_BLANK & 0xFFFFFFFF).to_bytes(4, "big")
-_RUN_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -48,8 +39,10 @@ class Report:
     from_position: int = 0
     records: int = 0
     rebuilt_units: int = 0
+    # Records whose queue has another one at their offset.
+    repeated: int = 0
     cut_bytes: int = 0
-    damaged: list[str] = field(default_factory=list)
+    damage: Damage = field(default_factory=Damage)
     took_ms: int = 0
 
 
@@ -88,8 +81,8 @@ class _Recovery:
         self._log = CommitLog(directory.disk, directory.commit_log, settings.segment_bytes)
         self._report = Report(clean=not directory.was_aborted)
         self._recent = RecentIds(settings.recent_ids_count)
-        self._restored: dict[int, int] = {}
         self._queues = self._load_queues()
+        self._replay = Replay(self._queues, self._history, self._recent)
 
     def run(self) -> Opened:
         point = self._trusted_checkpoint()
@@ -107,7 +100,10 @@ class _Recovery:
         if self._history.current != self._levels:
             self._history = self._history.changed(self._log.end, self._levels)
         self._history.save(self._directory.disk, self._directory.config, self._settings.shard)
-        return Opened(store, self._report)
+        report, replay = self._report, self._replay
+        report.records, report.rebuilt_units = replay.record_count, replay.unit_count
+        report.repeated, report.damage = replay.repeated_count, replay.damage
+        return Opened(store, report)
 
     def _load_queues(self) -> Queues:
         counts = configs.topic_counts(configs.read(self._directory.config, configs.TOPICS))
@@ -145,85 +141,15 @@ class _Recovery:
         start = point.position if point else self._log.min_position
         scan_start = max(min(point.scan_position, start), self._log.min_position) if point else start
         self._report.from_position = start
-        end = start
-        stored_at_ms = point.stored_at_ms if point else 0
-        for item in scan(self._log, self._remember_runs(scan_start, start)):
-            if isinstance(item, Skipped):
-                self._damaged(item.position, item.damage)
-                continue
-            self._remember(item)
-            stored_at_ms = max(stored_at_ms, item.record.stored_at_ms)
-            if item.position >= start:
-                self._replay(item)
-                end = item.position + item.record.size
+        replay = self._replay
+        for item in scan_runs(self._log, scan_start, start):
+            replay.remember(item)
+        for item in scan_runs(self._log, start):
+            replay.replay(item)
         for queue in self._queues.all():
             queue.publish_all()
-        self._clock.seen(stored_at_ms)
-        self._cut(end)
-
-    def _remember_runs(self, position: int, end: int) -> int:
-        """Remembers the messages of the log up to `end`, as far as plain records lie back to back; where it stopped.
-
-        What lies before the checkpoint is in its queues already: only the ids are wanted, and a repeated send compares
-        the record itself. Whatever is not plain is the scan's.
-        """
-        while position < end:
-            segment = self._log.segment_at(position)
-            data = segment.read_file(position, min(_RUN_BYTES, end - position)) if segment else b""
-            if segment and data[4:8] == _BLANK:
-                position = segment.end
-                continue
-            whole = whole_bytes(data)
-            if not whole or record.PREFIX.unpack_from(data)[6] != position:
-                break
-            try:
-                intake = parse(data[:whole])
-            except InvalidArgument:
-                break
-            sent = intake.id_hashes >= 0
-            if intake.entries is not None:
-                sent &= intake.entries[0] < 0
-            self._recent.add_all(intake.id_hashes[sent], intake.starts[sent] + position)
-            self._report.records += intake.count
-            position += whole
-        return min(position, end)
-
-    def _remember(self, item: Found) -> None:
-        self._report.records += 1
-        if not item.damage and record.find_lane_entry(item.record.properties) is None:
-            message_id = record.property_value(item.record.properties, _UNIQ_KEY)
-            if message_id:
-                self._recent.add_all(np.array([zlib.crc32(message_id)]), np.array([item.position]))
-
-    def _replay(self, item: Found) -> None:
-        found = item.record
-        if item.damage:
-            self._damaged(item.position, item.damage)
-        if found.sys_flag & record.SYS_TRANSACTION in (
-            record.SYS_TRANSACTION_PREPARED,
-            record.SYS_TRANSACTION_ROLLBACK,
-        ):
-            return
-        queue = self._queues.get_bytes(found.topic.encode(), found.queue)
-        tags = self._tags_code(item)
-        self._report.rebuilt_units += queue.rebuild(found.queue_offset, item.position, found.size, tags)
-        entry = record.find_lane_entry(found.properties)
-        if entry is not None and found.topic != SCHEDULE_TOPIC:
-            level, offset, _ = entry
-            self._restored[level] = max(self._restored.get(level, 0), offset + 1)
-
-    def _tags_code(self, item: Found) -> int:
-        found = item.record
-        delay = record.property_value(found.properties, _DELAY) if found.topic == SCHEDULE_TOPIC else None
-        if delay and delay.isdigit() and int(delay) > 0:
-            levels = self._history.at(item.position)
-            return found.stored_at_ms + levels.delay_ms(min(int(delay), levels.highest))
-        tags = record.property_value(found.properties, _TAGS)
-        return record.tags_code(tags) if tags else 0
-
-    def _damaged(self, position: int, damage: str) -> None:
-        self._report.damaged.append(f"{position}: {damage}")
-        log.error("damaged record", position=position, damage=damage)
+        self._clock.seen(max(replay.stored_at_ms, point.stored_at_ms if point else 0))
+        self._cut(max(replay.end, start))
 
     def _cut(self, end: int) -> None:
         """Makes what is behind the last record zero, if it is not."""
@@ -242,7 +168,7 @@ class _Recovery:
         watermarks = dict(enumerate(point.watermarks, 1)) if point else {}
         for level in range(1, max([self._levels.highest, *existing]) + 1):
             lane = Lane(level, self._queues.get_bytes(SCHEDULE_TOPIC.encode(), level - 1))
-            known = max(watermarks.get(level, 0), offsets.get(level, 0), self._restored.get(level, 0))
+            known = max(watermarks.get(level, 0), offsets.get(level, 0), self._replay.restored.get(level, 0))
             if known > lane.queue.max_offset:
                 log.warning(
                     "watermark is behind the end of its lane", lane=level, watermark=known, end=lane.queue.max_offset

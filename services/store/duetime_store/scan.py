@@ -68,23 +68,26 @@ class LogFile(Protocol):
 class Log(Protocol):
     """What a scan wants of a log."""
 
-    def segment_at(self, position: int) -> LogFile | None: ...
+    def segment_from(self, position: int) -> LogFile | None:
+        """The file that holds the position or, where none does, the next one behind it."""
+        ...
 
 
 class _Window:
-    """A sliding buffer over one segment, so that a scan costs a system call per 8 MiB."""
+    """A sliding buffer over one segment, so that a scan costs a system call per 8 MiB; it ends with `end`, if given."""
 
-    def __init__(self, segment: LogFile) -> None:
+    def __init__(self, segment: LogFile, end: int | None = None) -> None:
         self.segment = segment
         self.start = segment.base
         self.data = b""
+        self.end = segment.end if end is None else min(end, segment.end)
 
     def at(self, position: int, length: int) -> tuple[bytes, int]:
         """A buffer and the index in it of `position`, with `length` bytes from there where the segment has them."""
         index = position - self.start
-        if index < 0 or (index + length > len(self.data) and self.start + len(self.data) < self.segment.end):
+        if index < 0 or (index + length > len(self.data) and self.start + len(self.data) < self.end):
             self.start = position
-            self.data = self.segment.read_file(position, max(length, _CHUNK_BYTES))
+            self.data = self.segment.read_file(position, min(max(length, _CHUNK_BYTES), self.end - position))
             index = 0
         return self.data, index
 
@@ -95,7 +98,10 @@ def scan(log: Log, position: int) -> Iterator[Found | Skipped]:
     The end is behind the last Found; a torn tail is not reported.
     """
     pending: Skipped | None = None
-    while (segment := log.segment_at(position)) is not None:
+    while (segment := log.segment_from(position)) is not None:
+        if segment.base > position:
+            pending = pending or _missing(position, segment.base)
+            position = segment.base
         for item in _scan_segment(segment, position):
             if isinstance(item, Skipped):
                 pending = item
@@ -107,11 +113,17 @@ def scan(log: Log, position: int) -> Iterator[Found | Skipped]:
         position = segment.end
 
 
-def scan_runs(log: Log, position: int) -> Iterator[Run | Found | Skipped | Blank]:
-    """As `scan`, with intact records in runs, and BLANK marks told. A Found is damaged, or too large for a run."""
+def scan_runs(log: Log, position: int, end: int | None = None) -> Iterator[Run | Found | Skipped | Blank]:
+    """As `scan`, with intact records in runs, and BLANK marks told. A Found is damaged, or too large for a run.
+
+    Goes as far as the record that starts at `end`, if given.
+    """
     pending: list[Skipped | Blank] = []
-    while (segment := log.segment_at(position)) is not None:
-        for item in _runs_of(segment, position):
+    while (end is None or position < end) and (segment := log.segment_from(position)) is not None:
+        if segment.base > position:
+            pending.append(_missing(position, segment.base))
+            position = segment.base
+        for item in _runs_of(segment, position, end):
             if isinstance(item, Skipped | Blank):
                 pending.append(item)
                 continue
@@ -126,9 +138,13 @@ def scan_runs(log: Log, position: int) -> Iterator[Run | Found | Skipped | Blank
         yield last
 
 
-def _runs_of(segment: LogFile, position: int) -> Iterator[Run | Found | Skipped | Blank]:
-    window = _Window(segment)
-    while segment.end - position >= record.BLANK_BYTES:
+def _missing(position: int, behind: int) -> Skipped:
+    return Skipped(position, behind - position, f"the log's files from position {position} to {behind} are missing")
+
+
+def _runs_of(segment: LogFile, position: int, end: int | None) -> Iterator[Run | Found | Skipped | Blank]:
+    window = _Window(segment, end)
+    while window.end - position >= record.BLANK_BYTES:
         data, index = window.at(position, _CHUNK_BYTES // 2)
         run = take(data, index, window.start)
         if run.count:
@@ -198,14 +214,14 @@ def _record_at(window: _Window, segment: LogFile, position: int, size: int, magi
 def _resume(window: _Window, segment: LogFile, position: int) -> int | None:
     """The next position behind a damaged place where an intact record lies that knows it."""
     at = position + 1
-    while at < segment.end - record.PREFIX.size:
+    while at < window.end - record.PREFIX.size:
         data, index = window.at(at, record.PREFIX.size)
         hits = [hit for magic in _MAGICS if (hit := data.find(magic, index + 4)) >= 0]
         if not hits:
-            if window.start + len(data) >= segment.end:
+            if window.start + len(data) >= window.end:
                 return None
             behind = segment.next_data(window.start + max(len(data) - record.PREFIX.size, index + 1))
-            if behind is None:
+            if behind is None or behind >= window.end:
                 return None
             at = behind
             continue

@@ -1,0 +1,156 @@
+"""What the records of the log say, put where readers look for it: queue units, watermarks, recent message ids.
+
+A run of plain records is worked on as columns, sorted by queue; any other record is a row of the same columns.
+"""
+
+import zlib
+from dataclasses import dataclass, field
+
+import numpy as np
+import structlog
+from duetime_core import record
+from duetime_core.names import SCHEDULE_TOPIC, is_name
+
+from duetime_store.columns import Ints, Key, Run, last_value
+from duetime_store.consumequeue import UNIT_TYPE, Units
+from duetime_store.directory import LevelHistory
+from duetime_store.queues import Queues
+from duetime_store.recent import RecentIds
+from duetime_store.scan import Blank, Found, Skipped
+
+log = structlog.get_logger()
+
+_UNIQ_KEY, _TAGS, _DELAY = (name.encode() for name in (record.UNIQ_KEY, record.TAGS, record.DELAY))
+_LANE_TOPIC = SCHEDULE_TOPIC.encode()
+# Damaged places that are named one by one; all are counted.
+_NAMED_MAX = 1_000
+_LEVEL_DIGITS_MAX = 9
+
+
+@dataclass(slots=True)
+class Damage:
+    """Damaged places of the log."""
+
+    count: int = 0
+    skipped_bytes: int = 0
+    places: list[str] = field(default_factory=list)
+
+    def add(self, position: int, text: str) -> None:
+        self.count += 1
+        if len(self.places) < _NAMED_MAX:
+            self.places.append(f"{position}: {text}")
+            log.error("damaged record", position=position, damage=text)
+
+
+class Replay:
+    """Takes what a scan finds."""
+
+    def __init__(self, queues: Queues, history: LevelHistory, recent: RecentIds) -> None:
+        self._queues = queues
+        self._recent = recent
+        self._since = np.array([position for position, _ in history.since])
+        self._tables = [levels for _, levels in history.since]
+        # By level: the entry behind the last one that a record restores.
+        self.restored: dict[int, int] = {}
+        self.stored_at_ms = 0
+        # Behind the last record.
+        self.end = 0
+        self.record_count = 0
+        self.unit_count = 0
+        # Records whose queue has another one at their offset: the first one counts.
+        self.repeated_count = 0
+        self.damage = Damage()
+
+    def remember(self, item: Run | Found | Skipped | Blank) -> None:
+        """What lies before the checkpoint is in its queue already: only its id is wanted."""
+        if isinstance(item, Skipped):
+            self.damage.skipped_bytes += item.size
+            self.damage.add(item.position, item.damage)
+        elif isinstance(item, Found):
+            self._remember_found(item)
+        elif isinstance(item, Run):
+            self.end = item.end_position
+            self.record_count += item.count
+            self.stored_at_ms = max(self.stored_at_ms, int(item.stored_at_ms.max()))
+            sent = item.id_hashes >= 0
+            if item.entries is not None:
+                sent &= item.entries[0] < 0
+            self._recent.add_all(item.id_hashes[sent], item.positions[sent])
+
+    def _remember_found(self, item: Found) -> None:
+        self.end = item.position + item.record.size
+        self.record_count += 1
+        self.stored_at_ms = max(self.stored_at_ms, item.record.stored_at_ms)
+        if item.damage:
+            self.damage.add(item.position, item.damage)
+        elif record.find_lane_entry(item.record.properties) is None:
+            message_id = last_value(item.record.properties, _UNIQ_KEY)
+            if message_id:
+                self._recent.add_all(np.array([zlib.crc32(message_id)]), np.array([item.position]))
+
+    def replay(self, item: Run | Found | Skipped | Blank) -> None:
+        """What lies behind the checkpoint is made again."""
+        self.remember(item)
+        if isinstance(item, Run):
+            self._replay_run(item)
+        elif isinstance(item, Found) and not item.record.sys_flag & record.SYS_TRANSACTION_PREPARED:
+            self._replay_found(item)
+
+    def _replay_run(self, run: Run) -> None:
+        positions, levels = run.positions, run.levels
+        lanes = np.array([topic == _LANE_TOPIC for topic, _ in run.keys])[run.key_of]
+        tags = np.where(lanes & (levels > 0), run.stored_at_ms + self._delays_ms(positions, levels), run.tags_codes)
+        chosen = np.flatnonzero(run.queued)
+        order = chosen[np.argsort(run.key_of[chosen], kind="stable")]
+        units = np.empty(len(order), UNIT_TYPE)
+        units["position"], units["size"], units["tags"] = positions[order], run.sizes[order], tags[order]
+        offsets = run.offsets[order]
+        bounds = np.searchsorted(run.key_of[order], np.arange(len(run.keys) + 1)).tolist()
+        for key, first, behind in zip(run.keys, bounds, bounds[1:], strict=False):
+            if behind > first:
+                self._rebuild(key, offsets[first:behind], units[first:behind])
+        if run.entries is not None:
+            entry_levels, entries, _ = run.entries[:, ~lanes]
+            for level in np.unique(entry_levels[entry_levels >= 0]).tolist():
+                self._restore(level, int(entries[entry_levels == level].max()))
+
+    def _replay_found(self, item: Found) -> None:
+        found, tags = item.record, last_value(item.record.properties, _TAGS)
+        code = record.tags_code(tags) if tags else 0
+        delay = last_value(found.properties, _DELAY) if found.topic == SCHEDULE_TOPIC else b""
+        if delay.isdigit() and len(delay) <= _LEVEL_DIGITS_MAX and int(delay) > 0:
+            delays_ms = self._delays_ms(np.array([item.position]), np.array([int(delay)]))
+            code = found.stored_at_ms + int(delays_ms[0])
+        unit = np.array([(item.position, found.size, code)], UNIT_TYPE)
+        self._rebuild((found.topic.encode(), found.queue), np.array([found.queue_offset]), unit)
+        entry = record.find_lane_entry(found.properties)
+        if entry is not None and found.topic != SCHEDULE_TOPIC:
+            self._restore(entry[0], entry[1])
+
+    def _restore(self, level: int, entry: int) -> None:
+        self.restored[level] = max(self.restored.get(level, 0), entry + 1)
+
+    def _delays_ms(self, positions: Ints, levels: Ints) -> Ints:
+        """Each one's delay under the table that was in force at its position."""
+        table = np.maximum(np.searchsorted(self._since, positions, "right") - 1, 0)
+        delays_ms = np.zeros(len(positions), np.int64)
+        for number in np.unique(table).tolist():
+            own, known = table == number, np.array(self._tables[number].delays_ms)
+            delays_ms[own] = known[np.clip(levels[own], 1, len(known)) - 1]
+        return delays_ms
+
+    def _rebuild(self, key: Key, offsets: Ints, units: Units) -> None:
+        """Adds the units of a queue's records, in the order of the log."""
+        topic, queue_id = key
+        if queue_id < 0 or not is_name(topic.decode()):
+            strays = list(range(len(offsets)))
+        else:
+            # Every record that a queue has had took its place in the log.
+            possible = (offsets >= 0) & (offsets <= units["position"] // record.FIXED_BYTES_V4)
+            rebuilt = self._queues.get_bytes(topic, queue_id).rebuild(offsets, units, possible)
+            self.repeated_count += len(rebuilt.repeated)
+            self.unit_count += rebuilt.count - len(rebuilt.repeated) - len(rebuilt.strays)
+            strays = rebuilt.strays
+        for index in strays:
+            text = f"it says that it is message {offsets[index]} of queue {queue_id} of {topic!r}, which can't be"
+            self.damage.add(int(units["position"][index]), text)
