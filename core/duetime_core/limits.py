@@ -18,7 +18,9 @@ AHEAD_MS_MAX = 100
 # One gRPC message, either way: a Send of 32 MiB and its envelope fit.
 REQUEST_BYTES_MAX = 32 * 1024 * 1024
 GRPC_MESSAGE_BYTES_MAX = REQUEST_BYTES_MAX + 1024 * 1024
-# What DueTime itself adds to a delayed message's properties on its way: DELAY, REAL_TOPIC, REAL_QID, DT_ENTRY.
+# What DueTime itself adds to a message's properties: __CRC32#.
+CHECKSUM_BYTES = 21
+# And to a delayed message's on its way: DELAY, REAL_TOPIC, REAL_QID, DT_ENTRY, __CRC32#.
 DEFERRAL_BYTES_MAX = 320
 ATTEMPTS_DEFAULT = 16
 ATTEMPTS_MAX = 1_000

@@ -8,9 +8,14 @@ Layout (big-endian; B and S are 8 for an IPv4 host, 20 for IPv6; offsets for 8 a
     12 i32 queueId             40 i64 bornTimestamp    72 i32 reconsumeTimes     .. i16 propertiesLength, properties
     16 i32 flag
 
-Properties are `name 0x01 value 0x02 ...`, the last 0x02 optional.
+Properties are `name 0x01 value 0x02 ...`, the last 0x02 optional. What DueTime writes ends with RocketMQ 5.2's
+mark, the CRC of the whole record before it (docs/adr/0009):
 
-Source: RocketMQ 4.9.3 CommitLog, MessageDecoder; 5.x MessageVersion (V2).
+    ... | __CRC32# 0x01 | ten digits, the least significant first, '0' behind the last one | 0x02 |      20 bytes
+
+Writers leave ten '0's, and the store, which gives a record its place and time, puts the digits in their stead.
+
+Source: RocketMQ 4.9.3 CommitLog, MessageDecoder; 5.x MessageVersion (V2); 5.2 MessageDecoder.createCrc32.
 """
 
 import ipaddress
@@ -45,7 +50,7 @@ REAL_TOPIC = "REAL_TOPIC"
 REAL_QID = "REAL_QID"
 RETRY_TOPIC = "RETRY_TOPIC"
 ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
-# The lane entry that a restored record came from, `level:offset:due`: always the last property of the record.
+# The lane entry that a restored record came from, `level:offset:due`: always the last property before the CRC mark.
 LANE_ENTRY = "DT_ENTRY"
 
 # Names that RocketMQ's broker and clients, or DueTime, give a meaning to; users may not set them.
@@ -68,6 +73,14 @@ BLANK_BYTES = SIZE_MAGIC.size
 _I32 = Struct(">i")
 _TAIL = Struct(">iqi")  # reconsumeTimes, preparedTransactionOffset, bodyLength
 _I64 = Struct(">q")
+
+CRC = "__CRC32#"
+_CRC_NAME = CRC.encode() + NAME_END
+CRC_DIGITS = 10
+_CRC_UNFILLED = b"0" * CRC_DIGITS
+CRC_MARK = _CRC_NAME + _CRC_UNFILLED + VALUE_END
+# As it stands behind other properties.
+CRC_ENDING = VALUE_END + CRC_MARK
 
 QUEUE_ID_AT, QUEUE_OFFSET_AT, POSITION_AT, SYS_FLAG_AT, BORN_HOST_AT = 12, 20, 28, 36, 48
 
@@ -95,13 +108,60 @@ class Record:
     size: int = 0
 
 
-def body_crc(body: bytes | memoryview) -> int:
+def body_crc(body: bytes | bytearray | memoryview) -> int:
     """CRC-32 with the top bit cleared, as RocketMQ stores it."""
     return zlib.crc32(body) & 0x7FFFFFFF
 
 
+def with_crc_mark(properties: bytes) -> bytes:
+    """The properties and, behind them, the mark for the store to fill in."""
+    return properties + (CRC_ENDING if properties and not properties.endswith(VALUE_END) else CRC_MARK)
+
+
+def without_crc_mark(properties: bytes) -> bytes:
+    """The properties before the mark, if they end with one."""
+    if not has_crc_mark(properties):
+        return properties
+    return properties[: -len(CRC_MARK)].removesuffix(VALUE_END)
+
+
+def has_crc_mark(properties: bytes | bytearray) -> bool:
+    return _mark_faults(properties[-len(CRC_ENDING) :]) == 0
+
+
+def _mark_faults(ending: bytes | bytearray) -> int:
+    """How many of a mark's bytes, digits apart, are others in the properties' last 21 bytes, or all 20."""
+    ending = ending.rjust(len(CRC_ENDING), VALUE_END)
+    before, name, last = ending[:1], ending[1 : -CRC_DIGITS - 1], ending[-1:]
+    if name == _CRC_NAME and before == last == VALUE_END:
+        return 0
+    found = before + name + last
+    return sum(one != other for one, other in zip(found, VALUE_END + _CRC_NAME + VALUE_END, strict=True))
+
+
+def crc_digits(data: bytes | bytearray | memoryview) -> bytes:
+    """What the mark says where `data` is all of the record before it."""
+    return str(body_crc(data))[::-1].encode().ljust(CRC_DIGITS, b"0")
+
+
+def matches_crc_mark(record: bytes | bytearray | memoryview, properties_bytes: int) -> bool | None:
+    """Whether a whole record, with so many bytes of properties, is what its mark says; None: it has no mark.
+
+    One that nobody has filled in is none. One with a single wrong byte is a damaged mark, and no other property: no
+    name that may be used looks like it.
+    """
+    if properties_bytes < len(CRC_MARK):
+        return None
+    ending = bytes(record[-min(properties_bytes, len(CRC_ENDING)) :])
+    faults = _mark_faults(ending)
+    digits = ending[-CRC_DIGITS - 1 : -1]
+    if faults > 1 or (not faults and digits == _CRC_UNFILLED):
+        return None
+    return not faults and digits == crc_digits(memoryview(record)[: -len(CRC_MARK)])
+
+
 def encode(record: Record) -> bytes:
-    """The record's bytes; size, CRC and the IPv6 bits of sysFlag are computed, magic as given.
+    """The record's bytes; size, body CRC and the IPv6 bits of sysFlag are computed, magic as given.
 
     Raises:
         OverflowError: the topic or the properties are longer than their length field can say.
@@ -141,7 +201,8 @@ def decode(buffer: bytes | bytearray | memoryview, at: int = 0, *, check_crc: bo
     """The record that starts at `at`.
 
     Raises:
-        Damaged: the bytes are no record, are cut short, or do not match their CRC.
+        Damaged: the bytes are no record, are cut short, or do not match their CRC: the whole record's where it has the
+            mark, else the body's.
     """
     room = len(buffer) - at
     if room < PREFIX.size:
@@ -173,9 +234,13 @@ def decode(buffer: bytes | bytearray | memoryview, at: int = 0, *, check_crc: bo
     if properties_length != at + size - properties_at:
         raise Damaged(f"properties length {properties_length} does not end the record of {size} bytes")
     body = bytes(buffer[body_at:topic_length_at])
-    # RocketMQ writes CRC 0 for an empty body, which is also CRC-32 of nothing.
-    if check_crc and body_crc(body) != crc:
-        raise Damaged(f"body CRC {body_crc(body):08x} is not the stored {crc & 0xFFFFFFFF:08x}")
+    if check_crc:
+        whole = matches_crc_mark(memoryview(buffer)[at : at + size], properties_length)
+        if whole is False:
+            raise Damaged("the record does not match its CRC")
+        # RocketMQ writes CRC 0 for an empty body, which is also CRC-32 of nothing.
+        if whole is None and body_crc(body) != crc:
+            raise Damaged(f"body CRC {body_crc(body):08x} is not the stored {crc & 0xFFFFFFFF:08x}")
     try:
         topic = str(buffer[topic_at : topic_at + topic_length], "utf-8")
     except UnicodeDecodeError as error:
@@ -279,7 +344,7 @@ def deferral(level: int, topic: str, queue: int) -> dict[str, str]:
 
 
 def lane_entry(level: int, offset: int, due_at_ms: int) -> bytes:
-    """The property (name, value) that ends a restored record."""
+    """The property (name, value) that ends a restored record, but for the CRC mark."""
     return b"%b\x01%d:%d:%d" % (LANE_ENTRY.encode(), level, offset, due_at_ms)
 
 
@@ -290,7 +355,8 @@ _I64_DIGITS_MAX = 19
 
 
 def find_lane_entry(properties: bytes) -> tuple[int, int, int] | None:
-    """(level, offset, due_at_ms) where the properties end with DT_ENTRY; None otherwise."""
+    """(level, offset, due_at_ms) where the properties end with DT_ENTRY, the CRC mark apart; None otherwise."""
+    properties = without_crc_mark(properties)
     at = properties.rfind(_LANE_ENTRY_MARK, max(0, len(properties) - _LANE_ENTRY_BYTES_MAX))
     if at >= 0:
         at += len(_LANE_ENTRY_MARK)

@@ -233,6 +233,44 @@ def test_what_is_no_lane_entry_gives_none(properties: bytes) -> None:
     assert record.find_lane_entry(properties) is None
 
 
+@given(st.dictionaries(NAME, NAME, max_size=4), st.booleans())
+def test_mark_stands_behind_other_properties_and_goes_again(properties: dict[str, str], trailing: bool) -> None:
+    encoded = record.encode_properties(properties)
+    marked = record.with_crc_mark(encoded + b"\x02" * (trailing and bool(encoded)))
+    assert record.has_crc_mark(marked)
+    assert not record.has_crc_mark(encoded)
+    assert record.without_crc_mark(marked) == record.without_crc_mark(encoded) == encoded
+
+
+@given(
+    st.binary(max_size=40), st.sampled_from([bytes(8), bytes(20)]), st.sampled_from([record.MAGIC_V1, record.MAGIC_V2])
+)
+def test_every_flipped_bit_of_a_checked_record_is_found(body: bytes, host: bytes, magic: int) -> None:
+    made = replace(WHOLE, body=body, born_host=host, magic=magic, properties=record.with_crc_mark(b"TAGS\x01paid"))
+    data = record.encode(made)
+    data = data[:-11] + record.crc_digits(data[:-20]) + data[-1:]
+    record.decode(data)
+    for bit in range(8 * len(data)):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(Damaged):
+            record.decode(flipped)
+
+
+def test_mark_that_nobody_filled_in_says_nothing() -> None:
+    data = bytearray(record.encode(replace(WHOLE, properties=record.CRC_MARK)))
+    data[20] ^= 1
+    assert record.decode(data).properties == record.CRC_MARK
+    data[-5] = ord("1")
+    with pytest.raises(Damaged, match="does not match its CRC"):
+        record.decode(data)
+
+
+@pytest.mark.parametrize("properties", [b"X" + record.CRC_MARK, b"a\x01b\x02X" + record.CRC_MARK[1:], b"k\x01v" * 9])
+def test_what_is_no_mark_is_a_property_like_any_other(properties: bytes) -> None:
+    assert record.without_crc_mark(properties) == properties
+
+
 def test_deferral_names_the_real_place() -> None:
     assert record.deferral(3, "orders", 7) == {"DELAY": "3", "REAL_TOPIC": "orders", "REAL_QID": "7"}
     assert record.is_lane_topic("SCHEDULE_TOPIC_XXXX")

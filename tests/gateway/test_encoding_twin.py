@@ -166,6 +166,7 @@ def message(**fields: Any) -> message_pb2.Message:
     [
         {"body": b"x" * (limits.BODY_BYTES_MAX + 1)},
         {"properties": {"a": "x" * limits.PROPERTIES_BYTES_MAX}},
+        {"properties": {"a": "x" * (limits.PROPERTIES_BYTES_MAX - len("a=;UNIQ_KEY=a") - 20)}},
         {"properties": {"a": "x" * (limits.PROPERTIES_BYTES_MAX - 100)}, "delay_level": 1},
         {"properties": {"TAGS": "a"}},
         {"properties": {"a": ""}},
@@ -189,6 +190,16 @@ def message(**fields: Any) -> message_pb2.Message:
 def test_a_request_with_one_doubtful_message_is_left_to_the_encoder(fields: dict[str, Any]) -> None:
     request = gateway_pb2.SendRequest(messages=[message(), message(**fields)])
     assert take_data(request.SerializeToString(), [0] * 4) is None
+
+
+@pytest.mark.parametrize("delayed", [{}, {"delay_level": 1}])
+def test_properties_at_the_limit_are_taken(delayed: dict[str, int]) -> None:
+    added = limits.DEFERRAL_BYTES_MAX if delayed else limits.CHECKSUM_BYTES
+    value = "x" * (limits.PROPERTIES_BYTES_MAX - len("a=;UNIQ_KEY=a") - added)
+    data = gateway_pb2.SendRequest(messages=[message(properties={"a": value}, **delayed)]).SerializeToString()
+    taken = take_data(data, [0])
+    assert_same(taken, reference(data, [0]))
+    assert record.has_crc_mark(record.decode(taken.parts[0][1]).properties)
 
 
 def test_a_shard_that_is_not_ready_is_left_to_the_encoder() -> None:

@@ -55,6 +55,7 @@ def test_retry_goes_through_the_lane_of_its_level() -> None:
         "DELAY": "4",
         "REAL_TOPIC": "%RETRY%billing",
         "REAL_QID": "0",
+        "__CRC32#": "0000000000",
     }
     assert (copy.body, copy.flag) == (b"body", 7)
 
@@ -72,3 +73,11 @@ def test_lane_entry_of_the_consumed_record_is_dropped() -> None:
     entry = record.VALUE_END + record.lane_entry(3, 9, 1)
     restored = Record(found.topic, found.queue, found.body, found.properties + entry)
     assert record.find_lane_entry(returned(restored, "g", DeadLetter("x")).properties) is None
+
+
+def test_copy_has_a_mark_of_its_own_for_its_crc() -> None:
+    properties = consumed().properties + b"\x02__CRC32#\x019270196112\x02"
+    for decision in (DeadLetter("x"), Redeliver(3)):
+        copy = returned(Record("orders", 2, b"body", properties), "g", decision)
+        assert copy.properties.endswith(record.CRC_ENDING)
+        assert copy.properties.count(b"__CRC32#") == 1

@@ -8,11 +8,11 @@ from duetime_core import record
 from duetime_scheduler import batch as module
 from duetime_scheduler import restore as reference
 from duetime_scheduler.batch import Batch, OutOfStep, make_batch
-from duetime_scheduler.restore import Entries, Entry, Unrestorable, restore, restore_run
+from duetime_scheduler.restore import Entries, Entry, restore, restore_run
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.scheduler.test_restore import DUE, V6, deferred
+from tests.scheduler.test_restore import DUE, V4, V6, deferred, sealed
 from tests.twins import compiled
 
 Run = Callable[[Entries, int], tuple[bytes, int]]
@@ -152,6 +152,7 @@ changes = st.lists(st.tuples(st.integers(0, 40_000), st.integers(0, 255)), max_s
     before=st.lists(parts, max_size=4),
     topic=topics,
     number=numbers,
+    mark=st.sampled_from([b"", record.CRC_ENDING, b"\x02__CRC32#\x019270196112\x02", record.CRC_MARK, b"\x02"]),
     body=st.binary(max_size=40),
     hosts=st.sampled_from([bytes(8)] * 5 + [V6]),
     magic=st.sampled_from([record.MAGIC_V1] * 5 + [record.MAGIC_V2]),
@@ -162,12 +163,13 @@ changes = st.lists(st.tuples(st.integers(0, 40_000), st.integers(0, 255)), max_s
     first=st.sampled_from([0, 7, 10**12, 2**62]),
     due_at_ms=st.sampled_from([0, DUE, 2**63 - 1]),
 )
-@example([b"TAGS\x01paid"], b"orders", b"5", b"", bytes(8), record.MAGIC_V1, "SCHEDULE_TOPIC_XXXX", [], 0, 3, 7, DUE)
+@example([b"TAGS\x01paid"], b"orders", b"5", b"", b"", V4, record.MAGIC_V1, "SCHEDULE_TOPIC_XXXX", [], 0, 3, 7, DUE)
 def test_compiled_run_restores_as_python_does_or_leaves_it_to_it(
     compiled_run: Run,
     before: list[bytes],
     topic: bytes,
     number: bytes,
+    mark: bytes,
     body: bytes,
     hosts: bytes,
     magic: int,
@@ -178,7 +180,8 @@ def test_compiled_run_restores_as_python_does_or_leaves_it_to_it(
     first: int,
     due_at_ms: int,
 ) -> None:
-    properties = b"\x02".join([*before, b"REAL_TOPIC\x01" + topic, b"REAL_QID\x01" + number])[-32_767:]
+    properties = b"\x02".join([*before, b"REAL_TOPIC\x01" + topic, b"REAL_QID\x01" + number]) + mark
+    properties = properties[-32_767:]
     found = deferred(topic=lane_topic, body=body, properties=properties, born_host=hosts, store_host=hosts, magic=magic)
     data = bytearray(record.encode(found))
     for at, value in changed:
@@ -211,8 +214,9 @@ def test_what_the_compiled_run_restores_is_restorable(compiled_run: Run) -> None
     for topic in ("orders", "o" * 127, "%RETRY%group"):
         for queue in (0, 9, 10, 2**31 - 1):
             named = record.encode_properties({"TAGS": "paid", **record.deferral(3, topic, queue)})
-            data = record.encode(deferred(properties=named))
-            assert compiled_run(entries(data), 0) == (restore(Entry(3, 7, DUE, data)), 1)
+            plain = record.encode(deferred(properties=named))
+            for data in (plain, sealed(record.encode(deferred(properties=record.with_crc_mark(named))))):
+                assert compiled_run(entries(data), 0) == (restore(Entry(3, 7, DUE, plain)), 1)
 
 
 @pytest.mark.parametrize(
@@ -254,10 +258,8 @@ def test_numbers_that_no_entry_has_are_left_to_python(compiled_run: Run) -> None
 
 def test_properties_filled_to_the_last_byte_are_left_to_python(compiled_run: Run) -> None:
     rest = record.encode_properties(record.deferral(3, "orders", 5))
-    ending = len(b"\x02DT_ENTRY\x013:7:%d" % DUE)
+    ending = len(b"\x02DT_ENTRY\x013:7:%d" % DUE + record.CRC_ENDING)
     for room, count in ((ending, 1), (ending - 1, 0)):
         user = b"k\x01" + b"v" * (32_767 - room - len(rest) - 3)
         data = record.encode(deferred(properties=user + b"\x02" + rest))
         assert compiled_run(entries(data), 0)[1] == count
-        with pytest.raises(Unrestorable):
-            restore(Entry(3, 7, DUE, b""))

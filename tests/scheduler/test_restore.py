@@ -23,6 +23,13 @@ def _nothing_learnt() -> None:
     module._targets.clear()
 
 
+def sealed(data: bytes) -> bytes:
+    """A record as the store keeps it: with its CRC, if it has the mark for it."""
+    if not record.has_crc_mark(data[-len(record.CRC_ENDING) :]):
+        return data
+    return data[:-11] + record.crc_digits(data[:-20]) + data[-1:]
+
+
 def entry(data: bytes) -> Entry:
     return Entry(3, 7, DUE, data)
 
@@ -53,7 +60,7 @@ def test_vector_is_restored_as_rocketmq_does_and_names_its_entry() -> None:
         restored = record.decode(restore(entry(stored)))
         assert restored == replace(
             delivered,
-            properties=delivered.properties + b"\x02" + ENDING,
+            properties=delivered.properties + b"\x02" + ENDING + record.CRC_ENDING,
             stored_at_ms=0,
             position=0,
             queue_offset=0,
@@ -85,7 +92,7 @@ names = st.text("abcXYZ09_-%|", min_size=1, max_size=127)
     user=st.dictionaries(names, st.text(st.characters(exclude_characters="\x01\x02", codec="utf-8"), min_size=1)),
     born=st.sampled_from([V4, V6]),
     store=st.sampled_from([V4, V6]),
-    end=st.sampled_from([b"", b"\x02"]),
+    end=st.sampled_from([b"", b"\x02", record.CRC_ENDING, b"\x02__CRC32#\x019270196112\x02"]),
     magic=st.sampled_from([record.MAGIC_V1, record.MAGIC_V2]),
 )
 def test_every_shape_is_restored_alike(
@@ -93,14 +100,14 @@ def test_every_shape_is_restored_alike(
 ) -> None:
     properties = record.encode_properties({**user, **record.deferral(3, topic, queue)})
     found = deferred(body=body, properties=properties + end, born_host=born, store_host=store, magic=magic)
-    data = record.encode(found)
+    data = sealed(record.encode(found))
     first, second = restore(entry(data)), restore(entry(data))
     assert first == second
     restored = record.decode(first)
     assert (restored.topic, restored.queue, restored.body) == (topic, queue, body)
     assert (restored.born_host, restored.store_host) == (born, store)
     assert restored.magic == record.MAGIC_V1
-    assert restored.properties == properties + b"\x02" + ENDING
+    assert restored.properties == properties + b"\x02" + ENDING + record.CRC_ENDING
 
 
 def test_quick_way_is_taken_for_the_usual_shape(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,6 +115,8 @@ def test_quick_way_is_taken_for_the_usual_shape(monkeypatch: pytest.MonkeyPatch)
     first = restore(entry(data))
     monkeypatch.setattr(module, "_restore_any", lambda _: pytest.fail("the slow way"))
     assert restore(entry(data)) == first
+    marked = record.encode(deferred(properties=record.with_crc_mark(deferred().properties)))
+    assert restore(entry(sealed(marked))) == first
 
 
 def test_older_lane_entry_is_not_kept() -> None:
@@ -120,8 +129,12 @@ def test_older_lane_entry_is_not_kept() -> None:
 
 def test_checksum_of_the_old_record_is_not_kept() -> None:
     properties = deferred().properties + b"\x02__CRC32#\x019270196112\x02"
+    for _ in range(2):
+        restored = record.decode(restore(entry(sealed(record.encode(deferred(properties=properties))))))
+        assert restored.properties == deferred().properties + b"\x02" + ENDING + record.CRC_ENDING
+    properties = b"__CRC32#\x019270196112\x02" + deferred().properties
     restored = record.decode(restore(entry(record.encode(deferred(properties=properties)))))
-    assert b"__CRC32#" not in restored.properties
+    assert restored.properties.count(b"__CRC32#") == 1
 
 
 def test_last_of_two_equal_properties_counts_as_rocketmq_reads_them() -> None:
@@ -131,15 +144,16 @@ def test_last_of_two_equal_properties_counts_as_rocketmq_reads_them() -> None:
         assert (restored.topic, restored.queue) == ("refunds", 1)
 
 
-def test_deferral_makes_room_for_the_lane_entry() -> None:
-    """A message that fills its properties to the last byte is restored nevertheless."""
-    rest = record.encode_properties(record.deferral(3, "orders", 5))
+@pytest.mark.parametrize(("topic", "mark"), [("orders", b""), ("o" * 30, record.CRC_ENDING)])
+def test_deferral_makes_room_for_the_lane_entry(topic: str, mark: bytes) -> None:
+    """A broker's message that fills its properties to the last byte is restored nevertheless, if need be unchecked."""
+    rest = record.encode_properties(record.deferral(3, topic, 5))
     user = b"k\x01" + b"v" * (PROPERTIES_BYTES_MAX - len(rest) - 3)
     properties = user + b"\x02" + rest
     assert len(properties) == PROPERTIES_BYTES_MAX
     for _ in range(2):
         restored = record.decode(restore(entry(record.encode(deferred(properties=properties)))))
-        assert restored.properties == user + b"\x02" + ENDING
+        assert restored.properties == user + b"\x02" + ENDING + mark
 
 
 def properties(**values: str) -> bytes:

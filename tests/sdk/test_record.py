@@ -24,6 +24,7 @@ PROPERTIES = b"\x02".join(
         b"REAL_TOPIC\x01orders",
         b"REAL_QID\x013",
         codec.lane_entry(2, 17, 1_700_000_005_000),
+        codec.CRC_MARK,
     ]
 )
 RECORD = codec.Record(

@@ -95,10 +95,9 @@ class Shard:
         for index, (position, size, due_at_ms) in enumerate(units.tolist()):
             found = record.decode(self.store.read_record(position, size))
             entry = record.lane_entry(level, first + index, due_at_ms)
+            kept = record.without_crc_mark(found.properties) + record.VALUE_END
             restored.append(
-                record.encode(
-                    record.Record(topic, 0, found.body, found.properties + record.VALUE_END + entry, stored_at_ms=0)
-                )
+                record.encode(record.Record(topic, 0, found.body, record.with_crc_mark(kept + entry), stored_at_ms=0))
             )
         return self.put(*restored, lane=level, first_entry=first)
 
@@ -109,7 +108,12 @@ def sent(message_id: str, *, topic: str = "orders", queue: int = 0, level: int =
     if level:
         properties |= record.deferral(level, topic, queue)
         topic, queue = "SCHEDULE_TOPIC_XXXX", level - 1
-    return record.encode(record.Record(topic, queue, body, record.encode_properties(properties)))
+    return record.encode(record.Record(topic, queue, body, record.with_crc_mark(record.encode_properties(properties))))
+
+
+def sealed(data: bytes) -> bytes:
+    """A record with its CRC in the mark at its end, as the store keeps it."""
+    return data[:-11] + record.crc_digits(data[:-20]) + data[-1:]
 
 
 def ids(records: list[record.Record]) -> list[str]:

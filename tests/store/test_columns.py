@@ -9,7 +9,7 @@ import pytest
 from duetime_core import record
 from duetime_core.record import MAGIC_V1, MAGIC_V2, Record
 from duetime_store import columns
-from duetime_store.columns import CRC_NAME, Run, last_value, record_crc_fault, take
+from duetime_store.columns import Run, last_value, take
 from duetime_store.commitlog import CommitLog
 from duetime_store.disk import Disk
 from duetime_store.scan import Blank, Found, Skipped, scan, scan_runs
@@ -17,10 +17,10 @@ from duetime_store.segment import file_name
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.store.conftest import sealed
 from tests.twins import compiled
 
 SEGMENT_BYTES = 64 * 1024
-_CRC_ROOM = CRC_NAME + b"0000000000\x02"
 
 properties = st.lists(
     st.tuples(
@@ -44,19 +44,11 @@ records = st.builds(
 )
 
 
-def with_crc(data: bytes) -> bytes:
-    """A record whose properties end with room for the CRC of all its bytes, with that CRC."""
-    crc = str(zlib.crc32(data[:-20]) & 0x7FFFFFFF)
-    return data[:-11] + crc[::-1].ljust(10, "0").encode() + b"\x02"
-
-
 def encoded(found: Record, position: int, crc: bool) -> bytes:
-    text = found.properties
-    if crc:
-        text = text + (b"\x02" if text else b"") + _CRC_ROOM
+    text = record.with_crc_mark(found.properties) if crc else found.properties
     values = {name: getattr(found, name) for name in Record.__slots__} | {"position": position, "properties": text}
     data = record.encode(Record(**values))
-    return with_crc(data) if crc else data
+    return sealed(data) if crc else data
 
 
 def log_of(items: list[tuple[Record, bool]], position: int = 0) -> bytes:
@@ -101,13 +93,11 @@ def test_twin_takes_what_the_python_takes(
     where=st.integers(0),
     bit=st.integers(0, 7),
 )
-def test_record_with_a_crc_tells_any_flipped_bit_before_it(
-    items: list[tuple[Record, bool]], where: int, bit: int
-) -> None:
+def test_record_with_a_crc_tells_any_flipped_bit(items: list[tuple[Record, bool]], where: int, bit: int) -> None:
     data = bytearray(log_of([(found, True) for found, _ in items]))
     assert take(bytes(data), 0, 0).count == len(items)
     size = record.SIZE_MAGIC.unpack_from(data)[0]
-    data[where % (size - 20)] ^= 1 << bit
+    data[where % size] ^= 1 << bit
     assert take(bytes(data), 0, 0).count == 0
 
 
@@ -134,13 +124,6 @@ def test_last_of_equal_properties_counts() -> None:
     text = b"TAGS\x01a\x02XTAGS\x01c\x02TAGS\x01b\x02TAGS\x01\x02n\x01v"
     assert last_value(text, b"TAGS") == b"b"
     assert last_value(text, b"KEYS") == b""
-
-
-def test_damaged_crc_property_is_told() -> None:
-    data = bytearray(log_of([(Record("orders", 0, b"b", b"n\x01v"), True)]))
-    assert record_crc_fault(data, 0, len(data)) == ""
-    data[-3] ^= 0x40
-    assert record_crc_fault(data, 0, len(data)) == "its CRC property is damaged"
 
 
 def filled(folder: Path, seed: int) -> CommitLog:

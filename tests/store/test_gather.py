@@ -13,7 +13,7 @@ from duetime_store.segment import TOUCHED_BYTES_MAX, Segment
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.store.conftest import sent
+from tests.store.conftest import sealed, sent
 from tests.twins import compiled
 
 Copy = Callable[[bytes, int, Units, bool], tuple[bytes, int]]
@@ -44,7 +44,7 @@ def laid(records: list[bytes], base: int = 0) -> tuple[bytes, list[Unit]]:
     return b"".join(records), units
 
 
-RECORDS = [sent(f"{n}", body=bytes([n]) * 20 * n) for n in range(5)]
+RECORDS = [sealed(sent(f"{n}", body=bytes([n]) * 20 * n)) for n in range(5)]
 
 
 def broken(at: int, value: int) -> bytes:

@@ -12,7 +12,7 @@ from duetime_store.intake import Intake
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.store.conftest import sent
+from tests.store.conftest import sealed, sent
 from tests.twins import compiled
 
 TWIN = "duetime_store._intake"
@@ -40,12 +40,28 @@ PROPERTIES = [
     b"DT_ENTRY\x011:11111111111111111111:3",
     b"DT_ENTRY\x01" + b"1" * 70,
 ]
+MARKS = st.sampled_from(
+    [
+        b"",
+        record.CRC_ENDING,
+        record.CRC_ENDING,
+        record.CRC_MARK,
+        record.CRC_MARK[:-1],
+        b"\x02" + record.CRC_ENDING,
+        b"\x02__CRC32#\x01abcdefghij\x02",
+        b"\x02__CRC32#\x02abcdefghij\x02",
+        b"\x03" + record.CRC_MARK,
+        b"\x02__CRD32#\x010000000000\x02",
+    ]
+)
 RECORDS = st.builds(
     record.Record,
     topic=st.sampled_from(["orders", "a", "", "SCHEDULE_TOPIC_XXXX", "töpic", "orders-retry"]),
     queue=st.integers(-2, 3) | st.integers(-(1 << 31), (1 << 31) - 1),
     body=st.binary(max_size=40),
-    properties=st.lists(st.sampled_from(PROPERTIES) | st.binary(max_size=12), max_size=5).map(b"\x02".join),
+    properties=st.tuples(
+        st.lists(st.sampled_from(PROPERTIES) | st.binary(max_size=12), max_size=5).map(b"\x02".join), MARKS
+    ).map(b"".join),
     born_host=st.sampled_from([bytes(8), bytes(20)]),
     store_host=st.sampled_from([bytes(8), bytes(20)]),
 ).map(record.encode)
@@ -99,6 +115,26 @@ def test_both_refuse_the_same_bytes_with_the_same_words(records: list[bytes], dr
         data[at] = draw.draw(st.integers(0, 255))
     del data[draw.draw(st.integers(0, len(data)) | st.just(len(data))) :]
     assert_alike(lambda: taken_apart(bytes(data)))
+
+
+def test_record_is_placed_with_the_crc_of_all_that_is_before_it(parse: Callable[[bytes], Intake]) -> None:
+    bare = record.encode(record.Record("orders", 0, b"", b"k\x01v"))
+    only_mark = record.encode(record.Record("orders", 0, b"body", record.CRC_MARK))
+    unlike = record.encode(record.Record("orders", 0, b"body", b"X" + record.CRC_MARK))
+    v6 = record.encode(record.Record("orders", 0, b"body", record.CRC_MARK, born_host=bytes(20), store_host=bytes(20)))
+    sizes = [len(data) for data in (sent("A"), bare, only_mark, unlike, v6)]
+    taken = parse(sent("A") + bare + only_mark + unlike + v6)
+    own = taken.placed(taken.starts + 4_096, [7], [0], 1_700_000_000_000)
+    at, found = 0, []
+    for size in sizes:
+        found.append(bytes(own.data[at : at + size]))
+        at += size
+    for data in (found[0], found[2], found[4]):
+        assert data == sealed(data)
+        assert record.decode(data).stored_at_ms == 1_700_000_000_000
+        assert not data.endswith(record.CRC_MARK)
+    assert found[1].endswith(b"k\x01v")
+    assert found[3].endswith(b"X" + record.CRC_MARK)
 
 
 @pytest.mark.parametrize("value", [0x00, 0x7F, 0x80, 0xFF])
@@ -176,7 +212,7 @@ def test_compiled_place_refuses_columns_of_other_records() -> None:
     both, data = compiled(TWIN), sent("A") + sent("B")
     keys, columns, _, _ = both.parse(data)
     positions = np.zeros(2, np.int64)
-    for changed in ((0, 1 << 40), (0, -1), (2, len(data)), (4, 1), (4, -1)):
+    for changed in ((0, 1 << 40), (0, -1), (1, 90), (1, 1 << 40), (2, len(data)), (4, 1), (4, -1)):
         wrong = columns.copy()
         wrong[changed[0], 1] = changed[1]
         with pytest.raises(ValueError, match="record 1 is not within"):

@@ -111,6 +111,13 @@ def test_only_messages_with_one_of_the_tags_are_given() -> None:
         b"KEYS\x01" + b"k" * 20_000,
         b"KEYS\x01a\x02KEYS\x01\x02TAGS\x01t\x02TAGS\x01u\x02UNIQ_KEY\x011\x02UNIQ_KEY\x012",
         b"c\x01d\x02c\x01e\x02c\x01",
+        record.CRC_MARK,
+        b"DT_ENTRY\x013:7:8" + record.CRC_ENDING,
+        b"a\x01b\x02DT_ENTRY\x013:7:8" + record.CRC_ENDING,
+        b"a\x01b\x02DT_ENTRY\x013:7:8\x02c\x01d" + record.CRC_ENDING,
+        b"a\x01b\x02DT_ENTRY\x013:7:8\x02" + record.CRC_ENDING,
+        b"a\x01b\x02DT_ENTRY\x013:7:8X" + record.CRC_MARK,
+        b"DT_ENTRY\x013:7:8" + record.CRC_ENDING + record.CRC_MARK,
     ],
 )
 def test_properties_are_read_as_python_reads_them(properties: bytes) -> None:
@@ -154,7 +161,7 @@ i32, i64 = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
 
 @given(
     properties=st.lists(parts, max_size=5).map(lambda several: "\x02".join(several).encode()),
-    spoilt=st.sampled_from([b"", b"", b"\xff", b"\xed\xa0\x80", b"\x02"]),
+    spoilt=st.sampled_from([b"", b"", b"\xff", b"\xed\xa0\x80", b"\x02", record.CRC_ENDING, record.CRC_MARK]),
     topic=st.sampled_from(["orders", "", "é", "t" * 127]),
     numbers=st.tuples(i32, i64, i32, i64, i64, i32, i32),
     host=st.sampled_from([bytes(8), b"\xff\x0a\x64\x01\xff\xff\xff\xff", b"\x01\x02\x03\x04\x7f\xff\xff\xff", V6]),

@@ -190,7 +190,7 @@ async def test_damaged_entry_is_told_and_the_others_given(store: Running) -> Non
     await store.clock.advance(1_000)
     due = await store.pull_due()
     assert [bool(size) for size in due.sizes] == [True, False, True]
-    assert "body CRC" in due.damages[1]
+    assert "does not match its CRC" in due.damages[1]
     assert due.damaged_positions[1] == position
     assert size > 0
 

@@ -8,8 +8,9 @@ Layout (big-endian; B and S are 8 for an IPv4 host, 20 for IPv6; offsets for 8 a
     12 i32 queueId             40 i64 bornTimestamp    72 i32 reconsumeTimes     .. i16 propertiesLength, properties
     16 i32 flag
 
-Properties are `name 0x01 value 0x02 ...`, the last 0x02 optional. The last one of a message that was delayed is
-DT_ENTRY: `level:offset:due`, its lane entry and due time in Unix milliseconds.
+Properties are `name 0x01 value 0x02 ...`, the last 0x02 optional. A message that was delayed has DT_ENTRY:
+`level:offset:due`, its lane entry and due time in Unix milliseconds. The last one is __CRC32#, by which the server
+checks its records.
 
 Source: RocketMQ 4.9.3 MessageDecoder; 5.x MessageVersion (V2).
 """

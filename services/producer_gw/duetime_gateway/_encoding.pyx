@@ -56,6 +56,7 @@ cdef enum:
 cdef Py_ssize_t BODY_BYTES_MAX = limits.BODY_BYTES_MAX
 cdef Py_ssize_t PROPERTIES_BYTES_MAX = limits.PROPERTIES_BYTES_MAX
 cdef Py_ssize_t DEFERRAL_BYTES_MAX = limits.DEFERRAL_BYTES_MAX
+cdef Py_ssize_t CHECKSUM_BYTES = limits.CHECKSUM_BYTES
 cdef Py_ssize_t REQUEST_BYTES_MAX = limits.REQUEST_BYTES_MAX
 cdef Py_ssize_t PUT_BYTES = PUT_BYTES_MAX
 cdef Py_ssize_t COUNT_MAX = limits.SEND_COUNT_MAX
@@ -63,6 +64,8 @@ assert limits.ID_CHARS_MAX == ID_SIZE_MAX
 cdef int32_t MAGIC = record.MAGIC_V1
 cdef int32_t BORN_V6 = record.SYS_BORN_V6
 cdef int32_t STORE_V6 = record.SYS_STORE_V6
+cdef bytes CRC_ENDING = record.CRC_ENDING
+assert len(CRC_ENDING) == limits.CHECKSUM_BYTES
 cdef bytes LANE_TOPIC = bytes([len(SCHEDULE_TOPIC)]) + SCHEDULE_TOPIC.encode()
 cdef frozenset RESERVED = frozenset(name.encode() for name in record.RESERVED_PROPERTIES)
 
@@ -456,8 +459,9 @@ cdef class PlainRequest:
                 m.encoded_size += 6 + m.keys_size  # KEYS=;
             if m.sharding_key.size:
                 m.encoded_size += 15 + m.sharding_key.size  # __SHARDINGKEY=;
-            if m.encoded_size > PROPERTIES_BYTES_MAX - (DEFERRAL_BYTES_MAX if m.level else 0):
+            if m.encoded_size > PROPERTIES_BYTES_MAX - (DEFERRAL_BYTES_MAX if m.level else CHECKSUM_BYTES):
                 return False
+            m.encoded_size += CHECKSUM_BYTES
             m.record_size = m.body.size
             if m.level:
                 # ;DELAY=level;REAL_TOPIC=topic;REAL_QID=queue
@@ -576,7 +580,7 @@ cdef class PlainRequest:
             to = put_decimal(_put(to, b"\x02DELAY\x01", 7), m.level)
             to = _put(_put(to, b"\x02REAL_TOPIC\x01", 12), m.topic.at, m.topic.size)
             to = put_decimal(_put(to, b"\x02REAL_QID\x01", 10), m.queue)
-        return to
+        return _put(to, <const uint8_t *>PyBytes_AS_STRING(CRC_ENDING), CHECKSUM_BYTES)
 
     cdef uint8_t *write_all(self, uint8_t *to, Message_ *m, uint8_t wanted) noexcept:
         """All keys with a blank behind each, or all properties. The first walk has checked every length."""

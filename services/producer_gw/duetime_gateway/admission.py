@@ -94,14 +94,14 @@ def _properties(message: message_pb2.Message) -> Iterator[Violation]:
             instead = FIELD_INSTEAD.get(name)
             hint = f"use the field {instead}" if instead else "no field sets it"
             yield Violation(field, f"{name} is a system property; {hint}")
-    size, added = properties_bytes(message), limits.DEFERRAL_BYTES_MAX if is_delayed(message) else 0
+    size, added = properties_bytes(message), limits.DEFERRAL_BYTES_MAX if is_delayed(message) else limits.CHECKSUM_BYTES
     if size + added > limits.PROPERTIES_BYTES_MAX:
-        kept = f" and {added} kept for the delay" if added else ""
-        yield Violation("properties", f"{size} bytes encoded{kept} are above the most, {limits.PROPERTIES_BYTES_MAX}")
+        kept = f"{size} bytes encoded and {added} that DueTime adds"
+        yield Violation("properties", f"{kept} are above the most, {limits.PROPERTIES_BYTES_MAX}")
 
 
 def properties_bytes(message: message_pb2.Message) -> int:
-    """Encoded size of all properties that the message will be stored with, before any delay's."""
+    """Encoded size of all properties that the message will be stored with, before those that DueTime adds."""
     pairs = list(message.properties.items())
     pairs += [(record.TAGS, message.tags)] if message.tags else []
     pairs += [(record.KEYS, " ".join(message.keys))] if message.keys else []

@@ -34,6 +34,7 @@ _HEADS = {
 }
 _TAGS_REMEMBERED_MAX = 16_384
 _LANE_TOPIC_FIELD = bytes([len(SCHEDULE_TOPIC)]) + SCHEDULE_TOPIC.encode()
+_PROPERTIES_BYTES_MAX = limits.PROPERTIES_BYTES_MAX - limits.CHECKSUM_BYTES
 _PROPERTIES_BYTES_MAX_DELAYED = limits.PROPERTIES_BYTES_MAX - limits.DEFERRAL_BYTES_MAX
 
 
@@ -178,7 +179,7 @@ class Encoder:
         if not message_id:
             message_id = batch.ids[index] or self._ids.make()
         encoded = f"{text}UNIQ_KEY\x01{message_id}".encode()
-        if len(encoded) > (_PROPERTIES_BYTES_MAX_DELAYED if level else limits.PROPERTIES_BYTES_MAX):
+        if len(encoded) > (_PROPERTIES_BYTES_MAX_DELAYED if level else _PROPERTIES_BYTES_MAX):
             batch.faults[index] = self._certain_fault(message, route.queue_count)
             return
         if queue is None:
@@ -199,6 +200,7 @@ class Encoder:
         if level:
             encoded += route.deferral(level, queue)
             topic_field, queue = _LANE_TOPIC_FIELD, level - 1
+        encoded += record.CRC_ENDING
         group.add(index, message.flag, born_at_ms or batch.arrived_at_ms, body, topic_field, queue, encoded)
 
     def _level(self, batch: Batch, index: int, message: message_pb2.Message, due: str) -> int:

@@ -20,8 +20,9 @@ from duetime_core.record import Record
 
 FIRST_LEVEL = 3
 _WAIT = "WAIT"
-# What the message carries from its way here and would misread on its next: a lane entry names one restore only.
-_DROPPED = (record.LANE_ENTRY, record.DELAY, record.REAL_TOPIC, record.REAL_QID, record.FAULT)
+# What the message carries from its way here and would misread on its next: a lane entry names one restore only,
+# a CRC one record.
+_DROPPED = (record.CRC, record.LANE_ENTRY, record.DELAY, record.REAL_TOPIC, record.REAL_QID, record.FAULT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ def returned(found: Record, group: str, decision: Decision) -> Record:
         found,
         topic=topic,
         queue=queue,
-        properties=record.encode_properties(properties),
+        properties=record.with_crc_mark(record.encode_properties(properties)),
         reconsume_times=found.reconsume_times + 1,
         prepared_transaction_offset=0,
         stored_at_ms=0,

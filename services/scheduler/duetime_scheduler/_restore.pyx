@@ -5,8 +5,8 @@ An entry is restored here when all of this holds; the first one that lacks somet
     head          V1, two IPv4 hosts, the size that `sizes` says
     topic         SCHEDULE_TOPIC_XXXX
     properties    reach exactly to the end and close with REAL_TOPIC 0x01 topic 0x02 REAL_QID 0x01 number, a topic that
-                  may be restored to and a number as Python prints it; nothing before that has to be left out
-                  (DT_ENTRY, __CRC32#, empty parts); DT_ENTRY fits in behind them
+                  may be restored to and a number as Python prints it, and a CRC mark or none behind it; nothing
+                  before that has to be left out (DT_ENTRY, __CRC32#, empty parts); DT_ENTRY and a mark fit in
 
 So the target is read from the end backwards, and everything else is copied. What the copy may take at most is known
 before: the records themselves, and a longer topic and DT_ENTRY for each.
@@ -16,7 +16,8 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
-from duetime_core._bytes cimport load32, put_decimal, store32
+from duetime_core import record
+from duetime_core._bytes cimport CRC_ENDING_BYTES, has_crc_mark, load32, put_decimal, store32
 
 cdef enum:
     MAGIC_V1 = -626843481
@@ -30,8 +31,8 @@ cdef enum:
     NAME_BYTES = 8  # of DT_ENTRY and of __CRC32#
     QUEUE_DIGITS_MAX = 10
     QUEUE_ID_MAX = 0x7FFFFFFF
-    # DT_ENTRY with its three numbers of 19 digits at most.
-    ENDING_BYTES_MAX = 80
+    # DT_ENTRY with its three numbers of 19 digits at most, and the CRC mark.
+    ENDING_BYTES_MAX = 101
     GROWTH_BYTES_MAX = TOPIC_BYTES_MAX + ENDING_BYTES_MAX
 
 cdef const char *LANE_TOPIC = b"\x13SCHEDULE_TOPIC_XXXX"
@@ -42,6 +43,10 @@ cdef enum:
     REAL_TOPIC_BYTES = 12
     REAL_QID_BYTES = 10
     ENDING_BYTES = 10
+
+cdef bytes _crc_ending = record.CRC_ENDING
+cdef const char *CRC_ENDING = _crc_ending
+assert len(_crc_ending) == CRC_ENDING_BYTES
 
 cdef bint _name_bytes[256]
 for _byte in range(256):
@@ -101,6 +106,8 @@ cdef int64_t _restore(
         return 0
     if (properties[-2] << 8 | properties[-1]) != properties_bytes or properties_bytes > PROPERTIES_BYTES_MAX:
         return 0
+    if has_crc_mark(properties, properties_bytes):
+        properties_bytes -= CRC_ENDING_BYTES
     if not _find_target(properties, properties_bytes, &target):
         return 0
 
@@ -123,6 +130,8 @@ cdef int64_t _restore(
     next = put_decimal(next + 1, offset)
     next[0] = c':'
     next = put_decimal(next + 1, due_at_ms)
+    memcpy(next, CRC_ENDING, CRC_ENDING_BYTES)
+    next += CRC_ENDING_BYTES
     properties_bytes = next - properties_to
     if properties_bytes > PROPERTIES_BYTES_MAX:
         return 0

@@ -7,9 +7,10 @@ Against the lane's record, the restored one differs in
     storeTimestamp              0: the store fills them in
     preparedTransactionOffset   0
     properties                  + DT_ENTRY, the lane entry it comes from, as the last one
+                                a CRC mark of its own behind them, for the store to fill in
 
 DELAY, REAL_TOPIC and REAL_QID stay, as RocketMQ leaves them. An entry that can't be restored gives a record of
-DT_QUARANTINE that holds the original's bytes and the reason, and ends with DT_ENTRY too: the watermark passes it.
+DT_QUARANTINE that holds the original's bytes and the reason, and ends so too: the watermark passes it.
 """
 
 from dataclasses import dataclass, replace
@@ -35,10 +36,9 @@ _V1 = _I32.pack(record.MAGIC_V1)
 _LANE_TOPIC = bytes([len(SCHEDULE_TOPIC)]) + SCHEDULE_TOPIC.encode()
 _FROM_TOPIC_TO_PROPERTIES = len(_LANE_TOPIC) + 2
 _REAL_TOPIC = b"\x02REAL_TOPIC\x01"
-_ENTRY_NAME = b"DT_ENTRY\x01"
 _HOSTS_V6 = record.SYS_BORN_V6 | record.SYS_STORE_V6
-# Properties that a restored record does not inherit: an older lane entry, and RocketMQ 5.2's checksum of a record
-# that is no longer the same.
+# Properties that a restored record does not inherit: an older lane entry, and the checksum of a record that is no
+# longer the same.
 _NOT_KEPT = (b"DT_ENTRY\x01", b"__CRC32#\x01")
 # Given up when the lane entry would not fit otherwise: nobody needs them any more.
 _DEFERRAL = (b"DELAY\x01", b"REAL_TOPIC\x01", b"REAL_QID\x01")
@@ -110,12 +110,21 @@ def restore(entry: Entry) -> bytes:
         topic_at = 88 + _I32.unpack_from(data, 84)[0]
         properties_at = topic_at + _FROM_TOPIC_TO_PROPERTIES
         if topic_at >= 88 and data[topic_at : properties_at - 2] == _LANE_TOPIC:
-            properties = data[properties_at:]
+            properties = record.without_crc_mark(data[properties_at:])
             target_at = properties.rfind(_REAL_TOPIC) + 1
             target = _targets.get(properties[target_at:]) if target_at else None
-            ending = b"\x02DT_ENTRY\x01%d:%d:%d" % (entry.level, entry.offset, entry.due_at_ms)
+            ending = b"\x02DT_ENTRY\x01%d:%d:%d%b" % (
+                entry.level,
+                entry.offset,
+                entry.due_at_ms,
+                record.CRC_ENDING,
+            )
             properties_bytes = len(properties) + len(ending)
-            if target and properties_bytes <= PROPERTIES_BYTES_MAX and _ENTRY_NAME not in properties:
+            if (
+                target
+                and properties_bytes <= PROPERTIES_BYTES_MAX
+                and not any(name in properties for name in _NOT_KEPT)
+            ):
                 topic, queue = target
                 return b"".join(
                     (
@@ -163,7 +172,7 @@ def _restore_any(entry: Entry) -> bytes:
 
 def _learn(properties: bytes, topic: str, queue: int) -> None:
     """Remembers properties' end, from REAL_TOPIC on, where it says nothing else than the target."""
-    ending = properties[properties.rfind(_REAL_TOPIC) + 1 :]
+    ending = record.without_crc_mark(properties)[properties.rfind(_REAL_TOPIC) + 1 :]
     if ending == b"REAL_TOPIC\x01%b\x02REAL_QID\x01%d" % (topic.encode(), queue):
         if len(_targets) >= _TARGETS_MAX:
             _targets.clear()
@@ -186,9 +195,13 @@ def _target(properties: bytes) -> tuple[str, int]:
 def _restored_properties(properties: bytes, entry: Entry) -> bytes:
     parts = [part for part in properties.split(record.VALUE_END) if part and not part.startswith(_NOT_KEPT)]
     ending = record.lane_entry(entry.level, entry.offset, entry.due_at_ms)
-    restored = record.VALUE_END.join([*parts, ending])
+    restored = record.with_crc_mark(record.VALUE_END.join([*parts, ending]))
     if len(restored) > PROPERTIES_BYTES_MAX:
-        restored = record.VALUE_END.join([*(part for part in parts if not part.startswith(_DEFERRAL)), ending])
+        kept = record.VALUE_END.join([*(part for part in parts if not part.startswith(_DEFERRAL)), ending])
+        restored = record.with_crc_mark(kept)
+        if len(restored) > PROPERTIES_BYTES_MAX:
+            # Only a broker's record is so full, and had no mark in the lane either.
+            restored = kept
     if len(restored) > PROPERTIES_BYTES_MAX:
         raise Unrestorable(f"its properties would take {len(restored)} bytes, {PROPERTIES_BYTES_MAX} at most")
     return restored
@@ -211,7 +224,7 @@ def quarantine(entry: Entry, reason: str, *, keep_body: bool = True) -> bytes:
             topic=QUARANTINE_TOPIC,
             queue=0,
             body=body,
-            properties=properties + record.VALUE_END + ending,
+            properties=record.with_crc_mark(properties + record.VALUE_END + ending),
             born_at_ms=entry.due_at_ms,
         )
     )

@@ -15,13 +15,12 @@ from libc.string cimport memchr, memcmp
 import numpy
 from duetime_core import record
 
-from duetime_core._bytes cimport crc32, crc_init, load32, load64
+from duetime_core._bytes cimport CRC_ENDING_BYTES, crc32, crc_init, has_crc_mark, load32, load64, matches_crc_mark
 
 crc_init()
 
 cdef enum:
     SIZE_MIN = 91  # of a record with two IPv4 hosts
-    CRC_BYTES = 20, CRC_DIGITS_AT = 9, CRC_DIGITS = 10
     QUEUE_ID_AT = 12, QUEUE_OFFSET_AT = 20, POSITION_AT = 28, FLAGS_AT = 36
     DIGITS_MAX = 19, DELAY_DIGITS_MAX = 18, SLOTS = 64
 
@@ -69,7 +68,8 @@ cdef int64_t count_records(const uint8_t *data, int64_t at, int64_t length) noex
 
 
 cdef bint is_intact(const uint8_t *data, int64_t start, int64_t end, int64_t position, Parts *parts) noexcept nogil:
-    """Whether it is a record that lies at `position` and matches its CRCs; finds its parts."""
+    """Whether it is a record that lies at `position` and matches its CRC; finds its parts."""
+    cdef int matches
     cdef int64_t flags = data[start + FLAGS_AT + 3], length_at, body, length, topic_length_bytes = 1
     parts.stored_at = start + 56 + 12 * (flags >> 4 & 1)
     length_at = parts.stored_at + 28 + 12 * (flags >> 5 & 1)
@@ -82,8 +82,6 @@ cdef bint is_intact(const uint8_t *data, int64_t start, int64_t end, int64_t pos
     parts.topic.begin = body + length + topic_length_bytes
     if length < 0 or parts.topic.begin + 2 > end:
         return False
-    if <int32_t>(crc32(data + body, length) & 0x7FFFFFFF) != load32(data + start + 8):
-        return False
     length = data[parts.topic.begin - 1]
     if topic_length_bytes == 2:
         length |= <int64_t>data[parts.topic.begin - 2] << 8
@@ -94,29 +92,12 @@ cdef bint is_intact(const uint8_t *data, int64_t start, int64_t end, int64_t pos
     if length > 0x7FFF or parts.properties_at > end:
         return False
     length = <int64_t>data[parts.topic.end] << 8 | data[parts.topic.end + 1]
-    if length != end - parts.properties_at or length > 0x7FFF:
+    if length != end - parts.properties_at or length > 0x7FFF or (length and data[end - 1] == 0):
         return False
-    return length == 0 or (data[end - 1] != 0 and matches_crc(data, start, end))
-
-
-cdef bint has_crc(const uint8_t *data, int64_t start, int64_t end) noexcept nogil:
-    return end - start >= SIZE_MIN + CRC_BYTES and memcmp(data + end - CRC_BYTES, b"__CRC32#\x01", CRC_DIGITS_AT) == 0
-
-
-cdef bint matches_crc(const uint8_t *data, int64_t start, int64_t end) noexcept nogil:
-    """Whether the CRC of the whole record, if it carries one, is right: decimal, the lowest digit in front."""
-    cdef const uint8_t *digits = data + end - CRC_BYTES + CRC_DIGITS_AT
-    cdef uint64_t stored = 0
-    cdef int index
-    if not has_crc(data, start, end):
-        return True
-    if data[end - 1] != 2:
-        return False
-    for index in range(CRC_DIGITS - 1, -1, -1):
-        if not c"0" <= digits[index] <= c"9":
-            return False
-        stored = 10 * stored + (digits[index] - c"0")
-    return stored == (crc32(data + start, end - CRC_BYTES - start) & 0x7FFFFFFF)
+    matches = matches_crc_mark(data + start, end - start, length)
+    if matches >= 0:
+        return matches
+    return <int32_t>(crc32(data + body, load32(data + length_at)) & 0x7FFFFFFF) == load32(data + start + 8)
 
 
 cdef inline bint begins(const uint8_t *data, int64_t at, int64_t end, const char *name, int64_t length) noexcept nogil:
@@ -258,7 +239,9 @@ def take(bytes records not None, int64_t at, int64_t position):
         key = keys.number(data, parts.topic, load32(data + at + QUEUE_ID_AT))
         if key < 0:
             break
-        last = end - CRC_BYTES - 1 if has_crc(data, at, end) else end
+        last = end
+        if has_crc_mark(data + parts.properties_at, end - parts.properties_at):
+            last -= CRC_ENDING_BYTES
         find_named(data, parts.properties_at, end, last, &named)
         column[STARTS * count + index] = at
         column[SIZES * count + index] = end - at

@@ -14,7 +14,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 
-from duetime_core._bytes cimport crc32, crc_init, load32, load64
+from duetime_core._bytes cimport crc32, crc_init, load32, load64, matches_crc_mark
 
 crc_init()
 
@@ -23,6 +23,7 @@ cdef enum:
     SIZE_MIN = 8
     FIXED_BYTES_V4 = 91
     HEAD_BYTES_V4 = 88
+    TOPIC_BYTES_MAX = 0x7F
     MAGIC_V1 = -626843481
     HOSTS_V6 = 0x30
 
@@ -75,4 +76,12 @@ cdef bint _intact(const uint8_t *at, int32_t size) noexcept nogil:
     cdef int32_t body_bytes = load32(at + 84)
     if body_bytes < 0 or body_bytes > size - FIXED_BYTES_V4:
         return False
+    cdef const uint8_t *topic = at + HEAD_BYTES_V4 + body_bytes
+    cdef int64_t properties_bytes = size - FIXED_BYTES_V4 - body_bytes - topic[0]
+    cdef const uint8_t *properties = at + size - properties_bytes
+    if topic[0] > TOPIC_BYTES_MAX or properties_bytes < 0 or (properties[-2] << 8 | properties[-1]) != properties_bytes:
+        return False
+    cdef int matches = matches_crc_mark(at, size, properties_bytes)
+    if matches >= 0:
+        return matches
     return <int32_t>(crc32(at + HEAD_BYTES_V4, body_bytes) & 0x7FFFFFFF) == load32(at + 8)

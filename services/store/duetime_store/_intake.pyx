@@ -9,7 +9,7 @@ where a property begins; the first of two equal names wins.
 Keys come from a small table of those seen last. What it does not have goes to a dict, so that a put of many keys costs
 one look-up a record, whatever their topics are.
 
-`place` takes its columns on trust for nothing: starts, times and keys are checked against what they index.
+`place` takes its columns on trust for nothing: starts, sizes, times and keys are checked against what they index.
 """
 
 from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -21,7 +21,9 @@ from libc.string cimport memchr, memcmp
 import numpy
 from duetime_core import record
 
-from duetime_core._bytes cimport crc32, crc_init, load32, store32, store64
+from duetime_core._bytes cimport (
+    CRC_ENDING_BYTES, crc32, crc_init, fill_crc_mark, has_crc_mark, load32, store32, store64
+)
 
 crc_init()
 
@@ -100,6 +102,8 @@ cdef inline bint begins(const uint8_t *data, int64_t at, int64_t end, const char
 cdef void find_named(const uint8_t *data, int64_t at, int64_t end, Named *named) noexcept nogil:
     cdef const uint8_t *mark
     cdef int64_t stop
+    if has_crc_mark(data + at, end - at):
+        end -= CRC_ENDING_BYTES
     named.tags.begin = named.message_id.begin = named.entry.begin = -1
     while at < end:
         mark = <const uint8_t *>memchr(data + at, 2, end - at)
@@ -110,7 +114,7 @@ cdef void find_named(const uint8_t *data, int64_t at, int64_t end, Named *named)
         elif data[at] == c"U":
             if named.message_id.begin < 0 and begins(data, at, stop, b"UNIQ_KEY\x01", 9):
                 named.message_id.begin, named.message_id.end = at + 9, stop
-        # A lane entry counts only as the very last property.
+        # A lane entry counts only as the last property, the CRC mark apart.
         elif mark == NULL and begins(data, at, stop, b"DT_ENTRY\x01", 9):
             named.entry.begin, named.entry.end = at + 9, end
         at = stop + 1
@@ -263,6 +267,7 @@ cdef int count_keys(int64_t length, const int64_t *column, int64_t count, Place 
         if not (
             0 <= key < keys
             and 0 <= column[STARTS * count + index] <= length - SIZE_MIN
+            and SIZE_MIN <= column[SIZES * count + index] <= length - column[STARTS * count + index]
             and 0 <= column[TIMES_AT * count + index] <= length - 8
         ):
             raise ValueError(f"record {index} is not within {length} bytes and {keys} keys")
@@ -282,7 +287,7 @@ cdef tuple fill_in(
     cdef uint8_t *at = <uint8_t *>PyByteArray_AS_STRING(data)
     cdef uint8_t *first_unit = <uint8_t *>PyBytes_AS_STRING(units)
     cdef uint8_t *unit
-    cdef int64_t index, start
+    cdef int64_t index, start, size
     cdef Place *own
     for index in range(count):
         own = &places[column[KEY_OF * count + index]]
@@ -290,9 +295,11 @@ cdef tuple fill_in(
         store64(at + start + QUEUE_OFFSET_AT, own.next_offset)
         store64(at + start + POSITION_AT, positions[index])
         store64(at + column[TIMES_AT * count + index], now_ms)
+        size = column[SIZES * count + index]
+        fill_crc_mark(at + start, size, start + size - column[PROPERTIES_AT * count + index])
         unit = first_unit + own.unit_at
         store64(unit, positions[index])
-        store32(unit + 8, <int32_t>column[SIZES * count + index])
+        store32(unit + 8, <int32_t>size)
         store64(unit + 12, own.due if own.due else column[TAGS_CODES * count + index])
         own.unit_at += UNIT_BYTES
         offsets[index] = own.next_offset

@@ -15,7 +15,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, memmove
 
 from duetime_core import record
-from duetime_core._bytes cimport load32, load64, put_decimal, put_varint
+from duetime_core._bytes cimport CRC_ENDING_BYTES, has_crc_mark, load32, load64, put_decimal, put_varint
 
 cdef enum:
     MAGIC_V1 = -626843481
@@ -110,6 +110,8 @@ cdef int64_t _message(const uint8_t *at, int64_t size, uint8_t *start, Span *tag
     cdef Span properties = Span(at + size - properties_bytes, properties_bytes)
     cdef Span keys = Span(at, 0), message_id = Span(at, 0)
     cdef int64_t due_at_ms = 0, level = 0
+    if has_crc_mark(properties.at, properties.size):
+        properties.size -= CRC_ENDING_BYTES
     if not _is_ascii(topic) or not _is_utf8(properties):
         return 0
     cdef uint8_t *to = start + LENGTH_BYTES

@@ -1,7 +1,7 @@
 """Records of the log as columns: what recovery and offline readers want of millions of them, a chunk at a time.
 
 `take` reads the records that lie back to back from a place on, for as long as they are plainly intact: structure, own
-position, CRC of the body, and CRC of the whole record where it carries one (`__CRC32#`). It stops in front of anything
+position, and CRC: the whole record's where it carries one (`__CRC32#`), else the body's. It stops in front of anything
 else, a BLANK mark and a record cut by the end of the bytes included; scan.py judges what lies there.
 
 The compiled twin does the same in one pass over the bytes. A record costs it about 0.3 µs and the CRCs of its bytes.
@@ -20,9 +20,6 @@ from duetime_core.record import MAGIC_V1, MAGIC_V2, Record
 
 _twin = twin("duetime_store._columns")
 
-# Name and mark, ten digits with the lowest in front, end mark. It is always the end of a record.
-CRC_NAME = b"__CRC32#\x01"
-CRC_BYTES = len(CRC_NAME) + 11
 _DIGITS_MAX = 18
 _NO_ENTRY = (-1, -1, -1)
 _UNIQ_KEY, _TAGS, _DELAY = (name.encode() for name in (record.UNIQ_KEY, record.TAGS, record.DELAY))
@@ -129,27 +126,11 @@ def take(data: bytes, at: int, position: int) -> Run:
     entries: list[tuple[int, int, int]] = []
     while (found := _record_at(data, at, position)) is not None:
         rows.append(_row(data, at, found, keys))
-        entries.append(record.find_lane_entry(_without_crc(found.properties)) or _NO_ENTRY)
+        entries.append(record.find_lane_entry(found.properties) or _NO_ENTRY)
         at += found.size
     columns = np.array(rows, np.int64).reshape(-1, ROWS).T
     named = any(entry is not _NO_ENTRY for entry in entries)
     return Run(data, position, at, list(keys), np.ascontiguousarray(columns), _entry_rows(entries) if named else None)
-
-
-def record_crc_fault(data: bytes | bytearray | memoryview, start: int, size: int) -> str:
-    """What is wrong with the CRC that a record carries of all its bytes; empty: nothing, or it carries none.
-
-    Source: RocketMQ 5.2 MessageDecoder.createCrc32, CommitLog.checkMessageAndReturnSize.
-    """
-    at = start + size - CRC_BYTES
-    stored = bytes(data[at : start + size])
-    if at < start + record.FIXED_BYTES_V4 or not stored.startswith(CRC_NAME):
-        return ""
-    digits = stored[len(CRC_NAME) : -1]
-    if not digits.isdigit() or stored[-1:] != record.VALUE_END:
-        return "its CRC property is damaged"
-    crc = zlib.crc32(memoryview(data)[start:at]) & 0x7FFFFFFF
-    return "" if int(digits[::-1]) == crc else f"record CRC {crc} is not the stored {int(digits[::-1])}"
 
 
 def last_value(encoded: bytes, name: bytes) -> bytes:
@@ -171,7 +152,7 @@ def _record_at(data: bytes, at: int, position: int) -> Record | None:
         found = record.decode(data, at)
     except Damaged:
         return None
-    if found.position != position + at or found.properties.endswith(b"\0") or record_crc_fault(data, at, size):
+    if found.position != position + at or found.properties.endswith(b"\0"):
         return None
     return found
 
@@ -192,14 +173,6 @@ def _row(data: bytes, at: int, found: Record, keys: dict[Key, int]) -> tuple[int
         zlib.crc32(name) if name else -1,
         at + found.size - len(properties),
     )
-
-
-def _without_crc(properties: bytes) -> bytes:
-    """Without the CRC, which lies behind the property that is last otherwise."""
-    at = len(properties) - CRC_BYTES
-    if at >= 0 and properties.startswith(CRC_NAME, at):
-        return properties[:at].removesuffix(record.VALUE_END)
-    return properties
 
 
 def _entry_rows(entries: list[tuple[int, int, int]]) -> Ints:

@@ -16,6 +16,7 @@ from duetime_store.commitlog import CommitLog
 from duetime_store.consumequeue import Units
 
 _SIZE_MIN = record.SIZE_MAGIC.size
+_TOPIC_BYTES_MAX = 0x7F
 
 
 def gather(log: CommitLog, units: Units, *, checked: bool) -> tuple[bytes, int]:
@@ -63,16 +64,24 @@ def _runs(units: Units, base: int, length: int) -> list[tuple[int, list[int]]]:
 
 
 def intact(data: bytes, at: int, size: int) -> bool:
-    """Whether the record there has the usual shape (two IPv4 hosts) and its body matches its CRC."""
+    """Whether the record there has the usual shape (two IPv4 hosts) and matches its CRC: the whole record's where it
+    has one, else the body's."""
     if size < record.FIXED_BYTES_V4 or data[at + record.SYS_FLAG_AT + 3] & (record.SYS_BORN_V6 | record.SYS_STORE_V6):
         return False
     head = record.HEAD_V4.unpack_from(data, at)
-    body_at = at + record.HEAD_V4.size
-    return bool(
-        head[1] == record.MAGIC_V1
-        and 0 <= head[-1] <= size - record.FIXED_BYTES_V4
-        and record.body_crc(data[body_at : body_at + head[-1]]) == head[2]
-    )
+    topic_at = record.HEAD_V4.size + head[-1]
+    if head[1] != record.MAGIC_V1 or not 0 <= head[-1] <= size - record.FIXED_BYTES_V4:
+        return False
+    whole = data[at : at + size]
+    properties_bytes = size - topic_at - 3 - whole[topic_at]
+    if whole[topic_at] > _TOPIC_BYTES_MAX or properties_bytes < 0:
+        return False
+    if int.from_bytes(whole[-properties_bytes - 2 :][:2], "big") != properties_bytes:
+        return False
+    matches = record.matches_crc_mark(whole, properties_bytes)
+    if matches is None:
+        matches = record.body_crc(whole[record.HEAD_V4.size : topic_at]) == head[2]
+    return bool(matches)
 
 
 _compiled = twin("duetime_store._gather")

@@ -4,7 +4,8 @@ A put is records back to back. The walk from size to size is a loop, all that li
 start is gathered for all records at once, and only what has no fixed place (topic, tag, message id) is read one by one.
 Where the compiled twin is built, it does the same in one pass; bytes that are no records it leaves to this module.
 
-Only the structure is checked here: the body's CRC is its encoder's, and is checked when a record is restored.
+Only the structure is checked here: the body's CRC is its encoder's. The CRC of the whole record is known once its place
+is, and is filled in with it, for every record that ends with the mark for it.
 """
 
 import zlib
@@ -41,7 +42,7 @@ Key = tuple[bytes, int]  # topic, queue id
 
 @dataclass(slots=True)
 class Placed:
-    """A put's bytes with queue offset, position and store time of each record filled in."""
+    """A put's bytes with queue offset, position, store time and CRC of each record filled in."""
 
     data: bytearray
     offsets: list[int]
@@ -113,8 +114,8 @@ class Intake:
         return record.property_value(self.data[int(self.properties_at[index]) : end], _UNIQ_KEY[:-1])
 
     def name_entries(self, level: int, first_entry: int, dues: Ints) -> npt.NDArray[np.bool_]:
-        """Whether the n-th record ends with the property that names entry `first_entry + n` of the lane, due at
-        `dues[n]`: recovery finds the watermark by it. As many values as `dues` has."""
+        """Whether the n-th record ends, its CRC mark apart, with the property that names entry `first_entry + n` of
+        the lane, due at `dues[n]`: recovery finds the watermark by it. As many values as `dues` has."""
         count = len(dues)
         if self.entries is None:
             return np.zeros(count, np.bool_)
@@ -175,6 +176,11 @@ class Intake:
         places[:, 1] = positions
         buffer[self.starts[:, None] + _PLACE] = places.view(np.uint8)
         buffer[self.times_at[:, None] + _EIGHT] = np.array([now_ms], ">i8").view(np.uint8)
+        ends = self.starts + self.sizes
+        for start, end, at in zip(self.starts.tolist(), ends.tolist(), self.properties_at.tolist(), strict=True):
+            if record.has_crc_mark(data[max(at, end - len(record.CRC_ENDING)) : end]):
+                checked = memoryview(data)[start : end - len(record.CRC_MARK)]
+                data[end - record.CRC_DIGITS - 1 : end - 1] = record.crc_digits(checked)
         return data
 
 

@@ -1,7 +1,7 @@
 """Walking the records of a log: what each one says, where one is damaged, where the log ends.
 
 intact     structure and CRC hold
-damaged    the structure holds, the body does not match its CRC: the record keeps its place in its queue
+damaged    the structure holds, the CRC does not match: the record keeps its place in its queue, if it can be its own
 skipped    bytes that are no record, with an intact record behind them
 end        nothing but zeros or garbage follows
 
@@ -18,7 +18,7 @@ from duetime_core import record
 from duetime_core.errors import Damaged
 from duetime_core.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, Record
 
-from duetime_store.columns import Run, record_crc_fault, take
+from duetime_store.columns import Run, take
 
 _CHUNK_BYTES = 8 * 1024 * 1024
 _SIZE_MAGIC_AT_POSITION = Struct(">ii20xq")  # totalSize, magic, ..., physicalOffset
@@ -27,7 +27,7 @@ _MAGICS = tuple((magic & 0xFFFFFFFF).to_bytes(4, "big") for magic in (MAGIC_V1, 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A record at its position; `damage` says what is wrong with its body, if anything."""
+    """A record at its position; `damage` says what is wrong with it, if anything."""
 
     position: int
     record: Record
@@ -203,9 +203,8 @@ def _record_at(window: _Window, segment: LogFile, position: int, size: int, magi
     except Damaged as error:
         return None, error.text
     if found.properties.endswith(b"\0"):
-        # No writer ends properties so; the CRC covers only the body, and a torn write leaves zeros at the end.
+        # No writer ends properties so; a torn write leaves zeros at the end.
         return None, f"the record at position {position} is cut short"
-    damage = damage or record_crc_fault(data, index, size)
     if found.size != size or found.position != position:
         return None, f"the record at position {position} says that it lies at {found.position}"
     return Found(position, found, damage), ""
