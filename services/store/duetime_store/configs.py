@@ -20,6 +20,8 @@ DELAY_OFFSETS = "delayOffset.json"
 TOPICS = "topics.json"
 # Ours: what the data was written with. RocketMQ ignores it.
 STORE = "duetimeStore.json"
+# Ours too: how far the index files are on disk.
+INDEX = "duetimeIndex.json"
 
 
 def parse(text: str) -> dict[str, Any]:

@@ -41,7 +41,7 @@ _ENTRIES_PER_SLOT = ENTRIES_DEFAULT // SLOTS_DEFAULT
 _I32_MAX = (1 << 31) - 1
 # One step of taking a file back: a fraction of a millisecond.
 CUT_STEP_ENTRIES = 4_096
-_SLOTS_AT_ONCE = 65_536
+_BLOCK_SLOTS = 16_384
 
 Ints = npt.NDArray[np.int64]
 Entries = npt.NDArray[np.void]
@@ -248,10 +248,12 @@ class IndexWriter(IndexFile):
     """The newest file of a directory, to which entries are added."""
 
     def __init__(self, disk: Disk, path: Path, wanted: Shape = BROKERS) -> None:
-        """Opens an existing file, with the slots as they are on disk. Raises: Damaged."""
+        """Opens an existing file; `cut` says what of it counts. Raises: Damaged."""
         self._disk = disk
         super().__init__(path, wanted)
-        self._slots = self.slots().astype(np.int32)
+        self._slots = np.zeros(self.shape.slot_count, np.int32)
+        # Which blocks of slots differ from the file's.
+        self._dirty = np.zeros(self.shape.slot_count // _BLOCK_SLOTS + 1, np.bool_)
 
     def _open(self) -> int:
         return self._disk.open(self.path, os.O_RDWR)
@@ -304,7 +306,7 @@ class IndexWriter(IndexFile):
             rows["seconds"] = _seconds(times_ms, begin_at_ms)
         self._disk.write(self._fd, rows.tobytes(), self.shape.entries_at + first * ENTRY.size)
         closes = np.append(opens[1:], True)
-        self._slots[grouped[closes]] = in_order[closes]
+        self._assign(grouped[closes], in_order[closes])
         self.header = Header(
             begin_at_ms,
             int(times_ms[-1]),
@@ -315,23 +317,31 @@ class IndexWriter(IndexFile):
         )
 
     def cut(self, header: Header) -> Iterator[None]:
-        """Takes the file back to what a header says of it; each step of the iteration is a short piece of the work.
+        """Makes the file what a header says of it; each step of the iteration is a short piece of the work.
 
-        Slots and chains are those of the entries that stay: a slot's newest is the last one that has it.
+        The slots are those of the entries that stay: a slot's newest is the last one that has it. What the file holds
+        as slots does not matter.
         """
         self.header = header
         self._slots[:] = 0
+        self._dirty[:] = True
         for first in range(1, header.next_entry, CUT_STEP_ENTRIES):
             entries = self.entries(first, min(first + CUT_STEP_ENTRIES, header.next_entry))
             # Of several with one slot the last is assigned.
             self._slots[entries["hash"] % self.shape.slot_count] = np.arange(first, first + len(entries))
             yield
 
+    def _assign(self, slots: Ints, numbers: Ints) -> None:
+        self._slots[slots] = numbers
+        self._dirty[slots // _BLOCK_SLOTS] = True
+
     def write_slots(self) -> None:
         """Slots and header go to disk, so that the file is whole for every reader. Blocking."""
-        for first in range(0, self.shape.slot_count, _SLOTS_AT_ONCE):
-            part = self._slots[first : first + _SLOTS_AT_ONCE].astype(">i4").tobytes()
+        for block in np.flatnonzero(self._dirty).tolist():
+            first = block * _BLOCK_SLOTS
+            part = self._slots[first : first + _BLOCK_SLOTS].astype(">i4").tobytes()
             self._disk.write(self._fd, part, HEADER.size + first * SLOT_BYTES)
+            self._dirty[block] = False
         self._disk.write(self._fd, self.header.encode(), 0)
 
     def sync(self) -> None:

@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from duetime_store.indexer import Indexer
 from duetime_store.lanes import LATE_BUCKETS_MS, Lane
 from duetime_store.store import Store
 
@@ -45,6 +46,13 @@ class StoreMetrics:
             "duetime_store_recovery_records", "Records read by the last recovery", registry=registry
         )
         self.recovery_seconds = Gauge("duetime_store_recovery_seconds", "Time of the last recovery", registry=registry)
+
+        self.index_behind = Gauge(
+            "duetime_store_index_behind_bytes", "Log bytes that are not indexed yet", registry=registry
+        )
+
+    def follow_index(self, indexer: Indexer) -> None:
+        self.index_behind.set_function(lambda: indexer.behind_bytes)
 
     def flushed(self, count: int, size: int, seconds: float) -> None:
         self.messages_in.inc(count)

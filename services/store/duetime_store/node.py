@@ -18,6 +18,8 @@ from duetime_store.directory import StoreDirectory
 from duetime_store.disk import Disk
 from duetime_store.flusher import Flusher
 from duetime_store.holding import Holding
+from duetime_store.index import Shape
+from duetime_store.indexer import Indexer
 from duetime_store.metrics import LaneCollector, StoreMetrics
 from duetime_store.reader import Reader
 from duetime_store.recovery import Opened, open_store
@@ -43,6 +45,7 @@ class StoreNode:
         self._opened: Opened | None = None
         self._server: Server | None = None
         self._loops: asyncio.Task[None] | None = None
+        self._indexer: Indexer | None = None
         # One thread flushes the log; the other writes checkpoints, whose flushes must not delay it.
         self._flush_thread = ThreadPoolExecutor(1, "flush")
         self._checkpoint_thread = ThreadPoolExecutor(1, "checkpoint")
@@ -88,6 +91,10 @@ class StoreNode:
             interval_ms=settings.checkpoint_ms,
             log_bytes=settings.checkpoint_bytes,
         )
+        if settings.index:
+            shape = Shape(settings.index_slots, settings.index_entries)
+            self._indexer = Indexer(store, self._directory, self._checkpoint_thread, self._clock, shape=shape)
+            self._metrics.follow_index(self._indexer)
         # Before the first append: what recovery has found must not be found again after a crash.
         await self._checkpointer.write()
         self._directory.mark_serving()
@@ -136,6 +143,8 @@ class StoreNode:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._flush())
             group.create_task(self._checkpointer.run())
+            if self._indexer:
+                group.create_task(self._indexer.run())
             if self._settings.flush_mode == "async":
                 group.create_task(self._flusher.run_periodic())
 
@@ -177,6 +186,8 @@ class StoreNode:
             await asyncio.wait({durable, self._loops}, return_when=asyncio.FIRST_COMPLETED)
         self._loops.cancel()
         await asyncio.gather(self._loops, return_exceptions=True)
+        if self._indexer:
+            await self._indexer.close()
         if not store.read_only_reason:
             await self._checkpointer.write()
             self._directory.mark_stopped()

@@ -36,6 +36,13 @@ class StoreSettings(NodeSettings):
     recent_ids_count: int = Field(
         131_072, ge=0, le=10_000_000, description="message ids remembered, to answer a repeated send"
     )
+    index: bool = Field(True, description="build index files, by which messages are found by key and id")
+    index_slots: int = Field(
+        5_000_000, ge=1_000, le=100_000_000, description="hash slots of an index file; existing files keep theirs"
+    )
+    index_entries: int = Field(
+        20_000_000, ge=20_000, le=100_000_000, description="entries of an index file; existing files keep theirs"
+    )
     waiting_bytes_max: int = Field(
         64 * MIB, ge=MIB, description="most bytes that wait for a flush; as many are held until due"
     )

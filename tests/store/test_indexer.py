@@ -1,0 +1,234 @@
+"""Building the index: behind the log, over files, through restarts and crashes, from nothing."""
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from duetime_core import record
+from duetime_core.clock import SystemClock
+from duetime_store import configs
+from duetime_store.index import Header, IndexFile, Shape, file_paths, key_hash
+from duetime_store.indexer import Indexer, Mark, pieces, read_mark
+
+from tests.store.conftest import MIB, HandClock, Shard, sent
+
+SMALL = Shape(50, 400)
+
+
+@pytest.fixture
+def thread() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as executor:
+        yield executor
+
+
+class Built:
+    """An indexer whose loop runs until it has read all that is published; then it is closed, or gone as in a crash."""
+
+    def __init__(self, shard: Shard, thread: ThreadPoolExecutor, shape: Shape = SMALL) -> None:
+        self.shard = shard
+        self.indexer = Indexer(shard.store, shard.directory, thread, SystemClock(), shape=shape)
+
+    async def caught_up(self) -> None:
+        loop = asyncio.ensure_future(self.indexer.run())
+        async with asyncio.timeout(10):
+            while not self.indexer.opened.is_set() or self.indexer.behind_bytes:
+                await asyncio.wait({loop}, timeout=0.001)
+        loop.cancel()
+        await asyncio.gather(loop, return_exceptions=True)
+
+    async def __aenter__(self) -> Indexer:
+        await self.caught_up()
+        return self.indexer
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.indexer.close()
+
+
+def found(indexer: Indexer, word: str, topic: str = "orders") -> list[int]:
+    """Positions, newest first."""
+    wanted = key_hash(topic, word)
+    return [hit.position for file in indexer.files for hit in file.chain(wanted) if hit]
+
+
+def positions(shard: Shard) -> dict[str, int]:
+    """Log position by message id."""
+    run, _ = next(pieces(shard.store.log, 0, shard.store.published_end))
+    assert run is not None
+    names = [record.property_value(run.properties(index), b"UNIQ_KEY") for index in range(run.count)]
+    return {(name or b"").decode(): int(at) for name, at in zip(names, run.positions, strict=True)}
+
+
+def contents(indexer: Indexer) -> list[list[tuple[int, int]]]:
+    """(hash, position) of all entries, file by file."""
+    return [file.entries()[["hash", "position"]].tolist() for file in indexer.files[::-1]]
+
+
+def flat(files: list[list[tuple[int, int]]]) -> list[tuple[int, int]]:
+    return [entry for entries in files for entry in entries]
+
+
+async def test_every_message_is_in_the_index_once(shard: Shard, thread: ThreadPoolExecutor) -> None:
+    shard.put(*(sent(f"{number}") for number in range(100)))
+    expected = positions(shard)
+    async with Built(shard, thread) as indexer:
+        assert {word: found(indexer, word) for word in expected} == {word: [at] for word, at in expected.items()}
+        assert found(indexer, "100") == []
+
+
+async def test_nothing_is_written_for_a_log_without_keys(shard: Shard, thread: ThreadPoolExecutor) -> None:
+    shard.put(record.encode(record.Record("orders", 0, b"body", b"TAGS\x01paid")))
+    async with Built(shard, thread) as indexer:
+        assert indexer.files == []
+    assert file_paths(shard.root / "index") == []
+    assert read_mark(shard.directory.config) == Mark("", Header(), 110)
+
+
+async def test_files_follow_each_other_and_no_record_is_split(shard: Shard, thread: ThreadPoolExecutor) -> None:
+    words = b" ".join(b"k%d" % number for number in range(149))
+    one = sent("ID").replace(b"TAGS\x01paid", b"KEYS\x01" + words)
+    shard.put(*[record.encode(record.decode(fixed(one))) for _ in range(7)])
+    async with Built(shard, thread) as indexer:
+        assert [len(entries) for entries in contents(indexer)] == [300, 300, 300, 150]
+        assert len(found(indexer, "k7")) == 7
+        names = [int(file.path.name) for file in indexer.files]
+        assert names == sorted(set(names), reverse=True)
+        assert all(len(file.path.name) == 17 for file in indexer.files)
+    # Closed, each is whole for another reader.
+    for path in file_paths(shard.root / "index"):
+        file = IndexFile(path, SMALL)
+        assert file.header.used_slots == np.count_nonzero(file.slots()) > 0
+        file.close()
+
+
+def fixed(encoded: bytes) -> bytes:
+    """A record whose properties were replaced by longer ones, with its lengths right again."""
+    head, _, properties = encoded.partition(b"orders")
+    body = head[88 : 88 + int.from_bytes(head[84:88], "big")]
+    return record.encode(record.Record("orders", 0, body, properties[2:]))
+
+
+async def test_more_keys_than_a_file_takes_go_into_several(shard: Shard, thread: ThreadPoolExecutor) -> None:
+    words = b" ".join(b"k%d" % number for number in range(1_000))
+    shard.put(sent("before"), record.encode(record.Record("orders", 0, b"", b"KEYS\x01" + words)))
+    async with Built(shard, thread) as indexer:
+        assert [len(entries) for entries in contents(indexer)] == [1, 399, 399, 202]
+        assert len(found(indexer, "k999")) == 1
+
+
+async def test_a_restart_goes_on_where_it_was(shard: Shard, thread: ThreadPoolExecutor) -> None:
+    shard.put(*(sent(f"{number}") for number in range(500)))
+    async with Built(shard, thread) as indexer:
+        before = contents(indexer)
+    shard.put(*(sent(f"{number}") for number in range(500, 600)))
+    shard.reopen()
+    async with Built(shard, thread) as indexer:
+        after = contents(indexer)
+        assert after[0] == before[0]
+        assert flat(after)[:500] == flat(before)
+        assert len(flat(after)) == 600
+
+
+async def test_after_a_crash_nothing_is_missing_and_nothing_doubled(shard: Shard, thread: ThreadPoolExecutor) -> None:
+    shard.put(*(sent(f"{number}") for number in range(300)))
+    async with Built(shard, thread):
+        pass
+    shard.put(*(sent(f"{number}") for number in range(300, 450)))
+    lost = Built(shard, thread)
+    await lost.caught_up()
+    assert sum(map(len, contents(lost.indexer))) == 450
+    shard.put(*(sent(f"{number}") for number in range(450, 500)))
+    shard.reopen()
+    async with Built(shard, thread) as indexer:
+        entries = flat(contents(indexer))
+        assert len(entries) == len(set(entries)) == 500
+        assert all(len(found(indexer, f"{number}")) == 1 for number in range(500))
+    for file in lost.indexer.files:
+        file.close()
+
+
+@pytest.mark.parametrize("damage", ["no mark", "mark", "file", "header", "size", "newer", "log"])
+async def test_a_missing_or_damaged_index_is_made_again(shard: Shard, thread: ThreadPoolExecutor, damage: str) -> None:
+    shard.put(*(sent(f"{number}") for number in range(600)))
+    async with Built(shard, thread) as indexer:
+        whole = contents(indexer)
+    assert len(whole) == 2
+    first, second = file_paths(shard.root / "index")
+    mark = shard.directory.config / configs.INDEX
+    if damage == "no mark":
+        mark.unlink()
+        mark.with_suffix(".json.bak").unlink()
+    elif damage == "mark":
+        mark.write_text('{"file":7,"position":"x"}')
+    elif damage == "file":
+        second.unlink()
+    elif damage == "header":
+        with first.open("r+b") as file:
+            file.seek(36)
+            file.write(b"\x7f")
+    elif damage == "size":
+        first.write_bytes(b"short")
+    elif damage == "newer":
+        (second.parent / "99990101000000000").write_bytes(bytes(SMALL.file_bytes))
+    else:
+        mark.write_text(mark.read_text().replace('"position":', '"position":9'))
+    async with Built(shard, thread) as indexer:
+        assert contents(indexer) == whole
+    assert len(file_paths(shard.root / "index")) == 2
+
+
+async def test_blanks_large_records_and_damage_are_stepped_over(
+    tmp_path: Path, clock: HandClock, thread: ThreadPoolExecutor
+) -> None:
+    shard = Shard(tmp_path / "store", clock)
+    shard.put(*(sent(f"{number}", body=bytes(400_000)) for number in range(5)))
+    shard.put(sent("damaged"), sent("last"))
+    position = shard.store.published_end - 2 * len(sent("last")) - 3
+    path = shard.root / "commitlog" / f"{position - position % MIB:020d}"
+    with path.open("r+b") as file:
+        file.seek(position % MIB + 89)
+        file.write(b"\xff")
+    async with Built(shard, thread) as indexer:
+        assert [len(found(indexer, f"{number}")) for number in range(5)] == [1] * 5
+        assert (len(found(indexer, "damaged")), len(found(indexer, "last"))) == (0, 1)
+    shard.crash()
+
+
+async def test_a_full_disk_stops_indexing_until_there_is_room(
+    shard: Shard, thread: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard.put(*(sent(f"{number}") for number in range(10)))
+    built = Built(shard, thread)
+    await built.caught_up()
+    shard.put(*(sent(f"{number}") for number in range(10, 20)))
+    write = shard.directory.disk.write
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shard.directory.disk, "write", full)
+    with pytest.raises(OSError, match="No space"):
+        await built.indexer._step()
+    assert sum(map(len, contents(built.indexer))) == 10
+    monkeypatch.setattr(shard.directory.disk, "write", write)
+    await built.indexer._step()
+    assert sum(map(len, contents(built.indexer))) == 20
+    await built.indexer.close()
+
+
+async def test_files_go_with_the_records_they_name(shard: Shard, thread: ThreadPoolExecutor) -> None:
+    shard.put(*(sent(f"{number}") for number in range(1_000)))
+    at = positions(shard)
+    async with Built(shard, thread) as indexer:
+        assert len(indexer.files) == 3
+        indexer.drop_before(at["398"])
+        assert len(indexer.files) == 3
+        indexer.drop_before(at["399"])
+        assert len(indexer.files) == 2
+        assert found(indexer, "398") == []
+        indexer.drop_before(shard.store.published_end)
+        assert len(indexer.files) == 1
+        assert found(indexer, "999") == [at["999"]]
+    assert len(file_paths(shard.root / "index")) == 1
