@@ -11,6 +11,9 @@ from sqlalchemy import make_url
 
 from tests.postgresql import NoPostgres, postgres_server
 
+# Every store of a test would hold its 64 MiB until the directory is deleted, three runs later.
+os.environ.setdefault("DUETIME_STORE_RESERVE_BYTES", "0")
+
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:

@@ -6,7 +6,9 @@
     ├── NotFound               NOT_FOUND            TOPIC_NOT_FOUND, ...
     ├── AlreadyExists          ALREADY_EXISTS       TOPIC_EXISTS
     ├── Overloaded             RESOURCE_EXHAUSTED   TOO_MANY_REQUESTS      retriable, after a pause
+    │   └── DiskFull           RESOURCE_EXHAUSTED   DISK_FULL
     ├── Unavailable            UNAVAILABLE          SHARD_UNAVAILABLE, ... retriable
+    │   ├── Stalled            UNAVAILABLE          FLUSH_STALLED
     │   └── ReadOnly           UNAVAILABLE          STORE_READ_ONLY
     ├── Damaged                DATA_LOSS            RECORD_DAMAGED
     └── StartupError           (none)               the process can't start: one line for the operator
@@ -92,12 +94,24 @@ class Overloaded(DueTimeError):
     retriable = True
 
 
+class DiskFull(Overloaded):
+    """A shard's disk has no room: nothing of the call is stored, and sends are taken again once there is room."""
+
+    reason = "DISK_FULL"
+
+
 class Unavailable(DueTimeError):
     """Something that the answer needs does not answer now."""
 
     status = grpc.StatusCode.UNAVAILABLE
     reason = "UNAVAILABLE"
     retriable = True
+
+
+class Stalled(Unavailable):
+    """A shard's disk does not answer: nothing of the call is stored."""
+
+    reason = "FLUSH_STALLED"
 
 
 class ReadOnly(Unavailable):

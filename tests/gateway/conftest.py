@@ -14,6 +14,7 @@ from duetime_core.metadata import upgrade
 from duetime_core.serving import make_channel
 from duetime_gateway.node import GatewayNode
 from duetime_gateway.settings import GatewaySettings
+from duetime_store.disk import Disk
 from duetime_store.node import StoreNode
 from duetime_store.settings import StoreSettings
 
@@ -73,9 +74,9 @@ async def error_of(call: Any) -> grpc.aio.AioRpcError:
 
 
 @asynccontextmanager
-async def real_store(root: Path, shard: int = 0, **settings: Any) -> AsyncIterator[StoreNode]:
+async def real_store(root: Path, shard: int = 0, disk: Disk | None = None, **settings: Any) -> AsyncIterator[StoreNode]:
     values = {"data_dir": root / f"store-{shard}", "shard": shard, "segment_bytes": 8 * MIB, "metrics_port": -1}
-    node = StoreNode(StoreSettings(**{**values, "drain_ms": 0, **settings}), SystemClock())
+    node = StoreNode(StoreSettings(**{**values, "drain_ms": 0, **settings}), SystemClock(), disk)
     try:
         await node.start()
         yield node

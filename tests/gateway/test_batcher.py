@@ -7,7 +7,14 @@ import pytest
 from duetime.v1 import store_pb2
 from duetime_core.errors import DueTimeError, Overloaded, Unavailable
 from duetime_core.testing import FakeClock
-from duetime_gateway.batcher import PUT_BYTES_MAX, SECOND_PUT_BYTES_MIN, SECOND_PUT_COUNT_MIN, Batcher, Stored
+from duetime_gateway.batcher import (
+    PUT_BYTES_MAX,
+    SECOND_PUT_BYTES_MIN,
+    SECOND_PUT_COUNT_MIN,
+    SLOW_PUT_MS,
+    Batcher,
+    Stored,
+)
 from duetime_gateway.metrics import GatewayMetrics
 from prometheus_client import CollectorRegistry
 
@@ -98,6 +105,27 @@ async def test_what_arrives_while_two_puts_are_under_way_goes_into_the_next(runn
     assert (await running.puts.next()).records == b"012345678"
     running.puts.answer(2, 9)
     assert [list((await result).queue_offsets) for result in results] == [[n] for n in range(9)]
+
+
+async def test_one_more_put_finds_out_whether_a_slow_shard_refuses(running: Running) -> None:
+    await running.fill()
+    running.clock.move(SLOW_PUT_MS - 1)
+    waiting = running.submit(b"a")
+    await turn()
+    assert running.puts.begun.empty()
+    running.clock.move(1)
+    refused = running.submit(b"b")
+    assert (await running.puts.next()).records == b"ab"
+    running.puts.answers[2].set_exception(Unavailable("the disk has not answered", reason="FLUSH_STALLED"))
+    for result in (waiting, refused):
+        with pytest.raises(Unavailable):
+            await result
+    # Only one at a time.
+    running.submit(b"c")
+    assert (await running.puts.next()).records == b"c"
+    running.submit(b"d")
+    await turn()
+    assert running.puts.begun.empty()
 
 
 async def test_second_put_is_begun_only_with_enough_in_it(running: Running) -> None:

@@ -1,6 +1,7 @@
 """Shards that are gone, late, refusing, or not the ones configured."""
 
 import asyncio
+import errno
 from pathlib import Path
 
 import grpc
@@ -12,6 +13,7 @@ from duetime_gateway.node import GatewayNode
 from google.rpc import code_pb2, error_details_pb2
 from grpc_status import rpc_status
 
+from tests.faulty_disk import FaultyDisk
 from tests.gateway.conftest import Gateway, error_of, message, real_store, request
 from tests.gateway.fake_store import NOW_MS, FakeStore
 
@@ -116,6 +118,34 @@ async def test_status_of_a_put_becomes_a_fault_of_its_messages(faked: Gateway, f
         store.error = None
     assert not faults(await faked.send(message(queue=0)))
     assert sum(store.described for store in fakes) == 2, "a store that answers is not lost"
+
+
+async def test_full_and_failed_shards_fail_their_messages_only(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    async with (
+        real_store(tmp_path, 0) as well,
+        real_store(tmp_path, 1, disk, disk_used_max=1, reserve_bytes=1 << 20) as sick,
+        Gateway(tmp_path, {0: well.port, 1: sick.port}) as gateway,
+    ):
+        messages = [message(queue=queue) for queue in QUEUES]
+        await gateway.send(*messages)
+        shards = await shards_of(gateway)
+        for operation, error, code, reason in (
+            ("pwritev", errno.ENOSPC, code_pb2.RESOURCE_EXHAUSTED, "DISK_FULL"),
+            ("datasync", errno.EIO, code_pb2.UNAVAILABLE, "STORE_READ_ONLY"),
+        ):
+            disk.fail(operation, error)
+            for _ in range(2):
+                results = await gateway.send(*messages)
+                assert [result.HasField("fault") for result in results] == [shard == 1 for shard in shards]
+                assert {(fault.code, fault.reason, fault.retriable) for fault in faults(results)} == {
+                    (code, reason, True)
+                }
+            assert gateway.metric("duetime_gateway_shard_up", shard="1") == 1
+            disk.mend()
+            async with asyncio.timeout(20):
+                while sick.store.gate.full:
+                    await gateway.send(*messages)
 
 
 async def test_refused_record_is_a_fault_of_its_message(faked: Gateway, fakes: list[FakeStore]) -> None:

@@ -13,6 +13,7 @@ from duetime.v1 import gateway_pb2, store_pb2, store_pb2_grpc
 from duetime_core import record
 from duetime_core.serving import make_channel
 from duetime_core.testing import FakeClock
+from duetime_store.disk import Disk
 from duetime_store.node import StoreNode
 from duetime_store.segment import Segment
 from duetime_store.settings import StoreSettings
@@ -29,13 +30,14 @@ OUT_OF_RANGE = gateway_pb2.PULL_STATUS_OFFSET_OUT_OF_RANGE
 class Running:
     """A node and a client of it."""
 
-    def __init__(self, root: Path, **settings: Any) -> None:
+    def __init__(self, root: Path, disk: Disk | None = None, **settings: Any) -> None:
         self.clock = FakeClock()
+        self.disk = disk
         values = {"data_dir": root, "metrics_port": -1, "delay_levels": "1s 1h", "segment_bytes": MIB, "drain_ms": 0}
         self.settings = StoreSettings(**{**values, **settings})
 
     async def __aenter__(self) -> "Running":
-        self.node = StoreNode(self.settings, self.clock)
+        self.node = StoreNode(self.settings, self.clock, self.disk)
         await self.node.start()
         self.channel = make_channel(f"127.0.0.1:{self.node.port}")
         self.stub = store_pb2_grpc.StoreStub(self.channel)

@@ -21,6 +21,9 @@ PUT_BYTES_MAX = 8 * 1024 * 1024
 # batch's way there, without making single sends, whose cost is the number of puts, go one by one.
 SECOND_PUT_COUNT_MIN = 64
 SECOND_PUT_BYTES_MIN = 64 * 1024
+# Beside puts that have been out for so long one more is begun: a shard that can't store refuses that one at once, while
+# those may wait for its disk until their deadlines.
+SLOW_PUT_MS = 5_000
 
 Put = Callable[[store_pb2.PutMessageRequest, float], Awaitable[store_pb2.PutMessageResponse]]
 
@@ -67,7 +70,8 @@ class Batcher:
         self._waiting: deque[Entry] = deque()
         self._waiting_bytes = 0
         self._waiting_count = 0
-        self._in_flight = 0
+        # When each began, ascending.
+        self._in_flight: list[float] = []
         self._orders_in_flight: set[object] = set()
         self._launching = False
         self._tasks: asyncio.TaskGroup | None = None
@@ -119,16 +123,20 @@ class Batcher:
     def _launch(self) -> None:
         self._launching = False
         while self._tasks and self._may_launch() and (entries := self._take()):
-            self._in_flight += 1
+            began_ms = self._clock.monotonic_ms()
+            self._in_flight.append(began_ms)
             orders = {entry.order for entry in entries if entry.order is not None}
             self._orders_in_flight |= orders
-            self._tasks.create_task(self._run(entries, orders))
+            self._tasks.create_task(self._run(entries, orders, began_ms))
 
     def _may_launch(self) -> bool:
-        if self._in_flight == 0:
+        if not self._in_flight:
             return True
         much = self._waiting_count >= SECOND_PUT_COUNT_MIN or self._waiting_bytes >= SECOND_PUT_BYTES_MIN
-        return much and self._in_flight < PUTS_IN_FLIGHT_MAX
+        if much and len(self._in_flight) < PUTS_IN_FLIGHT_MAX:
+            return True
+        slow = self._clock.monotonic_ms() - self._in_flight[0] >= SLOW_PUT_MS
+        return slow and len(self._in_flight) <= PUTS_IN_FLIGHT_MAX
 
     def _take(self) -> list[Entry]:
         """The entries of the next put, by arrival, without those whose order is in flight."""
@@ -155,7 +163,7 @@ class Batcher:
         self._metrics.waiting_bytes.set(self._waiting_bytes)
         return taken
 
-    async def _run(self, entries: list[Entry], orders: set[object]) -> None:
+    async def _run(self, entries: list[Entry], orders: set[object], began_ms: float) -> None:
         try:
             await self._store(entries)
         except DueTimeError as error:
@@ -163,7 +171,7 @@ class Batcher:
         finally:
             # A put that was cancelled leaves nobody waiting.
             _fail(entries, stopping())
-            self._in_flight -= 1
+            self._in_flight.remove(began_ms)
             self._orders_in_flight -= orders
             self._launch()
 

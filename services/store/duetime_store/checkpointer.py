@@ -43,6 +43,8 @@ class Checkpointer:
         self._interval_ms = interval_ms
         self._log_bytes = log_bytes
         self._written: Checkpoint | None = None
+        # Written since the last flush of the queues.
+        self._dirty: set[int] = set()
         self._topics: dict[str, int] = {}
         self._topics_version = 0
         self._wanted = asyncio.Event()
@@ -63,45 +65,75 @@ class Checkpointer:
         if self._store.published_end - start >= self._log_bytes:
             self._wanted.set()
 
-    async def write(self) -> None:
-        """A checkpoint of what is published now. A failure is logged: the log has everything."""
-        point = checkpoint_of(self._store)
+    async def write(self) -> bool:
+        """A checkpoint of what is published now, and whether it is there.
+
+        A failure is logged: the log has everything, and the files are replaced as a whole by the next one.
+        """
+        store = self._store
+        if store.read_only_reason:
+            return False
+        if store.queues.late_bytes:
+            log.warning("no checkpoint while queue units wait for room", bytes=store.queues.late_bytes)
+            return False
+        point = checkpoint_of(store)
         last = self._written
         same = last is not None and (last.position, last.watermarks) == (point.position, point.watermarks)
-        if (same and self._topics == self._store.queues.counts) or self._store.read_only_reason:
-            return
-        dirty = [fd for queue in self._store.queues.all() for fd in queue.take_dirty()]
-        work = self._work(point, dirty, self._topics_file())
+        counts = dict(store.queues.counts)
+        if same and self._topics == counts:
+            return True
+        self._dirty.update(fd for queue in store.queues.all() for fd in queue.take_dirty())
         started = time.perf_counter()
         try:
             await self._flusher.flush_written()
+            await self._flush_queues()
+            if store.read_only_reason:
+                return False
+            work = self._work(point, self._topics_file(counts))
             await asyncio.get_running_loop().run_in_executor(self._executor, work)
         except OSError as error:
-            # What was dirty may not be on disk: without a checkpoint, recovery does not rely on it.
-            log.error("checkpoint failed", error=str(error))
-            return
+            self._metrics.flush_error(error)
+            log.error("checkpoint failed, the next one is tried in time", error=str(error))
+            return False
         self._written = point
+        self._topics = counts
         self._metrics.checkpoint_seconds.observe(time.perf_counter() - started)
+        return True
 
-    def _topics_file(self) -> dict[str, object] | None:
-        counts = dict(self._store.queues.counts)
+    async def _flush_queues(self) -> None:
+        """A failed one can't be tried again: the pages may be gone, and no checkpoint may count their units."""
+        dirty, self._dirty = self._dirty, set()
+        disk = self._directory.disk
+
+        def flush() -> None:
+            for fd in dirty:
+                disk.datasync(fd)
+
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._executor, flush)
+        except OSError as error:
+            self._metrics.flush_error(error)
+            self._store.fail(f"flushing the queues: {error.strerror or error}")
+
+    def _topics_file(self, counts: dict[str, int]) -> dict[str, object] | None:
         if counts == self._topics:
             return None
-        self._topics = counts
         self._topics_version += 1
         return configs.topics(counts, self._store.clock.now_ms(), self._topics_version)
 
-    def _work(self, point: Checkpoint, dirty: list[int], topics: dict[str, object] | None) -> Callable[[], None]:
+    def _work(self, point: Checkpoint, topics: dict[str, object] | None) -> Callable[[], None]:
         config, disk = self._directory.config, self._directory.disk
         offsets = {level: offset for level, offset in enumerate(point.watermarks, 1) if offset}
 
         def work() -> None:
-            for fd in dirty:
-                disk.datasync(fd)
             if topics is not None:
                 configs.write(disk, config, configs.TOPICS, topics)
             configs.write(disk, config, configs.DELAY_OFFSETS, {"offsetTable": offsets})
             checkpoint.write(disk, self._directory.checkpoint, point)
-            self._store.log.prepare(point.position)
+            try:
+                self._store.log.prepare(point.position)
+            except OSError as error:
+                # The write that needs the segment tries again, and says what becomes of it.
+                log.warning("next segment not made", error=str(error))
 
         return work

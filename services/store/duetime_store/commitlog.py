@@ -140,6 +140,17 @@ class CommitLog:
                 segment.cut(max(position, base))
         self.end = position
 
+    def take_back(self, position: int) -> list[Segment]:
+        """Makes `position` the end again after a write that found no room; the segments to `sync`. See `clear`."""
+        self.end = position
+        written = []
+        for segment in list(self._segments.values()):
+            start = max(position, segment.base)
+            if start < segment.end and segment.next_data(start) is not None:
+                segment.clear(start)
+                written.append(segment)
+        return written
+
     def close(self) -> None:
         for segment in self._segments.values():
             segment.close()

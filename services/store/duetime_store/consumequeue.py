@@ -6,6 +6,9 @@ Unit n of the queue is at byte 20 n. tagsCode is the hash of the tag, and in a l
 pre-sized and named by their first byte; units behind the end are zero. A filler unit (0, 0x7FFFFFFF, 0) holds the
 place of an offset whose record is not there.
 
+Units are written when their records are durable. Where the disk takes none then, they are late: readers get them from
+memory, and each later write tries again. A crash loses them, and recovery makes them again from the log.
+
 Source: RocketMQ 4.9.3 ConsumeQueue.
 """
 
@@ -52,6 +55,7 @@ class ConsumeQueue:
         "_disk",
         "_fds",
         "_file_bytes",
+        "_late",
         "directory",
         "max_offset",
         "min_offset",
@@ -76,6 +80,8 @@ class ConsumeQueue:
         self.waiters: set[asyncio.Future[None]] = set()
         self._fds: dict[int, int] = {}
         self._dirty: set[int] = set()
+        # The last units before max_offset, as far as they are not in the file yet.
+        self._late = bytearray()
         self._file_bytes = file_units * UNIT.size
         self._load()
 
@@ -112,8 +118,12 @@ class ConsumeQueue:
             elif not path.exists():
                 return None
             fd = self._disk.open(path)
-            if os.fstat(fd).st_size < self._file_bytes:
-                self._disk.truncate(fd, self._file_bytes)
+            try:
+                if os.fstat(fd).st_size < self._file_bytes:
+                    self._disk.truncate(fd, self._file_bytes)
+            except OSError:
+                self._disk.close(fd)
+                raise
             self._fds[base] = fd
         return fd
 
@@ -129,11 +139,41 @@ class ConsumeQueue:
             at, view = at + len(part), view[len(part) :]
 
     def publish(self, count: int) -> None:
-        """Writes the first `count` staged units, which makes their records visible to readers."""
+        """Makes the records of the first `count` staged units visible to readers, and writes the units.
+
+        Raises:
+            OSError: the units are late. All else is done.
+        """
         length = count * UNIT.size
-        self._write(self.max_offset, self.staged[:length])
+        units = self.staged[:length]
         del self.staged[:length]
+        first = self.max_offset
         self.max_offset += count
+        if self._late:
+            self._late += units
+            self.write_late()
+            return
+        try:
+            self._write(first, units)
+        except OSError:
+            self._late = units
+            raise
+
+    def write_late(self) -> None:
+        """Raises: OSError: units are still late."""
+        if self._late:
+            self._write(self.max_offset - self.late_bytes // UNIT.size, self._late)
+            self._late = bytearray()
+
+    @property
+    def late_bytes(self) -> int:
+        """Size of the units that wait in memory for room in their file."""
+        return len(self._late)
+
+    def unstage(self) -> None:
+        """What is staged was not stored."""
+        self.staged.clear()
+        self.next_offset = self.max_offset
 
     def wake(self) -> None:
         """Completes the futures that wait for an arrival."""
@@ -193,6 +233,12 @@ class ConsumeQueue:
             count = min(count, self.max_offset - offset)
         if count <= 0 or offset < 0:
             return np.empty(0, UNIT_TYPE)
+        if self._late and limit:
+            first_late = self.max_offset - self.late_bytes // UNIT.size
+            if offset >= first_late:
+                at = (offset - first_late) * UNIT.size
+                return np.frombuffer(bytes(self._late[at : at + count * UNIT.size]), UNIT_TYPE)
+            count = min(count, first_late - offset)
         at = offset * UNIT.size
         base = at - at % self._file_bytes
         fd = self._fd(base, create=False)

@@ -1,26 +1,51 @@
-"""Group commit: while one batch is flushed, the next collects; one write and one fdatasync for all who wait."""
+"""Group commit: while one batch is flushed, the next collects; one write and one fdatasync for all who wait.
+
+When a write finds no room, the log is brought back to where it was before the batch, on the disk too: what was refused
+must not come back with the next recovery. Only then are the callers told. Any other failed write, and every failed
+fdatasync, ends the writing: the kernel may have dropped the pages, and trying again could succeed and prove nothing.
+"""
 
 import asyncio
 import time
+from collections.abc import Callable
 from concurrent.futures import Executor
+from typing import TypeVar
 
 import structlog
 from duetime_core.clock import Clock
+from duetime_core.errors import DiskFull, ReadOnly
 
+from duetime_store.gate import NO_ROOM
 from duetime_store.metrics import StoreMetrics
 from duetime_store.segment import Segment
-from duetime_store.store import Batch, Store
+from duetime_store.store import Batch, Store, refuse
+from duetime_store.watch import Watch
 
 log = structlog.get_logger()
+
+T = TypeVar("T")
+
+
+class _NoRoom(Exception):
+    """Nothing of the batch counts as written."""
 
 
 class Flusher:
     """The loop that makes staged batches durable and publishes them."""
 
     def __init__(
-        self, store: Store, executor: Executor, clock: Clock, metrics: StoreMetrics, *, sync: bool, interval_ms: int
+        self,
+        store: Store,
+        watch: Watch,
+        executor: Executor,
+        clock: Clock,
+        metrics: StoreMetrics,
+        *,
+        sync: bool,
+        interval_ms: int,
     ) -> None:
         self._store = store
+        self._watch = watch
         self._executor = executor
         self._clock = clock
         self._metrics = metrics
@@ -35,8 +60,7 @@ class Flusher:
         self._staged.set()
 
     async def run(self) -> None:
-        """Returns when the disk has failed: then nothing more is written."""
-        while not self._store.read_only_reason:
+        while True:
             await self._staged.wait()
             self._staged.clear()
             while (batch := self._store.take()) is not None:
@@ -50,38 +74,99 @@ class Flusher:
 
     async def flush_written(self) -> None:
         segments, self._unflushed = list(self._unflushed.values()), {}
+        if self._sync:
+            return
         try:
-            await asyncio.get_running_loop().run_in_executor(self._executor, _flush_all, segments)
+            # Without segments too: what another call has taken is flushed when this returns.
+            await self._on_disk(lambda: _flush_all(segments))
         except OSError as error:
             self._fail(error)
+
+    async def _on_disk(self, work: Callable[[], T]) -> T:
+        """On the executor's thread, under the eyes of the gate."""
+        gate = self._store.gate
+        gate.begin()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+        finally:
+            gate.end()
 
     async def _flush(self, batch: Batch) -> None:
         started = time.perf_counter()
         try:
-            segments = await asyncio.get_running_loop().run_in_executor(self._executor, self._write, batch)
+            segments = await self._on_disk(lambda: self._write(batch))
+        except _NoRoom as error:
+            await self._take_back(str(error))
+            return
         except OSError as error:
             self._fail(error)
             return
+        if self._store.read_only_reason:
+            # A flush of what was written before has failed meanwhile, and the callers were told.
+            return
         if not self._sync:
             self._unflushed.update((segment.base, segment) for segment in segments)
-        self._store.publish(batch, -self._clock.ms_until(0))
+        trouble = self._store.publish(batch, -self._clock.ms_until(0))
         self._metrics.flushed(batch.count, batch.size, time.perf_counter() - started)
+        if trouble is not None:
+            await self._units_late(trouble)
 
     def _write(self, batch: Batch) -> list[Segment]:
         """On the executor's thread."""
-        segments = self._store.log.write(batch.runs)
+        try:
+            segments = self._store.log.write(batch.runs)
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                self._metrics.flush_error(error)
+                raise _NoRoom(_text(error)) from error
+            raise
         if self._sync:
             _flush_all(segments)
         return segments
 
-    def _fail(self, error: OSError) -> None:
-        # After a failed fdatasync the kernel may have dropped the pages: trying again could succeed and prove nothing.
-        reason = f"writing the log: {error.strerror or error}"
-        log.error("flush failed, the shard takes no writes until it is restarted", error=reason)
-        self._store.fail(reason)
-        self._staged.set()
+    async def _take_back(self, why: str) -> None:
+        """The batch, and what was staged behind it, is not stored."""
+        store, watch = self._store, self._watch
+        watch.fill(why)
+        callers = store.undo()
+        try:
+            # On this thread, which is the one that reads behind the end.
+            cleared = store.log.take_back(store.published_end)
+            await self._on_disk(lambda: _sync_all(cleared))
+            await self._on_disk(watch.give_back)
+        except OSError as error:
+            refuse(callers, self._fail(error))
+            return
+        refuse(callers, DiskFull(store.gate.full))
+
+    async def _units_late(self, error: OSError) -> None:
+        """The log has the records, the queues will have them: nothing is lost."""
+        if error.errno not in NO_ROOM:
+            self._fail(error)
+            return
+        self._metrics.flush_error(error)
+        self._watch.fill(_text(error))
+        try:
+            await self._on_disk(self._watch.give_back)
+        except OSError as other:
+            self._fail(other)
+
+    def _fail(self, error: OSError) -> ReadOnly:
+        self._metrics.flush_error(error)
+        return self._store.fail(_text(error))
+
+
+def _text(error: OSError) -> str:
+    """What failed, for people."""
+    name = f" {error.filename}" if error.filename else ""
+    return f"writing{name or ' the log'}: {error.strerror or error}"
 
 
 def _flush_all(segments: list[Segment]) -> None:
     for segment in segments:
         segment.flush()
+
+
+def _sync_all(segments: list[Segment]) -> None:
+    for segment in segments:
+        segment.sync()

@@ -12,7 +12,7 @@ is held is memory only; a call that ends early takes its records with it, and th
 import asyncio
 
 import numpy as np
-from duetime_core.errors import Overloaded
+from duetime_core.errors import DiskFull, Overloaded
 from duetime_core.limits import AHEAD_MS_MAX
 
 from duetime_store.alarm import Alarm
@@ -53,11 +53,14 @@ class Holding:
             self._bytes -= len(records)
 
     async def _stage(self, intake: Intake, lane: Lane, first_entry: int) -> Outcome:
+        undone_count = self._store.undone_count
         dues = lane.queue.read(max(first_entry, 0), intake.count)["tags"].astype(np.int64)
         parts: list[Outcome] = []
         done = 0
         while True:
-            self._store.check_writable()
+            self._store.gate.check_write()
+            if parts and undone_count != self._store.undone_count:
+                raise DiskFull("there was no room for records of this put")
             now_ms = self._store.clock.now_ms()
             later = np.flatnonzero(dues[done:] > now_ms)
             first_later = done + int(later[0]) if len(later) else intake.count

@@ -1,7 +1,9 @@
 """The store's Prometheus metrics; the per-lane ones are read from the store when scraped."""
 
 from collections.abc import Iterable
+from errno import errorcode
 
+from duetime_core.errors import DiskFull, ReadOnly, Stalled
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
@@ -39,6 +41,10 @@ class StoreMetrics:
             registry=registry,
             buckets=(1, 4, 16, 64, 256, 1_024, 4_096, 16_384),
         )
+        self.flush_errors = Counter(
+            "duetime_store_flush_errors_total", "Writes and flushes that failed", ["errno"], registry=registry
+        )
+        self.disk_free_bytes = Gauge("duetime_store_disk_free_bytes", "Bytes that the disk has left", registry=registry)
         self.checkpoint_seconds = Histogram(
             "duetime_store_checkpoint_seconds", "Time of one checkpoint", registry=registry
         )
@@ -53,6 +59,9 @@ class StoreMetrics:
 
     def follow_index(self, indexer: Indexer) -> None:
         self.index_behind.set_function(lambda: indexer.behind_bytes)
+
+    def flush_error(self, error: OSError) -> None:
+        self.flush_errors.labels(errorcode.get(error.errno or 0, "unknown")).inc()
 
     def flushed(self, count: int, size: int, seconds: float) -> None:
         self.messages_in.inc(count)
@@ -96,6 +105,17 @@ class LaneCollector(Collector):
             "duetime_store_clock_behind_ms", "Wall clock behind the log's time", store.clock.behind_ms
         )
         yield GaugeMetricFamily("duetime_store_read_only", "1: a flush failed", int(bool(store.read_only_reason)))
+        refusing = GaugeMetricFamily("duetime_store_refusing", "1: sends are refused", labels=["reason"])
+        reasons = {refusal.reason for refusal in store.gate.refusals()}
+        for reason in (DiskFull.reason, Stalled.reason, ReadOnly.reason):
+            refusing.add_metric([reason], int(reason in reasons))
+        yield refusing
+        yield GaugeMetricFamily(
+            "duetime_store_stalled_seconds", "How long the disk has not answered", store.gate.stalled_ms / 1000
+        )
+        yield GaugeMetricFamily(
+            "duetime_store_late_unit_bytes", "Queue units that wait in memory for room", store.queues.late_bytes
+        )
 
 
 def _buckets(lane: Lane) -> list[tuple[str, float]]:

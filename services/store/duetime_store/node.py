@@ -23,9 +23,11 @@ from duetime_store.indexer import Indexer
 from duetime_store.metrics import LaneCollector, StoreMetrics
 from duetime_store.reader import Reader
 from duetime_store.recovery import Opened, open_store
+from duetime_store.reserve import Reserve
 from duetime_store.service import StoreService
 from duetime_store.settings import StoreSettings
 from duetime_store.store import Store
+from duetime_store.watch import Watch
 
 log = structlog.get_logger()
 
@@ -44,6 +46,7 @@ class StoreNode:
         self._directory: StoreDirectory | None = None
         self._opened: Opened | None = None
         self._server: Server | None = None
+        self._stopping = False
         self._loops: asyncio.Task[None] | None = None
         self._indexer: Indexer | None = None
         # One thread flushes the log; the other writes checkpoints, whose flushes must not delay it.
@@ -67,14 +70,29 @@ class StoreNode:
         except ValueError as error:
             raise StartupError(f"advertise host {settings.advertise_host!r} is not an IP address") from error
         self._directory = StoreDirectory(settings.data_dir, self._disk)
+        reserve = Reserve(self._disk, settings.data_dir, settings.reserve_bytes)
+        if self._disk.space(settings.data_dir).free_bytes < reserve.size:
+            # Recovery may have to write.
+            reserve.give_back()
         clock = ShardClock(self._clock)
         self._opened = open_store(self._directory, settings, clock)
         self._tell_recovery()
         store = self._opened.store
         self.registry.register(LaneCollector(store))
         self._alarm = Alarm(clock)
+        self._watch = Watch(
+            store,
+            self._disk,
+            settings.data_dir,
+            reserve,
+            self._checkpoint_thread,
+            self._clock,
+            self._metrics,
+            used_max=settings.disk_used_max,
+        )
         self._flusher = Flusher(
             store,
+            self._watch,
             self._flush_thread,
             self._clock,
             self._metrics,
@@ -98,8 +116,9 @@ class StoreNode:
         # Before the first append: what recovery has found must not be found again after a crash.
         await self._checkpointer.write()
         self._directory.mark_serving()
-        self._loops = asyncio.create_task(self._run())
+        await self._watch.look()
         self._server = Server(["duetime.v1.Store"], settings.calls_in_flight_max)
+        self._loops = asyncio.create_task(self._run())
         await self._serve(store, self._server)
 
     async def _serve(self, store: Store, server: Server) -> None:
@@ -141,19 +160,18 @@ class StoreNode:
 
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._flush())
+            group.create_task(self._flusher.run())
+            group.create_task(self._watch.run())
+            group.create_task(self._watch.tell(self._report))
             group.create_task(self._checkpointer.run())
             if self._indexer:
                 group.create_task(self._indexer.run())
             if self._settings.flush_mode == "async":
                 group.create_task(self._flusher.run_periodic())
 
-    async def _flush(self) -> None:
-        await self._flusher.run()
-        # The flusher ends by itself only when the disk has failed: reads go on, callers and probes are told.
-        if self.store.read_only_reason and self._server:
-            await self._server.report(serving=False)
-        await asyncio.Event().wait()
+    async def _report(self, serving: bool) -> None:
+        if self._server and not self._stopping:
+            await self._server.report(serving=serving)
 
     async def failed(self) -> None:
         assert self._loops is not None
@@ -162,6 +180,7 @@ class StoreNode:
     async def stop(self) -> None:
         """NOT_SERVING, calls drained, everything flushed, checkpoint, `abort` removed, files closed: in this order,
         so that what a caller was told is on disk and the next start finds a clean directory."""
+        self._stopping = True
         if self._server:
             await self._server.stop(self._settings.drain_ms)
         if self._loops:
@@ -182,12 +201,13 @@ class StoreNode:
         store = self.store
         durable = store.when_durable()
         if durable is not None and not store.read_only_reason:
+            # Who waits for it is told; here only its end counts.
+            durable.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._flusher.wake()
             await asyncio.wait({durable, self._loops}, return_when=asyncio.FIRST_COMPLETED)
         self._loops.cancel()
         await asyncio.gather(self._loops, return_exceptions=True)
         if self._indexer:
             await self._indexer.close()
-        if not store.read_only_reason:
-            await self._checkpointer.write()
+        if await self._checkpointer.write():
             self._directory.mark_stopped()

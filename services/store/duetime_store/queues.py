@@ -45,5 +45,15 @@ class Queues:
             raise NotFound(f"queue {queue} is not within 0 and {count - 1} of topic {topic}", reason="QUEUE_NOT_FOUND")
         return self.get_bytes(topic.encode(), queue)
 
+    def write_late(self) -> None:
+        """Raises: OSError: there is still no room for all units."""
+        for queue in self._queues.values():
+            queue.write_late()
+
+    @property
+    def late_bytes(self) -> int:
+        """Size of the units that wait in memory for room in their files."""
+        return sum(queue.late_bytes for queue in self._queues.values())
+
     def all(self) -> list[ConsumeQueue]:
         return list(self._queues.values())

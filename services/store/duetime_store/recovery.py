@@ -95,6 +95,7 @@ class _Recovery:
             self._clock,
             self._recent,
             waiting_bytes_max=self._settings.waiting_bytes_max,
+            flush_stall_ms=self._settings.flush_stall_ms,
         )
         self._make_lanes(store, point, offsets)
         if self._history.current != self._levels:

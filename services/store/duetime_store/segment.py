@@ -31,12 +31,18 @@ class Segment:
         self.size = size
         created = not path.exists()
         self._fd = disk.open(path)
-        if os.fstat(self._fd).st_size != size:
-            disk.truncate(self._fd, size)
-        if created:
-            disk.sync_directory(path.parent)
-        # Who reads it says so by `touch`, and keeps no buffer of it: a map that is exported can't be closed.
-        self.map = mmap.mmap(self._fd, size, prot=mmap.PROT_READ)
+        try:
+            if os.fstat(self._fd).st_size != size:
+                disk.truncate(self._fd, size)
+            if created:
+                disk.sync_directory(path.parent)
+            # Who reads it says so by `touch`, and keeps no buffer of it: a map that is exported can't be closed.
+            self.map = mmap.mmap(self._fd, size, prot=mmap.PROT_READ)
+        except OSError:
+            disk.close(self._fd)
+            if created:
+                disk.unlink(path)
+            raise
         self._touched_bytes = 0
 
     @property
@@ -84,9 +90,20 @@ class Segment:
             raise
 
     def cut(self, position: int) -> None:
-        """Makes everything from `position` on zero again."""
+        """As `clear`, and durable."""
+        self.clear(position)
+        self.sync()
+
+    def clear(self, position: int) -> None:
+        """Makes everything from `position` on zero again; durable after `sync`.
+
+        Meanwhile the file is shorter than its map: only the thread that reads behind `position` may call this.
+        """
         self._disk.truncate(self._fd, position - self.base)
         self._disk.truncate(self._fd, self.size)
+
+    def sync(self) -> None:
+        """As `flush`, of the file's size too."""
         self._disk.sync(self._fd)
 
     def close(self) -> None:

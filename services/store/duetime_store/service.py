@@ -185,6 +185,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
             now_ms=store.clock.now_ms(),
             min_position=store.log.min_position,
             max_position=store.published_end,
+            refusal=next((refusal.text for refusal in store.gate.refusals()), ""),
         )
 
     async def ListLanes(self, request: gateway_pb2.ListLanesRequest, context: Any) -> gateway_pb2.ListLanesResponse:

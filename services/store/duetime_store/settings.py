@@ -46,4 +46,16 @@ class StoreSettings(NodeSettings):
     waiting_bytes_max: int = Field(
         64 * MIB, ge=MIB, description="most bytes that wait for a flush; as many are held until due"
     )
+    reserve_bytes: int = Field(
+        64 * MIB, ge=0, description="room kept on the disk, in which restores go on when it is full"
+    )
+    disk_used_max: float = Field(
+        0.90,
+        gt=0,
+        le=1,
+        description="with more of the disk in use (as df counts), sends are refused with DISK_FULL; 1: never for this",
+    )
+    flush_stall_ms: int = Field(
+        5_000, ge=100, description="a write or flush that takes longer: sends are refused with FLUSH_STALLED"
+    )
     calls_in_flight_max: int = Field(8_192, ge=1, description="most calls in work, long polls included")

@@ -4,16 +4,16 @@
 
 `put` gives every record its place (queue offset, log position, store time) and stages it. `take` hands the staged
 records to the flusher as one Batch; `publish` makes a durable batch visible. State that readers see (queue units,
-watermarks) moves only in `publish`.
+watermarks) moves only in `publish`; whatever staging changes, `undo` takes back.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from duetime_core import record
-from duetime_core.errors import Damaged, NotFound, Overloaded, ReadOnly
+from duetime_core.errors import Damaged, DiskFull, DueTimeError, NotFound, Overloaded, ReadOnly
 from duetime_core.levels import DelayLevels
 from duetime_core.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
 
@@ -21,6 +21,7 @@ from duetime_store.alarm import ShardClock
 from duetime_store.commitlog import CommitLog
 from duetime_store.consumequeue import UNIT, ConsumeQueue
 from duetime_store.disk import Buffer
+from duetime_store.gate import Gate
 from duetime_store.intake import Intake, Ints, parse
 from duetime_store.lanes import Lane
 from duetime_store.queues import Queues
@@ -66,7 +67,8 @@ class Batch:
     size: int = 0
     count: int = 0
     queues: dict[ConsumeQueue, int] = field(default_factory=dict)  # units of each
-    restored: list[tuple[Lane, int, Ints]] = field(default_factory=list)
+    # Lane, its new watermark, due times of what was restored, how many were put aside.
+    restored: list[tuple[Lane, int, Ints, int]] = field(default_factory=list)
     done: "list[asyncio.Future[None]]" = field(default_factory=list)
 
 
@@ -82,6 +84,7 @@ class Store:
         recent: RecentIds,
         *,
         waiting_bytes_max: int,
+        flush_stall_ms: int,
     ) -> None:
         self.log = log
         self.queues = queues
@@ -89,7 +92,9 @@ class Store:
         self.clock = clock
         self.recent = recent
         self.lanes: dict[int, Lane] = {}
-        self.read_only_reason = ""
+        self.gate = Gate(clock.clock, flush_stall_ms)
+        # How often staged records were taken back.
+        self.undone_count = 0
         self.quarantined_count = 0
         self._waiting_bytes_max = waiting_bytes_max
         # Everything before it is durable (written, in async mode), in its queues, and seen by readers.
@@ -106,26 +111,29 @@ class Store:
         """Stages records; what the outcome says holds once the batch is durable (`when_durable`).
 
         Raises:
-            ReadOnly: a flush failed before.
+            ReadOnly: a write or flush failed before.
+            DiskFull, Stalled: the shard takes no sends now (see gate.py).
             Overloaded: too many bytes wait for the flush.
             InvalidArgument: the bytes are not whole records, or a lane put names no lane.
         """
-        intake = self.admit(records)
         if lane:
-            return self.put_restored(intake, self.lane(lane), first_entry)
-        return self._put_sent(intake, retried)
+            return self.put_restored(self.admit(records), self.lane(lane), first_entry)
+        self.gate.check_send()
+        return self._put_sent(self.admit(records), retried)
 
     def admit(self, records: bytes) -> Intake:
         """Records to be put, taken apart. Raises as `put`."""
-        self.check_writable()
+        self.gate.check_write()
+        if self.gate.full and self.queues.late_bytes > self._waiting_bytes_max:
+            raise DiskFull(f"{self.gate.full}; {self.queues.late_bytes} bytes of queue units wait for room")
         if self._waiting_bytes + len(records) > self._waiting_bytes_max:
             raise Overloaded(f"{self._waiting_bytes} bytes wait for the flush, {self._waiting_bytes_max} at most")
         return parse(records)
 
-    def check_writable(self) -> None:
-        """Raises: ReadOnly."""
-        if self.read_only_reason:
-            raise ReadOnly(f"the shard takes no writes: {self.read_only_reason}")
+    @property
+    def read_only_reason(self) -> str:
+        """Why nothing is written until a restart; empty: all is well."""
+        return self.gate.failed
 
     def _put_sent(self, intake: Intake, retried: Sequence[int]) -> Outcome:
         faults = self._faults(intake, restoring=False)
@@ -192,10 +200,8 @@ class Store:
         aside = [number for number, (topic, _) in enumerate(taken.keys) if topic == _QUARANTINE_TOPIC]
         if aside:
             dues = dues[~np.isin(taken.key_of, aside)]
-        lane.quarantined_count += len(chosen) - len(dues)
-        self.quarantined_count += len(chosen) - len(dues)
         lane.appended = first_entry + stop
-        self._staged.restored.append((lane, lane.appended, dues))
+        self._staged.restored.append((lane, lane.appended, dues, len(chosen) - len(dues)))
 
     def _faults(self, intake: Intake, *, restoring: bool) -> dict[int, str]:
         """Why records are refused for good, by index."""
@@ -252,7 +258,11 @@ class Store:
             outcome.due_at_ms[index] = first.stored_at_ms + self.levels.delays_ms[first.queue]
 
     def _record_anywhere(self, position: int) -> record.Record | None:
-        """The intact record at a position, durable or staged."""
+        """The intact record at a position, durable or staged; what was taken back may have left anything there."""
+        found = self._decoded(position)
+        return found if found is not None and found.position == position else None
+
+    def _decoded(self, position: int) -> record.Record | None:
         try:
             for batch in (self._staged, self._flushing):
                 for start, buffers in batch.runs if batch else ():
@@ -357,12 +367,21 @@ class Store:
         self._flushing, self._staged = self._staged, Batch()
         return self._flushing
 
-    def publish(self, batch: Batch, now_ms: float) -> None:
-        """The batch is durable: readers see it, watermarks move, waiting callers go on."""
+    def publish(self, batch: Batch, now_ms: float) -> OSError | None:
+        """The batch is durable: readers see it, watermarks move, waiting callers go on.
+
+        Returns what kept units from being written; they are late then, and nothing else is different.
+        """
+        trouble = None
         for queue, count in batch.queues.items():
-            queue.publish(count)
-        for lane, offset, dues in batch.restored:
+            try:
+                queue.publish(count)
+            except OSError as error:
+                trouble = error
+        for lane, offset, dues, aside in batch.restored:
             lane.publish(offset)
+            lane.quarantined_count += aside
+            self.quarantined_count += aside
             if len(dues):
                 lane.observe(dues, now_ms)
         self._flushing = None
@@ -374,15 +393,33 @@ class Store:
                 future.set_result(None)
         for queue in batch.queues:
             queue.wake()
+        return trouble
 
-    def fail(self, reason: str) -> None:
-        """A flush failed: what the disk holds is unknown. Every caller under way and every later one is refused."""
-        self.read_only_reason = reason
+    def undo(self) -> "list[asyncio.Future[None]]":
+        """Everything that is staged and not published was never put; the callers, who are to be told so.
+
+        The log is to be brought back to `published_end` before the next batch is written.
+        """
+        callers = []
         for batch in (self._flushing, self._staged):
-            for future in batch.done if batch else ():
-                if not future.done():
-                    future.set_exception(ReadOnly(f"the shard takes no writes: {reason}"))
-        self._staged = Batch()
+            if batch is not None:
+                callers += batch.done
+                for queue in batch.queues:
+                    queue.unstage()
+                for lane, *_ in batch.restored:
+                    lane.appended = lane.watermark
+        self._flushing, self._staged = None, Batch()
+        self._end = self.published_end
+        self._waiting_bytes = 0
+        self.undone_count += 1
+        return callers
+
+    def fail(self, reason: str) -> ReadOnly:
+        """What the disk holds is unknown. Every caller under way and every later one is refused, so."""
+        self.gate.fail(reason)
+        error = ReadOnly(f"the shard takes no writes: {reason}")
+        refuse(self.undo(), error)
+        return error
 
     # --- reading --------------------------------------------------------------------------------------------------
 
@@ -399,3 +436,10 @@ class Store:
         if len(data) != size or size < record.SIZE_MAGIC.size or record.SIZE_MAGIC.unpack_from(data)[0] != size:
             return b""
         return data
+
+
+def refuse(callers: "Iterable[asyncio.Future[None]]", error: DueTimeError) -> None:
+    """Tells callers who wait why their records are not stored."""
+    for future in callers:
+        if not future.done():
+            future.set_exception(error)

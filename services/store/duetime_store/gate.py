@@ -1,0 +1,93 @@
+"""Whether the shard takes records now, and if not, why.
+
+    state     enters it                               sends         puts to lanes   leaves it
+    open                                              taken         taken
+    full      no room for a write, or the disk is     DISK_FULL     taken           there is room again
+              used above `disk_used_max`
+    stalled   a write or flush takes longer than      FLUSH_STALLED taken, and      it ends
+              `flush_stall_ms`                                      wait with it
+    failed    any other failed write, and every       STORE_READ_ONLY               a restart
+              failed flush
+
+The states do not exclude each other; the last one of the table counts. A full shard is healthy: it serves reads and
+restores. One that can not write, or does not, is not (`serving`). What puts to lanes need when the disk is full
+comes out of the reserve (`Reserve`).
+"""
+
+import asyncio
+import errno
+from collections import deque
+
+from duetime_core.clock import Clock
+from duetime_core.errors import DiskFull, DueTimeError, ReadOnly, Stalled
+
+# Nothing of what was to be written is needed by what is there already: it can be taken back, and tried again later.
+NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+
+
+class Gate:
+    """See the module. Belongs to the event loop's thread."""
+
+    def __init__(self, clock: Clock, stall_ms: int) -> None:
+        self._clock = clock
+        self._stall_ms = stall_ms
+        self._began_ms: deque[float] = deque()
+        # Why, in the words of the refusal; empty: it is not so.
+        self.failed = ""
+        self.full = ""
+        # Set with every change of these two.
+        self.changed = asyncio.Event()
+
+    def fill(self, why: str) -> None:
+        """There is no room; `why` is empty when there is again."""
+        if bool(why) != bool(self.full):
+            self.changed.set()
+        self.full = why
+
+    def fail(self, why: str) -> None:
+        self.failed = why
+        self.changed.set()
+
+    def begin(self) -> None:
+        """Work for the disk was handed over; it is done in this order."""
+        self._began_ms.append(self._clock.monotonic_ms())
+
+    def end(self) -> None:
+        """The oldest work is done."""
+        self._began_ms.popleft()
+
+    @property
+    def stalled_ms(self) -> float:
+        """How long the disk has not answered, once that is longer than it may be; else 0."""
+        if not self._began_ms:
+            return 0.0
+        since_ms = self._clock.monotonic_ms() - self._began_ms[0]
+        return since_ms if since_ms >= self._stall_ms else 0.0
+
+    def refusals(self) -> list[DueTimeError]:
+        """With what sends are refused now: the first counts."""
+        found: list[DueTimeError] = []
+        if self.failed:
+            found.append(ReadOnly(f"the shard takes no writes: {self.failed}"))
+        if stalled_ms := self.stalled_ms:
+            limit = f"sends are taken while it does within {self._stall_ms} ms"
+            found.append(Stalled(f"the disk has not answered for {stalled_ms:.0f} ms; {limit}"))
+        if self.full:
+            found.append(DiskFull(self.full))
+        return found
+
+    def check_send(self) -> None:
+        """Raises: DiskFull, Stalled, ReadOnly."""
+        if self.failed or self.full or self._began_ms:
+            for refusal in self.refusals():
+                raise refusal
+
+    @property
+    def serving(self) -> bool:
+        """What health says."""
+        return not self.failed and not self.stalled_ms
+
+    def check_write(self) -> None:
+        """For what frees or restores. Raises: ReadOnly."""
+        if self.failed:
+            raise ReadOnly(f"the shard takes no writes: {self.failed}")
