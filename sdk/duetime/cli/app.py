@@ -5,6 +5,7 @@ import sys
 import typer
 
 from duetime.cli.lanes import lanes
+from duetime.cli.plugins import Commands
 from duetime.cli.pull import pull
 from duetime.cli.send import send
 from duetime.cli.topics import topics
@@ -27,6 +28,7 @@ Examples:
 
 app = typer.Typer(
     name="duetime",
+    cls=Commands,
     help=_HELP,
     add_completion=False,
     rich_markup_mode=None,

@@ -152,7 +152,8 @@ def _runs_of(segment: LogFile, position: int, end: int | None) -> Iterator[Run |
             position = run.end_position
             continue
         if len(data) - index < record.BLANK_BYTES:
-            return  # the file is shorter than its segment
+            yield Skipped(position, segment.end - position, f"the file ends within its segment, at position {position}")
+            return
         size, magic = record.SIZE_MAGIC.unpack_from(data, index)
         if magic == MAGIC_BLANK:
             yield Blank(position, segment.end - position)

@@ -1,0 +1,49 @@
+"""Commands that other packages of the installation bring: entry points of the group `duetime.commands`.
+
+They are loaded when they are asked for, so that the other commands start without what these need.
+"""
+
+from importlib.metadata import entry_points
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from duetime.cli.preflight import CannotStart
+
+_GROUP = "duetime.commands"
+
+
+class Commands(TyperGroup):
+    """The commands of this package and those of the group."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*super().list_commands(ctx), *sorted(entry_points(group=_GROUP).names)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return super().get_command(ctx, cmd_name) or _load(cmd_name)
+
+
+def _load(name: str) -> Any:
+    for entry in entry_points(group=_GROUP, name=name):
+        try:
+            return typer.main.get_command(entry.load())
+        except ModuleNotFoundError as error:
+            return _missing(name, error.name)
+    return None
+
+
+def _missing(name: str, package: str | None) -> Any:
+    """Stands in where only the client is installed."""
+    stand_in = typer.Typer(name=name, rich_markup_mode=None, add_completion=False)
+
+    @stand_in.command(
+        help="Needs the server extra: pip install 'duetime[server]'.",
+        context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
+    )
+    def _refuse() -> None:
+        raise CannotStart(
+            f"`duetime {name}` needs the server extra ({package} is missing): pip install 'duetime[server]'"
+        )
+
+    return typer.main.get_command(stand_in)

@@ -1,0 +1,135 @@
+"""`duetime store`: commands on store directories. A plug-in of the `duetime` command, and prints as that does."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from duetime.cli.output import print_json
+from duetime_core.errors import DueTimeError, InvalidArgument
+from duetime_core.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+from duetime_store.offline import state, units
+from duetime_store.offline.files import LogFiles
+from duetime_store.offline.pages import print_summary
+from duetime_store.offline.summary import summary
+
+_LINES_AT_ONCE = 1_000
+_HELP = """Look at, check, take in and give back store directories: RocketMQ's and DueTime's.
+
+\b
+Examples:
+  duetime store inspect /var/lib/rocketmq/store
+  duetime store inspect duetime-data/store-0 --units --json | wc -l
+"""
+
+app = typer.Typer(name="store", help=_HELP, rich_markup_mode=None, add_completion=False, invoke_without_command=True)
+
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="A store directory: RocketMQ's storePathRootDir.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Levels = Annotated[
+    str,
+    typer.Option(
+        "--delay-levels",
+        envvar="DUETIME_DELAY_LEVELS",
+        metavar="TABLE",
+        help="A broker's messageDelayLevel, where it is not RocketMQ's default. DueTime's directories tell theirs.",
+    ),
+]
+
+
+@app.callback()
+def _no_command(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command()
+def inspect(
+    directory: Directory,
+    topic: Annotated[str | None, typer.Option(metavar="NAME", help="This topic only.")] = None,
+    as_json: Json = False,
+    as_units: Annotated[bool, typer.Option("--units", help="Each message of each queue.")] = False,
+    levels: Levels = DEFAULT_DELAY_LEVELS,
+) -> None:
+    """Show what a store directory holds. Nothing is written and no lock taken: it may be in use.
+
+    Queues are shown as they are once brought in line with the log: with what a killed broker had not yet dispatched.
+
+    \b
+    Examples:
+      duetime store inspect /var/lib/rocketmq/store
+      duetime store inspect duetime-data/store-0 --topic orders --units --json
+    """
+    with told():
+        table = parse_levels(levels)
+        with shown_progress(directory, "reading") as progress:
+            found = state.read(directory, table, progress)
+    if as_units:
+        _print_units(found, topic, as_json=as_json)
+        return
+    shown = summary(found, topic=topic, listed=as_json)
+    if as_json:
+        print_json(shown)
+    else:
+        print_summary(shown)
+
+
+def _print_units(found: state.State, topic: str | None, *, as_json: bool) -> None:
+    batch: list[str] = []
+    for line in units.lines(found, topic):
+        batch.append(line if as_json else _plain(json.loads(line)))
+        if len(batch) >= _LINES_AT_ONCE:
+            sys.stdout.write("\n".join(batch) + "\n")
+            batch.clear()
+    if batch:
+        sys.stdout.write("\n".join(batch) + "\n")
+
+
+def _plain(unit: dict[str, Any]) -> str:
+    place = f"{unit['topic']} {unit['queueId']} {unit['queueOffset']} at {unit['physicalOffset']}, {unit['size']} bytes"
+    if "damage" in unit:
+        return f"{place}: {unit['damage']}"
+    return f"{place}, stored {unit['storeTimestamp']}, id {unit['uniqKey'] or unit['msgId']}"
+
+
+def parse_levels(text: str) -> DelayLevels:
+    try:
+        return DelayLevels.parse(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--delay-levels") from None
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Errors as the command tells them: wrong arguments as wrong usage (2), the others by one line (1)."""
+    try:
+        yield
+    except InvalidArgument as error:
+        raise typer.BadParameter(error.violations[0].description, param_hint="DIR") from None
+    except DueTimeError as error:
+        print(f"duetime: {error.text}", file=sys.stderr)
+        raise typer.Exit(1) from None
+
+
+@contextmanager
+def shown_progress(directory: Path, words: str) -> Iterator[state.Progress]:
+    """A bar on standard error, if a person looks at it."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield state.no_progress
+        return
+    log = LogFiles(directory / "commitlog")
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(words, total=log.size)
+        first = log.min_position
+        log.close()
+        yield lambda position: bar.update(task, completed=position - first)

@@ -1,0 +1,81 @@
+"""A summary as tables, for people."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from duetime.cli.output import length, local, print_table
+from duetime_core.levels import DelayLevels
+
+
+def print_summary(found: dict[str, Any]) -> None:
+    log, point = found["commitLog"], found["checkpoint"]
+    left = "abort is there: in use, or killed" if found["abortFile"] else "stopped cleanly"
+    print(f"{found['name']}, written by {found['writtenBy']}, {left}")
+    print(
+        f"commit log {log['minPhysicalOffset']:,} to {log['maxPhysicalOffset']:,}: {log['records']:,} records, "
+        f"{log['recordBytes']:,} bytes, {log['files']} files, {log['blanks']} BLANK marks, "
+        f"{log['recordsInNoQueueCount']} records in no queue"
+    )
+    if point is None:
+        print("no checkpoint")
+    else:
+        place = f", position {point['position']:,}" if "position" in point else ""
+        print(
+            f"checkpoint: log {_time(point['physicMsgTimestamp'])}, queues {_time(point['logicsMsgTimestamp'])}{place}"
+        )
+    _print_waiting(found)
+    rows = [
+        (topic, queue, f"{ends['min']:,}", f"{ends['max']:,}", f"{ends['max'] - ends['min']:,}")
+        for topic, queues in found["queues"].items()
+        for queue, ends in queues.items()
+    ]
+    print_table(["topic", "#queue", "#min offset", "#max offset", "#messages"], rows)
+    _print_groups(found)
+    _print_index(found)
+    for damage in found["damaged"]:
+        print(f"damaged at {damage['physicalOffset']}: {damage['damage']}")
+
+
+def _print_waiting(found: dict[str, Any]) -> None:
+    delays = DelayLevels.parse(found["delayLevels"]).delays_ms
+    rows = [
+        (level, length(delays[int(level) - 1]) if int(level) <= len(delays) else "-", f"{mark:,}", f"{pending:,}")
+        for (level, mark), pending in zip(
+            found["watermarks"].items(), found["pendingPerDelayLevel"].values(), strict=True
+        )
+    ]
+    print(f"pending: {found['pendingTotal']:,} by level")
+    print_table(["#level", "#delay", "#watermark", "#pending"], rows)
+    if timer := found.get("timer"):
+        print(f"timers: {timer['pending']:,} pending in the wheel, {timer['notInWheel']:,} not yet in it")
+    if halves := found["halfMessages"]["pending"]:
+        print(f"half messages: {halves:,} neither committed nor rolled back")
+
+
+def _print_groups(found: dict[str, Any]) -> None:
+    rows = []
+    for name, offsets in found["consumerOffset"].items():
+        topic, _, group = name.rpartition("@")
+        queues = found["queues"].get(topic, {})
+        ends = {queue: queues.get(queue, {}).get("max", 0) for queue in offsets}
+        rows += [(group, topic, queue, f"{offset:,}", f"{ends[queue] - offset:,}") for queue, offset in offsets.items()]
+    if rows:
+        print_table(["group", "topic", "#queue", "#offset", "#behind"], rows)
+
+
+def _print_index(found: dict[str, Any]) -> None:
+    rows = [
+        (file["name"], f"{file['entries']:,}", f"{file['beginPhyOffset']:,}", f"{file['endPhyOffset']:,}")
+        if "damage" not in file
+        else (file["name"], file["damage"], "", "")
+        for file in found["indexFiles"]
+    ]
+    if rows:
+        print_table(["index file", "#entries", "#from position", "#to position"], rows)
+
+
+def _time(at_ms: int) -> str:
+    try:
+        return local(datetime.fromtimestamp(at_ms / 1000, UTC)) if at_ms > 0 else "-"
+    except (OverflowError, ValueError):
+        return str(at_ms)

@@ -1,0 +1,302 @@
+"""What a directory holds, as a store that recovered it would serve it: queues in line with the log, in memory.
+
+The log decides. Its records are walked once, from the first file to the last intact record: that is its end. A queue
+has the units of its files without those behind the end, and behind them those of records that are not in it yet: a
+broker that was killed had dispatched fewer than it had written, a store that runs has gone on meanwhile.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from duetime_core import record
+from duetime_core.errors import InvalidArgument, Violation
+from duetime_core.levels import DelayLevels
+from duetime_core.names import SCHEDULE_TOPIC, is_name
+
+from duetime_store import configs
+from duetime_store.columns import Ints, Run
+from duetime_store.consumequeue import FILLER_SIZE, UNIT_TYPE, Units
+from duetime_store.directory import LevelHistory
+from duetime_store.offline.files import LogFiles, QueueFiles, listed
+from duetime_store.offline.levels import TagsCodes
+from duetime_store.scan import Blank, Found, Skipped, scan_runs
+
+_LANES = SCHEDULE_TOPIC.encode()
+_UNITS_AT_ONCE = 8_192
+# Any of them makes a directory a store's.
+_PARTS = ("commitlog", "consumequeue", "config", "checkpoint")
+
+Progress = Callable[[int], None]
+Item = Run | Found | Skipped | Blank
+
+
+def no_progress(position: int) -> None:
+    """For callers that show none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unqueued:
+    """A record that has no unit: a half message that never left its state, or a roll-back."""
+
+    position: int
+    size: int
+    topic: str
+    queue: int
+    offset: int
+    flags: int
+
+
+@dataclass(slots=True)
+class Queue:
+    """The units of one (topic, queue): those of its files, then those made from the log."""
+
+    files: QueueFiles
+    # Pairs of offsets and units, in order of the log.
+    made: list[tuple[Ints, Units]] = field(default_factory=list)
+    min_offset: int = 0
+    max_offset: int = 0
+
+    @property
+    def topic(self) -> str:
+        return self.files.topic
+
+    @property
+    def queue(self) -> int:
+        return self.files.queue
+
+    def settle(self, log_min: int, log_end: int) -> None:
+        """Brings the files' units in line with what the log holds."""
+        self.files.drop_behind(log_end)
+        self.files.drop_before(log_min)
+        self.min_offset, self.max_offset = self.files.min_offset, self.files.max_offset
+        self._drop_repeated()
+        if self.made:
+            if self.min_offset == self.max_offset:
+                self.min_offset = int(self.made[0][0][0])
+            self.max_offset = max(self.max_offset, int(self.made[-1][0][-1]) + 1)
+
+    def _drop_repeated(self) -> None:
+        """Of records that name one offset the first counts."""
+        if not self.made:
+            return
+        offsets = np.concatenate([offsets for offsets, _ in self.made])
+        units = np.concatenate([units for _, units in self.made])
+        highest = np.maximum.accumulate(np.append(self.files.max_offset - 1, offsets[:-1]))
+        kept = offsets > highest
+        self.made = [(offsets[kept], units[kept])] if kept.any() else []
+
+    def read(self, first: int = 0) -> Iterator[tuple[Ints, Units]]:
+        """Offsets and units from an offset on, some at a time; none for offsets whose record is not there."""
+        at = max(first, self.min_offset)
+        while at < self.files.max_offset:
+            units = self.files.read(at, min(_UNITS_AT_ONCE, self.files.max_offset - at))
+            if not len(units):
+                at += self.files.file_units - at % self.files.file_units  # the file went meanwhile
+                continue
+            there = units["size"] != FILLER_SIZE
+            yield np.arange(at, at + len(units))[there], units[there]
+            at += len(units)
+        for offsets, units in self.made:
+            wanted = offsets >= max(first, self.files.max_offset)
+            yield offsets[wanted], units[wanted]
+
+
+@dataclass(slots=True)
+class State:
+    """See the module. `end` is behind the last intact record."""
+
+    root: Path
+    log: LogFiles
+    history: LevelHistory
+    queues: dict[tuple[str, int], Queue]
+    end: int = 0
+    records: int = 0
+    record_bytes: int = 0
+    blanks: list[Blank] = field(default_factory=list)
+    unqueued: list[Unqueued] = field(default_factory=list)
+    # Position and words.
+    damaged: list[tuple[int, str]] = field(default_factory=list)
+    # What restored records say of their lanes: next entry by level.
+    restored: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def min_position(self) -> int:
+        return self.log.min_position
+
+    @property
+    def config(self) -> Path:
+        return self.root / "config"
+
+
+def open_root(root: Path) -> None:
+    """Raises: InvalidArgument for what is no store's directory."""
+    if not any((root / part).exists() for part in _PARTS):
+        what = "there is no directory" if not root.is_dir() else f"none of {', '.join(_PARTS)} is there"
+        raise InvalidArgument([Violation("directory", f"{root} is no store directory: {what}")])
+
+
+def load(root: Path, levels: DelayLevels) -> State:
+    """Opens the directory and looks at its queues; the log is not read yet.
+
+    Args:
+        levels: the table by which a broker's lanes are dated; our directories tell theirs.
+    """
+    open_root(root)
+    try:
+        history = LevelHistory.load(root / "config", levels, accept=True)
+    except (KeyError, TypeError, ValueError):
+        history = None  # verify tells that the file is damaged
+    queues = {(topic, queue): Queue(QueueFiles(path, topic, queue)) for topic, queue, path in queue_directories(root)}
+    # After the queues: what they hold is in the log by then, and what comes meanwhile is made from the log.
+    return State(root, LogFiles(root / "commitlog"), history or LevelHistory(((0, levels),)), queues)
+
+
+def queue_directories(root: Path) -> list[tuple[str, int, Path]]:
+    """Topic, queue and directory of every queue."""
+    return [
+        (topic.name, int(path.name), path)
+        for topic in listed(root / "consumequeue")
+        for path in listed(topic)
+        if path.name.isdigit() and path.is_dir()
+    ]
+
+
+def read(root: Path, levels: DelayLevels, progress: Progress = no_progress) -> State:
+    """The directory with its log walked and its queues in line. Raises: InvalidArgument."""
+    state = load(root, levels)
+    reader = _Reader(state)
+    for item in walk(state.log):
+        progress(reader.see(item))
+    reader.settle()
+    return state
+
+
+def walk(log: LogFiles) -> Iterator[Item]:
+    """Everything from the log's first position to its last intact record."""
+    return scan_runs(log, log.min_position)
+
+
+def _end(item: Item) -> int:
+    if isinstance(item, Run):
+        return item.end_position
+    return item.position + (item.record.size if isinstance(item, Found) else item.size)
+
+
+class _Reader:
+    """Takes in what the walk gives."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._codes = TagsCodes(state.history)
+        state.end = state.min_position
+
+    def see(self, item: Item) -> int:
+        """Returns how far the walk is."""
+        state = self._state
+        if isinstance(item, Blank):
+            state.blanks.append(item)
+        elif isinstance(item, Skipped):
+            state.damaged.append((item.position, item.damage))
+        else:
+            self._see_run(item) if isinstance(item, Run) else self._see_record(item)
+        end = _end(item)
+        # A mark at the very end tells that the next file was begun, if it is there.
+        if not isinstance(item, Blank) or state.log.segment_at(end) is not None:
+            state.end = end
+        return end
+
+    def settle(self) -> None:
+        for queue in self._state.queues.values():
+            queue.settle(self._state.min_position, self._state.end)
+
+    def _see_run(self, run: Run) -> None:
+        state = self._state
+        state.records += run.count
+        state.record_bytes += int(run.sizes.sum())
+        queued = run.queued
+        names = [(topic.decode(), queue) for topic, queue in run.keys]
+        known = np.array([state.queues[key].files.max_offset if key in state.queues else -1 for key in names])
+        absent = queued & (run.offsets >= known[run.key_of]) & is_possible(run.offsets, run.positions)
+        absent &= np.array([is_queue(*key) for key in names])[run.key_of]
+        if absent.any():
+            self._make(run, names, np.flatnonzero(absent))
+        for index in np.flatnonzero(~queued).tolist():
+            topic, queue = names[int(run.key_of[index])]
+            row = (run.positions[index], run.sizes[index])
+            self._leave(int(row[0]), int(row[1]), topic, queue, int(run.offsets[index]), int(run.flags[index]))
+        if run.entries is not None:
+            lanes = np.array([topic == _LANES for topic, _ in run.keys], np.bool_)
+            rows = run.entries[:, (run.entries[0] >= 0) & ~lanes[run.key_of]]
+            for level in np.unique(rows[0]).tolist():
+                self._restored(level, int(rows[1][rows[0] == level].max()))
+
+    def _see_record(self, item: Found) -> None:
+        found, state = item.record, self._state
+        state.records += 1
+        state.record_bytes += found.size
+        if item.damage:
+            state.damaged.append((item.position, item.damage))
+        if found.sys_flag & record.SYS_TRANSACTION_PREPARED:
+            self._leave(item.position, found.size, found.topic, found.queue, found.queue_offset, found.sys_flag)
+            return
+        key = (found.topic, found.queue)
+        if not (is_queue(*key) and is_possible(np.array([found.queue_offset]), np.array([item.position]))[0]):
+            return
+        if key not in state.queues or found.queue_offset >= state.queues[key].files.max_offset:
+            unit = np.array([(item.position, found.size, self._codes.of_record(found))], UNIT_TYPE)
+            self._queue(key).made.append((np.array([found.queue_offset]), unit))
+        entry = record.find_lane_entry(found.properties)
+        if entry is not None and found.topic != SCHEDULE_TOPIC:
+            self._restored(entry[0], entry[1])
+
+    def _make(self, run: Run, names: list[tuple[str, int]], rows: Ints) -> None:
+        units = np.empty(len(rows), UNIT_TYPE)
+        units["position"], units["size"] = run.positions[rows], run.sizes[rows]
+        units["tags"] = self._codes.of(run)[rows]
+        key_of, offsets = run.key_of[rows], run.offsets[rows]
+        order = np.argsort(key_of, kind="stable")
+        for part in np.split(order, np.flatnonzero(np.diff(key_of[order])) + 1):
+            self._queue(names[int(key_of[part[0]])]).made.append((offsets[part], units[part]))
+
+    def _queue(self, key: tuple[str, int]) -> Queue:
+        queue = self._state.queues.get(key)
+        if queue is None:
+            path = self._state.root / "consumequeue" / key[0] / str(key[1])
+            queue = self._state.queues[key] = Queue(QueueFiles(path, *key))
+        return queue
+
+    def _leave(self, position: int, size: int, topic: str, queue: int, offset: int, flags: int) -> None:
+        self._state.unqueued.append(Unqueued(position, size, topic, queue, offset, flags))
+
+    def _restored(self, level: int, offset: int) -> None:
+        self._state.restored[level] = max(self._state.restored.get(level, 0), offset + 1)
+
+
+def is_queue(topic: str, queue: int) -> bool:
+    """Whether a record can be of this queue: damage, where nothing tells it by a CRC, must not make directories up."""
+    return queue >= 0 and is_name(topic)
+
+
+def is_possible(offsets: Ints, positions: Ints) -> npt.NDArray[np.bool_]:
+    """Every record that a queue has had took its place in the log."""
+    possible: npt.NDArray[np.bool_] = (offsets >= 0) & (offsets <= positions // record.FIXED_BYTES_V4)
+    return possible
+
+
+def watermarks(state: State, stored: tuple[int, ...]) -> dict[int, int]:
+    """Next entry to restore by level: the highest of checkpoint, delayOffset.json and log, within the lane.
+
+    Args:
+        stored: what our checkpoint says; empty for a broker's directory.
+    """
+    offsets = configs.delay_offsets(configs.read(state.config, configs.DELAY_OFFSETS))
+    lanes = {queue.queue + 1: queue for queue in state.queues.values() if queue.topic == SCHEDULE_TOPIC}
+    known = dict(enumerate(stored, 1))
+    found = {}
+    for level in range(1, max([state.history.current.highest, *lanes]) + 1):
+        low, high = (lanes[level].min_offset, lanes[level].max_offset) if level in lanes else (0, 0)
+        found[level] = min(max(offsets.get(level, 0), known.get(level, 0), state.restored.get(level, 0), low), high)
+    return found

@@ -1,0 +1,171 @@
+"""A directory's summary: one object, whose names are those that RocketMQ's tools and files use."""
+
+from dataclasses import astuple
+from pathlib import Path
+from struct import Struct
+from typing import Any
+
+from duetime_core.errors import Damaged
+from duetime_core.names import SCHEDULE_TOPIC
+
+from duetime_store import checkpoint, configs, index
+from duetime_store.offline.state import State, watermarks
+from duetime_store.offline.timers import halves, timers
+
+_TIMES = Struct(">qqqqq")
+_TIME_NAMES = (
+    "physicMsgTimestamp", "logicsMsgTimestamp", "indexMsgTimestamp", "masterFlushedOffset", "confirmPhyOffset",
+)  # fmt: skip
+_TOPIC_NAMES = ("readQueueNums", "writeQueueNums", "perm", "order", "topicSysFlag")
+_GROUP_NAMES = ("retryMaxTimes", "retryQueueNums", "consumeEnable")
+
+
+def summary(state: State, *, topic: str | None = None, listed: bool = True) -> dict[str, Any]:
+    """
+    Args:
+        topic: queues of this one only.
+        listed: also every timer, half message and record in no queue.
+    """
+    root = state.root
+    shown = [queue for _, queue in sorted(state.queues.items()) if topic in (None, queue.topic)]
+    offsets = configs.delay_offsets(configs.read(state.config, configs.DELAY_OFFSETS))
+    groups = _group_offsets(state.config)
+    timer = timers(root, state, listed=listed)
+    index_files = _index_files(root)
+    return {
+        "name": root.resolve().name,
+        "writtenBy": "DueTime" if (state.config / configs.STORE).exists() else "RocketMQ",
+        "abortFile": (root / "abort").exists(),
+        "delayLevels": str(state.history.current),
+        "sizes": _sizes(state, index_files),
+        "checkpoint": _checkpoint(root),
+        "commitLog": _commit_log(state, listed=listed),
+        "consumeQueueUnits": sum(queue.max_offset - queue.min_offset for queue in shown),
+        "queues": _queues(shown),
+        "indexFiles": index_files,
+        **({"recordsInNoQueue": _unqueued(state)} if listed else {}),
+        "delayOffsetFile": {str(level): offset for level, offset in sorted(offsets.items())},
+        **_lanes(state, offsets),
+        "consumerOffset": groups,
+        "topics": _table(state.config, "topics.json", "topicConfigTable", _TOPIC_NAMES),
+        "subscriptionGroups": _table(state.config, "subscriptionGroup.json", "subscriptionGroupTable", _GROUP_NAMES),
+        **({"timer": timer} if timer is not None else {}),
+        "halfMessages": halves(state, groups, listed=listed),
+        "damaged": [{"physicalOffset": position, "damage": words} for position, words in state.damaged],
+    }
+
+
+def _sizes(state: State, index_files: list[dict[str, Any]]) -> dict[str, int]:
+    queue = next((queue.files.file_bytes for queue in state.queues.values() if queue.files.file_bytes), 0)
+    sizes = {"mappedFileSizeCommitLog": state.log.segment_bytes, "mappedFileSizeConsumeQueue": queue}
+    return sizes | {
+        name: file[name] for file in index_files for name in ("maxHashSlotNum", "maxIndexNum") if name in file
+    }
+
+
+def _checkpoint(root: Path) -> dict[str, Any] | None:
+    """RocketMQ's fields; ours too where the file has them."""
+    try:
+        data = (root / "checkpoint").read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if len(data) < _TIMES.size:
+        return None
+    found: dict[str, Any] = dict(zip(_TIME_NAMES, _TIMES.unpack_from(data), strict=True))
+    ours = checkpoint.decode(data)
+    if ours is not None:
+        found |= {"position": ours.position, "unitCount": ours.unit_count, "watermarks": list(ours.watermarks)}
+    return found
+
+
+def _commit_log(state: State, *, listed: bool) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "minPhysicalOffset": state.min_position,
+        "maxPhysicalOffset": state.end,
+        "files": len(state.log.files),
+        "records": state.records,
+        "recordBytes": state.record_bytes,
+        "blanks": len(state.blanks),
+        "recordsInNoQueueCount": len(state.unqueued),
+    }
+    if listed:
+        found["blankAtAndLength"] = [[blank.position, blank.size] for blank in state.blanks]
+    return found
+
+
+def _unqueued(state: State) -> list[dict[str, Any]]:
+    names = ("physicalOffset", "size", "topic", "queueId", "queueOffset", "sysFlag")
+    return [dict(zip(names, astuple(left), strict=True)) for left in state.unqueued]
+
+
+def _queues(shown: list[Any]) -> dict[str, dict[str, dict[str, int]]]:
+    found: dict[str, dict[str, dict[str, int]]] = {}
+    for queue in shown:
+        found.setdefault(queue.topic, {})[str(queue.queue)] = {"min": queue.min_offset, "max": queue.max_offset}
+    return found
+
+
+def _lanes(state: State, offsets: dict[int, int]) -> dict[str, Any]:
+    """Pending per level; what of delayOffset.json is out of its queue's range is put right first."""
+    stored = checkpoint.read(state.root / "checkpoint")
+    marks = watermarks(state, stored.watermarks if stored else ())
+    ends = {queue.queue + 1: queue.max_offset for queue in state.queues.values() if queue.topic == SCHEDULE_TOPIC}
+    lows = {queue.queue + 1: queue.min_offset for queue in state.queues.values() if queue.topic == SCHEDULE_TOPIC}
+    corrected = {
+        str(level): min(max(offset, lows.get(level, 0)), ends.get(level, 0))
+        for level, offset in sorted(offsets.items())
+    }
+    pending = {str(level): ends.get(level, 0) - mark for level, mark in marks.items()}
+    return {
+        "delayOffsetAfterLoad": corrected,
+        "watermarks": {str(level): mark for level, mark in marks.items()},
+        "pendingPerDelayLevel": pending,
+        "pendingTotal": sum(pending.values()),
+    }
+
+
+def _group_offsets(config: Path) -> dict[str, dict[str, int]]:
+    table = (configs.read(config, "consumerOffset.json") or {}).get("offsetTable")
+    if not isinstance(table, dict):
+        return {}
+    return {name: dict(queues) for name, queues in sorted(table.items()) if isinstance(queues, dict)}
+
+
+def _table(config: Path, name: str, table: str, names: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    """Some fields of each entry."""
+    entries = (configs.read(config, name) or {}).get(table)
+    if not isinstance(entries, dict):
+        return {}
+    return {
+        key: {field: entry.get(field) for field in names}
+        for key, entry in sorted(entries.items())
+        if isinstance(entry, dict)
+    }
+
+
+def _index_files(root: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for path in index.file_paths(root / "index"):
+        try:
+            file = index.IndexFile(path)
+        except FileNotFoundError:
+            continue
+        except (Damaged, OSError) as error:
+            found.append({"name": path.name, "damage": str(error)})
+            continue
+        header = file.header
+        found.append(
+            {
+                "name": path.name,
+                "maxHashSlotNum": file.shape.slot_count,
+                "maxIndexNum": file.shape.entry_count,
+                "beginTimestamp": header.begin_at_ms,
+                "endTimestamp": header.end_at_ms,
+                "beginPhyOffset": header.begin_position,
+                "endPhyOffset": header.end_position,
+                "usedSlots": header.used_slots,
+                "entries": header.next_entry - 1,
+            }
+        )
+        file.close()
+    return found

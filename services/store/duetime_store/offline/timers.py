@@ -1,0 +1,132 @@
+"""Timers and half messages of a 5.x broker's directory: kept, counted and listed; nothing here delivers them.
+
+    timerwheel            1,209,600 slots of 32 bytes: i64 time / 1000 | i64 first, i64 last position in the timer log
+                          | i32 count | i32 magic; slot of a time: time / 1000 % number of slots
+    timerlog/<20 digits>  units of 52 bytes: i32 size | i64 unit before in the slot, -1: none | i32 magic | i64 time of
+                          entry | i32 ms from there to the slot's time | i64 record position | i32 its size
+                          | i32 hash of its topic | i64 0
+    config/timercheck     4 i64: last slot read, end of the timer log, next unit of the timers' queue, the master's
+
+A slot's units form a chain, newest first. Magic bits: 1 always, 2 rolled (due later than the wheel reaches), 4 the
+mark that takes another one back.
+
+Source: RocketMQ 5.3.3 TimerMessageStore, TimerWheel, Slot, TimerLog, TimerCheckpoint.
+"""
+
+from pathlib import Path
+from struct import Struct
+from typing import Any
+
+import numpy as np
+from duetime_core import record
+
+from duetime_store.offline.files import LogFiles
+from duetime_store.offline.state import State
+from duetime_store.offline.units import decode_properties, message
+
+TIMER_TOPIC = "rmq_sys_wheel_timer"
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+_TRANSACTIONS = "CID_RMQ_SYS_TRANS"
+_SLOT = np.dtype([("time", ">i8"), ("first", ">i8"), ("last", ">i8"), ("count", ">i4"), ("magic", ">i4")])
+_UNIT = Struct(">iqiqiqiiq")
+_UNIT_NAMES = ("size", "prevPos", "magic", "enqueueTimeMs", "delayMs", "physicalOffset", "recordSize", "topicHash")
+_CHECK = Struct(">qqqq")
+_CHECK_NAMES = ("lastReadTimeMs", "lastTimerLogFlushPos", "lastTimerQueueOffset", "masterTimerQueueOffset")
+
+
+def timers(root: Path, state: State, *, listed: bool) -> dict[str, Any] | None:
+    """What waits in the wheel, and how much is not in it yet; `slots` only when `listed`. None: there is no wheel."""
+    try:
+        wheel = np.fromfile(root / "timerwheel", _SLOT)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    check = _check(root)
+    live = wheel[(wheel["time"] > 0) & (wheel["last"] >= 0)]
+    live = live[live["time"] * 1000 >= check["lastReadTimeMs"]]
+    live = live[np.argsort(live["time"], kind="stable")]
+    queue = state.queues.get((TIMER_TOPIC, 0))
+    found: dict[str, Any] = {
+        **check,
+        "pending": int(live["count"].sum()),
+        "notInWheel": max(queue.max_offset - check["lastTimerQueueOffset"], 0) if queue else 0,
+    }
+    if listed:
+        log = LogFiles(root / "timerlog")
+        found["slots"] = [_slot(log, slot) for slot in live]
+        log.close()
+    return found
+
+
+def _check(root: Path) -> dict[str, int]:
+    try:
+        data = (root / "config" / "timercheck").read_bytes()[: _CHECK.size]
+    except (FileNotFoundError, NotADirectoryError):
+        data = b""
+    return dict(zip(_CHECK_NAMES, _CHECK.unpack(data.ljust(_CHECK.size, b"\0")), strict=True))
+
+
+def _slot(log: LogFiles, slot: np.void) -> dict[str, Any]:
+    units = []
+    position, limit = int(slot["last"]), log.size + log.min_position
+    # Each step leads to an older unit: damaged bytes can't make a circle.
+    while 0 <= position < limit:
+        data = log.read(position, _UNIT.size)
+        if len(data) < _UNIT.size:
+            break
+        fields = dict(zip(_UNIT_NAMES, _UNIT.unpack(data), strict=False))
+        if fields["size"] != _UNIT.size:
+            break
+        units.append({"pos": position, **fields})
+        position, limit = fields["prevPos"], position
+    times = {"timeMs": int(slot["time"]) * 1000, "num": int(slot["count"])}
+    return {**times, "firstPos": int(slot["first"]), "lastPos": int(slot["last"]), "units": units}
+
+
+def halves(state: State, group_offsets: dict[str, dict[str, int]], *, listed: bool) -> dict[str, Any]:
+    """Half messages that are neither committed nor rolled back, as the broker counts: it would ask for them."""
+    found: dict[str, Any] = {"pending": 0}
+    if listed:
+        found["messages"] = []
+    for (topic, number), queue in sorted(state.queues.items()):
+        if topic != HALF_TOPIC:
+            continue
+        done = _done(state, number, group_offsets)
+        first = group_offsets.get(f"{HALF_TOPIC}@{_TRANSACTIONS}", {}).get(str(number), 0)
+        for offsets, units in queue.read(first):
+            for offset, position in zip(offsets.tolist(), units["position"].tolist(), strict=True):
+                if offset in done:
+                    continue
+                found["pending"] += 1
+                if listed:
+                    found["messages"].append(_half(state, number, offset, position))
+    return found
+
+
+def _half(state: State, queue: int, offset: int, position: int) -> dict[str, Any]:
+    half = message(state, position)
+    properties = decode_properties(half.properties) if half else {}
+    return {
+        "queueId": queue,
+        "queueOffset": offset,
+        "physicalOffset": position,
+        "topic": properties.get(record.REAL_TOPIC),
+        "uniqKey": properties.get(record.UNIQ_KEY),
+        "producerGroup": properties.get("PGROUP"),
+        "bornTimestamp": half.born_at_ms if half else None,
+    }
+
+
+def _done(state: State, number: int, group_offsets: dict[str, dict[str, int]]) -> set[int]:
+    """Offsets of halves that op messages name: `17` in 4.x, `17,18,` in 5.x."""
+    queue = state.queues.get((OP_TOPIC, number))
+    if queue is None:
+        return set()
+    first = group_offsets.get(f"{OP_TOPIC}@{_TRANSACTIONS}", {}).get(str(number), 0)
+    done: set[int] = set()
+    for _, units in queue.read(first):
+        for position in units["position"].tolist():
+            operation = message(state, position)
+            parts = operation.body.split(b",") if operation else ()
+            done.update(int(part) for part in parts if part.isdigit() and len(part) < 20)
+    return done
