@@ -25,7 +25,10 @@ class FakeStore:
         self.puts: list[store_pb2.PutMessageRequest] = []
         self.records: list[record.Record] = []
         self.topics: dict[str, int] = {}
+        # By name, as from a directory that came with them.
+        self.stored: dict[str, int] = {}
         self.described = 0
+        self.listed = 0
         self.error: DueTimeError | None = None
         self.answer: store_pb2.PutMessageResponse | None = None
         self.gate = asyncio.Event()
@@ -45,6 +48,9 @@ class FakeStore:
             "PutMessage": unary(self.put, pb.PutMessageRequest.FromString, pb.PutMessageResponse.SerializeToString),
             "Pull": unary(self.pull, gateway_pb2.PullRequest.FromString, None),
             "PutTopic": unary(self.put_topic, pb.PutTopicRequest.FromString, pb.PutTopicResponse.SerializeToString),
+            "ListTopics": unary(
+                self.list_topics, pb.ListStoredTopicsRequest.FromString, pb.ListStoredTopicsResponse.SerializeToString
+            ),
             "Describe": unary(self.describe, pb.DescribeRequest.FromString, pb.DescribeResponse.SerializeToString),
         }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("duetime.v1.Store", handlers),))
@@ -99,6 +105,15 @@ class FakeStore:
     async def put_topic(self, request: store_pb2.PutTopicRequest, context: Any) -> store_pb2.PutTopicResponse:
         self.topics[request.name] = request.queue_count
         return store_pb2.PutTopicResponse()
+
+    async def list_topics(
+        self, request: store_pb2.ListStoredTopicsRequest, context: Any
+    ) -> store_pb2.ListStoredTopicsResponse:
+        self.listed += 1
+        response = store_pb2.ListStoredTopicsResponse()
+        for name, count in self.stored.items():
+            response.topics.add(name=name, read_queue_count=count, write_queue_count=count, perm=6)
+        return response
 
     async def describe(self, request: store_pb2.DescribeRequest, context: Any) -> store_pb2.DescribeResponse:
         self.described += 1

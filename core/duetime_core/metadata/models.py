@@ -36,6 +36,8 @@ class TopicQueueModel(Base):
     )
     queue: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     shard: Mapped[int]
+    # The queue's number on its shard, where that is another one: topics that several brokers' directories had.
+    shard_queue: Mapped[int | None]
 
 
 class SchedulerModel(Base):

@@ -300,7 +300,7 @@ class AsyncPuller:
 
     def _hand_over(self, answer: list[gateway_pb2.PulledQueue], prefetch: asyncio.Semaphore) -> None:
         for one in answer:
-            messages = split_records(one.pull.records)
+            messages = split_records(one.pull.records, one.queue)
             if self._wanted is not None:
                 # The server compares hashes, and two tags may have one.
                 messages = [message for message in messages if message.tags in self._wanted]

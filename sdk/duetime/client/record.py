@@ -51,10 +51,11 @@ RESERVED_PROPERTIES = frozenset(_RESERVED_NAMES.split())
 class ReceivedMessage:
     """A message read from a queue: one record's bytes, decoded on access."""
 
-    __slots__ = ("_encoded", "_record")
+    __slots__ = ("_encoded", "_queue", "_record")
 
-    def __init__(self, record: bytes) -> None:
+    def __init__(self, record: bytes, queue: int | None = None) -> None:
         self._record = record
+        self._queue = queue
         self._encoded: bytes | None = None
 
     @property
@@ -69,7 +70,8 @@ class ReceivedMessage:
 
     @property
     def queue(self) -> int:
-        return _i32(self._record, 12)
+        """The topic's queue that it was read from; the record has its number on the shard, which may be another."""
+        return _i32(self._record, 12) if self._queue is None else self._queue
 
     @property
     def offset(self) -> int:
@@ -230,8 +232,8 @@ def _decompress(body: bytes, algorithm: int) -> bytes:
         raise Damaged(f"the compressed body is damaged: {error}", reason="BODY_DAMAGED") from error
 
 
-def split_records(records: bytes) -> list[ReceivedMessage]:
-    """Messages of records that stand back to back.
+def split_records(records: bytes, queue: int | None = None) -> list[ReceivedMessage]:
+    """Messages of a queue's records that stand back to back.
 
     Each gets bytes of its own, so that keeping one does not keep a whole answer.
 
@@ -244,6 +246,6 @@ def split_records(records: bytes) -> list[ReceivedMessage]:
         size, magic = unpack(records, at) if end - at >= _SIZE_MAGIC.size else (0, 0)
         if size < _FIXED_BYTES_MIN or at + size > end or magic not in (_MAGIC_V1, _MAGIC_V2):
             raise Damaged(f"no whole record at byte {at} of {end}", reason="RECORD_DAMAGED")
-        messages.append(ReceivedMessage(records[at : at + size]))
+        messages.append(ReceivedMessage(records[at : at + size], queue))
         at += size
     return messages

@@ -108,6 +108,8 @@ class Batch:
         self.requested_levels: dict[int, int] = {}
         self.faults: dict[int, DueTimeError] = {}
         self.groups: dict[int, Group] = {}
+        # Routes of messages whose queues have other numbers on their shards.
+        self.renumbered: dict[int, Route] = {}
         # Indices of messages that wait for their shard to be ready for their topic.
         self.unready: dict[tuple[str, int], list[int]] = {}
 
@@ -188,7 +190,9 @@ class Encoder:
                 queue = route.choose(sharding_key, message_id)
         batch.ids[index], batch.queues[index], batch.levels[index] = message_id, queue, level
 
-        shard = route.shards[queue]
+        if route.renumbered:
+            batch.renumbered[index] = route
+        shard, queue = route.places[queue]
         store_host = route.store_hosts.get(shard)
         if store_host is None:
             batch.unready.setdefault((route.topic, shard), []).append(index)

@@ -10,6 +10,7 @@ from duetime_core.metadata import Database
 from duetime_core.serving import Server
 from prometheus_client import CollectorRegistry
 
+from duetime_gateway.adoption import Adoption
 from duetime_gateway.encoding import Encoder
 from duetime_gateway.ids import MessageIds
 from duetime_gateway.metrics import GatewayMetrics
@@ -55,6 +56,7 @@ class GatewayNode:
         self._loops = asyncio.create_task(self._run(self._shards, self._service, started))
         await started.wait()
         await self._shards.check()
+        await self._adoption.start()
         self._server = Server([SERVICE_NAME], settings.calls_in_flight_max)
         self._service.add_to(self._server.grpc)
         await self._server.start(settings.host, settings.port)
@@ -87,6 +89,7 @@ class GatewayNode:
             queue_count_default=settings.queue_count_default,
             auto_create=settings.auto_create_topics,
         )
+        self._adoption = Adoption(topics, shards, clock)
         for shard in shards.all():
             shard.on_lost = topics.forget_shard
         ids = MessageIds(settings.host, os.getpid(), secrets.token_bytes(4), clock.now_ms)

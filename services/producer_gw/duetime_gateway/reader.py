@@ -32,8 +32,14 @@ class Reader:
             DueTimeError: bad fields, no such topic or queue, or what the shard answered.
         """
         check_pull(request)
-        number, request.queue = _place(await self.places(request.topic), request.topic, request.queue)
-        return await self._pull(number, request, remaining_ms)
+        queue = request.queue
+        number, request.queue = _place(await self.places(request.topic), request.topic, queue)
+        answer = await self._pull(number, request, remaining_ms)
+        if request.queue == queue or request.encoding == gateway_pb2.PULL_ENCODING_RECORDS:
+            return answer
+        response = gateway_pb2.PullResponse.FromString(answer)
+        _renumber(response, queue)
+        return response.SerializeToString()
 
     async def pull_queues(self, request: gateway_pb2.PullQueuesRequest, remaining_ms: float | None) -> bytes:
         """As `pull`, for the encoded PullQueuesResponse of the one shard that has all the queues."""
@@ -46,7 +52,14 @@ class Reader:
         if len(numbers) > 1:
             text = f"lie on the shards {sorted(numbers)}; a call reads those of one shard (GetRoute)"
             raise InvalidArgument([Violation("queues", text)])
-        return await self._pull(numbers.pop(), request, remaining_ms)
+        answer = await self._pull(numbers.pop(), request, remaining_ms)
+        same = all(position.queue == position.shard_queue for position in request.queues)
+        if same or request.encoding == gateway_pb2.PULL_ENCODING_RECORDS:
+            return answer
+        response = gateway_pb2.PullQueuesResponse.FromString(answer)
+        for one in response.queues:
+            _renumber(one.pull, one.queue)
+        return response.SerializeToString()
 
     async def _pull(
         self, number: int, request: gateway_pb2.PullRequest | gateway_pb2.PullQueuesRequest, remaining_ms: float | None
@@ -55,7 +68,7 @@ class Reader:
         if remaining_ms is not None:
             timeout_ms = min(timeout_ms, remaining_ms)
         shard = self._shards.get(number)
-        route = self._topics.routes.get(request.topic)
+        route = self._topics.known(request.topic)
         if route is not None:
             await shard.ready(route)
         answer = await shard.pull(request, timeout_ms)
@@ -104,6 +117,12 @@ class Reader:
         places = await self.places(topic)
         queues = [gateway_pb2.QueueRoute(queue=queue, shard=shard) for queue, (shard, _) in places.items()]
         return gateway_pb2.Route(topic=topic, queues=queues)
+
+
+def _renumber(response: gateway_pb2.PullResponse, queue: int) -> None:
+    """Messages carry their queue's number on the shard; readers know it by the topic's."""
+    for message in response.messages:
+        message.queue = queue
 
 
 def _place(places: Mapping[int, tuple[int, int]], topic: str, queue: int) -> tuple[int, int]:

@@ -20,7 +20,8 @@ def place(topic: str, queue_count: int, shards: Sequence[int]) -> tuple[int, ...
 class Route:
     """A topic's queues, the shards they are on, and whose turn it is."""
 
-    def __init__(self, topic: str, shards: Sequence[int]) -> None:
+    def __init__(self, topic: str, shards: Sequence[int], numbers: Sequence[int] | None = None) -> None:
+        """`numbers`: of each queue on its shard; None: the same as in the topic."""
         encoded = topic.encode()
         self.topic = topic
         # The topic as a record carries it, its length first.
@@ -28,8 +29,11 @@ class Route:
         # By queue.
         self.shards = tuple(shards)
         self.queue_count = len(self.shards)
-        # For readers: shard and queue there, by queue.
-        self.places = {queue: (shard, queue) for queue, shard in enumerate(self.shards)}
+        self.numbers = tuple(range(self.queue_count) if numbers is None else numbers)
+        # Whether a queue has another number on its shard: rare, and of no concern to the compiled encoder.
+        self.renumbered = self.numbers != tuple(range(self.queue_count))
+        # Shard and queue there, by queue.
+        self.places = dict(enumerate(zip(self.shards, self.numbers, strict=True)))
         # By distinct shard: its queues, and how many of its messages have taken turns. As columns of int32 for the
         # compiled encoder, which takes turns in the same lists.
         distinct = sorted(set(self.shards))
@@ -54,8 +58,19 @@ class Route:
         self.turns[which] = turn + 1
         return self.holders[which][turn % len(self.holders[which])]
 
+    def queue_at(self, shard: int, number: int) -> int:
+        """The topic's queue with this number on a shard; the number itself where there is none."""
+        return next((queue for queue, place in self.places.items() if place == (shard, number)), number)
+
+    def count_on(self, shard: int) -> int:
+        """The queue count that a shard is to know."""
+        if not self.renumbered:
+            return self.queue_count
+        return 1 + max(number for holder, number in self.places.values() if holder == shard)
+
     def deferral(self, level: int, queue: int) -> bytes:
-        """The properties that bring a message of this topic and queue back from a lane, to be put after others."""
+        """The properties that bring a message back from a lane to a queue of this topic, by its number on the shard; to
+        be put after others."""
         found = self._deferrals.get((level, queue))
         if found is None:
             properties = record.encode_properties(record.deferral(level, self.topic, queue))

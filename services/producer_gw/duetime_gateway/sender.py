@@ -95,7 +95,8 @@ class Sending:
                 dues[index] = due_at_ms
             faults.update((indices[at], fault) for at, fault in answer.faults.items())
             for at, queue in answer.duplicate_queues.items():
-                batch.queues[indices[at]] = queue
+                route = batch.renumbered.get(indices[at])
+                batch.queues[indices[at]] = route.queue_at(shard, queue) if route else queue
             if answer.statuses:
                 duplicates.update(
                     index for index, status in zip(indices, answer.statuses, strict=True) if status == _DUPLICATE

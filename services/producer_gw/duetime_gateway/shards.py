@@ -66,6 +66,8 @@ class Shard:
         self.batcher = Batcher(self._put, clock, of_shard, number, waiting_bytes_max)
         # Called when the store stopped answering: what it was told before must be told again.
         self.on_lost: Callable[[int], None] = lambda number: None
+        # Waited for when the store answers for the first time, or again, before it is used.
+        self.on_reached: Callable[[Shard], Awaitable[None]] = _nothing
         self._whom = f"shard {number} at {address}"
         self._levels = levels
         self._timeout_ms = timeout_ms
@@ -106,6 +108,11 @@ class Shard:
             request_serializer=store_pb2.ListQueuesRequest.SerializeToString,
             response_deserializer=store_pb2.ListQueuesResponse.FromString,
         )
+        self._list_topics = self._channel.unary_unary(
+            "/duetime.v1.Store/ListTopics",
+            request_serializer=store_pb2.ListStoredTopicsRequest.SerializeToString,
+            response_deserializer=store_pb2.ListStoredTopicsResponse.FromString,
+        )
         self._list_lanes = self._channel.unary_unary(
             "/duetime.v1.Store/ListLanes",
             request_serializer=gateway_pb2.ListLanesRequest.SerializeToString,
@@ -143,6 +150,11 @@ class Shard:
             raise error
         return cast("T", outcome)
 
+    @property
+    def reached(self) -> bool:
+        """Whether the store has said what it is, and was not lost since."""
+        return self._description is not None
+
     async def describe(self, timeout_ms: float | None = None) -> Description:
         """Asks the store what it is, unless that is known.
 
@@ -156,6 +168,7 @@ class Shard:
     async def _ask(self, timeout_ms: float) -> Description:
         answer = await self._call(self._describe(store_pb2.DescribeRequest(), timeout=timeout_ms / 1000.0))
         self._check(answer)
+        await self.on_reached(self)
         self._description = Description(answer.store_host)
         self._up.set(1)
         log.info("shard reached", store=self._whom)
@@ -181,7 +194,7 @@ class Shard:
 
     async def _tell(self, route: Route) -> None:
         description = await self.describe()
-        request = store_pb2.PutTopicRequest(name=route.topic, queue_count=route.queue_count)
+        request = store_pb2.PutTopicRequest(name=route.topic, queue_count=route.count_on(self.number))
         await self._call(self._put_topic(request, timeout=self._timeout_ms / 1000.0))
         # Not if it was lost meanwhile: it may have come back without the topic.
         if self._description is description:
@@ -209,6 +222,10 @@ class Shard:
         request = store_pb2.ListQueuesRequest(topic=topic)
         return await self._call(self._list_queues(request, timeout=self._timeout_ms / 1000.0))
 
+    async def list_topics(self, timeout_ms: float) -> store_pb2.ListStoredTopicsResponse:
+        """Raises: DueTimeError."""
+        return await self._call(self._list_topics(store_pb2.ListStoredTopicsRequest(), timeout=timeout_ms / 1000.0))
+
     async def list_lanes(self) -> gateway_pb2.ListLanesResponse:
         """Raises: DueTimeError."""
         return await self._call(self._list_lanes(gateway_pb2.ListLanesRequest(), timeout=self._timeout_ms / 1000.0))
@@ -229,6 +246,10 @@ class Shard:
             self._up.set(0)
             log.warning("shard lost", shard=self.number, why=why)
             self.on_lost(self.number)
+
+
+async def _nothing(shard: Shard) -> None:
+    pass
 
 
 async def _outcome(work: Callable[[], Awaitable[T]]) -> tuple[T | None, DueTimeError | None]:

@@ -66,8 +66,8 @@ class RetryService(retry_pb2_grpc.RetryServicer):
         violations = check(request)
         if violations:
             raise InvalidArgument(violations, reason="SEND_BACK_INVALID")
-        shard = await self._topics.shard_of(request.topic, request.queue)
-        found = await self._stores.record(shard, request.topic, request.queue, request.offset)
+        shard, queue = await self._topics.place_of(request.topic, request.queue)
+        found = await self._stores.record(shard, request.topic, queue, request.offset)
         decision = decide(
             found.reconsume_times,
             request.delay_level if request.HasField("delay_level") else None,

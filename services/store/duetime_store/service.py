@@ -23,6 +23,8 @@ NO_NEW = gateway_pb2.PULL_STATUS_NO_NEW
 NO_MATCH = gateway_pb2.PULL_STATUS_NO_MATCH
 OUT_OF_RANGE = gateway_pb2.PULL_STATUS_OFFSET_OUT_OF_RANGE
 _STATUS_NAMES = store_pb2.PutStatus.keys()
+# RocketMQ's permissions of a topic.
+READ_WRITE = 6
 
 AnyPull = gateway_pb2.PullRequest | gateway_pb2.PullQueuesRequest
 
@@ -173,6 +175,14 @@ class StoreService(store_pb2_grpc.StoreServicer):
                 for q in sorted(queues, key=lambda q: (q.topic, q.queue))
             ]
         )
+
+    async def ListTopics(
+        self, request: store_pb2.ListStoredTopicsRequest, context: Any
+    ) -> store_pb2.ListStoredTopicsResponse:
+        response = store_pb2.ListStoredTopicsResponse()
+        for name, count in sorted(self._store.queues.counts.items()):
+            response.topics.add(name=name, read_queue_count=count, write_queue_count=count, perm=READ_WRITE)
+        return response
 
     async def Describe(self, request: store_pb2.DescribeRequest, context: Any) -> store_pb2.DescribeResponse:
         store = self._store

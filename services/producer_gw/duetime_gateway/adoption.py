@@ -1,0 +1,97 @@
+"""Topics that a shard has and the metadata database lacks: they came with a directory of a RocketMQ broker.
+
+When a shard is reached, its topics are compared with the routes. One without a route gets one to the shard's queues;
+one whose route leads to other shards only gets the shard's queues behind those it has, since brokers number their
+queues each for themselves. A shard that got its directory unnoticed is asked again when a topic is not found.
+"""
+
+import asyncio
+import math
+from collections.abc import Iterable, Sequence
+
+import structlog
+from duetime.v1 import store_pb2
+from duetime_core import limits
+from duetime_core.clock import Clock
+from duetime_core.errors import DueTimeError
+from duetime_core.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC, is_name
+
+from duetime_gateway.shards import Shard, Shards
+from duetime_gateway.topics import Topics
+
+log = structlog.get_logger()
+
+# Topics that are not found make a gateway ask its shards so often at most, and wait so long for each.
+INTERVAL_MS = 5_000
+TIMEOUT_MS_MAX = 1_000
+
+# Every shard has these for itself (routing.shard_places), or a broker makes them at each start and nobody uses them.
+NOT_ADOPTED = {SCHEDULE_TOPIC, QUARANTINE_TOPIC, "TBW102", "SELF_TEST_TOPIC", "BenchmarkTest", "OFFSET_MOVED_EVENT"}
+_READ_OR_WRITE = 4 | 2
+
+
+class Adoption:
+    """Brings the topics of shards into the registry. Never an error: what does not succeed is logged, and tried again
+    with the next topic that is not found."""
+
+    def __init__(self, topics: Topics, shards: Shards, clock: Clock) -> None:
+        self._topics = topics
+        self._shards = shards
+        self._clock = clock
+        self._looking = asyncio.Lock()
+        self._looked_at_ms = -math.inf
+
+    async def start(self) -> None:
+        """Adopts from the shards that answered the gateway's first question, and from the others when they do."""
+        await self._adopt([shard for shard in self._shards.all() if shard.reached])
+        for shard in self._shards.all():
+            shard.on_reached = self._reached
+        self._topics.on_missing = self.look_again
+
+    async def _reached(self, shard: Shard) -> None:
+        await self._adopt([shard])
+
+    async def look_again(self) -> bool:
+        """Whether all shards were asked meanwhile: not if that was done a moment ago."""
+        called_at_ms = self._clock.monotonic_ms()
+        async with self._looking:
+            if self._looked_at_ms >= called_at_ms:
+                return True
+            if called_at_ms < self._looked_at_ms + INTERVAL_MS:
+                return False
+            described = [shard.describe(TIMEOUT_MS_MAX) for shard in self._shards.all()]
+            await asyncio.gather(*described, return_exceptions=True)
+            await self._adopt([shard for shard in self._shards.all() if shard.reached])
+            self._looked_at_ms = self._clock.monotonic_ms()
+        return True
+
+    async def _adopt(self, shards: Sequence[Shard]) -> None:
+        """In the order of the shards, so that a topic that several have gets their queues in that order."""
+        answers = await asyncio.gather(*(shard.list_topics(TIMEOUT_MS_MAX) for shard in shards), return_exceptions=True)
+        for shard, answer in zip(shards, answers, strict=True):
+            try:
+                if isinstance(answer, BaseException):
+                    raise answer
+                adopted = await self._topics.adopt(shard.number, counts(answer.topics, shard.number))
+            except DueTimeError as error:
+                log.warning("topics of a shard not looked at", shard=shard.number, why=error.text)
+                continue
+            if adopted:
+                log.info("topics adopted", shard=shard.number, count=len(adopted), topics=adopted)
+
+
+def counts(topics: Iterable[store_pb2.StoredTopic], shard: int) -> dict[str, int]:
+    """The queue counts of the topics that may be adopted. Those with an odd name or count are logged and left out."""
+    found: dict[str, int] = {}
+    for topic in topics:
+        count = max(topic.read_queue_count, topic.write_queue_count)
+        if topic.name in NOT_ADOPTED or not topic.perm & _READ_OR_WRITE or not count:
+            continue
+        if not is_name(topic.name) or len(topic.name) > limits.TOPIC_CHARS_MAX:
+            log.warning("topic of a shard has an odd name: not served", shard=shard, topic=topic.name)
+        elif count > limits.QUEUE_COUNT_MAX:
+            most = limits.QUEUE_COUNT_MAX
+            log.warning("topic of a shard has too many queues: not served", topic=topic.name, count=count, most=most)
+        else:
+            found[topic.name] = count
+    return found
