@@ -75,3 +75,10 @@ class SystemClock(Clock):
 
     def call_later(self, delay_ms: float, callback: Callable[[], Any]) -> Timer:
         return asyncio.get_running_loop().call_later(delay_ms / 1000.0, callback)
+
+
+async def turn() -> None:
+    """Lets everything that is ready run once: between the steps of long work."""
+    future = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_soon(future.set_result, None)
+    await future

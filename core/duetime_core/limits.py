@@ -11,6 +11,8 @@ PULL_COUNT_DEFAULT = 32
 PULL_COUNT_MAX = 1_024
 PULL_BYTES_DEFAULT = 4 * 1024 * 1024
 PULL_BYTES_MAX = 16 * 1024 * 1024
+QUERY_COUNT_DEFAULT = 32
+QUERY_COUNT_MAX = 64
 PULL_DUE_COUNT_MAX = 4_096
 WAIT_MS_MAX = 30_000
 # How long before their due time entries are given out, and restored records are taken and held.

@@ -5,7 +5,7 @@ import heapq
 from collections.abc import Callable
 from typing import Any
 
-from duetime_core.clock import Clock, Timer
+from duetime_core.clock import Clock, Timer, turn
 
 START_MS = 1_700_000_000_000
 
@@ -67,19 +67,12 @@ class FakeClock(Clock):
         while (ahead_ms := self.next_timer_ms()) is not None and self._monotonic_ms + ahead_ms <= end_ms:
             self.move(ahead_ms)
             for _ in range(10):
-                await _yield()
+                await turn()
         self.move(end_ms - self._monotonic_ms)
-        await _yield()
+        await turn()
 
     def _fire(self) -> None:
         while self._timers and self._timers[0][0] <= self._monotonic_ms:
             timer = heapq.heappop(self._timers)[2]
             if not timer.cancelled:
                 timer.callback()
-
-
-async def _yield() -> None:
-    """Lets everything that is ready run once."""
-    future = asyncio.get_running_loop().create_future()
-    asyncio.get_running_loop().call_soon(future.set_result, None)
-    await future

@@ -167,10 +167,12 @@ class QueryMessagesRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., key: _Optional[str] = ..., from_ms: _Optional[int] = ..., to_ms: _Optional[int] = ..., max_count: _Optional[int] = ...) -> None: ...
 
 class QueryMessagesResponse(_message.Message):
-    __slots__ = ("messages",)
+    __slots__ = ("messages", "more")
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
     messages: _containers.RepeatedCompositeFieldContainer[FoundMessage]
-    def __init__(self, messages: _Optional[_Iterable[_Union[FoundMessage, _Mapping]]] = ...) -> None: ...
+    more: bool
+    def __init__(self, messages: _Optional[_Iterable[_Union[FoundMessage, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
 
 class GetMessageRequest(_message.Message):
     __slots__ = ("id", "topic")

@@ -16,6 +16,7 @@ from duetime_store.alarm import Alarm, ShardClock
 from duetime_store.checkpointer import Checkpointer
 from duetime_store.directory import StoreDirectory
 from duetime_store.disk import Disk
+from duetime_store.finder import Finder
 from duetime_store.flusher import Flusher
 from duetime_store.holding import Holding
 from duetime_store.index import Shape
@@ -48,7 +49,8 @@ class StoreNode:
         self._server: Server | None = None
         self._stopping = False
         self._loops: asyncio.Task[None] | None = None
-        self._indexer: Indexer | None = None
+        # None: the setting is off.
+        self.indexer: Indexer | None = None
         # One thread flushes the log; the other writes checkpoints, whose flushes must not delay it.
         self._flush_thread = ThreadPoolExecutor(1, "flush")
         self._checkpoint_thread = ThreadPoolExecutor(1, "checkpoint")
@@ -111,8 +113,8 @@ class StoreNode:
         )
         if settings.index:
             shape = Shape(settings.index_slots, settings.index_entries)
-            self._indexer = Indexer(store, self._directory, self._checkpoint_thread, self._clock, shape=shape)
-            self._metrics.follow_index(self._indexer)
+            self.indexer = Indexer(store, self._directory, self._checkpoint_thread, self._clock, shape=shape)
+            self._metrics.follow_index(self.indexer)
         # Before the first append: what recovery has found must not be found again after a crash.
         await self._checkpointer.write()
         self._directory.mark_serving()
@@ -126,6 +128,7 @@ class StoreNode:
         service = StoreService(
             store,
             Reader(store, self._alarm, self._metrics),
+            Finder(store, self.indexer, self._metrics, shard=settings.shard),
             Holding(store, self._flusher, self._alarm, bytes_max=settings.waiting_bytes_max),
             self._flusher,
             self._checkpointer,
@@ -164,8 +167,8 @@ class StoreNode:
             group.create_task(self._watch.run())
             group.create_task(self._watch.tell(self._report))
             group.create_task(self._checkpointer.run())
-            if self._indexer:
-                group.create_task(self._indexer.run())
+            if self.indexer:
+                group.create_task(self.indexer.run())
             if self._settings.flush_mode == "async":
                 group.create_task(self._flusher.run_periodic())
 
@@ -207,7 +210,7 @@ class StoreNode:
             await asyncio.wait({durable, self._loops}, return_when=asyncio.FIRST_COMPLETED)
         self._loops.cancel()
         await asyncio.gather(self._loops, return_exceptions=True)
-        if self._indexer:
-            await self._indexer.close()
+        if self.indexer:
+            await self.indexer.close()
         if await self._checkpointer.write():
             self._directory.mark_stopped()

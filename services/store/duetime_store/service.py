@@ -11,10 +11,12 @@ from grpc import StatusCode
 
 from duetime_store.checkpointer import Checkpointer
 from duetime_store.consumequeue import ConsumeQueue
+from duetime_store.finder import Finder
 from duetime_store.flusher import Flusher
 from duetime_store.holding import Holding
 from duetime_store.messages import add_messages
 from duetime_store.metrics import StoreMetrics
+from duetime_store.offsets import first_stored_at
 from duetime_store.reader import Pulled, Reader
 from duetime_store.store import OK, Outcome, Store
 
@@ -36,6 +38,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         self,
         store: Store,
         reader: Reader,
+        finder: Finder,
         holding: Holding,
         flusher: Flusher,
         checkpointer: Checkpointer,
@@ -45,6 +48,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
     ) -> None:
         self._store = store
         self._reader = reader
+        self._finder = finder
         self._holding = holding
         self._flusher = flusher
         self._checkpointer = checkpointer
@@ -126,6 +130,27 @@ class StoreService(store_pb2_grpc.StoreServicer):
             response.status = FOUND if found else NO_MATCH if pulled.scanned else NO_NEW
         self._metrics.messages_out.labels("pull").inc(len(pulled.sizes))
         self._metrics.bytes_out.labels("pull").inc(len(pulled.records))
+
+    async def SearchOffset(
+        self, request: gateway_pb2.SearchOffsetRequest, context: Any
+    ) -> gateway_pb2.SearchOffsetResponse:
+        queue = self._store.queues.find(request.topic, request.queue)
+        wanted = request.WhichOneof("at")
+        if wanted == "at_ms":
+            offset = await first_stored_at(self._store.log, queue, request.at_ms)
+        else:
+            offset = queue.max_offset if wanted == "latest" else queue.min_offset
+        return gateway_pb2.SearchOffsetResponse(offset=offset)
+
+    async def QueryMessages(
+        self, request: gateway_pb2.QueryMessagesRequest, context: Any
+    ) -> gateway_pb2.QueryMessagesResponse:
+        max_count = min(request.max_count or limits.QUERY_COUNT_DEFAULT, limits.QUERY_COUNT_MAX)
+        found, more = await self._finder.query(request.topic, request.key, request.from_ms, request.to_ms, max_count)
+        return gateway_pb2.QueryMessagesResponse(messages=found, more=more)
+
+    async def GetMessage(self, request: gateway_pb2.GetMessageRequest, context: Any) -> gateway_pb2.FoundMessage:
+        return await self._finder.get(request.id, request.topic)
 
     async def PullDue(self, request: store_pb2.PullDueRequest, context: Any) -> store_pb2.PullDueResponse:
         due = await self._reader.pull_due(

@@ -1,0 +1,321 @@
+"""Finding messages by key, by id and by offset id, in the index and in the piece of the log that is not indexed yet.
+
+    newest first:   tail of the log ──▶ newest index file ──▶ ... ──▶ oldest
+
+The index gives positions by hash, so every record is read and compared: its topic, and its message id or one word of
+its KEYS. A deferred message is a record of SCHEDULE_TOPIC_XXXX that names its real topic: it is looked for beside the
+real topic's records, and told as long as it is pending or when it was put aside; restored, its copy is told.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+import numpy as np
+import structlog
+from duetime.v1 import gateway_pb2
+from duetime_core import limits, record
+from duetime_core.clock import turn
+from duetime_core.errors import InvalidArgument, NotFound, Unavailable, Unsupported, Violation
+from duetime_core.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC, is_system_topic
+
+from duetime_store.columns import take
+from duetime_store.index import IndexFile, hash_codes, key_hash, key_hashes, may_be_within
+from duetime_store.indexer import Indexer, pieces
+from duetime_store.keys import keys_of
+from duetime_store.messages import stored_message
+from duetime_store.metrics import StoreMetrics
+from duetime_store.store import Store
+
+log = structlog.get_logger()
+
+STORED = gateway_pb2.MESSAGE_STATE_STORED
+PENDING = gateway_pb2.MESSAGE_STATE_PENDING
+QUARANTINED = gateway_pb2.MESSAGE_STATE_QUARANTINED
+
+# What is not indexed is read for each query; more than this takes too long.
+TAIL_BYTES_MAX = 64 * 1024 * 1024
+# Entries looked at before others have their turn.
+STEPS_MAX = 512
+_WALKS_MAX = 64
+OPEN_WAIT_MS = 2_000
+# An id without a topic is looked for under each.
+TOPICS_MAX = 16_384
+_OFFSET_ID = re.compile(r"(?:[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56})")
+_TIME_MAX = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """An intact record that a look-up came to."""
+
+    record: record.Record
+    properties: dict[str, str]
+    # Level, offset and due time of the lane entry that it restores or puts aside.
+    entry: list[int] | None
+
+    @property
+    def id(self) -> str:
+        return self.properties.get(record.UNIQ_KEY, "")
+
+    @property
+    def words(self) -> list[str]:
+        return [self.id, *self.properties.get(record.KEYS, "").split(" ")]
+
+    @property
+    def real_topic(self) -> str:
+        """The topic that it goes to; that of a lane record stands in a property."""
+        if self.record.topic == SCHEDULE_TOPIC:
+            return self.properties.get(record.REAL_TOPIC, "")
+        return self.record.topic
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The shard at one moment, so that a message which is restored meanwhile is told once: as it was then."""
+
+    indexer: Indexer
+    end: int
+    watermarks: dict[int, int]
+
+
+class Finder:
+    """Serves queries of one shard. Reads only what is published."""
+
+    def __init__(self, store: Store, indexer: Indexer | None, metrics: StoreMetrics, *, shard: int) -> None:
+        self._store = store
+        self._indexer = indexer
+        self._metrics = metrics
+        self._shard = shard
+
+    async def query(
+        self, topic: str, key: str, from_ms: int, to_ms: int, max_count: int
+    ) -> tuple[list[gateway_pb2.FoundMessage], bool]:
+        """Messages of a topic by key or id, newest first, and whether there are more.
+
+        Raises:
+            Unavailable: too much of the log is not indexed yet.
+            Unsupported: this shard builds no index.
+        """
+        view, to_ms = await self._view(), to_ms or _TIME_MAX
+        hashes = [key_hash(name, key) for name in dict.fromkeys([topic, SCHEDULE_TOPIC])]
+        found: list[gateway_pb2.FoundMessage] = []
+        size = 0
+        async with aclosing(self._positions(view, hashes, from_ms, to_ms)) as positions:
+            async for position in positions:
+                seen = self._read(position)
+                if seen is None or key not in seen.words or topic not in (seen.record.topic, seen.real_topic):
+                    continue
+                if not from_ms <= seen.record.stored_at_ms <= to_ms:
+                    continue
+                told = await self._tell(view, seen, as_is=topic == SCHEDULE_TOPIC)
+                if told is None:
+                    continue
+                if found and (len(found) == max_count or size + seen.record.size > limits.PULL_BYTES_MAX):
+                    return found, True
+                found.append(told)
+                size += seen.record.size
+        return found, False
+
+    async def get(self, message_id: str, topic: str = "") -> gateway_pb2.FoundMessage:
+        """A message by its offset id or its id; of several with one id the newest, rather one of a user's topic.
+
+        Raises:
+            NotFound: there is none on this shard.
+            Unavailable, Unsupported: as `query`.
+        """
+        seen = self._at(message_id)
+        if seen is not None and topic in ("", seen.record.topic, seen.real_topic):
+            if seen.record.topic != SCHEDULE_TOPIC:
+                return self._found(seen, _state(seen))
+            view = await self._view()
+            told = await self._tell(view, seen)
+            if told is None and seen.id:
+                told = await self._by_id(view, seen.id, seen.real_topic)
+            # Of a restored message without an id only this record can be told.
+            return told or self._found(seen, STORED)
+        told = await self._by_id(await self._view(), message_id, topic)
+        if told is None:
+            raise NotFound(f"no message {message_id} on shard {self._shard}", reason="MESSAGE_NOT_FOUND")
+        return told
+
+    def _at(self, message_id: str) -> Seen | None:
+        """The record that an offset id names: at its position, written by its host."""
+        if not _OFFSET_ID.fullmatch(message_id):
+            return None
+        name = bytes.fromhex(message_id)
+        position = int.from_bytes(name[-8:], "big", signed=True)
+        if not self._store.log.min_position <= position < self._store.published_end:
+            return None
+        seen = self._read(position, expected=False)
+        return seen if seen is not None and seen.record.store_host == name[:-8] else None
+
+    async def _by_id(self, view: View, message_id: str, topic: str) -> gateway_pb2.FoundMessage | None:
+        topics = [topic] if topic else list(self._store.queues.counts)
+        if len(topics) > TOPICS_MAX:
+            description = f"is not given, and the shard has {len(topics)} topics; {TOPICS_MAX} are looked through"
+            raise InvalidArgument([Violation("topic", description)])
+        texts = [f"{name}#{message_id}" for name in dict.fromkeys([*topics, SCHEDULE_TOPIC])]
+        hashes = np.unique(key_hashes(hash_codes(texts))).tolist()
+        second: gateway_pb2.FoundMessage | None = None
+        async with aclosing(self._positions(view, hashes, 0, _TIME_MAX)) as positions:
+            async for position in positions:
+                seen = self._read(position)
+                if (
+                    seen is None
+                    or seen.id != message_id
+                    or (topic and topic not in (seen.record.topic, seen.real_topic))
+                ):
+                    continue
+                told = await self._tell(view, seen)
+                if told is not None and (topic or not is_system_topic(told.message.topic)):
+                    return told
+                second = second or told
+        return second
+
+    # --- what a record says ---------------------------------------------------------------------------------------
+
+    def _read(self, position: int, *, expected: bool = True) -> Seen | None:
+        """The intact record at a position; None: there is none (any more). `expected`: that is damage."""
+        data = self._store.log.read(position, record.PREFIX.size)
+        size = record.PREFIX.unpack(data)[0] if len(data) == record.PREFIX.size else 0
+        run = take(self._store.log.read(position, max(size, 0)), 0, position)
+        if not run.count:
+            if expected and position >= self._store.log.min_position:
+                self._metrics.damaged.inc()
+                log.error("damaged record", position=position)
+            return None
+        entry = None if run.entries is None else run.entries[:, 0].tolist()
+        found = record.decode(run.data, check_crc=False)
+        return Seen(found, record.decode_properties(found.properties), entry)
+
+    async def _tell(self, view: View, seen: Seen, *, as_is: bool = False) -> gateway_pb2.FoundMessage | None:
+        """None: a lane record whose message has been restored."""
+        if seen.record.topic != SCHEDULE_TOPIC or as_is:
+            return self._found(seen, _state(seen))
+        watermark = view.watermarks.get(seen.record.queue + 1)
+        if watermark is None:
+            return None
+        if seen.record.queue_offset >= watermark:
+            return self._found(seen, PENDING)
+        return self._found(seen, QUARANTINED) if await self._is_aside(view, seen) else None
+
+    async def _is_aside(self, view: View, seen: Seen) -> bool:
+        """Whether a record of DT_QUARANTINE stands for a lane record."""
+        if not seen.id or not self._store.queues.find(QUARANTINE_TOPIC, 0).max_offset:
+            return False
+        wanted = key_hash(QUARANTINE_TOPIC, seen.id)
+        async with aclosing(self._positions(view, [wanted], 0, _TIME_MAX)) as positions:
+            async for position in positions:
+                other = self._read(position)
+                if other is None or other.record.topic != QUARANTINE_TOPIC or other.entry is None:
+                    continue
+                if other.entry[:2] == [seen.record.queue + 1, seen.record.queue_offset]:
+                    return True
+        return False
+
+    def _found(self, seen: Seen, state: gateway_pb2.MessageState) -> gateway_pb2.FoundMessage:
+        found = seen.record
+        message = stored_message(found)
+        if found.topic == SCHEDULE_TOPIC and state != STORED:
+            message.topic = seen.real_topic
+            message.queue = _number(seen.properties.get(record.REAL_QID, ""))
+            message.delay_level = found.queue + 1
+            unit = self._store.queues.find(SCHEDULE_TOPIC, found.queue).read(found.queue_offset, 1)
+            message.due_at_ms = int(unit["tags"][0]) if len(unit) else 0
+        return gateway_pb2.FoundMessage(
+            message=message,
+            state=state,
+            shard=self._shard,
+            offset_id=record.offset_message_id(found.store_host, found.position),
+        )
+
+    # --- positions ------------------------------------------------------------------------------------------------
+
+    async def _view(self) -> View:
+        """Raises: Unsupported, Unavailable."""
+        indexer, store = self._indexer, self._store
+        if indexer is None:
+            raise Unsupported([Violation("key", "this shard builds no index (setting index)")])
+        if not indexer.opened.is_set():
+            opened = asyncio.ensure_future(indexer.opened.wait())
+            try:
+                await store.clock.clock.wait_for(opened, OPEN_WAIT_MS)
+            finally:
+                opened.cancel()
+        behind = indexer.behind_bytes
+        if not indexer.opened.is_set() or behind > TAIL_BYTES_MAX:
+            text = f"{behind} bytes of the log of shard {self._shard} are not indexed yet; repeat later"
+            raise Unavailable(text, reason="INDEX_BEHIND")
+        return View(indexer, store.published_end, {level: lane.watermark for level, lane in store.lanes.items()})
+
+    async def _positions(
+        self, view: View, hashes: Sequence[int], from_ms: int, to_ms: int
+    ) -> AsyncGenerator[int, None]:
+        """Where records with one of the hashes lie that may have been stored within the times: each once, newest
+        first."""
+        seen: set[int] = set()
+        for position in await self._tail(view, hashes):
+            seen.add(position)
+            yield position
+        for file in view.indexer.files:
+            if file.header.end_at_ms < from_ms:
+                return
+            async with aclosing(_merged([_walk(file, one, from_ms, to_ms) for one in hashes])) as positions:
+                async for position in positions:
+                    if position < view.end and position not in seen:
+                        seen.add(position)
+                        yield position
+
+    async def _tail(self, view: View, hashes: Sequence[int]) -> list[int]:
+        """Positions in what is not indexed, newest first."""
+        found: list[int] = []
+        for run, _ in pieces(self._store.log, view.indexer.position, view.end):
+            if run is not None:
+                of_run, owners = keys_of(run)
+                found += np.unique(run.positions[owners[np.isin(of_run, hashes)]]).tolist()
+            await turn()
+        return found[::-1]
+
+
+def _state(seen: Seen) -> gateway_pb2.MessageState:
+    return QUARANTINED if seen.record.topic == QUARANTINE_TOPIC else STORED
+
+
+def _walk(file: IndexFile, wanted: int, from_ms: int, to_ms: int) -> Iterator[int | None]:
+    """Positions of the entries with a hash; None now and then, for others to have their turn."""
+    for steps, hit in enumerate(file.chain(wanted), 1):
+        if hit is not None and may_be_within(file, hit, from_ms, to_ms):
+            yield hit.position
+        if not steps % STEPS_MAX:
+            yield None
+
+
+async def _merged(walks: Sequence[Iterator[int | None]]) -> AsyncGenerator[int, None]:
+    """The positions of several walks, each from high to low, from high to low."""
+    heads: dict[Iterator[int | None], int] = {}
+    for number, walk in enumerate(walks, 1):
+        if (position := await _next(walk)) >= 0:
+            heads[walk] = position
+        if not number % _WALKS_MAX:
+            await turn()
+    while heads:
+        first = max(heads, key=heads.__getitem__)
+        yield heads.pop(first)
+        if (position := await _next(first)) >= 0:
+            heads[first] = position
+
+
+async def _next(walk: Iterator[int | None]) -> int:
+    """-1: the walk has ended."""
+    for position in walk:
+        if position is not None:
+            return position
+        await turn()
+    return -1
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0

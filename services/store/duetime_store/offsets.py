@@ -1,0 +1,62 @@
+"""A queue's offsets by time: a binary search over the store times of the records that its units name.
+
+Store times do not go backwards in our logs, and nearly so in a broker's. Units without a record that tells its time
+(fillers, damage, what retention has taken) are stepped over.
+"""
+
+from struct import Struct
+
+import numpy as np
+from duetime_core import record
+from duetime_core.clock import turn
+
+from duetime_store.commitlog import CommitLog
+from duetime_store.consumequeue import FILLER_SIZE, ConsumeQueue
+
+_UNITS_AT_ONCE = 1_024
+_I64 = Struct(">q")
+_HEAD_BYTES_MAX = 76  # to the end of the store time, with a born host of IPv6
+_MAGICS = (record.MAGIC_V1, record.MAGIC_V2)
+
+
+async def first_stored_at(log: CommitLog, queue: ConsumeQueue, at_ms: int) -> int:
+    """The offset of the first message stored at `at_ms` or later; the end of the queue when there is none."""
+    low, high = queue.min_offset, queue.max_offset
+    end = high
+    while low < high:
+        middle = (low + high) // 2
+        offset, stored_at_ms = await _first_that_tells(log, queue, middle, high)
+        if stored_at_ms is not None and stored_at_ms < at_ms:
+            low = offset + 1
+        else:
+            high = middle
+    return (await _first_that_tells(log, queue, low, end))[0]
+
+
+async def _first_that_tells(log: CommitLog, queue: ConsumeQueue, first: int, end: int) -> tuple[int, int | None]:
+    """Offset and store time of the first unit from `first` on whose record tells it; `end` and None: none before."""
+    count = 1
+    while first < end:
+        units = queue.read(first, min(count, end - first))
+        if not len(units):
+            break
+        there = (units["size"] != FILLER_SIZE) & (units["position"] >= log.min_position)
+        for index in np.flatnonzero(there).tolist():
+            stored_at_ms = _stored_at_ms(log, int(units["position"][index]), int(units["size"][index]))
+            if stored_at_ms is not None:
+                return first + index, stored_at_ms
+        first, count = first + len(units), _UNITS_AT_ONCE
+        await turn()
+    return end, None
+
+
+def _stored_at_ms(log: CommitLog, position: int, size: int) -> int | None:
+    """None: what lies there is not the record that the unit names."""
+    head = log.read(position, _HEAD_BYTES_MAX)
+    if len(head) < _HEAD_BYTES_MAX:
+        return None
+    found, magic, *_, said, sys_flag, _ = record.PREFIX.unpack_from(head)
+    if found != size or magic not in _MAGICS or said != position:
+        return None
+    stored_at_ms: int = _I64.unpack_from(head, 68 if sys_flag & record.SYS_BORN_V6 else 56)[0]
+    return stored_at_ms
