@@ -158,6 +158,11 @@ class QueueFiles:
                 self.max_offset = first + valid
                 break
 
+    @classmethod
+    def none(cls, topic: str, queue: int) -> "QueueFiles":
+        """Of a queue that has no directory."""
+        return cls(Path(os.devnull), topic, queue)
+
     def read(self, offset: int, count: int) -> Units:
         """Up to `count` units from `offset`, fewer at the end of a file."""
         at = offset * UNIT.size

@@ -179,7 +179,8 @@ def walk(log: LogFiles) -> Iterator[Item]:
     return scan_runs(log, log.min_position)
 
 
-def _end(item: Item) -> int:
+def item_end(item: Item) -> int:
+    """The log position behind it."""
     if isinstance(item, Run):
         return item.end_position
     return item.position + (item.record.size if isinstance(item, Found) else item.size)
@@ -202,7 +203,7 @@ class _Reader:
             state.damaged.append((item.position, item.damage))
         else:
             self._see_run(item) if isinstance(item, Run) else self._see_record(item)
-        end = _end(item)
+        end = item_end(item)
         # A mark at the very end tells that the next file was begun, if it is there.
         if not isinstance(item, Blank) or state.log.segment_at(end) is not None:
             state.end = end

@@ -1,0 +1,216 @@
+"""Queue units against the records of the log: each says where its record lies, and each record has one.
+
+A run of records is compared with the units at their offsets, column by column. What no record was found for is looked
+at when the log has been read: a place held free, a record that is damaged, one behind the end, or nothing at all.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from duetime_core import record
+from duetime_core.record import Record
+
+from duetime_store.columns import Ints, Run, last_value
+from duetime_store.consumequeue import FILLER_SIZE, UNIT, UNIT_TYPE, Units
+from duetime_store.offline.files import QueueFiles
+from duetime_store.offline.levels import TagsCodes
+from duetime_store.offline.report import Message, Report
+from duetime_store.offline.state import State, is_possible, is_queue
+from duetime_store.segment import file_name
+
+_UNIQ_KEY = record.UNIQ_KEY.encode()
+_UNITS_AT_ONCE = 65_536
+# Offsets within so many times their number are read in one go.
+_SPREAD_MAX = 8
+# An address into consumequeue_ext stands where a hash could not.
+_HASH_MIN = -(1 << 31)
+
+
+@dataclass(slots=True)
+class Rows:
+    """Records of one queue, in the order of the log, and how their ids are found."""
+
+    offsets: Ints
+    positions: Ints
+    sizes: Ints
+    codes: Ints
+    properties: list[bytes] | Run
+    # Which rows of the run they are.
+    index: Ints
+
+    def id_of(self, row: int) -> str | None:
+        source = self.properties
+        found = source.properties(int(self.index[row])) if isinstance(source, Run) else source[row]
+        return last_value(found, _UNIQ_KEY).decode("utf-8", "replace") or None
+
+
+@dataclass(slots=True)
+class _Checked:
+    """How far one queue is compared."""
+
+    files: QueueFiles
+    # All units before it belong to records, but for those of `gaps` and `told`.
+    seen: int
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+    told: set[int] = field(default_factory=set)
+    # Records that have no unit: number, and the first one's offset and position.
+    missing: int = 0
+    first_missing: tuple[int, int] = (0, 0)
+
+
+class UnitCheck:
+    """Takes the records of the log as they come, then says what of the queues is left over."""
+
+    def __init__(self, state: State, report: Report, tell: Callable[[int, str, Message], None]) -> None:
+        """`tell`: of a damage at a log position."""
+        self._report = report
+        self._tell = tell
+        self._codes = TagsCodes(state.history)
+        self._has_ext = (state.root / "consumequeue_ext").is_dir()
+        self._queues: dict[tuple[str, int], _Checked] = {}
+        for key, queue in state.queues.items():
+            queue.files.max_offset = _written_end(queue.files)
+            self._queues[key] = _Checked(queue.files, queue.files.min_offset)
+
+    def see_run(self, run: Run) -> None:
+        codes, positions = self._codes.of(run), run.positions
+        chosen = np.flatnonzero(run.queued)
+        order = chosen[np.argsort(run.key_of[chosen], kind="stable")]
+        bounds = np.searchsorted(run.key_of[order], np.arange(len(run.keys) + 1)).tolist()
+        for number, (topic, queue) in enumerate(run.keys):
+            rows = order[bounds[number] : bounds[number + 1]]
+            if len(rows):
+                columns = Rows(run.offsets[rows], positions[rows], run.sizes[rows], codes[rows], run, rows)
+                self._compare((topic.decode(), queue), columns)
+
+    def see_record(self, found: Record) -> None:
+        """An intact one that no run has."""
+        if found.sys_flag & record.SYS_TRANSACTION_PREPARED:
+            return
+        fields = (found.queue_offset, found.position, found.size, self._codes.of_record(found))
+        offsets, positions, sizes, codes = (np.array([value]) for value in fields)
+        rows = Rows(offsets, positions, sizes, codes, [found.properties], np.zeros(1, np.int64))
+        self._compare((found.topic, found.queue), rows)
+
+    def _compare(self, key: tuple[str, int], rows: Rows) -> None:
+        possible = (
+            is_possible(rows.offsets, rows.positions) if is_queue(*key) else np.zeros(len(rows.offsets), np.bool_)
+        )
+        for row in np.flatnonzero(~possible).tolist():
+            what = f"its queue offset {rows.offsets[row]} or its queue is none that it can have"
+            self._tell_record(key, rows, row, what)
+        checked = self._queues.get(key)
+        if checked is None:
+            checked = self._queues[key] = _Checked(QueueFiles.none(*key), 0)
+        files = checked.files
+        there = possible & (rows.offsets >= files.min_offset) & (rows.offsets < files.max_offset)
+        self._count_missing(checked, rows, possible & ~there)
+        if there.all():
+            self._compare_units(checked, key, rows, np.arange(len(there)))
+        elif there.any():
+            self._compare_units(checked, key, rows, np.flatnonzero(there))
+
+    def _compare_units(self, checked: _Checked, key: tuple[str, int], rows: Rows, which: Ints) -> None:
+        offsets = rows.offsets[which]
+        units = _units_at(checked.files, offsets)
+        self._report.units += len(units)
+        right = units["position"] == rows.positions[which]
+        self._follow(checked, offsets[right])
+        whole = right & (units["size"] == rows.sizes[which])
+        codes = units["tags"] == rows.codes[which]
+        if self._has_ext:
+            codes |= units["tags"] < _HASH_MIN
+        for place in np.flatnonzero(~(whole & codes)).tolist():
+            row, offset = int(which[place]), int(offsets[place])
+            checked.told.add(offset)
+            self._report.add(
+                *unit_place(checked.files, offset),
+                _difference(units[place].tolist(), rows, row),
+                Message(*key, offset, rows.id_of(row)),
+            )
+
+    def _follow(self, checked: _Checked, offsets: Ints) -> None:
+        """Remembers which offsets have their records."""
+        if not len(offsets):
+            return
+        if int(offsets[0]) == checked.seen and int(offsets[-1]) - checked.seen + 1 == len(offsets):
+            checked.seen = int(offsets[-1]) + 1
+            return
+        before = np.maximum.accumulate(np.append(checked.seen, offsets[:-1] + 1))
+        for place in np.flatnonzero(offsets > before).tolist():
+            checked.gaps.append((int(before[place]), int(offsets[place])))
+        checked.seen = max(checked.seen, int(offsets.max()) + 1)
+
+    def _count_missing(self, checked: _Checked, rows: Rows, missing: np.ndarray) -> None:
+        places = np.flatnonzero(missing)
+        if len(places):
+            if not checked.missing:
+                checked.first_missing = int(rows.offsets[places[0]]), int(rows.positions[places[0]])
+            checked.missing += len(places)
+
+    def _tell_record(self, key: tuple[str, int], rows: Rows, row: int, what: str) -> None:
+        self._tell(int(rows.positions[row]), what, Message(*key, int(rows.offsets[row]), rows.id_of(row)))
+
+    def left_over(self) -> Iterator[tuple[QueueFiles, Ints, Units]]:
+        """Units that no record was found for, but for those told already and places that are held free."""
+        for checked in self._queues.values():
+            for first, behind in [*checked.gaps, (checked.seen, checked.files.max_offset)]:
+                for at in range(first, behind, _UNITS_AT_ONCE):
+                    offsets = np.arange(at, min(at + _UNITS_AT_ONCE, behind))
+                    units = _units_at(checked.files, offsets)
+                    kept = units["size"] != FILLER_SIZE
+                    if checked.told:
+                        kept &= ~np.isin(offsets, list(checked.told))
+                    yield checked.files, offsets[kept], units[kept]
+
+    def missing(self) -> Iterator[tuple[QueueFiles, int, int, int]]:
+        """Queues that lack units: their number, and the first one's offset and record."""
+        for checked in self._queues.values():
+            if checked.missing:
+                yield checked.files, checked.missing, *checked.first_missing
+
+
+def unit_place(files: QueueFiles, offset: int) -> tuple[str, int]:
+    """File and byte of a unit."""
+    at = offset * UNIT.size
+    base = at - at % files.file_bytes if files.file_bytes else 0
+    return f"consumequeue/{files.topic}/{files.queue}/{file_name(base)}", at - base
+
+
+def _difference(unit: tuple[int, int, int], rows: Rows, row: int) -> str:
+    if unit[1] == FILLER_SIZE:
+        return f"no unit for the record at {rows.positions[row]}, its place is held free"
+    names = ("position", "size", "tagsCode")
+    wanted = (int(rows.positions[row]), int(rows.sizes[row]), int(rows.codes[row]))
+    different = [
+        f"{name} {found}, of the record {value}"
+        for name, found, value in zip(names, unit, wanted, strict=True)
+        if found != value
+    ]
+    return "unit says " + "; ".join(different)
+
+
+def _written_end(files: QueueFiles) -> int:
+    """Behind the last unit that is not all zero: one in the middle may be damaged, and is to be told."""
+    for base in sorted(files.files, reverse=True):
+        first = base // UNIT.size
+        units = files.read(first, files.file_units)
+        written = np.flatnonzero((units["size"] > 0) & (units["position"] >= 0))
+        if len(written):
+            return first + int(written[-1]) + 1
+    return files.min_offset
+
+
+def _units_at(files: QueueFiles, offsets: Ints) -> Units:
+    """The units at offsets; zeros where there is none."""
+    low, high = int(offsets.min()), int(offsets.max()) + 1
+    if high - low > _SPREAD_MAX * len(offsets) + 64:
+        return np.concatenate([_units_at(files, offsets[index : index + 1]) for index in range(len(offsets))])
+    units = np.zeros(high - low, UNIT_TYPE)
+    at = low
+    while at < high:
+        found = files.read(at, high - at)
+        units[at - low : at - low + len(found)] = found
+        at = at + len(found) if len(found) else at - at % files.file_units + files.file_units
+    return units if len(offsets) == high - low else units[offsets - low]

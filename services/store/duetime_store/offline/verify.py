@@ -1,0 +1,246 @@
+"""Every byte of a store directory that the format can tell the truth of.
+
+log          structure, position, CRC of each record; BLANK marks; missing files and files of another size
+queues       each unit against its record, each record for its unit
+index        each entry against its record; chains, slots, headers
+config       JSON files, our checkpoint
+
+What a kill leaves behind is no damage and is said: a torn record at the end of the log, units of records that are not
+there, records that are not in their queues yet.
+"""
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from pathlib import Path
+
+from duetime_core import record
+from duetime_core.levels import DelayLevels
+
+from duetime_store import checkpoint, configs
+from duetime_store.columns import Run
+from duetime_store.directory import LevelHistory
+from duetime_store.offline.files import LogFiles, listed, numbered
+from duetime_store.offline.indexcheck import IndexCheck, message_of
+from duetime_store.offline.report import Message, Report
+from duetime_store.offline.state import Item, Progress, State, item_end, load, no_progress, walk
+from duetime_store.offline.unitcheck import UnitCheck, unit_place
+from duetime_store.scan import Blank, Found, Skipped
+from duetime_store.segment import file_name
+
+_CHECKPOINT_BYTES = 4096
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(slots=True)
+class _Bad:
+    """A damaged part of the log."""
+
+    position: int
+    size: int
+    what: str
+    message: Message
+    told: bool = False
+
+
+def verify(root: Path, levels: DelayLevels, progress: Progress = no_progress) -> Report:
+    """Reads the whole directory. Raises: InvalidArgument for what is none."""
+    state = load(root, levels)
+    report = Report()
+    _Verifier(state, report).run(progress)
+    _check_sizes(state, report)
+    _check_config(state, report, levels)
+    _check_checkpoint(state, report)
+    state.log.close()
+    return report
+
+
+class _Verifier:
+    """Walks the log and holds queues and index against it."""
+
+    def __init__(self, state: State, report: Report) -> None:
+        self._state = state
+        self._report = report
+        self._units = UnitCheck(state, report, self._tell)
+        self._index = IndexCheck(state, report, lambda position: self._bad_at(position) is not None)
+        self._bad: list[_Bad] = []
+        self._killed = (state.root / "abort").exists()
+        state.end = state.min_position
+
+    def run(self, progress: Progress) -> None:
+        for item in walk(self._state.log):
+            self._see(item)
+            progress(item_end(item))
+        self._index.finish()
+        self._drop_vanished()
+        self._tell_left_over()
+        self._tell_missing()
+        for bad in self._bad:
+            if not bad.told:
+                self._tell(bad.position, bad.what, bad.message)
+        self._tell_tail()
+
+    def _see(self, item: Item) -> None:
+        state, report = self._state, self._report
+        if isinstance(item, Run):
+            report.records += item.count
+            report.record_bytes += int(item.sizes.sum())
+            self._units.see_run(item)
+            self._index.see_run(item)
+        elif isinstance(item, Skipped):
+            self._bad.append(_Bad(item.position, item.size, item.damage, Message()))
+        elif isinstance(item, Blank):
+            self._check_blank(item)
+        else:
+            self._see_found(item)
+        if not isinstance(item, Blank):
+            state.end = item_end(item)
+
+    def _see_found(self, item: Found) -> None:
+        self._report.records += 1
+        self._report.record_bytes += item.record.size
+        if item.damage:
+            self._bad.append(_Bad(item.position, item.record.size, item.damage, message_of(item.record)))
+        else:
+            self._units.see_record(item.record)
+
+    def _check_blank(self, blank: Blank) -> None:
+        said, _ = record.SIZE_MAGIC.unpack(self._state.log.read(blank.position, record.BLANK_BYTES))
+        if said != blank.size:
+            self._tell(blank.position, f"BLANK mark says {said} bytes, {blank.size} are left in its file", Message())
+
+    def _bad_at(self, position: int) -> _Bad | None:
+        index = bisect_right(self._bad, position, key=lambda bad: bad.position) - 1
+        bad = self._bad[index] if index >= 0 else None
+        return bad if bad is not None and position < bad.position + bad.size else None
+
+    def _tell_left_over(self) -> None:
+        """Units without a record: what they lost."""
+        behind = 0
+        for files, offsets, units in self._units.left_over():
+            rows = zip(offsets.tolist(), units.tolist(), strict=True)
+            for offset, (position, size, _) in rows:
+                bad = self._bad_at(position)
+                message = Message(files.topic, files.queue, offset)
+                if bad is not None:
+                    bad.told = True
+                    named = bad.message.topic == files.topic and bad.message.queueOffset == offset
+                    self._tell(position, bad.what, bad.message if named else message)
+                elif position < self._state.min_position and position >= 0 and size > 0:
+                    continue  # its record left with the front of the log
+                elif position >= self._state.end and self._killed:
+                    behind += 1
+                else:
+                    what = f"unit names position {position}, {size} bytes: no record lies there"
+                    self._report.add(*unit_place(files, offset), what, message)
+        if behind:
+            self._report.notes.append(f"{behind} queue units of records that did not reach the disk before the kill")
+
+    def _tell_missing(self) -> None:
+        absent = 0
+        for files, count, offset, position in self._units.missing():
+            if self._killed and offset >= files.max_offset:
+                absent += count
+                continue
+            what = f"{count} records have no unit, the first lies at {position}"
+            self._report.add(*unit_place(files, offset), what, Message(files.topic, files.queue, offset))
+        if absent:
+            self._report.notes.append(f"{absent} records are not in their queues yet; recovery puts them there")
+
+    def _tell(self, position: int, what: str, message: Message) -> None:
+        log = self._state.log
+        base = position - position % log.segment_bytes
+        self._report.add(f"commitlog/{file_name(base)}", position - base, what, message)
+
+    def _tell_tail(self) -> None:
+        """Bytes behind the last record, in its file and in those behind it."""
+        end, last = self._state.end, -1
+        for base, file in sorted(self._state.log.files.items()):
+            at: int | None = max(end, base)
+            while at is not None and at < file.end and (at := file.next_data(at)) is not None:
+                data = file.read_file(at, _CHUNK_BYTES)
+                stripped = len(data.rstrip(b"\0"))
+                last = max(last, at + stripped if stripped else -1)
+                if not data:
+                    break
+                at += len(data)
+        if last > end and not self._ends_with_blank(end):
+            self._report.notes.append(f"torn tail: {last - end} bytes behind the last record, which ends at {end}")
+
+    def _ends_with_blank(self, end: int) -> bool:
+        data = self._state.log.read(end, record.BLANK_BYTES)
+        return len(data) == record.BLANK_BYTES and record.SIZE_MAGIC.unpack(data)[1] == record.MAGIC_BLANK
+
+    def _drop_vanished(self) -> None:
+        """Files that retention took meanwhile were no damage."""
+        now = LogFiles(self._state.log.directory)
+        if now.files and now.min_position > self._state.min_position:
+            self._bad = [bad for bad in self._bad if bad.position >= now.min_position]
+            for base in [base for base in self._state.log.files if base < now.min_position]:
+                del self._state.log.files[base]
+        now.close()
+
+
+def _check_sizes(state: State, report: Report) -> None:
+    log = state.log
+    last = max(log.files, default=0)
+    for base, file in log.files.items():
+        if file.size != log.segment_bytes:
+            what = f"the file has {file.size} bytes, its neighbours {log.segment_bytes}"
+            if base == last and file.size < log.segment_bytes and (state.root / "abort").exists():
+                report.notes.append(f"commitlog/{file_name(base)}: {what}")
+            else:
+                report.add(f"commitlog/{file_name(base)}", file.size, what)
+    for queue in state.queues.values():
+        for base, size in queue.files.sizes.items():
+            if size != queue.files.file_bytes:
+                what = f"the file has {size} bytes, its neighbours {queue.files.file_bytes}"
+                report.add(unit_place(queue.files, base // 20)[0], size, what)
+
+
+def _check_config(state: State, report: Report, levels: DelayLevels) -> None:
+    for path in listed(state.config):
+        if path.suffix != ".json":
+            continue
+        try:
+            configs.parse(path.read_text("utf-8"))
+        except FileNotFoundError:
+            continue
+        except (ValueError, RecursionError) as error:
+            backup = path.with_name(f"{path.name}.bak")
+            report.add(f"config/{path.name}", 0, f"{_words(error)}; {_backup_words(backup)}")
+    try:
+        LevelHistory.load(state.config, levels, accept=True)
+    except (KeyError, TypeError, ValueError) as error:
+        report.add(f"config/{configs.STORE}", 0, f"it does not tell the delay levels: {_words(error)}")
+
+
+def _words(error: Exception) -> str:
+    return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+
+
+def _backup_words(backup: Path) -> str:
+    try:
+        configs.parse(backup.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return "there is no .bak that can be read"
+    return "its .bak can be read"
+
+
+def _check_checkpoint(state: State, report: Report) -> None:
+    try:
+        data = (state.root / "checkpoint").read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        report.notes.append("there is no checkpoint: a start reads the whole log")
+        return
+    if len(data) != _CHECKPOINT_BYTES:
+        report.add("checkpoint", 0, f"the file has {len(data)} bytes, not {_CHECKPOINT_BYTES}")
+        return
+    ours = checkpoint.decode(data)
+    if ours is None:
+        if data[64:].strip(b"\0"):
+            report.add("checkpoint", 64, "what DueTime wrote there does not match its CRC")
+        return
+    if ours.position > state.end and numbered(state.log.directory):
+        report.add(
+            "checkpoint", 72, f"it says that the log reaches {ours.position}; the last record ends at {state.end}"
+        )
