@@ -7,6 +7,9 @@ QUARANTINE_TOPIC = "DT_QUARANTINE"
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 
+# What a broker has put aside for later by other means than levels: kept as it is.
+FOREIGN_TOPICS = frozenset({"RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_wheel_timer"})
+
 # RocketMQ's own, that a broker makes or fills by itself, and ours.
 SYSTEM_TOPICS = frozenset(
     {

@@ -59,6 +59,11 @@ class Checkpointer:
             self._wanted.clear()
             await self.write()
 
+    @property
+    def position(self) -> int:
+        """All before it is on disk in its queues; -1 before the first checkpoint."""
+        return self._written.position if self._written else -1
+
     def published(self) -> None:
         """Something was published: a checkpoint may be wanted before its time."""
         start = self._written.position if self._written else self._store.log.min_position
@@ -78,7 +83,7 @@ class Checkpointer:
             return False
         point = checkpoint_of(store)
         last = self._written
-        same = last is not None and (last.position, last.watermarks) == (point.position, point.watermarks)
+        same = last is not None and _state(last) == _state(point)
         counts = dict(store.queues.counts)
         if same and self._topics == counts:
             return True
@@ -137,3 +142,7 @@ class Checkpointer:
                 log.warning("next segment not made", error=str(error))
 
         return work
+
+
+def _state(point: Checkpoint) -> tuple[int, int, tuple[int, ...]]:
+    return point.position, point.unit_count, point.watermarks

@@ -151,6 +151,13 @@ class CommitLog:
                 written.append(segment)
         return written
 
+    def drop(self, segment: Segment) -> None:
+        """Forgets the first segment; the caller deletes its file."""
+        assert segment.base == self.min_position
+        self.min_position = segment.end
+        del self._segments[segment.base]
+        segment.close()
+
     def close(self) -> None:
         for segment in self._segments.values():
             segment.close()

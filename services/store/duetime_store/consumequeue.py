@@ -35,6 +35,8 @@ Ints = npt.NDArray[np.int64]
 
 # Units made again are written when a queue has as many of them.
 _REBUILT_BYTES = 16 * 1024
+# Units looked at in one step.
+_LOOK_UNITS = 4_096
 _I64_MAX = (1 << 63) - 1
 
 
@@ -56,6 +58,7 @@ class ConsumeQueue:
         "_fds",
         "_file_bytes",
         "_late",
+        "_retired",
         "directory",
         "max_offset",
         "min_offset",
@@ -82,6 +85,7 @@ class ConsumeQueue:
         self._dirty: set[int] = set()
         # The last units before max_offset, as far as they are not in the file yet.
         self._late = bytearray()
+        self._retired: list[int] = []
         self._file_bytes = file_units * UNIT.size
         self._load()
 
@@ -202,6 +206,23 @@ class ConsumeQueue:
                 self._add(units[index].tobytes(), 1)
         return rebuilt
 
+    def rebuild_copies(self, offsets: Ints, units: Units) -> None:
+        """Recovery: as `rebuild`, of records that retention has appended again: the last copy of each offset counts."""
+        offsets, last = np.unique(offsets[::-1], return_index=True)
+        units = units[::-1][last]
+        self.publish_all()
+        if offsets[0] < self.min_offset:
+            # Nothing but copies is left of what lies in front.
+            first = int(offsets[0])
+            self._write(first, FILLER * (self.min_offset - first))
+            self.min_offset = first
+        known = offsets < self.next_offset
+        self.repoint(offsets[known], units[known])
+        for offset, unit in zip(offsets[~known].tolist(), units[~known], strict=True):
+            if offset > self.next_offset:
+                self._skip_to(offset)
+            self._add(unit.tobytes(), 1)
+
     def _add(self, units: bytes, count: int) -> None:
         self.staged += units
         self.next_offset += count
@@ -212,6 +233,11 @@ class ConsumeQueue:
         """Recovery: what is in the log is durable."""
         if self.staged:
             self.publish(len(self.staged) // UNIT.size)
+
+    def go_on_at(self, offset: int) -> None:
+        """Recovery: the next unit is no earlier one than this."""
+        if offset > self.next_offset:
+            self._skip_to(offset)
 
     def _skip_to(self, offset: int) -> None:
         """Fills the units before `offset`; an empty queue starts in the file that holds `offset`."""
@@ -247,9 +273,20 @@ class ConsumeQueue:
         length = min(count * UNIT.size, base + self._file_bytes - at)
         return np.frombuffer(os.pread(fd, length, at - base), UNIT_TYPE)
 
-    def first_at_or_behind(self, position: int) -> int:
-        """The offset of the first unit whose record lies at or behind a log position (max_offset: none)."""
-        return self._search("position", position)
+    def behind(self, position: int) -> int:
+        """The offset behind the last unit whose record lies before a log position.
+
+        Only nearly in the order of the log: units of copies that retention has made lie ahead of it.
+        """
+        end = self.max_offset
+        while end > self.min_offset:
+            file_units = self._file_bytes // UNIT.size
+            first = max(end - _LOOK_UNITS, end - 1 - (end - 1) % file_units, self.min_offset)
+            before = np.flatnonzero(self.read(first, end - first)["position"] < position)
+            if len(before):
+                return first + int(before[-1]) + 1
+            end = first
+        return end
 
     def first_due_after(self, at_ms: int, low: int) -> int:
         """Lanes: the offset, from `low` on, of the first unit due later than `at_ms` (max_offset: none)."""
@@ -280,14 +317,44 @@ class ConsumeQueue:
             first_byte = base + self._file_bytes
         self.max_offset = self.next_offset = max(offset, self.min_offset)
 
-    def reset(self) -> None:
-        """Deletes all units, to make them again."""
+    def repoint(self, offsets: npt.NDArray[np.int64], units: Units) -> None:
+        """Replaces published units. Offsets ascend. Raises: OSError."""
+        self.write_late()
+        # Where offsets are consecutive, offset - index is one value.
+        starts = np.flatnonzero(np.diff(offsets - np.arange(len(offsets)), prepend=-1))
+        for first, behind in zip(starts.tolist(), [*starts.tolist()[1:], len(offsets)], strict=True):
+            self._write(int(offsets[first]), units[first:behind].tobytes())
+
+    def trim(self, position: int) -> list[Path]:
+        """Lets go of the first units, whose records lie before a log position; the files that hold no other unit, for
+        the caller to delete. The last file stays, so that the queue's offsets go on."""
+        while len(units := self.read(self.min_offset, _LOOK_UNITS)):
+            kept = np.flatnonzero(units["position"] >= position)
+            self.min_offset += int(kept[0]) if len(kept) else len(units)
+            if len(kept):
+                break
+        last = max(self.max_offset - 1, self.min_offset - 1, 0) * UNIT.size
+        first = min(self.min_offset * UNIT.size, last)
+        first -= first % self._file_bytes
+        for fd in self._retired:
+            self._disk.close(fd)
+        # A checkpoint that is under way may still flush these: closed at the next call.
+        self._retired = [self._fds.pop(base) for base in sorted(self._fds) if base < first]
+        self._dirty.difference_update(self._retired)
+        if not first:
+            return []
+        return [path for path in self.directory.iterdir() if path.name.isdigit() and int(path.name) < first]
+
+    def reset(self, first: int = 0) -> None:
+        """Deletes all units, to make them again; the next one is `first`."""
         self.close()
         self._dirty.clear()
         if self.directory.is_dir():
             for path in self.directory.iterdir():
                 self._disk.unlink(path)
         self.min_offset = self.max_offset = self.next_offset = 0
+        if first:
+            self._skip_to(first)
 
     def take_dirty(self) -> set[int]:
         """Descriptors written since the last call; a checkpoint flushes them."""
@@ -295,6 +362,7 @@ class ConsumeQueue:
         return dirty
 
     def close(self) -> None:
-        for fd in self._fds.values():
+        for fd in (*self._fds.values(), *self._retired):
             self._disk.close(fd)
         self._fds.clear()
+        self._retired = []

@@ -75,6 +75,10 @@ class Disk:
         """Removes a name, if it is there; durable after `sync_directory`."""
         path.unlink(missing_ok=True)
 
+    def set_time(self, path: Path, at_ms: int) -> None:
+        """Sets when the file was last changed; a power cut may undo it."""
+        os.utime(path, (at_ms / 1000, at_ms / 1000))
+
     def sync_directory(self, path: Path) -> None:
         """Created, renamed and removed names in it are durable."""
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)

@@ -107,7 +107,7 @@ class Flusher:
         if not self._sync:
             self._unflushed.update((segment.base, segment) for segment in segments)
         trouble = self._store.publish(batch, -self._clock.ms_until(0))
-        self._metrics.flushed(batch.count, batch.size, time.perf_counter() - started)
+        self._metrics.flushed(batch.count - batch.moved_count, batch.size, time.perf_counter() - started)
         if trouble is not None:
             await self._units_late(trouble)
 

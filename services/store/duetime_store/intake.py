@@ -156,6 +156,14 @@ class Intake:
         data = self._filled(offsets, positions, now_ms)
         return Placed(data, offsets.tolist(), units[order].tobytes(), counts)
 
+    def repositioned(self, positions: Ints) -> bytearray:
+        """The records as they are, but for their position in the log."""
+        data = bytearray(self.data)
+        places = positions.astype(">i8").view(np.uint8).reshape(-1, 8)
+        np.frombuffer(data, np.uint8)[self.starts[:, None] + record.POSITION_AT + _EIGHT] = places
+        self._fill_crcs(data)
+        return data
+
     def _offsets(self, next_offsets: list[int]) -> tuple[Ints | slice, Ints, list[int]]:
         """The order that groups records by key, their queue offsets, and how many each key has."""
         if len(self.keys) == 1:
@@ -176,12 +184,15 @@ class Intake:
         places[:, 1] = positions
         buffer[self.starts[:, None] + _PLACE] = places.view(np.uint8)
         buffer[self.times_at[:, None] + _EIGHT] = np.array([now_ms], ">i8").view(np.uint8)
+        self._fill_crcs(data)
+        return data
+
+    def _fill_crcs(self, data: bytearray) -> None:
         ends = self.starts + self.sizes
         for start, end, at in zip(self.starts.tolist(), ends.tolist(), self.properties_at.tolist(), strict=True):
             if record.has_crc_mark(data[max(at, end - len(record.CRC_ENDING)) : end]):
                 checked = memoryview(data)[start : end - len(record.CRC_MARK)]
                 data[end - record.CRC_DIGITS - 1 : end - 1] = record.crc_digits(checked)
-        return data
 
 
 def parse(data: bytes) -> Intake:

@@ -56,6 +56,20 @@ class StoreMetrics:
         self.index_behind = Gauge(
             "duetime_store_index_behind_bytes", "Log bytes that are not indexed yet", registry=registry
         )
+        self.retention_segments = Counter(
+            "duetime_store_retention_segments_total", "Segments deleted", ["reason"], registry=registry
+        )
+        self.retention_moved = Counter(
+            "duetime_store_retention_moved_total", "Pending records appended again", registry=registry
+        )
+        self.retention_moved_bytes = Counter(
+            "duetime_store_retention_moved_bytes_total", "Bytes of pending records appended again", registry=registry
+        )
+        self.retention_blocked = Gauge(
+            "duetime_store_retention_blocked",
+            "1: the log is to shrink, and most of its oldest segment is pending",
+            registry=registry,
+        )
 
     def follow_index(self, indexer: Indexer) -> None:
         self.index_behind.set_function(lambda: indexer.behind_bytes)

@@ -25,6 +25,7 @@ from duetime_store.metrics import LaneCollector, StoreMetrics
 from duetime_store.reader import Reader
 from duetime_store.recovery import Opened, open_store
 from duetime_store.reserve import Reserve
+from duetime_store.retention import Cleaner, Policy
 from duetime_store.service import StoreService
 from duetime_store.settings import StoreSettings
 from duetime_store.store import Store
@@ -115,6 +116,8 @@ class StoreNode:
             shape = Shape(settings.index_slots, settings.index_entries)
             self.indexer = Indexer(store, self._directory, self._checkpoint_thread, self._clock, shape=shape)
             self._metrics.follow_index(self.indexer)
+        self._reader = Reader(store, self._alarm, self._metrics)
+        self._cleaner = self._make_cleaner(store)
         # Before the first append: what recovery has found must not be found again after a crash.
         await self._checkpointer.write()
         self._directory.mark_serving()
@@ -123,11 +126,32 @@ class StoreNode:
         self._loops = asyncio.create_task(self._run())
         await self._serve(store, self._server)
 
+    def _make_cleaner(self, store: Store) -> Cleaner:
+        settings = self._settings
+        return Cleaner(
+            store,
+            self._reader,
+            self._disk,
+            self._flusher,
+            self._checkpointer,
+            self._checkpoint_thread,
+            self._clock,
+            self._metrics,
+            policy=Policy(
+                settings.retention_ms,
+                settings.retention_bytes,
+                settings.retention_hours,
+                settings.disk_clean,
+                settings.disk_force,
+            ),
+            interval_ms=settings.retention_check_ms,
+        )
+
     async def _serve(self, store: Store, server: Server) -> None:
         settings = self._settings
         service = StoreService(
             store,
-            Reader(store, self._alarm, self._metrics),
+            self._reader,
             Finder(store, self.indexer, self._metrics, shard=settings.shard),
             Holding(store, self._flusher, self._alarm, bytes_max=settings.waiting_bytes_max),
             self._flusher,
@@ -169,6 +193,7 @@ class StoreNode:
             group.create_task(self._checkpointer.run())
             if self.indexer:
                 group.create_task(self.indexer.run())
+            group.create_task(self._cleaner.run())
             if self._settings.flush_mode == "async":
                 group.create_task(self._flusher.run_periodic())
 

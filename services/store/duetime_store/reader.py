@@ -108,6 +108,8 @@ class Reader:
     def _collect(self, pulled: Pulled, codes: npt.NDArray[np.int64] | None, room: _Room) -> None:
         """Goes on in one queue, step by step, until there is something to give, nothing more, or no room."""
         queue = pulled.queue
+        # Retention may have passed a reader that waited.
+        pulled.next_offset = max(pulled.next_offset, queue.min_offset)
         while pulled.next_offset < queue.max_offset and not pulled.sizes and room.count and room.scan > 0:
             step = min(SCAN_UNITS, room.scan) if codes is not None else room.count
             units = queue.read(pulled.next_offset, step)
@@ -125,7 +127,7 @@ class Reader:
             pulled.scanned = pulled.scanned or passed > 0
             room.scan -= passed
             if fit:
-                pulled.records, sizes, damages = self._read(queue, chosen[:fit], checked=False)
+                pulled.records, sizes, damages = self.read(queue, chosen[:fit], checked=False)
                 pulled.sizes = [size for size in sizes if size] if damages else sizes
                 room.count -= len(pulled.sizes)
                 room.size -= len(pulled.records)
@@ -136,7 +138,7 @@ class Reader:
             if not passed:
                 break
 
-    def _read(self, queue: ConsumeQueue, units: Units, *, checked: bool) -> tuple[bytes, list[int], dict[int, str]]:
+    def read(self, queue: ConsumeQueue, units: Units, *, checked: bool) -> tuple[bytes, list[int], dict[int, str]]:
         """The records of units, back to back, their sizes, and by index what is wrong with those that have size 0."""
         parts: list[bytes] = []
         sizes: list[int] = units["size"].tolist()
@@ -187,8 +189,9 @@ class Reader:
             await self._wait(wake, [lane.queue], left_ms)
 
     def _due(self, first_entry: int, watermark: int, units: Units, max_bytes: int, queue: ConsumeQueue) -> Due:
-        units = units[: _fitting(units["size"].tolist(), max_bytes)]
-        records, sizes, damages = self._read(queue, units, checked=True)
+        lengths = np.where(units["size"] == FILLER_SIZE, 0, units["size"])
+        units = units[: _fitting(lengths.tolist(), max_bytes)]
+        records, sizes, damages = self.read(queue, units, checked=True)
         positions = {index: int(units["position"][index]) for index in damages}
         return Due(first_entry, watermark, records, sizes, units["tags"].tolist(), damages, positions)
 

@@ -114,6 +114,10 @@ class _Recovery:
                 for queue in topic.iterdir() if topic.is_dir() else ():
                     if queue.name.isdigit():
                         queues.get_bytes(topic.name.encode(), int(queue.name))
+        if self._log.min_position:
+            for found in queues.all():
+                for path in found.trim(self._log.min_position):
+                    self._directory.disk.unlink(path)
         return queues
 
     def _trusted_checkpoint(self) -> Checkpoint | None:
@@ -123,7 +127,7 @@ class _Recovery:
             self._forget_queues("no checkpoint" if point is None else "the log does not reach the checkpoint")
             return None
         for queue in self._queues.all():
-            queue.cut(queue.first_at_or_behind(point.position))
+            queue.cut(queue.behind(point.position))
         units = sum(queue.max_offset - queue.min_offset for queue in self._queues.all())
         if units != point.unit_count:
             self._forget_queues(f"queues hold {units} units, the checkpoint counts {point.unit_count}")
@@ -136,7 +140,8 @@ class _Recovery:
             log.warning("reading the whole log", reason=reason)
         self._report.whole_log = True
         for queue in self._queues.all():
-            queue.reset()
+            # What is behind in the log goes on from what has left it.
+            queue.reset(queue.min_offset if self._log.min_position else 0)
 
     def _read_log(self, point: Checkpoint | None) -> None:
         start = point.position if point else self._log.min_position
@@ -169,7 +174,9 @@ class _Recovery:
         watermarks = dict(enumerate(point.watermarks, 1)) if point else {}
         for level in range(1, max([self._levels.highest, *existing]) + 1):
             lane = Lane(level, self._queues.get_bytes(SCHEDULE_TOPIC.encode(), level - 1))
-            known = max(watermarks.get(level, 0), offsets.get(level, 0), self._replay.restored.get(level, 0))
+            ours = max(watermarks.get(level, 0), self._replay.restored.get(level, 0))
+            lane.queue.go_on_at(ours)
+            known = max(ours, offsets.get(level, 0))
             if known > lane.queue.max_offset:
                 log.warning(
                     "watermark is behind the end of its lane", lane=level, watermark=known, end=lane.queue.max_offset

@@ -7,9 +7,10 @@ import zlib
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 import structlog
 from duetime_core import record
-from duetime_core.names import SCHEDULE_TOPIC, is_name
+from duetime_core.names import FOREIGN_TOPICS, SCHEDULE_TOPIC, is_name
 
 from duetime_store.columns import Ints, Key, Run, last_value
 from duetime_store.consumequeue import UNIT_TYPE, Units
@@ -22,6 +23,8 @@ log = structlog.get_logger()
 
 _UNIQ_KEY, _TAGS, _DELAY = (name.encode() for name in (record.UNIQ_KEY, record.TAGS, record.DELAY))
 _LANE_TOPIC = SCHEDULE_TOPIC.encode()
+# Whose records retention appends again.
+_KEPT_TOPICS = frozenset(topic.encode() for topic in (SCHEDULE_TOPIC, *FOREIGN_TOPICS))
 # Damaged places that are named one by one; all are counted.
 _NAMED_MAX = 1_000
 _LEVEL_DIGITS_MAX = 9
@@ -90,13 +93,14 @@ class Replay:
 
     def replay(self, item: Run | Found | Skipped | Blank) -> None:
         """What lies behind the checkpoint is made again."""
+        before_ms = self.stored_at_ms
         self.remember(item)
         if isinstance(item, Run):
-            self._replay_run(item)
+            self._replay_run(item, before_ms)
         elif isinstance(item, Found) and not item.record.sys_flag & record.SYS_TRANSACTION_PREPARED:
-            self._replay_found(item)
+            self._replay_found(item, before_ms)
 
-    def _replay_run(self, run: Run) -> None:
+    def _replay_run(self, run: Run, before_ms: int) -> None:
         positions, levels = run.positions, run.levels
         lanes = np.array([topic == _LANE_TOPIC for topic, _ in run.keys])[run.key_of]
         tags = np.where(lanes & (levels > 0), run.stored_at_ms + self._delays_ms(positions, levels), run.tags_codes)
@@ -105,16 +109,18 @@ class Replay:
         units = np.empty(len(order), UNIT_TYPE)
         units["position"], units["size"], units["tags"] = positions[order], run.sizes[order], tags[order]
         offsets = run.offsets[order]
+        # Store times ascend but for copies, which keep theirs.
+        copies = (run.stored_at_ms < np.maximum(np.maximum.accumulate(run.stored_at_ms), before_ms))[order]
         bounds = np.searchsorted(run.key_of[order], np.arange(len(run.keys) + 1)).tolist()
         for key, first, behind in zip(run.keys, bounds, bounds[1:], strict=False):
             if behind > first:
-                self._rebuild(key, offsets[first:behind], units[first:behind])
+                self._rebuild(key, offsets[first:behind], units[first:behind], copies[first:behind])
         if run.entries is not None:
             entry_levels, entries, _ = run.entries[:, ~lanes]
             for level in np.unique(entry_levels[entry_levels >= 0]).tolist():
                 self._restore(level, int(entries[entry_levels == level].max()))
 
-    def _replay_found(self, item: Found) -> None:
+    def _replay_found(self, item: Found, before_ms: int) -> None:
         found, tags = item.record, last_value(item.record.properties, _TAGS)
         code = record.tags_code(tags) if tags else 0
         delay = last_value(found.properties, _DELAY) if found.topic == SCHEDULE_TOPIC else b""
@@ -122,7 +128,8 @@ class Replay:
             delays_ms = self._delays_ms(np.array([item.position]), np.array([int(delay)]))
             code = found.stored_at_ms + int(delays_ms[0])
         unit = np.array([(item.position, found.size, code)], UNIT_TYPE)
-        self._rebuild((found.topic.encode(), found.queue), np.array([found.queue_offset]), unit)
+        copy = np.array([found.stored_at_ms < before_ms])
+        self._rebuild((found.topic.encode(), found.queue), np.array([found.queue_offset]), unit, copy)
         entry = record.find_lane_entry(found.properties)
         if entry is not None and found.topic != SCHEDULE_TOPIC:
             self._restore(entry[0], entry[1])
@@ -139,18 +146,23 @@ class Replay:
             delays_ms[own] = known[np.clip(levels[own], 1, len(known)) - 1]
         return delays_ms
 
-    def _rebuild(self, key: Key, offsets: Ints, units: Units) -> None:
-        """Adds the units of a queue's records, in the order of the log."""
+    def _rebuild(self, key: Key, offsets: Ints, units: Units, copies: npt.NDArray[np.bool_]) -> None:
+        """Adds the units of a queue's records, in the order of the log; copies are told by their store times."""
         topic, queue_id = key
         if queue_id < 0 or not is_name(topic.decode()):
             strays = list(range(len(offsets)))
         else:
             # Every record that a queue has had took its place in the log.
             possible = (offsets >= 0) & (offsets <= units["position"] // record.FIXED_BYTES_V4)
-            rebuilt = self._queues.get_bytes(topic, queue_id).rebuild(offsets, units, possible)
+            queue = self._queues.get_bytes(topic, queue_id)
+            copies &= possible & (topic in _KEPT_TOPICS)
+            first = np.flatnonzero(~copies)
+            rebuilt = queue.rebuild(offsets[first], units[first], possible[first])
+            if copies.any():
+                queue.rebuild_copies(offsets[copies], units[copies])
             self.repeated_count += len(rebuilt.repeated)
-            self.unit_count += rebuilt.count - len(rebuilt.repeated) - len(rebuilt.strays)
-            strays = rebuilt.strays
+            self.unit_count += len(offsets) - len(rebuilt.repeated) - len(rebuilt.strays)
+            strays = first[rebuilt.strays].tolist()
         for index in strays:
             text = f"it says that it is message {offsets[index]} of queue {queue_id} of {topic!r}, which can't be"
             self.damage.add(int(units["position"][index]), text)

@@ -58,4 +58,16 @@ class StoreSettings(NodeSettings):
     flush_stall_ms: int = Field(
         5_000, ge=100, description="a write or flush that takes longer: sends are refused with FLUSH_STALLED"
     )
+    retention_ms: int = Field(
+        72 * 3_600_000, ge=1_000, description="age at which a full log file leaves; what is pending is kept"
+    )
+    retention_bytes: int = Field(0, ge=0, description="most bytes of log; 0: no budget")
+    retention_hours: frozenset[int] = Field(
+        frozenset(), description="UTC hours in which files leave by age, such as [4]; none: at any hour"
+    )
+    retention_check_ms: int = Field(10_000, ge=10, description="how often log files are looked at")
+    disk_clean: float = Field(
+        0.75, gt=0, le=1, description="disk use above which files leave by age outside retention_hours too"
+    )
+    disk_force: float = Field(0.85, gt=0, le=1, description="disk use above which the oldest file leaves at any age")
     calls_in_flight_max: int = Field(8_192, ge=1, description="most calls in work, long polls included")

@@ -19,7 +19,7 @@ from duetime_core.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
 
 from duetime_store.alarm import ShardClock
 from duetime_store.commitlog import CommitLog
-from duetime_store.consumequeue import UNIT, ConsumeQueue
+from duetime_store.consumequeue import FILLER_SIZE, UNIT, ConsumeQueue, Units
 from duetime_store.disk import Buffer
 from duetime_store.gate import Gate
 from duetime_store.intake import Intake, Ints, parse
@@ -69,6 +69,9 @@ class Batch:
     queues: dict[ConsumeQueue, int] = field(default_factory=dict)  # units of each
     # Lane, its new watermark, due times of what was restored, how many were put aside.
     restored: list[tuple[Lane, int, Ints, int]] = field(default_factory=list)
+    # Units that replace those at these offsets: their records lie in this batch.
+    moved: list[tuple[ConsumeQueue, Ints, Units]] = field(default_factory=list)
+    moved_count: int = 0
     done: "list[asyncio.Future[None]]" = field(default_factory=list)
 
 
@@ -343,6 +346,28 @@ class Store:
         self._waiting_bytes += len(data)
         batch.count += intake.count
 
+    def move(self, queue: ConsumeQueue, offsets: Ints, units: Units, records: bytes) -> None:
+        """Stages copies of records that published units name; `units` become those of `offsets` once they are durable.
+
+        Args:
+            units: of the queue, in order of offset; those without a record are fillers.
+            records: of all others, back to back.
+
+        Raises:
+            ReadOnly, OSError: nothing is moved.
+        """
+        self.gate.check_write()
+        if not records:
+            queue.repoint(offsets, units)
+            return
+        intake = parse(records)
+        runs = self._runs(intake)
+        positions = np.concatenate([intake.starts[first:behind] + shift for first, behind, shift in runs])
+        units["position"][units["size"] != FILLER_SIZE] = positions
+        self._staged.moved.append((queue, offsets, units))
+        self._staged.moved_count += intake.count
+        self._add_runs(memoryview(intake.repositioned(positions)), intake, runs)
+
     def when_durable(self) -> "asyncio.Future[None] | None":
         """Done when everything staged so far is durable. None: nothing is under way."""
         batch = self._staged if self._staged.count else self._flushing
@@ -384,6 +409,12 @@ class Store:
             self.quarantined_count += aside
             if len(dues):
                 lane.observe(dues, now_ms)
+        for moved, offsets, units in batch.moved:
+            try:
+                moved.repoint(offsets, units)
+            except OSError as error:
+                # They still name the first copies, which stay until that is mended.
+                trouble = error
         self._flushing = None
         self.published_end = batch.end
         self._waiting_bytes -= batch.size

@@ -1,0 +1,247 @@
+"""Retention: segments leave at the front of the log, and nothing that is pending leaves with them.
+
+    | 0 | 1 | ... | n |     0 is to leave: by age, by the size budget, or by disk use
+      │               ▲
+      └─ pending ─────┘     1. its pending records are appended again, a few at a time: same lane entry, same store
+                               time, and so the same due time
+                            2. once the copies are durable, the units of those entries point to them
+                            3. a checkpoint: the units are on disk
+                            4. the segment is deleted; queues and index forget what lay in it
+
+A lane entry is one unit, and readers come by the unit: they meet the old record or its copy, never both. After a crash
+between any two steps the segment is still there, recovery points units to the newest copy of an entry, and cleaning
+begins again.
+
+Source: RocketMQ 4.9.3 CleanCommitLogService; that deletes what is pending.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import structlog
+from duetime_core.clock import Clock
+from duetime_core.errors import DueTimeError
+from duetime_core.names import FOREIGN_TOPICS
+
+from duetime_store.checkpointer import Checkpointer
+from duetime_store.consumequeue import FILLER_SIZE, ConsumeQueue, Units
+from duetime_store.disk import Disk
+from duetime_store.flusher import Flusher
+from duetime_store.intake import Ints
+from duetime_store.metrics import StoreMetrics
+from duetime_store.reader import Reader
+from duetime_store.segment import Segment
+from duetime_store.store import Store
+
+log = structlog.get_logger()
+
+# One step appends so much again, waits until it is durable, and lets others go first for a moment.
+MOVE_COUNT = 256
+MOVE_BYTES = 256 * 1024
+MOVE_PAUSE_MS = 5
+# Units looked at before others go first.
+LOOK_UNITS = 65_536
+LOOK_PAUSE_MS = 1
+# To get room, a segment is worth clearing only when at most this share of it has to be appended again.
+FORCED_SHARE_MAX = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """When the oldest segment leaves. Shares of the disk are 0 to 1."""
+
+    age_ms: int
+    # Of the whole log; 0: no budget.
+    log_bytes: int = 0
+    # UTC hours in which expired segments leave; empty: all.
+    hours: frozenset[int] = frozenset()
+    # Above the first, expired segments leave at any hour; above the second, the oldest leaves in any case.
+    disk_clean: float = 0.75
+    disk_force: float = 0.85
+
+    def reason(self, *, age_ms: int, log_bytes: int, hour: int, disk_used: float) -> str:
+        """Why the oldest segment leaves now: "disk", "size" or "age"; empty: it stays."""
+        if disk_used >= self.disk_force:
+            return "disk"
+        if self.log_bytes and log_bytes > self.log_bytes:
+            return "size"
+        if age_ms >= self.age_ms and (not self.hours or hour in self.hours or disk_used >= self.disk_clean):
+            return "age"
+        return ""
+
+
+class Cleaner:
+    """The loop that lets segments go, oldest first, never the newest."""
+
+    def __init__(
+        self,
+        store: Store,
+        reader: Reader,
+        disk: Disk,
+        flusher: Flusher,
+        checkpointer: Checkpointer,
+        executor: Executor,
+        clock: Clock,
+        metrics: StoreMetrics,
+        *,
+        policy: Policy,
+        interval_ms: int,
+    ) -> None:
+        """`executor`: the checkpoints' one thread, so that no file goes while a checkpoint flushes it."""
+        self._store = store
+        self._reader = reader
+        self._disk = disk
+        self._flusher = flusher
+        self._checkpointer = checkpointer
+        self._executor = executor
+        self._clock = clock
+        self._metrics = metrics
+        self._policy = policy
+        self._interval_ms = interval_ms
+        # Segments below it are full, and carry the time at which that was seen; what was full at the start has its own.
+        self._full_below = store.log.min_position
+        self._start = store.published_end
+        self._is_blocked = False
+
+    async def run(self) -> None:
+        while True:
+            await self._clock.sleep(self._interval_ms)
+            try:
+                await self.clean()
+            except (DueTimeError, OSError) as error:
+                # Nothing is lost by it: what was appended again stays, and the next round goes on.
+                log.warning("cleaning stopped", error=str(error))
+
+    async def clean(self) -> None:
+        """One round: every segment that the policy names leaves."""
+        self._stamp()
+        while not self._store.read_only_reason and (segment := self._oldest()) is not None:
+            reason = self._reason(segment)
+            if not reason or not await self._clear(segment, forced=reason != "age"):
+                return
+            if not await self._drop(segment, reason):
+                return
+
+    def _stamp(self) -> None:
+        """Sets the time of the files that have become full: a segment's age counts from then."""
+        commit_log, end = self._store.log, self._store.published_end
+        position = self._full_below - self._full_below % commit_log.segment_bytes
+        self._full_below = end
+        now_ms = self._store.clock.now_ms()
+        while (segment := commit_log.segment_at(position)) is not None and segment.end <= end:
+            if segment.end > self._start or _changed_at_ms(segment) > now_ms:
+                self._disk.set_time(segment.path, now_ms)
+            position = segment.end
+
+    def _oldest(self) -> Segment | None:
+        """The first segment, if all of it lies before the last."""
+        segment = self._store.log.segment_at(self._store.log.min_position)
+        return segment if segment is not None and segment.end <= self._store.published_end else None
+
+    def _reason(self, segment: Segment) -> str:
+        now_ms = self._store.clock.now_ms()
+        return self._policy.reason(
+            age_ms=now_ms - _changed_at_ms(segment),
+            log_bytes=self._store.log.end - self._store.log.min_position,
+            hour=time.gmtime(now_ms / 1000).tm_hour,
+            disk_used=self._disk.space(segment.path).used,
+        )
+
+    async def _clear(self, segment: Segment, *, forced: bool) -> bool:
+        """Appends again what is pending in the segment. False: it stays, since that would gain too little."""
+        pending = await self._pending(segment.end)
+        size = sum(int(units["size"].sum()) for _, _, units in pending)
+        blocked = forced and size > segment.size * FORCED_SHARE_MAX
+        if blocked and not self._is_blocked:
+            log.warning("the log can't be made smaller: most of its oldest segment is pending", bytes=size)
+        self._is_blocked = blocked
+        self._metrics.retention_blocked.set(int(blocked))
+        if blocked:
+            return False
+        for queue, offsets, units in pending:
+            for first, behind in _steps(units["size"]):
+                await self._move(queue, offsets[first:behind], units[first:behind])
+        return True
+
+    async def _pending(self, end: int) -> list[tuple[ConsumeQueue, Ints, Units]]:
+        """Offsets and units of the pending entries whose records lie before `end`."""
+        found: list[tuple[ConsumeQueue, Ints, Units]] = []
+        looked = 0
+        for queue, first in self._kept_queues():
+            offset = first
+            while len(units := queue.read(offset, LOOK_UNITS)):
+                old = np.flatnonzero((units["position"] < end) & (units["size"] != FILLER_SIZE))
+                if len(old):
+                    found.append((queue, offset + old, units[old]))
+                offset += len(units)
+                if looked // LOOK_UNITS != (looked + len(units)) // LOOK_UNITS:
+                    await self._clock.sleep(LOOK_PAUSE_MS)
+                looked += len(units)
+        return found
+
+    def _kept_queues(self) -> Iterator[tuple[ConsumeQueue, int]]:
+        """Every queue whose messages outlive retention, and the first that does."""
+        for lane in self._store.lanes.values():
+            yield lane.queue, lane.watermark
+        for queue in self._store.queues.all():
+            if queue.topic in FOREIGN_TOPICS:
+                yield queue, queue.min_offset
+
+    async def _move(self, queue: ConsumeQueue, offsets: Ints, units: Units) -> None:
+        records, sizes, damages = self._reader.read(queue, units, checked=True)
+        units = units.copy()
+        for index in damages:
+            # The entry keeps its place and its due time, and is put aside then.
+            units["position"][index], units["size"][index] = 0, FILLER_SIZE
+        self._store.move(queue, offsets, units, records)
+        self._flusher.wake()
+        durable = self._store.when_durable()
+        if durable is not None:
+            await durable
+        self._metrics.retention_moved.inc(len(sizes) - len(damages))
+        self._metrics.retention_moved_bytes.inc(len(records))
+        await self._clock.sleep(MOVE_PAUSE_MS)
+
+    async def _drop(self, segment: Segment, reason: str) -> bool:
+        """The segment leaves, with all that names what lay in it. False: not yet."""
+        store, end = self._store, self._store.published_end
+        await self._checkpointer.write()
+        if self._checkpointer.position < end or await self._pending(segment.end):
+            # Units on disk may still name records in it.
+            return False
+        store.log.drop(segment)
+        paths = [segment.path]
+        for queue in store.queues.all():
+            paths += queue.trim(segment.end)
+        await asyncio.get_running_loop().run_in_executor(self._executor, self._unlink, paths)
+        await self._checkpointer.write()
+        self._metrics.retention_segments.labels(reason).inc()
+        log.info("segment deleted", segment=segment.path.name, reason=reason, files=len(paths))
+        return True
+
+    def _unlink(self, paths: list[Path]) -> None:
+        """On the executor's thread. The log's file goes first: what would outlive it after a crash names nothing."""
+        for path in paths:
+            self._disk.unlink(path)
+            self._disk.sync_directory(path.parent)
+
+
+def _changed_at_ms(segment: Segment) -> int:
+    return segment.path.stat().st_mtime_ns // 1_000_000
+
+
+def _steps(sizes: Ints) -> Iterator[tuple[int, int]]:
+    """[first, behind) of each step."""
+    ends = sizes.astype(np.int64).cumsum()
+    first = 0
+    while first < len(ends):
+        before = int(ends[first - 1]) if first else 0
+        behind = int(np.searchsorted(ends, before + MOVE_BYTES, "right"))
+        behind = min(max(behind, first + 1), first + MOVE_COUNT)
+        yield first, behind
+        first = behind

@@ -1,0 +1,256 @@
+"""What leaves the log with time, and what never does."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from duetime_core import record
+from duetime_core.testing import FakeClock
+from duetime_store.consumequeue import FILLER_SIZE
+from duetime_store.retention import MOVE_COUNT, Policy, _steps
+
+from tests.store.conftest import MIB, ids, sent
+from tests.store.test_recovery import flip
+from tests.store.test_service import Running
+
+MINUTE_MS = 60_000
+HOUR_MS = 60 * MINUTE_MS
+BODY = b"x" * 1000
+
+
+@pytest.mark.parametrize(
+    ("policy", "state", "reason"),
+    [
+        (Policy(1_000), {}, ""),
+        (Policy(1_000), {"age_ms": 999}, ""),
+        (Policy(1_000), {"age_ms": 1_000}, "age"),
+        (Policy(1_000, hours=frozenset((4,))), {"age_ms": 1_000, "hour": 3}, ""),
+        (Policy(1_000, hours=frozenset((4,))), {"age_ms": 1_000, "hour": 4}, "age"),
+        (Policy(1_000, hours=frozenset((4,))), {"age_ms": 1_000, "hour": 3, "disk_used": 0.75}, "age"),
+        (Policy(1_000), {"disk_used": 0.84}, ""),
+        (Policy(1_000), {"disk_used": 0.85}, "disk"),
+        (Policy(1_000, 500), {"log_bytes": 500}, ""),
+        (Policy(1_000, 500), {"log_bytes": 501}, "size"),
+        (Policy(1_000), {"log_bytes": 1 << 60}, ""),
+    ],
+)
+def test_policy(policy: Policy, state: dict[str, float], reason: str) -> None:
+    values = {"age_ms": 0, "log_bytes": 0, "hour": 0, "disk_used": 0.1, **state}
+    assert policy.reason(**values) == reason  # type: ignore[arg-type]
+
+
+def test_steps_are_bounded_and_whole() -> None:
+    sizes = np.array([100] * 1_000 + [1 << 20, 1 << 20, 100])
+    steps = list(_steps(sizes))
+    assert [first for first, _ in steps] == [0, *(behind for _, behind in steps[:-1])]
+    assert steps[-1][1] == len(sizes)
+    assert max(behind - first for first, behind in steps) == MOVE_COUNT
+    assert (1_000, 1_001) in steps
+
+
+class Shard(Running):
+    """Lanes of 1 s and 1 h, segments of 1 MiB that stay two minutes."""
+
+    def __init__(self, root: Path, **settings: object) -> None:
+        # No round but those of the tests.
+        values = {"retention_ms": 2 * MINUTE_MS, "retention_check_ms": 1 << 30, "disk_force": 1.0, **settings}
+        super().__init__(root, **values)
+
+    async def fill(self, count: int, topic: str = "noise") -> None:
+        """About a segment for each thousand."""
+        for first in range(0, count, 100):
+            await self.put(*(sent(f"N{first + n}", topic=topic, body=BODY) for n in range(100)))
+
+    async def clean(self) -> None:
+        """A round, on a clock that moves as fast as it asks."""
+        await run(self.clock, self.node._cleaner.clean())
+
+    async def expire(self) -> None:
+        """All that is full by now leaves."""
+        await self.clean()
+        self.clock.move(2 * MINUTE_MS)
+        await self.clean()
+
+    @property
+    def segments(self) -> list[int]:
+        files = (self.settings.data_dir / "commitlog").iterdir()
+        return sorted(int(path.name) // MIB for path in files)
+
+    async def crash(self) -> None:
+        """The process is gone, without a word."""
+        await self.channel.close()
+        self.node._loops.cancel()
+        await self.node._server.stop(0)
+        self.node._directory.close()
+
+    async def restart(self, without: str = "") -> None:
+        await self.crash()
+        path = self.settings.data_dir / without
+        if without == "checkpoint":
+            path.unlink()
+        elif without:
+            shutil.rmtree(path)
+        await self.__aenter__()
+
+    async def drain(self, level: int = 2) -> list[str]:
+        """Everything of a lane that is due, restored; the ids."""
+        due = await self.pull_due(level)
+        position, found = 0, []
+        restored = b""
+        for index, size in enumerate(due.sizes):
+            lane_record = record.decode(due.records[position : position + size])
+            position += size
+            entry = record.lane_entry(level, due.first_entry + index, due.due_at_ms[index])
+            properties = record.without_crc_mark(lane_record.properties) + record.VALUE_END + entry
+            restored += record.encode(record.Record("orders", 0, lane_record.body, record.with_crc_mark(properties)))
+            found.append(lane_record)
+        if found:
+            answer = await self.put(restored, lane=level, first_entry=due.first_entry)
+            assert not any(answer.statuses)
+        return ids(found)
+
+
+async def run(clock: FakeClock, work: "asyncio.Future[None] | object") -> None:
+    task = asyncio.ensure_future(work)  # type: ignore[arg-type]
+    while not task.done():
+        clock.move(1)
+        await asyncio.wait({task}, timeout=0.001)
+    await task
+
+
+@pytest.fixture
+async def shard(tmp_path: Path) -> AsyncIterator[Shard]:
+    async with Shard(tmp_path / "store") as shard:
+        yield shard
+
+
+async def test_old_segments_leave_with_their_queues(shard: Shard) -> None:
+    await shard.fill(3_500)
+    await shard.clean()
+    shard.clock.move(2 * MINUTE_MS - 1_000)
+    await shard.clean()
+    assert shard.segments[0] == 0
+    shard.clock.move(1_000)
+    await shard.clean()
+    assert shard.segments[0] == 3
+    queue = shard.node.store.queues.find("noise", 0)
+    assert queue.read(queue.min_offset, 1)["position"][0] == shard.node.store.log.min_position
+    first = await shard.pull(topic="noise", offset=queue.min_offset, max_count=1)
+    assert first.messages[0].id == f"N{queue.min_offset}"
+
+
+async def test_a_pending_message_outlives_retention_many_times(shard: Shard) -> None:
+    sent_at_ms = shard.clock.now_ms()
+    await shard.put(*(sent(f"P{n}", level=2) for n in range(300)))
+    for _ in range(20):
+        await shard.fill(1_500)
+        await shard.expire()
+    assert shard.segments[0] > 20
+    assert shard.node.store.lane(2).pending_count == 300
+    shard.clock.move(sent_at_ms + HOUR_MS - 1 - shard.clock.now_ms())
+    assert await shard.drain() == []
+    shard.clock.move(1)
+    assert sorted([*await shard.drain(), *await shard.drain(), *await shard.drain()]) == sorted(
+        f"P{n}" for n in range(300)
+    )
+    assert await shard.drain() == []
+
+
+async def test_a_moved_message_is_in_no_topic_before_it_is_due(shard: Shard) -> None:
+    await shard.put(sent("P", level=2))
+    await shard.fill(1_500)
+    await shard.expire()
+    assert shard.segments[0] == 1
+    assert "orders" not in {queue.topic for queue in shard.node.store.queues.all()}
+    entries = shard.node.store.lane(2).queue
+    assert (entries.min_offset, entries.max_offset) == (0, 1)
+
+
+@pytest.mark.parametrize("gone", ["", "checkpoint", "consumequeue"])
+@pytest.mark.parametrize("restored", [0, 2])
+async def test_crash_after_a_move_keeps_every_pending_message(shard: Shard, gone: str, restored: int) -> None:
+    sent_at_ms = shard.clock.now_ms()
+    await shard.put(*(sent(f"S{n}", level=1) for n in range(3)))
+    await shard.put(*(sent(f"P{n}", level=2) for n in range(5)))
+    shard.clock.move(1_000)
+    assert await shard.drain(1) == ["S0", "S1", "S2"]
+    await shard.fill(1_500)
+    await shard.expire()
+    await shard.put(sent("L", level=2), sent("M", level=1))
+    if restored:
+        shard.clock.move(sent_at_ms + HOUR_MS - shard.clock.now_ms())
+        assert await shard.drain() == [f"P{n}" for n in range(5)]
+    await shard.restart(without=gone)
+    shard.clock.move(sent_at_ms + 2 * HOUR_MS - shard.clock.now_ms())
+    assert await shard.drain(1) == ["M"]
+    assert await shard.drain(2) == ["L"] if restored else [*(f"P{n}" for n in range(5)), "L"]
+    assert shard.node.store.quarantined_count == 0
+
+
+@pytest.mark.parametrize("gone", ["", "checkpoint", "consumequeue"])
+async def test_copies_behind_newer_entries_are_found_again(shard: Shard, gone: str) -> None:
+    await shard.put(*(sent(f"P{n}", level=2) for n in range(5)))
+    await shard.fill(1_500)
+    shard.clock.move(1)
+    await shard.put(*(sent(f"Q{n}", level=2) for n in range(5)))
+    await shard.expire()
+    assert shard.segments[0] == 1
+    await shard.restart(without=gone)
+    assert shard.node.store.lane(2).pending_count == 10
+    shard.clock.move(HOUR_MS)
+    assert await shard.drain() == [*(f"P{n}" for n in range(5)), *(f"Q{n}" for n in range(5))]
+
+
+async def test_offsets_of_a_lane_go_on_when_all_its_records_have_left(shard: Shard) -> None:
+    await shard.put(*(sent(f"S{n}", level=1) for n in range(3)))
+    shard.clock.move(1_000)
+    await shard.drain(1)
+    await shard.fill(2_500)
+    await shard.expire()
+    assert shard.segments[0] == 2
+    await shard.restart()
+    answer = await shard.put(sent("S3", level=1))
+    assert list(answer.queue_offsets) == [3]
+    shard.clock.move(1_000)
+    assert await shard.drain(1) == ["S3"]
+
+
+async def test_the_size_budget_takes_the_oldest(tmp_path: Path) -> None:
+    async with Shard(tmp_path / "store", retention_bytes=2 * MIB) as shard:
+        await shard.fill(4_500)
+        await shard.clean()
+        assert shard.node.store.log.end - shard.node.store.log.min_position <= 2 * MIB
+
+
+async def test_a_segment_of_pending_messages_is_not_moved_for_room(tmp_path: Path) -> None:
+    async with Shard(tmp_path / "store", retention_bytes=2 * MIB) as shard:
+        for first in range(0, 3_000, 100):
+            await shard.put(*(sent(f"P{first + n}", level=2, body=BODY) for n in range(100)))
+        end = shard.node.store.log.end
+        await shard.clean()
+        assert shard.segments[0] == 0
+        assert shard.node.store.log.end == end
+        assert shard.node.registry.get_sample_value("duetime_store_retention_blocked") == 1
+
+
+async def test_a_damaged_pending_record_keeps_its_place_and_is_put_aside(shard: Shard) -> None:
+    await shard.put(sent("A", level=2), sent("BBBBBBBB", level=2), sent("C", level=2))
+    second = shard.node.store.lane(2).queue.read(1, 1)
+    flip(shard.settings.data_dir / "commitlog" / ("0" * 20), int(second["position"][0]) + 90)
+    await shard.fill(1_500)
+    await shard.expire()
+    assert shard.segments[0] == 1
+    assert shard.node.store.lane(2).queue.read(1, 1)["size"][0] == FILLER_SIZE
+    shard.clock.move(HOUR_MS)
+    due = await shard.pull_due(2)
+    assert [bool(size) for size in due.sizes] == [True, False, True]
+
+
+async def test_readers_at_the_front_are_sent_to_what_is_left(shard: Shard) -> None:
+    await shard.fill(2_500)
+    await shard.expire()
+    answer = await shard.pull(topic="noise", offset=0)
+    assert answer.next_offset == shard.node.store.queues.find("noise", 0).min_offset > 0
