@@ -145,6 +145,7 @@ class StoreNode:
                 settings.disk_force,
             ),
             interval_ms=settings.retention_check_ms,
+            dropped=self.indexer.drop_before if self.indexer else lambda position: None,
         )
 
     async def _serve(self, store: Store, server: Server) -> None:

@@ -17,7 +17,7 @@ Source: RocketMQ 4.9.3 CleanCommitLogService; that deletes what is pending.
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,8 +91,10 @@ class Cleaner:
         *,
         policy: Policy,
         interval_ms: int,
+        dropped: Callable[[int], None],
     ) -> None:
-        """`executor`: the checkpoints' one thread, so that no file goes while a checkpoint flushes it."""
+        """`executor`: the checkpoints' one thread, so that no file goes while a checkpoint flushes it; `dropped` is
+        told where the log begins now."""
         self._store = store
         self._reader = reader
         self._disk = disk
@@ -103,6 +105,7 @@ class Cleaner:
         self._metrics = metrics
         self._policy = policy
         self._interval_ms = interval_ms
+        self._dropped = dropped
         # Segments below it are full, and carry the time at which that was seen; what was full at the start has its own.
         self._full_below = store.log.min_position
         self._start = store.published_end
@@ -218,6 +221,7 @@ class Cleaner:
         paths = [segment.path]
         for queue in store.queues.all():
             paths += queue.trim(segment.end)
+        self._dropped(segment.end)
         await asyncio.get_running_loop().run_in_executor(self._executor, self._unlink, paths)
         await self._checkpointer.write()
         self._metrics.retention_segments.labels(reason).inc()
