@@ -199,6 +199,46 @@ def check_pull_queues(request: gateway_pb2.PullQueuesRequest) -> None:
         raise InvalidArgument(found)
 
 
+def check_query(request: gateway_pb2.QueryMessagesRequest) -> None:
+    """As `check_pull`."""
+    found = list(topic_violations("topic", request.topic, system=True))
+    found += _name_violations("key", request.key)
+    latest_ms = (1 << 63) - 1
+    found += _outside(("from_ms", request.from_ms, latest_ms), ("to_ms", request.to_ms, latest_ms))
+    found += _outside(("max_count", request.max_count, limits.QUERY_COUNT_MAX))
+    if found:
+        raise InvalidArgument(found)
+
+
+def check_get(request: gateway_pb2.GetMessageRequest) -> None:
+    """As `check_pull`."""
+    found = _name_violations("id", request.id)
+    found += topic_violations("topic", request.topic, system=True) if request.topic else ()
+    if found:
+        raise InvalidArgument(found)
+
+
+def check_search(request: gateway_pb2.SearchOffsetRequest) -> None:
+    """As `check_pull`."""
+    found = list(topic_violations("topic", request.topic, system=True))
+    found += _outside(("queue", request.queue, limits.QUEUE_COUNT_MAX - 1))
+    if request.WhichOneof("at") is None:
+        found.append(Violation("at_ms", "is not set, nor are earliest and latest"))
+    if found:
+        raise InvalidArgument(found)
+
+
+def _name_violations(field: str, name: str) -> list[Violation]:
+    """A key or an id: anything that properties can hold."""
+    if not name:
+        return [Violation(field, "is empty")]
+    if len(name) > limits.PROPERTIES_BYTES_MAX:
+        return [
+            Violation(field, f"is {len(name)} characters long; properties hold {limits.PROPERTIES_BYTES_MAX} bytes")
+        ]
+    return []
+
+
 def positions_violations(positions: Sequence[gateway_pb2.QueuePosition]) -> list[Violation]:
     """What is wrong with the queues that a request lists in `queues`."""
     if not 1 <= len(positions) <= limits.QUEUE_COUNT_MAX:

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from duetime_gateway.adoption import Adoption
 from duetime_gateway.encoding import Encoder
+from duetime_gateway.finder import Finder
 from duetime_gateway.ids import MessageIds
 from duetime_gateway.metrics import GatewayMetrics
 from duetime_gateway.reader import Reader
@@ -95,7 +96,8 @@ class GatewayNode:
         ids = MessageIds(settings.host, os.getpid(), secrets.token_bytes(4), clock.now_ms)
         sender = Sender(topics, shards, Encoder(settings.levels, ids), clock, metrics, timeout_ms)
         reader = Reader(topics, shards, metrics, lane_count=settings.levels.highest, timeout_ms=timeout_ms)
-        return GatewayService(sender, reader, topics, shards, database, send_back)
+        finder = Finder(reader, shards, timeout_ms=timeout_ms)
+        return GatewayService(sender, reader, finder, topics, shards, database, send_back)
 
     async def _run(self, shards: Shards, service: GatewayService, started: asyncio.Event) -> None:
         """The parent of all tasks: puts, questions to shards, readers of streams."""

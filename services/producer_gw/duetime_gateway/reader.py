@@ -9,7 +9,7 @@ from duetime_core.errors import InvalidArgument, NotFound, Violation
 from duetime_gateway.admission import check_pull, check_pull_queues
 from duetime_gateway.metrics import GatewayMetrics
 from duetime_gateway.routing import shard_places
-from duetime_gateway.shards import Shards
+from duetime_gateway.shards import Shard, Shards
 from duetime_gateway.topics import Topics
 
 
@@ -33,7 +33,7 @@ class Reader:
         """
         check_pull(request)
         queue = request.queue
-        number, request.queue = _place(await self.places(request.topic), request.topic, queue)
+        number, request.queue = place_of(await self.places(request.topic), request.topic, queue)
         answer = await self._pull(number, request, remaining_ms)
         if request.queue == queue or request.encoding == gateway_pb2.PULL_ENCODING_RECORDS:
             return answer
@@ -47,7 +47,7 @@ class Reader:
         places = await self.places(request.topic)
         numbers = set()
         for position in request.queues:
-            number, position.shard_queue = _place(places, request.topic, position.queue)
+            number, position.shard_queue = place_of(places, request.topic, position.queue)
             numbers.add(number)
         if len(numbers) > 1:
             text = f"lie on the shards {sorted(numbers)}; a call reads those of one shard (GetRoute)"
@@ -75,6 +75,14 @@ class Reader:
         self._metrics.pulls.inc()
         self._metrics.bytes_out.inc(len(answer))
         return answer
+
+    async def ready_shard(self, number: int, topic: str) -> Shard:
+        """The shard, which knows the topic. Raises: DueTimeError: Unavailable, or what the store answered."""
+        shard = self._shards.get(number)
+        route = self._topics.routes.get(topic)
+        if route is not None:
+            await shard.ready(route)
+        return shard
 
     async def places(self, topic: str) -> Mapping[int, tuple[int, int]]:
         """Shard and queue there, by the topic's queue.
@@ -125,8 +133,8 @@ def _renumber(response: gateway_pb2.PullResponse, queue: int) -> None:
         message.queue = queue
 
 
-def _place(places: Mapping[int, tuple[int, int]], topic: str, queue: int) -> tuple[int, int]:
-    """Raises: NotFound."""
+def place_of(places: Mapping[int, tuple[int, int]], topic: str, queue: int) -> tuple[int, int]:
+    """Shard and queue there. Raises: NotFound."""
     place = places.get(queue)
     if place is None:
         text = f"queue {queue} is not one of the {len(places)} queues of topic {topic}"

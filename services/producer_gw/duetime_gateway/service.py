@@ -13,6 +13,7 @@ from duetime_core.serving import make_channel
 
 from duetime_gateway.admission import check_new_topic, topic_violations
 from duetime_gateway.batcher import stopping
+from duetime_gateway.finder import Finder
 from duetime_gateway.lanes import list_lanes
 from duetime_gateway.reader import Reader
 from duetime_gateway.sender import Sender, Sending
@@ -29,10 +30,18 @@ class GatewayService:
     """See proto/duetime/v1/gateway.proto for what each call promises."""
 
     def __init__(
-        self, sender: Sender, reader: Reader, topics: Topics, shards: Shards, database: Database, send_back: "SendBack"
+        self,
+        sender: Sender,
+        reader: Reader,
+        finder: Finder,
+        topics: Topics,
+        shards: Shards,
+        database: Database,
+        send_back: "SendBack",
     ) -> None:
         self._sender = sender
         self._reader = reader
+        self._finder = finder
         self._topics = topics
         self._shards = shards
         self._database = database
@@ -49,6 +58,13 @@ class GatewayService:
             "SendStream": grpc.stream_stream_rpc_method_handler(self.send_stream, as_is, as_is),
             "Pull": unary(self.pull, pb.PullRequest.FromString, as_is),
             "PullQueues": unary(self.pull_queues, pb.PullQueuesRequest.FromString, as_is),
+            "SearchOffset": unary(
+                self.search_offset, pb.SearchOffsetRequest.FromString, pb.SearchOffsetResponse.SerializeToString
+            ),
+            "QueryMessages": unary(
+                self.query_messages, pb.QueryMessagesRequest.FromString, pb.QueryMessagesResponse.SerializeToString
+            ),
+            "GetMessage": unary(self.get_message, pb.GetMessageRequest.FromString, pb.FoundMessage.SerializeToString),
             "CreateTopic": unary(self.create_topic, pb.CreateTopicRequest.FromString, pb.Topic.SerializeToString),
             "DescribeTopic": unary(
                 self.describe_topic, pb.DescribeTopicRequest.FromString, pb.TopicDescription.SerializeToString
@@ -126,6 +142,19 @@ class GatewayService:
 
     async def pull_queues(self, request: gateway_pb2.PullQueuesRequest, context: Context) -> bytes:
         return await self._reader.pull_queues(request, _remaining_ms(context))
+
+    async def search_offset(
+        self, request: gateway_pb2.SearchOffsetRequest, context: Context
+    ) -> gateway_pb2.SearchOffsetResponse:
+        return await self._finder.search(request, _remaining_ms(context))
+
+    async def query_messages(
+        self, request: gateway_pb2.QueryMessagesRequest, context: Context
+    ) -> gateway_pb2.QueryMessagesResponse:
+        return await self._finder.query(request, _remaining_ms(context))
+
+    async def get_message(self, request: gateway_pb2.GetMessageRequest, context: Context) -> gateway_pb2.FoundMessage:
+        return await self._finder.get(request, _remaining_ms(context))
 
     async def create_topic(self, request: gateway_pb2.CreateTopicRequest, context: Context) -> gateway_pb2.Topic:
         check_new_topic(request.name, request.queue_count)

@@ -119,6 +119,22 @@ class Shard:
             response_deserializer=gateway_pb2.ListLanesResponse.FromString,
         )
 
+        self._query_messages = self._channel.unary_unary(
+            "/duetime.v1.Store/QueryMessages",
+            request_serializer=gateway_pb2.QueryMessagesRequest.SerializeToString,
+            response_deserializer=gateway_pb2.QueryMessagesResponse.FromString,
+        )
+        self._get_message = self._channel.unary_unary(
+            "/duetime.v1.Store/GetMessage",
+            request_serializer=gateway_pb2.GetMessageRequest.SerializeToString,
+            response_deserializer=gateway_pb2.FoundMessage.FromString,
+        )
+        self._search_offset = self._channel.unary_unary(
+            "/duetime.v1.Store/SearchOffset",
+            request_serializer=gateway_pb2.SearchOffsetRequest.SerializeToString,
+            response_deserializer=gateway_pb2.SearchOffsetResponse.FromString,
+        )
+
     def start(self, tasks: asyncio.TaskGroup) -> None:
         """Puts and questions are tasks of `tasks` until `stop`."""
         self._tasks = tasks
@@ -229,6 +245,22 @@ class Shard:
     async def list_lanes(self) -> gateway_pb2.ListLanesResponse:
         """Raises: DueTimeError."""
         return await self._call(self._list_lanes(gateway_pb2.ListLanesRequest(), timeout=self._timeout_ms / 1000.0))
+
+    async def query_messages(
+        self, request: gateway_pb2.QueryMessagesRequest, timeout_ms: float
+    ) -> gateway_pb2.QueryMessagesResponse:
+        """Raises: DueTimeError."""
+        return await self._call(self._query_messages(request, timeout=timeout_ms / 1000.0))
+
+    async def get_message(self, request: gateway_pb2.GetMessageRequest, timeout_ms: float) -> gateway_pb2.FoundMessage:
+        """Raises: DueTimeError."""
+        return await self._call(self._get_message(request, timeout=timeout_ms / 1000.0))
+
+    async def search_offset(
+        self, request: gateway_pb2.SearchOffsetRequest, timeout_ms: float
+    ) -> gateway_pb2.SearchOffsetResponse:
+        """Raises: DueTimeError."""
+        return await self._call(self._search_offset(request, timeout=timeout_ms / 1000.0))
 
     async def _call(self, call: Awaitable[T]) -> T:
         try:
