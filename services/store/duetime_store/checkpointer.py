@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
+from pathlib import Path
 
 import structlog
 from duetime_core.clock import Clock
@@ -45,6 +46,7 @@ class Checkpointer:
         self._written: Checkpoint | None = None
         # Written since the last flush of the queues.
         self._dirty: set[int] = set()
+        self._folders: set[Path] = set()
         self._topics: dict[str, int] = {}
         self._topics_version = 0
         self._wanted = asyncio.Event()
@@ -87,7 +89,9 @@ class Checkpointer:
         counts = dict(store.queues.counts)
         if same and self._topics == counts:
             return True
-        self._dirty.update(fd for queue in store.queues.all() for fd in queue.take_dirty())
+        for queue in store.queues.all():
+            self._dirty |= queue.take_dirty()
+            self._folders |= queue.take_folders()
         started = time.perf_counter()
         try:
             await self._flusher.flush_written()
@@ -108,11 +112,14 @@ class Checkpointer:
     async def _flush_queues(self) -> None:
         """A failed one can't be tried again: the pages may be gone, and no checkpoint may count their units."""
         dirty, self._dirty = self._dirty, set()
+        folders, self._folders = self._folders, set()
         disk = self._directory.disk
 
         def flush() -> None:
             for fd in dirty:
                 disk.datasync(fd)
+            for folder in folders:
+                disk.sync_directory(folder)
 
         try:
             await asyncio.get_running_loop().run_in_executor(self._executor, flush)

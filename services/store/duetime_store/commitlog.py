@@ -130,26 +130,22 @@ class CommitLog:
 
     def cut(self, position: int) -> None:
         """Makes `position` the end of the log; everything behind it becomes zero."""
-        for base in sorted(self._segments):
+        # From the end on, each for good before the next: a crash must not leave a gap between segments.
+        for base in sorted(self._segments, reverse=True):
             segment = self._segments[base]
             if base >= position and base > self.min_position:
                 segment.close()
                 self._disk.unlink(segment.path)
+                self._disk.sync_directory(self.directory)
                 del self._segments[base]
-            elif segment.end > position:
-                segment.cut(max(position, base))
-        self.end = position
+        self.take_back(position)
 
-    def take_back(self, position: int) -> list[Segment]:
-        """Makes `position` the end again after a write that found no room; the segments to `sync`. See `clear`."""
+    def take_back(self, position: int) -> None:
+        """Makes `position` the end again, and zero what was written behind it; durable on return. Blocking."""
         self.end = position
-        written = []
         for segment in list(self._segments.values()):
-            start = max(position, segment.base)
-            if start < segment.end and segment.next_data(start) is not None:
-                segment.clear(start)
-                written.append(segment)
-        return written
+            if segment.end > position:
+                segment.cut(max(position, segment.base))
 
     def drop(self, segment: Segment) -> None:
         """Forgets the first segment; the caller deletes its file."""

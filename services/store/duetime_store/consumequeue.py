@@ -57,7 +57,9 @@ class ConsumeQueue:
         "_disk",
         "_fds",
         "_file_bytes",
+        "_folders",
         "_late",
+        "_new_file_bytes",
         "_retired",
         "directory",
         "max_offset",
@@ -83,23 +85,30 @@ class ConsumeQueue:
         self.waiters: set[asyncio.Future[None]] = set()
         self._fds: dict[int, int] = {}
         self._dirty: set[int] = set()
+        self._folders: set[Path] = set()
         # The last units before max_offset, as far as they are not in the file yet.
         self._late = bytearray()
         self._retired: list[int] = []
-        self._file_bytes = file_units * UNIT.size
+        self._file_bytes = self._new_file_bytes = file_units * UNIT.size
         self._load()
 
     def _load(self) -> None:
-        if not self.directory.is_dir():
-            return
-        files = sorted(path for path in self.directory.iterdir() if path.name.isdigit() and len(path.name) == 20)
+        files = self._files()
         if not files:
             return
-        self._file_bytes = max(files[0].stat().st_size, UNIT.size)
+        size = files[0].stat().st_size
+        if size and size % UNIT.size == 0:
+            self._file_bytes = size
         self.min_offset = int(files[0].name) // UNIT.size
         last = int(files[-1].name) // UNIT.size
         self.max_offset = last + self._count(last)
         self.next_offset = self.max_offset
+
+    def _files(self, *, reverse: bool = False) -> list[Path]:
+        if not self.directory.is_dir():
+            return []
+        found = (path for path in self.directory.iterdir() if path.name.isdigit() and len(path.name) == 20)
+        return sorted(found, reverse=reverse)
 
     def _count(self, first: int) -> int:
         """Written units in the file that begins with unit `first`: they are a prefix."""
@@ -119,6 +128,7 @@ class ConsumeQueue:
             path = self.directory / file_name(base)
             if create:
                 self._disk.make_directory(self.directory)
+                self._folders.update((self.directory, *list(self.directory.parents)[:3]))
             elif not path.exists():
                 return None
             fd = self._disk.open(path)
@@ -271,7 +281,8 @@ class ConsumeQueue:
         if fd is None:
             return np.empty(0, UNIT_TYPE)
         length = min(count * UNIT.size, base + self._file_bytes - at)
-        return np.frombuffer(os.pread(fd, length, at - base), UNIT_TYPE)
+        data = os.pread(fd, length, at - base)
+        return np.frombuffer(data, UNIT_TYPE, len(data) // UNIT.size)
 
     def behind(self, position: int) -> int:
         """The offset behind the last unit whose record lies before a log position.
@@ -282,7 +293,9 @@ class ConsumeQueue:
         while end > self.min_offset:
             file_units = self._file_bytes // UNIT.size
             first = max(end - _LOOK_UNITS, end - 1 - (end - 1) % file_units, self.min_offset)
-            before = np.flatnonzero(self.read(first, end - first)["position"] < position)
+            units = self.read(first, end - first)
+            # A crash may leave empty units, with units that were written later behind them.
+            before = np.flatnonzero((units["position"] < position) & (units["size"] > 0))
             if len(before):
                 return first + int(before[-1]) + 1
             end = first
@@ -304,17 +317,22 @@ class ConsumeQueue:
         return low
 
     def cut(self, offset: int) -> None:
-        """Drops the units from `offset` on and makes their bytes zero."""
+        """Drops the units from `offset` on: what a crash has left behind them too.
+
+        Files that hold only such units are removed. One that was made since the last checkpoint may have any size.
+        """
         first_byte = offset * UNIT.size
-        last_byte = self.max_offset * UNIT.size
-        while first_byte < last_byte:
-            base = first_byte - first_byte % self._file_bytes
-            fd = self._fd(base, create=False)
-            if fd is not None:
-                self._disk.truncate(fd, first_byte - base)
-                self._disk.truncate(fd, self._file_bytes)
+        for path in self._files(reverse=True):
+            base = int(path.name)
+            if base >= first_byte:
+                self._remove(path)
+            elif base + self._file_bytes > first_byte:
+                fd = self._fd(base, create=False)
+                assert fd is not None
+                self._disk.clear(fd, first_byte - base, self._file_bytes)
                 self._dirty.add(fd)
-            first_byte = base + self._file_bytes
+        if offset <= self.min_offset:
+            self._file_bytes = self._new_file_bytes
         self.max_offset = self.next_offset = max(offset, self.min_offset)
 
     def repoint(self, offsets: npt.NDArray[np.int64], units: Units) -> None:
@@ -345,16 +363,27 @@ class ConsumeQueue:
             return []
         return [path for path in self.directory.iterdir() if path.name.isdigit() and int(path.name) < first]
 
+    def _remove(self, path: Path) -> None:
+        fd = self._fds.pop(int(path.name), None)
+        if fd is not None:
+            self._dirty.discard(fd)
+            self._disk.close(fd)
+        self._disk.unlink(path)
+        self._folders.add(self.directory)
+
     def reset(self, first: int = 0) -> None:
         """Deletes all units, to make them again; the next one is `first`."""
-        self.close()
-        self._dirty.clear()
-        if self.directory.is_dir():
-            for path in self.directory.iterdir():
-                self._disk.unlink(path)
+        for path in self._files():
+            self._remove(path)
+        self._file_bytes = self._new_file_bytes
         self.min_offset = self.max_offset = self.next_offset = 0
         if first:
             self._skip_to(first)
+
+    def take_folders(self) -> set[Path]:
+        """Folders in which names have changed since the last call; a checkpoint makes them durable."""
+        folders, self._folders = self._folders, set()
+        return folders
 
     def take_dirty(self) -> set[int]:
         """Descriptors written since the last call; a checkpoint flushes them."""

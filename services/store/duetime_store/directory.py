@@ -22,7 +22,10 @@ class StoreDirectory:
         self.root = root
         self.disk = disk or Disk()
         try:
+            made = [folder for folder in (root, *root.parents) if not folder.exists()]
             self.disk.make_directory(root)
+            for folder in made:
+                self.disk.sync_directory(folder.parent)
             self._lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise StartupError(f"can't write to data directory {root}: {error.strerror}") from error

@@ -5,10 +5,13 @@ it. So a disk that fails, fills up, stalls or loses power is another class with 
 runs on it unchanged.
 """
 
+import errno
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+_CHUNK_BYTES = 1024 * 1024
 
 Buffer = bytes | bytearray | memoryview
 
@@ -24,6 +27,16 @@ class Space:
     def used(self) -> float:
         """0 to 1, as `df` counts it: without the bytes that are kept for root."""
         return 1 - self.free_bytes / self.total_bytes if self.total_bytes else 0.0
+
+
+def next_data(fd: int, at: int) -> int | None:
+    """The first byte of a file from `at` on that is not in a hole; None: only holes follow."""
+    try:
+        return os.lseek(fd, at, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            return None
+        raise
 
 
 class Disk:
@@ -101,6 +114,16 @@ class Disk:
         while view:
             written = self.pwrite(fd, view, at)
             at, view = at + written, view[written:]
+
+    def clear(self, fd: int, start: int, end: int) -> None:
+        """Makes bytes [start, end) zero that are not, within the file. The file never changes its size: a crash in the
+        middle must not leave a short one, and who reads it through a map must not fall off its end."""
+        position = next_data(fd, start)
+        while position is not None and position < end:
+            data = os.pread(fd, min(_CHUNK_BYTES, end - position), position)
+            if data.strip(b"\0"):
+                self.write(fd, bytes(len(data)), position)
+            position = next_data(fd, position + len(data)) if data else None
 
     def write_file(self, path: Path, data: bytes) -> None:
         """A file with these bytes, which are durable; its name may not be."""

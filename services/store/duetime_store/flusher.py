@@ -129,11 +129,14 @@ class Flusher:
         store, watch = self._store, self._watch
         watch.fill(why)
         callers = store.undo()
+
+        def take_back() -> None:
+            # In this order: some file systems need room to write what is there already.
+            watch.give_back()
+            store.log.take_back(store.published_end)
+
         try:
-            # On this thread, which is the one that reads behind the end.
-            cleared = store.log.take_back(store.published_end)
-            await self._on_disk(lambda: _sync_all(cleared))
-            await self._on_disk(watch.give_back)
+            await self._on_disk(take_back)
         except OSError as error:
             refuse(callers, self._fail(error))
             return
@@ -165,8 +168,3 @@ def _text(error: OSError) -> str:
 def _flush_all(segments: list[Segment]) -> None:
     for segment in segments:
         segment.flush()
-
-
-def _sync_all(segments: list[Segment]) -> None:
-    for segment in segments:
-        segment.sync()

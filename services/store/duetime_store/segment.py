@@ -1,12 +1,11 @@
 """One commit log file: pre-sized, written by position, read through a memory map."""
 
-import errno
 import mmap
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from duetime_store.disk import Buffer, Disk
+from duetime_store.disk import Buffer, Disk, next_data
 
 # Pages of a map stay in the process's resident set once touched; past this many bytes read they are let go
 # (the page cache keeps them), so that memory does not grow with what was read.
@@ -34,6 +33,8 @@ class Segment:
         try:
             if os.fstat(self._fd).st_size != size:
                 disk.truncate(self._fd, size)
+                # Before there is another one behind it: only the last may be short.
+                disk.sync(self._fd)
             if created:
                 disk.sync_directory(path.parent)
             # Who reads it says so by `touch`, and keeps no buffer of it: a map that is exported can't be closed.
@@ -82,29 +83,13 @@ class Segment:
 
     def next_data(self, position: int) -> int | None:
         """The first position from here on that is not in a hole of the file; None: only holes follow."""
-        try:
-            return self.base + os.lseek(self._fd, position - self.base, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno == errno.ENXIO:
-                return None
-            raise
+        at = next_data(self._fd, position - self.base)
+        return None if at is None else self.base + at
 
     def cut(self, position: int) -> None:
-        """As `clear`, and durable."""
-        self.clear(position)
-        self.sync()
-
-    def clear(self, position: int) -> None:
-        """Makes everything from `position` on zero again; durable after `sync`.
-
-        Meanwhile the file is shorter than its map: only the thread that reads behind `position` may call this.
-        """
-        self._disk.truncate(self._fd, position - self.base)
-        self._disk.truncate(self._fd, self.size)
-
-    def sync(self) -> None:
-        """As `flush`, of the file's size too."""
-        self._disk.sync(self._fd)
+        """Makes everything from `position` on zero again; durable on return."""
+        self._disk.clear(self._fd, position - self.base, self.size)
+        self._disk.datasync(self._fd)
 
     def close(self) -> None:
         self.map.close()
