@@ -4,9 +4,11 @@ import asyncio
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from duetime.v1 import gateway_pb2
 from duetime_core import record
 from duetime_core.testing import FakeClock
 from duetime_store.consumequeue import FILLER_SIZE
@@ -113,12 +115,12 @@ class Shard(Running):
         return ids(found)
 
 
-async def run(clock: FakeClock, work: "asyncio.Future[None] | object") -> None:
-    task = asyncio.ensure_future(work)  # type: ignore[arg-type]
+async def run(clock: FakeClock, work: Any) -> Any:
+    task = asyncio.ensure_future(work)
     while not task.done():
         clock.move(1)
         await asyncio.wait({task}, timeout=0.001)
-    await task
+    return await task
 
 
 @pytest.fixture
@@ -216,6 +218,18 @@ async def test_offsets_of_a_lane_go_on_when_all_its_records_have_left(shard: Sha
     assert list(answer.queue_offsets) == [3]
     shard.clock.move(1_000)
     assert await shard.drain(1) == ["S3"]
+
+
+async def test_a_message_that_was_appended_again_is_found_once(shard: Shard) -> None:
+    await shard.put(sent("P", level=2))
+    await shard.fill(1_500)
+    store = shard.node.store
+    units = store.lane(2).queue.read(0, 1).copy()
+    await run(shard.clock, shard.node._cleaner._move(store.lane(2).queue, np.array([0]), units))
+    assert shard.segments[0] == 0
+    request = gateway_pb2.QueryMessagesRequest(topic="orders", key="P")
+    answers = await run(shard.clock, shard.stub.QueryMessages(request, timeout=10))
+    assert [found.state for found in answers.messages] == [gateway_pb2.MESSAGE_STATE_PENDING]
 
 
 async def test_the_size_budget_takes_the_oldest(tmp_path: Path) -> None:

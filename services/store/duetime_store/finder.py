@@ -199,8 +199,14 @@ class Finder:
         if watermark is None:
             return None
         if seen.record.queue_offset >= watermark:
-            return self._found(seen, PENDING)
+            return None if self._is_copied(view, seen) else self._found(seen, PENDING)
         return self._found(seen, QUARANTINED) if await self._is_aside(view, seen) else None
+
+    def _is_copied(self, view: View, seen: Seen) -> bool:
+        """Whether retention has appended a lane record again within the view: the copy is told."""
+        lane = self._store.lane(seen.record.queue + 1)
+        units = lane.queue.read(seen.record.queue_offset, 1)
+        return bool(len(units)) and seen.record.position < int(units["position"][0]) < view.end
 
     async def _is_aside(self, view: View, seen: Seen) -> bool:
         """Whether a record of DT_QUARANTINE stands for a lane record."""
