@@ -178,15 +178,12 @@ class QueueFiles:
         return np.frombuffer(data[: len(data) - len(data) % UNIT.size], UNIT_TYPE)
 
     def drop_behind(self, end: int) -> None:
-        """Takes away the units of records at or behind a log position."""
+        """Takes away the last units, as long as their records lie at or behind a log position."""
         while self.max_offset > self.min_offset:
             first = max(self.min_offset, self._file_first(self.max_offset - 1))
-            units = self.read(first, self.max_offset - first)
-            behind = np.flatnonzero(units["position"] >= end)
-            if len(units) == self.max_offset - first and not len(behind):
-                return
-            self.max_offset = first + (int(behind[0]) if len(behind) else len(units))
-            if self.max_offset > first:
+            before = np.flatnonzero(self.read(first, self.max_offset - first)["position"] < end)
+            self.max_offset = first + (int(before[-1]) + 1 if len(before) else 0)
+            if len(before):
                 return
 
     def drop_before(self, position: int) -> None:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from duetime_core import record
 from duetime_core.errors import InvalidArgument, Violation
 from duetime_core.levels import DelayLevels
-from duetime_core.names import SCHEDULE_TOPIC, is_name
+from duetime_core.names import FOREIGN_TOPICS, SCHEDULE_TOPIC, is_name
 
 from duetime_store import configs
 from duetime_store.columns import Ints, Run
@@ -26,6 +26,8 @@ from duetime_store.scan import Blank, Found, Skipped, scan_runs
 
 _LANES = SCHEDULE_TOPIC.encode()
 _UNITS_AT_ONCE = 8_192
+# Whose records retention appends again, with their queue offset.
+KEPT_TOPICS = frozenset((SCHEDULE_TOPIC, *FOREIGN_TOPICS))
 # Any of them makes a directory a store's.
 _PARTS = ("commitlog", "consumequeue", "config", "checkpoint")
 
@@ -79,11 +81,15 @@ class Queue:
             self.max_offset = max(self.max_offset, int(self.made[-1][0][-1]) + 1)
 
     def _drop_repeated(self) -> None:
-        """Of records that name one offset the first counts."""
+        """Of records that name one offset the first counts; of what retention has appended again, the last copy."""
         if not self.made:
             return
         offsets = np.concatenate([offsets for offsets, _ in self.made])
         units = np.concatenate([units for _, units in self.made])
+        if self.topic in KEPT_TOPICS:
+            offsets, last = np.unique(offsets[::-1], return_index=True)
+            self.made = [(offsets, units[::-1][last])]
+            return
         highest = np.maximum.accumulate(np.append(self.files.max_offset - 1, offsets[:-1]))
         kept = offsets > highest
         self.made = [(offsets[kept], units[kept])] if kept.any() else []

@@ -2,6 +2,8 @@
 
 A run of records is compared with the units at their offsets, column by column. What no record was found for is looked
 at when the log has been read: a place held free, a record that is damaged, one behind the end, or nothing at all.
+
+What retention has appended again has two records of one offset: the unit names one of them, and that is enough.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +18,7 @@ from duetime_store.consumequeue import FILLER_SIZE, UNIT, UNIT_TYPE, Units
 from duetime_store.offline.files import QueueFiles
 from duetime_store.offline.levels import TagsCodes
 from duetime_store.offline.report import Message, Report
-from duetime_store.offline.state import State, is_possible, is_queue
+from duetime_store.offline.state import KEPT_TOPICS, State, is_possible, is_queue
 from duetime_store.segment import file_name
 
 _UNIQ_KEY = record.UNIQ_KEY.encode()
@@ -54,6 +56,8 @@ class _Checked:
     seen: int
     gaps: list[tuple[int, int]] = field(default_factory=list)
     told: set[int] = field(default_factory=set)
+    # Of records out of order: copies that retention has made.
+    late: list[Ints] = field(default_factory=list)
     # Records that have no unit: number, and the first one's offset and position.
     missing: int = 0
     first_missing: tuple[int, int] = (0, 0)
@@ -105,7 +109,11 @@ class UnitCheck:
             checked = self._queues[key] = _Checked(QueueFiles.none(*key), 0)
         files = checked.files
         there = possible & (rows.offsets >= files.min_offset) & (rows.offsets < files.max_offset)
-        self._count_missing(checked, rows, possible & ~there)
+        missing = possible & ~there
+        if key[0] in KEPT_TOPICS:
+            # Copies stay in the log when their entries have left the lane.
+            missing &= rows.offsets >= files.max_offset
+        self._count_missing(checked, rows, missing)
         if there.all():
             self._compare_units(checked, key, rows, np.arange(len(there)))
         elif there.any():
@@ -121,7 +129,12 @@ class UnitCheck:
         codes = units["tags"] == rows.codes[which]
         if self._has_ext:
             codes |= units["tags"] < _HASH_MIN
-        for place in np.flatnonzero(~(whole & codes)).tolist():
+        wrong = ~(whole & codes)
+        if key[0] in KEPT_TOPICS and not right.all():
+            # Another record of the offset has come, or is to come: if none does, the unit is left over.
+            positions = rows.positions[which]
+            wrong &= right | ((units["position"] < positions) & (offsets >= checked.seen)) | (units["size"] <= 0)
+        for place in np.flatnonzero(wrong).tolist():
             row, offset = int(which[place]), int(offsets[place])
             checked.told.add(offset)
             self._report.add(
@@ -138,6 +151,7 @@ class UnitCheck:
             checked.seen = int(offsets[-1]) + 1
             return
         before = np.maximum.accumulate(np.append(checked.seen, offsets[:-1] + 1))
+        checked.late.append(offsets[offsets < before])
         for place in np.flatnonzero(offsets > before).tolist():
             checked.gaps.append((int(before[place]), int(offsets[place])))
         checked.seen = max(checked.seen, int(offsets.max()) + 1)
@@ -155,13 +169,12 @@ class UnitCheck:
     def left_over(self) -> Iterator[tuple[QueueFiles, Ints, Units]]:
         """Units that no record was found for, but for those told already and places that are held free."""
         for checked in self._queues.values():
+            found = np.concatenate([np.array(list(checked.told), np.int64), *checked.late])
             for first, behind in [*checked.gaps, (checked.seen, checked.files.max_offset)]:
                 for at in range(first, behind, _UNITS_AT_ONCE):
                     offsets = np.arange(at, min(at + _UNITS_AT_ONCE, behind))
                     units = _units_at(checked.files, offsets)
-                    kept = units["size"] != FILLER_SIZE
-                    if checked.told:
-                        kept &= ~np.isin(offsets, list(checked.told))
+                    kept = (units["size"] != FILLER_SIZE) & ~np.isin(offsets, found)
                     yield checked.files, offsets[kept], units[kept]
 
     def missing(self) -> Iterator[tuple[QueueFiles, int, int, int]]:
