@@ -28,20 +28,24 @@ if TYPE_CHECKING:
         Unsupported,
         Violation,
     )
+    from duetime.client.finder import AsyncFinder, FoundMessage
     from duetime.client.message import Message, Receipt, to_proto
     from duetime.client.producer import AsyncProducer
     from duetime.client.puller import AsyncPuller
     from duetime.client.record import ReceivedMessage
-    from duetime.client.sync import Producer, Puller
+    from duetime.client.sync import Finder, Producer, Puller
 
 __all__ = [
     "Producer",
     "Puller",
+    "Finder",
     "AsyncProducer",
     "AsyncPuller",
+    "AsyncFinder",
     "Message",
     "Receipt",
     "ReceivedMessage",
+    "FoundMessage",
     "Outcome",
     "to_proto",
     "DueTimeError",
@@ -68,9 +72,12 @@ _MODULE_BY_NAME = {
     "to_proto": "message",
     "AsyncProducer": "producer",
     "AsyncPuller": "puller",
+    "AsyncFinder": "finder",
+    "FoundMessage": "finder",
     "ReceivedMessage": "record",
     "Producer": "sync",
     "Puller": "sync",
+    "Finder": "sync",
 }
 
 

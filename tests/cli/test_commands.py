@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +173,53 @@ def test_topics_are_made_listed_and_described(server: str, topic: str, capsys: p
     assert f"topic {topic}, 8 queues" in capsys.readouterr().out
 
 
+def test_pull_starts_at_a_time(server: str, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run(["topics", "create", topic, "--queues", "2"])
+    for body in ("a", "b", "c", "d"):
+        run(["send", topic, body])
+    messages = sorted(pulled(capsys, topic), key=lambda message: message["stored_at"])
+    since = messages[2]["stored_at"]
+    expected = sorted(message["body"] for message in messages if message["stored_at"] >= since)
+    assert sorted(message["body"] for message in pulled(capsys, topic, "--from", since)) == expected
+    # The same moment in local time.
+    here = datetime.fromisoformat(since).astimezone().replace(tzinfo=None).isoformat()
+    assert sorted(message["body"] for message in pulled(capsys, topic, "--from", here)) == expected
+    assert pulled(capsys, topic, "--from", "2100-01-01") == []
+    assert len(pulled(capsys, topic, "--from", "2000-01-01T00:00+02:00")) == 4
+
+
+def test_messages_are_found(server: str, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(3):
+        run(["send", topic, f"body {number}", "--key", "all", "--key", f"k{number}", *["--delay", "2h"][: number & 2]])
+    capsys.readouterr()
+    assert run(["find", topic, "all", "--json"]) == 0
+    found = lines_of(capsys)
+    assert [(one["body"], one["state"]) for one in found] == [
+        ("body 2", "pending"),
+        ("body 1", "stored"),
+        ("body 0", "stored"),
+    ]
+    assert (found[0]["topic"], found[0]["delay_level"]) == (topic, 18)
+    for name in (found[1]["id"], found[1]["offset_id"]):
+        assert run(["find", "--id", name, "--json"]) == 0
+        assert lines_of(capsys) == [found[1]]
+    assert run(["find", topic, "k2"]) == 0
+    line = capsys.readouterr().out
+    assert line.startswith("pending, due ")
+    assert line.endswith("keys=all,k2  body 2\n")
+    assert run(["find", topic, "all", "--max", "1", "--json"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.count("\n") == 1
+    assert "there are older ones; --to 2" in captured.err
+    until = found[2]["stored_at"]
+    assert run(["find", topic, "all", "--to", until, "--json"]) == 0
+    assert "body 0" in [one["body"] for one in lines_of(capsys)]
+    assert run(["find", topic, "all", "--from", "2100-01-01"]) == 1
+    assert capsys.readouterr().err == f"duetime: no message of {topic} has the key or id all\n"
+    assert run(["find", "--id", "nothing"]) == 1
+    assert capsys.readouterr().err == "duetime: no message nothing\n"
+
+
 def test_lanes_show_what_is_pending(server: str, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
     run(["send", topic, "x", "--delay", "20m"])
     capsys.readouterr()
@@ -225,7 +273,12 @@ def test_an_error_is_one_line_and_exit_code_1(
         ["send", "orders", "x", "--property", "color"],
         ["send", "orders", "x", "--level", "high"],
         ["pull", "orders", "--from", "now"],
+        ["pull", "orders", "--from", "2026-13-01T12:00"],
         ["pull", "orders", "--max", "0"],
+        ["find", "orders"],
+        ["find", "orders", "42", "--from", "yesterday"],
+        ["find", "orders", "42", "--max", "65"],
+        ["find", "--id", "ID", "--from", "2026-01-01"],
         ["topics", "create"],
         ["up", "--port", "65536"],
     ],
@@ -239,7 +292,8 @@ def test_wrong_usage_is_one_line_and_exit_code_2(arguments: list[str], capsys: p
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["up"], ["send"], ["pull"], ["topics"], ["topics", "create"], ["topics", "describe"], ["lanes"]]
+    "command",
+    [[], ["up"], ["send"], ["pull"], ["find"], ["topics"], ["topics", "create"], ["topics", "describe"], ["lanes"]],
 )
 def test_every_command_has_help_with_examples(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*command, "--help"]) == 0

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
-from duetime import InvalidMessage, Message, NotFound, Producer, Puller, Receipt, Unsupported
+from duetime import Finder, InvalidArgument, InvalidMessage, Message, NotFound, Producer, Puller, Receipt, Unsupported
 from duetime.client.errors import DueTimeError
 from duetime_core.testing import LocalCluster
 
@@ -118,3 +118,45 @@ def test_errors_of_the_sdk_are_one_family() -> None:
     assert issubclass(InvalidMessage, DueTimeError)
     assert issubclass(InvalidMessage, ValueError)
     assert issubclass(Unsupported, DueTimeError)
+
+
+def test_a_message_is_found_through_its_life(cluster: LocalCluster, producer: Producer) -> None:
+    receipt = producer.send("found", b"cancel 42", delay="30m", keys=["42"], tags="timeout", properties={"a": "b"})
+    with Finder(cluster.address) as finder:
+        (pending,) = finder.find("found", "42")
+        assert (pending.state, pending.id, pending.topic) == ("pending", receipt.message_id, "found")
+        assert (pending.due_at, pending.delay_level, pending.late_ms) == (receipt.deliver_at, 16, None)
+        assert (pending.body, pending.tags, pending.properties) == (b"cancel 42", "timeout", {"a": "b"})
+        cluster.advance(HALF_HOUR.total_seconds() * 1000)
+        with Puller(cluster.address, "found") as puller:
+            (message,) = puller.poll(wait="10s")
+        (stored,) = finder.find("found", "42")
+        assert (stored.state, stored.queue, stored.offset) == ("stored", message.queue, message.offset)
+        assert (stored.stored_at, stored.due_at, stored.late_ms) == (message.stored_at, message.due_at, message.late_ms)
+        assert finder.get(receipt.message_id).offset_id == finder.get(stored.offset_id, topic="found").offset_id
+        assert finder.get(pending.offset_id).offset_id == stored.offset_id
+        assert list(finder.find("found", "42", start=stored.stored_at, end=stored.stored_at)) != []
+        assert list(finder.find("found", "42", end=stored.stored_at - timedelta(milliseconds=1))) == []
+        with pytest.raises(NotFound):
+            finder.get("nothing")
+        with pytest.raises(InvalidArgument, match="max: 0"):
+            finder.find("found", "42", max=0)
+
+
+def test_a_puller_starts_at_a_time(cluster: LocalCluster, producer: Producer) -> None:
+    producer.send_many([Message("timed", b"old", queue=queue) for queue in range(4)])
+    cluster.advance(5_000)
+    receipts = producer.send_many([Message("timed", b"new", queue=queue) for queue in (1, 2)])
+    assert len(receipts) == 2
+    with Finder(cluster.address) as finder:
+        since = min(finder.get(receipt.message_id).stored_at for receipt in receipts if isinstance(receipt, Receipt))
+    with Puller(cluster.address, "timed", start=since) as puller:
+        assert puller.positions == {0: 1, 1: 1, 2: 1, 3: 1}
+        bodies: list[bytes] = []
+        while len(bodies) < 2:
+            bodies += [message.body for message in puller.poll(wait="10s")]
+        assert bodies == [b"new", b"new"]
+    with Puller(
+        cluster.address, "timed", start=since.astimezone().replace(tzinfo=None) - timedelta(seconds=9)
+    ) as puller:
+        assert set(puller.positions.values()) == {0}

@@ -223,7 +223,7 @@ async def test_a_cancelled_poll_loses_nothing(filled: FakeGateway) -> None:
 
 @pytest.mark.parametrize("start", ["now", "", "5"])
 def test_a_start_that_is_no_start_is_refused(start: str) -> None:
-    with pytest.raises(ValueError, match="is neither 'earliest', 'latest' nor"):
+    with pytest.raises(ValueError, match="is neither 'earliest', 'latest', a datetime nor"):
         AsyncPuller("localhost:9800", "orders", start=start)  # type: ignore[arg-type]
 
 

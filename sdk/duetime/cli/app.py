@@ -4,6 +4,7 @@ import sys
 
 import typer
 
+from duetime.cli.find import find
 from duetime.cli.lanes import lanes
 from duetime.cli.plugins import Commands
 from duetime.cli.pull import pull
@@ -38,6 +39,7 @@ app = typer.Typer(
 app.command()(up)
 app.command()(send)
 app.command()(pull)
+app.command()(find)
 app.add_typer(topics, name="topics")
 app.command()(lanes)
 

@@ -1,6 +1,7 @@
 """What several commands share: options, and a look whether the server is there at all."""
 
 import asyncio
+from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -16,6 +17,19 @@ Server = Annotated[
     typer.Option("--server", metavar="HOST:PORT", envvar=SERVER_VARIABLE, help="The gateway. Default: localhost:9800."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON: one object a line.")]
+
+
+def moment(option: str, text: str, others: str = "") -> datetime:
+    """A time as people write it: `2026-01-01T12:00`, local, or with an offset or Z.
+
+    Raises:
+        BadParameter: it is none; `others` says what else would do.
+    """
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        example = "a time such as 2026-01-01T12:00, local, or 2026-01-01T12:00Z"
+        raise typer.BadParameter(f"{option} {text!r} is not {others}{example}") from None
 
 
 async def reach(server: str | None) -> str:

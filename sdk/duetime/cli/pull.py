@@ -8,10 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from duetime.cli.options import CALL_TIMEOUT_S, Json, Server, reach
+from duetime.cli.options import CALL_TIMEOUT_S, Json, Server, moment, reach
 from duetime.cli.output import iso, local, on_one_line, print_json
 from duetime.client.connection import Connection
 from duetime.client.errors import Damaged
+from duetime.client.finder import FoundMessage
 from duetime.client.puller import LONG_POLL_S, AsyncPuller, Start
 from duetime.client.record import ReceivedMessage
 from duetime.v1 import gateway_pb2
@@ -30,7 +31,12 @@ def pull(
     topic: _Topic,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on when all is read, until Ctrl-C.")] = False,
     start: Annotated[
-        str, typer.Option("--from", metavar="earliest|latest|OFFSET", help="Where each queue starts.")
+        str,
+        typer.Option(
+            "--from",
+            metavar="earliest|latest|OFFSET|TIME",
+            help="Where each queue starts; a TIME: what is stored since.",
+        ),
     ] = "earliest",
     tags: Annotated[str | None, typer.Option(metavar="'A || B'", help="Only messages with one of these tags.")] = None,
     count_max: Annotated[int | None, typer.Option("--max", min=1, metavar="N", help="End after N messages.")] = None,
@@ -45,27 +51,39 @@ def pull(
     Examples:
       duetime pull orders
       duetime pull orders --follow --from latest --tags 'paid || refunded'
+      duetime pull orders --from 2026-01-01T12:00
       duetime pull orders --max 10 --json | jq .late_ms
     """
-    if start not in ("earliest", "latest") and not (start.isascii() and start.isdigit()):
-        raise typer.BadParameter(f"--from {start!r} is neither earliest, latest nor an offset")
+    first: Start | int
+    if start in ("earliest", "latest"):
+        first = start  # type: ignore[assignment]
+    elif start.isascii() and start.isdigit():
+        first = int(start)
+    else:
+        first = moment("--from", start, "earliest, latest, an offset or ")
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="duetime: %(message)s")
-    asyncio.run(_pull(server, topic, start, tags, follow, count_max, as_json))
+    asyncio.run(_pull(server, topic, first, tags, follow, count_max, as_json))
 
 
 async def _pull(
-    server: str | None, topic: str, start: str, tags: str | None, follow: bool, count_max: int | None, as_json: bool
+    server: str | None,
+    topic: str,
+    start: Start | int,
+    tags: str | None,
+    follow: bool,
+    count_max: int | None,
+    as_json: bool,
 ) -> None:
     address = await reach(server)
     ends = await _ends(address, topic)
-    if start.isdigit() and not follow:
+    if isinstance(start, int):
         for queue, end in ends.items():
-            if int(start) > end:
+            if start > end and not follow:
                 log.warning("queue %d of %s ends at %d; offset %s is past it", queue, topic, end, start)
-    first: Start = {queue: int(start) for queue in ends} if start.isdigit() else start  # type: ignore[assignment]
+        start = dict.fromkeys(ends, start)
     left = sys.maxsize if count_max is None else count_max
     long_poll = LONG_POLL_S if follow else CATCH_UP_WAIT
-    async with AsyncPuller(address, topic, start=first, tags=tags, long_poll=long_poll) as puller:
+    async with AsyncPuller(address, topic, start=start, tags=tags, long_poll=long_poll) as puller:
         while left and (follow or any(puller.positions[queue] < end for queue, end in ends.items())):
             messages = await puller.poll(min(left, POLL_COUNT), FOLLOW_WAIT if follow else CATCH_UP_WAIT)
             left -= len(messages)
@@ -88,7 +106,7 @@ async def _ends(address: str, topic: str) -> dict[int, int]:
     return {queue.queue: queue.max_offset for queue in described.queues}
 
 
-def message_line(message: ReceivedMessage) -> str:
+def message_line(message: ReceivedMessage | FoundMessage) -> str:
     """A message for people."""
     parts = [local(message.stored_at), f"{message.topic}[{message.queue}]@{message.offset}"]
     if message.tags:
@@ -104,7 +122,7 @@ def message_line(message: ReceivedMessage) -> str:
     return "  ".join(parts)
 
 
-def message_object(message: ReceivedMessage) -> dict[str, Any]:
+def message_object(message: ReceivedMessage | FoundMessage) -> dict[str, Any]:
     """A message for machines."""
     return {
         "id": message.id,
@@ -124,7 +142,7 @@ def message_object(message: ReceivedMessage) -> dict[str, Any]:
     }
 
 
-def _body_object(message: ReceivedMessage) -> dict[str, str]:
+def _body_object(message: ReceivedMessage | FoundMessage) -> dict[str, str]:
     try:
         body = message.body
     except Damaged as error:

@@ -21,6 +21,11 @@ def moment(at_ms: int) -> datetime:
     return _EPOCH + timedelta(milliseconds=at_ms)
 
 
+def at_ms(when: datetime) -> int:
+    """The first Unix millisecond that is not before a datetime; one without a time zone is local time."""
+    return -((_EPOCH - when.astimezone(UTC)) // _MILLISECOND)
+
+
 @dataclass(slots=True)
 class Message:
     """A message to send. At most one of `delay` and `level` is set; neither: it reaches its topic at once."""

@@ -15,18 +15,19 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from duetime.client.connection import Connection, backoff_s, pause, seconds
 from duetime.client.errors import Closed, DueTimeError, InvalidArgument, NotFound, Violation
+from duetime.client.message import at_ms
 from duetime.client.record import ReceivedMessage, split_records
 from duetime.v1 import gateway_pb2
 
 log = logging.getLogger("duetime")
 
-Start = Literal["earliest", "latest"] | Mapping[int, int]
+Start = Literal["earliest", "latest"] | datetime | Mapping[int, int]
 
 # Of one answer.
 PULL_COUNT_MAX = 1024
@@ -61,8 +62,9 @@ class AsyncPuller:
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
-        start: "earliest", "latest" (what is stored after the puller is entered, opened or first used) or
-            {queue: offset}, where queues that are not named start with their earliest message.
+        start: "earliest", "latest" (what is stored after the puller is entered, opened or first used), a datetime (what
+            is stored then or later; without a time zone it is local) or {queue: offset}, where queues that are not
+            named start with their earliest message.
         tags: `"a || b"`: only messages with one of these tags.
         timeout: seconds that the topic's route may take to arrive at the start; after that a puller only waits.
         long_poll: how long one request waits at the server, to 30 s. Only then positions pass messages at the end of
@@ -82,7 +84,7 @@ class AsyncPuller:
         if not topic:
             raise InvalidArgument("topic: is empty", violations=[Violation("topic", "is empty")])
         if isinstance(start, str) and start not in ("earliest", "latest"):
-            description = f"{start!r} is neither 'earliest', 'latest' nor {{queue: offset}}"
+            description = f"{start!r} is neither 'earliest', 'latest', a datetime nor {{queue: offset}}"
             raise InvalidArgument(f"start: {description}", violations=[Violation("start", description)])
         self._connection = Connection(server)
         self.topic = topic
@@ -116,7 +118,10 @@ class AsyncPuller:
                 if self._connection.closed:
                     raise Closed("the puller is closed", reason="CLOSED")
                 description = await self._describe()
-                self._positions = _start_positions(description, self._start)
+                if isinstance(self._start, datetime):
+                    self._positions = await self._offsets_at(description, at_ms(self._start))
+                else:
+                    self._positions = _start_positions(description, self._start)
                 self._readers = asyncio.get_running_loop().create_task(self._read_all(description.queues))
 
     async def poll(self, max: int = 256, wait: str | float | timedelta = "2s") -> list[ReceivedMessage]:  # noqa: A002
@@ -205,18 +210,27 @@ class AsyncPuller:
         return True
 
     async def _describe(self) -> gateway_pb2.TopicDescription:
-        """The topic's queues and their offsets, tried until the timeout."""
+        """The topic's queues and their offsets."""
+        request = gateway_pb2.DescribeTopicRequest(name=self.topic)
+        description: gateway_pb2.TopicDescription = await self._call("DescribeTopic", request)
+        return description
+
+    async def _offsets_at(self, description: gateway_pb2.TopicDescription, moment_ms: int) -> dict[int, int]:
+        """Each queue's offset of what was stored then or later."""
+        queues = [queue.queue for queue in description.queues]
+        requests = [gateway_pb2.SearchOffsetRequest(topic=self.topic, queue=queue, at_ms=moment_ms) for queue in queues]
+        answers = await asyncio.gather(*(self._call("SearchOffset", request) for request in requests))
+        return {queue: answer.offset for queue, answer in zip(queues, answers, strict=True)}
+
+    async def _call(self, method: str, request: Any) -> Any:
+        """One call, tried until the timeout."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout
         attempt = 0
         while True:
             attempt += 1
             try:
-                request = gateway_pb2.DescribeTopicRequest(name=self.topic)
-                description: gateway_pb2.TopicDescription = await self._connection.call(
-                    "DescribeTopic", request, max(deadline - loop.time(), 0.001)
-                )
-                return description
+                return await self._connection.call(method, request, max(deadline - loop.time(), 0.001))
             except DueTimeError as error:
                 pause_s = backoff_s(attempt)
                 if not error.retriable or loop.time() + pause_s >= deadline:
@@ -325,7 +339,7 @@ class AsyncPuller:
         return response
 
 
-def _start_positions(description: gateway_pb2.TopicDescription, start: Start) -> dict[int, int]:
+def _start_positions(description: gateway_pb2.TopicDescription, start: str | Mapping[int, int]) -> dict[int, int]:
     """Where to begin with each queue of the topic."""
     if start == "latest":
         return {queue.queue: queue.max_offset for queue in description.queues}

@@ -94,8 +94,7 @@ class ReceivedMessage:
             return record[88 : 88 + int.from_bytes(record[84:88], "big")]
         at, end = self._body_span
         body = record[at:end]
-        sys_flag = _i32(record, 36)
-        return _decompress(body, sys_flag >> _COMPRESSION_SHIFT & 7) if sys_flag & _COMPRESSED else body
+        return decompressed(body, _i32(record, 36))
 
     @property
     def tags(self) -> str:
@@ -222,7 +221,11 @@ def _i64(record: bytes, at: int) -> int:
     return int(_I64.unpack_from(record, at)[0])
 
 
-def _decompress(body: bytes, algorithm: int) -> bytes:
+def decompressed(body: bytes, sys_flag: int) -> bytes:
+    """A body as its sender gave it. Raises: Damaged."""
+    if not sys_flag & _COMPRESSED:
+        return body
+    algorithm = sys_flag >> _COMPRESSION_SHIFT & 7
     if algorithm not in (0, 3):
         name = _COMPRESSION_NAMES.get(algorithm, f"algorithm {algorithm}")
         raise Damaged(f"the body is compressed by {name}, which the SDK does not read", reason="BODY_COMPRESSION")

@@ -7,12 +7,13 @@ import os
 import threading
 from collections import deque
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from duetime.client.batch import Outcome
 from duetime.client.errors import Closed
+from duetime.client.finder import AsyncFinder, Found, FoundMessage
 from duetime.client.message import Message, Receipt
 from duetime.client.producer import AsyncProducer
 from duetime.client.puller import LONG_POLL_S, AsyncPuller, Start
@@ -158,8 +159,9 @@ class Puller:
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
-        start: "earliest", "latest" (what is stored after the puller is entered, opened or first used) or
-            {queue: offset}, where queues that are not named start with their earliest message.
+        start: "earliest", "latest" (what is stored after the puller is entered, opened or first used), a datetime (what
+            is stored then or later; without a time zone it is local) or {queue: offset}, where queues that are not
+            named start with their earliest message.
         tags: `"a || b"`: only messages with one of these tags.
         timeout: seconds that the topic's route may take to arrive at the start; after that a puller only waits.
         long_poll: how long one request waits at the server, to 30 s. Only then positions pass messages at the end of
@@ -223,6 +225,58 @@ class Puller:
         except BaseException:
             self.close()
             raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Finder:
+    """Looks messages up by key and id; safe to share between threads.
+
+    Arguments:
+        server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
+        timeout: seconds that one call may take.
+    """
+
+    def __init__(self, server: str | None = None, *, timeout: float = 10.0) -> None:
+        self._finder = AsyncFinder(server, timeout=timeout)
+
+    def find(
+        self,
+        topic: str,
+        key: str,
+        *,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        max: int = 32,  # noqa: A002
+    ) -> Found:
+        """Messages of a topic by one of their keys, or their id: the newest `max`, to 64, pending ones included.
+
+        `start` and `end`, both included, bound when they were stored; without a time zone they are local.
+
+        Raises:
+            NotFound: no such topic.
+            DueTimeError: a shard does not answer, so that messages might be missing.
+        """
+        return _background.run(self._finder.find(topic, key, start=start, end=end, max=max))
+
+    def get(self, id: str, *, topic: str = "") -> FoundMessage:  # noqa: A002  the message's own word for it
+        """The message with an id, or an offset id. The topic, where it is known, makes it quicker.
+
+        Raises:
+            NotFound: no shard has it.
+            DueTimeError: a shard does not answer, and no other one has it.
+        """
+        return _background.run(self._finder.get(id, topic=topic))
+
+    def close(self) -> None:
+        """Disconnects."""
+        _background.run(self._finder.close())
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

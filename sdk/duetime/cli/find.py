@@ -1,0 +1,89 @@
+"""`duetime find`: messages by key or id, wherever they are in their life."""
+
+import asyncio
+import sys
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+
+from duetime.cli.options import CALL_TIMEOUT_S, Json, Server, moment, reach
+from duetime.cli.output import local, print_json
+from duetime.cli.pull import message_line, message_object
+from duetime.client.finder import AsyncFinder, Found, FoundMessage
+
+_Topic = Annotated[str | None, typer.Argument(metavar="TOPIC", help="With --id: where to look; else it is needed.")]
+_Key = Annotated[str | None, typer.Argument(metavar="KEY", help="One of a message's keys, or its id.")]
+
+
+def find(
+    topic: _Topic = None,
+    key: _Key = None,
+    message_id: Annotated[
+        str | None, typer.Option("--id", metavar="ID", help="The one message with this id or RocketMQ offset id.")
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option("--from", metavar="TIME", help="Stored then or later, as 2026-01-01T12:00.")
+    ] = None,
+    until: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Stored then or earlier.")] = None,
+    count_max: Annotated[int, typer.Option("--max", min=1, max=64, metavar="N", help="The newest N.")] = 32,
+    server: Server = None,
+    as_json: Json = False,
+) -> None:
+    """Find messages by key or id, newest first: stored, pending or quarantined ones.
+
+    Exit code 1 when there is none.
+
+    \b
+    Examples:
+      duetime find orders 42
+      duetime find orders 42 --from 2026-01-01T12:00 --to 2026-01-02T12:00
+      duetime find --id 7F0000010001070D0D0D000000000000 --json
+    """
+    if message_id is None and key is None:
+        raise typer.BadParameter("give TOPIC and KEY, or --id")
+    if message_id is not None and (key is not None or since or until):
+        raise typer.BadParameter("--id names one message: KEY, --from and --to do not go with it")
+    times = (moment("--from", since) if since else None, moment("--to", until) if until else None)
+    found = asyncio.run(_find(server, topic or "", key or "", message_id, times, count_max))
+    for message in found:
+        if as_json:
+            print_json(found_object(message))
+        else:
+            print(found_line(message))
+    if found.more:
+        print(
+            f"duetime: there are older ones; --to {found[-1].stored_at:%Y-%m-%dT%H:%M:%S.%fZ} goes on", file=sys.stderr
+        )
+    if not found:
+        print(f"duetime: no message of {topic} has the key or id {key}", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+async def _find(
+    server: str | None,
+    topic: str,
+    key: str,
+    message_id: str | None,
+    times: tuple[datetime | None, datetime | None],
+    count_max: int,
+) -> Found:
+    async with AsyncFinder(await reach(server), timeout=CALL_TIMEOUT_S) as finder:
+        if message_id is not None:
+            return Found([await finder.get(message_id, topic=topic)])
+        return await finder.find(topic, key, start=times[0], end=times[1], max=count_max)
+
+
+def found_line(message: FoundMessage) -> str:
+    """A found message for people."""
+    due = f"pending, due {local(message.due_at)}" if message.state == "pending" else message.state
+    return f"{due}  {message.id}  {message_line(message)}"
+
+
+def found_object(message: FoundMessage) -> dict[str, Any]:
+    """A found message for machines."""
+    return message_object(message) | {
+        "state": message.state,
+        "shard": message.shard,
+        "offset_id": message.offset_id,
+    }

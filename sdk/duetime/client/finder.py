@@ -1,0 +1,195 @@
+"""Finding messages by key and id, wherever they are in their life."""
+
+import builtins
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from duetime.client.connection import Connection
+from duetime.client.errors import InvalidArgument, Violation
+from duetime.client.message import at_ms, moment
+from duetime.client.record import decompressed
+from duetime.v1 import gateway_pb2
+
+State = Literal["stored", "pending", "quarantined"]
+
+_STATES: dict[int, State] = {
+    gateway_pb2.MESSAGE_STATE_STORED: "stored",
+    gateway_pb2.MESSAGE_STATE_PENDING: "pending",
+    gateway_pb2.MESSAGE_STATE_QUARANTINED: "quarantined",
+}
+
+
+class FoundMessage:
+    """A message and where it is in its life. Read on access from its wire form.
+
+    What is pending or quarantined has the topic and queue that it was to go to, and its lane's offset.
+    """
+
+    __slots__ = ("_found", "_message")
+
+    def __init__(self, found: gateway_pb2.FoundMessage) -> None:
+        self._found = found
+        self._message = found.message
+
+    @property
+    def state(self) -> State:
+        """`stored` in its topic, `pending` until it is due, or `quarantined`: it could not be restored."""
+        return _STATES[self._found.state]
+
+    @property
+    def shard(self) -> int:
+        return self._found.shard
+
+    @property
+    def offset_id(self) -> str:
+        """RocketMQ's id of the record: its host and place in the log. A message that is restored gets a new one."""
+        return self._found.offset_id
+
+    @property
+    def id(self) -> str:
+        """The id that the sender knows it by; where it has none, the offset id."""
+        return self._message.id or self.offset_id
+
+    @property
+    def topic(self) -> str:
+        return self._message.topic
+
+    @property
+    def queue(self) -> int:
+        return self._message.queue
+
+    @property
+    def offset(self) -> int:
+        return self._message.offset
+
+    @property
+    def flag(self) -> int:
+        return self._message.flag
+
+    @property
+    def body(self) -> bytes:
+        """As the sender gave it: a compressed one is decompressed. Raises: Damaged."""
+        return decompressed(self._message.body, self._message.sys_flag)
+
+    @property
+    def tags(self) -> str:
+        return self._message.tags
+
+    @property
+    def keys(self) -> list[str]:
+        return list(self._message.keys)
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The user's own; a new dict each time."""
+        return dict(self._message.properties)
+
+    @property
+    def born_at(self) -> datetime:
+        """The producer's clock."""
+        return moment(self._message.born_at_ms)
+
+    @property
+    def stored_at(self) -> datetime:
+        """The server's clock: when it entered its queue, or its lane."""
+        return moment(self._message.stored_at_ms)
+
+    @property
+    def due_at(self) -> datetime | None:
+        """The server's clock; None: it was not delayed."""
+        return moment(self._message.due_at_ms) if self._message.due_at_ms else None
+
+    @property
+    def late_ms(self) -> int | None:
+        """From due to stored in its topic; None: it was not delayed, or is not there."""
+        if self.state != "stored" or not self._message.due_at_ms:
+            return None
+        return self._message.stored_at_ms - self._message.due_at_ms
+
+    @property
+    def delay_level(self) -> int:
+        """The level it waits or waited on; 0: it was not delayed."""
+        return self._message.delay_level
+
+    @property
+    def attempt(self) -> int:
+        """How often it was sent back to be retried."""
+        return self._message.attempt
+
+    def __repr__(self) -> str:
+        return f"FoundMessage({self.id}, {self.state}, topic={self.topic!r}, queue={self.queue}, offset={self.offset})"
+
+
+class Found(list[FoundMessage]):
+    """Messages, newest first. `more`: there are older ones, which the limit left out."""
+
+    more = False
+
+
+class AsyncFinder:
+    """Looks messages up. For one event loop; `Finder` is for plain code.
+
+    Arguments:
+        server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
+        timeout: seconds that one call may take.
+    """
+
+    def __init__(self, server: str | None = None, *, timeout: float = 10.0) -> None:
+        self._connection = Connection(server)
+        self._timeout = timeout
+
+    async def find(
+        self,
+        topic: str,
+        key: str,
+        *,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        max: int = 32,  # noqa: A002
+    ) -> Found:
+        """Messages of a topic by one of their keys, or their id: the newest `max`, to 64, pending ones included.
+
+        `start` and `end`, both included, bound when they were stored; without a time zone they are local.
+
+        Raises:
+            NotFound: no such topic.
+            DueTimeError: a shard does not answer, so that messages might be missing.
+        """
+        if max < 1:
+            raise InvalidArgument(f"max: {max} is below 1", violations=[Violation("max", f"{max} is below 1")])
+        # Whole milliseconds, as messages are stored; 0 would be no bound.
+        last_ms = 0 if end is None else builtins.max(at_ms(end.replace(microsecond=end.microsecond // 1000 * 1000)), 1)
+        request = gateway_pb2.QueryMessagesRequest(
+            topic=topic,
+            key=key,
+            from_ms=0 if start is None else builtins.max(at_ms(start), 0),
+            to_ms=last_ms,
+            max_count=max,
+        )
+        answer: Any = await self._connection.call("QueryMessages", request, self._timeout)
+        found = Found(map(FoundMessage, answer.messages))
+        found.more = answer.more
+        return found
+
+    async def get(self, id: str, *, topic: str = "") -> FoundMessage:  # noqa: A002  the message's own word for it
+        """The message with an id, or an offset id. The topic, where it is known, makes it quicker.
+
+        Raises:
+            NotFound: no shard has it.
+            DueTimeError: a shard does not answer, and no other one has it.
+        """
+        request = gateway_pb2.GetMessageRequest(id=id, topic=topic)
+        return FoundMessage(await self._connection.call("GetMessage", request, self._timeout))
+
+    async def close(self) -> None:
+        """Disconnects."""
+        await self._connection.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
