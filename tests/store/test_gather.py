@@ -1,6 +1,7 @@
 """Records copied out of the log: in Python and compiled the same, whatever the log and the units say."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from duetime_core import record
 from duetime_store import gather as module
 from duetime_store.consumequeue import UNIT_TYPE, Units
 from duetime_store.disk import Disk
+from duetime_store.gather import Wanted
 from duetime_store.segment import TOUCHED_BYTES_MAX, Segment
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +18,7 @@ from hypothesis import strategies as st
 from tests.store.conftest import sealed, sent
 from tests.twins import compiled
 
-Copy = Callable[[bytes, int, Units, bool], tuple[bytes, int]]
+Copy = Callable[[bytes, int, Units, Wanted], tuple[bytes, int]]
 Unit = tuple[int, int, int]
 
 
@@ -35,54 +37,89 @@ def units_of(units: list[Unit]) -> Units:
     return np.array(units, UNIT_TYPE)
 
 
+def wanted(offsets: Iterable[int], topic: bytes = b"orders", delay_ms: int | None = None) -> Wanted:
+    column = np.array(list(offsets), np.int64)
+    return Wanted(topic, 0, column, None if delay_ms is None else np.full(len(column), delay_ms))
+
+
 def laid(records: list[bytes], base: int = 0) -> tuple[bytes, list[Unit]]:
-    """A log of these records and the units that name them."""
-    units, at = [], base
-    for data in records:
+    """A log of these records, one after the other in their queue, and the units that name them."""
+    parts, units, at = [], [], base
+    for offset, data in enumerate(records):
+        parts.append(placed(data, offset, at))
         units.append((at, len(data), 0))
         at += len(data)
-    return b"".join(records), units
+    return b"".join(parts), units
 
 
-RECORDS = [sealed(sent(f"{n}", body=bytes([n]) * 20 * n)) for n in range(5)]
+def placed(data: bytes, offset: int, position: int, stored_at_ms: int = 0) -> bytes:
+    """A record as the store writes it."""
+    found = record.decode(data)
+    return sealed(record.encode(replace(found, queue_offset=offset, position=position, stored_at_ms=stored_at_ms)))
 
 
-def broken(at: int, value: int) -> bytes:
-    data = bytearray(RECORDS[2])
-    data[at] = value
-    return bytes(data)
+RECORDS = [sent(f"{n}", body=bytes([n]) * 20 * n) for n in range(5)]
 
 
-@pytest.mark.parametrize("checked", [False, True])
-def test_records_lie_one_behind_the_other_whatever_lay_between_them(copy: Copy, checked: bool) -> None:
-    log, units = laid([b"\0" * 30, *RECORDS], base=4_096)
-    assert copy(log, 4_096, units_of(units[1:]), checked) == (b"".join(RECORDS), 5)
-    assert copy(log, 4_096, units_of([units[5], units[1], units[3]]), checked) == (
-        RECORDS[4] + RECORDS[0] + RECORDS[2],
+def test_records_lie_one_behind_the_other_whatever_lay_between_them(copy: Copy) -> None:
+    log, units = laid([RECORDS[0], *RECORDS], base=4_096)
+    each = [log[at - 4_096 : at - 4_096 + size] for at, size, _ in units]
+    assert copy(log, 4_096, units_of(units[1:]), wanted(range(1, 6))) == (b"".join(each[1:]), 5)
+    assert copy(log, 4_096, units_of([units[5], units[1], units[3]]), wanted([5, 1, 3])) == (
+        each[5] + each[1] + each[3],
         3,
     )
 
 
+def test_copy_ends_before_a_record_with_any_flipped_bit(copy: Copy) -> None:
+    log, units = laid(RECORDS[:3])
+    first, second = units[1][0], units[2][0]
+    rows, want = units_of(units), wanted(range(3))
+    assert copy(log, 0, rows, want)[1] == 3
+    for bit in range(8 * first, 8 * second):
+        damaged = bytearray(log)
+        damaged[bit // 8] ^= 1 << bit % 8
+        assert copy(bytes(damaged), 0, rows, want) == (log[:first], 1)
+
+
+@pytest.mark.parametrize("at", [8, 39, 84, 88])
+def test_record_without_a_crc_of_its_own_is_checked_by_that_of_its_body(copy: Copy, at: int) -> None:
+    plain = record.encode(record.Record("orders", 0, b"body", b"k\x01v"))
+    rows, want = units_of([(0, len(plain), 0)]), wanted([0])
+    assert copy(plain, 0, rows, want) == (plain, 1)
+    damaged = bytearray(plain)
+    damaged[at] ^= 0x10
+    assert copy(bytes(damaged), 0, rows, want) == (b"", 0)
+
+
 @pytest.mark.parametrize(
-    ("damaged", "seen_unchecked"),
-    [
-        (broken(3, 99), True),  # size
-        (broken(0, 0x80), True),
-        (broken(7, 0), False),  # magic
-        (broken(11, 0), False),  # CRC
-        (broken(8, 0x80), False),  # CRC of 32 bits
-        (broken(89, 7), False),  # body
-        (broken(84, 0xFF), False),  # body length
-        (broken(85, 0xFF), False),
-        (broken(39, record.SYS_BORN_V6), False),
-        (broken(39, record.SYS_STORE_V6), False),
-    ],
+    "changes",
+    [{"topic": "order5"}, {"topic": "order"}, {"queue": 1}, {"queue_offset": 7}, {"queue_offset": 0}, {"position": 0}],
 )
-def test_copy_ends_before_the_record_that_needs_a_closer_look(copy: Copy, damaged: bytes, seen_unchecked: bool) -> None:
-    log, units = laid([*RECORDS[:2], damaged, *RECORDS[3:]])
-    assert copy(log, 0, units_of(units), True) == (b"".join(RECORDS[:2]), 2)
-    assert copy(log, 0, units_of(units), False)[1] == (2 if seen_unchecked else 5)
-    assert copy(log, 0, units_of(units[2:]), True) == (b"", 0)
+def test_intact_record_of_another_place_ends_the_copy(copy: Copy, changes: dict[str, object]) -> None:
+    log, units = laid([sent("A"), sent("B")])
+    at = units[1][0]
+    data = sealed(record.encode(replace(record.decode(log, at), **changes)))
+    found = (at, len(data), 0)
+    assert copy(log, 0, units_of(units), wanted(range(2)))[1] == 2
+    assert copy(log[:at] + data, 0, units_of([units[0], found]), wanted(range(2))) == (log[:at], 1)
+
+
+@pytest.mark.parametrize("bit", range(64))
+def test_unit_of_a_lane_that_names_another_moment_ends_the_copy(copy: Copy, bit: int) -> None:
+    stored, delay = 1_700_000_000_000, 5_000
+    data = placed(sent("A", topic="lane"), 3, 0, stored)
+    want = wanted([3], b"lane", delay)
+    assert copy(data, 0, units_of([(0, len(data), stored + delay)]), want) == (data, 1)
+    due = (stored + delay) ^ 1 << bit
+    due -= 1 << 64 if due >> 63 else 0
+    assert copy(data, 0, units_of([(0, len(data), due)]), want) == (b"", 0)
+
+
+def test_no_moment_is_beyond_the_largest_number(copy: Copy) -> None:
+    data = placed(sent("A", topic="lane"), 0, 0, (1 << 63) - 1)
+    for due in (-(1 << 63), (1 << 63) - 1):
+        assert copy(data, 0, units_of([(0, len(data), due)]), wanted([0], b"lane", 1)) == (b"", 0)
 
 
 @pytest.mark.parametrize(
@@ -100,29 +137,41 @@ def test_copy_ends_before_the_record_that_needs_a_closer_look(copy: Copy, damage
         (4_096, 7, 0),
     ],
 )
-@pytest.mark.parametrize("checked", [False, True])
-def test_unit_that_leads_out_of_the_segment_ends_the_copy(copy: Copy, unit: Unit, checked: bool) -> None:
+def test_unit_that_leads_out_of_the_segment_ends_the_copy(copy: Copy, unit: Unit) -> None:
     log, units = laid(RECORDS, base=4_096)
-    assert copy(log, 4_096, units_of([units[1], unit, units[2]]), checked) == (RECORDS[1], 1)
-    assert copy(log, 4_096, units_of([unit]), checked) == (b"", 0)
+    at, size, _ = units[1]
+    assert copy(log, 4_096, units_of([units[1], unit, units[2]]), wanted(range(1, 4))) == (
+        log[at - 4_096 : at - 4_096 + size],
+        1,
+    )
+    assert copy(log, 4_096, units_of([unit]), wanted([0])) == (b"", 0)
 
 
 def test_record_at_the_end_of_the_segment_is_whole(copy: Copy) -> None:
     log, units = laid(RECORDS)
-    assert copy(log, 0, units_of(units[-1:]), True) == (RECORDS[-1], 1)
-    assert copy(log[:-1], 0, units_of(units[-1:]), True) == (b"", 0)
+    assert copy(log, 0, units_of(units[-1:]), wanted([4])) == (log[units[-1][0] :], 1)
+    assert copy(log[:-1], 0, units_of(units[-1:]), wanted([4])) == (b"", 0)
 
 
 def test_negative_body_length_is_not_taken_for_an_empty_body(copy: Copy) -> None:
-    data = sent("A", body=b"")
+    data = record.encode(record.Record("orders", 0, b"", b"k\x01v"))
     hostile = data[:84] + b"\xff\xff\xff\xff" + data[88:]
-    assert copy(data, 0, units_of([(0, len(data), 0)]), True) == (data, 1)
-    assert copy(hostile, 0, units_of([(0, len(data), 0)]), True) == (b"", 0)
+    assert copy(data, 0, units_of([(0, len(data), 0)]), wanted([0])) == (data, 1)
+    assert copy(hostile, 0, units_of([(0, len(data), 0)]), wanted([0])) == (b"", 0)
 
 
 def test_no_units_give_nothing(copy: Copy) -> None:
-    assert copy(b"".join(RECORDS), 0, units_of([]), True) == (b"", 0)
-    assert copy(b"", 0, units_of([(0, 200, 0)]), True) == (b"", 0)
+    assert copy(b"".join(RECORDS), 0, units_of([]), wanted([])) == (b"", 0)
+    assert copy(b"", 0, units_of([(0, 200, 0)]), wanted([0])) == (b"", 0)
+
+
+def test_columns_of_another_length_are_refused(copy: Copy) -> None:
+    log, units = laid(RECORDS)
+    for offsets, delays_ms in (([], None), (range(4), None), (range(5), np.zeros(4, np.int64))):
+        want = wanted(offsets)
+        want.delays_ms = delays_ms
+        with pytest.raises(ValueError):  # noqa: PT011 - zip words one of them
+            copy(log, 0, units_of(units), want)
 
 
 bytes_changed = st.lists(st.tuples(st.integers(0, 2_000), st.integers(0, 255)), max_size=3)
@@ -132,7 +181,14 @@ hostile_units = st.tuples(
 )
 
 
-@given(bodies, bytes_changed, st.lists(hostile_units, max_size=3), st.randoms(), st.integers(0, 2**40), st.booleans())
+@given(
+    bodies,
+    bytes_changed,
+    st.lists(hostile_units, max_size=3),
+    st.randoms(),
+    st.integers(0, 2**40),
+    st.none() | st.integers(-1, 1),
+)
 def test_compiled_and_python_copy_alike(
     compiled_copy: Copy,
     bodies: list[bytes],
@@ -140,17 +196,21 @@ def test_compiled_and_python_copy_alike(
     hostile: list[tuple[int, int]],
     random,
     base: int,
-    checked: bool,
+    delay_ms: int | None,
 ) -> None:
     log, units = laid([sent(f"{n}", body=body) for n, body in enumerate(bodies)], base)
     damaged = bytearray(log)
     for at, value in changes:
         damaged[at % len(damaged)] = value
+    units = [(at, size, random.choice([0, 1])) for at, size, _ in units]
+    offsets = list(range(len(units)))
     for position, size in hostile:
         near = base + position if abs(position) <= 2_000 else position
-        units.insert(random.randrange(len(units) + 1), (near, size, 5))
-    row = units_of(units)
-    assert compiled_copy(bytes(damaged), base, row, checked) == module.copy(bytes(damaged), base, row, checked)
+        at = random.randrange(len(units) + 1)
+        units.insert(at, (near, size, 5))
+        offsets.insert(at, at)
+    row, want = units_of(units), wanted(offsets, delay_ms=delay_ms)
+    assert compiled_copy(bytes(damaged), base, row, want) == module.copy(bytes(damaged), base, row, want)
 
 
 def test_segment_can_be_closed_and_cut_after_a_copy(tmp_path: Path, copy: Copy) -> None:
@@ -158,8 +218,8 @@ def test_segment_can_be_closed_and_cut_after_a_copy(tmp_path: Path, copy: Copy) 
     segment = Segment(Disk(), tmp_path / ("0" * 20), 0, 1 << 20)
     log, units = laid(RECORDS)
     segment.write(0, [log])
-    assert copy(segment.map, 0, units_of(units), True) == (log, 5)
-    assert copy(segment.map, 0, units_of([(0, 5, 0)]), True) == (b"", 0)
+    assert copy(segment.map, 0, units_of(units), wanted(range(5))) == (log, 5)
+    assert copy(segment.map, 0, units_of([(0, 5, 0)]), wanted([0])) == (b"", 0)
     segment.cut(0)
     segment.close()
 

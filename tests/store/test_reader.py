@@ -88,7 +88,7 @@ def test_due_records_are_told_apart_from_damaged_ones(shard: Shard, clock: HandC
     assert ids(due) == ["0", "2", "4"]
     assert [bool(size) for size in due.sizes] == [True, False] * 3
     assert due.damages[1] == "the record does not match its CRC"
-    assert due.damages[3] == "no record there"
+    assert due.damages[3] == "9 bytes are too few for a record"
     assert due.damages[5].startswith("magic ")
     assert due.damaged_positions == {1: at[1], 3: at[3], 5: at[5]}
     assert len(due.due_at_ms) == 6

@@ -5,10 +5,12 @@ import random
 from pathlib import Path
 
 import pytest
+from duetime_core import record
 from duetime_core.errors import StartupError
 from duetime_core.levels import DelayLevels
 from duetime_store import checkpoint, configs
 from duetime_store.checkpoint import Checkpoint
+from duetime_store.consumequeue import FILLER_SIZE
 from duetime_store.directory import LevelHistory
 from duetime_store.disk import Disk
 from duetime_store.store import DUPLICATE, OK
@@ -132,6 +134,52 @@ def test_damaged_body_keeps_its_place_and_is_told(shard: Shard) -> None:
     assert report.damage.count == 1
     assert "does not match its CRC" in report.damage.places[0]
     assert shard.store.queues.find("orders", 0).max_offset == 5
+
+
+def test_damaged_record_takes_no_place_that_an_intact_one_claims(shard: Shard) -> None:
+    shard.put(sent("A"), sent("B", queue=1), sent("C"), sent("D", queue=1), sent("E"))
+    at = 2 * len(sent("A"))
+    with log_file(shard).open("r+b") as file:
+        file.seek(at + 15)
+        file.write(b"\x01")
+    report = shard.reopen().report
+    assert report.damage.count == 1
+    assert ids(shard.pulled(queue=1)) == ["B", "D"]
+    orders = shard.store.queues.find("orders", 0)
+    assert (orders.max_offset, orders.read(1, 1)["size"][0]) == (3, FILLER_SIZE)
+
+
+def test_last_record_keeps_its_offset_though_it_is_damaged(shard: Shard) -> None:
+    """A consumer that has read it goes on behind it, and must not miss what comes next."""
+    shard.put(sent("A"), sent("B"))
+    flip(log_file(shard), len(sent("A")) + 90)
+    assert shard.reopen().report.damage.count == 1
+    assert shard.put(sent("C")).queue_offsets == [2]
+
+
+def test_damaged_store_time_does_not_move_the_clock(shard: Shard) -> None:
+    shard.put(sent("A"), sent("B", level=1))
+    flip(log_file(shard), 58)
+    shard.reopen()
+    assert shard.store.clock.now_ms() == shard.clock.wall_ms
+
+
+def test_store_time_that_stands_out_alone_does_not_move_the_clock(shard: Shard) -> None:
+    """Of a broker's record, whose CRC does not cover it."""
+    plain = record.encode(record.Record("orders", 0, b"body", b"UNIQ_KEY\x01A"))
+    shard.put(plain, plain, plain)
+    flip(log_file(shard), len(plain) + 58)
+    report = shard.reopen().report
+    assert report.damage.count == 0
+    assert shard.store.clock.now_ms() == shard.clock.wall_ms
+
+
+def test_damaged_lane_entry_does_not_move_the_watermark(shard: Shard) -> None:
+    filled(shard)
+    data = log_file(shard).read_bytes()
+    flip(log_file(shard), data.index(b"DT_ENTRY\x011:1:") + len(b"DT_ENTRY\x011:"))
+    shard.reopen()
+    assert shard.store.lane(1).watermark == 1
 
 
 def test_bytes_that_are_no_record_are_skipped_and_told(shard: Shard) -> None:

@@ -9,10 +9,10 @@ is done so that it can't overflow: a position is compared with `base` before it 
 The segment's buffer is released before the call returns, whatever happens: a map that is exported can't be closed.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport int32_t, int64_t, uint8_t
-from libc.string cimport memcpy
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
+from libc.string cimport memcmp, memcpy
 
 from duetime_core._bytes cimport crc32, crc_init, load32, load64, matches_crc_mark
 
@@ -28,24 +28,43 @@ cdef enum:
     HOSTS_V6 = 0x30
 
 
-def copy(data, int64_t base, units, bint checked):
-    cdef Py_buffer log_buffer, unit_buffer
-    PyObject_GetBuffer(units, &unit_buffer, PyBUF_SIMPLE)
-    try:
-        PyObject_GetBuffer(data, &log_buffer, PyBUF_SIMPLE)
-        try:
-            return _copy(
-                <const uint8_t *>log_buffer.buf, log_buffer.len, base,
-                <const uint8_t *>unit_buffer.buf, unit_buffer.len // UNIT_BYTES, checked,
-            )
-        finally:
-            PyBuffer_Release(&log_buffer)
-    finally:
-        PyBuffer_Release(&unit_buffer)
+cdef class Buffer:
+    """The bytes of an object, for as long as this one lives."""
+
+    cdef Py_buffer view
+    cdef const uint8_t *at
+
+    def __cinit__(self, held):
+        PyObject_GetBuffer(held, &self.view, PyBUF_SIMPLE)
+        self.at = <const uint8_t *>self.view.buf
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self.view)
+
+
+cdef struct Want:
+    const uint8_t *topic
+    int64_t topic_bytes
+    int32_t queue
+    const int64_t *offsets
+    const int64_t *delays_ms
+
+
+def copy(data, int64_t base, units, wanted):
+    cdef Buffer log = Buffer(data), unit = Buffer(units), offsets = Buffer(wanted.offsets)
+    cdef Buffer delays = None if wanted.delays_ms is None else Buffer(wanted.delays_ms)
+    cdef bytes topic = wanted.topic
+    cdef int64_t count = unit.view.len // UNIT_BYTES
+    cdef Want want = Want(<const uint8_t *>PyBytes_AS_STRING(topic), PyBytes_GET_SIZE(topic), wanted.queue)
+    want.offsets = <const int64_t *>offsets.at
+    want.delays_ms = NULL if delays is None else <const int64_t *>delays.at
+    if offsets.view.len != 8 * count or (delays is not None and delays.view.len != 8 * count):
+        raise ValueError(f"{offsets.view.len // 8} offsets for {count} units")
+    return _copy(log.at, log.view.len, base, unit.at, count, &want)
 
 
 cdef tuple _copy(
-    const uint8_t *log, int64_t length, int64_t base, const uint8_t *units, int64_t unit_count, bint checked
+    const uint8_t *log, int64_t length, int64_t base, const uint8_t *units, int64_t unit_count, const Want *want
 ):
     cdef int64_t total = 0, within = 0, copied = 0, count = 0
     cdef int64_t position
@@ -62,7 +81,7 @@ cdef tuple _copy(
     while count < within:
         position, size = load64(units + count * UNIT_BYTES), load32(units + count * UNIT_BYTES + 8)
         memcpy(to + copied, log + (position - base), size)
-        if load32(to + copied) != size or (checked and not _intact(to + copied, size)):
+        if not _intact(to + copied, size) or not _is_wanted(to + copied, units + count * UNIT_BYTES, count, want):
             break
         copied += size
         count += 1
@@ -71,7 +90,7 @@ cdef tuple _copy(
 
 cdef bint _intact(const uint8_t *at, int32_t size) noexcept nogil:
     """`at` has `size` bytes."""
-    if size < FIXED_BYTES_V4 or load32(at + 4) != MAGIC_V1 or at[39] & HOSTS_V6:
+    if size < FIXED_BYTES_V4 or load32(at) != size or load32(at + 4) != MAGIC_V1 or at[39] & HOSTS_V6:
         return False
     cdef int32_t body_bytes = load32(at + 84)
     if body_bytes < 0 or body_bytes > size - FIXED_BYTES_V4:
@@ -79,9 +98,27 @@ cdef bint _intact(const uint8_t *at, int32_t size) noexcept nogil:
     cdef const uint8_t *topic = at + HEAD_BYTES_V4 + body_bytes
     cdef int64_t properties_bytes = size - FIXED_BYTES_V4 - body_bytes - topic[0]
     cdef const uint8_t *properties = at + size - properties_bytes
-    if topic[0] > TOPIC_BYTES_MAX or properties_bytes < 0 or (properties[-2] << 8 | properties[-1]) != properties_bytes:
+    if topic[0] > TOPIC_BYTES_MAX or properties_bytes < 0:
+        return False
+    if (properties[-2] << 8 | properties[-1]) != properties_bytes:
         return False
     cdef int matches = matches_crc_mark(at, size, properties_bytes)
     if matches >= 0:
         return matches
     return <int32_t>(crc32(at + HEAD_BYTES_V4, body_bytes) & 0x7FFFFFFF) == load32(at + 8)
+
+
+cdef bint _is_wanted(const uint8_t *at, const uint8_t *unit, int64_t index, const Want *want) noexcept nogil:
+    """Whether an intact record is the one that its unit names."""
+    cdef const uint8_t *topic = at + HEAD_BYTES_V4 + load32(at + 84)
+    cdef int64_t stored_at_ms = load64(at + 56), delay_ms
+    if load32(at + 12) != want.queue or load64(at + 20) != want.offsets[index] or load64(at + 28) != load64(unit):
+        return False
+    if topic[0] != want.topic_bytes or memcmp(topic + 1, want.topic, want.topic_bytes) != 0:
+        return False
+    if want.delays_ms == NULL:
+        return True
+    delay_ms = want.delays_ms[index]
+    if delay_ms < 0 or stored_at_ms > INT64_MAX - delay_ms:
+        return False
+    return load64(unit + 12) == stored_at_ms + delay_ms

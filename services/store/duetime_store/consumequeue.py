@@ -249,6 +249,11 @@ class ConsumeQueue:
         if offset > self.next_offset:
             self._skip_to(offset)
 
+    def take_back(self) -> None:
+        """Recovery: the last unit was not its record's."""
+        self.publish_all()
+        self.cut(self.max_offset - 1)
+
     def _skip_to(self, offset: int) -> None:
         """Fills the units before `offset`; an empty queue starts in the file that holds `offset`."""
         self.publish_all()

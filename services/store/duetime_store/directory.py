@@ -7,11 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from duetime_core.errors import StartupError
 from duetime_core.levels import DelayLevels
 
 from duetime_store import configs
 from duetime_store.disk import Disk
+
+Ints = npt.NDArray[np.int64]
 
 
 class StoreDirectory:
@@ -84,6 +88,16 @@ class LevelHistory:
     def at(self, position: int) -> DelayLevels:
         index = bisect_right(self.since, position, key=lambda entry: entry[0])
         return self.since[max(index - 1, 0)][1]
+
+    def delays_ms(self, positions: Ints, levels: Ints) -> Ints:
+        """Each one's delay under the table that was in force at its position; of levels above the highest, its."""
+        since = np.array([position for position, _ in self.since])
+        tables = np.maximum(np.searchsorted(since, positions, "right") - 1, 0)
+        delays_ms = np.zeros(len(positions), np.int64)
+        for number in np.unique(tables).tolist():
+            own, known = tables == number, np.array(self.since[number][1].delays_ms)
+            delays_ms[own] = known[np.clip(levels[own], 1, len(known)) - 1]
+        return delays_ms
 
     @property
     def current(self) -> DelayLevels:

@@ -27,7 +27,10 @@ class StoreMetrics:
         )
         self.refused = Counter("duetime_store_records_refused_total", "Records refused", ["status"], registry=registry)
         self.damaged = Counter(
-            "duetime_store_records_damaged_total", "Damaged records met by readers", registry=registry
+            "duetime_store_records_damaged_total", "Damaged records met by recovery and readers", registry=registry
+        )
+        self.repaired = Counter(
+            "duetime_store_units_repaired_total", "Queue units that were wrong and are written anew", registry=registry
         )
         self.flush_seconds = Histogram(
             "duetime_store_flush_seconds",
@@ -50,6 +53,9 @@ class StoreMetrics:
         )
         self.recovered_records = Gauge(
             "duetime_store_recovery_records", "Records read by the last recovery", registry=registry
+        )
+        self.recovery_cut_bytes = Gauge(
+            "duetime_store_recovery_cut_bytes", "Torn bytes that the last recovery cut off the log", registry=registry
         )
         self.recovery_seconds = Gauge("duetime_store_recovery_seconds", "Time of the last recovery", registry=registry)
 

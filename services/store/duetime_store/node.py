@@ -168,6 +168,8 @@ class StoreNode:
         assert self._opened is not None
         report = self._opened.report
         self._metrics.recovered_records.set(report.records)
+        self._metrics.recovery_cut_bytes.set(report.cut_bytes)
+        self._metrics.damaged.inc(report.damage.count)
         self._metrics.recovery_seconds.set(report.took_ms / 1000)
         log.info(
             "recovered",

@@ -29,6 +29,10 @@ class Queues:
             self.counts[name] = max(self.counts.get(name, 0), queue + 1)
         return found
 
+    def known(self, topic: bytes, queue: int) -> ConsumeQueue | None:
+        """The queue, if it was made before."""
+        return self._queues.get((topic, queue))
+
     def find(self, topic: str, queue: int) -> ConsumeQueue:
         """The queue for a reader; an empty one where the topic has it but nothing was written yet.
 

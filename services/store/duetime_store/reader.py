@@ -1,4 +1,7 @@
-"""Reading: topic queues for consumers, due entries for schedulers. Waits by events, never by polling."""
+"""Reading: topic queues for consumers, due entries for schedulers. Waits by events, never by polling.
+
+Every record is checked against its CRC and its unit before it is given out, and so is the moment that is waited for.
+"""
 
 import asyncio
 from bisect import bisect_right
@@ -11,11 +14,14 @@ import numpy.typing as npt
 import structlog
 from duetime_core import record
 from duetime_core.errors import Damaged, NotFound
+from duetime_core.names import SCHEDULE_TOPIC
 
 from duetime_store.alarm import Alarm
 from duetime_store.consumequeue import FILLER_SIZE, ConsumeQueue, Units
-from duetime_store.gather import gather, intact
+from duetime_store.gather import Wanted, gather
+from duetime_store.lanes import Lane
 from duetime_store.metrics import StoreMetrics
+from duetime_store.repair import Look, Repair
 from duetime_store.store import Store
 
 log = structlog.get_logger()
@@ -23,6 +29,8 @@ log = structlog.get_logger()
 # Units looked at by one step of a filtered pull, and by one pull in all.
 SCAN_UNITS = 4_096
 SCAN_UNITS_MAX = 65_536
+# Damaged places that are named in the log.
+NAMED_MAX = 1_000
 
 
 @dataclass(slots=True)
@@ -67,6 +75,8 @@ class Reader:
         self._store = store
         self._alarm = alarm
         self._metrics = metrics
+        self._repair = Repair(store, metrics)
+        self._named: set[tuple[str, int, int]] = set()
 
     async def pull(
         self,
@@ -123,11 +133,12 @@ class Reader:
                 passed = int(indices[fit])
             else:
                 passed = int(indices[-1]) + 1 if fit == room.count else len(units)
+            first = pulled.next_offset
             pulled.next_offset += passed
             pulled.scanned = pulled.scanned or passed > 0
             room.scan -= passed
             if fit:
-                pulled.records, sizes, damages = self.read(queue, chosen[:fit], checked=False)
+                pulled.records, sizes, damages, _ = self.read(queue, first + indices[:fit], chosen[:fit])
                 pulled.sizes = [size for size in sizes if size] if damages else sizes
                 room.count -= len(pulled.sizes)
                 room.size -= len(pulled.records)
@@ -138,29 +149,54 @@ class Reader:
             if not passed:
                 break
 
-    def read(self, queue: ConsumeQueue, units: Units, *, checked: bool) -> tuple[bytes, list[int], dict[int, str]]:
-        """The records of units, back to back, their sizes, and by index what is wrong with those that have size 0."""
+    def read(
+        self, queue: ConsumeQueue, offsets: npt.NDArray[np.int64], units: Units
+    ) -> tuple[bytes, list[int], dict[int, str], Units]:
+        """The records of units, back to back, their sizes, by index what is wrong with those that have size 0, and the
+        units as they are now."""
+        wanted = self._wanted(queue, offsets, units)
         parts: list[bytes] = []
         sizes: list[int] = units["size"].tolist()
         damages: dict[int, str] = {}
         index = 0
         while index < len(sizes):
-            records, count = gather(self._store.log, units[index:], checked=checked)
+            records, count = gather(self._store.log, units[index:], wanted.behind(index))
             if not count:
-                position = int(units["position"][index])
-                records, damage = self._look(position, sizes[index], checked=checked)
-                if damage:
-                    damages[index] = damage
-                    self._report_damage(queue, position, damage)
+                look = self._repair.look(queue, int(offsets[index]), units[index].item())
+                if look.unit != units[index].item():
+                    units = units.copy()
+                    units[index] = look.unit
+                if look.damage:
+                    damages[index] = look.damage
+                    self._report_damage(queue, int(offsets[index]), look)
+                records, count = look.data, 1
                 sizes[index] = len(records)
-                count = 1
             parts.append(records)
             index += count
-        return b"".join(parts), sizes, damages
+        return b"".join(parts), sizes, damages, units
 
-    def _report_damage(self, queue: ConsumeQueue, position: int, damage: str) -> None:
+    def _wanted(self, queue: ConsumeQueue, offsets: npt.NDArray[np.int64], units: Units) -> Wanted:
+        delays_ms = None
+        if queue.topic == SCHEDULE_TOPIC:
+            levels = np.full(len(units), queue.queue + 1)
+            delays_ms = self._store.history.delays_ms(units["position"].astype(np.int64), levels)
+        return Wanted(queue.topic.encode(), queue.queue, offsets, delays_ms)
+
+    def _report_damage(self, queue: ConsumeQueue, offset: int, look: Look) -> None:
+        """Counts every time, names each place once."""
         self._metrics.damaged.inc()
-        log.error("damaged record", topic=queue.topic, queue=queue.queue, position=position, damage=damage)
+        place = (queue.topic, queue.queue, offset)
+        if place in self._named or len(self._named) >= NAMED_MAX:
+            return
+        self._named.add(place)
+        log.error(
+            "damaged record",
+            topic=queue.topic,
+            queue=queue.queue,
+            offset=offset,
+            position=look.unit[0],
+            damage=look.damage,
+        )
 
     async def pull_due(
         self, level: int, after: int, max_count: int, max_bytes: int, wait_ms: float, ahead_ms: int = 0
@@ -174,40 +210,52 @@ class Reader:
             cursor = max(after, lane.appended)
             units = lane.queue.read(cursor, max_count)
             now_ms = clock.now_ms()
-            if len(units) and units["tags"][0] <= now_ms + ahead_ms // 2:
-                later = np.flatnonzero(units["tags"] > now_ms + ahead_ms)
-                count = int(later[0]) if len(later) else len(units)
-                return self._due(cursor, lane.appended, units[:count], max_bytes, lane.queue)
+            due_at_ms = 0
+            if len(units):
+                units = self._with_true_head(lane, cursor, units, now_ms, now_ms + ahead_ms // 2)
+                due_at_ms = int(units["tags"][0])
+                if due_at_ms <= now_ms + ahead_ms // 2:
+                    due = self._due(lane, cursor, units, now_ms + ahead_ms, max_bytes)
+                    if isinstance(due, Due):
+                        return due
+                    due_at_ms = due
             left_ms = give_up_ms - clock.clock.monotonic_ms()
             if left_ms <= 0:
                 return Due(cursor, lane.appended)
             wake = asyncio.get_running_loop().create_future()
             if len(units):
-                self._alarm.set(int(units["tags"][0]) - ahead_ms // 2, wake)
+                self._alarm.set(due_at_ms - ahead_ms // 2, wake)
             else:
                 lane.queue.waiters.add(wake)
             await self._wait(wake, [lane.queue], left_ms)
 
-    def _due(self, first_entry: int, watermark: int, units: Units, max_bytes: int, queue: ConsumeQueue) -> Due:
+    def _with_true_head(self, lane: Lane, cursor: int, units: Units, now_ms: int, soon_ms: int) -> Units:
+        """The units, the first of which is right about its moment if that has to be waited for."""
+        head = units[0].item()
+        if head[2] <= soon_ms:
+            return units
+        look = self._repair.look_at_head(lane.queue, cursor, head, now_ms)
+        if look.unit != head:
+            units = units.copy()
+            units[0] = look.unit
+        return units
+
+    def _due(self, lane: Lane, first_entry: int, units: Units, until_ms: int, max_bytes: int) -> Due | int:
+        """The entries that are due by `until_ms` according to their records; or when the first one is."""
+        units = units[: _due_count(units, until_ms)]
         lengths = np.where(units["size"] == FILLER_SIZE, 0, units["size"])
         units = units[: _fitting(lengths.tolist(), max_bytes)]
-        records, sizes, damages = self.read(queue, units, checked=True)
+        offsets = np.arange(first_entry, first_entry + len(units))
+        records, sizes, damages, units = self.read(lane.queue, offsets, units)
+        count, due_at_ms = _due_count(units, until_ms), int(units["tags"][0])
+        if count < len(units):
+            # A unit named too early a moment.
+            records, sizes, units = records[: sum(sizes[:count])], sizes[:count], units[:count]
+            damages = {index: damage for index, damage in damages.items() if index < count}
+        if not count:
+            return due_at_ms
         positions = {index: int(units["position"][index]) for index in damages}
-        return Due(first_entry, watermark, records, sizes, units["tags"].tolist(), damages, positions)
-
-    def _look(self, position: int, size: int, *, checked: bool = True) -> tuple[bytes, str]:
-        """The record and nothing, or nothing and what is wrong with it."""
-        if size == FILLER_SIZE:
-            return b"", "the log has no record for this entry"
-        data = self._store.read_record(position, size)
-        if not data:
-            return b"", "no record there"
-        try:
-            if checked and not intact(data, 0, size):
-                record.decode(data)
-        except Damaged as error:
-            return b"", error.text
-        return data, ""
+        return Due(first_entry, lane.appended, records, sizes, units["tags"].tolist(), damages, positions)
 
     def record_at(self, queue: ConsumeQueue, offset: int) -> bytes:
         """Raises: NotFound, Damaged."""
@@ -218,15 +266,22 @@ class Reader:
                 f"of queue {queue.queue} of {queue.topic}",
                 reason="OFFSET_NOT_FOUND",
             )
-        data, damage = self._look(int(units["position"][0]), int(units["size"][0]))
-        if damage:
-            raise Damaged(f"the record at offset {offset} of queue {queue.queue} of {queue.topic}: {damage}")
-        return data
+        look = self._repair.look(queue, offset, units[0].item())
+        if look.damage:
+            self._report_damage(queue, offset, look)
+            raise Damaged(f"the record at offset {offset} of queue {queue.queue} of {queue.topic}: {look.damage}")
+        return look.data
 
 
 def _begin(queue: ConsumeQueue, offset: int) -> Pulled:
     nearest = min(max(offset, queue.min_offset), queue.max_offset)
     return Pulled(queue, nearest, in_range=nearest == offset)
+
+
+def _due_count(units: Units, until_ms: int) -> int:
+    """How many of the first ones are due by then."""
+    later = np.flatnonzero(units["tags"] > until_ms)
+    return int(later[0]) if len(later) else len(units)
 
 
 def _fitting(sizes: list[int], max_bytes: int, least: int = 1) -> int:

@@ -88,18 +88,18 @@ class _Recovery:
         point = self._trusted_checkpoint()
         offsets = configs.delay_offsets(configs.read(self._directory.config, configs.DELAY_OFFSETS))
         self._read_log(point)
+        if self._history.current != self._levels:
+            self._history = self._history.changed(self._log.end, self._levels)
         store = Store(
             self._log,
             self._queues,
-            self._levels,
+            self._history,
             self._clock,
             self._recent,
             waiting_bytes_max=self._settings.waiting_bytes_max,
             flush_stall_ms=self._settings.flush_stall_ms,
         )
         self._make_lanes(store, point, offsets)
-        if self._history.current != self._levels:
-            self._history = self._history.changed(self._log.end, self._levels)
         self._history.save(self._directory.disk, self._directory.config, self._settings.shard)
         report, replay = self._report, self._replay
         report.records, report.rebuilt_units = replay.record_count, replay.unit_count

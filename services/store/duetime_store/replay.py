@@ -1,6 +1,10 @@
 """What the records of the log say, put where readers look for it: queue units, watermarks, recent message ids.
 
 A run of plain records is worked on as columns, sorted by queue; any other record is a row of the same columns.
+
+Of a damaged record nothing is believed that could do harm: not its store time, which would move the clock, nor its lane
+entry, which would move a watermark. It keeps the place in a queue that it names where that is the queue's next, until
+an intact record claims it; elsewhere a filler takes its place when the queue goes on.
 """
 
 import zlib
@@ -28,6 +32,8 @@ _KEPT_TOPICS = frozenset(topic.encode() for topic in (SCHEDULE_TOPIC, *FOREIGN_T
 # Damaged places that are named one by one; all are counted.
 _NAMED_MAX = 1_000
 _LEVEL_DIGITS_MAX = 9
+# From one store time to the next, when the shard has been idle.
+_LEAP_MS_MAX = 86_400_000
 
 
 @dataclass(slots=True)
@@ -51,11 +57,13 @@ class Replay:
     def __init__(self, queues: Queues, history: LevelHistory, recent: RecentIds) -> None:
         self._queues = queues
         self._recent = recent
-        self._since = np.array([position for position, _ in history.since])
-        self._tables = [levels for _, levels in history.since]
+        self._history = history
         # By level: the entry behind the last one that a record restores.
         self.restored: dict[int, int] = {}
-        self.stored_at_ms = 0
+        # The two largest store times.
+        self._latest_ms = [0, 0]
+        # Offsets of queues that only a damaged record claims so far.
+        self._doubtful: dict[Key, int] = {}
         # Behind the last record.
         self.end = 0
         self.record_count = 0
@@ -63,6 +71,15 @@ class Replay:
         # Records whose queue has another one at their offset: the first one counts.
         self.repeated_count = 0
         self.damage = Damage()
+
+    @property
+    def stored_at_ms(self) -> int:
+        """The largest store time; not one far from all others: that is a flipped bit which no CRC covers."""
+        before, last = self._latest_ms
+        return before if before and last - before > _LEAP_MS_MAX else last
+
+    def _see(self, stored_at_ms: Ints) -> None:
+        self._latest_ms = np.sort(np.concatenate((self._latest_ms, stored_at_ms)))[-2:].tolist()
 
     def remember(self, item: Run | Found | Skipped | Blank) -> None:
         """What lies before the checkpoint is in its queue already: only its id is wanted."""
@@ -74,7 +91,7 @@ class Replay:
         elif isinstance(item, Run):
             self.end = item.end_position
             self.record_count += item.count
-            self.stored_at_ms = max(self.stored_at_ms, int(item.stored_at_ms.max()))
+            self._see(item.stored_at_ms)
             sent = item.id_hashes >= 0
             if item.entries is not None:
                 sent &= item.entries[0] < 0
@@ -83,10 +100,11 @@ class Replay:
     def _remember_found(self, item: Found) -> None:
         self.end = item.position + item.record.size
         self.record_count += 1
-        self.stored_at_ms = max(self.stored_at_ms, item.record.stored_at_ms)
         if item.damage:
             self.damage.add(item.position, item.damage)
-        elif record.find_lane_entry(item.record.properties) is None:
+            return
+        self._see(np.array([item.record.stored_at_ms]))
+        if record.find_lane_entry(item.record.properties) is None:
             message_id = last_value(item.record.properties, _UNIQ_KEY)
             if message_id:
                 self._recent.add_all(np.array([zlib.crc32(message_id)]), np.array([item.position]))
@@ -97,13 +115,16 @@ class Replay:
         self.remember(item)
         if isinstance(item, Run):
             self._replay_run(item, before_ms)
+        elif isinstance(item, Found) and item.damage:
+            self._replay_damaged(item)
         elif isinstance(item, Found) and not item.record.sys_flag & record.SYS_TRANSACTION_PREPARED:
             self._replay_found(item, before_ms)
 
     def _replay_run(self, run: Run, before_ms: int) -> None:
         positions, levels = run.positions, run.levels
         lanes = np.array([topic == _LANE_TOPIC for topic, _ in run.keys])[run.key_of]
-        tags = np.where(lanes & (levels > 0), run.stored_at_ms + self._delays_ms(positions, levels), run.tags_codes)
+        dues = run.stored_at_ms + self._history.delays_ms(positions, levels)
+        tags = np.where(lanes & (levels > 0), dues, run.tags_codes)
         chosen = np.flatnonzero(run.queued)
         order = chosen[np.argsort(run.key_of[chosen], kind="stable")]
         units = np.empty(len(order), UNIT_TYPE)
@@ -125,7 +146,7 @@ class Replay:
         code = record.tags_code(tags) if tags else 0
         delay = last_value(found.properties, _DELAY) if found.topic == SCHEDULE_TOPIC else b""
         if delay.isdigit() and len(delay) <= _LEVEL_DIGITS_MAX and int(delay) > 0:
-            delays_ms = self._delays_ms(np.array([item.position]), np.array([int(delay)]))
+            delays_ms = self._history.delays_ms(np.array([item.position]), np.array([int(delay)]))
             code = found.stored_at_ms + int(delays_ms[0])
         unit = np.array([(item.position, found.size, code)], UNIT_TYPE)
         copy = np.array([found.stored_at_ms < before_ms])
@@ -134,17 +155,23 @@ class Replay:
         if entry is not None and found.topic != SCHEDULE_TOPIC:
             self._restore(entry[0], entry[1])
 
+    def _replay_damaged(self, item: Found) -> None:
+        found = item.record
+        key = found.topic.encode(), found.queue
+        queue = self._queues.known(*key)
+        if queue is None or queue.next_offset != found.queue_offset or found.sys_flag & record.SYS_TRANSACTION_PREPARED:
+            return
+        code = 0
+        if found.topic == SCHEDULE_TOPIC:
+            # So that it stands in the order of due times.
+            delays_ms = self._history.delays_ms(np.array([item.position]), np.array([found.queue + 1]))
+            code = self.stored_at_ms + int(delays_ms[0])
+        unit = np.array([(item.position, found.size, code)], UNIT_TYPE)
+        self._rebuild(key, np.array([found.queue_offset]), unit, np.array([False]))
+        self._doubtful[key] = found.queue_offset
+
     def _restore(self, level: int, entry: int) -> None:
         self.restored[level] = max(self.restored.get(level, 0), entry + 1)
-
-    def _delays_ms(self, positions: Ints, levels: Ints) -> Ints:
-        """Each one's delay under the table that was in force at its position."""
-        table = np.maximum(np.searchsorted(self._since, positions, "right") - 1, 0)
-        delays_ms = np.zeros(len(positions), np.int64)
-        for number in np.unique(table).tolist():
-            own, known = table == number, np.array(self._tables[number].delays_ms)
-            delays_ms[own] = known[np.clip(levels[own], 1, len(known)) - 1]
-        return delays_ms
 
     def _rebuild(self, key: Key, offsets: Ints, units: Units, copies: npt.NDArray[np.bool_]) -> None:
         """Adds the units of a queue's records, in the order of the log; copies are told by their store times."""
@@ -157,6 +184,8 @@ class Replay:
             queue = self._queues.get_bytes(topic, queue_id)
             copies &= possible & (topic in _KEPT_TOPICS)
             first = np.flatnonzero(~copies)
+            if self._doubtful.pop(key, None) in offsets[first[:1]]:
+                queue.take_back()
             rebuilt = queue.rebuild(offsets[first], units[first], possible[first])
             if copies.any():
                 queue.rebuild_copies(offsets[copies], units[copies])

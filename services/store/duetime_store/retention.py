@@ -196,7 +196,7 @@ class Cleaner:
                 yield queue, queue.min_offset
 
     async def _move(self, queue: ConsumeQueue, offsets: Ints, units: Units) -> None:
-        records, sizes, damages = self._reader.read(queue, units, checked=True)
+        records, sizes, damages, units = self._reader.read(queue, offsets, units)
         units = units.copy()
         for index in damages:
             # The entry keeps its place and its due time, and is put aside then.

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from duetime_core import record
 from duetime_core.errors import Damaged, DiskFull, DueTimeError, NotFound, Overloaded, ReadOnly
-from duetime_core.levels import DelayLevels
 from duetime_core.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
 
 from duetime_store.alarm import ShardClock
 from duetime_store.commitlog import CommitLog
 from duetime_store.consumequeue import FILLER_SIZE, UNIT, ConsumeQueue, Units
+from duetime_store.directory import LevelHistory
 from duetime_store.disk import Buffer
 from duetime_store.gate import Gate
 from duetime_store.intake import Intake, Ints, parse
@@ -82,7 +82,7 @@ class Store:
         self,
         log: CommitLog,
         queues: Queues,
-        levels: DelayLevels,
+        history: LevelHistory,
         clock: ShardClock,
         recent: RecentIds,
         *,
@@ -91,7 +91,8 @@ class Store:
     ) -> None:
         self.log = log
         self.queues = queues
-        self.levels = levels
+        self.history = history
+        self.levels = history.current
         self.clock = clock
         self.recent = recent
         self.lanes: dict[int, Lane] = {}
@@ -176,7 +177,11 @@ class Store:
         return outcome
 
     def _restore(self, intake: Intake, outcome: Outcome, lane: Lane, first_entry: int, done: int) -> None:
-        """Takes the records from index `done` on, up to the first that can't be taken."""
+        """Takes the records from index `done` on, up to the first that can't be taken.
+
+        Each names the due time that the reader gave out, which it has compared with the entry's record: where the unit
+        says the same, it is right.
+        """
         count, now_ms = intake.count, outcome.stored_at_ms
         dues = lane.queue.read(first_entry, count)["tags"].astype(np.int64)
         faults = self._faults(intake, restoring=True)
@@ -258,7 +263,8 @@ class Store:
         if first.topic == SCHEDULE_TOPIC:
             real_queue = record.property_value(first.properties, record.REAL_QID.encode())
             outcome.duplicate_queues[index] = int(real_queue or 0)
-            outcome.due_at_ms[index] = first.stored_at_ms + self.levels.delays_ms[first.queue]
+            delays_ms = self.history.delays_ms(np.array([first.position]), np.array([first.queue + 1]))
+            outcome.due_at_ms[index] = first.stored_at_ms + int(delays_ms[0])
 
     def _record_anywhere(self, position: int) -> record.Record | None:
         """The intact record at a position, durable or staged; what was taken back may have left anything there."""
