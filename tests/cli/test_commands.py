@@ -122,6 +122,17 @@ def test_pull_starts_where_it_is_told(
     assert "ends at 3; offset 9 is past it" in caplog.text
 
 
+def test_pull_for_a_group_goes_on_where_it_ended(server: str, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run(["topics", "create", topic, "--queues", "2"])
+    run(["send", topic, "a\nb\nc\nd", "--lines"])
+    first = pulled(capsys, topic, "--group", "billing", "--max", "3")
+    assert len(first) == 3
+    rest = pulled(capsys, topic, "--group", "billing")
+    assert sorted(message["body"] for message in first + rest) == ["a", "b", "c", "d"]
+    assert pulled(capsys, topic, "--group", "billing") == []
+    assert len(pulled(capsys, topic, "--group", "audit")) == 4
+
+
 def test_pull_filters_by_tags(server: str, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
     for tag in ("paid", "refunded", "open"):
         run(["send", topic, tag, "--tags", tag])

@@ -27,6 +27,11 @@ class FakeGateway(gateway_pb2_grpc.GatewayServicer):
     scripts: deque[Script] = field(default_factory=deque)
     requests: list[gateway_pb2.SendRequest] = field(default_factory=list)
     pulls: list[gateway_pb2.PullQueuesRequest] = field(default_factory=list)
+    commits: list[gateway_pb2.CommitOffsetsRequest] = field(default_factory=list)
+    # Next offset by group, topic and queue.
+    offsets: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    # Statuses with which the next commits end.
+    commit_errors: deque[grpc.StatusCode] = field(default_factory=deque)
     stored: dict[str, message_pb2.SendResult] = field(default_factory=dict)
     # Set: Sends wait for it before they are answered.
     gate: asyncio.Event | None = None
@@ -131,6 +136,23 @@ class FakeGateway(gateway_pb2_grpc.GatewayServicer):
                 pull.records = b"".join(found)
                 pull.next_offset = nearest + len(found)
                 pull.min_offset, pull.max_offset = self.min_offset, len(records)
+        return response
+
+    async def CommitOffsets(
+        self, request: gateway_pb2.CommitOffsetsRequest, context: Any
+    ) -> gateway_pb2.CommitOffsetsResponse:
+        self.commits.append(request)
+        if self.commit_errors:
+            await context.abort(self.commit_errors.popleft(), "as the test wants it")
+        for position in request.queues:
+            self.offsets[request.group, request.topic, position.queue] = position.offset
+        return gateway_pb2.CommitOffsetsResponse()
+
+    async def GetOffsets(self, request: gateway_pb2.GetOffsetsRequest, context: Any) -> gateway_pb2.GetOffsetsResponse:
+        response = gateway_pb2.GetOffsetsResponse()
+        for (group, topic, queue), offset in self.offsets.items():
+            if (group, topic) == (request.group, request.topic):
+                response.queues.add(queue=queue, offset=offset)
         return response
 
     async def _wait(self, wait_ms: int) -> None:

@@ -221,6 +221,61 @@ async def test_a_cancelled_poll_loses_nothing(filled: FakeGateway) -> None:
         assert await take(puller, 1) == [b"new"]
 
 
+async def test_a_group_goes_on_where_it_has_committed(filled: FakeGateway) -> None:
+    async with AsyncPuller(filled.address, "orders", group="billing", start={1: 2}) as puller:
+        assert await take(puller, 2) == [b"a0", b"a1"]
+        await puller.commit()
+    assert filled.offsets == {("billing", "orders", 0): 2, ("billing", "orders", 1): 2}
+    async with AsyncPuller(filled.address, "orders", group="billing", start="latest") as puller:
+        assert sorted(await take(puller, 4)) == [b"a2", b"a3", b"a4", b"b2"]
+    async with AsyncPuller(filled.address, "orders", group="audit", start="latest") as puller:
+        assert puller.positions == {0: 5, 1: 3}
+
+
+async def test_commit_sends_what_has_moved(filled: FakeGateway) -> None:
+    filled.offsets = {("billing", "orders", 0): 99, ("billing", "orders", 1): 3}
+    async with AsyncPuller(filled.address, "orders", group="billing") as puller:
+        await puller.commit()
+        assert filled.commits == []
+        filled.append("orders", 1, b"b3")
+        while puller.positions != {0: 5, 1: 4}:
+            await puller.poll()
+        await puller.commit()
+        await puller.commit()
+        assert len(filled.commits) == 1
+        await puller.commit({0: 1})
+    assert [{one.queue: one.offset for one in commit.queues} for commit in filled.commits] == [{0: 5, 1: 4}, {0: 1}]
+
+
+async def test_commit_is_repeated_until_it_is_answered(filled: FakeGateway) -> None:
+    filled.commit_errors += [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNAVAILABLE]
+    async with AsyncPuller(filled.address, "orders", group="billing") as puller:
+        await take(puller, 8)
+        await puller.commit()
+        assert (len(filled.commits), len(filled.offsets)) == (3, 2)
+        filled.commit_errors.append(grpc.StatusCode.INVALID_ARGUMENT)
+        with pytest.raises(ValueError, match="as the test wants it"):
+            await puller.commit({0: 1})
+
+
+async def test_a_commit_needs_a_group(filled: FakeGateway) -> None:
+    async with AsyncPuller(filled.address, "orders") as puller:
+        with pytest.raises(ValueError, match="group: is not given"):
+            await puller.commit()
+
+
+async def test_new_queue_starts_where_the_group_has_committed(
+    filled: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(puller_module, "ROUTE_INTERVAL_S", 0.01)
+    async with AsyncPuller(filled.address, "orders", group="billing", start="latest") as puller:
+        filled.offsets["billing", "orders", 2] = 1
+        filled.make_topic("orders", 3)
+        filled.append("orders", 2, b"c0")
+        filled.append("orders", 2, b"c1")
+        assert await take(puller, 1) == [b"c1"]
+
+
 @pytest.mark.parametrize("start", ["now", "", "5"])
 def test_a_start_that_is_no_start_is_refused(start: str) -> None:
     with pytest.raises(ValueError, match="is neither 'earliest', 'latest', a datetime nor"):

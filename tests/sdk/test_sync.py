@@ -41,6 +41,17 @@ def test_iteration_and_positions_agree(threaded_gateway: FakeGateway) -> None:
         assert puller.positions == {0: 5, 1: 5}
 
 
+def test_commit_does_not_pass_what_iteration_holds(threaded_gateway: FakeGateway) -> None:
+    with Producer(threaded_gateway.address) as producer:
+        producer.send_many([Message("orders", str(n).encode(), queue=0) for n in range(10)])
+    with Puller(threaded_gateway.address, "orders", group="billing") as puller:
+        for count, _ in enumerate(puller, start=1):
+            if count == 3:
+                break
+        puller.commit()
+    assert threaded_gateway.offsets["billing", "orders", 0] == 3
+
+
 def test_threads_share_requests(threaded_gateway: FakeGateway) -> None:
     with Producer(threaded_gateway.address) as producer, ThreadPoolExecutor(32) as threads:
         receipts = list(threads.map(lambda n: producer.send("orders", str(n).encode()), range(200)))

@@ -39,6 +39,10 @@ def pull(
         ),
     ] = "earliest",
     tags: Annotated[str | None, typer.Option(metavar="'A || B'", help="Only messages with one of these tags.")] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(metavar="GROUP", help="Start where GROUP has committed, and commit what is printed."),
+    ] = None,
     count_max: Annotated[int | None, typer.Option("--max", min=1, metavar="N", help="End after N messages.")] = None,
     server: Server = None,
     as_json: Json = False,
@@ -52,6 +56,7 @@ def pull(
       duetime pull orders
       duetime pull orders --follow --from latest --tags 'paid || refunded'
       duetime pull orders --from 2026-01-01T12:00
+      duetime pull orders --group billing --follow
       duetime pull orders --max 10 --json | jq .late_ms
     """
     first: Start | int
@@ -62,7 +67,7 @@ def pull(
     else:
         first = moment("--from", start, "earliest, latest, an offset or ")
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="duetime: %(message)s")
-    asyncio.run(_pull(server, topic, first, tags, follow, count_max, as_json))
+    asyncio.run(_pull(server, topic, first, tags, group, follow, count_max, as_json))
 
 
 async def _pull(
@@ -70,6 +75,7 @@ async def _pull(
     topic: str,
     start: Start | int,
     tags: str | None,
+    group: str | None,
     follow: bool,
     count_max: int | None,
     as_json: bool,
@@ -83,7 +89,7 @@ async def _pull(
         start = dict.fromkeys(ends, start)
     left = sys.maxsize if count_max is None else count_max
     long_poll = LONG_POLL_S if follow else CATCH_UP_WAIT
-    async with AsyncPuller(address, topic, start=start, tags=tags, long_poll=long_poll) as puller:
+    async with AsyncPuller(address, topic, start=start, group=group, tags=tags, long_poll=long_poll) as puller:
         while left and (follow or any(puller.positions[queue] < end for queue, end in ends.items())):
             messages = await puller.poll(min(left, POLL_COUNT), FOLLOW_WAIT if follow else CATCH_UP_WAIT)
             left -= len(messages)
@@ -93,6 +99,8 @@ async def _pull(
                 else:
                     sys.stdout.write(message_line(message) + "\n")
             sys.stdout.flush()
+            if group is not None:
+                await puller.commit()
 
 
 async def _ends(address: str, topic: str) -> dict[int, int]:

@@ -65,6 +65,7 @@ class AsyncPuller:
         start: "earliest", "latest" (what is stored after the puller is entered, opened or first used), a datetime (what
             is stored then or later; without a time zone it is local) or {queue: offset}, where queues that are not
             named start with their earliest message.
+        group: queues for which this group has committed an offset start there, whatever `start` says; see `commit`.
         tags: `"a || b"`: only messages with one of these tags.
         timeout: seconds that the topic's route may take to arrive at the start; after that a puller only waits.
         long_poll: how long one request waits at the server, to 30 s. Only then positions pass messages at the end of
@@ -77,6 +78,7 @@ class AsyncPuller:
         topic: str = "",
         *,
         start: Start = "earliest",
+        group: str | None = None,
         tags: str | None = None,
         timeout: float = 10.0,
         long_poll: str | float | timedelta = LONG_POLL_S,
@@ -89,6 +91,9 @@ class AsyncPuller:
         self._connection = Connection(server)
         self.topic = topic
         self._start = start
+        self._group = group
+        # What the server has of the group.
+        self._committed: dict[int, int] = {}
         self._tags = tags or ""
         wanted = frozenset(tag.strip() for tag in self._tags.split("||"))
         self._wanted = None if wanted <= {"", "*"} or "*" in wanted else wanted
@@ -119,9 +124,13 @@ class AsyncPuller:
                     raise Closed("the puller is closed", reason="CLOSED")
                 description = await self._describe()
                 if isinstance(self._start, datetime):
-                    self._positions = await self._offsets_at(description, at_ms(self._start))
+                    positions = await self._offsets_at(description, at_ms(self._start))
                 else:
-                    self._positions = _start_positions(description, self._start)
+                    positions = _start_positions(description, self._start)
+                if self._group is not None:
+                    request = gateway_pb2.GetOffsetsRequest(group=self._group, topic=self.topic)
+                    self._note(await self._call("GetOffsets", request))
+                self._positions = positions | self._committed
                 self._readers = asyncio.get_running_loop().create_task(self._read_all(description.queues))
 
     async def poll(self, max: int = 256, wait: str | float | timedelta = "2s") -> list[ReceivedMessage]:  # noqa: A002
@@ -152,6 +161,28 @@ class AsyncPuller:
             except Closed:
                 raise StopAsyncIteration from None
         return messages[0]
+
+    async def commit(self, positions: Mapping[int, int] | None = None) -> None:
+        """Keeps the positions, or those given, as the group's; durable on return. A lower offset replaces a higher one
+        too. Closing commits nothing.
+
+        Raises:
+            InvalidArgument: the puller has no group, or an offset does not lie within its queue.
+            DueTimeError: the server did not answer within the timeout.
+        """
+        if self._group is None:
+            raise InvalidArgument("group: is not given", violations=[Violation("group", "is not given")])
+        # A position that nothing has moved may lie outside of its queue, as long as no answer has said so.
+        moved = {
+            queue: offset
+            for queue, offset in (self._positions if positions is None else positions).items()
+            if self._committed.get(queue) != offset
+        }
+        if moved:
+            queues = [gateway_pb2.QueuePosition(queue=queue, offset=offset) for queue, offset in moved.items()]
+            request = gateway_pb2.CommitOffsetsRequest(group=self._group, topic=self.topic, queues=queues)
+            await self._call("CommitOffsets", request)
+            self._committed |= moved
 
     async def close(self) -> None:
         """Stops fetching and disconnects. What is fetched and not handed out is dropped; positions do not pass it."""
@@ -209,6 +240,9 @@ class AsyncPuller:
                 return False
         return True
 
+    def _note(self, committed: gateway_pb2.GetOffsetsResponse) -> None:
+        self._committed = {position.queue: position.offset for position in committed.queues}
+
     async def _describe(self) -> gateway_pb2.TopicDescription:
         """The topic's queues and their offsets."""
         request = gateway_pb2.DescribeTopicRequest(name=self.topic)
@@ -244,7 +278,7 @@ class AsyncPuller:
                 while True:
                     by_shard: dict[int, dict[int, int]] = {}
                     for queue in queues:
-                        offset = self._positions.setdefault(queue.queue, 0)
+                        offset = self._positions.setdefault(queue.queue, self._committed.get(queue.queue, 0))
                         by_shard.setdefault(queue.shard, {})[queue.queue] = offset
                     for shard, offsets in by_shard.items():
                         readers.create_task(self._read(shard, offsets))
@@ -259,10 +293,15 @@ class AsyncPuller:
         try:
             request = gateway_pb2.GetRouteRequest(topic=self.topic)
             route: gateway_pb2.Route = await self._connection.call("GetRoute", request, CALL_TIMEOUT_S)
+            found = [queue for queue in route.queues if queue.queue not in self._positions]
+            if found and self._group is not None:
+                # They may have come with a shard that knows the group.
+                offsets = gateway_pb2.GetOffsetsRequest(group=self._group, topic=self.topic)
+                self._note(await self._connection.call("GetOffsets", offsets, CALL_TIMEOUT_S))
         except DueTimeError as error:
             log.debug("no route of %s: %s", self.topic, error)
             return []
-        return [queue for queue in route.queues if queue.queue not in self._positions]
+        return found
 
     async def _read(self, shard: int, offsets: dict[int, int]) -> None:
         """Fetches queues of one shard, from an offset of each on, until cancelled or refused."""

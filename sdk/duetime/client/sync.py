@@ -162,6 +162,7 @@ class Puller:
         start: "earliest", "latest" (what is stored after the puller is entered, opened or first used), a datetime (what
             is stored then or later; without a time zone it is local) or {queue: offset}, where queues that are not
             named start with their earliest message.
+        group: queues for which this group has committed an offset start there, whatever `start` says; see `commit`.
         tags: `"a || b"`: only messages with one of these tags.
         timeout: seconds that the topic's route may take to arrive at the start; after that a puller only waits.
         long_poll: how long one request waits at the server, to 30 s. Only then positions pass messages at the end of
@@ -174,11 +175,14 @@ class Puller:
         topic: str = "",
         *,
         start: Start = "earliest",
+        group: str | None = None,
         tags: str | None = None,
         timeout: float = 10.0,
         long_poll: str | float | timedelta = LONG_POLL_S,
     ) -> None:
-        self._puller = AsyncPuller(server, topic, start=start, tags=tags, timeout=timeout, long_poll=long_poll)
+        self._puller = AsyncPuller(
+            server, topic, start=start, group=group, tags=tags, timeout=timeout, long_poll=long_poll
+        )
         self._taken: deque[ReceivedMessage] = deque()
 
     @property
@@ -203,6 +207,16 @@ class Puller:
         if self._taken:
             return [self._taken.popleft() for _ in range(min(max, len(self._taken)))]
         return _background.run(self._puller.poll(max, wait))
+
+    def commit(self, positions: Mapping[int, int] | None = None) -> None:
+        """Keeps the positions, or those given, as the group's; durable on return. A lower offset replaces a higher one
+        too. Closing commits nothing.
+
+        Raises:
+            InvalidArgument: the puller has no group, or an offset does not lie within its queue.
+            DueTimeError: the server did not answer within the timeout.
+        """
+        _background.run(self._puller.commit(self.positions if positions is None else positions))
 
     def __iter__(self) -> Self:
         return self

@@ -67,10 +67,7 @@ class Reader:
         timeout_ms: float = request.wait_ms + self._timeout_ms
         if remaining_ms is not None:
             timeout_ms = min(timeout_ms, remaining_ms)
-        shard = self._shards.get(number)
-        route = self._topics.known(request.topic)
-        if route is not None:
-            await shard.ready(route)
+        shard = await self.ready_shard(number, request.topic)
         answer = await shard.pull(request, timeout_ms)
         self._metrics.pulls.inc()
         self._metrics.bytes_out.inc(len(answer))
@@ -79,7 +76,7 @@ class Reader:
     async def ready_shard(self, number: int, topic: str) -> Shard:
         """The shard, which knows the topic. Raises: DueTimeError: Unavailable, or what the store answered."""
         shard = self._shards.get(number)
-        route = self._topics.routes.get(topic)
+        route = self._topics.known(topic)
         if route is not None:
             await shard.ready(route)
         return shard

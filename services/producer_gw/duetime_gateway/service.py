@@ -14,6 +14,7 @@ from duetime_core.serving import make_channel
 from duetime_gateway.admission import check_new_topic, topic_violations
 from duetime_gateway.batcher import stopping
 from duetime_gateway.finder import Finder
+from duetime_gateway.groups import Groups
 from duetime_gateway.lanes import list_lanes
 from duetime_gateway.reader import Reader
 from duetime_gateway.sender import Sender, Sending
@@ -42,6 +43,7 @@ class GatewayService:
         self._sender = sender
         self._reader = reader
         self._finder = finder
+        self._groups = Groups(reader)
         self._topics = topics
         self._shards = shards
         self._database = database
@@ -65,6 +67,12 @@ class GatewayService:
                 self.query_messages, pb.QueryMessagesRequest.FromString, pb.QueryMessagesResponse.SerializeToString
             ),
             "GetMessage": unary(self.get_message, pb.GetMessageRequest.FromString, pb.FoundMessage.SerializeToString),
+            "CommitOffsets": unary(
+                self.commit_offsets, pb.CommitOffsetsRequest.FromString, pb.CommitOffsetsResponse.SerializeToString
+            ),
+            "GetOffsets": unary(
+                self.get_offsets, pb.GetOffsetsRequest.FromString, pb.GetOffsetsResponse.SerializeToString
+            ),
             "CreateTopic": unary(self.create_topic, pb.CreateTopicRequest.FromString, pb.Topic.SerializeToString),
             "DescribeTopic": unary(
                 self.describe_topic, pb.DescribeTopicRequest.FromString, pb.TopicDescription.SerializeToString
@@ -155,6 +163,17 @@ class GatewayService:
 
     async def get_message(self, request: gateway_pb2.GetMessageRequest, context: Context) -> gateway_pb2.FoundMessage:
         return await self._finder.get(request, _remaining_ms(context))
+
+    async def commit_offsets(
+        self, request: gateway_pb2.CommitOffsetsRequest, context: Context
+    ) -> gateway_pb2.CommitOffsetsResponse:
+        await self._groups.commit(request)
+        return gateway_pb2.CommitOffsetsResponse()
+
+    async def get_offsets(
+        self, request: gateway_pb2.GetOffsetsRequest, context: Context
+    ) -> gateway_pb2.GetOffsetsResponse:
+        return await self._groups.find(request)
 
     async def create_topic(self, request: gateway_pb2.CreateTopicRequest, context: Context) -> gateway_pb2.Topic:
         check_new_topic(request.name, request.queue_count)

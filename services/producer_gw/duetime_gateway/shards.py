@@ -13,6 +13,7 @@ from duetime_core.clock import Clock
 from duetime_core.errors import DueTimeError, StartupError, Unavailable
 from duetime_core.levels import DelayLevels
 from duetime_core.serving import make_channel
+from google.protobuf.message import Message
 
 from duetime_gateway.batcher import Batcher, stopping
 from duetime_gateway.metrics import GatewayMetrics
@@ -78,61 +79,44 @@ class Shard:
         self._pulls_end = False
         self._tasks: asyncio.TaskGroup | None = None
         self._channel = make_channel(address)
-        self._put_message = self._channel.unary_unary(
-            "/duetime.v1.Store/PutMessage",
-            request_serializer=store_pb2.PutMessageRequest.SerializeToString,
-            response_deserializer=store_pb2.PutMessageResponse.FromString,
+        self._put_message = self._unary(
+            "PutMessage", store_pb2.PutMessageRequest, store_pb2.PutMessageResponse.FromString
         )
-        self._pull = self._channel.unary_unary(
-            "/duetime.v1.Store/Pull",
-            request_serializer=gateway_pb2.PullRequest.SerializeToString,
-            response_deserializer=as_is,
+        self._pull = self._unary("Pull", gateway_pb2.PullRequest, as_is)
+        self._pull_queues = self._unary("PullQueues", gateway_pb2.PullQueuesRequest, as_is)
+        self._describe = self._unary("Describe", store_pb2.DescribeRequest, store_pb2.DescribeResponse.FromString)
+        self._put_topic = self._unary("PutTopic", store_pb2.PutTopicRequest, store_pb2.PutTopicResponse.FromString)
+        self._list_queues = self._unary(
+            "ListQueues", store_pb2.ListQueuesRequest, store_pb2.ListQueuesResponse.FromString
         )
-        self._pull_queues = self._channel.unary_unary(
-            "/duetime.v1.Store/PullQueues",
-            request_serializer=gateway_pb2.PullQueuesRequest.SerializeToString,
-            response_deserializer=as_is,
+        self._list_topics = self._unary(
+            "ListTopics", store_pb2.ListStoredTopicsRequest, store_pb2.ListStoredTopicsResponse.FromString
         )
-        self._describe = self._channel.unary_unary(
-            "/duetime.v1.Store/Describe",
-            request_serializer=store_pb2.DescribeRequest.SerializeToString,
-            response_deserializer=store_pb2.DescribeResponse.FromString,
+        self._commit_offsets = self._unary(
+            "CommitOffsets", gateway_pb2.CommitOffsetsRequest, gateway_pb2.CommitOffsetsResponse.FromString
         )
-        self._put_topic = self._channel.unary_unary(
-            "/duetime.v1.Store/PutTopic",
-            request_serializer=store_pb2.PutTopicRequest.SerializeToString,
-            response_deserializer=store_pb2.PutTopicResponse.FromString,
+        self._get_offsets = self._unary(
+            "GetOffsets", gateway_pb2.GetOffsetsRequest, gateway_pb2.GetOffsetsResponse.FromString
         )
-        self._list_queues = self._channel.unary_unary(
-            "/duetime.v1.Store/ListQueues",
-            request_serializer=store_pb2.ListQueuesRequest.SerializeToString,
-            response_deserializer=store_pb2.ListQueuesResponse.FromString,
-        )
-        self._list_topics = self._channel.unary_unary(
-            "/duetime.v1.Store/ListTopics",
-            request_serializer=store_pb2.ListStoredTopicsRequest.SerializeToString,
-            response_deserializer=store_pb2.ListStoredTopicsResponse.FromString,
-        )
-        self._list_lanes = self._channel.unary_unary(
-            "/duetime.v1.Store/ListLanes",
-            request_serializer=gateway_pb2.ListLanesRequest.SerializeToString,
-            response_deserializer=gateway_pb2.ListLanesResponse.FromString,
+        self._list_lanes = self._unary(
+            "ListLanes", gateway_pb2.ListLanesRequest, gateway_pb2.ListLanesResponse.FromString
         )
 
-        self._query_messages = self._channel.unary_unary(
-            "/duetime.v1.Store/QueryMessages",
-            request_serializer=gateway_pb2.QueryMessagesRequest.SerializeToString,
-            response_deserializer=gateway_pb2.QueryMessagesResponse.FromString,
+        self._query_messages = self._unary(
+            "QueryMessages", gateway_pb2.QueryMessagesRequest, gateway_pb2.QueryMessagesResponse.FromString
         )
-        self._get_message = self._channel.unary_unary(
-            "/duetime.v1.Store/GetMessage",
-            request_serializer=gateway_pb2.GetMessageRequest.SerializeToString,
-            response_deserializer=gateway_pb2.FoundMessage.FromString,
+        self._get_message = self._unary(
+            "GetMessage", gateway_pb2.GetMessageRequest, gateway_pb2.FoundMessage.FromString
         )
-        self._search_offset = self._channel.unary_unary(
-            "/duetime.v1.Store/SearchOffset",
-            request_serializer=gateway_pb2.SearchOffsetRequest.SerializeToString,
-            response_deserializer=gateway_pb2.SearchOffsetResponse.FromString,
+        self._search_offset = self._unary(
+            "SearchOffset", gateway_pb2.SearchOffsetRequest, gateway_pb2.SearchOffsetResponse.FromString
+        )
+
+    def _unary(
+        self, call: str, request: type[Message], read: Callable[[bytes], T]
+    ) -> "grpc.aio.UnaryUnaryMultiCallable[Any, T]":
+        return self._channel.unary_unary(
+            f"/duetime.v1.Store/{call}", request_serializer=request.SerializeToString, response_deserializer=read
         )
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
@@ -241,6 +225,14 @@ class Shard:
     async def list_topics(self, timeout_ms: float) -> store_pb2.ListStoredTopicsResponse:
         """Raises: DueTimeError."""
         return await self._call(self._list_topics(store_pb2.ListStoredTopicsRequest(), timeout=timeout_ms / 1000.0))
+
+    async def commit_offsets(self, request: gateway_pb2.CommitOffsetsRequest) -> gateway_pb2.CommitOffsetsResponse:
+        """Raises: DueTimeError."""
+        return await self._call(self._commit_offsets(request, timeout=self._timeout_ms / 1000.0))
+
+    async def get_offsets(self, request: gateway_pb2.GetOffsetsRequest) -> gateway_pb2.GetOffsetsResponse:
+        """Raises: DueTimeError."""
+        return await self._call(self._get_offsets(request, timeout=self._timeout_ms / 1000.0))
 
     async def list_lanes(self) -> gateway_pb2.ListLanesResponse:
         """Raises: DueTimeError."""

@@ -18,6 +18,7 @@ _BARE_KEY = re.compile(r"([{,]\s*)(-?\d+)\s*:")
 
 DELAY_OFFSETS = "delayOffset.json"
 TOPICS = "topics.json"
+CONSUMER_OFFSETS = "consumerOffset.json"
 # Ours: what the data was written with. RocketMQ ignores it.
 STORE = "duetimeStore.json"
 # Ours too: how far the index files are on disk.

@@ -18,6 +18,7 @@ from duetime_store.directory import StoreDirectory
 from duetime_store.disk import Disk
 from duetime_store.finder import Finder
 from duetime_store.flusher import Flusher
+from duetime_store.group_offsets import GroupOffsets
 from duetime_store.holding import Holding
 from duetime_store.index import Shape
 from duetime_store.indexer import Indexer
@@ -150,6 +151,7 @@ class StoreNode:
 
     async def _serve(self, store: Store, server: Server) -> None:
         settings = self._settings
+        assert self._directory is not None
         service = StoreService(
             store,
             self._reader,
@@ -157,6 +159,7 @@ class StoreNode:
             Holding(store, self._flusher, self._alarm, bytes_max=settings.waiting_bytes_max),
             self._flusher,
             self._checkpointer,
+            GroupOffsets(self._directory, self._watch, self._checkpoint_thread),
             self._metrics,
             shard=settings.shard,
         )

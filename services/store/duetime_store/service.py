@@ -5,7 +5,7 @@ from typing import Any
 
 from duetime.v1 import gateway_pb2, message_pb2, store_pb2, store_pb2_grpc
 from duetime_core import limits
-from duetime_core.errors import InvalidArgument, Violation
+from duetime_core.errors import InvalidArgument, ReadOnly, Violation
 from duetime_core.serving import code_of
 from grpc import StatusCode
 
@@ -13,6 +13,7 @@ from duetime_store.checkpointer import Checkpointer
 from duetime_store.consumequeue import ConsumeQueue
 from duetime_store.finder import Finder
 from duetime_store.flusher import Flusher
+from duetime_store.group_offsets import GroupOffsets, check_offsets
 from duetime_store.holding import Holding
 from duetime_store.messages import add_messages
 from duetime_store.metrics import StoreMetrics
@@ -42,6 +43,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         holding: Holding,
         flusher: Flusher,
         checkpointer: Checkpointer,
+        groups: GroupOffsets,
         metrics: StoreMetrics,
         *,
         shard: int,
@@ -52,6 +54,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         self._holding = holding
         self._flusher = flusher
         self._checkpointer = checkpointer
+        self._groups = groups
         self._metrics = metrics
         self._shard = shard
         # Known once the server listens.
@@ -176,6 +179,22 @@ class StoreService(store_pb2_grpc.StoreServicer):
     async def GetRecord(self, request: store_pb2.GetRecordRequest, context: Any) -> store_pb2.GetRecordResponse:
         queue = self._store.queues.find(request.topic, request.queue)
         return store_pb2.GetRecordResponse(record=self._reader.record_at(queue, request.offset))
+
+    async def CommitOffsets(
+        self, request: gateway_pb2.CommitOffsetsRequest, context: Any
+    ) -> gateway_pb2.CommitOffsetsResponse:
+        if self._store.read_only_reason:
+            raise ReadOnly(f"the shard takes no writes: {self._store.read_only_reason}")
+        offsets = check_offsets(self._store.queues, request.topic, request.queues)
+        await self._groups.commit(request.group, request.topic, offsets)
+        return gateway_pb2.CommitOffsetsResponse()
+
+    async def GetOffsets(self, request: gateway_pb2.GetOffsetsRequest, context: Any) -> gateway_pb2.GetOffsetsResponse:
+        self._store.queues.find(request.topic, 0)
+        response = gateway_pb2.GetOffsetsResponse()
+        for queue, offset in self._groups.find(request.group, request.topic).items():
+            response.queues.add(queue=queue, offset=offset, shard_queue=queue)
+        return response
 
     async def PutTopic(self, request: store_pb2.PutTopicRequest, context: Any) -> store_pb2.PutTopicResponse:
         violations = []

@@ -1,0 +1,147 @@
+"""How far consumer groups have read: config/consumerOffset.json, RocketMQ's file.
+
+    "offsetTable": {"topic@group": {queue: next offset, ...}, ...}
+
+A commit replaces the whole file, and is durable when it returns; commits that come while the file is being written
+share the next write. Queues are numbered as on this shard. What else a broker left in the file is kept: 5.x's
+`dataVersion` as it is, its `groupTopicMap` (group to topics) with what is added. Offsets are visible at once: a reader
+that a crash takes them from reads messages again.
+
+Source: RocketMQ 4.9.3 and 5.3 ConsumerOffsetManager.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from typing import Any
+
+import structlog
+from duetime.v1 import gateway_pb2
+from duetime_core import limits
+from duetime_core.errors import DiskFull, InvalidArgument, Unavailable, Violation
+from duetime_core.names import is_name
+
+from duetime_store import configs
+from duetime_store.directory import StoreDirectory
+from duetime_store.gate import NO_ROOM
+from duetime_store.queues import Queues
+from duetime_store.watch import Watch
+
+log = structlog.get_logger()
+
+_TABLE, _TOPICS = "offsetTable", "groupTopicMap"
+
+
+class GroupOffsets:
+    """The file's content. Belongs to the event loop's thread; `executor` writes."""
+
+    def __init__(self, directory: StoreDirectory, watch: Watch, executor: Executor) -> None:
+        self._directory = directory
+        self._watch = watch
+        self._executor = executor
+        content = configs.read(directory.config, configs.CONSUMER_OFFSETS)
+        if content is None and (directory.config / configs.CONSUMER_OFFSETS).exists():
+            log.error("group offsets can not be read: groups start anew", file=configs.CONSUMER_OFFSETS)
+        # Kept as they are, beside the table. Inner values are never changed in place: the writer has them too.
+        self._rest = dict(content or {})
+        table = self._rest.pop(_TABLE, None)
+        self._table = {key: _numbered(offsets) for key, offsets in (table if isinstance(table, dict) else {}).items()}
+        self._commits = 0
+        self._commits_durable = 0
+        self._writing = asyncio.Lock()
+
+    def find(self, group: str, topic: str) -> dict[int, int]:
+        """Next offset by queue, where one was committed.
+
+        Raises:
+            InvalidArgument: it is not a group's name.
+        """
+        check_group(group)
+        found = self._table.get(f"{topic}@{group}")
+        return dict(sorted(found.items())) if isinstance(found, dict) and all(map(_is_number, found)) else {}
+
+    async def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """Keeps the offsets; durable on return.
+
+        Raises:
+            InvalidArgument: it is not a group's name.
+            DiskFull, Unavailable: the file was not written; the offsets may be written with the next commit.
+        """
+        known = self.find(group, topic)
+        self._table[f"{topic}@{group}"] = known | dict(offsets)
+        topics = self._rest.get(_TOPICS)
+        if isinstance(topics, dict):
+            names = topics.get(group, [])
+            if isinstance(names, list) and topic not in names:
+                self._rest[_TOPICS] = topics | {group: [*names, topic]}
+        self._commits += 1
+        number = self._commits
+        async with self._writing:
+            if self._commits_durable < number:
+                await self._write()
+
+    async def _write(self) -> None:
+        commits, content = self._commits, {**self._rest, _TABLE: dict(self._table)}
+        disk, config = self._directory.disk, self._directory.config
+        run = asyncio.get_running_loop().run_in_executor
+
+        async def write() -> None:
+            await run(self._executor, configs.write, disk, config, configs.CONSUMER_OFFSETS, content)
+
+        try:
+            try:
+                await write()
+            except OSError as error:
+                if error.errno not in NO_ROOM:
+                    raise
+                # What was read already must not be read again because others have filled the disk.
+                self._watch.fill(f"writing group offsets: {error.strerror}")
+                await run(self._executor, self._watch.give_back)
+                await write()
+        except OSError as error:
+            why = f"offsets are not kept, {configs.CONSUMER_OFFSETS} was not written: {error.strerror or error}"
+            log.error("group offsets not written", error=str(error))
+            raise (DiskFull(why) if error.errno in NO_ROOM else Unavailable(why, reason="OFFSETS_NOT_KEPT")) from error
+        self._commits_durable = commits
+
+
+def _is_number(key: object) -> bool:
+    return isinstance(key, int)
+
+
+def _numbered(offsets: Any) -> Any:
+    """With queues and offsets as numbers; what is no such table is kept as it is, and not used."""
+    try:
+        return {int(queue): int(offset) for queue, offset in offsets.items()}
+    except (AttributeError, TypeError, ValueError):
+        return offsets
+
+
+def check_group(group: str) -> None:
+    """Raises: InvalidArgument."""
+    if not 1 <= len(group) <= limits.GROUP_CHARS_MAX or not is_name(group):
+        text = f"{group[:64]!r} is not 1 to {limits.GROUP_CHARS_MAX} characters of [%|a-zA-Z0-9_-]"
+        raise InvalidArgument([Violation("group", text)])
+
+
+def check_offsets(queues: Queues, topic: str, positions: Sequence[gateway_pb2.QueuePosition]) -> dict[int, int]:
+    """The offsets of a commit, by queue on this shard.
+
+    Raises:
+        NotFound: no such topic or queue.
+        InvalidArgument: there is none, or one does not lie within its queue.
+    """
+    if not positions:
+        raise InvalidArgument([Violation("queues", "there is none")])
+    found, faults = {}, []
+    for position in positions:
+        queue = queues.find(topic, position.shard_queue)
+        if not queue.min_offset <= position.offset <= queue.max_offset:
+            bounds = f"is not within {queue.min_offset} and {queue.max_offset}"
+            faults.append(
+                Violation("queues.offset", f"{position.offset} {bounds} of queue {position.queue} of {topic}")
+            )
+        found[position.shard_queue] = position.offset
+    if faults:
+        raise InvalidArgument(faults)
+    return found
