@@ -1,19 +1,25 @@
 """Opening what a crash, a careless hand or another program left behind."""
 
+import asyncio
 import os
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 from duetime_core import record
 from duetime_core.errors import StartupError
 from duetime_core.levels import DelayLevels
 from duetime_store import checkpoint, configs
+from duetime_store.alarm import Alarm
 from duetime_store.checkpoint import Checkpoint
 from duetime_store.consumequeue import FILLER_SIZE
 from duetime_store.directory import LevelHistory
 from duetime_store.disk import Disk
+from duetime_store.metrics import StoreMetrics
+from duetime_store.reader import Reader
 from duetime_store.store import DUPLICATE, OK
+from prometheus_client import CollectorRegistry
 
 from tests.store.conftest import MIB, HandClock, Shard, ids, sent
 
@@ -262,6 +268,29 @@ def test_pending_messages_keep_their_due_time_under_a_new_table(shard: Shard) ->
         shard.reopen()
 
 
+def test_message_that_is_appended_again_keeps_its_due_time_under_a_new_table(shard: Shard) -> None:
+    shard.put(sent("A", level=2))
+    due = shard.clock.wall_ms + 5_000
+    shard.crash()
+    shard.settings = shard.settings.model_copy(update={"delay_levels": "1s 1h", "accept_delay_levels": True})
+    shard.clock.wall_ms += 1_000
+    shard.open()
+    queue = shard.store.lane(2).queue
+    units = queue.read(0, 1).copy()
+    shard.store.move(queue, np.array([0]), units, shard.store.read_record(*units[0].item()[:2]))
+    shard.flush()
+    shard.clock.wall_ms = due
+    for _ in range(2):
+        registry = CollectorRegistry()
+        reader = Reader(shard.store, Alarm(shard.store.clock), StoreMetrics(registry))
+        found = asyncio.run(reader.pull_due(2, 0, 9, 1 << 20, 0))
+        assert (found.due_at_ms, found.damages) == ([due], {})
+        assert registry.get_sample_value("duetime_store_units_repaired_total") == 0
+        (shard.root / "checkpoint").unlink(missing_ok=True)
+        shard.reopen()
+        assert shard.store.lane(2).queue.read(0, 1)["tags"].tolist() == [due]
+
+
 def test_lanes_of_a_shorter_table_stay(shard: Shard) -> None:
     shard.put(sent("A", level=2))
     shard.crash()
@@ -315,8 +344,15 @@ def test_checkpoint_round_trip() -> None:
 
 def test_level_history_knows_the_table_of_each_position() -> None:
     old, new = DelayLevels.parse("1s"), DelayLevels.parse("2s")
-    history = LevelHistory(((0, old),)).changed(100, new)
-    assert [history.at(position) for position in (0, 99, 100, 101)] == [old, old, new, new]
+    history = LevelHistory.of(old).changed(100, 5_000, new)
+    assert [history.at(position, at) for position, at in ((0, 1), (99, 5_000), (100, 5_000), (101, 6_000))] == [
+        old,
+        old,
+        new,
+        new,
+    ]
+    # Appended again.
+    assert history.at(200, 4_999) == old
 
 
 def test_config_files_speak_the_brokers_dialect(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-from bisect import bisect_right
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,37 +74,56 @@ class StoreDirectory:
         os.close(self._lock)
 
 
+@dataclass(frozen=True, slots=True)
+class Since:
+    """A level table, and the log position and store time from which on it was in force."""
+
+    position: int
+    at_ms: int
+    levels: DelayLevels
+
+
 @dataclass(frozen=True)
 class LevelHistory:
-    """Which level table was in force from which log position on.
+    """Which level table was in force when.
 
     A lane entry's due time is its store time and the delay of the table it was written under, also when queues are
-    rebuilt after the table has changed.
+    rebuilt after the table has changed. Position and store time agree about the table, except for a record that
+    retention has appended again: its position is later than its time, and the earlier table is its own.
     """
 
-    since: tuple[tuple[int, DelayLevels], ...]
+    since: tuple[Since, ...]
 
-    def at(self, position: int) -> DelayLevels:
-        index = bisect_right(self.since, position, key=lambda entry: entry[0])
-        return self.since[max(index - 1, 0)][1]
+    @classmethod
+    def of(cls, levels: DelayLevels) -> "LevelHistory":
+        """Always the same table."""
+        return cls((Since(0, 0, levels),))
 
-    def delays_ms(self, positions: Ints, levels: Ints) -> Ints:
-        """Each one's delay under the table that was in force at its position; of levels above the highest, its."""
-        since = np.array([position for position, _ in self.since])
-        tables = np.maximum(np.searchsorted(since, positions, "right") - 1, 0)
+    def at(self, position: int, stored_at_ms: int) -> DelayLevels:
+        return self.since[int(self._tables(np.array([position]), np.array([stored_at_ms]))[0])].levels
+
+    def delays_ms(self, levels: Ints, positions: Ints, stored_at_ms: Ints | None = None) -> Ints:
+        """Each one's delay under its table; of levels above the highest, its. Without store times: by position."""
+        tables = self._tables(positions, stored_at_ms)
         delays_ms = np.zeros(len(positions), np.int64)
         for number in np.unique(tables).tolist():
-            own, known = tables == number, np.array(self.since[number][1].delays_ms)
+            own, known = tables == number, np.array(self.since[number].levels.delays_ms)
             delays_ms[own] = known[np.clip(levels[own], 1, len(known)) - 1]
         return delays_ms
 
+    def _tables(self, positions: Ints, stored_at_ms: Ints | None) -> Ints:
+        behind = np.searchsorted([since.position for since in self.since], positions, "right")
+        if stored_at_ms is not None:
+            behind = np.minimum(behind, np.searchsorted([since.at_ms for since in self.since], stored_at_ms, "right"))
+        return np.maximum(behind - 1, 0)
+
     @property
     def current(self) -> DelayLevels:
-        return self.since[-1][1]
+        return self.since[-1].levels
 
-    def changed(self, position: int, levels: DelayLevels) -> "LevelHistory":
-        kept = tuple(entry for entry in self.since if entry[0] < position)
-        return LevelHistory((*kept, (position, levels)))
+    def changed(self, position: int, at_ms: int, levels: DelayLevels) -> "LevelHistory":
+        kept = tuple(since for since in self.since if since.position < position)
+        return LevelHistory((*kept, Since(position, at_ms, levels)))
 
     @classmethod
     def load(cls, config: Path, levels: DelayLevels, *, accept: bool) -> "LevelHistory | None":
@@ -118,7 +136,10 @@ class LevelHistory:
         if value is None:
             return None
         history = cls(
-            tuple((int(entry["fromPosition"]), DelayLevels.parse(entry["delayLevels"])) for entry in value["levels"])
+            tuple(
+                Since(int(entry["fromPosition"]), int(entry.get("fromMs", 0)), DelayLevels.parse(entry["delayLevels"]))
+                for entry in value["levels"]
+            )
         )
         if history.current != levels and not accept:
             raise StartupError(
@@ -129,6 +150,7 @@ class LevelHistory:
 
     def save(self, disk: Disk, config: Path, shard: int) -> None:
         entries: list[dict[str, Any]] = [
-            {"fromPosition": position, "delayLevels": str(levels)} for position, levels in self.since
+            {"fromPosition": since.position, "fromMs": since.at_ms, "delayLevels": str(since.levels)}
+            for since in self.since
         ]
         configs.write(disk, config, configs.STORE, {"shard": shard, "levels": entries})

@@ -179,7 +179,7 @@ class Reader:
         delays_ms = None
         if queue.topic == SCHEDULE_TOPIC:
             levels = np.full(len(units), queue.queue + 1)
-            delays_ms = self._store.history.delays_ms(units["position"].astype(np.int64), levels)
+            delays_ms = self._store.history.delays_ms(levels, units["position"].astype(np.int64))
         return Wanted(queue.topic.encode(), queue.queue, offsets, delays_ms)
 
     def _report_damage(self, queue: ConsumeQueue, offset: int, look: Look) -> None:

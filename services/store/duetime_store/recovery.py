@@ -77,7 +77,7 @@ class _Recovery:
         self._clock = clock
         self._levels = settings.levels
         loaded = LevelHistory.load(directory.config, self._levels, accept=settings.accept_delay_levels)
-        self._history = loaded or LevelHistory(((0, self._levels),))
+        self._history = loaded or LevelHistory.of(self._levels)
         self._log = CommitLog(directory.disk, directory.commit_log, settings.segment_bytes)
         self._report = Report(clean=not directory.was_aborted)
         self._recent = RecentIds(settings.recent_ids_count)
@@ -89,7 +89,7 @@ class _Recovery:
         offsets = configs.delay_offsets(configs.read(self._directory.config, configs.DELAY_OFFSETS))
         self._read_log(point)
         if self._history.current != self._levels:
-            self._history = self._history.changed(self._log.end, self._levels)
+            self._history = self._history.changed(self._log.end, self._clock.now_ms(), self._levels)
         store = Store(
             self._log,
             self._queues,

@@ -136,7 +136,8 @@ class Repair:
         return low, high
 
     def _due_at_ms(self, queue: ConsumeQueue, offset: int, said_ms: int, found: record.Record, data: bytes) -> int:
-        told_ms = found.stored_at_ms + self._delay_ms(queue, found.position)
+        levels = self._store.history.at(found.position, found.stored_at_ms)
+        told_ms = found.stored_at_ms + levels.delay_ms(min(queue.queue + 1, levels.highest))
         if told_ms == said_ms or record.matches_crc_mark(data, len(found.properties)):
             return told_ms
         before, behind = _unit(queue, offset - 1), _unit(queue, offset + 1)
@@ -144,11 +145,9 @@ class Repair:
         high = behind[2] if behind else self._store.clock.now_ms() + self._delay_ms_max(queue)
         return max((due for due in (said_ms, told_ms) if low <= due <= high), default=told_ms)
 
-    def _delay_ms(self, queue: ConsumeQueue, position: int) -> int:
-        return int(self._store.history.delays_ms(np.array([position]), np.array([queue.queue + 1]))[0])
-
     def _delay_ms_max(self, queue: ConsumeQueue) -> int:
-        return max(self._delay_ms(queue, position) for position, _ in self._store.history.since)
+        tables = [since.levels for since in self._store.history.since]
+        return max(levels.delay_ms(min(queue.queue + 1, levels.highest)) for levels in tables)
 
     def _rewrite(self, queue: ConsumeQueue, offset: int, wrong: Unit, right: Unit) -> None:
         named = {"topic": queue.topic, "queue": queue.queue, "offset": offset, "was": wrong, "is": right}

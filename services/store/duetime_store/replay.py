@@ -123,7 +123,7 @@ class Replay:
     def _replay_run(self, run: Run, before_ms: int) -> None:
         positions, levels = run.positions, run.levels
         lanes = np.array([topic == _LANE_TOPIC for topic, _ in run.keys])[run.key_of]
-        dues = run.stored_at_ms + self._history.delays_ms(positions, levels)
+        dues = run.stored_at_ms + self._history.delays_ms(levels, positions, run.stored_at_ms)
         tags = np.where(lanes & (levels > 0), dues, run.tags_codes)
         chosen = np.flatnonzero(run.queued)
         order = chosen[np.argsort(run.key_of[chosen], kind="stable")]
@@ -146,8 +146,8 @@ class Replay:
         code = record.tags_code(tags) if tags else 0
         delay = last_value(found.properties, _DELAY) if found.topic == SCHEDULE_TOPIC else b""
         if delay.isdigit() and len(delay) <= _LEVEL_DIGITS_MAX and int(delay) > 0:
-            delays_ms = self._history.delays_ms(np.array([item.position]), np.array([int(delay)]))
-            code = found.stored_at_ms + int(delays_ms[0])
+            levels = self._history.at(item.position, found.stored_at_ms)
+            code = found.stored_at_ms + levels.delay_ms(min(int(delay), levels.highest))
         unit = np.array([(item.position, found.size, code)], UNIT_TYPE)
         copy = np.array([found.stored_at_ms < before_ms])
         self._rebuild((found.topic.encode(), found.queue), np.array([found.queue_offset]), unit, copy)
@@ -164,8 +164,8 @@ class Replay:
         code = 0
         if found.topic == SCHEDULE_TOPIC:
             # So that it stands in the order of due times.
-            delays_ms = self._history.delays_ms(np.array([item.position]), np.array([found.queue + 1]))
-            code = self.stored_at_ms + int(delays_ms[0])
+            levels = self._history.at(item.position, self.stored_at_ms)
+            code = self.stored_at_ms + levels.delay_ms(min(found.queue + 1, levels.highest))
         unit = np.array([(item.position, found.size, code)], UNIT_TYPE)
         self._rebuild(key, np.array([found.queue_offset]), unit, np.array([False]))
         self._doubtful[key] = found.queue_offset

@@ -263,8 +263,8 @@ class Store:
         if first.topic == SCHEDULE_TOPIC:
             real_queue = record.property_value(first.properties, record.REAL_QID.encode())
             outcome.duplicate_queues[index] = int(real_queue or 0)
-            delays_ms = self.history.delays_ms(np.array([first.position]), np.array([first.queue + 1]))
-            outcome.due_at_ms[index] = first.stored_at_ms + int(delays_ms[0])
+            levels = self.history.at(first.position, first.stored_at_ms)
+            outcome.due_at_ms[index] = first.stored_at_ms + levels.delay_ms(min(first.queue + 1, levels.highest))
 
     def _record_anywhere(self, position: int) -> record.Record | None:
         """The intact record at a position, durable or staged; what was taken back may have left anything there."""

@@ -31,13 +31,10 @@ class TagsCodes:
         in_lane = lanes[run.key_of]
         odd = np.flatnonzero(in_lane & (run.levels < 0))
         in_lane &= run.levels > 0
-        since = np.array([position for position, _ in self._history.since])
-        table_of = np.maximum(np.searchsorted(since, run.positions, "right") - 1, 0)
-        for number in np.unique(table_of[in_lane]).tolist():
-            levels = self._history.since[number][1]
-            rows = in_lane & (table_of == number)
-            delays = np.array([0, *levels.delays_ms])
-            codes[rows] = run.stored_at_ms[rows] + delays[np.minimum(run.levels[rows], levels.highest)]
+        stored_at_ms = run.stored_at_ms[in_lane]
+        codes[in_lane] = stored_at_ms + self._history.delays_ms(
+            run.levels[in_lane], run.positions[in_lane], stored_at_ms
+        )
         for index in odd.tolist():
             text = last_value(run.properties(index), _DELAY)
             codes[index] = self._code(
@@ -57,5 +54,5 @@ class TagsCodes:
         level = int(delay) if _NUMBER.fullmatch(delay) else 0
         if level <= 0:
             return code
-        levels = self._history.at(position)
+        levels = self._history.at(position, stored_at_ms)
         return stored_at_ms + levels.delay_ms(min(level, levels.highest))

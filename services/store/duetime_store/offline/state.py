@@ -157,7 +157,7 @@ def load(root: Path, levels: DelayLevels) -> State:
         history = None  # verify tells that the file is damaged
     queues = {(topic, queue): Queue(QueueFiles(path, topic, queue)) for topic, queue, path in queue_directories(root)}
     # After the queues: what they hold is in the log by then, and what comes meanwhile is made from the log.
-    return State(root, LogFiles(root / "commitlog"), history or LevelHistory(((0, levels),)), queues)
+    return State(root, LogFiles(root / "commitlog"), history or LevelHistory.of(levels), queues)
 
 
 def queue_directories(root: Path) -> list[tuple[str, int, Path]]:
