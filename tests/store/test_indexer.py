@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from duetime_core import record
 from duetime_core.clock import SystemClock
+from duetime_core.levels import DEFAULT_DELAY_LEVELS
 from duetime_store import configs
 from duetime_store.index import Header, IndexFile, Shape, file_paths, key_hash
 from duetime_store.indexer import Indexer, Mark, pieces, read_mark
 
+from tests.core.golden import NAMES, golden_dir, summary, units, unpack
 from tests.store.conftest import MIB, HandClock, Shard, sent
 
 SMALL = Shape(50, 400)
@@ -232,3 +234,26 @@ async def test_files_go_with_the_records_they_name(shard: Shard, thread: ThreadP
         assert len(indexer.files) == 1
         assert found(indexer, "999") == [at["999"]]
     assert len(file_paths(shard.root / "index")) == 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_every_key_of_a_broker_s_directory_is_found(
+    name: str, tmp_path: Path, clock: HandClock, thread: ThreadPoolExecutor
+) -> None:
+    """The index is made again from the log, to the bytes that the broker wrote."""
+    golden_dir()
+    store = unpack(name, tmp_path)
+    (broker_s,) = file_paths(store / "index")
+    written = broker_s.read_bytes()
+    shard = Shard(store, clock, delay_levels=DEFAULT_DELAY_LEVELS)
+    async with Built(shard, thread, Shape(2_000, 8_000)) as indexer:
+        looked_up = 0
+        for unit in units(name):
+            keys = [unit["uniqKey"], *unit["properties"].get("KEYS", "").split(" ")]
+            for word in filter(None, keys):
+                assert unit["physicalOffset"] in found(indexer, word, unit["topic"])
+                looked_up += 1
+        assert looked_up == summary(name)["index"]["keysLookedUp"]
+    (ours,) = file_paths(store / "index")
+    assert ours.read_bytes() == written
+    shard.crash()
