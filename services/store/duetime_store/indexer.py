@@ -41,7 +41,7 @@ log = structlog.get_logger()
 
 # One step of indexing: under a millisecond of 100-byte records. The pause behind it leaves the rest to live traffic.
 STEP_BYTES = 256 * 1024
-PAUSE_MS = 2
+PAUSE_MS = 1
 # How long what was published may wait for more.
 GATHER_MS = 20
 MARK_INTERVAL_MS = 30_000
