@@ -15,10 +15,12 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from duetime_store.offline import state, units
+from duetime_store.offline.export import export_directory
 from duetime_store.offline.files import LogFiles
 from duetime_store.offline.pages import print_summary
 from duetime_store.offline.report import Report
 from duetime_store.offline.summary import summary
+from duetime_store.offline.transfer import import_directory, shard_directory
 from duetime_store.offline.verify import verify
 
 _LINES_AT_ONCE = 1_000
@@ -28,6 +30,7 @@ _HELP = """Look at, check, take in and give back store directories: RocketMQ's a
 Examples:
   duetime store inspect /var/lib/rocketmq/store
   duetime store verify duetime-data/store-0
+  duetime store import /var/lib/rocketmq/store --data duetime-data
 """
 
 app = typer.Typer(name="store", help=_HELP, rich_markup_mode=None, add_completion=False, invoke_without_command=True)
@@ -116,6 +119,76 @@ def _print_report(directory: Path, report: Report) -> None:
         f"{directory}: {outcome}; {report.records:,} records of {report.record_bytes:,} bytes, "
         f"{report.units:,} queue units, {report.index_entries:,} index entries"
     )
+
+
+Data = Annotated[
+    Path, typer.Option("--data", metavar="DATA", help="The cluster's data directory, as `duetime up` has it.")
+]
+Shard = Annotated[int, typer.Option(min=0, max=65_535, help="The shard's number.")]
+AcceptDamage = Annotated[bool, typer.Option("--accept-damage", help="Go on where there is damage.")]
+
+
+@app.command("import")
+def import_shard(
+    directory: Directory,
+    data: Data,
+    shard: Shard = 0,
+    accept_damage: AcceptDamage = False,
+    as_json: Json = False,
+    levels: Levels = DEFAULT_DELAY_LEVELS,
+) -> None:
+    """Take a store directory into a cluster's data as a shard: a copy; DIR stays as it is. It is verified first.
+
+    Topics, groups, offsets and what is pending come along. A directory in use is taken as if it had been killed: stop
+    the broker first to lose nothing that it goes on to do.
+
+    \b
+    Examples:
+      duetime store import /var/lib/rocketmq/store --data duetime-data
+      duetime up --data duetime-data
+    """
+    target = shard_directory(data, shard)
+    with told():
+        table = parse_levels(levels)
+        with shown_progress(directory, "reading, then copying") as progress:
+            report = import_directory(directory, target, table, accept_damage=accept_damage, progress=progress)
+    refused = not report.is_sound and not accept_damage
+    if as_json:
+        print_json({"imported": None if refused else str(target), **report.as_json()})
+    else:
+        _print_report(directory, report)
+        print("nothing is imported; --accept-damage takes it as it is" if refused else f"imported as {target}")
+    if refused:
+        raise typer.Exit(1)
+
+
+@app.command("export")
+def export_shard(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write; it may not hold anything.")],
+    data: Data,
+    shard: Shard = 0,
+    accept_damage: AcceptDamage = False,
+    as_json: Json = False,
+) -> None:
+    """Write a shard as a directory that a RocketMQ broker opens, from a store that is stopped or in use.
+
+    The settings that the broker needs for it are printed.
+
+    \b
+    Examples:
+      duetime store export /var/lib/rocketmq/store --data duetime-data
+    """
+    source = shard_directory(data, shard)
+    with told():
+        table = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
+        with shown_progress(source, "reading") as progress:
+            made = export_directory(source, directory, table, accept_damage=accept_damage, progress=progress)
+    if as_json:
+        print_json({"exported": str(directory), "records": made.records, "end": made.end, "settings": made.settings})
+        return
+    print(f"{directory}: {made.records:,} records, log up to {made.end:,}; a broker needs")
+    for name, value in made.settings.items():
+        print(f"{name}={value}")
 
 
 def _print_units(found: state.State, topic: str | None, *, as_json: bool) -> None:

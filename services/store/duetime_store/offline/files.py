@@ -6,6 +6,7 @@ Reading is by position (`pread`): a map of a file that another process cuts woul
 import errno
 import os
 from collections import Counter, OrderedDict
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -27,7 +28,7 @@ class _Open:
     def read(self, path: Path, at: int, length: int) -> bytes:
         """Empty where the file has no such bytes, or is gone."""
         fd = self._fd(path)
-        return b"" if fd is None or at < 0 else os.pread(fd, length, at)
+        return b"" if fd is None or at < 0 or length <= 0 else os.pread(fd, length, at)
 
     def next_data(self, path: Path, at: int) -> int | None:
         fd = self._fd(path)
@@ -73,6 +74,22 @@ def listed(directory: Path) -> list[Path]:
         return sorted(directory.iterdir())
     except (FileNotFoundError, NotADirectoryError):
         return []
+
+
+def data_ranges(fd: int, size: int) -> Iterator[tuple[int, int]]:
+    """First and last byte of what of a file is no hole."""
+    at = 0
+    while at < size:
+        try:
+            at = os.lseek(fd, at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return
+            raise
+        hole = min(os.lseek(fd, at, os.SEEK_HOLE), size)
+        if at < hole:
+            yield at, hole
+        at = hole
 
 
 class LogFile:

@@ -118,7 +118,7 @@ class IndexCheck:
     def _look_up(self, file: _File, number: int, entry: np.void) -> None:
         """Judges one entry by the record that it names."""
         position = int(entry["position"])
-        if self._is_known(position) or position < self._state.min_position:
+        if self._is_known(position) or 0 <= position < self._state.min_position:
             return
         found = message(self._state, position)
         what = ""

@@ -66,9 +66,12 @@ def message(state: State, position: int) -> Record | None:
     head = state.log.read(position, record.SIZE_MAGIC.size)
     if len(head) < record.SIZE_MAGIC.size:
         return None
+    size, magic = record.SIZE_MAGIC.unpack(head)
+    if magic not in (record.MAGIC_V1, record.MAGIC_V2):
+        return None
     try:
-        return record.decode(state.log.read(position, record.SIZE_MAGIC.unpack(head)[0]), check_crc=False)
-    except (Damaged, ValueError):
+        return record.decode(state.log.read(position, size), check_crc=False)
+    except Damaged:
         return None
 
 

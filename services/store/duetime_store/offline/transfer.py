@@ -1,0 +1,162 @@
+"""A store directory copied into a cluster's data directory, where it becomes a shard.
+
+    DATA/.store-0.new/     made here, with all that is in it on disk
+    DATA/store-0/          its name when it is whole
+
+A copy that was cut short is made again from its beginning. Files come in an order in which each is covered by those
+behind it: offsets, then queues, then the log. So a directory in use comes out as one that was killed, and nothing that
+its offsets say is missing in its log.
+"""
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from duetime_core.errors import DueTimeError
+from duetime_core.levels import DelayLevels
+
+from duetime_store.disk import Disk
+from duetime_store.offline.files import data_ranges, listed
+from duetime_store.offline.report import Report
+from duetime_store.offline.state import Progress, no_progress
+from duetime_store.offline.verify import verify
+
+_BYTES_AT_ONCE = 4 << 20
+# What is not named goes between the second and the third.
+_FIRST, _LAST = ("config", "checkpoint", "consumequeue"), ("timerlog", "commitlog")
+# Held by whoever serves the directory; every process makes its own.
+_LOCK = "lock"
+
+
+def shard_directory(data: Path, shard: int) -> Path:
+    """Where a shard lies in a cluster's data directory, as `duetime up` has it."""
+    return data / f"store-{shard}"
+
+
+def import_directory(
+    source: Path,
+    target: Path,
+    levels: DelayLevels,
+    *,
+    accept_damage: bool,
+    progress: Progress = no_progress,
+) -> Report:
+    """Copies a directory to `target`, once it is verified; the source stays as it is. What was found damaged.
+
+    Raises:
+        InvalidArgument: the source is no store directory.
+        DueTimeError: the target holds something, there is no room, or the source is damaged and that is not accepted;
+            nothing is copied.
+    """
+    check_empty(target)
+    report = verify(source, levels, progress)
+    if not report.is_sound and not accept_damage:
+        return report
+    with made_whole(target) as temporary:
+        files = source_files(source)
+        check_room(temporary, files)
+        copy_files(Disk(), files, temporary, progress)
+    return report
+
+
+def check_empty(target: Path) -> None:
+    """Raises: DueTimeError where something is there already."""
+    if target.exists() and (not target.is_dir() or listed(target)):
+        raise DueTimeError(f"{target} holds something already; nothing is written over")
+
+
+@contextmanager
+def made_whole(target: Path) -> Iterator[Path]:
+    """A directory to fill, which gets the name `target` when it is whole and on disk. After a fault nothing is left.
+
+    Raises:
+        DueTimeError: another process is making it.
+    """
+    disk = Disk()
+    temporary = target.with_name(f".{target.name}.new")
+    disk.make_directory(temporary)
+    held = os.open(temporary, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DueTimeError(f"another process is making {target} right now") from None
+        try:
+            for path in listed(temporary):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            yield temporary
+            for folder, _, _ in os.walk(temporary):
+                disk.sync_directory(Path(folder))
+            check_empty(target)
+            disk.replace(temporary, target)
+            disk.sync_directory(target.parent)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+    finally:
+        os.close(held)
+
+
+def source_files(root: Path) -> list[tuple[Path, Path]]:
+    """Path and name from the root on of what there is to copy, in order."""
+    places = {name: rank for rank, name in enumerate(_FIRST, -len(_FIRST))}
+    places |= {name: rank for rank, name in enumerate(_LAST, 1)}
+    tops = sorted(listed(root), key=lambda path: (places.get(path.name, 0), path.name))
+    return [(path, path.relative_to(root)) for top in tops if top.name != _LOCK for path in _files(top)]
+
+
+def _files(path: Path) -> Iterator[Path]:
+    if path.is_dir():
+        for inner in listed(path):
+            yield from _files(inner)
+    elif path.is_file():
+        yield path
+
+
+def check_room(target: Path, files: list[tuple[Path, Path]]) -> None:
+    """Raises: DueTimeError where the files would not fit."""
+    needed = sum(path.stat().st_blocks * 512 for path, _ in files if path.exists())
+    free = Disk().space(target).free_bytes
+    if needed > free:
+        raise DueTimeError(f"{needed:,} bytes are to be copied, and {free:,} are free at {target.parent}")
+
+
+def copy_files(disk: Disk, files: list[tuple[Path, Path]], target: Path, progress: Progress = no_progress) -> None:
+    """Copies files; each is on disk on return. One that has gone meanwhile is left out."""
+    done = 0
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        progress(done)
+
+    for path, name in files:
+        disk.make_directory((target / name).parent)
+        copy_file(disk, path, target / name, advance)
+
+
+def copy_file(disk: Disk, source: Path, target: Path, advance: Progress = no_progress, end: int | None = None) -> None:
+    """Copies one file with its holes, its size and its time of change; what lies behind byte `end` becomes a hole."""
+    try:
+        fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    made = -1
+    try:
+        made = disk.open(target)
+        found = os.fstat(fd)
+        disk.truncate(made, found.st_size)
+        for first, behind in data_ranges(fd, found.st_size if end is None else min(end, found.st_size)):
+            for at in range(first, behind, _BYTES_AT_ONCE):
+                data = os.pread(fd, min(_BYTES_AT_ONCE, behind - at), at)
+                disk.write(made, data, at)
+                advance(len(data))
+        disk.sync(made)
+    finally:
+        os.close(fd)
+        if made >= 0:
+            disk.close(made)
+    os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
