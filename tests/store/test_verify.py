@@ -234,6 +234,21 @@ def test_torn_tail_of_a_killed_directory_is_said_and_no_damage(killed: Path) -> 
     assert any("1 queue units of records that did not reach the disk" in note for note in report.notes)
 
 
+def test_torn_body_at_the_end_of_a_killed_directory_is_said_once_it_is_in_no_queue(killed: Path) -> None:
+    shutil.rmtree(killed / "index")
+    before = state.read(killed, LEVELS).records
+    last = max(json.loads(line)["physicalOffset"] for line in state_lines(killed))
+    flip(killed / "commitlog" / file_name(MIB), last - MIB + 88)
+    # It had been written whole: its unit tells.
+    assert [damage.message.id for damage in verified(killed).damages] == ["last9"]
+    shutil.rmtree(killed / "consumequeue" / "logs" / "0")
+    (killed / "checkpoint").unlink()
+    report = verified(killed)
+    assert report.damages == []
+    assert any("torn tail" in note for note in report.notes)
+    assert state.read(killed, LEVELS).records == before - 1
+
+
 def report_end(root: Path) -> int:
     return state.read(root, LEVELS).end
 

@@ -15,6 +15,7 @@ from duetime_core import record
 from duetime_core.errors import InvalidArgument, Violation
 from duetime_core.levels import DelayLevels
 from duetime_core.names import FOREIGN_TOPICS, SCHEDULE_TOPIC, is_name
+from duetime_core.record import Record
 
 from duetime_store import configs
 from duetime_store.columns import Ints, Run
@@ -174,7 +175,7 @@ def read(root: Path, levels: DelayLevels, progress: Progress = no_progress) -> S
     """The directory with its log walked and its queues in line. Raises: InvalidArgument."""
     state = load(root, levels)
     reader = _Reader(state)
-    for item in walk(state.log):
+    for item in walk_whole(state):
         progress(reader.see(item))
     reader.settle()
     return state
@@ -183,6 +184,23 @@ def read(root: Path, levels: DelayLevels, progress: Progress = no_progress) -> S
 def walk(log: LogFiles) -> Iterator[Item]:
     """Everything from the log's first position to its last intact record."""
     return scan_runs(log, log.min_position)
+
+
+def walk_whole(state: State) -> Iterator[Item]:
+    """As `walk`, without records at the end that a kill has torn: their CRC tells, and no unit was made of them yet."""
+    held: list[Item] = []
+    for item in walk(state.log):
+        if isinstance(item, Found) and item.damage and _may_be_torn(state, item.record):
+            held.append(item)
+            continue
+        yield from held
+        held.clear()
+        yield item
+
+
+def _may_be_torn(state: State, found: Record) -> bool:
+    queue = state.queues.get((found.topic, found.queue))
+    return (queue is None or found.queue_offset >= queue.files.max_offset) and (state.root / "abort").exists()
 
 
 def item_end(item: Item) -> int:

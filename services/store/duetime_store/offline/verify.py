@@ -22,7 +22,7 @@ from duetime_store.directory import LevelHistory
 from duetime_store.offline.files import LogFiles, listed, numbered
 from duetime_store.offline.indexcheck import IndexCheck, message_of
 from duetime_store.offline.report import Message, Report
-from duetime_store.offline.state import Item, Progress, State, item_end, load, no_progress, walk
+from duetime_store.offline.state import Item, Progress, State, item_end, load, no_progress, walk_whole
 from duetime_store.offline.unitcheck import UnitCheck, unit_place
 from duetime_store.scan import Blank, Found, Skipped
 from duetime_store.segment import file_name
@@ -67,7 +67,7 @@ class _Verifier:
         state.end = state.min_position
 
     def run(self, progress: Progress) -> None:
-        for item in walk(self._state.log):
+        for item in walk_whole(self._state):
             self._see(item)
             progress(item_end(item))
         self._index.finish()

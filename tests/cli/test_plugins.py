@@ -1,0 +1,37 @@
+"""Commands that the server extra brings: loaded when they are asked for, and clear about what is missing."""
+
+import subprocess
+import sys
+
+import pytest
+from duetime.cli import plugins
+from duetime.cli.app import run
+
+_LOADED = "import sys; from duetime.cli.app import run; run(['send', '--help']); sys.exit('numpy' in sys.modules)"
+
+
+def test_commands_of_the_client_load_none_of_it() -> None:
+    assert subprocess.run([sys.executable, "-c", _LOADED], capture_output=True, timeout=60).returncode == 0
+
+
+def test_help_lists_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    assert "  store   Look at, check" in capsys.readouterr().out
+
+
+def test_without_the_server_extra_one_line_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Entry:
+        def load(self) -> None:
+            raise ModuleNotFoundError("No module named 'numpy'", name="numpy")
+
+    monkeypatch.setattr(plugins, "entry_points", lambda **_: [Entry()])
+    assert run(["store", "inspect", "/tmp", "--json"]) == 1
+    told = capsys.readouterr().err
+    assert told == "duetime: `duetime store` needs the server extra (numpy is missing): pip install 'duetime[server]'\n"
+
+
+def test_unknown_command_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["stroe"]) == 2
+    assert "No such command 'stroe'" in capsys.readouterr().err
