@@ -383,3 +383,27 @@ def test_no_segment_is_prepared_before_half_of_the_last_is_used(shard: Shard) ->
     shard.put(sent("A", body=bytes(MIB // 2 - 1_000)))
     shard.store.log.prepare(shard.store.published_end)
     assert len(list((shard.root / "commitlog").iterdir())) == 1
+
+
+def test_entry_whose_record_a_crash_has_taken_is_restored_again(shard: Shard) -> None:
+    """The records of later entries, of the same write, are there: those are not restored twice."""
+    shard.put(*(sent(f"{n}", level=1) for n in range(3)))
+    shard.checkpoint()
+    shard.clock.wall_ms += 1_000
+    end = shard.store.log.end
+    shard.restore(1, 0, 3)
+    shard.crash()
+    with (shard.root / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(end)
+        file.write(bytes(100))
+    shard.open()
+    lane = shard.store.lane(1)
+    assert (lane.watermark, lane.ahead, lane.pending_count) == (0, {1, 2}, 1)
+    outcome = shard.restore(1, 0, 3)
+    assert (outcome.statuses, outcome.watermark) == ([OK, DUPLICATE, DUPLICATE], 3)
+    assert (lane.watermark, lane.ahead, lane.pending_count) == (3, set(), 0)
+    shard.reopen()
+    assert shard.store.lane(1).watermark == 3
+    queue = shard.store.queues.find("orders", 0)
+    found = [shard.store.read_record(*unit[:2]) for unit in queue.read(queue.min_offset, 10).tolist()]
+    assert ids([record.decode(data) for data in found if data]) == ["1", "2", "0"]

@@ -83,6 +83,10 @@ class Checkpointer:
         if store.queues.late_bytes:
             log.warning("no checkpoint while queue units wait for room", bytes=store.queues.late_bytes)
             return False
+        if any(lane.ahead for lane in store.lanes.values()):
+            # A checkpoint has no place for them, and recovery must find their records again.
+            log.warning("no checkpoint until lanes have restored the gaps that a crash left")
+            return False
         point = checkpoint_of(store)
         last = self._written
         same = last is not None and _state(last) == _state(point)

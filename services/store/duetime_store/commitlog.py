@@ -154,6 +154,12 @@ class CommitLog:
         del self._segments[segment.base]
         segment.close()
 
+    def flush_from(self, position: int) -> None:
+        """Everything from a position on is durable on return. Blocking."""
+        for segment in list(self._segments.values()):
+            if segment.end > position:
+                segment.flush()
+
     def close(self) -> None:
         for segment in self._segments.values():
             segment.close()

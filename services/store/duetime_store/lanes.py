@@ -19,6 +19,9 @@ class Lane:
         0 ... watermark ............ appended ................ queue.max_offset
 
     `appended` fences: an entry below it is a duplicate, one above it a gap. `watermark` is its durable copy.
+
+    A crash in the middle of a batch may leave the record of a later entry without that of an earlier one. So recovery
+    may find entries restored behind the watermark: they are `ahead`, and duplicates too when their turn comes.
     """
 
     def __init__(self, level: int, queue: ConsumeQueue) -> None:
@@ -26,6 +29,7 @@ class Lane:
         self.queue = queue
         self.watermark = queue.min_offset
         self.appended = queue.min_offset
+        self.ahead: frozenset[int] = frozenset()
         self.quarantined_count = 0
         self.restored_count = 0
         self.late_counts = np.zeros(len(LATE_BUCKETS_MS) + 1, np.int64)
@@ -36,9 +40,25 @@ class Lane:
         """Recovery: everything below `offset` is restored."""
         self.watermark = self.appended = max(self.watermark, offset)
 
+    def recover(self, entries: npt.NDArray[np.int64]) -> None:
+        """Recovery: these are restored, in any order."""
+        entries = np.unique(entries)
+        entries = entries[(entries >= self.watermark) & (entries < self.queue.max_offset)]
+        in_order = int((entries == self.watermark + np.arange(len(entries))).sum())
+        self.advance(self.watermark + in_order)
+        self.ahead = frozenset(entries[in_order:].tolist())
+
+    def behind_ahead(self, entry: int) -> int:
+        """The first entry from here on that is not ahead."""
+        while entry in self.ahead:
+            entry += 1
+        return entry
+
     def publish(self, offset: int) -> None:
         """Everything below `offset` is restored, durably."""
         self.watermark = max(self.watermark, offset)
+        if self.ahead:
+            self.ahead = frozenset(entry for entry in self.ahead if entry >= self.watermark)
 
     def observe(self, due_at_ms: npt.NDArray[np.int64], now_ms: float) -> None:
         """Counts restored messages by how late they are durable in their topic."""
@@ -58,7 +78,7 @@ class Lane:
     @property
     def pending_count(self) -> int:
         """Entries not yet restored: exact."""
-        return self.queue.max_offset - self.watermark
+        return self.queue.max_offset - self.watermark - len(self.ahead)
 
     def dues(self, now_ms: int) -> tuple[int, int]:
         """(due time of the oldest pending entry, first due time ahead of now), 0 where there is none."""

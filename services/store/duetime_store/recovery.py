@@ -10,6 +10,7 @@
 import time
 from dataclasses import dataclass, field
 
+import numpy as np
 import structlog
 from duetime_core.errors import StartupError
 from duetime_core.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
@@ -156,6 +157,8 @@ class _Recovery:
             queue.publish_all()
         self._clock.seen(max(replay.stored_at_ms, point.stored_at_ms if point else 0))
         self._cut(max(replay.end, start))
+        # It may be in the page cache only, from a process that was killed; from now on it counts as durable.
+        self._log.flush_from(start)
 
     def _cut(self, end: int) -> None:
         """Makes what is behind the last record zero, if it is not."""
@@ -174,14 +177,18 @@ class _Recovery:
         watermarks = dict(enumerate(point.watermarks, 1)) if point else {}
         for level in range(1, max([self._levels.highest, *existing]) + 1):
             lane = Lane(level, self._queues.get_bytes(SCHEDULE_TOPIC.encode(), level - 1))
-            ours = max(watermarks.get(level, 0), self._replay.restored.get(level, 0))
-            lane.queue.go_on_at(ours)
-            known = max(ours, offsets.get(level, 0))
+            restored = np.concatenate([np.empty(0, np.int64), *self._replay.restored.get(level, ())])
+            lane.queue.go_on_at(max(watermarks.get(level, 0), int(restored.max(initial=-1)) + 1))
+            known = max(watermarks.get(level, 0), offsets.get(level, 0))
             if known > lane.queue.max_offset:
                 log.warning(
                     "watermark is behind the end of its lane", lane=level, watermark=known, end=lane.queue.max_offset
                 )
             lane.advance(min(known, lane.queue.max_offset))
+            lane.recover(restored)
+            if lane.ahead:
+                count = len(lane.ahead)
+                log.warning("entries are restored ahead of others", lane=level, watermark=lane.watermark, count=count)
             store.lanes[level] = lane
 
 

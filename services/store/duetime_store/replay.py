@@ -58,8 +58,8 @@ class Replay:
         self._queues = queues
         self._recent = recent
         self._history = history
-        # By level: the entry behind the last one that a record restores.
-        self.restored: dict[int, int] = {}
+        # By level: the entries that records restore, in runs.
+        self.restored: dict[int, list[Ints]] = {}
         # The two largest store times.
         self._latest_ms = [0, 0]
         # Offsets of queues that only a damaged record claims so far.
@@ -139,7 +139,7 @@ class Replay:
         if run.entries is not None:
             entry_levels, entries, _ = run.entries[:, ~lanes]
             for level in np.unique(entry_levels[entry_levels >= 0]).tolist():
-                self._restore(level, int(entries[entry_levels == level].max()))
+                self._restore(level, entries[entry_levels == level])
 
     def _replay_found(self, item: Found, before_ms: int) -> None:
         found, tags = item.record, last_value(item.record.properties, _TAGS)
@@ -153,7 +153,7 @@ class Replay:
         self._rebuild((found.topic.encode(), found.queue), np.array([found.queue_offset]), unit, copy)
         entry = record.find_lane_entry(found.properties)
         if entry is not None and found.topic != SCHEDULE_TOPIC:
-            self._restore(entry[0], entry[1])
+            self._restore(entry[0], np.array([entry[1]]))
 
     def _replay_damaged(self, item: Found) -> None:
         found = item.record
@@ -170,8 +170,8 @@ class Replay:
         self._rebuild(key, np.array([found.queue_offset]), unit, np.array([False]))
         self._doubtful[key] = found.queue_offset
 
-    def _restore(self, level: int, entry: int) -> None:
-        self.restored[level] = max(self.restored.get(level, 0), entry + 1)
+    def _restore(self, level: int, entries: Ints) -> None:
+        self.restored.setdefault(level, []).append(entries)
 
     def _rebuild(self, key: Key, offsets: Ints, units: Units, copies: npt.NDArray[np.bool_]) -> None:
         """Adds the units of a queue's records, in the order of the log; copies are told by their store times."""

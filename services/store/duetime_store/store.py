@@ -171,8 +171,14 @@ class Store:
         outcome = Outcome.of_nothing(intake.count, GAP, self.clock.now_ms())
         done = min(max(lane.appended - first_entry, 0), intake.count)
         outcome.statuses[:done] = [DUPLICATE] * done
-        if first_entry <= lane.appended and done < intake.count:
+        while first_entry <= lane.appended and done < intake.count:
             self._restore(intake, outcome, lane, first_entry, done)
+            stopped, lane.appended = lane.appended, lane.behind_ahead(lane.appended)
+            if stopped == lane.appended:
+                break
+            done = min(lane.appended - first_entry, intake.count)
+            outcome.statuses[stopped - first_entry : done] = [DUPLICATE] * (done + first_entry - stopped)
+            self._staged.restored.append((lane, lane.appended, np.empty(0, np.int64), 0))
         outcome.watermark = lane.appended
         return outcome
 
@@ -184,6 +190,9 @@ class Store:
         """
         count, now_ms = intake.count, outcome.stored_at_ms
         dues = lane.queue.read(first_entry, count)["tags"].astype(np.int64)
+        if lane.ahead:
+            behind = [entry for entry in lane.ahead if entry >= lane.appended]
+            dues = dues[: min(behind, default=first_entry + count) - first_entry]
         faults = self._faults(intake, restoring=True)
         fit = dues <= now_ms
         fit &= intake.name_entries(lane.level, first_entry, dues)
