@@ -202,8 +202,10 @@ class Indexer:
             for file in self._files:
                 file.close()
             self._files, self._writer = [], None
+            loop = asyncio.get_running_loop()
             for path in paths:
-                self._disk.unlink(path)
+                # A full one takes the file system a while.
+                await loop.run_in_executor(self._executor, self._disk.unlink, path)
             self.position = self._store.log.min_position
             if self.behind_bytes:
                 log.warning("making the index again", reason=reason, behind_bytes=self.behind_bytes)
