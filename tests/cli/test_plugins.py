@@ -33,5 +33,5 @@ def test_without_the_server_extra_one_line_says_so(
 
 
 def test_unknown_command_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["stroe"]) == 2
-    assert "No such command 'stroe'" in capsys.readouterr().err
+    assert run(["nosuch"]) == 2
+    assert "No such command 'nosuch'" in capsys.readouterr().err

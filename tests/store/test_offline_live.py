@@ -1,7 +1,7 @@
 """Directories of a store that runs: read and checked while it sends, restores and cleans."""
 
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -58,6 +58,31 @@ async def test_restored_copies_that_are_still_in_the_log_are_no_damage(shard: Sh
     shard.clock.move(HOUR_MS)
     assert len(await shard.drain()) == 40
     assert verify(root(shard), LEVELS).damages == []
+
+
+def take_front(shard: Shard) -> Callable[[int], None]:
+    """Takes the first file of the log away once something is read."""
+
+    def take(_: int) -> None:
+        for path in sorted((root(shard) / "commitlog").iterdir())[:-1]:
+            path.unlink()
+
+    return take
+
+
+async def test_files_that_leave_meanwhile_are_no_damage(shard: Shard) -> None:
+    await shard.fill(3_000)
+    before = len(shard.segments)
+    assert verify(root(shard), LEVELS, take_front(shard)).damages == []
+    assert len(shard.segments) == 1 < before
+
+
+async def test_files_that_leave_meanwhile_are_not_there(shard: Shard) -> None:
+    await shard.fill(3_000)
+    read = state.read(root(shard), LEVELS, take_front(shard))
+    assert read.damaged == []
+    assert read.min_position == shard.segments[0] * MIB
+    assert not any('"damage"' in line for line in lines(read, "noise"))
 
 
 async def test_lost_copy_is_told(shard: Shard) -> None:

@@ -20,7 +20,7 @@ from duetime_store.offline.files import LogFiles
 from duetime_store.offline.pages import print_summary
 from duetime_store.offline.report import Report
 from duetime_store.offline.summary import summary
-from duetime_store.offline.transfer import import_directory, shard_directory
+from duetime_store.offline.transfer import import_directory, shard_directory, source_files, used_bytes
 from duetime_store.offline.verify import verify
 
 _LINES_AT_ONCE = 1_000
@@ -73,8 +73,8 @@ def inspect(
     """
     with told():
         table = parse_levels(levels)
-        with shown_progress(directory, "reading") as progress:
-            found = state.read(directory, table, progress)
+        with Bars() as bars:
+            found = state.read(directory, table, bars.of_log(directory, "reading"))
     if as_units:
         _print_units(found, topic, as_json=as_json)
         return
@@ -99,8 +99,8 @@ def verify_directory(directory: Directory, as_json: Json = False, levels: Levels
     """
     with told():
         table = parse_levels(levels)
-        with shown_progress(directory, "verifying") as progress:
-            report = verify(directory, table, progress)
+        with Bars() as bars:
+            report = verify(directory, table, bars.of_log(directory, "verifying"))
     if as_json:
         print_json(report.as_json())
     else:
@@ -150,8 +150,15 @@ def import_shard(
     target = shard_directory(data, shard)
     with told():
         table = parse_levels(levels)
-        with shown_progress(directory, "reading, then copying") as progress:
-            report = import_directory(directory, target, table, accept_damage=accept_damage, progress=progress)
+        with Bars() as bars:
+            report = import_directory(
+                directory,
+                target,
+                table,
+                accept_damage=accept_damage,
+                verifying=bars.of_log(directory, "verifying"),
+                copying=bars.bar("copying", used_bytes(source_files(directory))),
+            )
     refused = not report.is_sound and not accept_damage
     if as_json:
         print_json({"imported": None if refused else str(target), **report.as_json()})
@@ -181,7 +188,8 @@ def export_shard(
     source = shard_directory(data, shard)
     with told():
         table = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
-        with shown_progress(source, "reading") as progress:
+        with Bars() as bars:
+            progress = bars.of_log(source, "reading")
             made = export_directory(source, directory, table, accept_damage=accept_damage, progress=progress)
     if as_json:
         print_json({"exported": str(directory), "records": made.records, "end": made.end, "settings": made.settings})
@@ -228,19 +236,33 @@ def told() -> Iterator[None]:
         raise typer.Exit(1) from None
 
 
-@contextmanager
-def shown_progress(directory: Path, words: str) -> Iterator[state.Progress]:
-    """A bar on standard error, if a person looks at it."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield state.no_progress
-        return
-    log = LogFiles(directory / "commitlog")
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(),
-    )  # fmt: skip
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(words, total=log.size)
-        first = log.min_position
+class Bars:
+    """Bars on standard error, one below the other, if a person looks at it."""
+
+    def __init__(self) -> None:
+        console = Console(stderr=True)
+        words = TextColumn("{task.description}")
+        columns = (words, BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+        self._progress = Progress(*columns, console=console, transient=True) if console.is_terminal else None
+
+    def __enter__(self) -> "Bars":
+        if self._progress is not None:
+            self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def of_log(self, directory: Path, words: str) -> state.Progress:
+        """Of positions of a directory's log."""
+        log = LogFiles(directory / "commitlog")
         log.close()
-        yield lambda position: bar.update(task, completed=position - first)
+        return self.bar(words, log.size, log.min_position)
+
+    def bar(self, words: str, total: int, first: int = 0) -> state.Progress:
+        progress = self._progress
+        if progress is None:
+            return state.no_progress
+        task = progress.add_task(words, total=total)
+        return lambda at: progress.update(task, completed=at - first)

@@ -143,6 +143,11 @@ class LogFiles:
         file = self.segment_at(position) if position >= 0 else None
         return file.read_file(position, length) if file else b""
 
+    def forget_vanished(self) -> None:
+        """Lets go of files that retention has taken from the front since this was made."""
+        kept = [base for base, _, _ in numbered(self.directory)]
+        self.files = {base: file for base, file in self.files.items() if base >= min(kept, default=0)}
+
     def close(self) -> None:
         self._opened.close()
 

@@ -234,6 +234,9 @@ class _Reader:
         return end
 
     def settle(self) -> None:
+        self._state.log.forget_vanished()
+        first = self._state.min_position
+        self._state.damaged = [place for place in self._state.damaged if place[0] >= first]
         for queue in self._state.queues.values():
             queue.settle(self._state.min_position, self._state.end)
 

@@ -42,7 +42,8 @@ def import_directory(
     levels: DelayLevels,
     *,
     accept_damage: bool,
-    progress: Progress = no_progress,
+    verifying: Progress = no_progress,
+    copying: Progress = no_progress,
 ) -> Report:
     """Copies a directory to `target`, once it is verified; the source stays as it is. What was found damaged.
 
@@ -52,13 +53,13 @@ def import_directory(
             nothing is copied.
     """
     check_empty(target)
-    report = verify(source, levels, progress)
+    report = verify(source, levels, verifying)
     if not report.is_sound and not accept_damage:
         return report
     with made_whole(target) as temporary:
         files = source_files(source)
         check_room(temporary, files)
-        copy_files(Disk(), files, temporary, progress)
+        copy_files(Disk(), files, temporary, copying)
     return report
 
 
@@ -116,9 +117,14 @@ def _files(path: Path) -> Iterator[Path]:
         yield path
 
 
+def used_bytes(files: list[tuple[Path, Path]]) -> int:
+    """On disk; holes do not count."""
+    return sum(path.stat().st_blocks * 512 for path, _ in files if path.exists())
+
+
 def check_room(target: Path, files: list[tuple[Path, Path]]) -> None:
     """Raises: DueTimeError where the files would not fit."""
-    needed = sum(path.stat().st_blocks * 512 for path, _ in files if path.exists())
+    needed = used_bytes(files)
     free = Disk().space(target).free_bytes
     if needed > free:
         raise DueTimeError(f"{needed:,} bytes are to be copied, and {free:,} are free at {target.parent}")

@@ -19,7 +19,7 @@ from duetime_core.levels import DelayLevels
 from duetime_store import checkpoint, configs
 from duetime_store.columns import Run
 from duetime_store.directory import LevelHistory
-from duetime_store.offline.files import LogFiles, listed, numbered
+from duetime_store.offline.files import listed, numbered
 from duetime_store.offline.indexcheck import IndexCheck, message_of
 from duetime_store.offline.report import Message, Report
 from duetime_store.offline.state import Item, Progress, State, item_end, load, no_progress, walk_whole
@@ -71,7 +71,8 @@ class _Verifier:
             self._see(item)
             progress(item_end(item))
         self._index.finish()
-        self._drop_vanished()
+        self._state.log.forget_vanished()
+        self._bad = [bad for bad in self._bad if bad.position >= self._state.min_position]
         self._tell_left_over()
         self._tell_missing()
         for bad in self._bad:
@@ -169,15 +170,6 @@ class _Verifier:
     def _ends_with_blank(self, end: int) -> bool:
         data = self._state.log.read(end, record.BLANK_BYTES)
         return len(data) == record.BLANK_BYTES and record.SIZE_MAGIC.unpack(data)[1] == record.MAGIC_BLANK
-
-    def _drop_vanished(self) -> None:
-        """Files that retention took meanwhile were no damage."""
-        now = LogFiles(self._state.log.directory)
-        if now.files and now.min_position > self._state.min_position:
-            self._bad = [bad for bad in self._bad if bad.position >= now.min_position]
-            for base in [base for base in self._state.log.files if base < now.min_position]:
-                del self._state.log.files[base]
-        now.close()
 
 
 def _check_sizes(state: State, report: Report) -> None:
