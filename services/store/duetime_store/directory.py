@@ -3,6 +3,7 @@
 import fcntl
 import os
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -104,12 +105,17 @@ class LevelHistory:
 
     def delays_ms(self, levels: Ints, positions: Ints, stored_at_ms: Ints | None = None) -> Ints:
         """Each one's delay under its table; of levels above the highest, its. Without store times: by position."""
-        tables = self._tables(positions, stored_at_ms)
-        delays_ms = np.zeros(len(positions), np.int64)
-        for number in np.unique(tables).tolist():
-            own, known = tables == number, np.array(self.since[number].levels.delays_ms)
-            delays_ms[own] = known[np.clip(levels[own], 1, len(known)) - 1]
+        tables = self._tables(positions, stored_at_ms) if len(self.since) > 1 else None
+        delays_ms = self._known_ms[0][np.clip(levels, 1, len(self._known_ms[0])) - 1]
+        for number, known_ms in enumerate(self._known_ms[1:], 1):
+            own = tables == number
+            delays_ms[own] = known_ms[np.clip(levels[own], 1, len(known_ms)) - 1]
         return delays_ms
+
+    @cached_property
+    def _known_ms(self) -> list[Ints]:
+        """The delays of each table."""
+        return [np.array(since.levels.delays_ms) for since in self.since]
 
     def _tables(self, positions: Ints, stored_at_ms: Ints | None) -> Ints:
         behind = np.searchsorted([since.position for since in self.since], positions, "right")
