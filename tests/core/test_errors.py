@@ -14,6 +14,8 @@ ERRORS = [
     (errors.AlreadyExists("taken"), grpc.StatusCode.ALREADY_EXISTS, "ALREADY_EXISTS", False),
     (errors.Overloaded("full"), grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY_REQUESTS", True),
     (errors.Unavailable("away"), grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", True),
+    (errors.DiskFull("no room"), grpc.StatusCode.RESOURCE_EXHAUSTED, "DISK_FULL", True),
+    (errors.Stalled("no answer"), grpc.StatusCode.UNAVAILABLE, "FLUSH_STALLED", True),
     (errors.ReadOnly("flush"), grpc.StatusCode.UNAVAILABLE, "STORE_READ_ONLY", True),
     (errors.Damaged("crc"), grpc.StatusCode.DATA_LOSS, "RECORD_DAMAGED", False),
 ]
