@@ -125,6 +125,17 @@ def test_pending_counts_by_the_checkpoint_once_the_log_before_it_says_nothing(se
     assert inspected(served.root)["pendingTotal"] == 25
 
 
+def test_entries_restored_ahead_of_a_gap_are_not_pending(served: Shard) -> None:
+    """What a power cut leaves of a batch: the record that restores entry 3 is gone, those behind it are there."""
+    restored = [line for line in lines(served.root) if line["topic"] == "orders" and "DT_ENTRY" in line["properties"]]
+    path = served.root / "commitlog" / ("0" * 20)
+    data = bytearray(path.read_bytes())
+    data[restored[3]["physicalOffset"] + 88] ^= 1
+    path.write_bytes(data)
+    told = inspected(served.root)
+    assert (told["watermarks"]["1"], told["pendingPerDelayLevel"]["1"]) == (3, 6)
+
+
 def test_due_times_are_those_of_the_table_in_force(tmp_path: Path, clock: HandClock) -> None:
     shard = Shard(tmp_path / "store", clock)
     shard.put(sent("a", level=2))

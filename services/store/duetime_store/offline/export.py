@@ -16,7 +16,7 @@ from duetime_core.errors import DueTimeError
 from duetime_core.levels import DelayLevels
 from duetime_core.names import SCHEDULE_TOPIC
 
-from duetime_store import checkpoint, configs
+from duetime_store import configs
 from duetime_store.columns import Ints, Run
 from duetime_store.consumequeue import FILLER, UNIT, Units
 from duetime_store.disk import Disk
@@ -56,8 +56,6 @@ def export_directory(
     """
     check_empty(target)
     others = [(path, name) for path, name in source_files(source) if name.parts[0] not in _MADE]
-    # Before the log is read: what it says is in the log by then.
-    stored = checkpoint.read(source / "checkpoint")
     with made_whole(target) as temporary:
         copy_files(Disk(), [(path, name) for path, name in others if not _is_ours(name)], temporary)
         state = read(source, levels, progress)
@@ -68,7 +66,7 @@ def export_directory(
                 "ends there; --accept-damage writes it all the same"
             )
         check_room(temporary, [(file.path, file.path) for file in state.log.files.values()])
-        return _Export(state, temporary).run(stored.watermarks if stored else ())
+        return _Export(state, temporary).run()
 
 
 def _is_ours(name: Path) -> bool:
@@ -83,12 +81,12 @@ class _Export:
         sizes = [queue.files.file_bytes for queue in state.queues.values() if queue.files.file_bytes]
         self._queue_bytes = max(set(sizes), key=sizes.count) if sizes else _QUEUE_FILE_BYTES
 
-    def run(self, marks: tuple[int, ...]) -> Exported:
+    def run(self) -> Exported:
         self._copy_log()
         for queue in self._state.queues.values():
             self._write_queue(queue)
         indexed_at_ms, stored_at_ms, shape = self._write_index()
-        self._write_config(marks)
+        self._write_config()
         self._write_checkpoint(stored_at_ms, indexed_at_ms)
         settings: dict[str, object] = {
             "mappedFileSizeCommitLog": self._state.log.segment_bytes,
@@ -137,11 +135,12 @@ class _Export:
         indexed_at_ms = index.close() if index is not None else 0
         return indexed_at_ms, stored_at_ms, index.shape if index is not None else BROKERS
 
-    def _write_config(self, marks: tuple[int, ...]) -> None:
+    def _write_config(self) -> None:
         config = self._target / "config"
         known = configs.read(config, configs.DELAY_OFFSETS) or {}
         offsets = configs.delay_offsets(known)
-        offsets |= {level: mark for level, mark in watermarks(self._state, marks).items() if mark or level in offsets}
+        marks = watermarks(self._state)
+        offsets |= {level: mark for level, (mark, _) in marks.items() if mark or level in offsets}
         self._write_json(config, configs.DELAY_OFFSETS, {**known, "offsetTable": dict(sorted(offsets.items()))})
         counts: dict[str, int] = {}
         for topic, queue in self._state.queues:

@@ -17,7 +17,7 @@ from duetime_core.levels import DelayLevels
 from duetime_core.names import FOREIGN_TOPICS, SCHEDULE_TOPIC, is_name
 from duetime_core.record import Record
 
-from duetime_store import configs
+from duetime_store import checkpoint, configs
 from duetime_store.columns import Ints, Run
 from duetime_store.consumequeue import FILLER_SIZE, UNIT_TYPE, Units
 from duetime_store.directory import LevelHistory
@@ -126,8 +126,10 @@ class State:
     unqueued: list[Unqueued] = field(default_factory=list)
     # Position and words.
     damaged: list[tuple[int, str]] = field(default_factory=list)
-    # What restored records say of their lanes: next entry by level.
-    restored: dict[int, int] = field(default_factory=dict)
+    # By level: the next entry to restore, as checkpoint and delayOffset.json had it before the log was read.
+    known: dict[int, int] = field(default_factory=dict)
+    # By level: the entries from there on that records of the log restore, in runs.
+    restored: dict[int, list[Ints]] = field(default_factory=dict)
 
     @property
     def min_position(self) -> int:
@@ -156,9 +158,10 @@ def load(root: Path, levels: DelayLevels) -> State:
         history = LevelHistory.load(root / "config", levels, accept=True)
     except (KeyError, TypeError, ValueError):
         history = None  # verify tells that the file is damaged
+    known = _known_marks(root)
     queues = {(topic, queue): Queue(QueueFiles(path, topic, queue)) for topic, queue, path in queue_directories(root)}
     # After the queues: what they hold is in the log by then, and what comes meanwhile is made from the log.
-    return State(root, LogFiles(root / "commitlog"), history or LevelHistory.of(levels), queues)
+    return State(root, LogFiles(root / "commitlog"), history or LevelHistory.of(levels), queues, known=known)
 
 
 def queue_directories(root: Path) -> list[tuple[str, int, Path]]:
@@ -259,7 +262,7 @@ class _Reader:
             lanes = np.array([topic == _LANES for topic, _ in run.keys], np.bool_)
             rows = run.entries[:, (run.entries[0] >= 0) & ~lanes[run.key_of]]
             for level in np.unique(rows[0]).tolist():
-                self._restored(level, int(rows[1][rows[0] == level].max()))
+                self._restored(level, rows[1][rows[0] == level])
 
     def _see_record(self, item: Found) -> None:
         found, state = item.record, self._state
@@ -277,8 +280,8 @@ class _Reader:
             unit = np.array([(item.position, found.size, self._codes.of_record(found))], UNIT_TYPE)
             self._queue(key).made.append((np.array([found.queue_offset]), unit))
         entry = record.find_lane_entry(found.properties)
-        if entry is not None and found.topic != SCHEDULE_TOPIC:
-            self._restored(entry[0], entry[1])
+        if entry is not None and not item.damage and found.topic != SCHEDULE_TOPIC:
+            self._restored(entry[0], np.array([entry[1]]))
 
     def _make(self, run: Run, names: list[tuple[str, int]], rows: Ints) -> None:
         units = np.empty(len(rows), UNIT_TYPE)
@@ -299,8 +302,10 @@ class _Reader:
     def _leave(self, position: int, size: int, topic: str, queue: int, offset: int, flags: int) -> None:
         self._state.unqueued.append(Unqueued(position, size, topic, queue, offset, flags))
 
-    def _restored(self, level: int, offset: int) -> None:
-        self._state.restored[level] = max(self._state.restored.get(level, 0), offset + 1)
+    def _restored(self, level: int, entries: Ints) -> None:
+        entries = entries[entries >= self._state.known.get(level, 0)]
+        if len(entries):
+            self._state.restored.setdefault(level, []).append(entries)
 
 
 def is_queue(topic: str, queue: int) -> bool:
@@ -314,17 +319,23 @@ def is_possible(offsets: Ints, positions: Ints) -> npt.NDArray[np.bool_]:
     return possible
 
 
-def watermarks(state: State, stored: tuple[int, ...]) -> dict[int, int]:
-    """Next entry to restore by level: the highest of checkpoint, delayOffset.json and log, within the lane.
-
-    Args:
-        stored: what our checkpoint says; empty for a broker's directory.
-    """
-    offsets = configs.delay_offsets(configs.read(state.config, configs.DELAY_OFFSETS))
+def watermarks(state: State) -> dict[int, tuple[int, int]]:
+    """By level, as recovery has it: the next entry to restore, and how many behind it are restored already."""
     lanes = {queue.queue + 1: queue for queue in state.queues.values() if queue.topic == SCHEDULE_TOPIC}
-    known = dict(enumerate(stored, 1))
     found = {}
     for level in range(1, max([state.history.current.highest, *lanes]) + 1):
         low, high = (lanes[level].min_offset, lanes[level].max_offset) if level in lanes else (0, 0)
-        found[level] = min(max(offsets.get(level, 0), known.get(level, 0), state.restored.get(level, 0), low), high)
+        mark = min(max(state.known.get(level, 0), low), high)
+        entries = np.unique(np.concatenate([np.empty(0, np.int64), *state.restored.get(level, ())]))
+        entries = entries[(entries >= mark) & (entries < high)]
+        in_order = int((entries == mark + np.arange(len(entries))).sum())
+        found[level] = mark + in_order, len(entries) - in_order
     return found
+
+
+def _known_marks(root: Path) -> dict[int, int]:
+    known = configs.delay_offsets(configs.read(root / "config", configs.DELAY_OFFSETS))
+    point = checkpoint.read(root / "checkpoint")
+    for level, mark in enumerate(point.watermarks if point else (), 1):
+        known[level] = max(known.get(level, 0), mark)
+    return known

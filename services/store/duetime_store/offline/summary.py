@@ -107,18 +107,17 @@ def _queues(shown: list[Any]) -> dict[str, dict[str, dict[str, int]]]:
 
 def _lanes(state: State, offsets: dict[int, int]) -> dict[str, Any]:
     """Pending per level; what of delayOffset.json is out of its queue's range is put right first."""
-    stored = checkpoint.read(state.root / "checkpoint")
-    marks = watermarks(state, stored.watermarks if stored else ())
+    marks = watermarks(state)
     ends = {queue.queue + 1: queue.max_offset for queue in state.queues.values() if queue.topic == SCHEDULE_TOPIC}
     lows = {queue.queue + 1: queue.min_offset for queue in state.queues.values() if queue.topic == SCHEDULE_TOPIC}
     corrected = {
         str(level): min(max(offset, lows.get(level, 0)), ends.get(level, 0))
         for level, offset in sorted(offsets.items())
     }
-    pending = {str(level): ends.get(level, 0) - mark for level, mark in marks.items()}
+    pending = {str(level): ends.get(level, 0) - mark - ahead for level, (mark, ahead) in marks.items()}
     return {
         "delayOffsetAfterLoad": corrected,
-        "watermarks": {str(level): mark for level, mark in marks.items()},
+        "watermarks": {str(level): mark for level, (mark, _) in marks.items()},
         "pendingPerDelayLevel": pending,
         "pendingTotal": sum(pending.values()),
     }
