@@ -18,6 +18,7 @@ from duetime_scheduler.batch import make_batch
 from duetime_store.alarm import Alarm
 from duetime_store.metrics import StoreMetrics
 from duetime_store.reader import Due, Pulled, Reader
+from duetime_store.store import DUPLICATE, OK
 from prometheus_client import CollectorRegistry
 
 from tests.store.conftest import HandClock, Shard, sent
@@ -69,7 +70,8 @@ class Drained:
             )
             batch = make_batch(level, answer)
             outcome = self.shard.put(batch.records, lane=level, first_entry=batch.first)
-            assert not any(outcome.statuses), (outcome.statuses, outcome.faults)
+            # A restored record that is damaged is restored again; those behind it are there.
+            assert {OK, DUPLICATE} >= set(outcome.statuses), (outcome.statuses, outcome.faults)
             assert lane.watermark == batch.end
 
     def _due(self, level: int) -> Due:
