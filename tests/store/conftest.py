@@ -1,5 +1,6 @@
 """A shard's directory opened without a process around it: puts are made durable by hand."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -88,6 +89,12 @@ class Shard:
             records.append(record.decode(self.store.read_record(*units[["position", "size"]].tolist()[0])))
         return records
 
+    def pulled_some(self, topic: str = "orders", queue: int = 0) -> list[record.Record]:
+        """What a reader sees of a queue's last 10 messages that can be read."""
+        _, units = self.store.queues.find(topic, queue).last(10)
+        found = [self.store.read_record(position, size) for position, size, _ in units.tolist()]
+        return [record.decode(data) for data in found if data]
+
     def restore(self, level: int, first: int, count: int, topic: str = "orders") -> Outcome:
         """What a scheduler does with entries [first, first + count)."""
         units = self.store.lane(level).queue.read(first, count)
@@ -118,6 +125,22 @@ def sealed(data: bytes) -> bytes:
 
 def ids(records: list[record.Record]) -> list[str]:
     return [record.decode_properties(found.properties)["UNIQ_KEY"] for found in records]
+
+
+def log_file(shard: Shard) -> Path:
+    return shard.root / "commitlog" / ("0" * 20)
+
+
+def remove(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def flip(path: Path, at: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 0x40]))
 
 
 @pytest.fixture

@@ -103,7 +103,7 @@ def places(root: Path) -> list[tuple[Path, int, int]]:
     found = [
         (log.directory / file_name(0), 0, blank.position + 8),
         (log.directory / file_name(MIB), 0, end - MIB),
-        (root / "checkpoint", 64, 100 + 8 * 2),
+        (root / "checkpoint", 64, 124 + 8 * 2),
     ]
     log.close()
     for topic, queue, path in state.queue_directories(root):

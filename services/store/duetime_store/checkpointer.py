@@ -48,7 +48,6 @@ class Checkpointer:
         self._dirty: set[int] = set()
         self._folders: set[Path] = set()
         self._topics: dict[str, int] = {}
-        self._topics_version = 0
         self._wanted = asyncio.Event()
 
     async def run(self) -> None:
@@ -102,7 +101,7 @@ class Checkpointer:
             await self._flush_queues()
             if store.read_only_reason:
                 return False
-            work = self._work(point, self._topics_file(counts))
+            work = self._work(point, counts)
             await asyncio.get_running_loop().run_in_executor(self._executor, work)
         except OSError as error:
             self._metrics.flush_error(error)
@@ -131,20 +130,18 @@ class Checkpointer:
             self._metrics.flush_error(error)
             self._store.fail(f"flushing the queues: {error.strerror or error}")
 
-    def _topics_file(self, counts: dict[str, int]) -> dict[str, object] | None:
-        if counts == self._topics:
-            return None
-        self._topics_version += 1
-        return configs.topics(counts, self._store.clock.now_ms(), self._topics_version)
-
-    def _work(self, point: Checkpoint, topics: dict[str, object] | None) -> Callable[[], None]:
+    def _work(self, point: Checkpoint, topics: dict[str, int]) -> Callable[[], None]:
         config, disk = self._directory.config, self._directory.disk
-        offsets = {level: offset for level, offset in enumerate(point.watermarks, 1) if offset}
+        offsets = dict(enumerate(point.watermarks, 1))
+        new_topics = topics if topics != self._topics else {}
 
         def work() -> None:
-            if topics is not None:
-                configs.write(disk, config, configs.TOPICS, topics)
-            configs.write(disk, config, configs.DELAY_OFFSETS, {"offsetTable": offsets})
+            if new_topics:
+                changed = configs.with_topics(configs.read(config, configs.TOPICS), new_topics, point.now_ms)
+                if changed is not None:
+                    configs.write(disk, config, configs.TOPICS, changed)
+            known = configs.read(config, configs.DELAY_OFFSETS)
+            configs.write(disk, config, configs.DELAY_OFFSETS, configs.with_delay_offsets(known, offsets, point.now_ms))
             checkpoint.write(disk, self._directory.checkpoint, point)
             try:
                 self._store.log.prepare(point.position)

@@ -28,14 +28,27 @@ from duetime_store.segment import Segment, file_name
 log = structlog.get_logger()
 
 
-class CommitLog:
-    """Segments of one size, contiguous from `min_position`; `end` is where the next record goes."""
+def missing_text(directory: Path, missing: list[tuple[int, int]]) -> str:
+    """What to tell an operator about missing parts of the log."""
+    parts = [f"positions {first} to {end}, from file {file_name(first)} on" for first, end in missing]
+    lost_bytes = sum(end - first for first, end in missing)
+    return (
+        f"{lost_bytes} bytes of the commit log in {directory} are missing: {'; '.join(parts)}. Put the files back, or "
+        "start with --accept-missing-segments true to serve the rest: what they held is lost"
+    )
 
-    def __init__(self, disk: Disk, directory: Path, segment_bytes: int) -> None:
+
+class CommitLog:
+    """Segments of one size, contiguous from `min_position`; `end` is where the next record goes.
+
+    `missing` has the parts of the log, (position, end), whose files are not there; only where that was accepted.
+    """
+
+    def __init__(self, disk: Disk, directory: Path, segment_bytes: int, *, accept_missing: bool = False) -> None:
         """Loads what is there; existing files decide the segment size.
 
         Raises:
-            StartupError: a file is missing in the middle, or has another size than its neighbours.
+            StartupError: files are missing in the middle, or one has another size than its neighbours.
         """
         self._disk = disk
         self.directory = directory
@@ -44,21 +57,29 @@ class CommitLog:
         if files and files[-1].stat().st_size == 0:
             disk.unlink(files.pop())
         self.segment_bytes = files[0].stat().st_size if files else segment_bytes
-        self._check(files)
+        self.missing = self._missing(files)
+        if self.missing and not accept_missing:
+            raise StartupError(missing_text(directory, self.missing))
         self._segments = {int(path.name): Segment(disk, path, int(path.name), self.segment_bytes) for path in files}
         self._opening = threading.Lock()
         self.min_position = int(files[0].name) if files else 0
         self.end = self.min_position
 
-    def _check(self, files: list[Path]) -> None:
+    def _missing(self, files: list[Path]) -> list[tuple[int, int]]:
+        missing = []
         expected = int(files[0].name) if files else 0
         for path in files:
-            if int(path.name) != expected:
-                raise StartupError(f"commit log file {file_name(expected)} is missing in {self.directory}")
-            size = path.stat().st_size
+            base, size = int(path.name), path.stat().st_size
+            if base % self.segment_bytes:
+                raise StartupError(
+                    f"commit log file {path} is not named by a multiple of {self.segment_bytes}, its size"
+                )
+            if base != expected:
+                missing.append((expected, base))
             if size != self.segment_bytes and (path is not files[-1] or size > self.segment_bytes):
                 raise StartupError(f"commit log file {path} has {size} bytes, its neighbours {self.segment_bytes}")
-            expected += self.segment_bytes
+            expected = base + self.segment_bytes
+        return missing
 
     @property
     def max_position(self) -> int:
@@ -101,6 +122,11 @@ class CommitLog:
             touched[segment.base] = segment
             self.end = position + sum(map(len, buffers))
         return list(touched.values())
+
+    def go_on_behind(self, missing: list[tuple[int, int]]) -> None:
+        """Begins a segment behind the last of the missing parts, all of which are accepted as lost."""
+        self.missing = missing
+        self._open(missing[-1][1])
 
     def prepare(self, position: int) -> None:
         """Makes the segment behind that of `position` once half of that is used, so that no write waits for it.

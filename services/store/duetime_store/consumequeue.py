@@ -15,6 +15,7 @@ Source: RocketMQ 4.9.3 ConsumeQueue.
 import asyncio
 import os
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from struct import Struct
 
@@ -56,12 +57,13 @@ class ConsumeQueue:
         "_dirty",
         "_disk",
         "_fds",
-        "_file_bytes",
         "_folders",
         "_late",
         "_new_file_bytes",
         "_retired",
         "directory",
+        "fault",
+        "file_bytes",
         "max_offset",
         "min_offset",
         "next_offset",
@@ -71,7 +73,7 @@ class ConsumeQueue:
         "waiters",
     )
 
-    def __init__(self, disk: Disk, root: Path, topic: str, queue: int, file_units: int) -> None:
+    def __init__(self, disk: Disk, root: Path, topic: str, queue: int, file_bytes: int) -> None:
         self._disk = disk
         self.topic = topic
         self.queue = queue
@@ -89,7 +91,9 @@ class ConsumeQueue:
         # The last units before max_offset, as far as they are not in the file yet.
         self._late = bytearray()
         self._retired: list[int] = []
-        self._file_bytes = self._new_file_bytes = file_units * UNIT.size
+        self.file_bytes = self._new_file_bytes = file_bytes
+        # What is wrong with the files that were found, if anything: then they are made again from the log.
+        self.fault = ""
         self._load()
 
     def _load(self) -> None:
@@ -98,11 +102,26 @@ class ConsumeQueue:
             return
         size = files[0].stat().st_size
         if size and size % UNIT.size == 0:
-            self._file_bytes = size
-        self.min_offset = int(files[0].name) // UNIT.size
+            self.file_bytes = size
+        bases, largest = [int(path.name) for path in files], max(path.stat().st_size for path in files)
+        if largest > self.file_bytes:
+            self.fault = f"one of its files has {largest} bytes, the first one {size}"
+        elif bases[0] % self.file_bytes or any(b - a != self.file_bytes for a, b in pairwise(bases)):
+            self.fault = f"from {files[0].name} to {files[-1].name}, files of {self.file_bytes} bytes are missing"
+        if self.fault:
+            return
+        self.min_offset = bases[0] // UNIT.size
         last = int(files[-1].name) // UNIT.size
         self.max_offset = last + self._count(last)
         self.next_offset = self.max_offset
+
+    def use_file_bytes(self, file_bytes: int) -> None:
+        """Says how large files are that are made from now on; others are a fault."""
+        if self.max_offset and self.file_bytes != file_bytes:
+            self.fault = f"its files have {self.file_bytes} bytes, those of others {file_bytes}"
+        self._new_file_bytes = file_bytes
+        if not self.max_offset:
+            self.file_bytes = file_bytes
 
     def _files(self, *, reverse: bool = False) -> list[Path]:
         if not self.directory.is_dir():
@@ -112,7 +131,7 @@ class ConsumeQueue:
 
     def _count(self, first: int) -> int:
         """Written units in the file that begins with unit `first`: they are a prefix."""
-        low, high = 0, self._file_bytes // UNIT.size
+        low, high = 0, self.file_bytes // UNIT.size
         while low < high:
             middle = (low + high) // 2
             unit = self.read(first + middle, 1, limit=False)
@@ -133,8 +152,8 @@ class ConsumeQueue:
                 return None
             fd = self._disk.open(path)
             try:
-                if os.fstat(fd).st_size < self._file_bytes:
-                    self._disk.truncate(fd, self._file_bytes)
+                if os.fstat(fd).st_size < self.file_bytes:
+                    self._disk.truncate(fd, self.file_bytes)
             except OSError:
                 self._disk.close(fd)
                 raise
@@ -144,8 +163,8 @@ class ConsumeQueue:
     def _write(self, offset: int, units: bytes | bytearray) -> None:
         at, view = offset * UNIT.size, memoryview(units)
         while view:
-            base = at - at % self._file_bytes
-            part = view[: base + self._file_bytes - at]
+            base = at - at % self.file_bytes
+            part = view[: base + self.file_bytes - at]
             fd = self._fd(base, create=True)
             assert fd is not None
             self._disk.write(fd, part, at - base)
@@ -254,17 +273,22 @@ class ConsumeQueue:
         self.publish_all()
         self.cut(self.max_offset - 1)
 
+    def newest_tags(self) -> int:
+        """Recovery: what the newest unit has for tags; 0 where there is none."""
+        units = np.frombuffer(bytes(self.staged[-UNIT.size :]), UNIT_TYPE) if self.staged else self.last(1)[1]
+        return int(units["tags"][0]) if len(units) else 0
+
     def _skip_to(self, offset: int) -> None:
         """Fills the units before `offset`; an empty queue starts in the file that holds `offset`."""
         self.publish_all()
         if self.max_offset == self.min_offset:
-            file_units = self._file_bytes // UNIT.size
+            file_units = self.file_bytes // UNIT.size
             first = offset - offset % file_units
             self._write(first, FILLER * (offset - first))
             self.min_offset = offset
         else:
             # They keep the order of due times in a lane.
-            tags = int(self.read(self.max_offset - 1, 1)["tags"][0]) if self.topic == SCHEDULE_TOPIC else 0
+            tags = self.newest_tags() if self.topic == SCHEDULE_TOPIC else 0
             self._write(self.max_offset, UNIT.pack(0, FILLER_SIZE, tags) * (offset - self.max_offset))
         self.max_offset = self.next_offset = offset
 
@@ -281,11 +305,11 @@ class ConsumeQueue:
                 return np.frombuffer(bytes(self._late[at : at + count * UNIT.size]), UNIT_TYPE)
             count = min(count, first_late - offset)
         at = offset * UNIT.size
-        base = at - at % self._file_bytes
+        base = at - at % self.file_bytes
         fd = self._fd(base, create=False)
         if fd is None:
             return np.empty(0, UNIT_TYPE)
-        length = min(count * UNIT.size, base + self._file_bytes - at)
+        length = min(count * UNIT.size, base + self.file_bytes - at)
         data = os.pread(fd, length, at - base)
         return np.frombuffer(data, UNIT_TYPE, len(data) // UNIT.size)
 
@@ -296,7 +320,7 @@ class ConsumeQueue:
         """
         end = self.max_offset
         while end > self.min_offset:
-            file_units = self._file_bytes // UNIT.size
+            file_units = self.file_bytes // UNIT.size
             first = max(end - _LOOK_UNITS, end - 1 - (end - 1) % file_units, self.min_offset)
             units = self.read(first, end - first)
             # A crash may leave empty units, with units that were written later behind them.
@@ -331,13 +355,13 @@ class ConsumeQueue:
             base = int(path.name)
             if base >= first_byte:
                 self._remove(path)
-            elif base + self._file_bytes > first_byte:
+            elif base + self.file_bytes > first_byte:
                 fd = self._fd(base, create=False)
                 assert fd is not None
-                self._disk.clear(fd, first_byte - base, self._file_bytes)
+                self._disk.clear(fd, first_byte - base, self.file_bytes)
                 self._dirty.add(fd)
         if offset <= self.min_offset:
-            self._file_bytes = self._new_file_bytes
+            self.file_bytes = self._new_file_bytes
         self.max_offset = self.next_offset = max(offset, self.min_offset)
 
     def repoint(self, offsets: npt.NDArray[np.int64], units: Units) -> None:
@@ -358,7 +382,7 @@ class ConsumeQueue:
                 break
         last = max(self.max_offset - 1, self.min_offset - 1, 0) * UNIT.size
         first = min(self.min_offset * UNIT.size, last)
-        first -= first % self._file_bytes
+        first -= first % self.file_bytes
         for fd in self._retired:
             self._disk.close(fd)
         # A checkpoint that is under way may still flush these: closed at the next call.
@@ -380,10 +404,21 @@ class ConsumeQueue:
         """Deletes all units, to make them again; the next one is `first`."""
         for path in self._files():
             self._remove(path)
-        self._file_bytes = self._new_file_bytes
+        self.file_bytes, self.fault = self._new_file_bytes, ""
         self.min_offset = self.max_offset = self.next_offset = 0
         if first:
             self._skip_to(first)
+
+    def last(self, count: int) -> tuple[int, Units]:
+        """The offset of the first of the last `count` units, or fewer, and these."""
+        first = offset = max(self.max_offset - count, self.min_offset)
+        parts = [np.empty(0, UNIT_TYPE)]
+        # A read ends with its file.
+        while len(part := self.read(offset, count)):
+            parts.append(part)
+            offset += len(part)
+        # Concatenation makes native integers of them.
+        return first, np.concatenate(parts).astype(UNIT_TYPE)
 
     def take_folders(self) -> set[Path]:
         """Folders in which names have changed since the last call; a checkpoint makes them durable."""

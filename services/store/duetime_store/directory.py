@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -132,21 +133,23 @@ class LevelHistory:
         return LevelHistory((*kept, Since(position, at_ms, levels)))
 
     @classmethod
-    def load(cls, config: Path, levels: DelayLevels, *, accept: bool) -> "LevelHistory | None":
-        """From the directory. None: nothing is written yet.
+    def load(cls, value: Mapping[str, Any] | None, levels: DelayLevels, *, accept: bool) -> "LevelHistory | None":
+        """From the content of duetimeStore.json. None: it is not known.
 
         Raises:
             StartupError: the data's table is another one, and `accept` is False.
         """
-        value = configs.read(config, configs.STORE)
-        if value is None:
-            return None
-        history = cls(
-            tuple(
+        try:
+            entries = value["levels"] if value is not None else ()
+            since = [
                 Since(int(entry["fromPosition"]), int(entry.get("fromMs", 0)), DelayLevels.parse(entry["delayLevels"]))
-                for entry in value["levels"]
-            )
-        )
+                for entry in entries
+            ]
+        except (AttributeError, KeyError, TypeError, ValueError):
+            return None
+        if not since:
+            return None
+        history = cls(tuple(since))
         if history.current != levels and not accept:
             raise StartupError(
                 f"the data was written with delay levels '{history.current}', this process has '{levels}'; "

@@ -57,6 +57,9 @@ class StoreMetrics:
         self.recovery_cut_bytes = Gauge(
             "duetime_store_recovery_cut_bytes", "Torn bytes that the last recovery cut off the log", registry=registry
         )
+        self.recovery_findings = Gauge(
+            "duetime_store_recovery_findings", "What the last recovery found wrong", ["kind"], registry=registry
+        )
         self.recovery_seconds = Gauge("duetime_store_recovery_seconds", "Time of the last recovery", registry=registry)
 
         self.index_behind = Gauge(

@@ -174,6 +174,15 @@ class StoreNode:
         self._metrics.recovery_cut_bytes.set(report.cut_bytes)
         self._metrics.damaged.inc(report.damage.count)
         self._metrics.recovery_seconds.set(report.took_ms / 1000)
+        findings = {
+            "damaged": report.damage.count,
+            "skipped_bytes": report.damage.skipped_bytes,
+            "repeated": report.repeated,
+            "missing_bytes": report.missing_bytes,
+            "config_faults": len(report.config_faults),
+        }
+        for kind, count in findings.items():
+            self._metrics.recovery_findings.labels(kind).set(count)
         log.info(
             "recovered",
             clean=report.clean,
@@ -182,7 +191,7 @@ class StoreNode:
             records=report.records,
             rebuilt_units=report.rebuilt_units,
             cut_bytes=report.cut_bytes,
-            damaged=report.damage.count,
+            **findings,
             took_ms=report.took_ms,
         )
         behind_ms = self._opened.store.clock.behind_ms

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from duetime_core.errors import NotFound
 
-from duetime_store.consumequeue import ConsumeQueue
+from duetime_store.consumequeue import UNIT, ConsumeQueue
 from duetime_store.disk import Disk
 
 
@@ -16,22 +16,30 @@ class Queues:
         self._disk = disk
         self.root = root
         self.counts = dict(counts)
-        self._file_units = file_units
+        self.file_bytes = file_units * UNIT.size
         self._queues: dict[tuple[bytes, int], ConsumeQueue] = {}
+
+    def use_file_bytes(self, file_bytes: int) -> None:
+        """All queues have files of one size, as a broker wants them: one whose files differ is at fault."""
+        self.file_bytes = file_bytes
+        for queue in self.all():
+            queue.use_file_bytes(file_bytes)
 
     def get_bytes(self, topic: bytes, queue: int) -> ConsumeQueue:
         """The queue, made if need be."""
         found = self._queues.get((topic, queue))
         if found is None:
             name = topic.decode()
-            found = ConsumeQueue(self._disk, self.root, name, queue, self._file_units)
+            found = ConsumeQueue(self._disk, self.root, name, queue, self.file_bytes)
             self._queues[topic, queue] = found
             self.counts[name] = max(self.counts.get(name, 0), queue + 1)
         return found
 
     def known(self, topic: bytes, queue: int) -> ConsumeQueue | None:
-        """The queue, if it was made before."""
-        return self._queues.get((topic, queue))
+        """The queue, if it is there or its topic has one of this number."""
+        if (topic, queue) in self._queues or 0 <= queue < self.counts.get(topic.decode(), 0):
+            return self.get_bytes(topic, queue)
+        return None
 
     def find(self, topic: str, queue: int) -> ConsumeQueue:
         """The queue for a reader; an empty one where the topic has it but nothing was written yet.

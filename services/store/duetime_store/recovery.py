@@ -1,10 +1,12 @@
 """Opening a store directory: what the log says is the truth, all else is brought in line with it.
 
-1. The checkpoint tells up to which position queues and watermarks are known to be on disk. Without one, or when what it
-   counts is not there (a queue or a watermark file is gone), the whole log is read.
+1. The checkpoint tells up to which position queues and watermarks are known to be on disk; of its two slots, the newer
+   one whose count the queues hold. Where there is none, the whole log is read.
 2. Units behind that position are dropped and made again from the records; a record that carries a lane entry moves
    that lane's watermark.
-3. Behind the last intact record the log is cut.
+3. Behind the last intact record the log is cut, unless a queue names a record there: what is damaged so late keeps its
+   place like all other damage.
+4. Files of the log that are not there stop the start, if nobody has accepted their loss.
 """
 
 import time
@@ -12,13 +14,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import structlog
-from duetime_core.errors import StartupError
-from duetime_core.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
+from duetime_core import record
+from duetime_core.errors import Damaged, StartupError
+from duetime_core.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC, is_name
 
 from duetime_store import checkpoint, configs
 from duetime_store.alarm import ShardClock
 from duetime_store.checkpoint import Checkpoint
-from duetime_store.commitlog import CommitLog
+from duetime_store.commitlog import CommitLog, missing_text
+from duetime_store.consumequeue import FILLER_SIZE, ConsumeQueue, Ints, Units
 from duetime_store.directory import LevelHistory, StoreDirectory
 from duetime_store.lanes import Lane
 from duetime_store.queues import Queues
@@ -30,10 +34,13 @@ from duetime_store.store import Store
 
 log = structlog.get_logger()
 
+# Of each queue, before its end is made again: its last units, in case that what they name is damaged.
+_TAIL_UNITS = 128
+
 
 @dataclass(slots=True)
 class Report:
-    """What recovery did; it goes to the log and the metrics."""
+    """What recovery did and found; it goes to the log and the metrics."""
 
     clean: bool
     whole_log: bool = False
@@ -43,7 +50,11 @@ class Report:
     # Records whose queue has another one at their offset.
     repeated: int = 0
     cut_bytes: int = 0
+    # Of log files that are not there.
+    missing_bytes: int = 0
     damage: Damage = field(default_factory=Damage)
+    # Files under config/ that could not be read as they are.
+    config_faults: list[str] = field(default_factory=list)
     took_ms: int = 0
 
 
@@ -77,17 +88,22 @@ class _Recovery:
         self._settings = settings
         self._clock = clock
         self._levels = settings.levels
-        loaded = LevelHistory.load(directory.config, self._levels, accept=settings.accept_delay_levels)
-        self._history = loaded or LevelHistory.of(self._levels)
-        self._log = CommitLog(directory.disk, directory.commit_log, settings.segment_bytes)
+        self._accept_missing = settings.accept_missing_segments
         self._report = Report(clean=not directory.was_aborted)
-        self._recent = RecentIds(settings.recent_ids_count)
+        self._log = CommitLog(
+            directory.disk, directory.commit_log, settings.segment_bytes, accept_missing=self._accept_missing
+        )
         self._queues = self._load_queues()
+        self._tails = [(queue, *queue.last(_TAIL_UNITS)) for queue in self._queues.all()]
+        self._points = checkpoint.read_all(directory.checkpoint)
+        self._history = self._load_history()
+        self._recent = RecentIds(settings.recent_ids_count)
         self._replay = Replay(self._queues, self._history, self._recent)
 
     def run(self) -> Opened:
-        point = self._trusted_checkpoint()
-        offsets = configs.delay_offsets(configs.read(self._directory.config, configs.DELAY_OFFSETS))
+        self._check_end()
+        offsets = configs.delay_offsets(self._config(configs.DELAY_OFFSETS))
+        point = self._trusted()
         self._read_log(point)
         if self._history.current != self._levels:
             self._history = self._history.changed(self._log.end, self._clock.now_ms(), self._levels)
@@ -100,49 +116,107 @@ class _Recovery:
             waiting_bytes_max=self._settings.waiting_bytes_max,
             flush_stall_ms=self._settings.flush_stall_ms,
         )
+        store.published_at_ms = max(self._replay.stored_at_ms, point.stored_at_ms if point else 0)
         self._make_lanes(store, point, offsets)
         self._history.save(self._directory.disk, self._directory.config, self._settings.shard)
         report, replay = self._report, self._replay
         report.records, report.rebuilt_units = replay.record_count, replay.unit_count
         report.repeated, report.damage = replay.repeated_count, replay.damage
+        report.missing_bytes = sum(end - first for first, end in self._log.missing)
         return Opened(store, report)
 
+    def _config(self, name: str) -> dict[str, object] | None:
+        loaded = configs.load(self._directory.config, name)
+        if loaded.fault:
+            log.error("config file damaged", file=name, fault=loaded.fault)
+            self._report.config_faults.append(f"{name}: {loaded.fault}")
+        return loaded.value
+
     def _load_queues(self) -> Queues:
-        counts = configs.topic_counts(configs.read(self._directory.config, configs.TOPICS))
+        counts = configs.topic_counts(self._config(configs.TOPICS))
         queues = Queues(self._directory.disk, self._directory.queues, self._settings.queue_file_units, counts)
-        if self._directory.queues.is_dir():
-            for topic in self._directory.queues.iterdir():
-                for queue in topic.iterdir() if topic.is_dir() else ():
-                    if queue.name.isdigit():
-                        queues.get_bytes(topic.name.encode(), int(queue.name))
+        for topic in self._directory.queues.iterdir() if self._directory.queues.is_dir() else ():
+            if is_name(topic.name) and topic.is_dir():
+                for path in topic.iterdir():
+                    if path.name.isascii() and path.name.isdigit() and path.is_dir():
+                        queues.get_bytes(topic.name.encode(), int(path.name))
+        # A queue beyond those that its topic has now is there for who knows of it.
+        queues.counts.update(counts)
+        sizes = [queue.file_bytes for queue in queues.all() if queue.max_offset]
+        if sizes:
+            queues.use_file_bytes(max(set(sizes), key=sizes.count))
         if self._log.min_position:
             for found in queues.all():
                 for path in found.trim(self._log.min_position):
                     self._directory.disk.unlink(path)
         return queues
 
-    def _trusted_checkpoint(self) -> Checkpoint | None:
-        """The checkpoint, if queues hold what it counts and the log reaches it; units behind it are dropped."""
-        point = checkpoint.read(self._directory.checkpoint)
-        if point is None or not self._log.min_position <= point.position <= self._log.max_position:
-            self._forget_queues("no checkpoint" if point is None else "the log does not reach the checkpoint")
-            return None
-        for queue in self._queues.all():
-            queue.cut(queue.behind(point.position))
-        units = sum(queue.max_offset - queue.min_offset for queue in self._queues.all())
-        if units != point.unit_count:
-            self._forget_queues(f"queues hold {units} units, the checkpoint counts {point.unit_count}")
-            return None
-        return point
+    def _load_history(self) -> LevelHistory:
+        """Which level table was in force where; raises StartupError where the data's is not this process's."""
+        accept = self._settings.accept_delay_levels
+        history = LevelHistory.load(self._config(configs.STORE), self._levels, accept=accept)
+        if history is None:
+            others = [text for tail in self._tails if (text := self._other_delay(*tail))]
+            text = f"the data was written with other delay levels than '{self._levels}': {'; '.join(others)}"
+            if others and not accept:
+                raise StartupError(
+                    f"{text}. Start with --delay-levels as they were, or with --accept-delay-levels true "
+                    "to make all that is pending due by this table"
+                )
+            if others:
+                log.warning("pending messages become due by another table", found=text)
+        return history or LevelHistory.of(self._levels)
 
-    def _forget_queues(self, reason: str) -> None:
-        """Everything is made again from the log."""
+    def _other_delay(self, queue: ConsumeQueue, first: int, units: Units) -> str:
+        """How the newest entry of a lane contradicts the level table; nothing where it does not."""
+        if queue.topic != SCHEDULE_TOPIC or not len(units) or units["size"][-1] == FILLER_SIZE:
+            return ""
+        position, size, due_at_ms = units[-1].tolist()
+        try:
+            found = record.decode(self._log.read(position, size))
+        except Damaged:
+            return ""
+        level, delay_ms = queue.queue + 1, due_at_ms - found.stored_at_ms
+        known_ms = self._levels.delay_ms(min(level, self._levels.highest))
+        return "" if delay_ms == known_ms else f"entry {first + len(units) - 1} of level {level} waits {delay_ms} ms"
+
+    def _check_end(self) -> None:
+        """Raises StartupError where the log's last files are missing: a checkpoint or two units name what is behind."""
+        log_end = self._log.max_position
+        ends = np.concatenate([_ends(units) for _, _, units in self._tails] or [np.empty(0, np.int64)])
+        behind = np.sort(ends[ends > log_end])
+        known = max([point.position for point in self._points], default=0)
+        # One alone may be a damaged unit.
+        if len(behind) > 1:
+            known = max(known, int(behind[-2]))
+        if known > log_end:
+            known += -known % self._log.segment_bytes
+            missing = [*self._log.missing, (log_end, known)]
+            if not self._accept_missing:
+                raise StartupError(missing_text(self._directory.commit_log, missing))
+            self._log.go_on_behind(missing)
+
+    def _trusted(self) -> Checkpoint | None:
+        """The newest checkpoint whose units the queues hold and that the log reaches; units behind it are dropped."""
+        reason = "no checkpoint"
+        faults = [f"queue {queue.queue} of {queue.topic}: {queue.fault}" for queue in self._queues.all() if queue.fault]
+        for point in self._points if not faults else ():
+            if not self._log.min_position <= point.position <= self._log.max_position:
+                reason = "the log does not reach the checkpoint"
+                continue
+            for queue in self._queues.all():
+                queue.cut(queue.behind(point.position))
+            units = sum(queue.max_offset - queue.min_offset for queue in self._queues.all())
+            if units == point.unit_count:
+                return point
+            reason = f"queues hold {units} units, the checkpoint counts {point.unit_count}"
         if self._log.max_position > self._log.min_position:
-            log.warning("reading the whole log", reason=reason)
+            log.warning("reading the whole log", reason="; ".join(faults) or reason)
         self._report.whole_log = True
         for queue in self._queues.all():
             # What is behind in the log goes on from what has left it.
             queue.reset(queue.min_offset if self._log.min_position else 0)
+        return None
 
     def _read_log(self, point: Checkpoint | None) -> None:
         start = point.position if point else self._log.min_position
@@ -153,12 +227,41 @@ class _Recovery:
             replay.remember(item)
         for item in scan_runs(self._log, start):
             replay.replay(item)
+        end = max(replay.end, start)
+        end = max([self._keep_damaged_tail(end), *(gap_end for _, gap_end in self._log.missing)])
         for queue in self._queues.all():
             queue.publish_all()
-        self._clock.seen(max(replay.stored_at_ms, point.stored_at_ms if point else 0))
-        self._cut(max(replay.end, start))
+        self._clock.seen(max(replay.stored_at_ms, point.now_ms if point else 0))
+        self._cut(end)
         # It may be in the page cache only, from a process that was killed; from now on it counts as durable.
         self._log.flush_from(start)
+
+    def _keep_damaged_tail(self, end: int) -> int:
+        """The end of the log, with what queues or a checkpoint name behind its last intact record, and is damaged.
+
+        Of a torn write nothing was promised to anybody.
+        """
+        known_end = end
+        for queue, first, units in self._tails:
+            for index in np.flatnonzero(_ends(units) > end).tolist():
+                position, size, _ = units[index].tolist()
+                offset = first + index
+                if position >= end and offset >= queue.next_offset and self._was_there(position, size):
+                    queue.rebuild(np.array([offset]), units[index : index + 1], np.array([True]))
+                    self._replay.damage.add(position, f"message {offset} of queue {queue.queue} of {queue.topic}")
+                    known_end = max(known_end, position + size)
+        for point in self._points:
+            if known_end < point.position and self._was_there(known_end, point.position - known_end):
+                self._replay.damage.add(known_end, f"all up to position {point.position}, where a checkpoint was")
+                known_end = point.position
+        return known_end
+
+    def _was_there(self, position: int, size: int) -> bool:
+        """Whether a record was whole before: a torn write leaves zeros at its end."""
+        if any(first <= position < end for first, end in self._log.missing):
+            return True
+        start, last = self._log.read(position, record.SIZE_MAGIC.size), self._log.read(position + size - 1, 1)
+        return any(start) and any(last)
 
     def _cut(self, end: int) -> None:
         """Makes what is behind the last record zero, if it is not."""
@@ -192,6 +295,11 @@ class _Recovery:
             store.lanes[level] = lane
 
 
+def _ends(units: Units) -> Ints:
+    """Where the record of each unit ends; 0 for a filler."""
+    return np.where(units["size"] == FILLER_SIZE, 0, units["position"] + units["size"]).astype(np.int64)
+
+
 def _tail_bytes(commit_log: CommitLog, end: int) -> int:
     """How far behind `end` the last byte that is not zero lies, in the segment that holds `end`."""
     segment = commit_log.segment_at(end)
@@ -214,4 +322,5 @@ def checkpoint_of(store: Store) -> Checkpoint:
     lanes = [store.lanes[level].watermark for level in sorted(store.lanes)]
     units = sum(queue.max_offset - queue.min_offset for queue in store.queues.all())
     end = store.published_end
-    return Checkpoint(end, store.recent.oldest_position(end), units, tuple(lanes), store.clock.now_ms())
+    oldest = store.recent.oldest_position(end)
+    return Checkpoint(end, oldest, units, tuple(lanes), store.published_at_ms, store.clock.now_ms())

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import structlog
 from duetime_core import record
+from duetime_core.levels import LEVEL_COUNT_MAX
 from duetime_core.names import FOREIGN_TOPICS, SCHEDULE_TOPIC, is_name
 
 from duetime_store.columns import Ints, Key, Run, last_value
@@ -34,6 +35,8 @@ _NAMED_MAX = 1_000
 _LEVEL_DIGITS_MAX = 9
 # From one store time to the next, when the shard has been idle.
 _LEAP_MS_MAX = 86_400_000
+# What is above is damage: RocketMQ knows no limit, and a topic of so many queues no broker.
+_QUEUE_ID_MAX = 65_535
 
 
 @dataclass(slots=True)
@@ -176,7 +179,8 @@ class Replay:
     def _rebuild(self, key: Key, offsets: Ints, units: Units, copies: npt.NDArray[np.bool_]) -> None:
         """Adds the units of a queue's records, in the order of the log; copies are told by their store times."""
         topic, queue_id = key
-        if queue_id < 0 or not is_name(topic.decode()):
+        queue_id_max = LEVEL_COUNT_MAX - 1 if topic == _LANE_TOPIC else _QUEUE_ID_MAX
+        if not 0 <= queue_id <= queue_id_max or not is_name(topic.decode()):
             strays = list(range(len(offsets)))
         else:
             # Every record that a queue has had took its place in the log.

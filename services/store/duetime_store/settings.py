@@ -31,6 +31,10 @@ class StoreSettings(NodeSettings):
     accept_delay_levels: bool = Field(
         False, description="start with a level table other than the data's; pending messages keep their due times"
     )
+    accept_missing_segments: bool = Field(
+        False,
+        description="start although files are missing in the commit log: what they held is lost, the rest is served",
+    )
     checkpoint_ms: int = Field(10_000, ge=100, le=600_000, description="longest time between checkpoints")
     checkpoint_bytes: int = Field(64 * MIB, ge=MIB, description="most log bytes between checkpoints")
     recent_ids_count: int = Field(

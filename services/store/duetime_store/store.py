@@ -66,6 +66,7 @@ class Batch:
     end: int = 0
     size: int = 0
     count: int = 0
+    stored_at_ms: int = 0
     queues: dict[ConsumeQueue, int] = field(default_factory=dict)  # units of each
     # Lane, its new watermark, due times of what was restored, how many were put aside.
     restored: list[tuple[Lane, int, Ints, int]] = field(default_factory=list)
@@ -103,6 +104,8 @@ class Store:
         self._waiting_bytes_max = waiting_bytes_max
         # Everything before it is durable (written, in async mode), in its queues, and seen by readers.
         self.published_end = log.end
+        # Store time of the last record before it.
+        self.published_at_ms = 0
         self._end = log.end
         self._waiting_bytes = 0
         self._staged = Batch()
@@ -314,6 +317,7 @@ class Store:
         else:
             outcome.due_at_ms = np.array(dues)[intake.key_of].tolist()
         batch, at = self._staged, 0
+        batch.stored_at_ms = now_ms
         for queue, count in zip(queues, placed.counts, strict=True):
             queue.next_offset += count
             queue.staged += placed.units[at : at + count * UNIT.size]
@@ -431,7 +435,7 @@ class Store:
                 # They still name the first copies, which stay until that is mended.
                 trouble = error
         self._flushing = None
-        self.published_end = batch.end
+        self.published_end, self.published_at_ms = batch.end, batch.stored_at_ms
         self._waiting_bytes -= batch.size
         waiters, self._publish_waiters = self._publish_waiters, []
         for future in (*batch.done, *waiters):

@@ -154,10 +154,7 @@ def load(root: Path, levels: DelayLevels) -> State:
         levels: the table by which a broker's lanes are dated; our directories tell theirs.
     """
     open_root(root)
-    try:
-        history = LevelHistory.load(root / "config", levels, accept=True)
-    except (KeyError, TypeError, ValueError):
-        history = None  # verify tells that the file is damaged
+    history = LevelHistory.load(configs.read(root / "config", configs.STORE), levels, accept=True)
     known = _known_marks(root)
     queues = {(topic, queue): Queue(QueueFiles(path, topic, queue)) for topic, queue, path in queue_directories(root)}
     # After the queues: what they hold is in the log by then, and what comes meanwhile is made from the log.

@@ -193,29 +193,14 @@ def _check_config(state: State, report: Report, levels: DelayLevels) -> None:
     for path in listed(state.config):
         if path.suffix != ".json":
             continue
-        try:
-            configs.parse(path.read_text("utf-8"))
-        except FileNotFoundError:
-            continue
-        except (ValueError, RecursionError) as error:
-            backup = path.with_name(f"{path.name}.bak")
-            report.add(f"config/{path.name}", 0, f"{_words(error)}; {_backup_words(backup)}")
-    try:
-        LevelHistory.load(state.config, levels, accept=True)
-    except (KeyError, TypeError, ValueError) as error:
-        report.add(f"config/{configs.STORE}", 0, f"it does not tell the delay levels: {_words(error)}")
-
-
-def _words(error: Exception) -> str:
-    return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-
-
-def _backup_words(backup: Path) -> str:
-    try:
-        configs.parse(backup.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return "there is no .bak that can be read"
-    return "its .bak can be read"
+        fault = configs.fault_of(path)
+        if fault and path.exists():
+            backup = configs.fault_of(path.with_name(f"{path.name}.bak"))
+            words = "there is no .bak that can be read" if backup else "its .bak can be read"
+            report.add(f"config/{path.name}", 0, f"{fault}; {words}")
+    history = configs.read(state.config, configs.STORE)
+    if history is not None and LevelHistory.load(history, levels, accept=True) is None:
+        report.add(f"config/{configs.STORE}", 0, "it does not tell the delay levels")
 
 
 def _check_checkpoint(state: State, report: Report) -> None:
@@ -228,9 +213,9 @@ def _check_checkpoint(state: State, report: Report) -> None:
         report.add("checkpoint", 0, f"the file has {len(data)} bytes, not {_CHECKPOINT_BYTES}")
         return
     ours = checkpoint.decode(data)
+    for at in checkpoint.damaged_slots(data):
+        report.add("checkpoint", at, "what DueTime wrote there does not match its CRC")
     if ours is None:
-        if data[64:].strip(b"\0"):
-            report.add("checkpoint", 64, "what DueTime wrote there does not match its CRC")
         return
     if ours.position > state.end and numbered(state.log.directory):
         report.add(

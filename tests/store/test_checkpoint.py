@@ -1,0 +1,56 @@
+"""The checkpoint file: two slots written in turn, so that a torn write costs one checkpoint and no more."""
+
+import struct
+import zlib
+from pathlib import Path
+
+import pytest
+from duetime_store import checkpoint
+from duetime_store.checkpoint import Checkpoint
+from duetime_store.disk import Disk
+
+
+def point_at(position: int, lane_count: int = 18) -> Checkpoint:
+    return Checkpoint(position, 45, 67, tuple(range(lane_count)), 1_700_000_000_000, 1_700_000_000_500)
+
+
+@pytest.mark.parametrize("lane_count", [0, 18, 244, 245, 256])
+def test_checkpoints_are_written_in_turn(tmp_path: Path, lane_count: int) -> None:
+    path = tmp_path / "checkpoint"
+    for position in range(5):
+        checkpoint.write(Disk(), path, point_at(position, lane_count))
+        data = path.read_bytes()
+        assert (len(data), data[:24]) == (4096, (1_700_000_000_000).to_bytes(8, "big") * 3)
+        assert checkpoint.decode(data) == checkpoint.read(path) == point_at(position, lane_count)
+    assert checkpoint.damaged_slots(data) == []
+    kept = [point_at(4, lane_count), point_at(3, lane_count)]
+    assert checkpoint.read_all(path) == (kept if lane_count <= 244 else kept[:1])
+
+
+def test_torn_write_leaves_the_checkpoint_before(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    checkpoint.write(Disk(), path, point_at(1))
+    before = path.read_bytes()
+    checkpoint.write(Disk(), path, point_at(2))
+    after = path.read_bytes()
+    for torn in range(24, 4096):
+        assert checkpoint.decode(after[:torn] + before[torn:]) in (point_at(1), point_at(2))
+    for at in range(64, 64 + 8 + 52 + 8 * 18):
+        flipped = bytearray(after)
+        flipped[at] ^= 1
+        assert checkpoint.decode(bytes(flipped)) == point_at(2)
+        assert checkpoint.damaged_slots(bytes(flipped)) == [64]
+        flipped[at + 2016] ^= 1
+        assert checkpoint.decode(bytes(flipped)) is None
+        flipped[at] ^= 1
+        assert checkpoint.decode(bytes(flipped)) == point_at(1)
+
+
+def test_checkpoint_of_one_slot_is_read(tmp_path: Path) -> None:
+    fields = struct.pack(">qqqi2q", 123, 45, 67, 2, 8, 9)
+    old = (bytes(64) + struct.pack(">4sI", b"DTCP", zlib.crc32(fields)) + fields).ljust(4096, b"\0")
+    assert checkpoint.decode(old) == Checkpoint(123, 45, 67, (8, 9), 0, 0)
+    path = tmp_path / "checkpoint"
+    path.write_bytes(old)
+    checkpoint.write(Disk(), path, point_at(200))
+    assert [point.position for point in checkpoint.read_all(path)] == [200, 123]

@@ -1,0 +1,142 @@
+"""Store directories of real brokers, opened as shards: what is in them, and how they go on."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from duetime_core import record
+from duetime_core.names import SCHEDULE_TOPIC
+from duetime_store import checkpoint, configs
+from duetime_store.consumequeue import UNIT_TYPE
+
+from tests.core import golden
+from tests.store.conftest import HandClock, Shard, sent
+
+LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+
+
+def files(root: Path) -> dict[str, bytes]:
+    """Everything below a directory, by path."""
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+@pytest.fixture(params=golden.NAMES)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def root(name: str, tmp_path: Path) -> Path:
+    return golden.unpack(name, tmp_path)
+
+
+@pytest.fixture
+def shard(root: Path, clock: HandClock) -> Iterator[Shard]:
+    shard = Shard(root, clock, delay_levels=LEVELS, queue_file_units=300_000, segment_bytes=1 << 30)
+    yield shard
+    shard.crash()
+
+
+def assert_as_the_manifest_says(shard: Shard, name: str) -> None:
+    expected = golden.summary(name)
+    queues: dict[str, dict[str, Any]] = {}
+    for queue in shard.store.queues.all():
+        if queue.max_offset:
+            queues.setdefault(queue.topic, {})[str(queue.queue)] = {"min": queue.min_offset, "max": queue.max_offset}
+    assert queues == {
+        topic: {number: ends for number, ends in each.items() if ends["max"]}
+        for topic, each in expected["queues"].items()
+        if any(ends["max"] for ends in each.values())
+    }
+    rows: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
+    for unit in golden.units(name):
+        row = (unit["physicalOffset"], unit["size"], unit["tagsCode"])
+        rows.setdefault((unit["topic"], unit["queueId"]), []).append(row)
+    for (topic, number), units in rows.items():
+        found = shard.store.queues.find(topic, number).last(1 << 20)
+        assert found[0] == 0
+        assert (found[1] == np.array(units, UNIT_TYPE)).all(), (topic, number)
+    pending = {str(level): lane.pending_count for level, lane in shard.store.lanes.items() if lane.pending_count}
+    assert pending == {level: count for level, count in expected["pendingPerDelayLevel"].items() if count}
+    assert shard.store.log.end == expected["commitLog"]["maxPhysicalOffset"]
+
+
+def test_brokers_directory_is_read_as_its_manifest_says(shard: Shard, name: str) -> None:
+    report, expected = shard.opened.report, golden.summary(name)
+    assert_as_the_manifest_says(shard, name)
+    assert (report.records, report.rebuilt_units) == (expected["commitLog"]["records"], expected["consumeQueueUnits"])
+    assert (report.damage.count, report.cut_bytes, report.repeated, report.config_faults) == (0, 0, 0, [])
+    assert report.clean == (not expected["abortFile"])
+    topics = {topic: entry["readQueueNums"] for topic, entry in expected["topics"].items()}
+    # 4.9.8 has a queue whose topic its topics.json does not name.
+    assert shard.store.queues.counts == {
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC": 1,
+        "DT_QUARANTINE": 1,
+        SCHEDULE_TOPIC: 18,
+        **topics,
+    }
+
+
+@pytest.mark.parametrize("gone", ["consumequeue", "config", "checkpoint", "index"])
+def test_what_a_broker_derived_is_made_again(root: Path, shard: Shard, name: str, gone: str) -> None:
+    shard.crash()
+    path = root / gone
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    shard.open()
+    if gone == "config":
+        # Without its offsets nothing tells what a broker has delivered.
+        assert sum(lane.pending_count for lane in shard.store.lanes.values()) >= golden.summary(name)["pendingTotal"]
+    else:
+        assert_as_the_manifest_says(shard, name)
+
+
+@pytest.mark.parametrize("name", [name for name in golden.NAMES if name.endswith("killed")], indirect=True)
+def test_what_a_killed_broker_acknowledged_is_there(shard: Shard, name: str) -> None:
+    ids = set()
+    for queue in shard.store.queues.all():
+        for position, size, _ in queue.last(1 << 20)[1].tolist():
+            properties = record.decode(shard.store.read_record(position, size)).properties
+            ids.add((record.property_value(properties, b"UNIQ_KEY") or b"").decode())
+    assert golden.acknowledged(name)
+    assert golden.acknowledged(name) <= ids
+
+
+def test_opening_changes_no_record_and_no_file_that_is_not_ours(shard: Shard, root: Path, name: str) -> None:
+    shard.put(sent("NEW", topic="DtTiny"))
+    shard.checkpoint()
+    shard.crash()
+    (root.parent / "before").mkdir()
+    before, after = files(golden.unpack(name, root.parent / "before")), files(root)
+    end = golden.summary(name)["commitLog"]["maxPhysicalOffset"]
+    ours = {"checkpoint", "lock", f"config/{configs.STORE}"}
+    for path, data in before.items():
+        if path.startswith("commitlog/"):
+            base = int(Path(path).name)
+            if base >= end:
+                continue  # prepared and empty
+            assert after[path][: max(0, end - base)] == data[: max(0, end - base)]
+            assert len(after[path]) == len(data) == 1 << 20
+        elif path.startswith("consumequeue/"):
+            units = np.frombuffer(data, UNIT_TYPE)
+            written = units[: int(np.argmin(units["size"] > 0)) if not (units["size"] > 0).all() else len(units)]
+            assert after[path].startswith(written.tobytes())
+            assert len(after[path]) == len(data) == 20_000
+        elif path not in ours:
+            assert after[path] == data, path
+    shard.open()
+    assert shard.store.queues.find("DtTiny", 0).max_offset > 0
+
+
+def test_second_start_reads_only_what_is_new(shard: Shard, name: str) -> None:
+    shard.checkpoint()
+    shard.put(sent("NEW", topic="Fresh"))
+    report = shard.reopen().report
+    assert (report.whole_log, report.rebuilt_units) == (False, 1)
+    point = checkpoint.read(shard.directory.checkpoint)
+    assert point is not None
+    # RocketMQ begins its recovery with the last file whose first record is three seconds older than this.
+    last = max(unit["storeTimestamp"] for unit in golden.units(name))
+    assert point.stored_at_ms == last
