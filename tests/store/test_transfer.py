@@ -130,6 +130,30 @@ def test_imported_shard_goes_on(shard: Shard, clock: HandClock, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_brokers_directory_goes_on_as_a_shard_and_back(name: str, tmp_path: Path, clock: HandClock) -> None:
+    """Imported, opened, sent to, checkpointed, and exported again: all that was there is, and what came is behind."""
+    root = unpack(name, tmp_path)
+    before, was = messages(root), told(root)
+    clock.wall_ms = 1_900_000_000_000
+    import_directory(root, tmp_path / "shard", LEVELS, accept_damage=False)
+    shard = Shard(tmp_path / "shard", clock, delay_levels=DEFAULT_DELAY_LEVELS)
+    assert {str(level): lane.pending_count for level, lane in shard.store.lanes.items()} == was["pendingPerDelayLevel"]
+    shard.put(sent("new"), sent("later", level=5))
+    shard.checkpoint()
+    assert verify(shard.root, LEVELS).damages == []
+    export_directory(shard.root, tmp_path / "made", LEVELS, accept_damage=False)
+    shard.crash()
+    after, now = messages(tmp_path / "made"), told(tmp_path / "made")
+    assert verify(tmp_path / "made", LEVELS).damages == []
+    assert set(before) < set(after)
+    assert len(after) == len(before) + 2
+    assert now["pendingTotal"] == was["pendingTotal"] + 1
+    assert now["consumerOffset"] == was["consumerOffset"]
+    assert now["topics"] == was["topics"] | {"orders": now["topics"]["orders"]}
+    assert now["subscriptionGroups"] == was["subscriptionGroups"]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_exported_directory_says_what_the_brokers_did(name: str, tmp_path: Path) -> None:
     root, made = unpack(name, tmp_path), tmp_path / "made"
     export_directory(root, made, LEVELS, accept_damage=False)
