@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from duetime_core import record
-from duetime_core.names import SCHEDULE_TOPIC
+from duetime_core.names import FOREIGN_TOPICS, SCHEDULE_TOPIC
 from duetime_store import checkpoint, configs
 from duetime_store.consumequeue import UNIT_TYPE
+from duetime_store.metrics import LaneCollector
 
 from tests.core import golden
 from tests.store.conftest import HandClock, Shard, sent
@@ -128,6 +129,14 @@ def test_opening_changes_no_record_and_no_file_that_is_not_ours(shard: Shard, ro
             assert after[path] == data, path
     shard.open()
     assert shard.store.queues.find("DtTiny", 0).max_offset > 0
+
+
+def test_timers_and_half_messages_are_counted(shard: Shard, name: str) -> None:
+    collected = {metric.name: metric for metric in LaneCollector(shard.store).collect()}
+    counts = {sample.labels["topic"]: sample.value for sample in collected["duetime_store_kept_messages"].samples}
+    queues = golden.summary(name)["queues"]
+    assert counts == {topic: queues[topic]["0"]["max"] for topic in FOREIGN_TOPICS if topic in queues}
+    assert len(counts) == (2 if "5.3.3" in name else 1)
 
 
 def test_second_start_reads_only_what_is_new(shard: Shard, name: str) -> None:

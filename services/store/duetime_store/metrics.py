@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from errno import errorcode
 
 from duetime_core.errors import DiskFull, ReadOnly, Stalled
+from duetime_core.names import FOREIGN_TOPICS
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
@@ -118,6 +119,13 @@ class LaneCollector(Collector):
             restored.add_metric(label, lane.restored_count)
             late.add_metric(label, _buckets(lane), lane.late_sum_ms)
         yield from (pending, overdue, restored, late)
+        kept = GaugeMetricFamily(
+            "duetime_store_kept_messages", "Messages that DueTime keeps and does not deliver", labels=["topic"]
+        )
+        for queue in store.queues.all():
+            if queue.topic in FOREIGN_TOPICS:
+                kept.add_metric([queue.topic], queue.max_offset - queue.min_offset)
+        yield kept
         yield CounterMetricFamily(
             "duetime_store_quarantined", "Lane entries put aside since the start", store.quarantined_count
         )
