@@ -8,7 +8,7 @@ BENCH_STAMP := $(VENV)/.bench-installed
 SOURCES := sdk core services tests bench hatch_build.py
 TWINS := $(wildcard core/*/_*.p?? services/*/*/_*.pyx)
 
-.PHONY: help setup run test soak check format proto bench bench-docs clean
+.PHONY: help setup run test soak check format proto torture bench bench-docs clean
 
 help: ## list the tasks
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -46,6 +46,9 @@ format: setup ## format the code and mend what ruff can
 
 proto: setup ## generate duetime.v1 from proto/
 	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=sdk --pyi_out=sdk --grpc_python_out=sdk proto/duetime/v1/*.proto
+
+torture: setup ## 1,000 crashes, most of them power cuts, and after each: is all there; POINTS=1000 MINUTES=10 SEED=
+	POINTS=$(or $(POINTS),1000) MINUTES=$(or $(MINUTES),10) SEED=$(SEED) $(BIN)/python -m tests.crash.torture
 
 soak: setup ## ten minutes of mixed delays on segments that soon leave, on a fast clock; MINUTES=10 SEED=0
 	DUETIME_SOAK_MINUTES=$(or $(MINUTES),10) DUETIME_SOAK_SEED=$(or $(SEED),0) $(BIN)/pytest tests/soak -s

@@ -35,6 +35,7 @@ async def store_process(data: Path, mode: str) -> AsyncIterator[tuple[Process, s
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DUETIME_")}
     environment |= {"DUETIME_SUPERVISED": "1", "DUETIME_DELAY_LEVELS": "1s 2s"}
     flags = ["--data-dir", str(data), "--flush-mode", mode, "--segment-bytes", str(MIB), "--checkpoint-ms", "200"]
+    flags += ["--reserve-bytes", "0"]
     command = [sys.executable, "-m", "duetime_store", *flags, "--metrics-port", "-1", "--log-level", "WARNING"]
     process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=PIPE)
     try:
@@ -193,6 +194,18 @@ def check_order(records: list[Record], start: int) -> None:
     assert times == sorted(times), "store times go backwards"
 
 
+async def kill_round(data: Path, mode: str, ledger: Ledger, dice: random.Random) -> None:
+    """One life of a process: what the last one left is compared, then it is killed under load."""
+    async with store_process(data, mode) as (process, stub):
+        await check(stub, ledger)
+        async with asyncio.TaskGroup() as group:
+            for writer in range(WRITERS + 1):
+                group.create_task(write(stub, writer, ledger, dice))
+            group.create_task(restore(stub, ledger))
+            await asyncio.sleep(dice.uniform(0.0, 0.4))
+            process.kill()
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mode", ["sync", "async"])
 async def test_store_killed_during_group_commit_loses_nothing_acknowledged(
@@ -201,14 +214,7 @@ async def test_store_killed_during_group_commit_loses_nothing_acknowledged(
     ledger = Ledger()
     rounds = max(4, kills // 16)
     for _ in range(rounds):
-        async with store_process(tmp_path / "data", mode) as (process, stub):
-            await check(stub, ledger)
-            async with asyncio.TaskGroup() as group:
-                for writer in range(WRITERS + 1):
-                    group.create_task(write(stub, writer, ledger, dice))
-                group.create_task(restore(stub, ledger))
-                await asyncio.sleep(dice.uniform(0.0, 0.4))
-                process.kill()
+        await kill_round(tmp_path / "data", mode, ledger, dice)
     ledger.forget_compared()
     async with store_process(tmp_path / "data", mode) as (_, stub):
         await check(stub, ledger)

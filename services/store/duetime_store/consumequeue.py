@@ -268,10 +268,10 @@ class ConsumeQueue:
         if offset > self.next_offset:
             self._skip_to(offset)
 
-    def take_back(self) -> None:
-        """Recovery: the last unit was not its record's."""
+    def take_back(self, offset: int) -> None:
+        """Recovery: the units from `offset` on were not their records'."""
         self.publish_all()
-        self.cut(self.max_offset - 1)
+        self.cut(offset)
 
     def newest_tags(self) -> int:
         """Recovery: what the newest unit has for tags; 0 where there is none."""

@@ -65,7 +65,7 @@ class Replay:
         self.restored: dict[int, list[Ints]] = {}
         # The two largest store times.
         self._latest_ms = [0, 0]
-        # Offsets of queues that only a damaged record claims so far.
+        # From this offset on only damaged records claim places in the queue so far.
         self._doubtful: dict[Key, int] = {}
         # Behind the last record.
         self.end = 0
@@ -170,8 +170,9 @@ class Replay:
             levels = self._history.at(item.position, self.stored_at_ms)
             code = self.stored_at_ms + levels.delay_ms(min(found.queue + 1, levels.highest))
         unit = np.array([(item.position, found.size, code)], UNIT_TYPE)
+        first = self._doubtful.pop(key, found.queue_offset)
         self._rebuild(key, np.array([found.queue_offset]), unit, np.array([False]))
-        self._doubtful[key] = found.queue_offset
+        self._doubtful[key] = first
 
     def _restore(self, level: int, entries: Ints) -> None:
         self.restored.setdefault(level, []).append(entries)
@@ -188,8 +189,9 @@ class Replay:
             queue = self._queues.get_bytes(topic, queue_id)
             copies &= possible & (topic in _KEPT_TOPICS)
             first = np.flatnonzero(~copies)
-            if self._doubtful.pop(key, None) in offsets[first[:1]]:
-                queue.take_back()
+            doubtful = self._doubtful.pop(key, None)
+            if doubtful is not None and len(first) and doubtful <= offsets[first[0]] < queue.next_offset:
+                queue.take_back(int(offsets[first[0]]))
             rebuilt = queue.rebuild(offsets[first], units[first], possible[first])
             if copies.any():
                 queue.rebuild_copies(offsets[copies], units[copies])

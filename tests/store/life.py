@@ -1,0 +1,474 @@
+"""The lives of one shard on a disk that can lose power, and the plain model that it must agree with.
+
+One life is an opened directory with the store's own flusher and checkpointer, driven step by step without threads. A
+step is a send, a restore, a flush, a checkpoint, …; power may be cut in the middle of any of them. The next life
+begins with recovery, and with the question whether what it found is what the model allows:
+
+    answered      there, once, where the answer said
+    refused       not there
+    else          there once, or not at all
+    lanes         watermark = what is restored; what is not restored is pending, all of it, and nothing early
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Executor, Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from duetime_core import record
+from duetime_core.errors import Damaged, DiskFull, DueTimeError, ReadOnly
+from duetime_core.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
+from duetime_core.record import Record
+from duetime_store.alarm import ShardClock
+from duetime_store.checkpointer import Checkpointer
+from duetime_store.directory import StoreDirectory
+from duetime_store.flusher import Flusher
+from duetime_store.metrics import StoreMetrics
+from duetime_store.recovery import open_store
+from duetime_store.reserve import Reserve
+from duetime_store.settings import StoreSettings
+from duetime_store.store import DUPLICATE, OK, Store
+from duetime_store.watch import Watch
+from prometheus_client import CollectorRegistry
+
+from tests.faulty_disk import GIB
+from tests.power_disk import PowerCut, PowerDisk
+from tests.store.conftest import MIB, HandClock, sent
+
+T = TypeVar("T")
+TOPICS = ("orders", "mail")
+QUEUES = 2
+LEVELS = 2
+DELAYS_MS = (1_000, 5_000)
+RESERVE_BYTES = 256 * 1024
+
+
+class Here(Executor):
+    """Runs work at once, on the caller's thread; `before` is run first."""
+
+    def __init__(self) -> None:
+        self.before: Callable[[], None] | None = None
+
+    def submit(self, function: Callable[..., T], /, *args: Any, **options: Any) -> "Future[T]":
+        before, self.before = self.before, None
+        if before is not None:
+            before()
+        done: Future[T] = Future()
+        try:
+            done.set_result(function(*args, **options))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+
+@dataclass
+class Message:
+    """What the model knows of a message that was sent."""
+
+    topic: str
+    queue: int
+    level: int
+    # The answer's, in the lane for delayed ones. None: nobody knows whether it is stored.
+    offset: int | None = None
+    refused: bool = False
+
+
+@dataclass
+class Put:
+    """A put that is not answered yet."""
+
+    durable: "asyncio.Future[None]"
+    # Offset of each message, or for restores: level and entry behind the last.
+    offsets: dict[str, int] = field(default_factory=dict)
+    level: int = 0
+    watermark: int = 0
+
+
+class Life:
+    """See the module. `check` after each opening is the test."""
+
+    def __init__(self, root: Path, dice: random.Random, *, mode: str = "sync") -> None:
+        self.root = root
+        self.dice = dice
+        self.clock = HandClock()
+        self.sync = mode == "sync"
+        self.settings = StoreSettings.model_validate(
+            {
+                "data_dir": root,
+                "delay_levels": "1s 5s",
+                "segment_bytes": MIB,
+                "queue_file_units": 100,
+                "flush_mode": mode,
+                "recent_ids_count": 200,
+            }
+        )
+        self.loop = asyncio.new_event_loop()
+        self.messages: dict[str, Message] = {}
+        # Of each level: every entry before it was answered as restored.
+        self.restored = [0] * (LEVELS + 1)
+        self.puts: list[Put] = []
+        # Async mode: what was answered since the last flush, which a power cut may take; lanes at that flush.
+        self.unflushed: set[str] = set()
+        self.flushed = [0] * (LEVELS + 1)
+        # Crashes so far, and what each power cut did.
+        self.points = 0
+        self.told: list[str] = []
+        self.disk: PowerDisk | None = None
+        self._next_cut = -1
+        self._count = 0
+        self.directory: StoreDirectory | None = None
+        self._open()
+
+    # --- lives ------------------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        """Opens the directory; a power cut meanwhile is another life."""
+        while True:
+            before, self.disk = self.disk, PowerDisk(self.root, self.dice)
+            if before is not None and not before.is_lost:
+                self.disk.go_on_from(before)
+            self.disk.cut_power_in(self._next_cut)
+            self._next_cut = -1
+            try:
+                self._begin()
+                return
+            except PowerCut:
+                self._end()
+                self._lose()
+
+    def _begin(self) -> None:
+        directory = self.directory = StoreDirectory(self.root, self.disk)
+        self.store: Store = open_store(directory, self.settings, ShardClock(self.clock)).store
+        metrics, self.here = StoreMetrics(CollectorRegistry()), Here()
+        reserve = Reserve(self.disk, self.root, RESERVE_BYTES)
+        self.watch = Watch(self.store, self.disk, self.root, reserve, self.here, self.clock, metrics, used_max=1)
+        self.flusher = Flusher(self.store, self.watch, self.here, self.clock, metrics, sync=self.sync, interval_ms=500)
+        self.checkpointer = Checkpointer(
+            self.store, directory, self.flusher, self.here, self.clock, metrics, interval_ms=1, log_bytes=MIB
+        )
+        self.run(self.checkpointer.write())
+        directory.mark_serving()
+        self.run(self.watch.look())
+
+    def _end(self) -> None:
+        """The process is gone."""
+        self.points += 1
+        self.puts.clear()
+        self.disk.close_all()
+        if self.directory is not None:
+            self.directory.close()
+            self.directory = None
+
+    def _lose(self) -> None:
+        self.told.append(self.disk.lose())
+        if not self.sync:
+            for message_id in self.unflushed:
+                self.messages[message_id].offset = None
+            self.restored = list(self.flushed)
+
+    def run(self, work: Awaitable[T]) -> T:
+        async def waited() -> T:
+            return await work
+
+        return self.loop.run_until_complete(waited())
+
+    def close(self) -> None:
+        self._end()
+        self.loop.close()
+
+    def step(self, work: Callable[..., None], *args: Any) -> None:
+        """A step of this life, or its end when power is cut."""
+        try:
+            work(*args)
+        except PowerCut:
+            self.cut_power()
+
+    # --- steps ------------------------------------------------------------------------------------------------------
+
+    def send(self, count: int, topic: str, queue: int, level: int, body_bytes: int) -> None:
+        records, ids = [], []
+        for _ in range(count):
+            self._count += 1
+            ids.append(f"m{self._count}")
+            self.messages[ids[-1]] = Message(topic, queue, level)
+            body = ids[-1].encode() * (body_bytes // len(ids[-1]) + 1)
+            records.append(sent(ids[-1], topic=topic, queue=queue, level=level, body=body))
+        self.run(self._send(ids, records))
+
+    async def _send(self, ids: list[str], records: list[bytes], retried: bool = False) -> None:
+        try:
+            outcome = self.store.put(b"".join(records), retried=range(len(ids)) if retried else ())
+        except (DiskFull, ReadOnly):
+            self._refuse(ids)
+            return
+        assert set(outcome.statuses) <= {OK, DUPLICATE}
+        for message_id, status in zip(ids, outcome.statuses, strict=True):
+            assert status == OK or retried
+            if status == OK:
+                self.messages[message_id].refused = False
+            assert not self.messages[message_id].refused
+        self._wait_for(Put(self._future(), dict(zip(ids, outcome.queue_offsets, strict=True))))
+
+    def _future(self) -> "asyncio.Future[None]":
+        durable = self.store.when_durable()
+        if durable is None:
+            durable = asyncio.get_running_loop().create_future()
+            durable.set_result(None)
+        return durable
+
+    def _wait_for(self, put: Put) -> None:
+        self.puts.append(put)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Takes note of what is answered."""
+        waiting = []
+        for put in self.puts:
+            if not put.durable.done():
+                waiting.append(put)
+            elif put.durable.exception() is None:
+                for message_id, offset in put.offsets.items():
+                    message = self.messages[message_id]
+                    assert message.offset in (None, offset)
+                    message.offset, message.refused = offset, False
+                if not self.sync:
+                    self.unflushed |= put.offsets.keys()
+                self.restored[put.level] = max(self.restored[put.level], put.watermark)
+            elif isinstance(put.durable.exception(), DiskFull):
+                self._refuse(put.offsets)
+        self.puts = waiting
+
+    def _refuse(self, ids: Any) -> None:
+        for message_id in ids:
+            if self.messages[message_id].offset is None:
+                self.messages[message_id].refused = True
+
+    def send_again(self) -> None:
+        """What was not answered, as a gateway does: the ids may be there already."""
+        open_ids = [
+            message_id
+            for message_id, message in self.messages.items()
+            if message.offset is None and not any(message_id in put.offsets for put in self.puts)
+        ][-20:]
+        records = []
+        for message_id in open_ids:
+            message = self.messages[message_id]
+            records.append(
+                sent(
+                    message_id, topic=message.topic, queue=message.queue, level=message.level, body=message_id.encode()
+                )
+            )
+        if open_ids:
+            self.run(self._send(open_ids, records, retried=True))
+
+    def restore(self, level: int, count: int, early: bool) -> None:
+        """As a scheduler does, with whatever lies behind the watermark; `early`: also what is not due."""
+        lane, now_ms = self.store.lane(level), self.store.clock.now_ms()
+        first = lane.appended
+        units = lane.queue.read(first, count)
+        if not early:
+            units = units[units["tags"] <= now_ms]
+        records = []
+        for entry, (position, size, due_at_ms) in enumerate(units.tolist(), first):
+            try:
+                found = record.decode(self.store.read_record(position, size))
+            except Damaged:
+                aside = record.encode_properties({"DT_FAULT": "torn"}) + record.VALUE_END
+                aside += record.lane_entry(level, entry, due_at_ms)
+                records.append(record.encode(Record(QUARANTINE_TOPIC, 0, b"", aside)))
+                continue
+            topic = record.property_value(found.properties, record.REAL_TOPIC.encode())
+            queue = record.property_value(found.properties, record.REAL_QID.encode())
+            assert topic
+            assert queue
+            properties = found.properties + record.VALUE_END + record.lane_entry(level, entry, due_at_ms)
+            records.append(record.encode(Record(topic.decode(), int(queue), found.body, properties)))
+        if records:
+            self.run(self._restore(records, level, first, [int(due) for due in units["tags"]]))
+
+    async def _restore(self, records: list[bytes], level: int, first: int, dues: list[int]) -> None:
+        try:
+            outcome = self.store.put(b"".join(records), level, first)
+        except DueTimeError:
+            return
+        taken = [index for index, status in enumerate(outcome.statuses) if status == OK]
+        assert all(dues[index] <= outcome.stored_at_ms for index in taken)
+        # What is not taken between them was restored ahead.
+        assert {*range(outcome.watermark - first)} >= {*taken}
+        if taken:
+            self._wait_for(Put(self._future(), level=level, watermark=outcome.watermark))
+
+    def flush(self, meanwhile: int = 0) -> None:
+        """What is staged becomes durable; `meanwhile` messages are sent while it does."""
+        batch = self.store.take()
+        if batch is None:
+            return
+        if meanwhile:
+            self.here.before = lambda: self._stage_meanwhile(meanwhile)
+        self.run(self.flusher._flush(batch))
+        self._settle()
+
+    def _stage_meanwhile(self, count: int) -> None:
+        ids = []
+        for _ in range(count):
+            self._count += 1
+            ids.append(f"m{self._count}")
+            self.messages[ids[-1]] = Message("orders", 0, 0)
+        coroutine = self._send(ids, [sent(message_id) for message_id in ids])
+        # It awaits nothing.
+        with suppress(StopIteration):
+            coroutine.send(None)
+
+    def random_step(self) -> None:
+        """For runs without a plan; the model decides nothing, the dice all."""
+        dice, at = self.dice, self.dice.random()
+        if at < 0.30:
+            body_bytes = dice.choice([10, 100, 3_000, 60_000]) if dice.random() < 0.9 else 300_000
+            topic, queue = dice.choice(TOPICS), dice.randrange(QUEUES)
+            self.step(self.send, dice.randint(1, 20), topic, queue, dice.choice([0, 0, 1, 2]), body_bytes)
+        elif at < 0.62:
+            self.step(self.flush, dice.choice([0, 0, 3])) if at < 0.48 else self.step(
+                self.restore, dice.randint(1, LEVELS), dice.randint(1, 30), dice.random() < 0.3
+            )
+        elif at < 0.88:
+            plain = [self.checkpoint, self.flush_written, self.add_topic, self.send_again, self.restart, self.kill]
+            plain += [self.checkpoint, self.free_disk, self.cut_power, self.cut_power]
+            self.step(dice.choice(plain))
+        elif at < 0.97:
+            self.cut_power_in(dice.randint(1, 30), next_life=dice.random() < 0.3)
+        elif at < 0.98:
+            self.step(self.fill_disk, dice.choice([0, 8_192, 100_000, 400_000]))
+        else:
+            self.step(self.pass_time, dice.choice([1, 500, 1_000, 5_000]))
+
+    def flush_written(self) -> None:
+        self.run(self.flusher.flush_written())
+        self._all_flushed()
+
+    def checkpoint(self) -> None:
+        if self.run(self.checkpointer.write()):
+            self._all_flushed()
+
+    def _all_flushed(self) -> None:
+        """Async mode: what was answered is on disk now."""
+        self.unflushed.clear()
+        self.flushed = list(self.restored)
+
+    def add_topic(self) -> None:
+        self.store.queues.counts[f"topic{len(self.store.queues.counts)}"] = 1
+        self.checkpoint()
+
+    def pass_time(self, by_ms: int) -> None:
+        self.clock.wall_ms += by_ms
+
+    def fill_disk(self, free_bytes: int) -> None:
+        self.disk.leave(free_bytes)
+
+    def free_disk(self) -> None:
+        self.disk.leave(GIB // 2)
+        self.run(self.watch.look())
+        assert not self.store.gate.full
+
+    def restart(self) -> None:
+        """A clean stop."""
+        self.flush()
+        if self.run(self.checkpointer.write()) and self.directory:
+            self.directory.mark_stopped()
+        self._end()
+        self._open()
+        self.check()
+
+    def kill(self) -> None:
+        """The process is killed: what it wrote is kept."""
+        self._end()
+        self._open()
+        self.check()
+
+    def cut_power(self) -> None:
+        self._end()
+        self._lose()
+        self._open()
+        self.check()
+
+    def cut_power_in(self, operations: int, *, next_life: bool = False) -> None:
+        """In the middle of what comes then; `next_life`: counted from the next opening on."""
+        if next_life:
+            self._next_cut = operations
+        else:
+            self.disk.cut_power_in(operations)
+
+    # --- what must be -----------------------------------------------------------------------------------------------
+
+    def found(self) -> Iterator[tuple[str, int, int, Record | None]]:
+        """Everything that readers are given: topic, queue, offset, record; None: it was torn."""
+        for queue in self.store.queues.all():
+            for offset in range(queue.min_offset, queue.max_offset):
+                position, size, _ = queue.read(offset, 1).tolist()[0]
+                try:
+                    one = record.decode(self.store.read_record(position, size))
+                except Damaged:
+                    one = None
+                yield queue.topic, queue.queue, offset, one
+
+    def check(self) -> None:
+        """Compares the shard with the model, which learns what became of what was not answered."""
+        entries: dict[tuple[int, int], str] = {}
+        restored: dict[tuple[int, int], str] = {}
+        at: dict[str, int] = {}
+        for topic, queue, offset, one in self.found():
+            if one is None:
+                if topic == SCHEDULE_TOPIC:
+                    entries[queue + 1, offset] = ""
+                continue
+            assert (one.topic, one.queue, one.queue_offset) == (topic, queue, offset)
+            entry = record.find_lane_entry(one.properties)
+            if topic == QUARANTINE_TOPIC:
+                assert entry is not None
+                assert entry[:2] not in restored
+                restored[entry[:2]] = ""
+                continue
+            message_id = record.decode_properties(one.properties)["UNIQ_KEY"]
+            message = self.messages[message_id]
+            assert not message.refused, f"{message_id} was refused and is there"
+            if topic == SCHEDULE_TOPIC:
+                assert message_id not in at, f"{message_id} is there twice"
+                assert message.level == queue + 1
+                at[message_id] = offset
+                entries[queue + 1, offset] = message_id
+                continue
+            assert (message.topic, message.queue) == (topic, queue)
+            if entry is None:
+                assert message_id not in at, f"{message_id} is there twice"
+                assert message.level == 0
+                at[message_id] = offset
+            else:
+                level, number, due_at_ms = entry
+                assert (level, number) not in restored, f"entry {number} of lane {level} was restored twice"
+                assert one.stored_at_ms >= due_at_ms, f"entry {number} of lane {level} was restored early"
+                restored[level, number] = message_id
+        for message_id, message in self.messages.items():
+            if message.offset is not None:
+                assert at.get(message_id) == message.offset, f"{message_id} was answered and is not there: {message}"
+        self._check_lanes(entries, restored)
+        for message_id, offset in at.items():
+            self.messages[message_id].offset = offset
+        self._all_flushed()
+
+    def _check_lanes(self, entries: dict[tuple[int, int], str], restored: dict[tuple[int, int], str]) -> None:
+        for level in range(1, LEVELS + 1):
+            lane = self.store.lane(level)
+            count = lane.queue.max_offset - lane.queue.min_offset
+            done = {number for one, number in restored if one == level and number >= lane.queue.min_offset}
+            assert lane.watermark == lane.appended
+            known = {*range(lane.queue.min_offset, lane.watermark), *lane.ahead}
+            assert done == known, f"lane {level} is at {lane.watermark} and {lane.ahead}, restored are {done}"
+            assert lane.watermark >= self.restored[level], f"lane {level} forgot what was answered as restored"
+            assert lane.pending_count == count - len(done)
+            # Without a flush between them, the entry may be lost and what restored it be kept.
+            torn = () if self.sync else ("",)
+            assert all(entries[level, number] in (restored[level, number], *torn) for number in done)
+            self.restored[level] = lane.watermark
