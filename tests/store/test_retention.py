@@ -11,7 +11,7 @@ import pytest
 from duetime.v1 import gateway_pb2
 from duetime_core import record
 from duetime_core.testing import FakeClock
-from duetime_store.consumequeue import FILLER_SIZE
+from duetime_store.consumequeue import FILLER_SIZE, UNIT
 from duetime_store.retention import MOVE_COUNT, Policy, _steps
 
 from tests.store.conftest import MIB, ids, sent
@@ -261,6 +261,20 @@ async def test_a_damaged_pending_record_keeps_its_place_and_is_put_aside(shard: 
     shard.clock.move(HOUR_MS)
     due = await shard.pull_due(2)
     assert [bool(size) for size in due.sizes] == [True, False, True]
+
+
+async def test_a_damaged_unit_does_not_cost_its_pending_message(shard: Shard) -> None:
+    await shard.put(*(sent(f"P{n}", level=2) for n in range(5)))
+    await shard.fill(1_500)
+    path = shard.settings.data_dir / "consumequeue" / "SCHEDULE_TOPIC_XXXX" / "1" / ("0" * 20)
+    with path.open("r+b") as file:
+        # The unit of P3 points behind the end of the log.
+        file.seek(3 * UNIT.size)
+        file.write((1 << 30).to_bytes(8, "big"))
+    await shard.expire()
+    assert shard.segments[0] == 1
+    shard.clock.move(HOUR_MS)
+    assert await shard.drain() == [f"P{n}" for n in range(5)]
 
 
 async def test_readers_at_the_front_are_sent_to_what_is_left(shard: Shard) -> None:

@@ -32,6 +32,7 @@ from duetime_store.checkpointer import Checkpointer
 from duetime_store.consumequeue import FILLER_SIZE, ConsumeQueue, Units
 from duetime_store.disk import Disk
 from duetime_store.flusher import Flusher
+from duetime_store.indexer import pieces
 from duetime_store.intake import Ints
 from duetime_store.metrics import StoreMetrics
 from duetime_store.reader import Reader
@@ -47,6 +48,8 @@ MOVE_PAUSE_MS = 5
 # Units looked at before others go first.
 LOOK_UNITS = 65_536
 LOOK_PAUSE_MS = 1
+# As many steps of the indexer's size of the log.
+LOOK_STEPS = 8
 # To get room, a segment is worth clearing only when at most this share of it has to be appended again.
 FORCED_SHARE_MAX = 0.5
 
@@ -157,6 +160,7 @@ class Cleaner:
 
     async def _clear(self, segment: Segment, *, forced: bool) -> bool:
         """Appends again what is pending in the segment. False: it stays, since that would gain too little."""
+        await self._mend(segment)
         pending = await self._pending(segment.end)
         size = sum(int(units["size"].sum()) for _, _, units in pending)
         blocked = forced and size > segment.size * FORCED_SHARE_MAX
@@ -170,6 +174,34 @@ class Cleaner:
             for first, behind in _steps(units["size"]):
                 await self._move(queue, offsets[first:behind], units[first:behind])
         return True
+
+    async def _mend(self, segment: Segment) -> None:
+        """Looks at the units of all pending records of the segment that point elsewhere: at a copy, or they are damaged
+        and are mended by the reader."""
+        kept = {(queue.topic.encode(), queue.queue): (queue, first) for queue, first in self._kept_queues()}
+        for steps, (run, _) in enumerate(pieces(self._store.log, segment.base, segment.end)):
+            for number, key in enumerate(run.keys if run else ()):
+                if run is not None and key in kept:
+                    queue, first = kept[key]
+                    own = np.flatnonzero((run.key_of == number) & (run.offsets >= first))
+                    self._look(queue, run.offsets[own], run.positions[own])
+            if steps % LOOK_STEPS == LOOK_STEPS - 1:
+                await self._clock.sleep(LOOK_PAUSE_MS)
+
+    def _look(self, queue: ConsumeQueue, offsets: Ints, positions: Ints) -> None:
+        # Copies and first records of a lane each ascend, and may lie between one another.
+        order = np.argsort(offsets)
+        offsets, positions = offsets[order], positions[order]
+        done = 0
+        while done < len(offsets):
+            units = queue.read(int(offsets[done]), int(offsets[-1] - offsets[done]) + 1)
+            if not len(units):
+                return
+            here = offsets[done : done + int(np.searchsorted(offsets[done:], offsets[done] + len(units)))]
+            units = units[here - here[0]]
+            elsewhere = np.flatnonzero(units["position"] != positions[done : done + len(here)])
+            self._reader.read(queue, here[elsewhere], units[elsewhere])
+            done += len(here)
 
     async def _pending(self, end: int) -> list[tuple[ConsumeQueue, Ints, Units]]:
         """Offsets and units of the pending entries whose records lie before `end`."""
