@@ -213,6 +213,11 @@ class _Recovery:
         if self._log.max_position > self._log.min_position:
             log.warning("reading the whole log", reason="; ".join(faults) or reason)
         self._report.whole_log = True
+        if self._points:
+            # For good, before queues change: a crash on the way may leave as many units as it counts, but others.
+            disk = self._directory.disk
+            disk.unlink(self._directory.checkpoint)
+            disk.sync_directory(self._directory.root)
         for queue in self._queues.all():
             # What is behind in the log goes on from what has left it.
             queue.reset(queue.min_offset if self._log.min_position else 0)
