@@ -141,7 +141,9 @@ class Checkpointer:
                 if changed is not None:
                     configs.write(disk, config, configs.TOPICS, changed)
             known = configs.read(config, configs.DELAY_OFFSETS)
-            configs.write(disk, config, configs.DELAY_OFFSETS, configs.with_delay_offsets(known, offsets, point.now_ms))
+            # For brokers: the checkpoint and the log have the watermarks.
+            content = configs.with_delay_offsets(known, offsets, point.now_ms)
+            configs.write(disk, config, configs.DELAY_OFFSETS, content, durable=False)
             checkpoint.write(disk, self._directory.checkpoint, point)
             try:
                 self._store.log.prepare(point.position)

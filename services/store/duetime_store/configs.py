@@ -10,6 +10,7 @@ Source: RocketMQ 4.9.3 ConfigManager, MixAll, fastjson MapSerializer.
 """
 
 import json
+import os
 import re
 import zlib
 from collections.abc import Mapping
@@ -113,17 +114,33 @@ def _crc(value: Mapping[str, Any]) -> int:
     return zlib.crc32(json.dumps(value, sort_keys=True, separators=(",", ":")).encode())
 
 
-def write(disk: Disk, directory: Path, name: str, value: Mapping[str, Any]) -> None:
-    """Replaces the file; durable on return, and never missing meanwhile. Only an intact one becomes the backup."""
+def write(disk: Disk, directory: Path, name: str, value: Mapping[str, Any], *, durable: bool = True) -> None:
+    """Replaces the file; durable on return, and never missing meanwhile. Only an intact one becomes the backup.
+
+    Without `durable` a power cut may leave an older content, or none, of what can be told without it: each flush of a
+    file holds up those of the log.
+    """
     disk.make_directory(directory)
     path, temporary, backup = directory / name, directory / f"{name}.tmp", directory / f"{name}.bak"
     crc = _crc(parse(render(value)))
-    disk.write_file(temporary, render({**value, CRC: crc}).encode())
+    disk.write_file(temporary, render({**value, CRC: crc}).encode(), durable=durable)
     if _read(path)[0] is not None:
         disk.unlink(backup)
         disk.link(path, backup)
     disk.replace(temporary, path)
-    disk.sync_directory(directory)
+    if durable:
+        disk.sync_directory(directory)
+
+
+def make_durable(disk: Disk, directory: Path, name: str) -> None:
+    """What was written without `durable` is on disk on return."""
+    if (directory / name).exists():
+        fd = disk.open(directory / name, os.O_RDONLY)
+        try:
+            disk.sync(fd)
+        finally:
+            disk.close(fd)
+        disk.sync_directory(directory)
 
 
 def delay_offsets(value: Mapping[str, Any] | None) -> dict[int, int]:

@@ -69,6 +69,7 @@ class StoreDirectory:
         self.disk.sync_directory(self.root)
 
     def mark_stopped(self) -> None:
+        configs.make_durable(self.disk, self.config, configs.DELAY_OFFSETS)
         self.disk.unlink(self.root / "abort")
         self.disk.sync_directory(self.root)
 

@@ -125,11 +125,12 @@ class Disk:
                 self.write(fd, bytes(len(data)), position)
             position = next_data(fd, position + len(data)) if data else None
 
-    def write_file(self, path: Path, data: bytes) -> None:
-        """A file with these bytes, which are durable; its name may not be."""
+    def write_file(self, path: Path, data: bytes, *, durable: bool = True) -> None:
+        """A file with these bytes, which are durable if asked for; its name may not be."""
         fd = self.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
             self.write(fd, data, 0)
-            self.sync(fd)
+            if durable:
+                self.sync(fd)
         finally:
             self.close(fd)

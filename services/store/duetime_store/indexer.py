@@ -315,6 +315,6 @@ class Indexer:
                     writer.write_slots()
                 writer.sync()
                 self._disk.sync_directory(self._directory)
-            configs.write(self._disk, self._config, configs.INDEX, mark.to_json())
+            configs.write(self._disk, self._config, configs.INDEX, mark.to_json(), durable=whole)
 
         return work
