@@ -201,6 +201,8 @@ async def test_store_in_use_is_exported_as_it_is(running: Running, tmp_path: Pat
     assert exported.settings["messageDelayLevel"] == str(running.settings.levels)
     names = {path.name for path in (made / "config").iterdir()}
     assert configs.STORE not in names
+    (root / "reserve").touch()
+    assert not {"reserve", "lock", "abort"} & {path.name for path in made.iterdir()}
     assert {configs.TOPICS, configs.DELAY_OFFSETS} <= names
     assert "orders" in told(made)["topics"]
 
@@ -209,6 +211,7 @@ async def test_store_in_use_is_imported_as_one_that_was_killed(running: Running,
     root, copy = running.settings.data_dir, tmp_path / "copy"
     import_directory(root, copy, LEVELS, accept_damage=False)
     assert (copy / "abort").exists()
+    assert not {"reserve", "lock"} & {path.name for path in copy.iterdir()}
     assert messages(copy) == messages(root)
 
 

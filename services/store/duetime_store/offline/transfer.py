@@ -23,12 +23,14 @@ from duetime_store.offline.files import data_ranges, listed
 from duetime_store.offline.report import Report
 from duetime_store.offline.state import Progress, no_progress
 from duetime_store.offline.verify import verify
+from duetime_store.reserve import FILE as RESERVE
 
 _BYTES_AT_ONCE = 4 << 20
 # What is not named goes between the second and the third.
 _FIRST, _LAST = ("config", "checkpoint", "consumequeue"), ("timerlog", "commitlog")
 # Held by whoever serves the directory; every process makes its own.
-_LOCK = "lock"
+# Of the process that serves, and of no use to another.
+_NOT_COPIED = frozenset(("lock", RESERVE))
 
 
 def shard_directory(data: Path, shard: int) -> Path:
@@ -106,7 +108,7 @@ def source_files(root: Path) -> list[tuple[Path, Path]]:
     places = {name: rank for rank, name in enumerate(_FIRST, -len(_FIRST))}
     places |= {name: rank for rank, name in enumerate(_LAST, 1)}
     tops = sorted(listed(root), key=lambda path: (places.get(path.name, 0), path.name))
-    return [(path, path.relative_to(root)) for top in tops if top.name != _LOCK for path in _files(top)]
+    return [(path, path.relative_to(root)) for top in tops if top.name not in _NOT_COPIED for path in _files(top)]
 
 
 def _files(path: Path) -> Iterator[Path]:
