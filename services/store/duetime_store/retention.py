@@ -44,7 +44,7 @@ log = structlog.get_logger()
 # One step appends so much again, waits until it is durable, and lets others go first for a moment.
 MOVE_COUNT = 256
 MOVE_BYTES = 256 * 1024
-MOVE_PAUSE_MS = 5
+MOVE_PAUSE_MS = 20
 # Units looked at before others go first.
 LOOK_UNITS = 65_536
 LOOK_PAUSE_MS = 1
