@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 
 import grpc
 import structlog
-from duetime.v1 import gateway_pb2, store_pb2
+from duetime.v1 import gateway_pb2, store_pb2, store_pb2_grpc
 from duetime_core.calls import Answered, translate
 from duetime_core.clock import Clock
 from duetime_core.errors import DueTimeError, StartupError, Unavailable
@@ -79,44 +79,14 @@ class Shard:
         self._pulls_end = False
         self._tasks: asyncio.TaskGroup | None = None
         self._channel = make_channel(address)
-        self._put_message = self._unary(
-            "PutMessage", store_pb2.PutMessageRequest, store_pb2.PutMessageResponse.FromString
-        )
-        self._pull = self._unary("Pull", gateway_pb2.PullRequest, as_is)
-        self._pull_queues = self._unary("PullQueues", gateway_pb2.PullQueuesRequest, as_is)
-        self._describe = self._unary("Describe", store_pb2.DescribeRequest, store_pb2.DescribeResponse.FromString)
-        self._put_topic = self._unary("PutTopic", store_pb2.PutTopicRequest, store_pb2.PutTopicResponse.FromString)
-        self._list_queues = self._unary(
-            "ListQueues", store_pb2.ListQueuesRequest, store_pb2.ListQueuesResponse.FromString
-        )
-        self._list_topics = self._unary(
-            "ListTopics", store_pb2.ListStoredTopicsRequest, store_pb2.ListStoredTopicsResponse.FromString
-        )
-        self._commit_offsets = self._unary(
-            "CommitOffsets", gateway_pb2.CommitOffsetsRequest, gateway_pb2.CommitOffsetsResponse.FromString
-        )
-        self._get_offsets = self._unary(
-            "GetOffsets", gateway_pb2.GetOffsetsRequest, gateway_pb2.GetOffsetsResponse.FromString
-        )
-        self._list_lanes = self._unary(
-            "ListLanes", gateway_pb2.ListLanesRequest, gateway_pb2.ListLanesResponse.FromString
-        )
+        self._stub = store_pb2_grpc.StoreStub(self._channel)  # type: ignore[no-untyped-call]
+        self._pull = self._as_bytes("Pull", gateway_pb2.PullRequest)
+        self._pull_queues = self._as_bytes("PullQueues", gateway_pb2.PullQueuesRequest)
 
-        self._query_messages = self._unary(
-            "QueryMessages", gateway_pb2.QueryMessagesRequest, gateway_pb2.QueryMessagesResponse.FromString
-        )
-        self._get_message = self._unary(
-            "GetMessage", gateway_pb2.GetMessageRequest, gateway_pb2.FoundMessage.FromString
-        )
-        self._search_offset = self._unary(
-            "SearchOffset", gateway_pb2.SearchOffsetRequest, gateway_pb2.SearchOffsetResponse.FromString
-        )
-
-    def _unary(
-        self, call: str, request: type[Message], read: Callable[[bytes], T]
-    ) -> "grpc.aio.UnaryUnaryMultiCallable[Any, T]":
+    def _as_bytes(self, call: str, request: type[Message]) -> "grpc.aio.UnaryUnaryMultiCallable[Any, bytes]":
+        """A call whose answer is passed on, and so not decoded."""
         return self._channel.unary_unary(
-            f"/duetime.v1.Store/{call}", request_serializer=request.SerializeToString, response_deserializer=read
+            f"/duetime.v1.Store/{call}", request_serializer=request.SerializeToString, response_deserializer=as_is
         )
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
@@ -166,7 +136,7 @@ class Shard:
         return await self._once("", lambda: self._ask(timeout_ms or self._timeout_ms))
 
     async def _ask(self, timeout_ms: float) -> Description:
-        answer = await self._call(self._describe(store_pb2.DescribeRequest(), timeout=timeout_ms / 1000.0))
+        answer = await self._call(self._stub.Describe(store_pb2.DescribeRequest(), timeout=timeout_ms / 1000.0))
         self._check(answer)
         await self.on_reached(self)
         self._description = Description(answer.store_host)
@@ -195,13 +165,13 @@ class Shard:
     async def _tell(self, route: Route) -> None:
         description = await self.describe()
         request = store_pb2.PutTopicRequest(name=route.topic, queue_count=route.count_on(self.number))
-        await self._call(self._put_topic(request, timeout=self._timeout_ms / 1000.0))
+        await self._call(self._stub.PutTopic(request, timeout=self._timeout_ms / 1000.0))
         # Not if it was lost meanwhile: it may have come back without the topic.
         if self._description is description:
             route.store_hosts[self.number] = description.store_host
 
     async def _put(self, request: store_pb2.PutMessageRequest, timeout_ms: float) -> store_pb2.PutMessageResponse:
-        return await self._call(self._put_message(request, timeout=timeout_ms / 1000.0))
+        return await self._call(self._stub.PutMessage(request, timeout=timeout_ms / 1000.0))
 
     async def pull(self, request: gateway_pb2.PullRequest | gateway_pb2.PullQueuesRequest, timeout_ms: float) -> bytes:
         """The encoded answer to a Pull or PullQueues. Raises: DueTimeError."""
@@ -220,39 +190,39 @@ class Shard:
     async def list_queues(self, topic: str) -> store_pb2.ListQueuesResponse:
         """Raises: DueTimeError."""
         request = store_pb2.ListQueuesRequest(topic=topic)
-        return await self._call(self._list_queues(request, timeout=self._timeout_ms / 1000.0))
+        return await self._call(self._stub.ListQueues(request, timeout=self._timeout_ms / 1000.0))
 
     async def list_topics(self, timeout_ms: float) -> store_pb2.ListStoredTopicsResponse:
         """Raises: DueTimeError."""
-        return await self._call(self._list_topics(store_pb2.ListStoredTopicsRequest(), timeout=timeout_ms / 1000.0))
+        return await self._call(self._stub.ListTopics(store_pb2.ListStoredTopicsRequest(), timeout=timeout_ms / 1000.0))
 
     async def commit_offsets(self, request: gateway_pb2.CommitOffsetsRequest) -> gateway_pb2.CommitOffsetsResponse:
         """Raises: DueTimeError."""
-        return await self._call(self._commit_offsets(request, timeout=self._timeout_ms / 1000.0))
+        return await self._call(self._stub.CommitOffsets(request, timeout=self._timeout_ms / 1000.0))
 
     async def get_offsets(self, request: gateway_pb2.GetOffsetsRequest) -> gateway_pb2.GetOffsetsResponse:
         """Raises: DueTimeError."""
-        return await self._call(self._get_offsets(request, timeout=self._timeout_ms / 1000.0))
+        return await self._call(self._stub.GetOffsets(request, timeout=self._timeout_ms / 1000.0))
 
     async def list_lanes(self) -> gateway_pb2.ListLanesResponse:
         """Raises: DueTimeError."""
-        return await self._call(self._list_lanes(gateway_pb2.ListLanesRequest(), timeout=self._timeout_ms / 1000.0))
+        return await self._call(self._stub.ListLanes(gateway_pb2.ListLanesRequest(), timeout=self._timeout_ms / 1000.0))
 
     async def query_messages(
         self, request: gateway_pb2.QueryMessagesRequest, timeout_ms: float
     ) -> gateway_pb2.QueryMessagesResponse:
         """Raises: DueTimeError."""
-        return await self._call(self._query_messages(request, timeout=timeout_ms / 1000.0))
+        return await self._call(self._stub.QueryMessages(request, timeout=timeout_ms / 1000.0))
 
     async def get_message(self, request: gateway_pb2.GetMessageRequest, timeout_ms: float) -> gateway_pb2.FoundMessage:
         """Raises: DueTimeError."""
-        return await self._call(self._get_message(request, timeout=timeout_ms / 1000.0))
+        return await self._call(self._stub.GetMessage(request, timeout=timeout_ms / 1000.0))
 
     async def search_offset(
         self, request: gateway_pb2.SearchOffsetRequest, timeout_ms: float
     ) -> gateway_pb2.SearchOffsetResponse:
         """Raises: DueTimeError."""
-        return await self._call(self._search_offset(request, timeout=timeout_ms / 1000.0))
+        return await self._call(self._stub.SearchOffset(request, timeout=timeout_ms / 1000.0))
 
     async def _call(self, call: Awaitable[T]) -> T:
         try:

@@ -34,8 +34,6 @@ class Watch:
         *,
         used_max: float,
     ) -> None:
-        # Called with every look, on the event loop's thread.
-        self.lookers: list[Callable[[Space], None]] = []
         self._reserve = reserve
         self._fill_count = 0
         self._giving_back = False
@@ -66,8 +64,6 @@ class Watch:
         # What was seen before there was no room is no news.
         if fill_count == self._fill_count:
             self._store.gate.fill(self._why_full(space, held=held))
-        for look in self.lookers:
-            look(space)
 
     def _look(self) -> tuple[Space, bool]:
         space = self._disk.space(self._root)
