@@ -1,3 +1,4 @@
+from duetime.v1 import consumer_pb2 as _consumer_pb2
 from duetime.v1 import message_pb2 as _message_pb2
 from duetime.v1 import retry_pb2 as _retry_pb2
 from google.protobuf.internal import containers as _containers
@@ -55,7 +56,7 @@ class SendResponse(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[_message_pb2.SendResult, _Mapping]]] = ...) -> None: ...
 
 class PullRequest(_message.Message):
-    __slots__ = ("topic", "queue", "offset", "max_count", "max_bytes", "wait_ms", "tags", "encoding")
+    __slots__ = ("topic", "queue", "offset", "max_count", "max_bytes", "wait_ms", "tags", "encoding", "sql")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -64,6 +65,7 @@ class PullRequest(_message.Message):
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     TAGS_FIELD_NUMBER: _ClassVar[int]
     ENCODING_FIELD_NUMBER: _ClassVar[int]
+    SQL_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue: int
     offset: int
@@ -72,7 +74,8 @@ class PullRequest(_message.Message):
     wait_ms: int
     tags: str
     encoding: PullEncoding
-    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., max_count: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., tags: _Optional[str] = ..., encoding: _Optional[_Union[PullEncoding, str]] = ...) -> None: ...
+    sql: str
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., max_count: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., tags: _Optional[str] = ..., encoding: _Optional[_Union[PullEncoding, str]] = ..., sql: _Optional[str] = ...) -> None: ...
 
 class PullResponse(_message.Message):
     __slots__ = ("status", "messages", "next_offset", "min_offset", "max_offset", "records")
@@ -101,7 +104,7 @@ class QueuePosition(_message.Message):
     def __init__(self, queue: _Optional[int] = ..., offset: _Optional[int] = ..., shard_queue: _Optional[int] = ...) -> None: ...
 
 class PullQueuesRequest(_message.Message):
-    __slots__ = ("topic", "queues", "max_count", "max_bytes", "wait_ms", "tags", "encoding")
+    __slots__ = ("topic", "queues", "max_count", "max_bytes", "wait_ms", "tags", "encoding", "sql")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     MAX_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -109,6 +112,7 @@ class PullQueuesRequest(_message.Message):
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     TAGS_FIELD_NUMBER: _ClassVar[int]
     ENCODING_FIELD_NUMBER: _ClassVar[int]
+    SQL_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queues: _containers.RepeatedCompositeFieldContainer[QueuePosition]
     max_count: int
@@ -116,7 +120,8 @@ class PullQueuesRequest(_message.Message):
     wait_ms: int
     tags: str
     encoding: PullEncoding
-    def __init__(self, topic: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[QueuePosition, _Mapping]]] = ..., max_count: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., tags: _Optional[str] = ..., encoding: _Optional[_Union[PullEncoding, str]] = ...) -> None: ...
+    sql: str
+    def __init__(self, topic: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[QueuePosition, _Mapping]]] = ..., max_count: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., tags: _Optional[str] = ..., encoding: _Optional[_Union[PullEncoding, str]] = ..., sql: _Optional[str] = ...) -> None: ...
 
 class PulledQueue(_message.Message):
     __slots__ = ("queue", "pull")

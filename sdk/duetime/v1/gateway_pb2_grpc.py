@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from duetime.v1 import consumer_pb2 as duetime_dot_v1_dot_consumer__pb2
 from duetime.v1 import gateway_pb2 as duetime_dot_v1_dot_gateway__pb2
 from duetime.v1 import retry_pb2 as duetime_dot_v1_dot_retry__pb2
 
@@ -84,6 +85,76 @@ class GatewayStub:
                 '/duetime.v1.Gateway/GetOffsets',
                 request_serializer=duetime_dot_v1_dot_gateway__pb2.GetOffsetsRequest.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_gateway__pb2.GetOffsetsResponse.FromString,
+                _registered_method=True)
+        self.Receive = channel.unary_unary(
+                '/duetime.v1.Gateway/Receive',
+                request_serializer=duetime_dot_v1_dot_consumer__pb2.ReceiveRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_consumer__pb2.ReceiveResponse.FromString,
+                _registered_method=True)
+        self.Ack = channel.unary_unary(
+                '/duetime.v1.Gateway/Ack',
+                request_serializer=duetime_dot_v1_dot_consumer__pb2.AckRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_consumer__pb2.AckResponse.FromString,
+                _registered_method=True)
+        self.ChangeInvisible = channel.unary_unary(
+                '/duetime.v1.Gateway/ChangeInvisible',
+                request_serializer=duetime_dot_v1_dot_consumer__pb2.ChangeInvisibleRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_consumer__pb2.ChangeInvisibleResponse.FromString,
+                _registered_method=True)
+        self.Nack = channel.unary_unary(
+                '/duetime.v1.Gateway/Nack',
+                request_serializer=duetime_dot_v1_dot_consumer__pb2.NackRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_consumer__pb2.NackResponse.FromString,
+                _registered_method=True)
+        self.CreateGroup = channel.unary_unary(
+                '/duetime.v1.Gateway/CreateGroup',
+                request_serializer=duetime_dot_v1_dot_consumer__pb2.CreateGroupRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_consumer__pb2.Group.FromString,
+                _registered_method=True)
+        self.UpdateGroup = channel.unary_unary(
+                '/duetime.v1.Gateway/UpdateGroup',
+                request_serializer=duetime_dot_v1_dot_consumer__pb2.UpdateGroupRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_consumer__pb2.Group.FromString,
+                _registered_method=True)
+        self.ListGroups = channel.unary_unary(
+                '/duetime.v1.Gateway/ListGroups',
+                request_serializer=duetime_dot_v1_dot_consumer__pb2.ListGroupsRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_consumer__pb2.ListGroupsResponse.FromString,
+                _registered_method=True)
+        self.DescribeGroup = channel.unary_unary(
+                '/duetime.v1.Gateway/DescribeGroup',
+                request_serializer=duetime_dot_v1_dot_consumer__pb2.DescribeGroupRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_consumer__pb2.GroupDescription.FromString,
+                _registered_method=True)
+        self.ResetGroup = channel.unary_unary(
+                '/duetime.v1.Gateway/ResetGroup',
+                request_serializer=duetime_dot_v1_dot_consumer__pb2.ResetGroupRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_consumer__pb2.ResetGroupResponse.FromString,
+                _registered_method=True)
+        self.DeleteGroup = channel.unary_unary(
+                '/duetime.v1.Gateway/DeleteGroup',
+                request_serializer=duetime_dot_v1_dot_consumer__pb2.DeleteGroupRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_consumer__pb2.DeleteGroupResponse.FromString,
+                _registered_method=True)
+        self.ListDeadLetters = channel.unary_unary(
+                '/duetime.v1.Gateway/ListDeadLetters',
+                request_serializer=duetime_dot_v1_dot_consumer__pb2.ListDeadLettersRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_consumer__pb2.ListDeadLettersResponse.FromString,
+                _registered_method=True)
+        self.RedriveDeadLetters = channel.unary_stream(
+                '/duetime.v1.Gateway/RedriveDeadLetters',
+                request_serializer=duetime_dot_v1_dot_consumer__pb2.RedriveRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_consumer__pb2.DeadLetterResult.FromString,
+                _registered_method=True)
+        self.DiscardDeadLetters = channel.unary_stream(
+                '/duetime.v1.Gateway/DiscardDeadLetters',
+                request_serializer=duetime_dot_v1_dot_consumer__pb2.DiscardRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_consumer__pb2.DeadLetterResult.FromString,
+                _registered_method=True)
+        self.TraceMessage = channel.unary_unary(
+                '/duetime.v1.Gateway/TraceMessage',
+                request_serializer=duetime_dot_v1_dot_consumer__pb2.TraceMessageRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_consumer__pb2.TraceMessageResponse.FromString,
                 _registered_method=True)
         self.CreateTopic = channel.unary_unary(
                 '/duetime.v1.Gateway/CreateTopic',
@@ -198,6 +269,110 @@ class GatewayServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Receive(self, request, context):
+        """Leases messages to the caller: of any queue of the topic, and those of %RETRY%group that came from it. Each is given to
+        nobody else of the group until its lease ends; then, if it was not acknowledged, it comes back as attempt + 1. A lease
+        is durable when answered. With wait_ms, a call that finds nothing waits for an arrival. A group that does not exist is
+        made, with all defaults.
+        INVALID_ARGUMENT: a filter that can't be parsed, with its place. FAILED_PRECONDITION, FILTER_CONFLICT: receivers of the
+        group that use another filter for the topic were seen within a minute. RESOURCE_EXHAUSTED, LEASES_EXHAUSTED: the shard
+        holds as many leases as it can. NOT_FOUND: no such topic.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Ack(self, request, context):
+        """The messages are done. Durable when answered; idempotent: what was acknowledged with the same receipt is OK.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ChangeInvisible(self, request, context):
+        """Moves the end of leases: later for a slow handler, or to now, which gives the messages back. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Nack(self, request, context):
+        """The messages failed: they come back as the policy says, or become dead letters. Forwards to Retry.Nack.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateGroup(self, request, context):
+        """Makes a group. Idempotent with equal settings; ALREADY_EXISTS with others.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdateGroup(self, request, context):
+        """Changes a group's retry policy, for failures from now on. NOT_FOUND: no such group.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListGroups(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeGroup(self, request, context):
+        """NOT_FOUND: no such group.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResetGroup(self, request, context):
+        """Moves a group's place in a topic: what lies before it counts as done, what lies behind it is given out (again).
+        Leases of the queues end. NOT_FOUND: no such group or topic.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteGroup(self, request, context):
+        """Forgets a group and its places; its retries and dead letters stay in their topics. Idempotent.
+        FAILED_PRECONDITION, GROUP_IN_USE: receivers were seen within a minute.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListDeadLetters(self, request, context):
+        """Forward to Retry. NOT_FOUND: the group has no dead letters.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RedriveDeadLetters(self, request, context):
+        """One result each, as it goes. Ends when the caller goes away; called again it goes on, since what was redriven is gone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DiscardDeadLetters(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TraceMessage(self, request, context):
+        """The life of one message, read from what is stored. NOT_FOUND: no shard has it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CreateTopic(self, request, context):
         """Makes a topic. Idempotent by name with equal queue_count; ALREADY_EXISTS with another count.
         """
@@ -287,6 +462,76 @@ def add_GatewayServicer_to_server(servicer, server):
                     servicer.GetOffsets,
                     request_deserializer=duetime_dot_v1_dot_gateway__pb2.GetOffsetsRequest.FromString,
                     response_serializer=duetime_dot_v1_dot_gateway__pb2.GetOffsetsResponse.SerializeToString,
+            ),
+            'Receive': grpc.unary_unary_rpc_method_handler(
+                    servicer.Receive,
+                    request_deserializer=duetime_dot_v1_dot_consumer__pb2.ReceiveRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_consumer__pb2.ReceiveResponse.SerializeToString,
+            ),
+            'Ack': grpc.unary_unary_rpc_method_handler(
+                    servicer.Ack,
+                    request_deserializer=duetime_dot_v1_dot_consumer__pb2.AckRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_consumer__pb2.AckResponse.SerializeToString,
+            ),
+            'ChangeInvisible': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChangeInvisible,
+                    request_deserializer=duetime_dot_v1_dot_consumer__pb2.ChangeInvisibleRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_consumer__pb2.ChangeInvisibleResponse.SerializeToString,
+            ),
+            'Nack': grpc.unary_unary_rpc_method_handler(
+                    servicer.Nack,
+                    request_deserializer=duetime_dot_v1_dot_consumer__pb2.NackRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_consumer__pb2.NackResponse.SerializeToString,
+            ),
+            'CreateGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateGroup,
+                    request_deserializer=duetime_dot_v1_dot_consumer__pb2.CreateGroupRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_consumer__pb2.Group.SerializeToString,
+            ),
+            'UpdateGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateGroup,
+                    request_deserializer=duetime_dot_v1_dot_consumer__pb2.UpdateGroupRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_consumer__pb2.Group.SerializeToString,
+            ),
+            'ListGroups': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListGroups,
+                    request_deserializer=duetime_dot_v1_dot_consumer__pb2.ListGroupsRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_consumer__pb2.ListGroupsResponse.SerializeToString,
+            ),
+            'DescribeGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeGroup,
+                    request_deserializer=duetime_dot_v1_dot_consumer__pb2.DescribeGroupRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_consumer__pb2.GroupDescription.SerializeToString,
+            ),
+            'ResetGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResetGroup,
+                    request_deserializer=duetime_dot_v1_dot_consumer__pb2.ResetGroupRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_consumer__pb2.ResetGroupResponse.SerializeToString,
+            ),
+            'DeleteGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteGroup,
+                    request_deserializer=duetime_dot_v1_dot_consumer__pb2.DeleteGroupRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_consumer__pb2.DeleteGroupResponse.SerializeToString,
+            ),
+            'ListDeadLetters': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListDeadLetters,
+                    request_deserializer=duetime_dot_v1_dot_consumer__pb2.ListDeadLettersRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_consumer__pb2.ListDeadLettersResponse.SerializeToString,
+            ),
+            'RedriveDeadLetters': grpc.unary_stream_rpc_method_handler(
+                    servicer.RedriveDeadLetters,
+                    request_deserializer=duetime_dot_v1_dot_consumer__pb2.RedriveRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_consumer__pb2.DeadLetterResult.SerializeToString,
+            ),
+            'DiscardDeadLetters': grpc.unary_stream_rpc_method_handler(
+                    servicer.DiscardDeadLetters,
+                    request_deserializer=duetime_dot_v1_dot_consumer__pb2.DiscardRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_consumer__pb2.DeadLetterResult.SerializeToString,
+            ),
+            'TraceMessage': grpc.unary_unary_rpc_method_handler(
+                    servicer.TraceMessage,
+                    request_deserializer=duetime_dot_v1_dot_consumer__pb2.TraceMessageRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_consumer__pb2.TraceMessageResponse.SerializeToString,
             ),
             'CreateTopic': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateTopic,
@@ -567,6 +812,384 @@ class Gateway:
             '/duetime.v1.Gateway/GetOffsets',
             duetime_dot_v1_dot_gateway__pb2.GetOffsetsRequest.SerializeToString,
             duetime_dot_v1_dot_gateway__pb2.GetOffsetsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Receive(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Gateway/Receive',
+            duetime_dot_v1_dot_consumer__pb2.ReceiveRequest.SerializeToString,
+            duetime_dot_v1_dot_consumer__pb2.ReceiveResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Ack(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Gateway/Ack',
+            duetime_dot_v1_dot_consumer__pb2.AckRequest.SerializeToString,
+            duetime_dot_v1_dot_consumer__pb2.AckResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChangeInvisible(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Gateway/ChangeInvisible',
+            duetime_dot_v1_dot_consumer__pb2.ChangeInvisibleRequest.SerializeToString,
+            duetime_dot_v1_dot_consumer__pb2.ChangeInvisibleResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Nack(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Gateway/Nack',
+            duetime_dot_v1_dot_consumer__pb2.NackRequest.SerializeToString,
+            duetime_dot_v1_dot_consumer__pb2.NackResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Gateway/CreateGroup',
+            duetime_dot_v1_dot_consumer__pb2.CreateGroupRequest.SerializeToString,
+            duetime_dot_v1_dot_consumer__pb2.Group.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Gateway/UpdateGroup',
+            duetime_dot_v1_dot_consumer__pb2.UpdateGroupRequest.SerializeToString,
+            duetime_dot_v1_dot_consumer__pb2.Group.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListGroups(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Gateway/ListGroups',
+            duetime_dot_v1_dot_consumer__pb2.ListGroupsRequest.SerializeToString,
+            duetime_dot_v1_dot_consumer__pb2.ListGroupsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Gateway/DescribeGroup',
+            duetime_dot_v1_dot_consumer__pb2.DescribeGroupRequest.SerializeToString,
+            duetime_dot_v1_dot_consumer__pb2.GroupDescription.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResetGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Gateway/ResetGroup',
+            duetime_dot_v1_dot_consumer__pb2.ResetGroupRequest.SerializeToString,
+            duetime_dot_v1_dot_consumer__pb2.ResetGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Gateway/DeleteGroup',
+            duetime_dot_v1_dot_consumer__pb2.DeleteGroupRequest.SerializeToString,
+            duetime_dot_v1_dot_consumer__pb2.DeleteGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListDeadLetters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Gateway/ListDeadLetters',
+            duetime_dot_v1_dot_consumer__pb2.ListDeadLettersRequest.SerializeToString,
+            duetime_dot_v1_dot_consumer__pb2.ListDeadLettersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RedriveDeadLetters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/duetime.v1.Gateway/RedriveDeadLetters',
+            duetime_dot_v1_dot_consumer__pb2.RedriveRequest.SerializeToString,
+            duetime_dot_v1_dot_consumer__pb2.DeadLetterResult.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DiscardDeadLetters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/duetime.v1.Gateway/DiscardDeadLetters',
+            duetime_dot_v1_dot_consumer__pb2.DiscardRequest.SerializeToString,
+            duetime_dot_v1_dot_consumer__pb2.DeadLetterResult.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TraceMessage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Gateway/TraceMessage',
+            duetime_dot_v1_dot_consumer__pb2.TraceMessageRequest.SerializeToString,
+            duetime_dot_v1_dot_consumer__pb2.TraceMessageResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Message(_message.Message):
-    __slots__ = ("topic", "body", "properties", "tags", "keys", "sharding_key", "queue", "delay_level", "delay_ms", "deliver_at_ms", "id", "born_at_ms", "flag")
+    __slots__ = ("topic", "body", "properties", "tags", "keys", "sharding_key", "queue", "delay_level", "delay_ms", "deliver_at_ms", "id", "born_at_ms", "flag", "retry")
     class PropertiesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -28,6 +28,7 @@ class Message(_message.Message):
     ID_FIELD_NUMBER: _ClassVar[int]
     BORN_AT_MS_FIELD_NUMBER: _ClassVar[int]
     FLAG_FIELD_NUMBER: _ClassVar[int]
+    RETRY_FIELD_NUMBER: _ClassVar[int]
     topic: str
     body: bytes
     properties: _containers.ScalarMap[str, str]
@@ -41,7 +42,42 @@ class Message(_message.Message):
     id: str
     born_at_ms: int
     flag: int
-    def __init__(self, topic: _Optional[str] = ..., body: _Optional[bytes] = ..., properties: _Optional[_Mapping[str, str]] = ..., tags: _Optional[str] = ..., keys: _Optional[_Iterable[str]] = ..., sharding_key: _Optional[str] = ..., queue: _Optional[int] = ..., delay_level: _Optional[int] = ..., delay_ms: _Optional[int] = ..., deliver_at_ms: _Optional[int] = ..., id: _Optional[str] = ..., born_at_ms: _Optional[int] = ..., flag: _Optional[int] = ...) -> None: ...
+    retry: RetryPolicy
+    def __init__(self, topic: _Optional[str] = ..., body: _Optional[bytes] = ..., properties: _Optional[_Mapping[str, str]] = ..., tags: _Optional[str] = ..., keys: _Optional[_Iterable[str]] = ..., sharding_key: _Optional[str] = ..., queue: _Optional[int] = ..., delay_level: _Optional[int] = ..., delay_ms: _Optional[int] = ..., deliver_at_ms: _Optional[int] = ..., id: _Optional[str] = ..., born_at_ms: _Optional[int] = ..., flag: _Optional[int] = ..., retry: _Optional[_Union[RetryPolicy, _Mapping]] = ...) -> None: ...
+
+class RetryPolicy(_message.Message):
+    __slots__ = ("max_attempts", "levels", "exponential", "intervals")
+    MAX_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    LEVELS_FIELD_NUMBER: _ClassVar[int]
+    EXPONENTIAL_FIELD_NUMBER: _ClassVar[int]
+    INTERVALS_FIELD_NUMBER: _ClassVar[int]
+    max_attempts: int
+    levels: LevelBackoff
+    exponential: ExponentialBackoff
+    intervals: IntervalBackoff
+    def __init__(self, max_attempts: _Optional[int] = ..., levels: _Optional[_Union[LevelBackoff, _Mapping]] = ..., exponential: _Optional[_Union[ExponentialBackoff, _Mapping]] = ..., intervals: _Optional[_Union[IntervalBackoff, _Mapping]] = ...) -> None: ...
+
+class LevelBackoff(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ExponentialBackoff(_message.Message):
+    __slots__ = ("initial_ms", "max_ms", "factor", "jitter")
+    INITIAL_MS_FIELD_NUMBER: _ClassVar[int]
+    MAX_MS_FIELD_NUMBER: _ClassVar[int]
+    FACTOR_FIELD_NUMBER: _ClassVar[int]
+    JITTER_FIELD_NUMBER: _ClassVar[int]
+    initial_ms: int
+    max_ms: int
+    factor: float
+    jitter: float
+    def __init__(self, initial_ms: _Optional[int] = ..., max_ms: _Optional[int] = ..., factor: _Optional[float] = ..., jitter: _Optional[float] = ...) -> None: ...
+
+class IntervalBackoff(_message.Message):
+    __slots__ = ("delays_ms",)
+    DELAYS_MS_FIELD_NUMBER: _ClassVar[int]
+    delays_ms: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, delays_ms: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class StoredMessage(_message.Message):
     __slots__ = ("topic", "queue", "offset", "body", "properties", "tags", "keys", "id", "flag", "born_at_ms", "stored_at_ms", "due_at_ms", "delay_level", "attempt", "born_host", "sys_flag")

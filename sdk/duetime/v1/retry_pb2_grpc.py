@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from duetime.v1 import consumer_pb2 as duetime_dot_v1_dot_consumer__pb2
 from duetime.v1 import retry_pb2 as duetime_dot_v1_dot_retry__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
@@ -40,6 +41,26 @@ class RetryStub:
                 request_serializer=duetime_dot_v1_dot_retry__pb2.SendBackRequest.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_retry__pb2.SendBackResponse.FromString,
                 _registered_method=True)
+        self.Nack = channel.unary_unary(
+                '/duetime.v1.Retry/Nack',
+                request_serializer=duetime_dot_v1_dot_consumer__pb2.NackRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_consumer__pb2.NackResponse.FromString,
+                _registered_method=True)
+        self.ListDeadLetters = channel.unary_unary(
+                '/duetime.v1.Retry/ListDeadLetters',
+                request_serializer=duetime_dot_v1_dot_consumer__pb2.ListDeadLettersRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_consumer__pb2.ListDeadLettersResponse.FromString,
+                _registered_method=True)
+        self.RedriveDeadLetters = channel.unary_stream(
+                '/duetime.v1.Retry/RedriveDeadLetters',
+                request_serializer=duetime_dot_v1_dot_consumer__pb2.RedriveRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_consumer__pb2.DeadLetterResult.FromString,
+                _registered_method=True)
+        self.DiscardDeadLetters = channel.unary_stream(
+                '/duetime.v1.Retry/DiscardDeadLetters',
+                request_serializer=duetime_dot_v1_dot_consumer__pb2.DiscardRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_consumer__pb2.DeadLetterResult.FromString,
+                _registered_method=True)
 
 
 class RetryServicer:
@@ -55,6 +76,34 @@ class RetryServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Nack(self, request, context):
+        """Ends leases of failed messages: each comes back in %RETRY%group (an ordered group's: in its place) as the policy says,
+        or goes to %DLQ%group. One result each. Durable when answered; a repeated call is answered OK or EXPIRED and changes
+        nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListDeadLetters(self, request, context):
+        """As Gateway.ListDeadLetters, RedriveDeadLetters, DiscardDeadLetters.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RedriveDeadLetters(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DiscardDeadLetters(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RetryServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -62,6 +111,26 @@ def add_RetryServicer_to_server(servicer, server):
                     servicer.SendBack,
                     request_deserializer=duetime_dot_v1_dot_retry__pb2.SendBackRequest.FromString,
                     response_serializer=duetime_dot_v1_dot_retry__pb2.SendBackResponse.SerializeToString,
+            ),
+            'Nack': grpc.unary_unary_rpc_method_handler(
+                    servicer.Nack,
+                    request_deserializer=duetime_dot_v1_dot_consumer__pb2.NackRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_consumer__pb2.NackResponse.SerializeToString,
+            ),
+            'ListDeadLetters': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListDeadLetters,
+                    request_deserializer=duetime_dot_v1_dot_consumer__pb2.ListDeadLettersRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_consumer__pb2.ListDeadLettersResponse.SerializeToString,
+            ),
+            'RedriveDeadLetters': grpc.unary_stream_rpc_method_handler(
+                    servicer.RedriveDeadLetters,
+                    request_deserializer=duetime_dot_v1_dot_consumer__pb2.RedriveRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_consumer__pb2.DeadLetterResult.SerializeToString,
+            ),
+            'DiscardDeadLetters': grpc.unary_stream_rpc_method_handler(
+                    servicer.DiscardDeadLetters,
+                    request_deserializer=duetime_dot_v1_dot_consumer__pb2.DiscardRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_consumer__pb2.DeadLetterResult.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -92,6 +161,114 @@ class Retry:
             '/duetime.v1.Retry/SendBack',
             duetime_dot_v1_dot_retry__pb2.SendBackRequest.SerializeToString,
             duetime_dot_v1_dot_retry__pb2.SendBackResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Nack(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Retry/Nack',
+            duetime_dot_v1_dot_consumer__pb2.NackRequest.SerializeToString,
+            duetime_dot_v1_dot_consumer__pb2.NackResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListDeadLetters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Retry/ListDeadLetters',
+            duetime_dot_v1_dot_consumer__pb2.ListDeadLettersRequest.SerializeToString,
+            duetime_dot_v1_dot_consumer__pb2.ListDeadLettersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RedriveDeadLetters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/duetime.v1.Retry/RedriveDeadLetters',
+            duetime_dot_v1_dot_consumer__pb2.RedriveRequest.SerializeToString,
+            duetime_dot_v1_dot_consumer__pb2.DeadLetterResult.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DiscardDeadLetters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/duetime.v1.Retry/DiscardDeadLetters',
+            duetime_dot_v1_dot_consumer__pb2.DiscardRequest.SerializeToString,
+            duetime_dot_v1_dot_consumer__pb2.DeadLetterResult.FromString,
             options,
             channel_credentials,
             insecure,

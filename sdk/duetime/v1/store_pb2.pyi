@@ -1,3 +1,4 @@
+from duetime.v1 import consumer_pb2 as _consumer_pb2
 from duetime.v1 import gateway_pb2 as _gateway_pb2
 from duetime.v1 import message_pb2 as _message_pb2
 from google.protobuf.internal import containers as _containers
@@ -16,23 +17,49 @@ class PutStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PUT_STATUS_GAP: _ClassVar[PutStatus]
     PUT_STATUS_NOT_DUE: _ClassVar[PutStatus]
     PUT_STATUS_REFUSED: _ClassVar[PutStatus]
+    PUT_STATUS_SETTLED: _ClassVar[PutStatus]
 PUT_STATUS_OK: PutStatus
 PUT_STATUS_DUPLICATE: PutStatus
 PUT_STATUS_GAP: PutStatus
 PUT_STATUS_NOT_DUE: PutStatus
 PUT_STATUS_REFUSED: PutStatus
+PUT_STATUS_SETTLED: PutStatus
 
 class PutMessageRequest(_message.Message):
-    __slots__ = ("records", "lane", "first_entry", "retried")
+    __slots__ = ("records", "lane", "first_entry", "retried", "settles")
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     LANE_FIELD_NUMBER: _ClassVar[int]
     FIRST_ENTRY_FIELD_NUMBER: _ClassVar[int]
     RETRIED_FIELD_NUMBER: _ClassVar[int]
+    SETTLES_FIELD_NUMBER: _ClassVar[int]
     records: bytes
     lane: int
     first_entry: int
     retried: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, records: _Optional[bytes] = ..., lane: _Optional[int] = ..., first_entry: _Optional[int] = ..., retried: _Optional[_Iterable[int]] = ...) -> None: ...
+    settles: _containers.RepeatedCompositeFieldContainer[Settle]
+    def __init__(self, records: _Optional[bytes] = ..., lane: _Optional[int] = ..., first_entry: _Optional[int] = ..., retried: _Optional[_Iterable[int]] = ..., settles: _Optional[_Iterable[_Union[Settle, _Mapping]]] = ...) -> None: ...
+
+class Settle(_message.Message):
+    __slots__ = ("record", "receipt", "dead_letter", "group")
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    DEAD_LETTER_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    record: int
+    receipt: bytes
+    dead_letter: DeadLetterPlace
+    group: str
+    def __init__(self, record: _Optional[int] = ..., receipt: _Optional[bytes] = ..., dead_letter: _Optional[_Union[DeadLetterPlace, _Mapping]] = ..., group: _Optional[str] = ...) -> None: ...
+
+class DeadLetterPlace(_message.Message):
+    __slots__ = ("topic", "queue", "offset")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue: int
+    offset: int
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class PutMessageResponse(_message.Message):
     __slots__ = ("statuses", "queue_offsets", "due_at_ms", "faults", "stored_at_ms", "watermark", "duplicate_queues")
@@ -213,3 +240,133 @@ class DescribeResponse(_message.Message):
     max_position: int
     refusal: str
     def __init__(self, shard: _Optional[int] = ..., store_host: _Optional[bytes] = ..., delay_levels_ms: _Optional[_Iterable[int]] = ..., segment_bytes: _Optional[int] = ..., read_only: _Optional[bool] = ..., now_ms: _Optional[int] = ..., min_position: _Optional[int] = ..., max_position: _Optional[int] = ..., refusal: _Optional[str] = ...) -> None: ...
+
+class AwaitMessagesResponse(_message.Message):
+    __slots__ = ("ready",)
+    READY_FIELD_NUMBER: _ClassVar[int]
+    ready: bool
+    def __init__(self, ready: _Optional[bool] = ...) -> None: ...
+
+class GetLeasedRequest(_message.Message):
+    __slots__ = ("group", "receipts")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    RECEIPTS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    receipts: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, group: _Optional[str] = ..., receipts: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class LeasedRecord(_message.Message):
+    __slots__ = ("status", "receipt", "group", "record", "attempt", "received_at_ms", "expired", "history", "ordered", "max_attempts", "topic", "queue", "offset")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    EXPIRED_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
+    ORDERED_FIELD_NUMBER: _ClassVar[int]
+    MAX_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    status: _consumer_pb2.ReceiptStatus
+    receipt: bytes
+    group: str
+    record: bytes
+    attempt: int
+    received_at_ms: int
+    expired: _containers.RepeatedScalarFieldContainer[int]
+    history: bytes
+    ordered: bool
+    max_attempts: int
+    topic: str
+    queue: int
+    offset: int
+    def __init__(self, status: _Optional[_Union[_consumer_pb2.ReceiptStatus, str]] = ..., receipt: _Optional[bytes] = ..., group: _Optional[str] = ..., record: _Optional[bytes] = ..., attempt: _Optional[int] = ..., received_at_ms: _Optional[int] = ..., expired: _Optional[_Iterable[int]] = ..., history: _Optional[bytes] = ..., ordered: _Optional[bool] = ..., max_attempts: _Optional[int] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class GetLeasedResponse(_message.Message):
+    __slots__ = ("leased", "now_ms")
+    LEASED_FIELD_NUMBER: _ClassVar[int]
+    NOW_MS_FIELD_NUMBER: _ClassVar[int]
+    leased: _containers.RepeatedCompositeFieldContainer[LeasedRecord]
+    now_ms: int
+    def __init__(self, leased: _Optional[_Iterable[_Union[LeasedRecord, _Mapping]]] = ..., now_ms: _Optional[int] = ...) -> None: ...
+
+class TakeExhaustedRequest(_message.Message):
+    __slots__ = ("max_count", "wait_ms", "invisible_ms")
+    MAX_COUNT_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    INVISIBLE_MS_FIELD_NUMBER: _ClassVar[int]
+    max_count: int
+    wait_ms: int
+    invisible_ms: int
+    def __init__(self, max_count: _Optional[int] = ..., wait_ms: _Optional[int] = ..., invisible_ms: _Optional[int] = ...) -> None: ...
+
+class Deferral(_message.Message):
+    __slots__ = ("receipt", "delay_ms", "history")
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    DELAY_MS_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
+    receipt: bytes
+    delay_ms: int
+    history: bytes
+    def __init__(self, receipt: _Optional[bytes] = ..., delay_ms: _Optional[int] = ..., history: _Optional[bytes] = ...) -> None: ...
+
+class DeferRequest(_message.Message):
+    __slots__ = ("group", "deferrals")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    DEFERRALS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    deferrals: _containers.RepeatedCompositeFieldContainer[Deferral]
+    def __init__(self, group: _Optional[str] = ..., deferrals: _Optional[_Iterable[_Union[Deferral, _Mapping]]] = ...) -> None: ...
+
+class DeferResponse(_message.Message):
+    __slots__ = ("statuses", "deliver_at_ms")
+    STATUSES_FIELD_NUMBER: _ClassVar[int]
+    DELIVER_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    statuses: _containers.RepeatedScalarFieldContainer[_consumer_pb2.ReceiptStatus]
+    deliver_at_ms: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, statuses: _Optional[_Iterable[_Union[_consumer_pb2.ReceiptStatus, str]]] = ..., deliver_at_ms: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class PutGroupResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PullDeadLettersRequest(_message.Message):
+    __slots__ = ("topic", "queue", "offset", "max_count", "max_bytes")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_COUNT_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue: int
+    offset: int
+    max_count: int
+    max_bytes: int
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., max_count: _Optional[int] = ..., max_bytes: _Optional[int] = ...) -> None: ...
+
+class PullDeadLettersResponse(_message.Message):
+    __slots__ = ("records", "offsets", "next_offset", "max_offset")
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    records: bytes
+    offsets: _containers.RepeatedScalarFieldContainer[int]
+    next_offset: int
+    max_offset: int
+    def __init__(self, records: _Optional[bytes] = ..., offsets: _Optional[_Iterable[int]] = ..., next_offset: _Optional[int] = ..., max_offset: _Optional[int] = ...) -> None: ...
+
+class DropDeadLettersRequest(_message.Message):
+    __slots__ = ("letters",)
+    LETTERS_FIELD_NUMBER: _ClassVar[int]
+    letters: _containers.RepeatedCompositeFieldContainer[DeadLetterPlace]
+    def __init__(self, letters: _Optional[_Iterable[_Union[DeadLetterPlace, _Mapping]]] = ...) -> None: ...
+
+class DropDeadLettersResponse(_message.Message):
+    __slots__ = ("dropped",)
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    dropped: _containers.RepeatedScalarFieldContainer[bool]
+    def __init__(self, dropped: _Optional[_Iterable[bool]] = ...) -> None: ...

@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from duetime.v1 import consumer_pb2 as duetime_dot_v1_dot_consumer__pb2
 from duetime.v1 import gateway_pb2 as duetime_dot_v1_dot_gateway__pb2
 from duetime.v1 import store_pb2 as duetime_dot_v1_dot_store__pb2
 
@@ -89,6 +90,81 @@ class StoreStub:
                 '/duetime.v1.Store/GetRecord',
                 request_serializer=duetime_dot_v1_dot_store__pb2.GetRecordRequest.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_store__pb2.GetRecordResponse.FromString,
+                _registered_method=True)
+        self.Receive = channel.unary_unary(
+                '/duetime.v1.Store/Receive',
+                request_serializer=duetime_dot_v1_dot_consumer__pb2.ReceiveRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_consumer__pb2.ReceiveResponse.FromString,
+                _registered_method=True)
+        self.Ack = channel.unary_unary(
+                '/duetime.v1.Store/Ack',
+                request_serializer=duetime_dot_v1_dot_consumer__pb2.AckRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_consumer__pb2.AckResponse.FromString,
+                _registered_method=True)
+        self.ChangeInvisible = channel.unary_unary(
+                '/duetime.v1.Store/ChangeInvisible',
+                request_serializer=duetime_dot_v1_dot_consumer__pb2.ChangeInvisibleRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_consumer__pb2.ChangeInvisibleResponse.FromString,
+                _registered_method=True)
+        self.AwaitMessages = channel.unary_unary(
+                '/duetime.v1.Store/AwaitMessages',
+                request_serializer=duetime_dot_v1_dot_consumer__pb2.ReceiveRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_store__pb2.AwaitMessagesResponse.FromString,
+                _registered_method=True)
+        self.GetLeased = channel.unary_unary(
+                '/duetime.v1.Store/GetLeased',
+                request_serializer=duetime_dot_v1_dot_store__pb2.GetLeasedRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_store__pb2.GetLeasedResponse.FromString,
+                _registered_method=True)
+        self.TakeExhausted = channel.unary_unary(
+                '/duetime.v1.Store/TakeExhausted',
+                request_serializer=duetime_dot_v1_dot_store__pb2.TakeExhaustedRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_store__pb2.GetLeasedResponse.FromString,
+                _registered_method=True)
+        self.Defer = channel.unary_unary(
+                '/duetime.v1.Store/Defer',
+                request_serializer=duetime_dot_v1_dot_store__pb2.DeferRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_store__pb2.DeferResponse.FromString,
+                _registered_method=True)
+        self.DescribeGroup = channel.unary_unary(
+                '/duetime.v1.Store/DescribeGroup',
+                request_serializer=duetime_dot_v1_dot_consumer__pb2.DescribeGroupRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_consumer__pb2.GroupDescription.FromString,
+                _registered_method=True)
+        self.ResetGroup = channel.unary_unary(
+                '/duetime.v1.Store/ResetGroup',
+                request_serializer=duetime_dot_v1_dot_consumer__pb2.ResetGroupRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_consumer__pb2.ResetGroupResponse.FromString,
+                _registered_method=True)
+        self.DeleteGroup = channel.unary_unary(
+                '/duetime.v1.Store/DeleteGroup',
+                request_serializer=duetime_dot_v1_dot_consumer__pb2.DeleteGroupRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_consumer__pb2.DeleteGroupResponse.FromString,
+                _registered_method=True)
+        self.PutGroup = channel.unary_unary(
+                '/duetime.v1.Store/PutGroup',
+                request_serializer=duetime_dot_v1_dot_consumer__pb2.Group.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_store__pb2.PutGroupResponse.FromString,
+                _registered_method=True)
+        self.ListGroups = channel.unary_unary(
+                '/duetime.v1.Store/ListGroups',
+                request_serializer=duetime_dot_v1_dot_consumer__pb2.ListGroupsRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_consumer__pb2.ListGroupsResponse.FromString,
+                _registered_method=True)
+        self.PullDeadLetters = channel.unary_unary(
+                '/duetime.v1.Store/PullDeadLetters',
+                request_serializer=duetime_dot_v1_dot_store__pb2.PullDeadLettersRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_store__pb2.PullDeadLettersResponse.FromString,
+                _registered_method=True)
+        self.DropDeadLetters = channel.unary_unary(
+                '/duetime.v1.Store/DropDeadLetters',
+                request_serializer=duetime_dot_v1_dot_store__pb2.DropDeadLettersRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_store__pb2.DropDeadLettersResponse.FromString,
+                _registered_method=True)
+        self.TraceMessage = channel.unary_unary(
+                '/duetime.v1.Store/TraceMessage',
+                request_serializer=duetime_dot_v1_dot_consumer__pb2.TraceMessageRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_consumer__pb2.TraceMessageResponse.FromString,
                 _registered_method=True)
         self.PutTopic = channel.unary_unary(
                 '/duetime.v1.Store/PutTopic',
@@ -200,6 +276,111 @@ class StoreServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Receive(self, request, context):
+        """As Gateway.Receive, Ack and ChangeInvisible, of this shard's queues. `queues`, `retry_queues`, `ordered` and
+        `max_attempts` are set.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Ack(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ChangeInvisible(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AwaitMessages(self, request, context):
+        """Waits until Receive would find something, at most wait_ms. Leases nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetLeased(self, request, context):
+        """The records of leased messages and what is known of their deliveries, for the retry service. Changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TakeExhausted(self, request, context):
+        """Leases messages whose last attempt's lease has ended unacknowledged, to be made dead letters; waits for the first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Defer(self, request, context):
+        """Ends leases of messages that stay where they are and come back after a delay (ordered groups).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeGroup(self, request, context):
+        """A group's places on this shard; empty when it has none.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResetGroup(self, request, context):
+        """Of the queues `queues`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteGroup(self, request, context):
+        """Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PutGroup(self, request, context):
+        """Tells the shard of a group, for config/subscriptionGroup.json. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListGroups(self, request, context):
+        """The groups of config/subscriptionGroup.json, which may have come from a broker.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PullDeadLetters(self, request, context):
+        """The dead letters from an offset on that were neither redriven nor discarded. Changes nothing.
+        NOT_FOUND: no such topic or queue.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DropDeadLetters(self, request, context):
+        """They count as gone. Durable when answered, idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TraceMessage(self, request, context):
+        """As Gateway.TraceMessage, of this shard. NOT_FOUND: it has no such message.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def PutTopic(self, request, context):
         """Tells the shard of a topic's queue count, for config/topics.json. Idempotent; a count never shrinks.
         """
@@ -287,6 +468,81 @@ def add_StoreServicer_to_server(servicer, server):
                     servicer.GetRecord,
                     request_deserializer=duetime_dot_v1_dot_store__pb2.GetRecordRequest.FromString,
                     response_serializer=duetime_dot_v1_dot_store__pb2.GetRecordResponse.SerializeToString,
+            ),
+            'Receive': grpc.unary_unary_rpc_method_handler(
+                    servicer.Receive,
+                    request_deserializer=duetime_dot_v1_dot_consumer__pb2.ReceiveRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_consumer__pb2.ReceiveResponse.SerializeToString,
+            ),
+            'Ack': grpc.unary_unary_rpc_method_handler(
+                    servicer.Ack,
+                    request_deserializer=duetime_dot_v1_dot_consumer__pb2.AckRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_consumer__pb2.AckResponse.SerializeToString,
+            ),
+            'ChangeInvisible': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChangeInvisible,
+                    request_deserializer=duetime_dot_v1_dot_consumer__pb2.ChangeInvisibleRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_consumer__pb2.ChangeInvisibleResponse.SerializeToString,
+            ),
+            'AwaitMessages': grpc.unary_unary_rpc_method_handler(
+                    servicer.AwaitMessages,
+                    request_deserializer=duetime_dot_v1_dot_consumer__pb2.ReceiveRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_store__pb2.AwaitMessagesResponse.SerializeToString,
+            ),
+            'GetLeased': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetLeased,
+                    request_deserializer=duetime_dot_v1_dot_store__pb2.GetLeasedRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_store__pb2.GetLeasedResponse.SerializeToString,
+            ),
+            'TakeExhausted': grpc.unary_unary_rpc_method_handler(
+                    servicer.TakeExhausted,
+                    request_deserializer=duetime_dot_v1_dot_store__pb2.TakeExhaustedRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_store__pb2.GetLeasedResponse.SerializeToString,
+            ),
+            'Defer': grpc.unary_unary_rpc_method_handler(
+                    servicer.Defer,
+                    request_deserializer=duetime_dot_v1_dot_store__pb2.DeferRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_store__pb2.DeferResponse.SerializeToString,
+            ),
+            'DescribeGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeGroup,
+                    request_deserializer=duetime_dot_v1_dot_consumer__pb2.DescribeGroupRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_consumer__pb2.GroupDescription.SerializeToString,
+            ),
+            'ResetGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResetGroup,
+                    request_deserializer=duetime_dot_v1_dot_consumer__pb2.ResetGroupRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_consumer__pb2.ResetGroupResponse.SerializeToString,
+            ),
+            'DeleteGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteGroup,
+                    request_deserializer=duetime_dot_v1_dot_consumer__pb2.DeleteGroupRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_consumer__pb2.DeleteGroupResponse.SerializeToString,
+            ),
+            'PutGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.PutGroup,
+                    request_deserializer=duetime_dot_v1_dot_consumer__pb2.Group.FromString,
+                    response_serializer=duetime_dot_v1_dot_store__pb2.PutGroupResponse.SerializeToString,
+            ),
+            'ListGroups': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListGroups,
+                    request_deserializer=duetime_dot_v1_dot_consumer__pb2.ListGroupsRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_consumer__pb2.ListGroupsResponse.SerializeToString,
+            ),
+            'PullDeadLetters': grpc.unary_unary_rpc_method_handler(
+                    servicer.PullDeadLetters,
+                    request_deserializer=duetime_dot_v1_dot_store__pb2.PullDeadLettersRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_store__pb2.PullDeadLettersResponse.SerializeToString,
+            ),
+            'DropDeadLetters': grpc.unary_unary_rpc_method_handler(
+                    servicer.DropDeadLetters,
+                    request_deserializer=duetime_dot_v1_dot_store__pb2.DropDeadLettersRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_store__pb2.DropDeadLettersResponse.SerializeToString,
+            ),
+            'TraceMessage': grpc.unary_unary_rpc_method_handler(
+                    servicer.TraceMessage,
+                    request_deserializer=duetime_dot_v1_dot_consumer__pb2.TraceMessageRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_consumer__pb2.TraceMessageResponse.SerializeToString,
             ),
             'PutTopic': grpc.unary_unary_rpc_method_handler(
                     servicer.PutTopic,
@@ -589,6 +845,411 @@ class Store:
             '/duetime.v1.Store/GetRecord',
             duetime_dot_v1_dot_store__pb2.GetRecordRequest.SerializeToString,
             duetime_dot_v1_dot_store__pb2.GetRecordResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Receive(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Store/Receive',
+            duetime_dot_v1_dot_consumer__pb2.ReceiveRequest.SerializeToString,
+            duetime_dot_v1_dot_consumer__pb2.ReceiveResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Ack(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Store/Ack',
+            duetime_dot_v1_dot_consumer__pb2.AckRequest.SerializeToString,
+            duetime_dot_v1_dot_consumer__pb2.AckResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChangeInvisible(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Store/ChangeInvisible',
+            duetime_dot_v1_dot_consumer__pb2.ChangeInvisibleRequest.SerializeToString,
+            duetime_dot_v1_dot_consumer__pb2.ChangeInvisibleResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AwaitMessages(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Store/AwaitMessages',
+            duetime_dot_v1_dot_consumer__pb2.ReceiveRequest.SerializeToString,
+            duetime_dot_v1_dot_store__pb2.AwaitMessagesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetLeased(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Store/GetLeased',
+            duetime_dot_v1_dot_store__pb2.GetLeasedRequest.SerializeToString,
+            duetime_dot_v1_dot_store__pb2.GetLeasedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TakeExhausted(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Store/TakeExhausted',
+            duetime_dot_v1_dot_store__pb2.TakeExhaustedRequest.SerializeToString,
+            duetime_dot_v1_dot_store__pb2.GetLeasedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Defer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Store/Defer',
+            duetime_dot_v1_dot_store__pb2.DeferRequest.SerializeToString,
+            duetime_dot_v1_dot_store__pb2.DeferResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Store/DescribeGroup',
+            duetime_dot_v1_dot_consumer__pb2.DescribeGroupRequest.SerializeToString,
+            duetime_dot_v1_dot_consumer__pb2.GroupDescription.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResetGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Store/ResetGroup',
+            duetime_dot_v1_dot_consumer__pb2.ResetGroupRequest.SerializeToString,
+            duetime_dot_v1_dot_consumer__pb2.ResetGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Store/DeleteGroup',
+            duetime_dot_v1_dot_consumer__pb2.DeleteGroupRequest.SerializeToString,
+            duetime_dot_v1_dot_consumer__pb2.DeleteGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PutGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Store/PutGroup',
+            duetime_dot_v1_dot_consumer__pb2.Group.SerializeToString,
+            duetime_dot_v1_dot_store__pb2.PutGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListGroups(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Store/ListGroups',
+            duetime_dot_v1_dot_consumer__pb2.ListGroupsRequest.SerializeToString,
+            duetime_dot_v1_dot_consumer__pb2.ListGroupsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PullDeadLetters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Store/PullDeadLetters',
+            duetime_dot_v1_dot_store__pb2.PullDeadLettersRequest.SerializeToString,
+            duetime_dot_v1_dot_store__pb2.PullDeadLettersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DropDeadLetters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Store/DropDeadLetters',
+            duetime_dot_v1_dot_store__pb2.DropDeadLettersRequest.SerializeToString,
+            duetime_dot_v1_dot_store__pb2.DropDeadLettersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TraceMessage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Store/TraceMessage',
+            duetime_dot_v1_dot_consumer__pb2.TraceMessageRequest.SerializeToString,
+            duetime_dot_v1_dot_consumer__pb2.TraceMessageResponse.FromString,
             options,
             channel_credentials,
             insecure,
