@@ -4,6 +4,8 @@ import re
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 QUARANTINE_TOPIC = "DT_QUARANTINE"
+# The journal of a shard's groups.
+GROUPS_TOPIC = "DT_GROUPS"
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 
@@ -15,6 +17,7 @@ SYSTEM_TOPICS = frozenset(
     {
         SCHEDULE_TOPIC,
         QUARANTINE_TOPIC,
+        GROUPS_TOPIC,
         "RMQ_SYS_TRANS_HALF_TOPIC",
         "RMQ_SYS_TRANS_OP_HALF_TOPIC",
         "RMQ_SYS_TRACE_TOPIC",

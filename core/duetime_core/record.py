@@ -52,6 +52,17 @@ RETRY_TOPIC = "RETRY_TOPIC"
 ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 # The lane entry that a restored record came from, `level:offset:due`: always the last property before the CRC mark.
 LANE_ENTRY = "DT_ENTRY"
+# Of a message that a group could not handle, in RocketMQ's words: where a dead letter came from.
+DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
+DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
+# And in ours: the message's own retry policy; before when (Unix ms) a retry is given to nobody; `queue:offset` where it
+# was first; its failed deliveries; why it is dead; how often it was redriven.
+RETRY = "DT_RETRY"
+VISIBLE_AT = "DT_VISIBLE_AT"
+ORIGIN = "DT_ORIGIN"
+ATTEMPTS = "DT_ATTEMPTS"
+DEAD_REASON = "DT_DEAD_REASON"
+REDRIVEN = "DT_REDRIVEN"
 
 # Names that RocketMQ's broker and clients, or DueTime, give a meaning to; users may not set them.
 RESERVED_PROPERTIES = frozenset(
@@ -60,7 +71,8 @@ RESERVED_PROPERTIES = frozenset(
     "EXTEND_UNIQ_INFO MAX_RECONSUME_TIMES CONSUME_START_TIME TRAN_PREPARED_QUEUE_OFFSET TRANSACTION_CHECK_TIMES "
     "CHECK_IMMUNITY_TIME_IN_SECONDS INSTANCE_ID CLUSTER INNER_NUM INNER_BASE DUP_INFO __SHARDINGKEY __transactionId__ "
     "TIMER_DELAY_LEVEL TIMER_ENQUEUE_MS TIMER_DEQUEUE_MS TIMER_ROLL_TIMES TIMER_OUT_MS TIMER_DEL_UNIQKEY "
-    "TIMER_DELIVER_MS TIMER_DELAY_MS TIMER_DELAY_SEC POP_CK 1ST_POP_TIME __CRC32# DT_ENTRY DT_FAULT".split()
+    "TIMER_DELIVER_MS TIMER_DELAY_MS TIMER_DELAY_SEC POP_CK 1ST_POP_TIME __CRC32# DT_ENTRY DT_FAULT DT_RETRY "
+    "DT_VISIBLE_AT DT_ORIGIN DT_ATTEMPTS DT_DEAD_REASON DT_REDRIVEN DLQ_ORIGIN_TOPIC DLQ_ORIGIN_MESSAGE_ID".split()
 )
 SHARDING_KEY = "__SHARDINGKEY"
 FAULT = "DT_FAULT"

@@ -14,7 +14,7 @@ from duetime.v1 import store_pb2
 from duetime_core import limits
 from duetime_core.clock import Clock
 from duetime_core.errors import DueTimeError
-from duetime_core.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC, is_name
+from duetime_core.names import GROUPS_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC, is_name
 
 from duetime_gateway.shards import Shard, Shards
 from duetime_gateway.topics import Topics
@@ -26,7 +26,8 @@ INTERVAL_MS = 5_000
 TIMEOUT_MS_MAX = 1_000
 
 # Every shard has these for itself (routing.shard_places), or a broker makes them at each start and nobody uses them.
-NOT_ADOPTED = {SCHEDULE_TOPIC, QUARANTINE_TOPIC, "TBW102", "SELF_TEST_TOPIC", "BenchmarkTest", "OFFSET_MOVED_EVENT"}
+NOT_ADOPTED = {SCHEDULE_TOPIC, QUARANTINE_TOPIC, GROUPS_TOPIC}
+NOT_ADOPTED |= {"TBW102", "SELF_TEST_TOPIC", "BenchmarkTest", "OFFSET_MOVED_EVENT"}
 _READ_OR_WRITE = 4 | 2
 
 
