@@ -1,0 +1,60 @@
+"""Receipts: what a receiver names a delivery by, to Ack, ChangeInvisible and Nack. Opaque to everybody else.
+
+    | 0 u16 shard | 2 u64 lease | 10 u64 offset | 18 u16 check |       20 bytes, big-endian
+
+A lease covers the messages of one queue that one Receive gave; the offset says which of them. Routers read the first
+two bytes. The check, CRC-16/XMODEM of all before it, tells bytes that never were a receipt; it is no signature.
+"""
+
+from binascii import crc_hqx
+from collections.abc import Iterable, Sequence
+from struct import Struct
+from typing import NamedTuple
+
+RECEIPT_BYTES = 20
+_SHARD_LEASE = Struct(">HQ")
+_RECEIPT = Struct(">HQQH")
+_CHECKED = RECEIPT_BYTES - 2
+
+
+class Receipt(NamedTuple):
+    """One delivery, taken apart."""
+
+    shard: int
+    lease: int
+    offset: int
+
+
+def pack(shard: int, lease: int, offsets: Iterable[int]) -> list[bytes]:
+    """The receipts of a lease's messages, in order."""
+    front = _SHARD_LEASE.pack(shard, lease)
+    check = crc_hqx(front, 0)
+    parts = [offset.to_bytes(8, "big") for offset in offsets]
+    return [front + part + crc_hqx(part, check).to_bytes(2, "big") for part in parts]
+
+
+def parse(receipt: bytes) -> Receipt | None:
+    """None: these bytes never were a receipt."""
+    if len(receipt) != RECEIPT_BYTES:
+        return None
+    shard, lease, offset, check = _RECEIPT.unpack(receipt)
+    return Receipt(shard, lease, offset) if crc_hqx(receipt[:_CHECKED], 0) == check else None
+
+
+def shard_of(receipt: bytes) -> int | None:
+    """The shard that gave it; None: these bytes never were a receipt."""
+    parsed = parse(receipt)
+    return None if parsed is None else parsed.shard
+
+
+def by_shard(receipts: Sequence[bytes]) -> tuple[dict[int, list[int]], list[int]]:
+    """The indices of each shard's receipts, in order, and of those that never were any."""
+    shards: dict[int, list[int]] = {}
+    unknown = []
+    for index, receipt in enumerate(receipts):
+        shard = shard_of(receipt)
+        if shard is None:
+            unknown.append(index)
+        else:
+            shards.setdefault(shard, []).append(index)
+    return shards, unknown
