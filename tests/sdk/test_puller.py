@@ -75,13 +75,10 @@ async def test_poll_gives_at_most_max_and_nothing_after_the_wait(filled: FakeGat
         assert await puller.poll(max=2, wait="10ms") == []
 
 
-async def test_tags_are_compared_again_by_the_client(filled: FakeGateway) -> None:
-    # This gateway filters nothing, as if all tags had one hash.
-    async with AsyncPuller(filled.address, "orders", tags="odd || none") as puller:
-        assert sorted(await take(puller, 3)) == [b"a1", b"a3", b"b1"]
-        assert await puller.poll(wait=0) == []
-        assert puller.positions == {0: 5, 1: 3}
-    assert {request.tags for request in filled.pulls} == {"odd || none"}
+async def test_filters_are_the_servers_to_apply(filled: FakeGateway) -> None:
+    async with AsyncPuller(filled.address, "orders", tags="odd || none", sql="size > 5") as puller:
+        assert len(await take(puller, 8)) == 8
+    assert {(request.tags, request.sql) for request in filled.pulls} == {("odd || none", "size > 5")}
 
 
 @pytest.mark.parametrize("tags", [None, "", "*"])

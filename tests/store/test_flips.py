@@ -16,6 +16,7 @@ from duetime.v1 import store_pb2
 from duetime_core import record
 from duetime_scheduler.batch import make_batch
 from duetime_store.alarm import Alarm
+from duetime_store.filters import Filter
 from duetime_store.metrics import StoreMetrics
 from duetime_store.reader import Due, Pulled, Reader
 from duetime_store.store import DUPLICATE, OK
@@ -95,7 +96,7 @@ class Drained:
 
     def _pulled(self, queue: object, offset: int) -> Pulled:
         async def ask() -> list[Pulled]:
-            return await self.reader.pull([(queue, offset)], frozenset(), 100, 1 << 20, 0)  # type: ignore[list-item]
+            return await self.reader.pull([(queue, offset)], Filter.parse(""), 100, 1 << 20, 0)  # type: ignore[list-item]
 
         return asyncio.run(ask())[0]
 

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from tests.store.conftest import sent
 from tests.twins import compiled
 
-Write = Callable[[bytes, list[int], int, frozenset[str]], tuple[bytes, int]]
+Write = Callable[[bytes, list[int], int], tuple[bytes, int]]
 V6 = bytes(range(16)) + b"\x00\x00\x2a\x9f"
-ALL: frozenset[str] = frozenset()
 
 
 @pytest.fixture(scope="module")
@@ -23,15 +22,15 @@ def write() -> Write:
     return write
 
 
-def answer(records: list[bytes], tags: frozenset[str] = ALL) -> gateway_pb2.PullResponse:
+def answer(records: list[bytes]) -> gateway_pb2.PullResponse:
     response = gateway_pb2.PullResponse(next_offset=9)
-    module.add_messages(response, b"".join(records), [len(data) for data in records], tags)
+    module.add_messages(response, b"".join(records), [len(data) for data in records])
     return response
 
 
-def in_python(records: list[bytes], tags: frozenset[str] = ALL) -> gateway_pb2.PullResponse:
+def in_python(records: list[bytes]) -> gateway_pb2.PullResponse:
     sizes = [len(data) for data in records]
-    return gateway_pb2.PullResponse(next_offset=9, messages=module.stored_messages(b"".join(records), sizes, tags))
+    return gateway_pb2.PullResponse(next_offset=9, messages=module.stored_messages(b"".join(records), sizes))
 
 
 def made(properties: bytes, **changes: object) -> bytes:
@@ -66,10 +65,10 @@ def test_message_has_every_field_of_its_record() -> None:
 def test_usual_records_are_written_in_one_run(write: Write) -> None:
     records = [FULL, sent("A"), sent("B", body=bytes(5_000)), sent("C", body=b"")]
     sizes = [len(data) for data in records]
-    wire, count = write(b"".join(records), sizes, 0, ALL)
+    wire, count = write(b"".join(records), sizes, 0)
     assert count == 4
     assert gateway_pb2.PullResponse.FromString(wire).messages == in_python(records).messages
-    assert wire == b"".join(write(data, [len(data)], 0, ALL)[0] for data in records)
+    assert wire == b"".join(write(data, [len(data)], 0)[0] for data in records)
 
 
 def test_unusual_and_damaged_records_keep_their_place() -> None:
@@ -81,14 +80,6 @@ def test_unusual_and_damaged_records_keep_their_place() -> None:
     assert [message.id for message in found.messages] == ["A", "six", "six", "\ufffd", "C"]
     assert found == in_python(records)
     assert found.next_offset == 9
-
-
-def test_only_messages_with_one_of_the_tags_are_given() -> None:
-    records = [made(b"TAGS\x01" + tag.encode()) for tag in ("AaAa", "BBBB", "é", "BBBB")] + [made(b"")]
-    for tags in ({"BBBB"}, {"AaAa", "é"}, {"none"}):
-        found = answer(records, frozenset(tags))
-        assert found == in_python(records, frozenset(tags))
-        assert {message.tags for message in found.messages} == tags - {"none"}
 
 
 @pytest.mark.parametrize(
@@ -130,13 +121,13 @@ def test_properties_are_read_as_python_reads_them(properties: bytes) -> None:
 @pytest.mark.parametrize("entry", [b"99999999999:7:8", b"2147483648:7:8", b"3:7:" + b"9" * 19])
 def test_entry_that_no_field_can_hold_is_left_to_python(write: Write, entry: bytes) -> None:
     data = made(b"a\x01b\x02DT_ENTRY\x01" + entry)
-    assert write(data, [len(data)], 0, ALL) == (b"", 0)
+    assert write(data, [len(data)], 0) == (b"", 0)
 
 
 @pytest.mark.parametrize("sizes", [[2**31 - 1], [-1, 300], [90], [0, 10_000], [50, -20], [10_000], []])
 def test_sizes_that_leave_the_bytes_give_nothing(write: Write, sizes: list[int]) -> None:
     for index in range(len(sizes) + 1):
-        assert write(FULL, sizes, index, ALL) == (b"", 0)
+        assert write(FULL, sizes, index) == (b"", 0)
 
 
 names = st.sampled_from(
@@ -167,9 +158,8 @@ i32, i64 = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
     host=st.sampled_from([bytes(8), b"\xff\x0a\x64\x01\xff\xff\xff\xff", b"\x01\x02\x03\x04\x7f\xff\xff\xff", V6]),
     body=st.binary(max_size=40),
     changes=st.lists(st.tuples(st.integers(0, 40_000), st.integers(0, 255)), max_size=2),
-    tags=st.sampled_from([ALL, ALL, frozenset({"paid", "é"})]),
 )
-@example(b"", b"", "orders", (0,) * 7, bytes(8), b"", [], ALL)
+@example(b"", b"", "orders", (0,) * 7, bytes(8), b"", [])
 def test_compiled_and_python_make_the_same_messages(
     write: Write,
     properties: bytes,
@@ -179,7 +169,6 @@ def test_compiled_and_python_make_the_same_messages(
     host: bytes,
     body: bytes,
     changes: list[tuple[int, int]],
-    tags: frozenset[str],
 ) -> None:
     queue, offset, flag, born_at_ms, stored_at_ms, attempt, sys_flag = numbers
     data = bytearray(
@@ -201,14 +190,14 @@ def test_compiled_and_python_make_the_same_messages(
         data[at % len(data)] = value
     records = [FULL, bytes(data), FULL]
     try:
-        expected = in_python(records, tags)
+        expected = in_python(records)
     except ValueError:
         # A number that no field can hold: the compiled one leaves it to Python, which says so.
-        assert write(b"".join(records), [len(one) for one in records], 1, tags)[1] == 0
+        assert write(b"".join(records), [len(one) for one in records], 1)[1] == 0
         return
-    assert answer(records, tags) == expected
+    assert answer(records) == expected
 
 
 @given(st.binary(max_size=400), st.lists(st.integers(-5, 400), max_size=4), st.integers(-1, 5))
 def test_any_bytes_are_taken_for_records_without_harm(write: Write, data: bytes, sizes: list[int], index: int) -> None:
-    assert write(data, sizes, index, ALL) == (b"", 0)
+    assert write(data, sizes, index) == (b"", 0)

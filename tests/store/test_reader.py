@@ -9,9 +9,10 @@ from duetime_core import record
 from duetime_store import gather
 from duetime_store.alarm import Alarm
 from duetime_store.consumequeue import UNIT_TYPE
+from duetime_store.filters import Filter
 from duetime_store.messages import stored_messages
 from duetime_store.metrics import StoreMetrics
-from duetime_store.reader import Due, Pulled, Reader
+from duetime_store.reader import Due, Pulled, Reader, Scanned
 from prometheus_client import CollectorRegistry
 
 from tests.store.conftest import MIB, HandClock, Shard, sent
@@ -40,8 +41,13 @@ class Reading:
 
     def pull(self, offset: int = 0, max_count: int = 512, max_bytes: int = LONG, *tags: str) -> Pulled:
         queue = self._shard.store.queues.find("orders", 0)
-        (pulled,) = asyncio.run(self.reader.pull([(queue, offset)], frozenset(tags), max_count, max_bytes, 0))
+        wanted = Filter.parse(" || ".join(tags))
+        (pulled,) = asyncio.run(self.reader.pull([(queue, offset)], wanted, max_count, max_bytes, 0))
         return pulled
+
+    def scan(self, offset: int = 0, max_count: int = 512, max_bytes: int = LONG, tags: str = "") -> Scanned:
+        queue = self._shard.store.queues.find("orders", 0)
+        return self.reader.scan(queue, offset, Filter.parse(tags), max_count, max_bytes)
 
     def damaged(self) -> float:
         return self.registry.get_sample_value("duetime_store_records_damaged_total") or 0
@@ -62,7 +68,7 @@ def split(records: bytes, sizes: list[int]) -> list[record.Record]:
     return found
 
 
-def ids(answer: Due | Pulled) -> list[str]:
+def ids(answer: Due | Pulled | Scanned) -> list[str]:
     return [record.decode_properties(one.properties)["UNIQ_KEY"] for one in split(answer.records, answer.sizes)]
 
 
@@ -146,6 +152,25 @@ def test_pull_passes_over_what_is_gone_and_what_does_not_match(shard: Shard, rea
     assert reading.damaged() == 2
 
 
+def test_scan_names_the_offsets_of_what_it_gives(shard: Shard, reading: Reading) -> None:
+    tags = ["paid", "AaAa", "BBBB", "paid", "paid", "BBBB"]
+    shard.put(*(sent(f"{n}").replace(b"\x01paid", b"\x01" + tag.encode()) for n, tag in enumerate(tags)))
+    size = len(sent("0"))
+    # AaAa and BBBB have the same hash.
+    scanned = reading.scan(tags="BBBB")
+    assert (ids(scanned), scanned.offsets.tolist(), scanned.next_offset) == (["2", "5"], [2, 5], 6)
+    for room in ({"max_count": 2}, {"max_bytes": 3 * size - 1}, {"max_bytes": 2 * size}):
+        scanned = reading.scan(tags="paid", **room)
+        assert (ids(scanned), scanned.offsets.tolist()) == (["0", "3"], [0, 3])
+        assert ids(reading.scan(scanned.next_offset, tags="paid")) == ["4"]
+    spoil(shard, units(shard, "orders")[3][0], b"\x7f")
+    scanned = reading.scan(max_count=4)
+    assert (ids(scanned), scanned.offsets.tolist(), scanned.next_offset) == (["0", "1", "2"], [0, 1, 2], 4)
+    assert reading.damaged() == 1
+    assert reading.scan(4, max_bytes=1).offsets.tolist() == [4]
+    assert (reading.scan(6).sizes, reading.scan(6).next_offset) == ([], 6)
+
+
 @pytest.mark.parametrize("size", [0, 4, -1, 2**31 - 2])
 def test_unit_that_names_no_record_is_passed_over(shard: Shard, reading: Reading, size: int) -> None:
     shard.put(sent("0"))
@@ -163,5 +188,4 @@ def test_messages_are_taken_from_records_back_to_back() -> None:
     cut[84:88] = b"\x7f\xff\xff\xff"
     records = whole[0] + bytes(cut) + whole[2]
     sizes = [len(one) for one in whole]
-    assert [message.id for message in stored_messages(records, sizes, ())] == ["A", "C"]
-    assert stored_messages(records, sizes, ("other",)) == []
+    assert [message.id for message in stored_messages(records, sizes)] == ["A", "C"]

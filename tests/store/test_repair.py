@@ -9,6 +9,7 @@ from duetime_core import record
 from duetime_store import repair
 from duetime_store.alarm import Alarm
 from duetime_store.consumequeue import UNIT, UNIT_TYPE, ConsumeQueue
+from duetime_store.filters import Filter
 from duetime_store.metrics import StoreMetrics
 from duetime_store.reader import Due, Pulled, Reader
 from prometheus_client import CollectorRegistry
@@ -57,7 +58,7 @@ class Reading:
     def pull(self, topic: str = "orders", offset: int = 0) -> Pulled:
         async def ask() -> list[Pulled]:
             queue = self._shard.store.queues.find(topic, 0)
-            return await self.reader.pull([(queue, offset)], frozenset(), 512, 1 << 30, 0)
+            return await self.reader.pull([(queue, offset)], Filter.parse(""), 512, 1 << 30, 0)
 
         return asyncio.run(ask())[0]
 

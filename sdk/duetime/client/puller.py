@@ -67,6 +67,7 @@ class AsyncPuller:
             named start with their earliest message.
         group: queues for which this group has committed an offset start there, whatever `start` says; see `commit`.
         tags: `"a || b"`: only messages with one of these tags.
+        sql: `"size > 5 AND color = 'red'"`: only messages whose properties are so (docs/consuming.md).
         timeout: seconds that the topic's route may take to arrive at the start; after that a puller only waits.
         long_poll: how long one request waits at the server, to 30 s. Only then positions pass messages at the end of
             a queue that the filter drops.
@@ -80,6 +81,7 @@ class AsyncPuller:
         start: Start = "earliest",
         group: str | None = None,
         tags: str | None = None,
+        sql: str | None = None,
         timeout: float = 10.0,
         long_poll: str | float | timedelta = LONG_POLL_S,
     ) -> None:
@@ -95,8 +97,7 @@ class AsyncPuller:
         # What the server has of the group.
         self._committed: dict[int, int] = {}
         self._tags = tags or ""
-        wanted = frozenset(tag.strip() for tag in self._tags.split("||"))
-        self._wanted = None if wanted <= {"", "*"} or "*" in wanted else wanted
+        self._sql = sql or ""
         self._timeout = timeout
         self._long_poll_ms = int(min(max(seconds(long_poll), LONG_POLL_S_MIN), LONG_POLL_S_MAX) * 1000)
         self._positions: dict[int, int] = {}
@@ -354,9 +355,6 @@ class AsyncPuller:
     def _hand_over(self, answer: list[gateway_pb2.PulledQueue], prefetch: asyncio.Semaphore) -> None:
         for one in answer:
             messages = split_records(one.pull.records, one.queue)
-            if self._wanted is not None:
-                # The server compares hashes, and two tags may have one.
-                messages = [message for message in messages if message.tags in self._wanted]
             self._fetched.append(_Fetched(one.queue, deque(messages), one.pull.next_offset))
         if answer:
             self._fetched[-1].prefetch = prefetch
@@ -370,6 +368,7 @@ class AsyncPuller:
             max_bytes=PULL_BYTES_MAX,
             wait_ms=self._long_poll_ms,
             tags=self._tags,
+            sql=self._sql,
             encoding=gateway_pb2.PULL_ENCODING_RECORDS,
         )
         response: gateway_pb2.PullQueuesResponse = await self._connection.call(

@@ -43,13 +43,12 @@ for _name in _hidden_names[:128]:
     _hidden_count += 1
 
 
-def write(bytes records, list sizes, int64_t index, tags):
-    """(wire bytes, how many records from `index` on they stand for); `tags`: only messages with one of them."""
+def write(bytes records, list sizes, int64_t index):
+    """(wire bytes, how many records from `index` on they stand for)."""
     cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(records)
     cdef int64_t left = PyBytes_GET_SIZE(records), size, number, count = 0, written = 0, room = 0, more, length
     cdef uint8_t *wire = NULL
     cdef uint8_t *larger
-    cdef Span tag = Span(at, 0)
     for number in range(min(index, len(sizes))):
         size = sizes[number]
         if size < 0 or size > left:
@@ -68,11 +67,10 @@ def write(bytes records, list sizes, int64_t index, tags):
                 if larger == NULL:
                     raise MemoryError
                 wire = larger
-            length = _message(at, size, wire + written, &tag)
+            length = _message(at, size, wire + written)
             if length == 0:
                 break
-            if not tags or PyUnicode_DecodeUTF8(<const char *>tag.at, tag.size, NULL) in tags:
-                written += length
+            written += length
             count += 1
             at += size
             left -= size
@@ -96,7 +94,7 @@ cdef int64_t _properties_bytes(const uint8_t *at, int64_t size) noexcept nogil:
     return properties_bytes if (at[0] << 8 | at[1]) == properties_bytes else -1
 
 
-cdef int64_t _message(const uint8_t *at, int64_t size, uint8_t *start, Span *tag):
+cdef int64_t _message(const uint8_t *at, int64_t size, uint8_t *start):
     """Writes a record's message; returns how long it is with its tag and length, 0 for none.
 
     Takes at most the record's size, 4 times its properties, and FIELDS_BYTES_MAX: a property of n bytes, 3 at least, is
@@ -108,22 +106,21 @@ cdef int64_t _message(const uint8_t *at, int64_t size, uint8_t *start, Span *tag
     cdef Span body = Span(at + HEAD_BYTES, load32(at + 84))
     cdef Span topic = Span(body.at + body.size + 1, body.at[body.size])
     cdef Span properties = Span(at + size - properties_bytes, properties_bytes)
-    cdef Span keys = Span(at, 0), message_id = Span(at, 0)
+    cdef Span tag = Span(at, 0), keys = Span(at, 0), message_id = Span(at, 0)
     cdef int64_t due_at_ms = 0, level = 0
     if has_crc_mark(properties.at, properties.size):
         properties.size -= CRC_ENDING_BYTES
     if not _is_ascii(topic) or not _is_utf8(properties):
         return 0
     cdef uint8_t *to = start + LENGTH_BYTES
-    tag.at, tag.size = at, 0
     to = _text(to, 1, topic)
     to = _integer(to, 2, load32(at + 12))
     to = _integer(to, 3, load64(at + 20))
     to = _text(to, 4, body)
-    to = _map(to, properties, tag, &keys, &message_id)
+    to = _map(to, properties, &tag, &keys, &message_id)
     if not _is_ascii(keys) or not _lane_entry(properties, &level, &due_at_ms):
         return 0
-    to = _text(to, 6, tag[0])
+    to = _text(to, 6, tag)
     to = _keys(to, keys)
     to = _text(to, 8, message_id)
     to = _integer(to, 9, load32(at + 16))

@@ -1,6 +1,6 @@
 """Records as StoredMessage, for readers that do not decode records themselves."""
 
-from collections.abc import Collection
+from contextlib import suppress
 from functools import lru_cache
 
 from duetime.v1 import gateway_pb2, message_pb2
@@ -14,36 +14,32 @@ _compiled = twin("duetime_store._messages")
 _host_text = lru_cache(1_024)(record.host_text)
 
 
-def add_messages(response: gateway_pb2.PullResponse, records: bytes, sizes: list[int], tags: frozenset[str]) -> None:
-    """Adds the messages of the records, back to back, whose tag is one of `tags` (none given: all)."""
+def add_messages(response: gateway_pb2.PullResponse, records: bytes, sizes: list[int]) -> None:
+    """Adds the messages of the records, back to back."""
     if _compiled is None:
-        response.messages.extend(stored_messages(records, sizes, tags))
+        response.messages.extend(stored_messages(records, sizes))
         return
     parts: list[bytes] = []
     index = 0
     while index < len(sizes):
-        wire, count = _compiled.write(records, sizes, index, tags)
+        wire, count = _compiled.write(records, sizes, index)
         parts.append(wire)
         index += count
         if index < len(sizes):
             at = sum(sizes[:index])
-            unusual = stored_messages(records[at : at + sizes[index]], sizes[index : index + 1], tags)
+            unusual = stored_messages(records[at : at + sizes[index]], sizes[index : index + 1])
             parts.append(gateway_pb2.PullResponse(messages=unusual).SerializeToString())
             index += 1
     response.MergeFromString(b"".join(parts))
 
 
-def stored_messages(records: bytes, sizes: list[int], tags: Collection[str]) -> list[message_pb2.StoredMessage]:
+def stored_messages(records: bytes, sizes: list[int]) -> list[message_pb2.StoredMessage]:
     """As `add_messages`, in Python."""
     messages = []
     at = 0
     for size in sizes:
-        try:
-            message = stored_message(record.decode(records, at, check_crc=False))
-            if not tags or message.tags in tags:
-                messages.append(message)
-        except Damaged:
-            pass
+        with suppress(Damaged):
+            messages.append(stored_message(record.decode(records, at, check_crc=False)))
         at += size
     return messages
 

@@ -10,14 +10,13 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 import numpy as np
-import numpy.typing as npt
 import structlog
-from duetime_core import record
 from duetime_core.errors import Damaged, NotFound
 from duetime_core.names import SCHEDULE_TOPIC
 
 from duetime_store.alarm import Alarm
-from duetime_store.consumequeue import FILLER_SIZE, ConsumeQueue, Units
+from duetime_store.consumequeue import FILLER_SIZE, ConsumeQueue, Ints, Units
+from duetime_store.filters import Filter
 from duetime_store.gather import Wanted, gather
 from duetime_store.lanes import Lane
 from duetime_store.metrics import StoreMetrics
@@ -26,11 +25,27 @@ from duetime_store.store import Store
 
 log = structlog.get_logger()
 
-# Units looked at by one step of a filtered pull, and by one pull in all.
+# Units looked at by one step of a filtered scan, and by one scan or pull in all.
 SCAN_UNITS = 4_096
 SCAN_UNITS_MAX = 65_536
+# Records that one step reads to judge them by their properties, and steps of one scan or pull.
+SQL_UNITS = 1_024
+SQL_BYTES = 1024 * 1024
+SQL_STEPS = 8
 # Damaged places that are named in the log.
 NAMED_MAX = 1_000
+
+
+@dataclass(slots=True)
+class Scanned:
+    """Records of a queue that pass a filter, back to back, their offsets and sizes; a scan goes on at `next_offset`."""
+
+    next_offset: int
+    offsets: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    records: bytes = b""
+    sizes: list[int] = field(default_factory=list)
+    # What comes next passes, and did not fit.
+    full: bool = False
 
 
 @dataclass(slots=True)
@@ -47,11 +62,11 @@ class Pulled:
 
 @dataclass(slots=True)
 class _Room:
-    """What a pull may still take, over all its queues."""
+    """What a scan may still take, or a pull over all its queues; the first record of all is taken whatever its size."""
 
     count: int
     size: int
-    scan: int
+    units: int
     taken: bool = False
 
 
@@ -81,14 +96,13 @@ class Reader:
     async def pull(
         self,
         positions: Sequence[tuple[ConsumeQueue, int]],
-        tags: frozenset[str],
+        wanted: Filter,
         max_count: int,
         max_bytes: int,
         wait_ms: float,
     ) -> list[Pulled]:
-        """Messages from the offset of each queue on that pass the tag filter (by hash), queue after queue up to the
-        limits; waits for the first of them, in whichever queue. One answer for each queue, in order."""
-        codes = np.array([record.tags_code(tag.encode()) for tag in tags]) if tags else None
+        """Messages from the offset of each queue on that pass the filter, queue after queue up to the limits; waits for
+        the first of them, in whichever queue. One answer for each queue, in order."""
         clock = self._store.clock.clock
         give_up_ms = clock.monotonic_ms() + wait_ms
         pulled = [_begin(queue, offset) for queue, offset in positions]
@@ -96,8 +110,8 @@ class Reader:
         while True:
             for one in pulled:
                 if one.in_range:
-                    self._collect(one, codes, room)
-            if room.taken or room.scan <= 0 or not all(one.in_range for one in pulled):
+                    self._collect(one, wanted, room)
+            if room.taken or room.units <= 0 or not all(one.in_range for one in pulled):
                 return pulled
             arrival = asyncio.get_running_loop().create_future()
             queues = [one.queue for one in pulled]
@@ -115,43 +129,71 @@ class Reader:
             for queue in queues:
                 queue.waiters.discard(future)
 
-    def _collect(self, pulled: Pulled, codes: npt.NDArray[np.int64] | None, room: _Room) -> None:
-        """Goes on in one queue, step by step, until there is something to give, nothing more, or no room."""
-        queue = pulled.queue
+    def _collect(self, pulled: Pulled, wanted: Filter, room: _Room) -> None:
+        if not room.count or pulled.sizes:
+            return
+        scanned = self._scan(pulled.queue, pulled.next_offset, wanted, room)
+        pulled.scanned = pulled.scanned or scanned.next_offset > pulled.next_offset
+        pulled.next_offset, pulled.records, pulled.sizes = scanned.next_offset, scanned.records, scanned.sizes
+        if scanned.full and room.taken:
+            # The answer ends here: no later queue is given what this one's next record left free.
+            room.count = 0
+
+    def scan(self, queue: ConsumeQueue, offset: int, wanted: Filter, max_count: int, max_bytes: int) -> Scanned:
+        """Intact records from `offset` on that pass the filter, up to the limits; the first one whatever its size.
+
+        Looks at so many units at most that it takes milliseconds: with nothing found and `next_offset` below the
+        queue's `max_offset` there is more to scan. What `next_offset` has passed and `offsets` does not name did not
+        pass the filter, or is damaged, which is counted and named here, or is gone.
+        """
+        return self._scan(queue, offset, wanted, _Room(max_count, max_bytes, SCAN_UNITS_MAX))
+
+    def _scan(self, queue: ConsumeQueue, offset: int, wanted: Filter, room: _Room) -> Scanned:
+        """Goes on step by step until there is something to give, nothing more, or no room."""
         # Retention may have passed a reader that waited.
-        pulled.next_offset = max(pulled.next_offset, queue.min_offset)
-        while pulled.next_offset < queue.max_offset and not pulled.sizes and room.count and room.scan > 0:
-            step = min(SCAN_UNITS, room.scan) if codes is not None else room.count
-            units = queue.read(pulled.next_offset, step)
-            keep = units["size"] != FILLER_SIZE
-            if codes is not None:
-                keep &= np.isin(units["tags"], codes)
-            indices = np.flatnonzero(keep)[: room.count]
-            chosen = units[indices]
-            fit = _fitting(chosen["size"].tolist(), room.size, least=0 if room.taken else 1)
-            if fit < len(indices):
-                passed = int(indices[fit])
-            else:
-                passed = int(indices[-1]) + 1 if fit == room.count else len(units)
-            first = pulled.next_offset
-            pulled.next_offset += passed
-            pulled.scanned = pulled.scanned or passed > 0
-            room.scan -= passed
-            if fit:
-                pulled.records, sizes, damages, _ = self.read(queue, first + indices[:fit], chosen[:fit])
-                pulled.sizes = [size for size in sizes if size] if damages else sizes
-                room.count -= len(pulled.sizes)
-                room.size -= len(pulled.records)
-                room.taken = room.taken or bool(pulled.sizes)
-            if room.taken and fit < len(indices):
-                # What comes next does not fit: the answer ends here.
-                room.count = 0
+        scanned = Scanned(max(offset, queue.min_offset))
+        while scanned.next_offset < queue.max_offset and not scanned.sizes and room.count and room.units > 0:
+            first = scanned.next_offset
+            units = queue.read(first, room.count if wanted.passes_all else min(SCAN_UNITS, room.units))
+            if not len(units):
+                break
+            self._step(queue, units, wanted, room, scanned)
+            passed = scanned.next_offset - first
             if not passed:
                 break
+            room.units -= passed if wanted.sql is None else max(passed, SCAN_UNITS_MAX // SQL_STEPS)
+        return scanned
 
-    def read(
-        self, queue: ConsumeQueue, offsets: npt.NDArray[np.int64], units: Units
-    ) -> tuple[bytes, list[int], dict[int, str], Units]:
+    def _step(self, queue: ConsumeQueue, units: Units, wanted: Filter, room: _Room, scanned: Scanned) -> None:
+        """Takes from the units at `next_offset` what passes and fits."""
+        first, least = scanned.next_offset, 0 if room.taken else 1
+        keep = units["size"] != FILLER_SIZE
+        if wanted.codes is not None:
+            keep &= np.isin(units["tags"], wanted.codes)
+        # Without SQL nearly all of them pass, so that no more are read than fit.
+        count, size = (room.count, room.size) if wanted.sql is None else (SQL_UNITS, SQL_BYTES)
+        indices = np.flatnonzero(keep)
+        chosen = units[indices[:count]]
+        fit = _fitting(chosen["size"].tolist(), size, least if wanted.sql is None else 1)
+        scanned.full = wanted.sql is None and fit < min(len(indices), count)
+        passed = len(units) if fit == len(indices) else int(indices[fit]) if fit < count else int(indices[fit - 1]) + 1
+        if fit:
+            offsets = first + indices[:fit]
+            records, sizes, _, _ = self.read(queue, offsets, chosen[:fit])
+            passing = np.flatnonzero(wanted.passing(records, sizes))
+            sizes_passing = [sizes[index] for index in passing]
+            taken = _fitting(sizes_passing[: room.count], room.size, least)
+            if taken < len(passing):
+                passed, scanned.full = int(offsets[passing[taken]]) - first, True
+            scanned.offsets = offsets[passing[:taken]]
+            scanned.records = _picked(records, sizes, passing[:taken])
+            scanned.sizes = sizes_passing[:taken]
+            room.count -= taken
+            room.size -= len(scanned.records)
+            room.taken = room.taken or taken > 0
+        scanned.next_offset = first + passed
+
+    def read(self, queue: ConsumeQueue, offsets: Ints, units: Units) -> tuple[bytes, list[int], dict[int, str], Units]:
         """The records of units, back to back, their sizes, by index what is wrong with those that have size 0, and the
         units as they are now."""
         wanted = self._wanted(queue, offsets, units)
@@ -175,7 +217,7 @@ class Reader:
             index += count
         return b"".join(parts), sizes, damages, units
 
-    def _wanted(self, queue: ConsumeQueue, offsets: npt.NDArray[np.int64], units: Units) -> Wanted:
+    def _wanted(self, queue: ConsumeQueue, offsets: Ints, units: Units) -> Wanted:
         delays_ms = None
         if queue.topic == SCHEDULE_TOPIC:
             levels = np.full(len(units), queue.queue + 1)
@@ -271,6 +313,17 @@ class Reader:
             self._report_damage(queue, offset, look)
             raise Damaged(f"the record at offset {offset} of queue {queue.queue} of {queue.topic}: {look.damage}")
         return look.data
+
+
+def _picked(records: bytes, sizes: list[int], indices: Ints) -> bytes:
+    """Those of the records, which lie back to back, that `indices` (rising) names."""
+    if len(indices) == len(sizes):
+        return records
+    starts = np.cumsum([0, *sizes])
+    # Neighbours are copied together.
+    breaks = np.flatnonzero(np.diff(indices) > 1) + 1
+    runs = [run for run in np.split(indices, breaks) if len(run)]
+    return b"".join([records[starts[run[0]] : starts[run[-1] + 1]] for run in runs])
 
 
 def _begin(queue: ConsumeQueue, offset: int) -> Pulled:

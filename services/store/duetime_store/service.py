@@ -11,6 +11,7 @@ from grpc import StatusCode
 
 from duetime_store.checkpointer import Checkpointer
 from duetime_store.consumequeue import ConsumeQueue
+from duetime_store.filters import Filter
 from duetime_store.finder import Finder
 from duetime_store.flusher import Flusher
 from duetime_store.group_offsets import GroupOffsets, check_offsets
@@ -110,7 +111,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
     async def _pull(self, request: AnyPull, positions: list[tuple[ConsumeQueue, int]]) -> list[Pulled]:
         return await self._reader.pull(
             positions,
-            parse_tags(request.tags),
+            Filter.parse(request.tags, request.sql),
             min(request.max_count or limits.PULL_COUNT_DEFAULT, limits.PULL_COUNT_MAX),
             min(request.max_bytes or limits.PULL_BYTES_DEFAULT, limits.PULL_BYTES_MAX),
             min(request.wait_ms, limits.WAIT_MS_MAX),
@@ -125,7 +126,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         if request.encoding == gateway_pb2.PULL_ENCODING_RECORDS:
             response.records = pulled.records
         elif found:
-            add_messages(response, pulled.records, pulled.sizes, parse_tags(request.tags))
+            add_messages(response, pulled.records, pulled.sizes)
             found = bool(response.messages)
         if not pulled.in_range:
             response.status = OUT_OF_RANGE
@@ -264,9 +265,3 @@ class StoreService(store_pb2_grpc.StoreServicer):
             restored_count=lane.restored_count,
             quarantined_count=lane.quarantined_count,
         )
-
-
-def parse_tags(expression: str) -> frozenset[str]:
-    """The tags of `a || b`; empty for all (`*` or nothing)."""
-    tags = frozenset(tag.strip() for tag in expression.split("||")) - {""}
-    return frozenset() if "*" in tags else tags
