@@ -1,0 +1,77 @@
+"""Which dead letters are gone, against a plain set."""
+
+import numpy as np
+import pytest
+from duetime_core.errors import Damaged
+from duetime_store.gone import GoneLetters
+from hypothesis import given
+from hypothesis import strategies as st
+
+DLQ = "%DLQ%billing"
+OFFSETS = st.lists(st.integers(0, 300), max_size=40)
+
+
+def gone_of(gone: GoneLetters, queue: int = 0) -> set[int]:
+    return set(np.flatnonzero(gone.among(DLQ, queue, np.arange(320))).tolist())
+
+
+def test_a_dead_letter_is_taken_once() -> None:
+    gone = GoneLetters()
+    assert gone.take((DLQ, 0, 5))
+    assert not gone.take((DLQ, 0, 5))
+    assert gone_of(gone) == {5}
+    assert not gone.is_gone((DLQ, 0, 5))
+    gone.taken([(DLQ, 0, 5)])
+    assert not gone.take((DLQ, 0, 5))
+    assert gone.is_gone((DLQ, 0, 5))
+    assert gone.count(DLQ, 0, 0, 6) == 1
+    assert gone.take((DLQ, 1, 5))
+
+
+def test_what_was_not_made_durable_comes_back() -> None:
+    gone = GoneLetters()
+    gone.taken([(DLQ, 0, 1)])
+    assert gone.take((DLQ, 0, 2))
+    assert GoneLetters.decode(gone.encode()).is_gone((DLQ, 0, 1))
+    assert not GoneLetters.decode(gone.encode()).is_gone((DLQ, 0, 2))
+    gone.undo()
+    assert gone_of(gone) == {1}
+    assert gone.take((DLQ, 0, 2))
+
+
+@given(OFFSETS, OFFSETS)
+def test_it_agrees_with_a_set(first: list[int], second: list[int]) -> None:
+    gone = GoneLetters()
+    gone.taken((DLQ, 0, offset) for offset in first)
+    gone.taken((DLQ, 1, offset) for offset in second)
+    for _ in range(2):
+        assert (gone_of(gone), gone_of(gone, 1)) == (set(first), set(second))
+        assert (gone.count(DLQ, 0, 0, 320), gone.count(DLQ, 1, 0, 320)) == (len(set(first)), len(set(second)))
+        gone = GoneLetters.decode(gone.encode())
+
+
+@given(OFFSETS, st.integers(0, 310), st.integers(0, 310))
+def test_it_forgets_what_the_queue_no_longer_has(offsets: list[int], first: int, behind: int) -> None:
+    gone = GoneLetters()
+    gone.taken((DLQ, 0, offset) for offset in offsets)
+    behind = max(first, behind)
+    inside = {offset for offset in offsets if first <= offset < behind}
+    assert gone.count(DLQ, 0, first, behind) == len(inside)
+    assert gone_of(gone) & set(range(first, behind)) == inside
+    # Offsets of the same byte as the first may stay until the next whole one.
+    assert all(offset >= first & ~7 and offset < behind for offset in gone_of(gone))
+
+
+def test_a_million_dead_letters_cost_an_eighth_of_a_megabyte() -> None:
+    gone = GoneLetters()
+    gone.taken((DLQ, 0, offset) for offset in range(0, 1_000_000, 2))
+    assert len(gone.encode()) < 126_000
+    assert gone.count(DLQ, 0, 0, 1_000_000) == 500_000
+
+
+def test_a_damaged_part_is_told() -> None:
+    gone = GoneLetters()
+    gone.taken([(DLQ, 0, 5)])
+    for cut in (1, len(gone.encode()) - 1):
+        with pytest.raises(Damaged):
+            GoneLetters.decode(gone.encode()[:cut])
