@@ -5,6 +5,7 @@
     │   └── Unsupported        UNIMPLEMENTED        NOT_SUPPORTED
     ├── NotFound               NOT_FOUND            TOPIC_NOT_FOUND, ...
     ├── AlreadyExists          ALREADY_EXISTS       TOPIC_EXISTS
+    ├── FailedPrecondition     FAILED_PRECONDITION  GROUP_IN_USE, ...
     ├── Overloaded             RESOURCE_EXHAUSTED   TOO_MANY_REQUESTS      retriable, after a pause
     │   └── DiskFull           RESOURCE_EXHAUSTED   DISK_FULL
     ├── Unavailable            UNAVAILABLE          SHARD_UNAVAILABLE, ... retriable
@@ -84,6 +85,13 @@ class AlreadyExists(DueTimeError):
 
     status = grpc.StatusCode.ALREADY_EXISTS
     reason = "ALREADY_EXISTS"
+
+
+class FailedPrecondition(DueTimeError):
+    """Right by itself, and not as things stand now: something else has to happen before."""
+
+    status = grpc.StatusCode.FAILED_PRECONDITION
+    reason = "FAILED_PRECONDITION"
 
 
 class Overloaded(DueTimeError):

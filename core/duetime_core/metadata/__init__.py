@@ -1,9 +1,11 @@
-"""What several processes share: topics and routes, members, lane leases, the published offset table."""
+"""What several processes share: topics and routes, groups, members, lane leases, the published offset table."""
 
 from duetime_core.metadata.database import Database
+from duetime_core.metadata.groups import Groups
 from duetime_core.metadata.models import (
     Base,
     DelayOffsetModel,
+    GroupModel,
     LaneLeaseModel,
     SchedulerModel,
     TopicModel,
@@ -15,6 +17,8 @@ __all__ = [
     "Base",
     "Database",
     "DelayOffsetModel",
+    "GroupModel",
+    "Groups",
     "LaneLeaseModel",
     "SchedulerModel",
     "TopicModel",

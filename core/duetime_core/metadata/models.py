@@ -3,10 +3,12 @@
 from sqlalchemy import BigInteger, ForeignKey, String
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from duetime_core.limits import TOPIC_CHARS_MAX
+from duetime_core.limits import GROUP_CHARS_MAX, TOPIC_CHARS_MAX
 
 MEMBER_CHARS_MAX = 255
 ADDRESS_CHARS_MAX = 255
+# More than 64 delays of up to ten characters, and options, take.
+POLICY_CHARS_MAX = 1_024
 
 
 class Base(DeclarativeBase):
@@ -38,6 +40,21 @@ class TopicQueueModel(Base):
     shard: Mapped[int]
     # The queue's number on its shard, where that is another one: topics that several brokers' directories had.
     shard_queue: Mapped[int | None]
+
+
+class GroupModel(Base):
+    """A consumer group's settings. Written by gateways."""
+
+    __tablename__ = "groups"
+
+    name: Mapped[str] = mapped_column(String(GROUP_CHARS_MAX), primary_key=True)
+    # A number of duetime.v1.GroupStart, and the moment that it means; 0: the earliest.
+    start: Mapped[int]
+    start_at_ms: Mapped[int] = mapped_column(BigInteger)
+    ordered: Mapped[bool]
+    # As duetime_core.retry_policy writes it.
+    retry: Mapped[str] = mapped_column(String(POLICY_CHARS_MAX))
+    created_at_ms: Mapped[int] = mapped_column(BigInteger)
 
 
 class SchedulerModel(Base):

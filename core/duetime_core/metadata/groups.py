@@ -1,0 +1,206 @@
+"""The groups' settings: one row each, read by every gateway and retry service, and remembered for a second.
+
+A reader that finds its copy older than that reads the row again, and others meanwhile go on with the copy: so a change
+is seen everywhere within about a second, a busy group costs one look a second, and while the database does not answer
+known groups stay as they were.
+"""
+
+from collections.abc import Iterable
+
+from duetime.v1 import consumer_pb2, message_pb2
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from duetime_core import retry_policy
+from duetime_core.clock import Clock
+from duetime_core.errors import AlreadyExists, NotFound, Overloaded, Unavailable
+from duetime_core.limits import GROUPS_MAX
+from duetime_core.metadata.database import Database
+from duetime_core.metadata.models import GroupModel
+
+FRESH_MS = 1_000
+
+
+class GroupsExhausted(Overloaded):
+    """There are as many groups as there may be: only deleting some helps."""
+
+    reason = "GROUPS_EXHAUSTED"
+    retriable = False
+
+
+class _Known:
+    """A group as it was last read, and when."""
+
+    __slots__ = ("group", "read_at_ms")
+
+    def __init__(self, group: consumer_pb2.Group, read_at_ms: float) -> None:
+        self.group = group
+        self.read_at_ms = read_at_ms
+
+
+class Groups:
+    """Groups by name. Their policies are completed; a group is the same object until something about it changes."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+        self._known: dict[str, _Known] = {}
+
+    async def find(self, name: str) -> consumer_pb2.Group | None:
+        """The group, at most a second old or so; None: there is none.
+
+        Raises:
+            Unavailable: the database does not answer, and the group was not found before.
+        """
+        known, now_ms = self._known.get(name), self._clock.monotonic_ms()
+        if known is not None:
+            if now_ms < known.read_at_ms + FRESH_MS:
+                return known.group
+            # For the others, who need not read it too.
+            known.read_at_ms = now_ms
+        try:
+            row = await self._database.run(lambda session: session.get(GroupModel, name))
+        except Unavailable:
+            if known is None:
+                raise
+            return known.group
+        return self._remember(name, row)
+
+    async def get(self, name: str) -> consumer_pb2.Group:
+        """As `find`. Raises: NotFound, Unavailable."""
+        group = await self.find(name)
+        if group is None:
+            raise _not_found(name)
+        return group
+
+    async def ensure(self, name: str) -> consumer_pb2.Group:
+        """The group, made with all defaults if there is none. Raises: Unavailable, GroupsExhausted."""
+        return await self.find(name) or await self._make(consumer_pb2.Group(name=name))
+
+    async def create(self, group: consumer_pb2.Group) -> consumer_pb2.Group:
+        """The group as it was made now or before.
+
+        Raises:
+            AlreadyExists: it was made before with other settings.
+            GroupsExhausted: there are too many.
+            Unavailable: the database does not answer.
+        """
+        made = await self._make(group)
+        different = _differences(made, group)
+        if different:
+            raise AlreadyExists(f"group {group.name} exists with {different}", reason="GROUP_EXISTS")
+        return made
+
+    async def _make(self, group: consumer_pb2.Group) -> consumer_pb2.Group:
+        created_at_ms = self._clock.now_ms()
+
+        def work(session: Session) -> GroupModel:
+            found = session.get(GroupModel, group.name)
+            return found or _insert(session, group, created_at_ms)
+
+        made = self._remember(group.name, await self._database.run(work))
+        assert made is not None
+        return made
+
+    async def adopt(self, groups: Iterable[consumer_pb2.Group]) -> list[str]:
+        """Makes those that there are not; returns their names. Those that are too many are left out."""
+        wanted = {group.name: group for group in groups}
+        created_at_ms = self._clock.now_ms()
+
+        def work(session: Session) -> list[str]:
+            missing = sorted(wanted.keys() - set(session.scalars(select(GroupModel.name))))
+            missing = missing[: max(0, GROUPS_MAX - _count(session))]
+            for name in missing:
+                _insert(session, wanted[name], created_at_ms)
+            return missing
+
+        return await self._database.run(work) if wanted else []
+
+    async def update(self, name: str, retry: message_pb2.RetryPolicy) -> consumer_pb2.Group:
+        """The group with another policy. Raises: NotFound, Unavailable."""
+
+        def work(session: Session) -> GroupModel | None:
+            row = session.get(GroupModel, name)
+            if row is not None:
+                row.retry = retry_policy.render(retry)
+            return row
+
+        group = self._remember(name, await self._database.run(work))
+        if group is None:
+            raise _not_found(name)
+        return group
+
+    async def list(self) -> list[consumer_pb2.Group]:
+        """All, by name. Raises: Unavailable."""
+        query = select(GroupModel).order_by(GroupModel.name)
+        return [_message(row) for row in await self._database.run(lambda session: session.scalars(query).all())]
+
+    async def delete(self, name: str) -> None:
+        """Idempotent. Raises: Unavailable."""
+
+        def work(session: Session) -> None:
+            row = session.get(GroupModel, name)
+            if row is not None:
+                session.delete(row)
+
+        await self._database.run(work)
+        self._known.pop(name, None)
+
+    def _remember(self, name: str, row: GroupModel | None) -> consumer_pb2.Group | None:
+        if row is None:
+            self._known.pop(name, None)
+            return None
+        group, known = _message(row), self._known.get(name)
+        if known is not None and known.group == group:
+            group = known.group
+        self._known[name] = _Known(group, self._clock.monotonic_ms())
+        return group
+
+
+def _insert(session: Session, group: consumer_pb2.Group, created_at_ms: int) -> GroupModel:
+    if _count(session) >= GROUPS_MAX:
+        raise GroupsExhausted(f"there are {GROUPS_MAX} groups, the most: delete some")
+    start_at_ms = group.start_at_ms if group.start == consumer_pb2.GROUP_START_TIME else 0
+    row = GroupModel(
+        name=group.name,
+        start=group.start,
+        start_at_ms=created_at_ms if group.start == consumer_pb2.GROUP_START_LATEST else start_at_ms,
+        ordered=group.ordered,
+        retry=retry_policy.render(group.retry),
+        created_at_ms=created_at_ms,
+    )
+    session.add(row)
+    return row
+
+
+def _count(session: Session) -> int:
+    return session.scalar(select(func.count()).select_from(GroupModel)) or 0
+
+
+def _message(row: GroupModel) -> consumer_pb2.Group:
+    return consumer_pb2.Group(
+        name=row.name,
+        start=row.start,  # type: ignore[arg-type]
+        start_at_ms=row.start_at_ms,
+        ordered=row.ordered,
+        retry=retry_policy.completed(retry_policy.parse(row.retry)),
+        created_at_ms=row.created_at_ms,
+    )
+
+
+def _differences(made: consumer_pb2.Group, asked: consumer_pb2.Group) -> str:
+    """The settings of `made` that `asked` has otherwise; empty: none."""
+    found = []
+    same_moment = asked.start != consumer_pb2.GROUP_START_TIME or made.start_at_ms == asked.start_at_ms
+    if made.start != asked.start or not same_moment:
+        at = f" {made.start_at_ms}" if made.start == consumer_pb2.GROUP_START_TIME else ""
+        found.append(f"start {consumer_pb2.GroupStart.Name(made.start).removeprefix('GROUP_START_')}{at}")
+    if made.ordered != asked.ordered:
+        found.append(f"ordered {str(made.ordered).lower()}")
+    if made.retry != retry_policy.completed(asked.retry):
+        found.append(f"retry {retry_policy.render(made.retry)}")
+    return ", ".join(found)
+
+
+def _not_found(name: str) -> NotFound:
+    return NotFound(f"group {name} does not exist", reason="GROUP_NOT_FOUND")
