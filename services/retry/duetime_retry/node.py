@@ -9,8 +9,9 @@ from duetime_core.metadata import Database
 from duetime_core.serving import Server, make_channel
 from prometheus_client import CollectorRegistry, Counter
 
-from duetime_retry.service import RetryService, Stores
+from duetime_retry.service import RetryService
 from duetime_retry.settings import RetrySettings
+from duetime_retry.stores import Stores
 from duetime_retry.topics import Topics
 
 

@@ -1,35 +1,37 @@
-"""What becomes of a message that a consumer sends back: a decision as a value, and the record for it. Pure.
+"""What becomes of a message that failed: a decision as a value. Pure.
 
-RocketMQ's rules, decided in this order:
+In this order:
 
-    attempts so far >= most attempts    dead letter
-    level below 0                       dead letter
-    level above 0                       that level, the highest at most
-    no level, or 0                      level 3 + attempts, the highest at most
+    rejected                                  dead letter, REJECTED
+    deliveries so far >= most deliveries      dead letter, ATTEMPTS_EXHAUSTED
+    a delay was asked for                     comes back after that
+    otherwise                                 comes back after the backoff of the policy
 
-Source: RocketMQ 4.9.3 SendMessageProcessor.asyncConsumerSendMsgBack, without its silent drop where a group has no
-retry queue.
+The policy is the message's own, else the one that came with the failure, else the group's: as a whole, so that limit
+and backoff always are of one policy. The most deliveries of a receiver (Receive.max_attempts) go before the group's.
+
+Source of the table: RocketMQ 4.9.3 SendMessageProcessor.asyncConsumerSendMsgBack, without its silent drop where a
+group has no retry queue.
 """
 
-from dataclasses import dataclass, replace
+import math
+from dataclasses import dataclass
 
-from duetime_core import record
+from duetime.v1.message_pb2 import ExponentialBackoff, RetryPolicy
+from duetime_core.levels import DelayLevels
 from duetime_core.limits import ATTEMPTS_DEFAULT
-from duetime_core.names import SCHEDULE_TOPIC, dlq_topic, retry_topic
-from duetime_core.record import Record
 
-FIRST_LEVEL = 3
-_WAIT = "WAIT"
-# What the message carries from its way here and would misread on its next: a lane entry names one restore only,
-# a CRC one record.
-_DROPPED = (record.CRC, record.LANE_ENTRY, record.DELAY, record.REAL_TOPIC, record.REAL_QID, record.FAULT)
+# RocketMQ's: the first retry waits on level 3, each further one on the next.
+LEVELS_BEFORE_FIRST = 2
+REJECTED = "REJECTED"
+ATTEMPTS_EXHAUSTED = "ATTEMPTS_EXHAUSTED"
 
 
 @dataclass(frozen=True, slots=True)
 class Redeliver:
-    """The message comes back after the delay of `level`."""
+    """The message comes back after so long, and not before."""
 
-    level: int
+    delay_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,38 +44,48 @@ class DeadLetter:
 Decision = Redeliver | DeadLetter
 
 
-def decide(attempts: int, level: int | None, attempts_max: int | None, highest: int) -> Decision:
-    """`attempts`: how often it was sent back before. `level`, `attempts_max`: as asked for; None: the defaults."""
-    most = ATTEMPTS_DEFAULT if attempts_max is None else attempts_max
-    if attempts >= most:
-        return DeadLetter(f"sent back {attempts} times before, {most} at most")
+def decide(
+    attempt: int,
+    policy: RetryPolicy,
+    levels: DelayLevels,
+    chance: float,
+    *,
+    delay_ms: int | None = None,
+    reject: bool = False,
+) -> Decision:
+    """After delivery `attempt`, from 1, failed. `policy` is complete (retry_policy.completed); `chance` in [0, 1)."""
+    if reject:
+        return DeadLetter(REJECTED)
+    if attempt >= policy.max_attempts:
+        return DeadLetter(ATTEMPTS_EXHAUSTED)
+    return Redeliver(backoff_ms(attempt, policy, levels, chance) if delay_ms is None else delay_ms)
+
+
+def backoff_ms(attempt: int, policy: RetryPolicy, levels: DelayLevels, chance: float) -> int:
+    """The delay after delivery `attempt`, from 1."""
+    kind = policy.WhichOneof("backoff")
+    if kind == "exponential":
+        return _exponential_ms(attempt, policy.exponential, chance)
+    if kind == "intervals":
+        delays_ms = policy.intervals.delays_ms
+        return delays_ms[min(attempt, len(delays_ms)) - 1]
+    return levels.delay_ms(min(LEVELS_BEFORE_FIRST + attempt, levels.highest))
+
+
+def _exponential_ms(attempt: int, backoff: ExponentialBackoff, chance: float) -> int:
+    # By logarithms first: the power itself may be more than a float holds.
+    growth = (attempt - 1) * math.log(backoff.factor)
+    delay_ms = float(backoff.max_ms)
+    if growth < math.log(backoff.max_ms / backoff.initial_ms):
+        delay_ms = min(backoff.initial_ms * backoff.factor ** (attempt - 1), delay_ms)
+    return int(delay_ms * (1 - backoff.jitter * chance))
+
+
+def decide_sent_back(attempts: int, level: int | None, attempts_max: int | None, levels: DelayLevels) -> Decision:
+    """SendBack's, in RocketMQ's words: `attempts` and `attempts_max` count retries, not deliveries, and a level below 0
+    asks for the dead letters. None: the defaults."""
+    if attempts >= (ATTEMPTS_DEFAULT if attempts_max is None else attempts_max):
+        return DeadLetter(ATTEMPTS_EXHAUSTED)
     if level is not None and level < 0:
-        return DeadLetter(f"level {level} asks for it")
-    return Redeliver(min(level or FIRST_LEVEL + attempts, highest))
-
-
-def returned(found: Record, group: str, decision: Decision) -> Record:
-    """The record to store: into %RETRY%group through its lane, or into %DLQ%group."""
-    properties = record.decode_properties(found.properties)
-    for name in _DROPPED:
-        properties.pop(name, None)
-    properties.setdefault(record.RETRY_TOPIC, found.topic)
-    properties.setdefault(record.ORIGIN_MESSAGE_ID, record.offset_message_id(found.store_host, found.position))
-    properties[_WAIT] = "false"
-    if isinstance(decision, Redeliver):
-        properties |= record.deferral(decision.level, retry_topic(group), 0)
-        topic, queue = SCHEDULE_TOPIC, decision.level - 1
-    else:
-        topic, queue = dlq_topic(group), 0
-    return replace(
-        found,
-        topic=topic,
-        queue=queue,
-        properties=record.with_crc_mark(record.encode_properties(properties)),
-        reconsume_times=found.reconsume_times + 1,
-        prepared_transaction_offset=0,
-        stored_at_ms=0,
-        queue_offset=0,
-        position=0,
-        magic=record.MAGIC_V1,
-    )
+        return DeadLetter(REJECTED)
+    return Redeliver(levels.delay_ms(min(level or LEVELS_BEFORE_FIRST + 1 + attempts, levels.highest)))

@@ -1,56 +1,21 @@
 """The Retry's gRPC surface, and SendBack's way: read the record, decide, store the copy."""
 
-from collections.abc import Mapping
 from typing import Any
 
-import grpc
 import structlog
-from duetime.v1 import retry_pb2, retry_pb2_grpc, store_pb2, store_pb2_grpc
+from duetime.v1 import retry_pb2, retry_pb2_grpc
 from duetime_core import limits, names, record
-from duetime_core.calls import translate
-from duetime_core.errors import InvalidArgument, NotFound, Violation
+from duetime_core.errors import InvalidArgument, Violation
 from duetime_core.levels import DelayLevels
 from prometheus_client import Counter
 
-from duetime_retry.policy import DeadLetter, Redeliver, decide, returned
+from duetime_retry.copies import Failed, NoRoom, dead_letter, history_of, retry_copy
+from duetime_retry.delays import Wait, wait_of
+from duetime_retry.policy import DeadLetter, decide_sent_back
+from duetime_retry.stores import Stores
 from duetime_retry.topics import Topics
 
 log = structlog.get_logger()
-
-
-class Stores:
-    """Calls to the shards, each with a deadline; their statuses become errors here."""
-
-    def __init__(self, channels: Mapping[int, grpc.aio.Channel], timeout_ms: int) -> None:
-        self._stubs = {
-            shard: store_pb2_grpc.StoreStub(channel)  # type: ignore[no-untyped-call]
-            for shard, channel in channels.items()
-        }
-        self._timeout_s = timeout_ms / 1000.0
-
-    async def _call(self, shard: int, method: str, request: Any) -> Any:
-        stub = self._stubs.get(shard)
-        if stub is None:
-            raise NotFound(f"shard {shard} is not one of this process's stores", reason="SHARD_NOT_FOUND")
-        try:
-            return await getattr(stub, method)(request, timeout=self._timeout_s)
-        except grpc.aio.AioRpcError as error:
-            raise translate(error, f"shard {shard}", "SHARD_UNAVAILABLE") from error
-
-    async def record(self, shard: int, topic: str, queue: int, offset: int) -> record.Record:
-        request = store_pb2.GetRecordRequest(topic=topic, queue=queue, offset=offset)
-        answer = await self._call(shard, "GetRecord", request)
-        return record.decode(answer.record)
-
-    async def put(self, shard: int, encoded: bytes) -> int:
-        """Stores one record; its due time, or 0. Raises DueTimeError where the store refuses it."""
-        answer = await self._call(shard, "PutMessage", store_pb2.PutMessageRequest(records=encoded))
-        if answer.faults:
-            raise InvalidArgument([Violation("message", answer.faults[0].message)], reason="RECORD_REFUSED")
-        return int(answer.due_at_ms[0]) if answer.due_at_ms else 0
-
-    async def put_topic(self, shard: int, topic: str) -> None:
-        await self._call(shard, "PutTopic", store_pb2.PutTopicRequest(name=topic, queue_count=1))
 
 
 class RetryService(retry_pb2_grpc.RetryServicer):
@@ -68,40 +33,43 @@ class RetryService(retry_pb2_grpc.RetryServicer):
             raise InvalidArgument(violations, reason="SEND_BACK_INVALID")
         shard, queue = await self._topics.place_of(request.topic, request.queue)
         found = await self._stores.record(shard, request.topic, queue, request.offset)
-        decision = decide(
+        decision = decide_sent_back(
             found.reconsume_times,
             request.delay_level if request.HasField("delay_level") else None,
             request.max_attempts if request.HasField("max_attempts") else None,
-            self._levels.highest,
+            self._levels,
         )
+        # Nobody told when it was received or why it failed: the history stays as it was.
+        failed = Failed(found, found.reconsume_times + 1, history_of(found), request.queue)
         dead = isinstance(decision, DeadLetter)
-        topic = names.dlq_topic(request.group) if dead else names.retry_topic(request.group)
-        copy = returned(found, request.group, decision)
-        _check_properties(copy)
-        target = await self._topics.ensure(topic, shard)
-        due_at_ms = await self._stores.put(target, record.encode(copy))
+        wait = Wait()
+        if isinstance(decision, DeadLetter):
+            topic, copy = names.dlq_topic(request.group), dead_letter(failed, request.group, decision.reason)
+        else:
+            topic, wait = names.retry_topic(request.group), wait_of(decision.delay_ms, 0, self._levels)
+            try:
+                copy = retry_copy(failed, request.group, wait)
+            except NoRoom as error:
+                raise InvalidArgument([Violation("properties", error.text)], reason="SEND_BACK_INVALID") from error
+        await self._topics.ensure(topic, shard)
+        due_at_ms = await self._stores.put(shard, record.encode(copy.record))
         self._sent_back.labels("dead_letter" if dead else "retry").inc()
-        message_id = record.property_value(copy.properties, record.UNIQ_KEY.encode()) or b""
+        message_id = record.property_value(found.properties, record.UNIQ_KEY.encode()) or b""
         if isinstance(decision, DeadLetter):
             log.info("dead letter", group=request.group, message_id=message_id.decode(), reason=decision.reason)
         return retry_pb2.SendBackResponse(
             topic=topic,
             dead=dead,
-            delay_level=decision.level if isinstance(decision, Redeliver) else 0,
+            delay_level=wait.level,
             deliver_at_ms=due_at_ms,
-            attempt=copy.reconsume_times,
+            attempt=copy.record.reconsume_times,
             message_id=message_id.decode(),
         )
 
 
 def check(request: retry_pb2.SendBackRequest) -> list[Violation]:
     """All that is wrong with a request."""
-    violations = []
-    # The topics of the group have its name with a prefix, and a topic has 127 characters at most.
-    if not 1 <= len(request.group) <= limits.GROUP_CHARS_MAX or not names.is_name(request.group):
-        violations.append(
-            Violation("group", f"{request.group!r} is not 1 to {limits.GROUP_CHARS_MAX} characters of [%|a-zA-Z0-9_-]")
-        )
+    violations = group_violations(request.group)
     if not 1 <= len(request.topic) <= limits.TOPIC_CHARS_MAX or not names.is_name(request.topic):
         violations.append(Violation("topic", f"{request.topic!r} is not a topic's name"))
     if request.queue < 0:
@@ -115,8 +83,8 @@ def check(request: retry_pb2.SendBackRequest) -> list[Violation]:
     return violations
 
 
-def _check_properties(copy: record.Record) -> None:
-    length = len(copy.properties) + (limits.DEFERRAL_BYTES_MAX if copy.topic == names.SCHEDULE_TOPIC else 0)
-    if length > limits.PROPERTIES_BYTES_MAX:
-        text = f"take {length} bytes with what a retry adds, {limits.PROPERTIES_BYTES_MAX} at most"
-        raise InvalidArgument([Violation("properties", text)], reason="SEND_BACK_INVALID")
+def group_violations(group: str) -> list[Violation]:
+    # The topics of the group have its name with a prefix, and a topic has 127 characters at most.
+    if 1 <= len(group) <= limits.GROUP_CHARS_MAX and names.is_name(group):
+        return []
+    return [Violation("group", f"{group!r} is not 1 to {limits.GROUP_CHARS_MAX} characters of [%|a-zA-Z0-9_-]")]

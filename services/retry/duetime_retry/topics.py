@@ -1,56 +1,86 @@
-"""Routes of topics, and the topics of groups, which are made when first needed."""
+"""Routes of topics, and the topics of groups, which are made when first needed.
+
+A copy is stored on the shard of the message that it is made of, so that the end of a lease and the copy are one step
+there. So %RETRY%group and %DLQ%group have a queue on every shard that ever needed one: the topic's next free number,
+number 0 on the shard.
+"""
 
 from collections.abc import Awaitable, Callable
 
 from duetime_core.clock import Clock
-from duetime_core.errors import NotFound
+from duetime_core.errors import NotFound, Overloaded
+from duetime_core.limits import QUEUE_COUNT_MAX
 from duetime_core.metadata import Database, TopicModel, TopicQueueModel
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 Tell = Callable[[int, str], Awaitable[None]]
+# Shard and queue there.
+Place = tuple[int, int]
 
 
 class Topics:
-    """Places by (topic, queue), a shard and the queue there: a queue never moves, so what was found once is kept."""
+    """Places by (topic, queue): a queue never moves, so what was found once is kept."""
 
     def __init__(self, database: Database, clock: Clock, tell: Tell) -> None:
         """`tell(shard, topic)` makes a new topic known to its shard."""
         self._database = database
         self._clock = clock
         self._tell = tell
-        self._places: dict[tuple[str, int], tuple[int, int]] = {}
-        self._told: set[str] = set()
+        self._places: dict[str, dict[int, Place]] = {}
+        self._ready: set[tuple[str, int]] = set()
 
-    async def place_of(self, topic: str, queue: int) -> tuple[int, int]:
+    async def place_of(self, topic: str, queue: int) -> Place:
         """Raises: NotFound."""
-        place = self._places.get((topic, queue))
+        place = self._places.get(topic, {}).get(queue)
         if place is None:
-            place = await self._database.run(lambda session: _place(session, topic, queue))
-            if place is None:
-                raise NotFound(f"topic {topic} has no queue {queue}", reason="QUEUE_NOT_FOUND")
-            self._places[topic, queue] = place
+            place = (await self._look_up(topic)).get(queue)
+        if place is None:
+            raise NotFound(f"topic {topic} has no queue {queue}", reason="QUEUE_NOT_FOUND")
         return place
 
-    async def ensure(self, topic: str, shard: int) -> int:
-        """The shard of a group's topic, made with one queue on `shard` if it is new."""
-        if topic not in self._told:
+    async def queue_at(self, topic: str, shard: int, number: int) -> int | None:
+        """The topic's queue with this number on the shard; None: it has no route."""
+        for places in (self._places.get(topic, {}), await self._look_up(topic)):
+            for queue, place in places.items():
+                if place == (shard, number):
+                    return queue
+        return None
+
+    async def _look_up(self, topic: str) -> dict[int, Place]:
+        places = await self._database.run(lambda session: _places(session, topic))
+        if places:
+            self._places[topic] = places
+        return places
+
+    async def ensure(self, topic: str, shard: int) -> None:
+        """Queue 0 of a group's topic on the shard is there, and the shard knows of it.
+
+        Raises:
+            Overloaded: the topic can have no further queue.
+            Unavailable: the database or the shard does not answer.
+        """
+        if (topic, shard) not in self._ready:
             now_ms = self._clock.now_ms()
-            found = await self._database.run(lambda session: _ensure(session, topic, shard, now_ms))
-            await self._tell(found, topic)
-            self._places[topic, 0] = found, 0
-            self._told.add(topic)
-        return self._places[topic, 0][0]
+            await self._database.run(lambda session: _ensure(session, topic, shard, now_ms))
+            await self._tell(shard, topic)
+            self._ready.add((topic, shard))
 
 
-def _place(session: Session, topic: str, queue: int) -> tuple[int, int] | None:
-    row = session.get(TopicQueueModel, (topic, queue))
-    return None if row is None else (row.shard, row.queue if row.shard_queue is None else row.shard_queue)
+def _places(session: Session, topic: str) -> dict[int, Place]:
+    rows = session.scalars(select(TopicQueueModel).where(TopicQueueModel.topic == topic))
+    return {row.queue: (row.shard, row.queue if row.shard_queue is None else row.shard_queue) for row in rows}
 
 
-def _ensure(session: Session, topic: str, shard: int, now_ms: int) -> int:
-    found = _place(session, topic, 0)
-    if found is not None:
-        return found[0]
-    session.add(TopicModel(name=topic, queue_count=1, created_at_ms=now_ms))
-    session.add(TopicQueueModel(topic=topic, queue=0, shard=shard))
-    return shard
+def _ensure(session: Session, topic: str, shard: int, now_ms: int) -> None:
+    """Two that run at once collide in the queue's number, and the later one is run again."""
+    if (shard, 0) in _places(session, topic).values():
+        return
+    found = session.get(TopicModel, topic)
+    if found is None:
+        found = TopicModel(name=topic, queue_count=0, created_at_ms=now_ms)
+        session.add(found)
+    if found.queue_count >= QUEUE_COUNT_MAX:
+        raise Overloaded(f"topic {topic} has {QUEUE_COUNT_MAX} queues, the most, and none on shard {shard}")
+    session.add(TopicQueueModel(topic=topic, queue=found.queue_count, shard=shard, shard_queue=0))
+    found.queue_count += 1

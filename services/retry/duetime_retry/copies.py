@@ -1,0 +1,204 @@
+"""The records that a failed message becomes: its copy in %RETRY%group or in %DLQ%group. Pure.
+
+Body, flag, birth and the properties of users stay. What a copy has beside them, most needed first:
+
+    %RETRY%group   RETRY_TOPIC                        the topic it came from
+                   DT_VISIBLE_AT                      where the delay is no level's
+                   DELAY, REAL_TOPIC, REAL_QID        where it goes through a lane, last of all
+                   ORIGIN_MESSAGE_ID, DT_ORIGIN, WAIT
+                   DT_ATTEMPTS                        what room is left, HISTORY_BYTES_MAX at most
+    %DLQ%group     RETRY_TOPIC, DT_DEAD_REASON
+                   ORIGIN_MESSAGE_ID, DT_ORIGIN, DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID, WAIT
+                   DT_ATTEMPTS
+
+The first line of each is essential, the others are left out, from behind, where a message's own properties leave no
+room within the 32,767 bytes. A message too full even for the essential ones is retried in place (`NoRoom`); as a dead
+letter it loses its longest properties, and `Copy.lost` names them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from duetime_core import record
+from duetime_core.errors import DueTimeError
+from duetime_core.limits import PROPERTIES_BYTES_MAX
+from duetime_core.names import SCHEDULE_TOPIC, dlq_topic, retry_topic
+from duetime_core.record import Record
+
+from duetime_retry import history as histories
+from duetime_retry.delays import Wait
+from duetime_retry.history import History
+
+_WAIT = "WAIT"
+# What the message carries from its way here and would misread on its next: a lane entry names one restore only, a CRC
+# one record.
+_DROPPED = frozenset(
+    {
+        record.CRC,
+        record.LANE_ENTRY,
+        record.DELAY,
+        record.REAL_TOPIC,
+        record.REAL_QID,
+        record.FAULT,
+        record.VISIBLE_AT,
+        record.ATTEMPTS,
+        record.DEAD_REASON,
+        record.DLQ_ORIGIN_TOPIC,
+        record.DLQ_ORIGIN_MESSAGE_ID,
+        _WAIT,
+    }
+)
+# The last that a dead letter loses: without them it could not be told from another, or redriven.
+_PRECIOUS = frozenset({record.UNIQ_KEY, record.RETRY_TOPIC, record.REDRIVEN})
+_COUNT_DIGITS_MAX = 9
+# DT_ENTRY, which a restored record has beside all that it had in its lane: 0x02, the name, 0x01, three numbers.
+_LANE_ENTRY_BYTES_MAX = 1 + len(record.LANE_ENTRY) + 1 + 3 * 19 + 2
+
+
+class NoRoom(DueTimeError):
+    """The message's own properties leave no room for what its copy needs."""
+
+    reason = "NO_ROOM"
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A message whose delivery failed."""
+
+    record: Record
+    # The delivery that failed, from 1.
+    attempt: int
+    # With this delivery.
+    history: History
+    # The queue of `record.topic` as users number it; None: it is not known.
+    origin_queue: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A record to be stored. `has_history` is False where none fits; `lost`: names of properties that did not."""
+
+    record: Record
+    has_history: bool = True
+    lost: list[str] = field(default_factory=list)
+
+
+def history_of(found: Record) -> History:
+    """What a record says of its failed deliveries."""
+    said = record.property_value(found.properties, record.ATTEMPTS.encode())
+    return histories.decode(said.decode("utf-8", "replace")) if said else History()
+
+
+def retry_copy(failed: Failed, group: str, wait: Wait) -> Copy:
+    """The record for %RETRY%group, or for its lane.
+
+    Raises:
+        NoRoom: nothing can be stored; the message has to stay where it is.
+    """
+    target = retry_topic(group)
+    kept = _kept(failed.record)
+    kept.setdefault(record.RETRY_TOPIC, failed.record.topic)
+    if wait.visible_at_ms:
+        kept[record.VISIBLE_AT] = str(wait.visible_at_ms)
+    ending = record.deferral(wait.level, target, 0) if wait.level else {}
+    room = PROPERTIES_BYTES_MAX - _size(kept) - _size(ending) - (_LANE_ENTRY_BYTES_MAX if wait.level else 0)
+    if room < len(record.CRC_ENDING):
+        text = f"a retry's properties would take {PROPERTIES_BYTES_MAX - room + len(record.CRC_ENDING)} bytes, "
+        raise NoRoom(f"{text}{PROPERTIES_BYTES_MAX} at most")
+    has_history = _fill(kept, _origin(failed), failed.history, room - len(record.CRC_ENDING))
+    topic, queue = (SCHEDULE_TOPIC, wait.level - 1) if wait.level else (target, 0)
+    return Copy(copied(failed.record, topic, queue, kept | ending, failed.attempt), has_history)
+
+
+def dead_letter(failed: Failed, group: str, reason: str) -> Copy:
+    """The record for %DLQ%group."""
+    kept = _kept(failed.record)
+    kept.setdefault(record.RETRY_TOPIC, failed.record.topic)
+    kept[record.DEAD_REASON] = reason
+    lost: list[str] = []
+    while (room := PROPERTIES_BYTES_MAX - len(record.CRC_ENDING) - _size(kept)) < 0:
+        losable = kept.keys() - {record.DEAD_REASON}
+        lost.append(max(losable, key=lambda name: (name not in _PRECIOUS, _size({name: kept[name]}), name)))
+        del kept[lost[-1]]
+    origin = _origin(failed)
+    message_id = origin.get(record.ORIGIN_MESSAGE_ID) or kept.get(record.ORIGIN_MESSAGE_ID, "")
+    wait = origin.pop(_WAIT)
+    origin[record.DLQ_ORIGIN_TOPIC] = kept.get(record.RETRY_TOPIC, "")
+    origin[record.DLQ_ORIGIN_MESSAGE_ID] = message_id
+    origin[_WAIT] = wait
+    has_history = _fill(kept, origin, failed.history, room)
+    return Copy(copied(failed.record, dlq_topic(group), 0, kept, failed.attempt), has_history, lost)
+
+
+def redriven_copy(found: Record, group: str) -> Copy:
+    """The record for %RETRY%group that a dead letter becomes: at once, with all its attempts anew, its history kept.
+
+    Raises:
+        NoRoom: nothing can be stored.
+    """
+    kept = _kept(found)
+    kept[record.REDRIVEN] = str(redriven_count(found) + 1)
+    room = PROPERTIES_BYTES_MAX - len(record.CRC_ENDING) - _size(kept)
+    if room < 0:
+        raise NoRoom(f"its properties would take {PROPERTIES_BYTES_MAX - room} bytes, {PROPERTIES_BYTES_MAX} at most")
+    has_history = _fill(kept, {_WAIT: "false"}, history_of(found), room)
+    return Copy(copied(found, retry_topic(group), 0, kept, 0), has_history)
+
+
+def redriven_count(found: Record) -> int:
+    """How often a message was redriven before."""
+    said = record.property_value(found.properties, record.REDRIVEN.encode()) or b"0"
+    return int(said) if said.isdigit() and len(said) <= _COUNT_DIGITS_MAX else 0
+
+
+def copied(found: Record, topic: str, queue: int, properties: Mapping[str, str], reconsume_times: int) -> Record:
+    """A record of its own with the message of `found`; the store gives it place and time."""
+    return replace(
+        found,
+        topic=topic,
+        queue=queue,
+        properties=record.with_crc_mark(record.encode_properties(properties)),
+        reconsume_times=reconsume_times,
+        prepared_transaction_offset=0,
+        stored_at_ms=0,
+        queue_offset=0,
+        position=0,
+        magic=record.MAGIC_V1,
+    )
+
+
+def _kept(found: Record) -> dict[str, str]:
+    properties = record.decode_properties(found.properties)
+    return {name: value for name, value in properties.items() if name not in _DROPPED}
+
+
+def _origin(failed: Failed) -> dict[str, str]:
+    """What a first copy says of the message's first place, and WAIT, which a broker writes."""
+    found = failed.record
+    names = record.decode_properties(found.properties)
+    origin = {}
+    if record.ORIGIN_MESSAGE_ID not in names:
+        origin[record.ORIGIN_MESSAGE_ID] = record.offset_message_id(found.store_host, found.position)
+    # A copy whose origin did not fit or is a broker's has no first place any more: this one would be that of the copy.
+    if record.ORIGIN not in names and record.RETRY_TOPIC not in names and failed.origin_queue is not None:
+        origin[record.ORIGIN] = f"{failed.origin_queue}:{found.queue_offset}"
+    origin[_WAIT] = "false"
+    return origin
+
+
+def _fill(properties: dict[str, str], further: Mapping[str, str], history: History, room: int) -> bool:
+    """Puts in what fits into `room` bytes, the history last; False: it has no place."""
+    for name, value in further.items():
+        size = _size({name: value})
+        if value and size <= room:
+            properties[name] = value
+            room -= size
+    text = histories.encode(history, room - _size({record.ATTEMPTS: ""}))
+    if text is not None:
+        properties[record.ATTEMPTS] = text
+    return text is not None or history == History()
+
+
+def _size(properties: Mapping[str, str]) -> int:
+    """Bytes of the encoded properties, each with its 0x02."""
+    return sum(len(name.encode()) + len(value.encode()) + 2 for name, value in properties.items())

@@ -1,0 +1,179 @@
+"""A message's failed deliveries as a property carries them: DT_ATTEMPTS, compact JSON of a bounded size. Pure.
+
+    {"attempts":[[n,received_at_ms,failed_at_ms,"type","message","trace"],...],"shortened":2,"left_out":3}
+
+Oldest first. Where the whole does not fit into its room, parts of it are given up, in this order:
+
+    1. traces, then messages, of all but the first and the last attempt, oldest first     null stands in their place
+    2. those attempts themselves, oldest first                                            `left_out` counts them
+    3. trace and message of the first attempt; the last one's trace is halved (its end is kept), then goes, then its
+       message; then the first attempt, then the last one
+
+`shortened` counts the attempts that lack something; both counts are absent where they are 0. The order keeps what a
+person looks for first: how it failed last, and how it began.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+HISTORY_BYTES_MAX = 16 * 1024
+TYPE_CHARS_MAX = 256
+MESSAGE_CHARS_MAX = 1_024
+TRACE_CHARS_MAX = 4_096
+LEASE_EXPIRED = "LeaseExpired"
+# Stands for all that a history said which can't be read.
+UNREADABLE = "HistoryUnreadable"
+_TRACE_CHARS_MIN = 64
+_BRACKETS_BYTES = len('{"attempts":[]}')
+_COUNTS_BYTES_MAX = len(',"shortened":1000,"left_out":1000000000')
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A delivery that failed. `message`, `trace`: None where they were given up for room; `cut`: part of the trace."""
+
+    number: int
+    received_at_ms: int
+    failed_at_ms: int
+    type: str = ""
+    message: str | None = ""
+    trace: str | None = ""
+    cut: bool = False
+
+    @classmethod
+    def of_error(
+        cls, number: int, received_at_ms: int, failed_at_ms: int, kind: str, message: str, trace: str
+    ) -> "Attempt":
+        """With what a handler told, cut to the limits: the beginnings, and the end of the trace."""
+        kind, message = kind[:TYPE_CHARS_MAX], message[:MESSAGE_CHARS_MAX]
+        return cls(number, received_at_ms, failed_at_ms, kind, message, trace[-TRACE_CHARS_MAX:])
+
+    @property
+    def is_shortened(self) -> bool:
+        return self.cut or self.message is None or self.trace is None
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Failed deliveries, oldest first, and how many of them there is no word of."""
+
+    attempts: tuple[Attempt, ...] = ()
+    left_out: int = 0
+
+    @property
+    def last_number(self) -> int:
+        return self.attempts[-1].number if self.attempts else self.left_out
+
+    def with_attempts(self, further: Sequence[Attempt]) -> "History":
+        """Behind a redrive deliveries are counted anew, but their numbers here go on."""
+        attempts, last = list(self.attempts), self.last_number
+        for one in further:
+            last = max(last + 1, one.number)
+            attempts.append(replace(one, number=last))
+        return History(tuple(attempts), self.left_out)
+
+
+def encode(history: History, room: int = HISTORY_BYTES_MAX) -> str | None:
+    """The text, in UTF-8 at most `room` bytes and HISTORY_BYTES_MAX; None: nothing to say, or no room for it."""
+    room = min(room, HISTORY_BYTES_MAX)
+    if not history.attempts and not history.left_out:
+        return None
+    text = _text(_fitted(history, room))
+    return text if len(text.encode()) <= room else None
+
+
+def decode(text: str) -> History:
+    """What `encode` wrote. What can't be read leaves one attempt of the type HistoryUnreadable."""
+    try:
+        said = json.loads(text)
+        return History(tuple(_attempt(fields) for fields in said["attempts"]), int(said.get("left_out", 0)))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        return History((Attempt(0, 0, 0, UNREADABLE, str(error)[:MESSAGE_CHARS_MAX]),))
+
+
+def _attempt(fields: list[object]) -> Attempt:
+    number, received_at_ms, failed_at_ms, kind, message, trace, *cut = fields
+    numbers, texts = (number, received_at_ms, failed_at_ms), (message, trace)
+    if not all(type(one) is int for one in numbers) or not isinstance(kind, str):
+        raise TypeError(f"attempt {fields!r:.100} does not begin with three numbers and a text")
+    if not all(one is None or isinstance(one, str) for one in texts):
+        raise TypeError(f"attempt {fields!r:.100} has a message or trace that is no text")
+    return Attempt(*numbers, kind, *texts, bool(cut))  # type: ignore[arg-type]
+
+
+def _fields(attempt: Attempt) -> list[object]:
+    one = attempt
+    fields = [one.number, one.received_at_ms, one.failed_at_ms, one.type, one.message, one.trace]
+    return [*fields, 1] if one.cut else fields
+
+
+def _json(value: object) -> str:
+    # Control characters are escaped, so that the text may be a property's value.
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _text(history: History) -> str:
+    said: dict[str, object] = {"attempts": [_fields(attempt) for attempt in history.attempts]}
+    if shortened := sum(attempt.is_shortened for attempt in history.attempts):
+        said["shortened"] = shortened
+    if history.left_out:
+        said["left_out"] = history.left_out
+    return _json(said)
+
+
+class _Fitting:
+    """Attempts on their way to a size; None: left out."""
+
+    def __init__(self, attempts: Sequence[Attempt], room: int) -> None:
+        self.attempts: list[Attempt | None] = list(attempts)
+        self._sizes = [len(_json(_fields(attempt)).encode()) + 1 for attempt in attempts]
+        self._over = sum(self._sizes) + _BRACKETS_BYTES + _COUNTS_BYTES_MAX - room
+
+    @property
+    def fits(self) -> bool:
+        return self._over <= 0
+
+    def put(self, index: int, attempt: Attempt | None) -> None:
+        size = len(_json(_fields(attempt)).encode()) + 1 if attempt else 0
+        self._over += size - self._sizes[index]
+        self.attempts[index], self._sizes[index] = attempt, size
+
+    def give_up_trace(self, index: int) -> None:
+        attempt = self.attempts[index]
+        if not self.fits and attempt is not None and attempt.trace:
+            self.put(index, replace(attempt, trace=None))
+
+    def give_up_message(self, index: int) -> None:
+        attempt = self.attempts[index]
+        if not self.fits and attempt is not None and attempt.message:
+            self.put(index, replace(attempt, message=None))
+
+    def leave_out(self, index: int) -> None:
+        if not self.fits:
+            self.put(index, None)
+
+    def halve_trace(self, index: int) -> None:
+        attempt = self.attempts[index]
+        while not self.fits and attempt is not None and attempt.trace and len(attempt.trace) > _TRACE_CHARS_MIN:
+            attempt = replace(attempt, trace=attempt.trace[len(attempt.trace) // 2 :], cut=True)
+            self.put(index, attempt)
+
+
+def _fitted(history: History, room: int) -> History:
+    fitting = _Fitting(history.attempts, room)
+    last = len(history.attempts) - 1
+    for give_up in (fitting.give_up_trace, fitting.give_up_message, fitting.leave_out):
+        for index in range(1, last):
+            give_up(index)
+    if last > 0:
+        fitting.give_up_trace(0)
+        fitting.give_up_message(0)
+    if last >= 0:
+        fitting.halve_trace(last)
+        fitting.give_up_trace(last)
+        fitting.give_up_message(last)
+        fitting.leave_out(0)
+        fitting.leave_out(last)
+    kept = tuple(attempt for attempt in fitting.attempts if attempt is not None)
+    return History(kept, history.left_out + len(history.attempts) - len(kept))

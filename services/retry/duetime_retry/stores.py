@@ -1,0 +1,50 @@
+"""Calls to the shards, each with a deadline; their statuses become errors here."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import grpc
+from duetime.v1 import store_pb2, store_pb2_grpc
+from duetime_core import record
+from duetime_core.calls import translate
+from duetime_core.errors import InvalidArgument, NotFound, Violation
+
+
+class Stores:
+    """The shards that this process knows."""
+
+    def __init__(self, channels: Mapping[int, grpc.aio.Channel], timeout_ms: int) -> None:
+        self._stubs = {
+            shard: store_pb2_grpc.StoreStub(channel)  # type: ignore[no-untyped-call]
+            for shard, channel in channels.items()
+        }
+        self._timeout_s = timeout_ms / 1000.0
+
+    @property
+    def shards(self) -> Sequence[int]:
+        return tuple(self._stubs)
+
+    async def call(self, shard: int, method: str, request: Any, *, wait_ms: int = 0) -> Any:
+        """`wait_ms`: how long the shard itself may wait for something to happen."""
+        stub = self._stubs.get(shard)
+        if stub is None:
+            raise NotFound(f"shard {shard} is not one of this process's stores", reason="SHARD_NOT_FOUND")
+        try:
+            return await getattr(stub, method)(request, timeout=self._timeout_s + wait_ms / 1000.0)
+        except grpc.aio.AioRpcError as error:
+            raise translate(error, f"shard {shard}", "SHARD_UNAVAILABLE") from error
+
+    async def record(self, shard: int, topic: str, queue: int, offset: int) -> record.Record:
+        request = store_pb2.GetRecordRequest(topic=topic, queue=queue, offset=offset)
+        answer = await self.call(shard, "GetRecord", request)
+        return record.decode(answer.record)
+
+    async def put(self, shard: int, encoded: bytes) -> int:
+        """Stores one record; its due time, or 0. Raises DueTimeError where the store refuses it."""
+        answer = await self.call(shard, "PutMessage", store_pb2.PutMessageRequest(records=encoded))
+        if answer.faults:
+            raise InvalidArgument([Violation("message", answer.faults[0].message)], reason="RECORD_REFUSED")
+        return int(answer.due_at_ms[0]) if answer.due_at_ms else 0
+
+    async def put_topic(self, shard: int, topic: str) -> None:
+        await self.call(shard, "PutTopic", store_pb2.PutTopicRequest(name=topic, queue_count=1))

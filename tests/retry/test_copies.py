@@ -1,0 +1,174 @@
+"""The records that failed messages become."""
+
+from dataclasses import replace
+
+import pytest
+from duetime_core import record
+from duetime_core.limits import PROPERTIES_BYTES_MAX
+from duetime_core.record import Record
+from duetime_retry.copies import Copy, Failed, NoRoom, dead_letter, history_of, redriven_copy, retry_copy
+from duetime_retry.delays import Wait
+from duetime_retry.history import Attempt, History
+from duetime_scheduler.restore import Entry, restore
+from hypothesis import given
+from hypothesis import strategies as st
+
+HISTORY = History((Attempt(1, 5, 6, "TimeoutError", "no answer", "trace"), Attempt(2, 7, 8, "LeaseExpired")))
+LANE = Wait(4, 0)
+
+
+def consumed(**properties: str) -> Record:
+    values = {"UNIQ_KEY": "A", "TAGS": "t", "own": "x", **properties}
+    encoded = record.encode_properties(values)
+    return Record("orders", 2, b"body", encoded, flag=7, position=5, queue_offset=9, reconsume_times=1)
+
+
+def failed(found: Record, history: History = HISTORY) -> Failed:
+    return Failed(found, 2, history, 12)
+
+
+def named(copy: Copy) -> dict[str, str]:
+    return record.decode_properties(copy.record.properties)
+
+
+KEPT = {
+    "UNIQ_KEY": "A",
+    "TAGS": "t",
+    "own": "x",
+    "RETRY_TOPIC": "orders",
+    "ORIGIN_MESSAGE_ID": "00000000000000000000000000000005",
+    "DT_ORIGIN": "12:9",
+    "WAIT": "false",
+    "DT_ATTEMPTS": '{"attempts":[[1,5,6,"TimeoutError","no answer","trace"],[2,7,8,"LeaseExpired","",""]]}',
+    "__CRC32#": "0000000000",
+}
+
+
+def test_retry_goes_through_its_lane() -> None:
+    copy = retry_copy(failed(consumed()), "billing", LANE)
+    found = copy.record
+    assert (found.topic, found.queue, found.reconsume_times) == ("SCHEDULE_TOPIC_XXXX", 3, 2)
+    assert named(copy) == {**KEPT, "DELAY": "4", "REAL_TOPIC": "%RETRY%billing", "REAL_QID": "0"}
+    assert (found.body, found.flag) == (b"body", 7)
+    assert copy.has_history
+
+
+def test_retry_with_a_rest_is_hidden_for_it() -> None:
+    copy = retry_copy(failed(consumed()), "billing", Wait(4, 1_700_000_000_123))
+    assert named(copy)["DT_VISIBLE_AT"] == "1700000000123"
+
+
+@pytest.mark.parametrize("wait", [Wait(), Wait(0, 1_700_000_000_123)])
+def test_short_delays_have_no_lane(wait: Wait) -> None:
+    copy = retry_copy(failed(consumed()), "billing", wait)
+    assert (copy.record.topic, copy.record.queue) == ("%RETRY%billing", 0)
+    assert named(copy) == KEPT | ({"DT_VISIBLE_AT": "1700000000123"} if wait.visible_at_ms else {})
+
+
+def test_dead_letter_says_where_it_came_from_and_why() -> None:
+    copy = dead_letter(failed(consumed()), "billing", "REJECTED")
+    assert (copy.record.topic, copy.record.queue, copy.record.reconsume_times) == ("%DLQ%billing", 0, 2)
+    assert named(copy) == {
+        **KEPT,
+        "DT_DEAD_REASON": "REJECTED",
+        "DLQ_ORIGIN_TOPIC": "orders",
+        "DLQ_ORIGIN_MESSAGE_ID": "00000000000000000000000000000005",
+    }
+
+
+def test_later_copies_keep_the_first_origin() -> None:
+    first = retry_copy(failed(consumed()), "billing", LANE).record
+    again = replace(first, topic="%RETRY%billing", position=77, queue_offset=1_000)
+    for copy in (retry_copy(failed(again), "billing", Wait()), dead_letter(failed(again), "billing", "REJECTED")):
+        found = named(copy)
+        assert (found["RETRY_TOPIC"], found["DT_ORIGIN"]) == ("orders", "12:9")
+        assert found["ORIGIN_MESSAGE_ID"] == "00000000000000000000000000000005"
+        assert not {"DELAY", "REAL_TOPIC", "REAL_QID", "DT_VISIBLE_AT"} & set(found)
+
+
+def test_copy_of_a_brokers_copy_has_no_first_place() -> None:
+    found = consumed(RETRY_TOPIC="first", ORIGIN_MESSAGE_ID="FF")
+    names = named(dead_letter(failed(found), "billing", "REJECTED"))
+    assert (names["RETRY_TOPIC"], names["DLQ_ORIGIN_MESSAGE_ID"]) == ("first", "FF")
+    assert "DT_ORIGIN" not in names
+
+
+def test_lane_entry_of_the_consumed_record_is_dropped() -> None:
+    entry = record.VALUE_END + record.lane_entry(3, 9, 1)
+    restored = replace(consumed(), properties=consumed().properties + entry)
+    assert record.find_lane_entry(dead_letter(failed(restored), "g", "REJECTED").record.properties) is None
+
+
+def test_copy_has_a_mark_of_its_own_for_its_crc() -> None:
+    found = replace(consumed(), properties=consumed().properties + b"\x02__CRC32#\x019270196112\x02")
+    for copy in (dead_letter(failed(found), "g", "REJECTED"), retry_copy(failed(found), "g", LANE)):
+        assert copy.record.properties.endswith(record.CRC_ENDING)
+        assert copy.record.properties.count(b"__CRC32#") == 1
+
+
+def test_redriven_copy_starts_anew_with_its_history() -> None:
+    dead = dead_letter(failed(consumed(DT_RETRY="1s")), "billing", "REJECTED").record
+    copy = redriven_copy(dead, "billing")
+    assert (copy.record.topic, copy.record.queue, copy.record.reconsume_times) == ("%RETRY%billing", 0, 0)
+    assert named(copy) == {**KEPT, "DT_REDRIVEN": "1", "DT_RETRY": "1s"}
+    assert history_of(copy.record) == HISTORY
+    again = dead_letter(failed(copy.record, history_of(copy.record)), "billing", "ATTEMPTS_EXHAUSTED").record
+    assert named(redriven_copy(again, "billing"))["DT_REDRIVEN"] == "2"
+
+
+def full_but(room: int) -> Record:
+    """A message whose properties leave so many bytes."""
+    used = len(consumed(big="").properties)
+    return consumed(big="v" * (PROPERTIES_BYTES_MAX - used - room), small="kept")
+
+
+def test_history_shrinks_before_anything_else() -> None:
+    long = HISTORY.with_attempts([Attempt(3, 9, 10, "ValueError", "m" * 500, "t" * 4_000)])
+    copy = retry_copy(failed(full_but(1_000), long), "billing", LANE)
+    assert copy.has_history
+    assert history_of(copy.record).attempts[-1].cut
+    assert named(copy)["DT_ORIGIN"] == "12:9"
+    copy = retry_copy(failed(full_but(260), long), "billing", LANE)
+    assert not copy.has_history
+    assert "DT_ATTEMPTS" not in named(copy)
+    assert named(copy)["ORIGIN_MESSAGE_ID"]
+
+
+def test_retry_without_room_is_refused() -> None:
+    with pytest.raises(NoRoom, match=r"a retry's properties would take 3\d{4} bytes, 32767 at most"):
+        retry_copy(failed(full_but(100)), "billing", LANE)
+
+
+def test_dead_letter_without_room_loses_its_longest_property() -> None:
+    copy = dead_letter(failed(full_but(40)), "billing", "REJECTED")
+    assert copy.lost == ["big"]
+    assert {"own": "x", "small": "kept", "TAGS": "t", "RETRY_TOPIC": "orders"}.items() <= named(copy).items()
+
+
+@given(
+    st.integers(0, 2_000),
+    st.sampled_from([Wait(), Wait(0, 5), LANE, Wait(18, 5)]),
+    st.integers(0, 5),
+    st.text(st.characters(codec="utf-8"), max_size=600),
+)
+def test_copies_fit_into_records_and_through_their_lanes(room: int, wait: Wait, count: int, text: str) -> None:
+    history = History().with_attempts([Attempt(number, 5, 6, "E", text, text * 3) for number in range(1, count + 1)])
+    found = failed(full_but(room), history)
+    dead = dead_letter(found, "g" * 120, "ATTEMPTS_EXHAUSTED").record
+    assert record.decode(record.encode(dead)).properties == dead.properties
+    try:
+        copy = retry_copy(found, "g" * 120, wait).record
+    except NoRoom:
+        assert room < 500
+        return
+    data = record.encode(copy)
+    if wait.level:
+        restored = record.decode(restore(Entry(wait.level, 10**18, 2 * 10**18, data)))
+        assert restored.topic == "%RETRY%" + "g" * 120
+        assert history_of(restored) == history_of(copy)
+        assert (b"DT_VISIBLE_AT\x015\x02" in restored.properties) == bool(wait.visible_at_ms)
+
+
+def test_text_of_other_makes_survives() -> None:
+    found = replace(consumed(), properties=b"UNIQ_KEY\x01A\x02bad\x01\xff\xfe\x02\x01empty\x02name\x01")
+    assert named(dead_letter(failed(found), "g", "REJECTED"))["bad"] == "��"
