@@ -45,6 +45,11 @@ def is_system_topic(topic: str) -> bool:
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIXES)
 
 
+def is_group_topic(topic: str) -> bool:
+    """Whether a group's retries or dead letters are in it."""
+    return topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+
+
 def retry_topic(group: str) -> str:
     return RETRY_PREFIX + group
 

@@ -185,7 +185,7 @@ def check_pull(request: gateway_pb2.PullRequest) -> None:
         InvalidArgument: with all that is wrong.
     """
     found = list(topic_violations("topic", request.topic, system=True))
-    found += _outside(*_place("", request), *_pull_bounds(request))
+    found += outside(*_place("", request), *_pull_bounds(request))
     if found:
         raise InvalidArgument(found)
 
@@ -194,7 +194,7 @@ def check_pull_queues(request: gateway_pb2.PullQueuesRequest) -> None:
     """As `check_pull`."""
     found = list(topic_violations("topic", request.topic, system=True))
     found += positions_violations(request.queues)
-    found += _outside(*_pull_bounds(request))
+    found += outside(*_pull_bounds(request))
     if found:
         raise InvalidArgument(found)
 
@@ -204,8 +204,8 @@ def check_query(request: gateway_pb2.QueryMessagesRequest) -> None:
     found = list(topic_violations("topic", request.topic, system=True))
     found += _name_violations("key", request.key)
     latest_ms = (1 << 63) - 1
-    found += _outside(("from_ms", request.from_ms, latest_ms), ("to_ms", request.to_ms, latest_ms))
-    found += _outside(("max_count", request.max_count, limits.QUERY_COUNT_MAX))
+    found += outside(("from_ms", request.from_ms, latest_ms), ("to_ms", request.to_ms, latest_ms))
+    found += outside(("max_count", request.max_count, limits.QUERY_COUNT_MAX))
     if found:
         raise InvalidArgument(found)
 
@@ -221,7 +221,7 @@ def check_get(request: gateway_pb2.GetMessageRequest) -> None:
 def check_search(request: gateway_pb2.SearchOffsetRequest) -> None:
     """As `check_pull`."""
     found = list(topic_violations("topic", request.topic, system=True))
-    found += _outside(("queue", request.queue, limits.QUEUE_COUNT_MAX - 1))
+    found += outside(("queue", request.queue, limits.QUEUE_COUNT_MAX - 1))
     if request.WhichOneof("at") is None:
         found.append(Violation("at_ms", "is not set, nor are earliest and latest"))
     if found:
@@ -247,7 +247,7 @@ def positions_violations(positions: Sequence[gateway_pb2.QueuePosition]) -> list
     seen: set[int] = set()
     for index, position in enumerate(positions):
         prefix = f"queues[{index}]."
-        found += _outside(*_place(prefix, position))
+        found += outside(*_place(prefix, position))
         if position.queue in seen:
             found.append(Violation(f"{prefix}queue", f"{position.queue} is named before"))
         seen.add(position.queue)
@@ -266,7 +266,7 @@ def _pull_bounds(request: gateway_pb2.PullRequest | gateway_pb2.PullQueuesReques
     yield "encoding", request.encoding, max(gateway_pb2.PullEncoding.values())
 
 
-def _outside(*bounds: tuple[str, int, int]) -> list[Violation]:
+def outside(*bounds: tuple[str, int, int]) -> list[Violation]:
     """The fields whose value is not within 0 and the highest one."""
     return [
         Violation(field, f"{value} is not within 0 and {highest}")

@@ -1,8 +1,9 @@
-"""Topics that a shard has and the metadata database lacks: they came with a directory of a RocketMQ broker.
+"""Topics and groups that a shard has and the metadata database lacks: they came with a directory of a RocketMQ broker.
 
 When a shard is reached, its topics are compared with the routes. One without a route gets one to the shard's queues;
 one whose route leads to other shards only gets the shard's queues behind those it has, since brokers number their
-queues each for themselves. A shard that got its directory unnoticed is asked again when a topic is not found.
+queues each for themselves. A shard that got its directory unnoticed is asked again when a topic is not found. Groups
+that the database lacks are made as the shard's file has them.
 """
 
 import asyncio
@@ -10,12 +11,14 @@ import math
 from collections.abc import Iterable, Sequence
 
 import structlog
-from duetime.v1 import store_pb2
+from duetime.v1 import consumer_pb2, store_pb2
 from duetime_core import limits
 from duetime_core.clock import Clock
 from duetime_core.errors import DueTimeError
+from duetime_core.metadata import Groups
 from duetime_core.names import GROUPS_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC, is_name
 
+from duetime_gateway.consumer_admission import group_violations
 from duetime_gateway.shards import Shard, Shards
 from duetime_gateway.topics import Topics
 
@@ -31,12 +34,21 @@ NOT_ADOPTED |= {"TBW102", "SELF_TEST_TOPIC", "BenchmarkTest", "OFFSET_MOVED_EVEN
 _READ_OR_WRITE = 4 | 2
 
 
-class Adoption:
-    """Brings the topics of shards into the registry. Never an error: what does not succeed is logged, and tried again
-    with the next topic that is not found."""
+# Groups that a broker makes at each start, for its tools and itself.
+NOT_ADOPTED_GROUPS = set(
+    "SELF_TEST_C_GROUP CID_ONSAPI_OWNER CID_ONSAPI_PERMISSION CID_ONSAPI_PULL CID_ONS-HTTP-PROXY CID_SYS_RMQ_TRANS "
+    "TOOLS_CONSUMER FILTERSRV_CONSUMER SCHEDULE_CONSUMER DEFAULT_CONSUMER __MONITOR_CONSUMER".split()
+)
+_SYSTEM_GROUPS = "CID_RMQ_SYS_"
 
-    def __init__(self, topics: Topics, shards: Shards, clock: Clock) -> None:
+
+class Adoption:
+    """Brings the topics and groups of shards into the database. Never an error: what does not succeed is logged, and
+    tried again with the next topic that is not found."""
+
+    def __init__(self, topics: Topics, groups: Groups, shards: Shards, clock: Clock) -> None:
         self._topics = topics
+        self._groups = groups
         self._shards = shards
         self._clock = clock
         self._looking = asyncio.Lock()
@@ -79,6 +91,27 @@ class Adoption:
                 continue
             if adopted:
                 log.info("topics adopted", shard=shard.number, count=len(adopted), topics=adopted)
+            await self._adopt_groups(shard)
+
+    async def _adopt_groups(self, shard: Shard) -> None:
+        """Those that came with a shard's directory, with what a broker knew of them."""
+        try:
+            answer: consumer_pb2.ListGroupsResponse = await shard.ask("ListGroups", consumer_pb2.ListGroupsRequest())
+            adopted = await self._groups.adopt(group for group in answer.groups if _is_adopted(group, shard.number))
+        except DueTimeError as error:
+            log.warning("groups of a shard not looked at", shard=shard.number, why=error.text)
+        else:
+            if adopted:
+                log.info("groups adopted", shard=shard.number, count=len(adopted), groups=adopted)
+
+
+def _is_adopted(group: consumer_pb2.Group, shard: int) -> bool:
+    if group.name in NOT_ADOPTED_GROUPS or group.name.startswith(_SYSTEM_GROUPS):
+        return False
+    if list(group_violations("", group.name)):
+        log.warning("group of a shard has an odd name: not served", shard=shard, group=group.name)
+        return False
+    return True
 
 
 def counts(topics: Iterable[store_pb2.StoredTopic], shard: int) -> dict[str, int]:

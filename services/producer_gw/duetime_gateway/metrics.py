@@ -69,6 +69,15 @@ class GatewayMetrics:
             "duetime_gateway_shard_up", "1 while the shard answers, 0 after it did not.", ["shard"], registry=registry
         )
         self.pulls = Counter("duetime_gateway_pulls", "Pulls answered.", registry=registry)
+        self.receives = Counter("duetime_gateway_receives", "Receives answered.", registry=registry)
+        self.receipts = Counter(
+            "duetime_gateway_receipts", "Receipts of Ack and ChangeInvisible, by call.", ["call"], registry=registry
+        )
+        self.leases_left = Counter(
+            "duetime_gateway_leases_left",
+            "Leases given back because the receiver went away before it had the answer.",
+            registry=registry,
+        )
         self.topics = Gauge("duetime_gateway_topics", "Topics whose route is known.", registry=registry)
 
     def sent(self, size: int, count: int, faults: list[str], duplicate_count: int) -> None:

@@ -6,18 +6,22 @@ import secrets
 
 import structlog
 from duetime_core.clock import Clock
-from duetime_core.metadata import Database
+from duetime_core.metadata import Database, Groups
 from duetime_core.serving import Server
 from prometheus_client import CollectorRegistry
 
 from duetime_gateway.adoption import Adoption
+from duetime_gateway.consumer_groups import ConsumerGroups
+from duetime_gateway.consumer_service import ConsumerService
 from duetime_gateway.encoding import Encoder
 from duetime_gateway.finder import Finder
 from duetime_gateway.ids import MessageIds
+from duetime_gateway.leases import Leases
 from duetime_gateway.metrics import GatewayMetrics
 from duetime_gateway.reader import Reader
+from duetime_gateway.retry import RetryClient
 from duetime_gateway.sender import Sender
-from duetime_gateway.service import SERVICE_NAME, GatewayService, SendBack
+from duetime_gateway.service import SERVICE_NAME, GatewayService
 from duetime_gateway.settings import GatewaySettings
 from duetime_gateway.shards import Shard, Shards
 from duetime_gateway.topics import Topics
@@ -37,7 +41,7 @@ class GatewayNode:
         self._metrics = GatewayMetrics(self.registry)
         self._database: Database | None = None
         self._shards: Shards | None = None
-        self._send_back: SendBack | None = None
+        self._retry: RetryClient | None = None
         self._service: GatewayService | None = None
         self._server: Server | None = None
         self._loops: asyncio.Task[None] | None = None
@@ -51,8 +55,8 @@ class GatewayNode:
         self._database = Database(settings.database_url)
         await self._database.start()
         self._shards = self._make_shards()
-        self._send_back = SendBack(settings.retry_address, settings.store_timeout_ms)
-        self._service = self._make_service(self._database, self._shards, self._send_back)
+        self._retry = RetryClient(settings.retry_address, settings.store_timeout_ms)
+        self._service = self._make_service(self._database, self._shards, self._retry)
         started = asyncio.Event()
         self._loops = asyncio.create_task(self._run(self._shards, self._service, started))
         await started.wait()
@@ -79,7 +83,7 @@ class GatewayNode:
             }
         )
 
-    def _make_service(self, database: Database, shards: Shards, send_back: SendBack) -> GatewayService:
+    def _make_service(self, database: Database, shards: Shards, retry: RetryClient) -> GatewayService:
         settings, clock, metrics = self._settings, self._clock, self._metrics
         timeout_ms = settings.store_timeout_ms
         topics = Topics(
@@ -90,14 +94,17 @@ class GatewayNode:
             queue_count_default=settings.queue_count_default,
             auto_create=settings.auto_create_topics,
         )
-        self._adoption = Adoption(topics, shards, clock)
+        groups = Groups(database, clock)
+        self._adoption = Adoption(topics, groups, shards, clock)
         for shard in shards.all():
             shard.on_lost = topics.forget_shard
         ids = MessageIds(settings.host, os.getpid(), secrets.token_bytes(4), clock.now_ms)
         sender = Sender(topics, shards, Encoder(settings.levels, ids), clock, metrics, timeout_ms)
         reader = Reader(topics, shards, metrics, lane_count=settings.levels.highest, timeout_ms=timeout_ms)
         finder = Finder(reader, shards, timeout_ms=timeout_ms)
-        return GatewayService(sender, reader, finder, topics, shards, database, send_back)
+        leases = Leases(topics, reader, shards, groups, clock, metrics, timeout_ms=timeout_ms)
+        consumers = ConsumerService(leases, ConsumerGroups(groups, reader, shards, clock), retry)
+        return GatewayService(sender, reader, finder, topics, shards, database, retry, consumers)
 
     async def _run(self, shards: Shards, service: GatewayService, started: asyncio.Event) -> None:
         """The parent of all tasks: puts, questions to shards, readers of streams."""
@@ -130,7 +137,7 @@ class GatewayNode:
             await asyncio.gather(self._loops, return_exceptions=True)
         for shard in self._shards.all() if self._shards else ():
             await shard.close()
-        if self._send_back:
-            await self._send_back.close()
+        if self._retry:
+            await self._retry.close()
         if self._database:
             await self._database.stop()

@@ -6,17 +6,17 @@ from typing import Any
 
 import grpc
 from duetime.v1 import gateway_pb2
-from duetime_core.calls import translate
-from duetime_core.errors import InvalidArgument, Unsupported, Violation
+from duetime_core.errors import InvalidArgument
 from duetime_core.metadata import Database
-from duetime_core.serving import make_channel
 
 from duetime_gateway.admission import check_new_topic, topic_violations
 from duetime_gateway.batcher import stopping
+from duetime_gateway.consumer_service import ConsumerService, remaining_ms
 from duetime_gateway.finder import Finder
-from duetime_gateway.groups import Groups
+from duetime_gateway.group_offsets import GroupOffsets
 from duetime_gateway.lanes import list_lanes
 from duetime_gateway.reader import Reader
+from duetime_gateway.retry import RetryClient
 from duetime_gateway.sender import Sender, Sending
 from duetime_gateway.shards import Shards, as_is
 from duetime_gateway.topics import Topics
@@ -38,16 +38,18 @@ class GatewayService:
         topics: Topics,
         shards: Shards,
         database: Database,
-        send_back: "SendBack",
+        retry: RetryClient,
+        consumers: ConsumerService,
     ) -> None:
         self._sender = sender
         self._reader = reader
         self._finder = finder
-        self._groups = Groups(reader)
+        self._group_offsets = GroupOffsets(reader)
         self._topics = topics
         self._shards = shards
         self._database = database
-        self._send_back = send_back
+        self._retry = retry
+        self._consumers = consumers
         self._tasks: asyncio.TaskGroup | None = None
         self._readers: set[asyncio.Task[None]] = set()
 
@@ -83,12 +85,14 @@ class GatewayService:
             "GetRoute": unary(self.get_route, pb.GetRouteRequest.FromString, pb.Route.SerializeToString),
             "ListLanes": unary(self.list_lanes, pb.ListLanesRequest.FromString, pb.ListLanesResponse.SerializeToString),
             "SendBack": unary(self.send_back, as_is, as_is),
+            **self._consumers.handlers(),
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, handlers),))
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
         """The readers of streams are tasks of `tasks`."""
         self._tasks = tasks
+        self._consumers.start(tasks)
 
     def end_waits(self) -> None:
         """Streams and long polls, which last as long as their clients like, end once what is in work is answered."""
@@ -99,7 +103,7 @@ class GatewayService:
             shard.end_pulls()
 
     async def send(self, data: bytes, context: Context) -> bytes:
-        sending = await self._sender.begin(data, context.peer(), _remaining_ms(context))
+        sending = await self._sender.begin(data, context.peer(), remaining_ms(context))
         return await sending.response()
 
     async def send_stream(self, requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
@@ -135,7 +139,7 @@ class GatewayService:
         try:
             await room.acquire()
             async for data in requests:
-                begun.put_nowait(await self._sender.begin(data, peer, _remaining_ms(context), order))
+                begun.put_nowait(await self._sender.begin(data, peer, remaining_ms(context), order))
                 await room.acquire()
             begun.put_nowait(None)
         except asyncio.CancelledError:
@@ -146,34 +150,34 @@ class GatewayService:
             begun.put_nowait(error)
 
     async def pull(self, request: gateway_pb2.PullRequest, context: Context) -> bytes:
-        return await self._reader.pull(request, _remaining_ms(context))
+        return await self._reader.pull(request, remaining_ms(context))
 
     async def pull_queues(self, request: gateway_pb2.PullQueuesRequest, context: Context) -> bytes:
-        return await self._reader.pull_queues(request, _remaining_ms(context))
+        return await self._reader.pull_queues(request, remaining_ms(context))
 
     async def search_offset(
         self, request: gateway_pb2.SearchOffsetRequest, context: Context
     ) -> gateway_pb2.SearchOffsetResponse:
-        return await self._finder.search(request, _remaining_ms(context))
+        return await self._finder.search(request, remaining_ms(context))
 
     async def query_messages(
         self, request: gateway_pb2.QueryMessagesRequest, context: Context
     ) -> gateway_pb2.QueryMessagesResponse:
-        return await self._finder.query(request, _remaining_ms(context))
+        return await self._finder.query(request, remaining_ms(context))
 
     async def get_message(self, request: gateway_pb2.GetMessageRequest, context: Context) -> gateway_pb2.FoundMessage:
-        return await self._finder.get(request, _remaining_ms(context))
+        return await self._finder.get(request, remaining_ms(context))
 
     async def commit_offsets(
         self, request: gateway_pb2.CommitOffsetsRequest, context: Context
     ) -> gateway_pb2.CommitOffsetsResponse:
-        await self._groups.commit(request)
+        await self._group_offsets.commit(request)
         return gateway_pb2.CommitOffsetsResponse()
 
     async def get_offsets(
         self, request: gateway_pb2.GetOffsetsRequest, context: Context
     ) -> gateway_pb2.GetOffsetsResponse:
-        return await self._groups.find(request)
+        return await self._group_offsets.find(request)
 
     async def create_topic(self, request: gateway_pb2.CreateTopicRequest, context: Context) -> gateway_pb2.Topic:
         check_new_topic(request.name, request.queue_count)
@@ -200,38 +204,7 @@ class GatewayService:
         return await list_lanes(self._shards, self._database)
 
     async def send_back(self, data: bytes, context: Context) -> bytes:
-        return await self._send_back.forward(data, _remaining_ms(context))
-
-
-class SendBack:
-    """The way to the retry service; it judges the request, so that the bytes pass through."""
-
-    def __init__(self, address: str, timeout_ms: int) -> None:
-        self._whom = f"the retry service at {address}"
-        self._timeout_ms = timeout_ms
-        self._channel = make_channel(address) if address else None
-
-    async def forward(self, data: bytes, remaining_ms: float | None) -> bytes:
-        """Raises: Unsupported: there is no retry service. Else what it answered."""
-        if self._channel is None:
-            raise Unsupported([Violation("group", "this gateway has no retry service (setting retry_address)")])
-        call = self._channel.unary_unary(
-            "/duetime.v1.Retry/SendBack", request_serializer=as_is, response_deserializer=as_is
-        )
-        timeout_ms = self._timeout_ms if remaining_ms is None else min(remaining_ms, self._timeout_ms)
-        try:
-            return await call(data, timeout=timeout_ms / 1000.0)
-        except grpc.aio.AioRpcError as error:
-            raise translate(error, self._whom, "RETRY_UNAVAILABLE") from error
-
-    async def close(self) -> None:
-        if self._channel is not None:
-            await self._channel.close()
-
-
-def _remaining_ms(context: Context) -> float | None:
-    remaining = context.time_remaining()
-    return None if remaining is None else remaining * 1000.0
+        return await self._retry.forward("SendBack", data, remaining_ms(context))
 
 
 def _check_name(field: str, name: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 
 import grpc
 import structlog
-from duetime.v1 import gateway_pb2, store_pb2, store_pb2_grpc
+from duetime.v1 import consumer_pb2, gateway_pb2, store_pb2, store_pb2_grpc
 from duetime_core.calls import Answered, translate
 from duetime_core.clock import Clock
 from duetime_core.errors import DueTimeError, StartupError, Unavailable
@@ -75,18 +75,23 @@ class Shard:
         self._up = of_shard.up
         self._description: Description | None = None
         self._shared: dict[str, asyncio.Task[tuple[object, DueTimeError | None]]] = {}
-        self._pulls: set[grpc.aio.UnaryUnaryCall[Any, bytes]] = set()
+        self._pulls: set[grpc.aio.UnaryUnaryCall[Any, Any]] = set()
+        # What the store was told of, by name.
+        self._groups: dict[str, consumer_pb2.Group] = {}
         self._pulls_end = False
         self._tasks: asyncio.TaskGroup | None = None
         self._channel = make_channel(address)
         self._stub = store_pb2_grpc.StoreStub(self._channel)  # type: ignore[no-untyped-call]
         self._pull = self._as_bytes("Pull", gateway_pb2.PullRequest)
         self._pull_queues = self._as_bytes("PullQueues", gateway_pb2.PullQueuesRequest)
+        self._receive = self._as_bytes("Receive", consumer_pb2.ReceiveRequest)
+        self._settles = {call: self._as_bytes(call, None) for call in ("Ack", "ChangeInvisible")}
 
-    def _as_bytes(self, call: str, request: type[Message]) -> "grpc.aio.UnaryUnaryMultiCallable[Any, bytes]":
-        """A call whose answer is passed on, and so not decoded."""
+    def _as_bytes(self, call: str, request: type[Message] | None) -> "grpc.aio.UnaryUnaryMultiCallable[Any, bytes]":
+        """A call whose answer is passed on, and so not decoded; nor is a request of no type."""
+        serializer = as_is if request is None else request.SerializeToString
         return self._channel.unary_unary(
-            f"/duetime.v1.Store/{call}", request_serializer=request.SerializeToString, response_deserializer=as_is
+            f"/duetime.v1.Store/{call}", request_serializer=serializer, response_deserializer=as_is
         )
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
@@ -176,7 +181,39 @@ class Shard:
     async def pull(self, request: gateway_pb2.PullRequest | gateway_pb2.PullQueuesRequest, timeout_ms: float) -> bytes:
         """The encoded answer to a Pull or PullQueues. Raises: DueTimeError."""
         ask = self._pull if isinstance(request, gateway_pb2.PullRequest) else self._pull_queues
-        call = ask(request, timeout=timeout_ms / 1000.0)
+        return await self._wait(ask(request, timeout=timeout_ms / 1000.0))
+
+    async def receive(
+        self, request: consumer_pb2.ReceiveRequest, timeout_ms: float, unread: Callable[[bytes], None]
+    ) -> bytes:
+        """The encoded answer to a Receive. `unread` gets one that comes when the caller has gone away.
+
+        Raises: DueTimeError.
+        """
+        if self._tasks is None:
+            raise stopping()
+        call = self._receive(request, timeout=timeout_ms / 1000.0)
+        # The caller's end must not end the call once it is answered: nobody would know what was leased.
+        answer = self._tasks.create_task(_outcome(lambda: self._wait(call)))
+        try:
+            data, error = await asyncio.shield(answer)
+        except asyncio.CancelledError:
+            if answer.cancelled():
+                raise stopping() from None
+            call.cancel()
+            answer.add_done_callback(lambda done: None if done.cancelled() else unread(done.result()[0] or b""))
+            raise
+        if error is not None:
+            raise error
+        return data or b""
+
+    async def await_messages(self, request: consumer_pb2.ReceiveRequest, timeout_ms: float) -> bool:
+        """Whether a Receive would find something. Raises: DueTimeError."""
+        answer = await self._wait(self._stub.AwaitMessages(request, timeout=timeout_ms / 1000.0))
+        return bool(answer.ready)
+
+    async def _wait(self, call: "grpc.aio.UnaryUnaryCall[Any, T]") -> T:
+        """A long poll, which a stop ends."""
         self._pulls.add(call)
         try:
             return await self._call(call)
@@ -186,6 +223,36 @@ class Shard:
             raise
         finally:
             self._pulls.discard(call)
+
+    async def settle(self, call: str, data: bytes, timeout_ms: float) -> bytes:
+        """An Ack or a ChangeInvisible, encoded as its answer is. Raises: DueTimeError."""
+        return await self._call(self._settles[call](data, timeout=timeout_ms / 1000.0))
+
+    def knows(self, group: consumer_pb2.Group) -> bool:
+        """Whether the store was told of the group as it is now, or is being told."""
+        return self._groups.get(group.name) is group
+
+    async def know(self, group: consumer_pb2.Group) -> None:
+        """Tells the store of a group, for the file in which RocketMQ keeps them. What does not succeed is logged, and
+        tried again when the group has changed, or is used once the store answers: nothing here depends on the file."""
+        if self.knows(group):
+            return
+        self._groups[group.name] = group
+        try:
+            await self.ask("PutGroup", group)
+        except DueTimeError as error:
+            log.warning("shard not told of a group", shard=self.number, group=group.name, why=error.text)
+            if error.retriable:
+                self._groups.pop(group.name, None)
+
+    async def forget(self, request: consumer_pb2.DeleteGroupRequest) -> None:
+        """The store forgets a group. Raises: DueTimeError."""
+        await self.ask("DeleteGroup", request)
+        self._groups.pop(request.name, None)
+
+    async def ask(self, call: str, request: Message) -> Any:
+        """One of the store's calls about groups. Raises: DueTimeError."""
+        return await self._call(getattr(self._stub, call)(request, timeout=self._timeout_ms / 1000.0))
 
     async def list_queues(self, topic: str) -> store_pb2.ListQueuesResponse:
         """Raises: DueTimeError."""
@@ -237,6 +304,7 @@ class Shard:
         """The store may come back as another one: it is asked again before it is used again."""
         if self._description is not None:
             self._description = None
+            self._groups.clear()
             self._up.set(0)
             log.warning("shard lost", shard=self.number, why=why)
             self.on_lost(self.number)

@@ -1,14 +1,15 @@
 """The topic registry: routes, made and read in the metadata database, and remembered."""
 
+import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 import structlog
 from duetime.v1 import gateway_pb2
 from duetime_core.clock import Clock
-from duetime_core.errors import AlreadyExists, DueTimeError, InvalidArgument, NotFound
-from duetime_core.limits import QUEUE_COUNT_MAX
+from duetime_core.errors import AlreadyExists, DueTimeError, InvalidArgument, NotFound, Unavailable
+from duetime_core.limits import GROUPS_MAX, QUEUE_COUNT_MAX
 from duetime_core.metadata import Database, TopicModel, TopicQueueModel
-from duetime_core.names import is_system_topic
+from duetime_core.names import is_group_topic, is_system_topic
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -17,6 +18,9 @@ from duetime_gateway.metrics import GatewayMetrics
 from duetime_gateway.routing import Route, place
 
 log = structlog.get_logger()
+
+# How long the route of a group's topic is used without another look.
+FRESH_MS = 1_000
 
 
 async def _nothing() -> bool:
@@ -46,6 +50,8 @@ class Topics:
         # Those that may be written to, and those of system topics, which senders must not find.
         self.routes: dict[str, Route] = {}
         self._system_routes: dict[str, Route] = {}
+        # When the routes of groups' topics were looked up.
+        self._looked_at_ms: dict[str, float] = {}
         # Called when a topic is not found; True: it is worth another look.
         self.on_missing: Callable[[], Awaitable[bool]] = _nothing
 
@@ -79,7 +85,25 @@ class Topics:
 
     async def route_to_read(self, name: str) -> Route:
         """Raises: NotFound, Unavailable."""
-        return self.known(name) or await self._look_up(name, make=False)
+        route = await self.group_route(name, FRESH_MS) if is_group_topic(name) else self.known(name)
+        return route or await self._look_up(name, make=False)
+
+    async def group_route(self, name: str, fresh_ms: float) -> Route | None:
+        """The route of a group's topic, looked up again when it is older: retry services add queues whenever a shard
+        needs one. None: there is none, or it can't be told."""
+        now_ms = self._clock.monotonic_ms()
+        if now_ms >= self._looked_at_ms.get(name, -math.inf) + fresh_ms:
+            if len(self._looked_at_ms) >= 2 * GROUPS_MAX:
+                self._looked_at_ms.clear()
+            self._looked_at_ms[name] = now_ms
+            try:
+                found = await self._database.run(lambda session: _places_of(session, name))
+            except Unavailable as error:
+                log.warning("route of a group's topic not looked up", topic=name, why=error.text)
+            else:
+                if found:
+                    return self._remember(name, found)
+        return self._system_routes.get(name)
 
     async def _look_up(self, name: str, *, make: bool) -> Route:
         found = await self._database.run(lambda session: _places_of(session, name))
@@ -108,7 +132,9 @@ class Topics:
         shards, numbers = zip(*places, strict=True)
         routes = self._system_routes if is_system_topic(name) else self.routes
         # Two look-ups of one topic may have run at once: the first one's turns go on.
-        route = routes.setdefault(name, Route(name, shards, numbers))
+        route = routes.get(name)
+        if route is None or len(route.shards) < len(shards):
+            route = routes[name] = Route(name, shards, numbers)
         self._metrics.topics.set(len(self.routes) + len(self._system_routes))
         return route
 

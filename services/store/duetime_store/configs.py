@@ -26,6 +26,7 @@ _STRING_OR_KEY = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?\d+)\s*:')
 DELAY_OFFSETS = "delayOffset.json"
 TOPICS = "topics.json"
 CONSUMER_OFFSETS = "consumerOffset.json"
+GROUPS = "subscriptionGroup.json"
 # Ours: what the data was written with. RocketMQ ignores it.
 STORE = "duetimeStore.json"
 # Ours too: how far the index files are on disk.
@@ -182,6 +183,62 @@ def with_topics(value: Mapping[str, Any] | None, counts: Mapping[str, int], now_
         return None
     version = _raised((value or {}).get("dataVersion"), now_ms)
     return {"dataVersion": version, **(value or {}), "topicConfigTable": table} | {"dataVersion": version}
+
+
+def groups(value: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
+    """Entries by group, from the content of subscriptionGroup.json."""
+    return {name: entry for name, entry in _table(value, _GROUP_TABLE).items() if isinstance(entry, dict)}
+
+
+def with_group(value: Mapping[str, Any] | None, name: str, retries: int, ordered: bool, now_ms: int) -> dict[str, Any]:
+    """subscriptionGroup.json's content with this group, or `value` itself where it has it so.
+
+    `retries`: after the first delivery.
+    """
+    table = dict(_table(value, _GROUP_TABLE))
+    entry = groups(value).get(name, {})
+    # RocketMQ 5 has these in every entry.
+    newer = any("attributes" in one for one in groups(value).values())
+    default = {**_GROUP, **(_GROUP_5 if newer else {}), "groupName": name}
+    set_now = {"retryMaxTimes": retries} | ({"consumeMessageOrderly": ordered} if newer or ordered else {})
+    known = {**default, **entry, **set_now}
+    if known == entry and value is not None:
+        return dict(value)
+    table[name] = {field: known[field] for field in [*entry, *sorted(set(known) - set(entry))]}
+    return _with_groups(value, table, now_ms)
+
+
+def without_group(value: Mapping[str, Any] | None, name: str, now_ms: int) -> dict[str, Any]:
+    """subscriptionGroup.json's content without this group, or `value` itself where it has none."""
+    table = dict(_table(value, _GROUP_TABLE))
+    if table.pop(name, None) is None:
+        return dict(value or {})
+    return _with_groups(value, table, now_ms)
+
+
+def _with_groups(value: Mapping[str, Any] | None, table: Mapping[str, Any], now_ms: int) -> dict[str, Any]:
+    version = _raised((value or {}).get("dataVersion"), now_ms)
+    return {"dataVersion": version, **(value or {}), _GROUP_TABLE: table} | {"dataVersion": version}
+
+
+_GROUP_TABLE = "subscriptionGroupTable"
+_GROUP = {
+    "brokerId": 0,
+    "consumeBroadcastEnable": True,
+    "consumeEnable": True,
+    "consumeFromMinEnable": True,
+    "notifyConsumerIdsChangedEnable": True,
+    "retryMaxTimes": 16,
+    "retryQueueNums": 1,
+    "whichBrokerWhenConsumeSlowly": 1,
+}
+_GROUP_5 = {
+    "attributes": {},
+    "consumeMessageOrderly": False,
+    "consumeTimeoutMinute": 15,
+    "groupRetryPolicy": {"type": "CUSTOMIZED"},
+    "groupSysFlag": 0,
+}
 
 
 def _table(value: Mapping[str, Any] | None, name: str) -> dict[str, Any]:

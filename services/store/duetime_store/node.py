@@ -30,6 +30,7 @@ from duetime_store.retention import Cleaner, Policy
 from duetime_store.service import StoreService
 from duetime_store.settings import StoreSettings
 from duetime_store.store import Store
+from duetime_store.subscription_groups import SubscriptionGroups
 from duetime_store.watch import Watch
 
 log = structlog.get_logger()
@@ -160,6 +161,7 @@ class StoreNode:
             self._flusher,
             self._checkpointer,
             GroupOffsets(self._directory, self._watch, self._checkpoint_thread),
+            SubscriptionGroups(self._directory, self._checkpoint_thread, self._clock),
             self._metrics,
             shard=settings.shard,
         )

@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any
 
-from duetime.v1 import gateway_pb2, message_pb2, store_pb2, store_pb2_grpc
+from duetime.v1 import consumer_pb2, gateway_pb2, message_pb2, store_pb2, store_pb2_grpc
 from duetime_core import limits
 from duetime_core.errors import InvalidArgument, ReadOnly, Violation
 from duetime_core.serving import code_of
@@ -14,13 +14,14 @@ from duetime_store.consumequeue import ConsumeQueue
 from duetime_store.filters import Filter
 from duetime_store.finder import Finder
 from duetime_store.flusher import Flusher
-from duetime_store.group_offsets import GroupOffsets, check_offsets
+from duetime_store.group_offsets import GroupOffsets, check_group, check_offsets
 from duetime_store.holding import Holding
 from duetime_store.messages import add_messages
 from duetime_store.metrics import StoreMetrics
 from duetime_store.offsets import first_stored_at
 from duetime_store.reader import Pulled, Reader
 from duetime_store.store import OK, Outcome, Store
+from duetime_store.subscription_groups import SubscriptionGroups
 
 FOUND = gateway_pb2.PULL_STATUS_FOUND
 NO_NEW = gateway_pb2.PULL_STATUS_NO_NEW
@@ -45,6 +46,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         flusher: Flusher,
         checkpointer: Checkpointer,
         groups: GroupOffsets,
+        subscription_groups: SubscriptionGroups,
         metrics: StoreMetrics,
         *,
         shard: int,
@@ -56,6 +58,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         self._flusher = flusher
         self._checkpointer = checkpointer
         self._groups = groups
+        self._subscription_groups = subscription_groups
         self._metrics = metrics
         self._shard = shard
         # Known once the server listens.
@@ -196,6 +199,16 @@ class StoreService(store_pb2_grpc.StoreServicer):
         for queue, offset in self._groups.find(request.group, request.topic).items():
             response.queues.add(queue=queue, offset=offset, shard_queue=queue)
         return response
+
+    async def PutGroup(self, request: consumer_pb2.Group, context: Any) -> store_pb2.PutGroupResponse:
+        check_group(request.name)
+        await self._subscription_groups.put(request)
+        return store_pb2.PutGroupResponse()
+
+    async def ListGroups(
+        self, request: consumer_pb2.ListGroupsRequest, context: Any
+    ) -> consumer_pb2.ListGroupsResponse:
+        return consumer_pb2.ListGroupsResponse(groups=self._subscription_groups.list())
 
     async def PutTopic(self, request: store_pb2.PutTopicRequest, context: Any) -> store_pb2.PutTopicResponse:
         violations = []

@@ -13,7 +13,7 @@ from duetime_gateway.reader import Reader, place_of
 Answer = TypeVar("Answer")
 
 
-class Groups:
+class GroupOffsets:
     """Commits and look-ups, split up by shard."""
 
     def __init__(self, reader: Reader) -> None:
@@ -40,7 +40,7 @@ class Groups:
             return await (await self._reader.ready_shard(shard, request.topic)).commit_offsets(parts[shard])
 
         # All are waited for: an error of one leaves no call behind.
-        _raise_first(await asyncio.gather(*map(commit, parts), return_exceptions=True))
+        raise_first(await asyncio.gather(*map(commit, parts), return_exceptions=True))
 
     async def find(self, request: gateway_pb2.GetOffsetsRequest) -> gateway_pb2.GetOffsetsResponse:
         """Raises: as `commit`."""
@@ -53,7 +53,7 @@ class Groups:
         async def ask(shard: int) -> gateway_pb2.GetOffsetsResponse:
             return await (await self._reader.ready_shard(shard, request.topic)).get_offsets(request)
 
-        answers = _raise_first(await asyncio.gather(*map(ask, shards), return_exceptions=True))
+        answers = raise_first(await asyncio.gather(*map(ask, shards), return_exceptions=True))
         offsets = {
             (shard, position.shard_queue): position.offset
             for shard, answer in zip(shards, answers, strict=True)
@@ -66,7 +66,7 @@ class Groups:
         return response
 
 
-def _raise_first(answers: Sequence[Answer | BaseException]) -> list[Answer]:
+def raise_first(answers: Sequence[Answer | BaseException]) -> list[Answer]:
     """The answers, if all are."""
     found: list[Answer] = []
     for answer in answers:

@@ -1,0 +1,159 @@
+"""Groups as gateways serve them: their settings in the metadata database, their places in the shards."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from duetime.v1 import consumer_pb2
+from duetime_core.clock import Clock
+from duetime_core.errors import DueTimeError, FailedPrecondition, NotFound
+from duetime_core.metadata import Groups
+from duetime_core.names import is_group_topic
+
+from duetime_gateway.consumer_admission import check_group_name, check_new_group, check_reset, check_update_group
+from duetime_gateway.group_offsets import raise_first
+from duetime_gateway.reader import Reader, place_of
+from duetime_gateway.shards import Shards
+
+MEMBERS_MAX = 1_000
+# A group whose receivers were seen within this time is in use.
+IN_USE_MS = 60_000
+
+
+class ConsumerGroups:
+    """What is asked of all shards is asked at once."""
+
+    def __init__(self, groups: Groups, reader: Reader, shards: Shards, clock: Clock) -> None:
+        self._groups = groups
+        self._reader = reader
+        self._shards = shards
+        self._clock = clock
+
+    async def create(self, group: consumer_pb2.Group) -> consumer_pb2.Group:
+        """Raises: DueTimeError: bad fields, it exists with other settings, or the database does not answer."""
+        check_new_group(group)
+        return await self._tell(await self._groups.create(group))
+
+    async def update(self, request: consumer_pb2.UpdateGroupRequest) -> consumer_pb2.Group:
+        """Raises: DueTimeError: bad fields, no such group, or the database does not answer."""
+        check_update_group(request)
+        return await self._tell(await self._groups.update(request.name, request.retry))
+
+    async def _tell(self, group: consumer_pb2.Group) -> consumer_pb2.Group:
+        """Tells the shards that answer; the others are told when the group receives from them."""
+        await asyncio.gather(*(shard.know(group) for shard in self._shards.all() if shard.reached))
+        return group
+
+    async def list(self) -> consumer_pb2.ListGroupsResponse:
+        """Raises: Unavailable."""
+        return consumer_pb2.ListGroupsResponse(groups=await self._groups.list())
+
+    async def describe(self, name: str) -> consumer_pb2.GroupDescription:
+        """What the shards that answer know of a group, as one.
+
+        Raises:
+            DueTimeError: no such group, or a shard answered with an error.
+        """
+        check_group_name("name", name)
+        description = consumer_pb2.GroupDescription(group=await self._groups.get(name))
+        members: dict[tuple[str, str], consumer_pb2.GroupMember] = {}
+        queues: list[consumer_pb2.GroupQueue] = []
+        for number, answer in (await self._describe(name)).items():
+            if answer is None:
+                description.unreachable_shards.append(number)
+                continue
+            for queue in answer.queues:
+                queue.shard = number
+                queues.append(queue)
+            for member in answer.members:
+                seen = members.setdefault((member.name, member.topic), member)
+                seen.seen_at_ms = max(seen.seen_at_ms, member.seen_at_ms)
+            description.acks_per_s += answer.acks_per_s
+            description.receives_per_s += answer.receives_per_s
+            description.dead_letters += answer.dead_letters
+        await self._renumber(queues)
+        description.queues.extend(sorted(queues, key=lambda one: (is_group_topic(one.topic), one.topic, one.queue)))
+        latest = sorted(members.values(), key=lambda one: -one.seen_at_ms)
+        description.members.extend(latest[:MEMBERS_MAX])
+        return description
+
+    async def _describe(self, name: str) -> Mapping[int, consumer_pb2.GroupDescription | None]:
+        """By shard; None: it does not answer."""
+        request = consumer_pb2.DescribeGroupRequest(name=name)
+        answers = await asyncio.gather(
+            *(shard.ask("DescribeGroup", request) for shard in self._shards.all()), return_exceptions=True
+        )
+        found = {}
+        for number, answer in zip(self._shards.numbers, answers, strict=True):
+            if isinstance(answer, BaseException) and not (isinstance(answer, DueTimeError) and answer.retriable):
+                raise answer
+            found[number] = None if isinstance(answer, BaseException) else answer
+        return found
+
+    async def _renumber(self, queues: Sequence[consumer_pb2.GroupQueue]) -> None:
+        """Shards number their queues themselves; users know them by the topic's."""
+        for topic in {queue.topic for queue in queues}:
+            try:
+                places = await self._reader.places(topic)
+            except NotFound:
+                # A topic of a broker's own, which has no route.
+                continue
+            numbers = {place: queue for queue, place in places.items()}
+            for queue in queues:
+                if queue.topic == topic:
+                    queue.queue = numbers.get((queue.shard, queue.queue), queue.queue)
+
+    async def reset(self, request: consumer_pb2.ResetGroupRequest) -> consumer_pb2.ResetGroupResponse:
+        """What was done, or with `dry_run` would be. After an error some shards may have done it; it may be repeated.
+
+        Raises:
+            DueTimeError: bad fields, no such group, topic or queue, or what a shard answered.
+        """
+        check_reset(request)
+        await self._groups.get(request.name)
+        places = await self._reader.places(request.topic)
+        if request.HasField("queue"):
+            places = {request.queue: place_of(places, request.topic, request.queue)}
+        parts: dict[int, consumer_pb2.ResetGroupRequest] = {}
+        for queue, (shard, number) in places.items():
+            if shard not in parts:
+                parts[shard] = consumer_pb2.ResetGroupRequest()
+                parts[shard].CopyFrom(request)
+                del parts[shard].queues[:]
+            parts[shard].queues.add(queue=queue, shard_queue=number)
+
+        async def reset(number: int) -> consumer_pb2.ResetGroupResponse:
+            shard = await self._reader.ready_shard(number, request.topic)
+            answer: consumer_pb2.ResetGroupResponse = await shard.ask("ResetGroup", parts[number])
+            for queue in answer.queues:
+                queue.shard = number
+            return answer
+
+        answers = raise_first(await asyncio.gather(*map(reset, parts), return_exceptions=True))
+        queues = sorted((queue for answer in answers for queue in answer.queues), key=lambda one: one.queue)
+        return consumer_pb2.ResetGroupResponse(queues=queues)
+
+    async def delete(self, request: consumer_pb2.DeleteGroupRequest) -> None:
+        """Idempotent: a group that some shards have forgotten can be deleted again.
+
+        Raises:
+            FailedPrecondition: it is in use.
+            DueTimeError: bad fields, or a shard or the database does not answer.
+        """
+        check_group_name("name", request.name)
+        if not request.force:
+            await self._check_unused(request.name)
+        everywhere = consumer_pb2.DeleteGroupRequest(name=request.name, force=True)
+        asked = (shard.forget(everywhere) for shard in self._shards.all())
+        raise_first(await asyncio.gather(*asked, return_exceptions=True))
+        # Last: as long as a shard knows the group it can be found, and deleted.
+        await self._groups.delete(request.name)
+
+    async def _check_unused(self, name: str) -> None:
+        """Before any shard forgets it: the shards would not all judge alike."""
+        since_ms = self._clock.now_ms() - IN_USE_MS
+        answers = [answer for answer in (await self._describe(name)).values() if answer is not None]
+        seen = {member.name for answer in answers for member in answer.members if member.seen_at_ms > since_ms}
+        if seen:
+            some = ", ".join(sorted(seen)[:3]) + (", ..." if len(seen) > 3 else "")
+            text = f"group {name} is in use: {len(seen)} receivers were seen within a minute ({some})"
+            raise FailedPrecondition(text, reason="GROUP_IN_USE")

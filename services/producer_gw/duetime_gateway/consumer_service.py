@@ -1,0 +1,88 @@
+"""The Gateway's gRPC surface for consumers: leases, groups, and what goes on to the retry service."""
+
+import asyncio
+from typing import Any
+
+import grpc
+from duetime.v1 import consumer_pb2 as pb
+
+from duetime_gateway.consumer_groups import ConsumerGroups
+from duetime_gateway.leases import Leases
+from duetime_gateway.retry import RetryClient
+from duetime_gateway.shards import as_is
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class ConsumerService:
+    """A part of duetime.v1.Gateway: see proto/duetime/v1/gateway.proto for what each call promises."""
+
+    def __init__(self, leases: Leases, groups: ConsumerGroups, retry: RetryClient) -> None:
+        self._leases = leases
+        self._groups = groups
+        self._retry = retry
+
+    def handlers(self) -> "dict[str, grpc.RpcMethodHandler[Any, Any]]":
+        """By call. What is only passed on is not decoded."""
+        unary = grpc.unary_unary_rpc_method_handler
+        return {
+            "Receive": unary(self.receive, pb.ReceiveRequest.FromString, as_is),
+            "Ack": unary(self.ack, as_is, as_is),
+            "ChangeInvisible": unary(self.change_invisible, as_is, as_is),
+            "Nack": unary(self.nack, as_is, as_is),
+            "CreateGroup": unary(self.create_group, pb.CreateGroupRequest.FromString, pb.Group.SerializeToString),
+            "UpdateGroup": unary(self.update_group, pb.UpdateGroupRequest.FromString, pb.Group.SerializeToString),
+            "ListGroups": unary(
+                self.list_groups, pb.ListGroupsRequest.FromString, pb.ListGroupsResponse.SerializeToString
+            ),
+            "DescribeGroup": unary(
+                self.describe_group, pb.DescribeGroupRequest.FromString, pb.GroupDescription.SerializeToString
+            ),
+            "ResetGroup": unary(
+                self.reset_group, pb.ResetGroupRequest.FromString, pb.ResetGroupResponse.SerializeToString
+            ),
+            "DeleteGroup": unary(
+                self.delete_group, pb.DeleteGroupRequest.FromString, pb.DeleteGroupResponse.SerializeToString
+            ),
+        }
+
+    def start(self, tasks: asyncio.TaskGroup) -> None:
+        """See `Leases.start`."""
+        self._leases.start(tasks)
+
+    async def receive(self, request: pb.ReceiveRequest, context: Context) -> bytes:
+        return await self._leases.receive(request, remaining_ms(context), context.peer())
+
+    async def ack(self, data: bytes, context: Context) -> bytes:
+        return await self._leases.ack(data, remaining_ms(context))
+
+    async def change_invisible(self, data: bytes, context: Context) -> bytes:
+        return await self._leases.change_invisible(data, remaining_ms(context))
+
+    async def nack(self, data: bytes, context: Context) -> bytes:
+        return await self._retry.forward("Nack", data, remaining_ms(context))
+
+    async def create_group(self, request: pb.CreateGroupRequest, context: Context) -> pb.Group:
+        return await self._groups.create(request.group)
+
+    async def update_group(self, request: pb.UpdateGroupRequest, context: Context) -> pb.Group:
+        return await self._groups.update(request)
+
+    async def list_groups(self, request: pb.ListGroupsRequest, context: Context) -> pb.ListGroupsResponse:
+        return await self._groups.list()
+
+    async def describe_group(self, request: pb.DescribeGroupRequest, context: Context) -> pb.GroupDescription:
+        return await self._groups.describe(request.name)
+
+    async def reset_group(self, request: pb.ResetGroupRequest, context: Context) -> pb.ResetGroupResponse:
+        return await self._groups.reset(request)
+
+    async def delete_group(self, request: pb.DeleteGroupRequest, context: Context) -> pb.DeleteGroupResponse:
+        await self._groups.delete(request)
+        return pb.DeleteGroupResponse()
+
+
+def remaining_ms(context: Context) -> float | None:
+    """Until the caller's deadline; None: it has none."""
+    remaining = context.time_remaining()
+    return None if remaining is None else remaining * 1000.0

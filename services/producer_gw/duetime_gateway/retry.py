@@ -1,0 +1,37 @@
+"""The way to the retry service: it judges what it is asked, so that the bytes pass through both ways."""
+
+import grpc
+from duetime_core.calls import translate
+from duetime_core.errors import Unsupported, Violation
+from duetime_core.serving import make_channel
+
+from duetime_gateway.shards import as_is
+
+
+class RetryClient:
+    """One retry service, or none."""
+
+    def __init__(self, address: str, timeout_ms: int) -> None:
+        self._whom = f"the retry service at {address}"
+        self._timeout_ms = timeout_ms
+        self._channel = make_channel(address) if address else None
+
+    async def forward(self, method: str, data: bytes, remaining_ms: float | None) -> bytes:
+        """Raises: Unsupported: there is no retry service. Else what it answered."""
+        call = self._connected().unary_unary(
+            f"/duetime.v1.Retry/{method}", request_serializer=as_is, response_deserializer=as_is
+        )
+        timeout_ms = self._timeout_ms if remaining_ms is None else min(remaining_ms, self._timeout_ms)
+        try:
+            return await call(data, timeout=timeout_ms / 1000.0)
+        except grpc.aio.AioRpcError as error:
+            raise translate(error, self._whom, "RETRY_UNAVAILABLE") from error
+
+    def _connected(self) -> grpc.aio.Channel:
+        if self._channel is None:
+            raise Unsupported([Violation("group", "this gateway has no retry service (setting retry_address)")])
+        return self._channel
+
+    async def close(self) -> None:
+        if self._channel is not None:
+            await self._channel.close()
