@@ -1,0 +1,326 @@
+"""Dead letters: listed, redriven, discarded. It keeps nothing: which ones are gone is the stores' to know.
+
+    for each queue of %DLQ%group:   PullDeadLetters ──▶ filter ──▶ (pace) ──▶ PutMessage with settles, or
+                                                                             DropDeadLetters   ──▶ one result each
+
+A redrive stores the copy in %RETRY%group and ends the dead letter in one step, so that however often it is broken off,
+repeated or doubled there is at most one live copy, and what is done is not found again: calling again goes on.
+(docs/adr/0016)
+"""
+
+import asyncio
+import math
+from collections import Counter as Counts
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+from duetime.v1 import consumer_pb2, gateway_pb2, message_pb2, store_pb2
+from duetime_core import limits, record
+from duetime_core.calls import fault_of
+from duetime_core.clock import Clock
+from duetime_core.errors import InvalidArgument, NotFound, Unavailable, Violation
+from duetime_core.names import dlq_topic, is_name, retry_topic
+from prometheus_client import Counter
+
+from duetime_retry.letters import (
+    Letter,
+    NotRedrivable,
+    Place,
+    Wanted,
+    group_of,
+    page_of,
+    parse_page,
+    redriven,
+    split,
+    told,
+)
+
+log = structlog.get_logger()
+
+# Of one pull from a store, and so of one step.
+PULL_COUNT = 256
+PULL_BYTES = 4 * 1024 * 1024
+# Of one answer to ListDeadLetters: dead letters looked at, and bytes given.
+SCAN_COUNT_MAX = 8_192
+LIST_BYTES_MAX = limits.PULL_BYTES_MAX
+LIST_COUNT_DEFAULT = 32
+LIST_COUNT_MAX = 1_024
+# A rate is kept by batches: what falls into so much time goes together.
+PACE_MS = 100.0
+IDS_MAX = 4_096
+RATE_MAX = 1e6
+
+REDRIVEN = consumer_pb2.DEAD_LETTER_OUTCOME_REDRIVEN
+DISCARDED = consumer_pb2.DEAD_LETTER_OUTCOME_DISCARDED
+GONE = consumer_pb2.DEAD_LETTER_OUTCOME_GONE
+MATCHED = consumer_pb2.DEAD_LETTER_OUTCOME_MATCHED
+FAILED = consumer_pb2.DEAD_LETTER_OUTCOME_FAILED
+_NAMES: Mapping[int, str] = {REDRIVEN: "redriven", DISCARDED: "discarded", GONE: "gone", FAILED: "failed"}
+
+Call = Callable[[int, str, Any], Awaitable[Any]]
+Places = Callable[[str], Awaitable[list[Place]]]
+Ensure = Callable[[str, int], Awaitable[object]]
+Result = consumer_pb2.DeadLetterResult
+Request = consumer_pb2.RedriveRequest | consumer_pb2.DiscardRequest
+
+
+@dataclass(slots=True)
+class Step:
+    """What one pull gave: the letters that fit the filter, and where the next pull goes on."""
+
+    place: Place
+    letters: list[Letter] = field(default_factory=list)
+    next_offset: int = 0
+    seen_count: int = 0
+    is_last: bool = False
+
+
+class Pace:
+    """Spreads work over time, by the clock; rate 0: no bound."""
+
+    def __init__(self, clock: Clock, rate: float) -> None:
+        self._clock = clock
+        self._rate = rate
+        self._next_ms = clock.monotonic_ms()
+
+    @property
+    def count_max(self) -> int:
+        """How many may go together."""
+        return max(1, int(self._rate * PACE_MS / 1000.0)) if self._rate else PULL_COUNT
+
+    async def turn(self, stopping: "asyncio.Future[None]") -> None:
+        """Waits until the next batch may go, or `stopping` is done."""
+        await self._clock.wait_for(stopping, self._next_ms - self._clock.monotonic_ms())
+
+    def went(self, count: int) -> None:
+        """So many went at this turn. What a late turn has lost is not made up for."""
+        if self._rate:
+            self._next_ms = max(self._next_ms, self._clock.monotonic_ms()) + count * 1000.0 / self._rate
+
+
+class DeadLetters:
+    """See the module."""
+
+    def __init__(self, call: Call, places: Places, ensure: Ensure, clock: Clock, ended: Counter) -> None:
+        """`call(shard, method, request)` asks a store; `places(topic)` are a topic's queues, none where there is no
+        such topic; `ensure(topic, shard)` makes a group's topic known there; `ended`: by outcome."""
+        self._call = call
+        self._places_of = places
+        self._ensure = ensure
+        self._clock = clock
+        self._ended = ended
+        self._stopped = False
+        # Done when its stream is to end.
+        self._streams: set[asyncio.Future[None]] = set()
+
+    def end_streams(self) -> None:
+        """Redrives and discards end at their next step: a stop does not wait for them."""
+        self._stopped = True
+        for stream in self._streams:
+            if not stream.done():
+                stream.set_result(None)
+
+    async def page(self, request: consumer_pb2.ListDeadLettersRequest) -> consumer_pb2.ListDeadLettersResponse:
+        """Raises: InvalidArgument, NotFound, or what a store answered."""
+        check(request.filter)
+        start = parse_page(request.page) if request.page else (0, 0)
+        if not 0 <= request.max_count <= LIST_COUNT_MAX:
+            text = f"{request.max_count} is not within 1 and {LIST_COUNT_MAX}; 0: {LIST_COUNT_DEFAULT}"
+            raise InvalidArgument([Violation("max_count", text)])
+        wanted, most = Wanted.of(request.filter), request.max_count or LIST_COUNT_DEFAULT
+        response = consumer_pb2.ListDeadLettersResponse()
+        size = seen = 0
+        places = await self._places(wanted.group)
+        async with aclosing(self._walk(wanted, places, start)) as steps:
+            async for step in steps:
+                for letter in step.letters:
+                    size += letter.record.size
+                    if len(response.letters) == most or (response.letters and size > LIST_BYTES_MAX):
+                        response.next_page = page_of(step.place.queue, letter.offset)
+                        return response
+                    response.letters.append(told(letter))
+                seen += step.seen_count
+                if step.is_last and step.place is places[-1]:
+                    break
+                if seen >= SCAN_COUNT_MAX or len(response.letters) == most:
+                    behind = (step.place.queue + 1, 0) if step.is_last else (step.place.queue, step.next_offset)
+                    response.next_page = page_of(*behind)
+                    break
+        return response
+
+    def redrive(self, request: consumer_pb2.RedriveRequest) -> AsyncIterator[Result]:
+        """Raises, when iterated over: as `page`; Unavailable also when the process stops."""
+        return self._end(request, self._redrive)
+
+    def discard(self, request: consumer_pb2.DiscardRequest) -> AsyncIterator[Result]:
+        """As `redrive`."""
+        return self._end(request, self._discard)
+
+    async def _end(
+        self, request: Request, end: Callable[[Place, Sequence[Letter]], Awaitable[list[Result]]]
+    ) -> AsyncIterator[Result]:
+        check(request.filter, request)
+        wanted, pace = Wanted.of(request.filter), Pace(self._clock, 0.0 if request.dry_run else request.rate)
+        left = request.max_count or math.inf
+        # One that is redriven and fails again meanwhile is found by the next call.
+        ends: dict[int, int] = {}
+        stopping = asyncio.get_running_loop().create_future()
+        self._streams.add(stopping)
+        counts: Counts[int] = Counts()
+        try:
+            async with aclosing(self._walk(wanted, await self._places(wanted.group), (0, 0), ends)) as steps:
+                async for step in steps:
+                    letters = step.letters[: int(min(left, len(step.letters)))]
+                    for batch in _batches(letters, pace.count_max):
+                        await pace.turn(stopping)
+                        self._check_going_on()
+                        if request.dry_run:
+                            results = [_result(letter, MATCHED) for letter in batch]
+                        else:
+                            results = await end(step.place, batch)
+                        pace.went(len(results))
+                        counts.update(result.outcome for result in results)
+                        for result in results:
+                            yield result
+                    left -= len(letters)
+                    if left <= 0:
+                        return
+                    self._check_going_on()
+        finally:
+            self._streams.discard(stopping)
+            self._tell(wanted.group, counts)
+
+    def _check_going_on(self) -> None:
+        if self._stopped:
+            raise Unavailable("the retry service is stopping; call again to go on", reason="STOPPING")
+
+    def _tell(self, group: str, counts: Mapping[int, int]) -> None:
+        named = {_NAMES[outcome]: count for outcome, count in counts.items() if outcome != MATCHED}
+        for name, count in named.items():
+            self._ended.labels(name).inc(count)
+        if named:
+            log.info("dead letters ended", group=group, **named)
+
+    async def _redrive(self, place: Place, letters: Sequence[Letter]) -> list[Result]:
+        results = {letter.offset: _result(letter, REDRIVEN) for letter in letters}
+        copies: list[tuple[Letter, bytes]] = []
+        for letter in letters:
+            try:
+                copies.append((letter, record.encode(redriven(letter))))
+            except NotRedrivable as error:
+                _fail(results[letter.offset], fault_of(error))
+        if not copies:
+            return list(results.values())
+        group = group_of(letters[0])
+        await self._ensure(retry_topic(group), place.shard)
+        request = store_pb2.PutMessageRequest(records=b"".join(data for _, data in copies))
+        for index, (letter, _) in enumerate(copies):
+            request.settles.add(record=index, dead_letter=_place(letter), group=group)
+        answer = await self._call(place.shard, "PutMessage", request)
+        for index, status in enumerate(answer.statuses):
+            result = results[copies[index][0].offset]
+            if status == store_pb2.PUT_STATUS_SETTLED:
+                result.outcome = GONE
+            elif status != store_pb2.PUT_STATUS_OK:
+                _fail(result, answer.faults[index])
+        return list(results.values())
+
+    async def _discard(self, place: Place, letters: Sequence[Letter]) -> list[Result]:
+        request = store_pb2.DropDeadLettersRequest(letters=[_place(letter) for letter in letters])
+        answer = await self._call(place.shard, "DropDeadLetters", request)
+        return [
+            _result(letter, DISCARDED if dropped else GONE)
+            for letter, dropped in zip(letters, answer.dropped, strict=True)
+        ]
+
+    # --- looking through them -------------------------------------------------------------------------------------
+
+    async def _places(self, group: str) -> list[Place]:
+        """Raises: NotFound."""
+        places = await self._places_of(dlq_topic(group))
+        if not places:
+            raise NotFound(
+                f"group {group} has no dead letters: there is no {dlq_topic(group)}", reason="NO_DEAD_LETTERS"
+            )
+        return sorted(places, key=lambda place: place.queue)
+
+    async def _walk(
+        self, wanted: Wanted, places: Sequence[Place], start: tuple[int, int], ends: dict[int, int] | None = None
+    ) -> AsyncGenerator[Step, None]:
+        """Queue after queue from `start` (queue, offset) on. `ends`: where each queue ended when it was come to."""
+        for place in places:
+            if place.queue < start[0]:
+                continue
+            offset = start[1] if place.queue == start[0] else 0
+            if wanted.from_ms > 0 and not offset:
+                offset = await self._first_since(place, wanted)
+            is_last = False
+            while not is_last:
+                step = await self._pull(place, wanted, offset, ends)
+                offset, is_last = step.next_offset, step.is_last
+                yield step
+
+    async def _pull(self, place: Place, wanted: Wanted, offset: int, ends: dict[int, int] | None) -> Step:
+        request = store_pb2.PullDeadLettersRequest(
+            topic=dlq_topic(wanted.group),
+            queue=place.shard_queue,
+            offset=offset,
+            max_count=PULL_COUNT,
+            max_bytes=PULL_BYTES,
+        )
+        answer = await self._call(place.shard, "PullDeadLetters", request)
+        end = answer.max_offset if ends is None else ends.setdefault(place.queue, answer.max_offset)
+        seen = [one for one in split(answer.records, answer.offsets, place) if one.offset < end]
+        is_last = answer.next_offset >= end or any(wanted.is_past(letter) for letter in seen)
+        letters = [letter for letter in seen if wanted.fits(letter)]
+        return Step(place, letters, answer.next_offset, len(seen), is_last)
+
+    async def _first_since(self, place: Place, wanted: Wanted) -> int:
+        request = gateway_pb2.SearchOffsetRequest(
+            topic=dlq_topic(wanted.group), queue=place.shard_queue, at_ms=wanted.from_ms
+        )
+        answer = await self._call(place.shard, "SearchOffset", request)
+        return int(answer.offset)
+
+
+def check(given: consumer_pb2.DeadLetterFilter, request: Request | None = None) -> None:
+    """Raises: InvalidArgument: with all that is wrong."""
+    violations = []
+    if not 1 <= len(given.group) <= limits.GROUP_CHARS_MAX or not is_name(given.group):
+        text = f"{given.group[:64]!r} is not 1 to {limits.GROUP_CHARS_MAX} characters of [%|a-zA-Z0-9_-]"
+        violations.append(Violation("filter.group", text))
+    if given.from_ms < 0:
+        violations.append(Violation("filter.from_ms", f"{given.from_ms} is below 0"))
+    if given.to_ms < 0:
+        violations.append(Violation("filter.to_ms", f"{given.to_ms} is below 0"))
+    if len(given.ids) > IDS_MAX:
+        violations.append(Violation("filter.ids", f"are {len(given.ids)}, {IDS_MAX} at most"))
+    if request is not None:
+        if not 0 <= request.rate <= RATE_MAX:
+            violations.append(Violation("rate", f"{request.rate} is not within 0 and {RATE_MAX:.0f} a second"))
+        if request.max_count < 0:
+            violations.append(Violation("max_count", f"{request.max_count} is below 0"))
+    if violations:
+        raise InvalidArgument(violations)
+
+
+def _batches(letters: Sequence[Letter], count_max: int) -> Iterator[Sequence[Letter]]:
+    for first in range(0, len(letters), count_max):
+        yield letters[first : first + count_max]
+
+
+def _result(letter: Letter, outcome: consumer_pb2.DeadLetterOutcome) -> Result:
+    place = letter.place
+    return Result(message_id=letter.id, shard=place.shard, queue=place.queue, offset=letter.offset, outcome=outcome)
+
+
+def _fail(result: Result, fault: message_pb2.Fault) -> None:
+    result.outcome = FAILED
+    result.fault.CopyFrom(fault)
+
+
+def _place(letter: Letter) -> store_pb2.DeadLetterPlace:
+    return store_pb2.DeadLetterPlace(topic=letter.record.topic, queue=letter.place.shard_queue, offset=letter.offset)

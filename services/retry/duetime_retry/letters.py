@@ -1,0 +1,237 @@
+"""Dead letters as they are told, filtered and sent round again. Pure.
+
+Those that a RocketMQ broker wrote have neither attempts nor a reason; where they come from stands in RETRY_TOPIC.
+"""
+
+import base64
+import binascii
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from duetime.v1 import consumer_pb2, message_pb2
+from duetime_core import record
+from duetime_core.errors import DueTimeError, InvalidArgument, Violation
+from duetime_core.limits import PROPERTIES_BYTES_MAX
+from duetime_core.names import DLQ_PREFIX, retry_topic
+from duetime_core.record import Record
+
+from duetime_retry.copies import copied, history_of
+from duetime_retry.history import History
+
+# What only a dead letter has, or would be misread on the way back.
+_DROPPED = frozenset(
+    {
+        record.CRC,
+        record.LANE_ENTRY,
+        record.DELAY,
+        record.REAL_TOPIC,
+        record.REAL_QID,
+        record.FAULT,
+        record.VISIBLE_AT,
+        record.DEAD_REASON,
+        record.DLQ_ORIGIN_TOPIC,
+        record.DLQ_ORIGIN_MESSAGE_ID,
+    }
+)
+
+
+class NotRedrivable(DueTimeError):
+    """A dead letter that can't be sent round again; it stays one."""
+
+    reason = "NOT_REDRIVABLE"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A queue of %DLQ%group: as users number it, its shard, and its number there."""
+
+    queue: int
+    shard: int
+    shard_queue: int
+
+
+@dataclass(frozen=True)
+class Letter:
+    """A dead letter and where it lies."""
+
+    record: Record
+    place: Place
+    offset: int
+
+    @cached_property
+    def properties(self) -> dict[str, str]:
+        return record.decode_properties(self.record.properties)
+
+    @cached_property
+    def history(self) -> History:
+        return history_of(self.record)
+
+    @property
+    def id(self) -> str:
+        """The id that the sender knows; of one that has none, the offset id of its first record."""
+        names = self.properties
+        return (
+            names.get(record.UNIQ_KEY)
+            or names.get(record.ORIGIN_MESSAGE_ID)
+            or record.offset_message_id(self.record.store_host, self.record.position)
+        )
+
+    @property
+    def origin_topic(self) -> str:
+        """Empty: nobody knows."""
+        return self.properties.get(record.RETRY_TOPIC) or self.properties.get(record.DLQ_ORIGIN_TOPIC, "")
+
+    @property
+    def origin(self) -> tuple[int, int]:
+        """Queue and offset of its first record; (0, 0): nobody knows."""
+        queue, _, offset = self.properties.get(record.ORIGIN, "").partition(":")
+        return (int(queue), int(offset)) if _is_number(queue) and _is_number(offset) else (0, 0)
+
+    @property
+    def redriven_count(self) -> int:
+        count = self.properties.get(record.REDRIVEN, "")
+        return int(count) if _is_number(count) else 0
+
+    @property
+    def error(self) -> str:
+        """`TYPE: message` of the last attempt; empty: nobody knows."""
+        if not self.history.attempts:
+            return ""
+        last = self.history.attempts[-1]
+        return f"{last.type}: {last.message or ''}"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A filter, ready to be asked."""
+
+    group: str
+    from_ms: int = 0
+    to_ms: int = 0
+    error: str = ""
+    tag: str = ""
+    key: str = ""
+    ids: frozenset[str] = frozenset()
+    topic: str = ""
+
+    @classmethod
+    def of(cls, given: consumer_pb2.DeadLetterFilter) -> "Wanted":
+        return cls(
+            given.group,
+            given.from_ms,
+            given.to_ms,
+            given.error.casefold(),
+            given.tag,
+            given.key,
+            frozenset(given.ids),
+            given.topic,
+        )
+
+    def is_past(self, letter: Letter) -> bool:
+        """Whether it, and so all behind it in its queue, died after the time asked for."""
+        return 0 < self.to_ms < letter.record.stored_at_ms
+
+    def fits(self, letter: Letter) -> bool:
+        if letter.record.stored_at_ms < self.from_ms or self.is_past(letter):
+            return False
+        if self.ids and letter.id not in self.ids:
+            return False
+        names = letter.properties
+        if self.tag and names.get(record.TAGS) != self.tag:
+            return False
+        if self.key and self.key not in names.get(record.KEYS, "").split():
+            return False
+        if self.topic and letter.origin_topic != self.topic:
+            return False
+        return not self.error or self.error in letter.error.casefold()
+
+
+def split(records: bytes, offsets: list[int], place: Place) -> Iterator[Letter]:
+    """Letters of whole records that stand back to back."""
+    at = 0
+    for offset in offsets:
+        found = record.decode(records, at, check_crc=False)
+        yield Letter(found, place, offset)
+        at += found.size
+
+
+def redriven(letter: Letter) -> Record:
+    """The record for %RETRY%group that gives the message to its group once more, at once and with all its attempts.
+
+    Raises:
+        NotRedrivable: nothing says which topic it came from, or the copy's properties have no room.
+    """
+    if not letter.origin_topic:
+        raise NotRedrivable("it does not say which topic it came from: it has neither RETRY_TOPIC nor DLQ_ORIGIN_TOPIC")
+    properties = {name: value for name, value in letter.properties.items() if name not in _DROPPED}
+    properties[record.RETRY_TOPIC] = letter.origin_topic
+    properties[record.REDRIVEN] = str(letter.redriven_count + 1)
+    copy = copied(letter.record, retry_topic(group_of(letter)), 0, properties, 0)
+    if len(copy.properties) > PROPERTIES_BYTES_MAX:
+        raise NotRedrivable(f"its properties would take {len(copy.properties)} bytes, {PROPERTIES_BYTES_MAX} at most")
+    return copy
+
+
+def told(letter: Letter) -> consumer_pb2.DeadLetter:
+    """The dead letter as clients see it."""
+    found, names = letter.record, letter.properties
+    queue, offset = letter.origin
+    return consumer_pb2.DeadLetter(
+        message=message_pb2.StoredMessage(
+            topic=letter.origin_topic,
+            queue=queue,
+            offset=offset,
+            body=found.body,
+            properties={name: value for name, value in names.items() if name not in record.RESERVED_PROPERTIES},
+            tags=names.get(record.TAGS, ""),
+            keys=names.get(record.KEYS, "").split(),
+            id=letter.id,
+            flag=found.flag,
+            born_at_ms=found.born_at_ms,
+            stored_at_ms=found.stored_at_ms,
+            attempt=found.reconsume_times,
+            born_host=record.host_text(found.born_host),
+            sys_flag=found.sys_flag,
+        ),
+        group=group_of(letter),
+        shard=letter.place.shard,
+        queue=letter.place.queue,
+        offset=letter.offset,
+        dead_at_ms=found.stored_at_ms,
+        reason=names.get(record.DEAD_REASON, ""),
+        attempts=[
+            consumer_pb2.FailedAttempt(
+                attempt=one.number,
+                received_at_ms=one.received_at_ms,
+                failed_at_ms=one.failed_at_ms,
+                error=consumer_pb2.HandlerError(type=one.type, message=one.message or "", trace=one.trace or ""),
+            )
+            for one in letter.history.attempts
+        ],
+        redriven_count=letter.redriven_count,
+    )
+
+
+def group_of(letter: Letter) -> str:
+    return letter.record.topic.removeprefix(DLQ_PREFIX)
+
+
+def page_of(queue: int, offset: int) -> str:
+    """Where a listing goes on: a queue as users number it, and the offset there. Opaque to clients."""
+    return base64.urlsafe_b64encode(f"{queue}:{offset}".encode()).decode()
+
+
+def parse_page(page: str) -> tuple[int, int]:
+    """Raises: InvalidArgument."""
+    try:
+        queue, _, offset = base64.b64decode(page, b"-_", validate=True).decode("ascii").partition(":")
+        if _is_number(queue) and _is_number(offset):
+            return int(queue), int(offset)
+    except (binascii.Error, ValueError):
+        pass
+    raise InvalidArgument([Violation("page", f"{page[:64]!r} is not the next_page of an answer")])
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 18
