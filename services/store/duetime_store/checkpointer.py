@@ -2,9 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 from duetime_core.clock import Clock
@@ -18,6 +19,13 @@ from duetime_store.recovery import checkpoint_of
 from duetime_store.store import Store
 
 log = structlog.get_logger()
+
+
+class Keeper(Protocol):
+    """Somebody whose state goes into a file of its own, before the checkpoint."""
+
+    def capture(self) -> Callable[[], Awaitable[None]] | None:
+        """Copies what has changed; the result writes it, and raises OSError where it can't."""
 
 
 class Checkpointer:
@@ -49,6 +57,8 @@ class Checkpointer:
         self._folders: set[Path] = set()
         self._topics: dict[str, int] = {}
         self._wanted = asyncio.Event()
+        # What groups have, and how it gets into a file. None: there are none.
+        self.keeper: Keeper | None = None
 
     async def run(self) -> None:
         while True:
@@ -95,12 +105,15 @@ class Checkpointer:
         for queue in store.queues.all():
             self._dirty |= queue.take_dirty()
             self._folders |= queue.take_folders()
+        keep = self.keeper.capture() if self.keeper else None
         started = time.perf_counter()
         try:
             await self._flusher.flush_written()
             await self._flush_queues()
             if store.read_only_reason:
                 return False
+            if keep is not None:
+                await keep()
             work = self._work(point, counts)
             await asyncio.get_running_loop().run_in_executor(self._executor, work)
         except OSError as error:

@@ -14,6 +14,7 @@ Source: RocketMQ 4.9.3 ConsumeQueue.
 
 import asyncio
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -64,6 +65,7 @@ class ConsumeQueue:
         "directory",
         "fault",
         "file_bytes",
+        "listeners",
         "max_offset",
         "min_offset",
         "next_offset",
@@ -85,6 +87,8 @@ class ConsumeQueue:
         self.staged = bytearray()
         # Completed when units are published.
         self.waiters: set[asyncio.Future[None]] = set()
+        # Called then.
+        self.listeners: list[Callable[[], None]] = []
         self._fds: dict[int, int] = {}
         self._dirty: set[int] = set()
         self._folders: set[Path] = set()
@@ -209,11 +213,13 @@ class ConsumeQueue:
         self.next_offset = self.max_offset
 
     def wake(self) -> None:
-        """Completes the futures that wait for an arrival."""
+        """Tells all who wait for an arrival."""
         waiters, self.waiters = self.waiters, set()
         for future in waiters:
             if not future.done():
                 future.set_result(None)
+        for listener in self.listeners:
+            listener()
 
     def rebuild(self, offsets: Ints, units: Units, possible: npt.NDArray[np.bool_]) -> Rebuilt:
         """Recovery: units of records found in the log, in its order; of those alone that are `possible`."""

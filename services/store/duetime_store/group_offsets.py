@@ -80,6 +80,29 @@ class GroupOffsets:
             if self._commits_durable < number:
                 await self._write()
 
+    async def keep(self, committed: Mapping[tuple[str, str], Mapping[int, int]]) -> None:
+        """Has the offsets of groups (group, topic) that receive in the file too, for brokers.
+
+        Raises: OSError.
+        """
+        changed = {
+            f"{topic}@{group}": dict(offsets)
+            for (group, topic), offsets in committed.items()
+            if self._table.get(f"{topic}@{group}") != offsets
+        }
+        if changed:
+            self._table.update(changed)
+            async with self._writing:
+                content = {**self._rest, _TABLE: dict(self._table)}
+                disk, config = self._directory.disk, self._directory.config
+                run = asyncio.get_running_loop().run_in_executor
+                await run(self._executor, configs.write, disk, config, configs.CONSUMER_OFFSETS, content)
+
+    def forget(self, group: str, topics: Sequence[str]) -> None:
+        """The group's offsets in these topics are gone with the next write."""
+        for topic in topics:
+            self._table.pop(f"{topic}@{group}", None)
+
     async def _write(self) -> None:
         commits, content = self._commits, {**self._rest, _TABLE: dict(self._table)}
         disk, config = self._directory.disk, self._directory.config

@@ -19,6 +19,11 @@ from duetime_store.disk import Disk
 from duetime_store.finder import Finder
 from duetime_store.flusher import Flusher
 from duetime_store.group_offsets import GroupOffsets
+from duetime_store.groups import loading, snapshot
+from duetime_store.groups.calls import GroupCalls
+from duetime_store.groups.groups import Groups
+from duetime_store.groups.keeping import Keeper
+from duetime_store.groups.receiving import Receiver
 from duetime_store.holding import Holding
 from duetime_store.index import Shape
 from duetime_store.indexer import Indexer
@@ -120,6 +125,7 @@ class StoreNode:
             self._metrics.follow_index(self.indexer)
         self._reader = Reader(store, self._alarm, self._metrics)
         self._cleaner = self._make_cleaner(store)
+        self._make_groups(store)
         # Before the first append: what recovery has found must not be found again after a crash.
         await self._checkpointer.write()
         self._directory.mark_serving()
@@ -150,6 +156,26 @@ class StoreNode:
             dropped=self.indexer.drop_before if self.indexer else lambda position: None,
         )
 
+    def _make_groups(self, store: Store) -> None:
+        settings = self._settings
+        assert self._directory is not None
+        self._offsets = GroupOffsets(self._directory, self._watch, self._checkpoint_thread)
+        path = self._directory.root / snapshot.FILE
+        state = loading.load(path, store, self._offsets)
+        self.groups = Groups(
+            store,
+            state.progress,
+            state.gone,
+            shard=settings.shard,
+            leases_max=settings.leases_max,
+            groups_max=settings.groups_max,
+            places_max=settings.group_queues_max,
+        )
+        self._receiver = Receiver(store, self._reader, self.groups, self._offsets, self._flusher, self._alarm)
+        self._checkpointer.keeper = Keeper(store, self.groups, self._offsets, self._disk, path, self._checkpoint_thread)
+        # A lease that recovery has opened again is journaled.
+        self._flusher.wake()
+
     async def _serve(self, store: Store, server: Server) -> None:
         settings = self._settings
         assert self._directory is not None
@@ -160,8 +186,9 @@ class StoreNode:
             Holding(store, self._flusher, self._alarm, bytes_max=settings.waiting_bytes_max),
             self._flusher,
             self._checkpointer,
-            GroupOffsets(self._directory, self._watch, self._checkpoint_thread),
+            self._offsets,
             SubscriptionGroups(self._directory, self._checkpoint_thread, self._clock),
+            GroupCalls(store, self._reader, self.groups, self._receiver, self._metrics, shard=settings.shard),
             self._metrics,
             shard=settings.shard,
         )
@@ -211,6 +238,7 @@ class StoreNode:
             if self.indexer:
                 group.create_task(self.indexer.run())
             group.create_task(self._cleaner.run())
+            group.create_task(self._receiver.run())
             if self._settings.flush_mode == "async":
                 group.create_task(self._flusher.run_periodic())
 

@@ -15,6 +15,7 @@ from duetime_store.filters import Filter
 from duetime_store.finder import Finder
 from duetime_store.flusher import Flusher
 from duetime_store.group_offsets import GroupOffsets, check_group, check_offsets
+from duetime_store.groups.calls import GroupCalls
 from duetime_store.holding import Holding
 from duetime_store.messages import add_messages
 from duetime_store.metrics import StoreMetrics
@@ -45,8 +46,9 @@ class StoreService(store_pb2_grpc.StoreServicer):
         holding: Holding,
         flusher: Flusher,
         checkpointer: Checkpointer,
-        groups: GroupOffsets,
+        offsets: GroupOffsets,
         subscription_groups: SubscriptionGroups,
+        groups: GroupCalls,
         metrics: StoreMetrics,
         *,
         shard: int,
@@ -57,6 +59,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         self._holding = holding
         self._flusher = flusher
         self._checkpointer = checkpointer
+        self._offsets = offsets
         self._groups = groups
         self._subscription_groups = subscription_groups
         self._metrics = metrics
@@ -67,6 +70,9 @@ class StoreService(store_pb2_grpc.StoreServicer):
     async def PutMessage(self, request: store_pb2.PutMessageRequest, context: Any) -> store_pb2.PutMessageResponse:
         if request.lane:
             outcome = await self._holding.put(request.records, request.lane, request.first_entry)
+        elif request.settles:
+            outcome = await self._groups.put_settling(request)
+            self._flusher.wake()
         else:
             outcome = self._store.put(request.records, retried=request.retried)
             self._flusher.wake()
@@ -189,14 +195,15 @@ class StoreService(store_pb2_grpc.StoreServicer):
     ) -> gateway_pb2.CommitOffsetsResponse:
         if self._store.read_only_reason:
             raise ReadOnly(f"the shard takes no writes: {self._store.read_only_reason}")
+        self._groups.check_commits(request.group, request.topic)
         offsets = check_offsets(self._store.queues, request.topic, request.queues)
-        await self._groups.commit(request.group, request.topic, offsets)
+        await self._offsets.commit(request.group, request.topic, offsets)
         return gateway_pb2.CommitOffsetsResponse()
 
     async def GetOffsets(self, request: gateway_pb2.GetOffsetsRequest, context: Any) -> gateway_pb2.GetOffsetsResponse:
         self._store.queues.find(request.topic, 0)
         response = gateway_pb2.GetOffsetsResponse()
-        for queue, offset in self._groups.find(request.group, request.topic).items():
+        for queue, offset in self._offsets.find(request.group, request.topic).items():
             response.queues.add(queue=queue, offset=offset, shard_queue=queue)
         return response
 
@@ -209,6 +216,25 @@ class StoreService(store_pb2_grpc.StoreServicer):
         self, request: consumer_pb2.ListGroupsRequest, context: Any
     ) -> consumer_pb2.ListGroupsResponse:
         return consumer_pb2.ListGroupsResponse(groups=self._subscription_groups.list())
+
+    async def Receive(self, request: consumer_pb2.ReceiveRequest, context: Any) -> consumer_pb2.ReceiveResponse:
+        return await self._groups.receive(request, context.peer())
+
+    async def AwaitMessages(
+        self, request: consumer_pb2.ReceiveRequest, context: Any
+    ) -> store_pb2.AwaitMessagesResponse:
+        return await self._groups.await_messages(request, context.peer())
+
+    async def Ack(self, request: consumer_pb2.AckRequest, context: Any) -> consumer_pb2.AckResponse:
+        return await self._groups.ack(request)
+
+    async def ChangeInvisible(
+        self, request: consumer_pb2.ChangeInvisibleRequest, context: Any
+    ) -> consumer_pb2.ChangeInvisibleResponse:
+        return await self._groups.change(request)
+
+    async def GetLeased(self, request: store_pb2.GetLeasedRequest, context: Any) -> store_pb2.GetLeasedResponse:
+        return await self._groups.get_leased(request)
 
     async def PutTopic(self, request: store_pb2.PutTopicRequest, context: Any) -> store_pb2.PutTopicResponse:
         violations = []

@@ -74,4 +74,9 @@ class StoreSettings(NodeSettings):
         0.75, gt=0, le=1, description="disk use above which files leave by age outside retention_hours too"
     )
     disk_force: float = Field(0.85, gt=0, le=1, description="disk use above which the oldest file leaves at any age")
+    leases_max: int = Field(
+        1_000_000, ge=1, description="most messages of all groups that are leased, waiting or to come back"
+    )
+    groups_max: int = Field(10_000, ge=1, description="most groups that receive")
+    group_queues_max: int = Field(100_000, ge=1, description="most queues in which groups have a place, all together")
     calls_in_flight_max: int = Field(8_192, ge=1, description="most calls in work, long polls included")

@@ -8,13 +8,13 @@ watermarks) moves only in `publish`; whatever staging changes, `undo` takes back
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from duetime_core import record
 from duetime_core.errors import Damaged, DiskFull, DueTimeError, NotFound, Overloaded, ReadOnly
-from duetime_core.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
+from duetime_core.names import GROUPS_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC
 
 from duetime_store.alarm import ShardClock
 from duetime_store.commitlog import CommitLog
@@ -22,12 +22,13 @@ from duetime_store.consumequeue import FILLER_SIZE, UNIT, ConsumeQueue, Units
 from duetime_store.directory import LevelHistory
 from duetime_store.disk import Buffer
 from duetime_store.gate import Gate
+from duetime_store.groups.journal import Event, Journal, bodies
 from duetime_store.intake import Intake, Ints, parse
 from duetime_store.lanes import Lane
 from duetime_store.queues import Queues
 from duetime_store.recent import RecentIds
 
-OK, DUPLICATE, GAP, NOT_DUE, REFUSED = range(5)
+OK, DUPLICATE, GAP, NOT_DUE, REFUSED, SETTLED = range(6)
 
 _LANE_TOPIC = SCHEDULE_TOPIC.encode()
 _QUARANTINE_TOPIC = QUARANTINE_TOPIC.encode()
@@ -74,6 +75,10 @@ class Batch:
     moved: list[tuple[ConsumeQueue, Ints, Units]] = field(default_factory=list)
     moved_count: int = 0
     done: "list[asyncio.Future[None]]" = field(default_factory=list)
+    # Group events that lie in this batch, who waits for them, and whom to tell whether what settles is stored.
+    events: list[Event] = field(default_factory=list)
+    event_waiters: "list[asyncio.Future[None]]" = field(default_factory=list)
+    settles: list[Callable[[bool], None]] = field(default_factory=list)
 
 
 class Store:
@@ -98,6 +103,9 @@ class Store:
         self.recent = recent
         self.lanes: dict[int, Lane] = {}
         self.gate = Gate(clock.clock, flush_stall_ms)
+        # What happens to consumer groups: goes into the log with the next batch.
+        self.journal = Journal()
+        self._events_undone = False
         # How often staged records were taken back.
         self.undone_count = 0
         self.quarantined_count = 0
@@ -159,6 +167,56 @@ class Store:
         for index, offset, due_at_ms in zip(chosen, stored.queue_offsets, stored.due_at_ms, strict=True):
             outcome.queue_offsets[index], outcome.due_at_ms[index] = offset, due_at_ms
         return outcome
+
+    def put_settling(
+        self,
+        records: bytes,
+        ended: Collection[int],
+        settle: Callable[[int, str, int, int], Callable[[bool], None] | None],
+    ) -> Outcome:
+        """As `put`, of records each of which is stored only together with the end of something.
+
+        The journal goes in front of them: a log that ends between the two has an end that does not count, and never a
+        record whose lease is open still.
+
+        Args:
+            ended: indices of records whose lease has ended before; they are not stored.
+            settle: is given index, topic, queue and queue offset of each that is stored; adds the event to the journal,
+                and returns whom to tell whether the record became durable.
+        """
+        intake = self.admit(records)
+        outcome = Outcome.of_nothing(intake.count, OK, self.clock.now_ms())
+        for index, fault in self._faults(intake, restoring=False).items():
+            outcome.refuse(index, fault)
+        for index in ended:
+            outcome.statuses[index] = SETTLED
+            outcome.faults.pop(index, None)
+        chosen = [index for index, status in enumerate(outcome.statuses) if status == OK]
+        part = intake.only(chosen)
+        next_offsets = [self.queues.get_bytes(*key).next_offset for key in part.keys]
+        told = []
+        for index, number in zip(chosen, part.key_of.tolist(), strict=True):
+            topic, queue_id = part.keys[number]
+            told.append(settle(index, topic.decode(), queue_id, next_offsets[number]))
+            next_offsets[number] += 1
+        self.stage_events()
+        stored = Outcome([], stored_at_ms=outcome.stored_at_ms)
+        self._stage_sent(part, stored)
+        self._staged.settles += [tell for tell in told if tell is not None]
+        for index, offset, due_at_ms in zip(chosen, stored.queue_offsets, stored.due_at_ms, strict=True):
+            outcome.queue_offsets[index], outcome.due_at_ms[index] = offset, due_at_ms
+        return outcome
+
+    def stage_events(self) -> None:
+        """The journal so far becomes records of the batch."""
+        batch = self._staged
+        events, waiters = self.journal.drain()
+        batch.events += events
+        batch.event_waiters += waiters
+        for body in bodies(events):
+            properties = record.with_crc_mark(b"")
+            encoded = record.encode(record.Record(GROUPS_TOPIC, 0, body, properties, born_at_ms=self.clock.now_ms()))
+            self._stage(parse(encoded), Outcome([], stored_at_ms=self.clock.now_ms()))
 
     def _stage_sent(self, intake: Intake, outcome: Outcome) -> None:
         positions = self._stage(intake, outcome)
@@ -396,6 +454,17 @@ class Store:
         batch.done.append(future)
         return future
 
+    def when_events_durable(self) -> "asyncio.Future[None] | None":
+        """Done when every group event so far is durable; also when they are written a second time, after the disk was
+        full. None: all are."""
+        for holder in (self.journal, self._staged, self._flushing):
+            if holder is not None and holder.events:
+                future = asyncio.get_running_loop().create_future()
+                waiters = holder.waiters if isinstance(holder, Journal) else holder.event_waiters
+                waiters.append(future)
+                return future
+        return None
+
     def next_publish(self) -> "asyncio.Future[None]":
         """Done at the next publish."""
         future = asyncio.get_running_loop().create_future()
@@ -406,7 +475,11 @@ class Store:
 
     def take(self) -> Batch | None:
         """The staged batch, for the flusher to make durable; None when nothing is staged."""
-        if not self._staged.count or self.read_only_reason:
+        if self.read_only_reason:
+            return None
+        if self.journal.waiters or (self.journal.events and self._staged.count):
+            self.stage_events()
+        if not self._staged.count:
             return None
         self._flushing, self._staged = self._staged, Batch()
         return self._flushing
@@ -437,8 +510,12 @@ class Store:
         self._flushing = None
         self.published_end, self.published_at_ms = batch.end, batch.stored_at_ms
         self._waiting_bytes -= batch.size
+        if batch.events:
+            self._events_undone = False
+            for tell in batch.settles:
+                tell(True)
         waiters, self._publish_waiters = self._publish_waiters, []
-        for future in (*batch.done, *waiters):
+        for future in (*batch.done, *batch.event_waiters, *waiters):
             if not future.done():
                 future.set_result(None)
         for queue in batch.queues:
@@ -450,25 +527,39 @@ class Store:
 
         The log is to be brought back to `published_end` before the next batch is written.
         """
-        callers = []
-        for batch in (self._flushing, self._staged):
+        callers: list[asyncio.Future[None]] = []
+        for batch in (self._staged, self._flushing):
             if batch is not None:
                 callers += batch.done
                 for queue in batch.queues:
                     queue.unstage()
                 for lane, *_ in batch.restored:
                     lane.appended = lane.watermark
+                callers += self._undo_events(batch)
         self._flushing, self._staged = None, Batch()
         self._end = self.published_end
         self._waiting_bytes = 0
+        self._events_undone = bool(self.journal.events)
         self.undone_count += 1
         return callers
+
+    def _undo_events(self, batch: Batch) -> "list[asyncio.Future[None]]":
+        """What happened to groups is not taken back: it is written with the next batch. Who waits for it goes on to do
+        so, unless this is the second time."""
+        if not batch.events:
+            return []
+        for tell in batch.settles:
+            tell(False)
+        refused = batch.event_waiters if self._events_undone or self.gate.failed else []
+        self.journal.requeue(batch.events, [] if refused else batch.event_waiters)
+        return refused
 
     def fail(self, reason: str) -> ReadOnly:
         """What the disk holds is unknown. Every caller under way and every later one is refused, so."""
         self.gate.fail(reason)
         error = ReadOnly(f"the shard takes no writes: {reason}")
         refuse(self.undo(), error)
+        refuse(self.journal.waiters, error)
         return error
 
     # --- reading --------------------------------------------------------------------------------------------------

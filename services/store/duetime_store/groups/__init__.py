@@ -1,0 +1,13 @@
+"""Consumer groups: how far each has got, what it has leased, and how that survives.
+
+    state      what is outstanding, and every change of it; pure
+    journal    the changes as events, and back
+    snapshot   the whole state as one file
+    groups     the registry: validates, changes, journals; what the gRPC calls do
+    receiving  Receive and its waiters
+    loading    the state after a start: snapshot, then journal
+
+Theory. Of each queue that a group receives from, its *place* knows a frontier and the offsets below it that are
+outstanding; everything else below it is done. A change is made in memory at once and is an event in the journal, which
+is a queue of the commit log (topic DT_GROUPS): callers are answered when the events are durable. See docs/adr/0014.
+"""

@@ -1,0 +1,209 @@
+"""The Store's calls about groups: translate in, call, translate out."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from duetime.v1 import consumer_pb2, store_pb2
+from duetime_core import limits, receipts
+from duetime_core.errors import FailedPrecondition, InvalidArgument, Violation
+
+from duetime_store.filters import Filter
+from duetime_store.group_offsets import check_group
+from duetime_store.groups.groups import EXPIRED, OK, Groups, Open
+from duetime_store.groups.receiving import Asked, Given, Receiver
+from duetime_store.messages import stored_messages
+from duetime_store.metrics import StoreMetrics
+from duetime_store.reader import Reader
+from duetime_store.store import Store
+
+RECORDS = consumer_pb2.RECEIVE_ENCODING_RECORDS
+
+
+class GroupCalls:
+    """See proto/duetime/v1/store.proto for what each call promises."""
+
+    def __init__(
+        self, store: Store, reader: Reader, groups: Groups, receiver: Receiver, metrics: StoreMetrics, *, shard: int
+    ) -> None:
+        self._store = store
+        self._reader = reader
+        self._groups = groups
+        self._receiver = receiver
+        self._metrics = metrics
+        self._shard = shard
+
+    def check_commits(self, group: str, topic: str) -> None:
+        """Raises: FailedPrecondition: the group's offsets in the topic follow from what it acknowledges."""
+        if self._groups.receives(group, topic):
+            raise FailedPrecondition(
+                f"group {group} receives {topic}: its offsets follow from what it acknowledges; reset it instead",
+                reason="GROUP_RECEIVES",
+            )
+
+    async def receive(self, request: consumer_pb2.ReceiveRequest, peer: str) -> consumer_pb2.ReceiveResponse:
+        given = await self._receiver.receive(_asked(request, peer))
+        response = consumer_pb2.ReceiveResponse()
+        numbers = _numbers(request)
+        for one in given:
+            self._add(response, one, numbers, request)
+        self._metrics.messages_out.labels("receive").inc(sum(len(one.sizes) for one in given))
+        self._metrics.bytes_out.labels("receive").inc(sum(len(one.records) for one in given))
+        return response
+
+    def _add(
+        self,
+        response: consumer_pb2.ReceiveResponse,
+        given: Given,
+        numbers: dict[tuple[bool, int], int],
+        request: consumer_pb2.ReceiveRequest,
+    ) -> None:
+        key = given.lease.place.key
+        queue = numbers[key.queue_topic != key.topic, key.queue]
+        names = receipts.pack(self._shard, given.lease.id, given.offsets)
+        if request.encoding == RECORDS:
+            response.runs.add(
+                topic=key.queue_topic,
+                queue=queue,
+                records=given.records,
+                receipts=names,
+                attempts=given.attempts,
+                lease_ends_at_ms=given.until_ms,
+            )
+            return
+        for message, name, attempt in zip(
+            stored_messages(given.records, given.sizes), names, given.attempts, strict=True
+        ):
+            message.topic, message.queue = key.topic, queue
+            response.messages.add(message=message, receipt=name, attempt=attempt, lease_ends_at_ms=given.until_ms)
+
+    async def await_messages(self, request: consumer_pb2.ReceiveRequest, peer: str) -> store_pb2.AwaitMessagesResponse:
+        return store_pb2.AwaitMessagesResponse(ready=await self._receiver.ready(_asked(request, peer)))
+
+    async def ack(self, request: consumer_pb2.AckRequest) -> consumer_pb2.AckResponse:
+        _check(request.group, request.receipts, limits.RECEIPTS_MAX)
+        statuses = self._groups.ack(request.group, request.receipts)
+        await self._receiver.durable()
+        return consumer_pb2.AckResponse(statuses=_told(statuses))
+
+    async def change(self, request: consumer_pb2.ChangeInvisibleRequest) -> consumer_pb2.ChangeInvisibleResponse:
+        _check(request.group, request.receipts, limits.RECEIPTS_MAX)
+        if request.invisible_ms:
+            _check_invisible(request.invisible_ms)
+            if request.not_attempted:
+                raise InvalidArgument([Violation("not_attempted", "goes with invisible_ms 0 only")])
+        statuses = self._groups.change(
+            request.group, request.receipts, request.invisible_ms, not_attempted=request.not_attempted
+        )
+        await self._receiver.durable()
+        return consumer_pb2.ChangeInvisibleResponse(statuses=_told(statuses))
+
+    async def get_leased(self, request: store_pb2.GetLeasedRequest) -> store_pb2.GetLeasedResponse:
+        _check(request.group, request.receipts, limits.NACKS_MAX)
+        response = store_pb2.GetLeasedResponse(now_ms=self._store.clock.now_ms())
+        for receipt in request.receipts:
+            one = self._groups.open_one(request.group, receipt)
+            if isinstance(one, int):
+                response.leased.add(status=one)
+            else:
+                self._add_leased(response, one, receipt)
+        return response
+
+    def _add_leased(self, response: store_pb2.GetLeasedResponse, one: Open, receipt: bytes) -> None:
+        key, hold, lease = one.place.key, one.hold, one.lease
+        queue = self._store.queues.find(key.queue_topic, key.queue)
+        response.leased.add(
+            receipt=receipt,
+            group=key.group,
+            record=self._reader.record_at(queue, one.offset),
+            attempt=hold.attempt,
+            received_at_ms=lease.received_at_ms,
+            expired=[moment for pair in hold.expired for moment in pair],
+            history=hold.history,
+            ordered=lease.ordered,
+            max_attempts=lease.max_attempts,
+            topic=key.queue_topic,
+            queue=key.queue,
+            offset=one.offset,
+        )
+
+    async def put_settling(self, request: store_pb2.PutMessageRequest) -> Any:
+        """The outcome of a put of records that end leases, staged."""
+        found: dict[int, Open] = {}
+        ended: set[int] = set()
+        for settle in request.settles:
+            if not settle.HasField("receipt"):
+                raise InvalidArgument([Violation("settles.what", "is no receipt")])
+            one = self._groups.open_one(settle.group, settle.receipt)
+            if isinstance(one, int) or any(
+                one.place is other.place and one.offset == other.offset for other in found.values()
+            ):
+                ended.add(settle.record)
+            else:
+                found[settle.record] = one
+
+        def settle_one(index: int, topic: str, queue: int, offset: int) -> Any:
+            one = found.get(index)
+            return None if one is None else self._groups.settle(one, (topic, queue, offset))
+
+        return self._store.put_settling(request.records, ended, settle_one)
+
+
+def _asked(request: consumer_pb2.ReceiveRequest, peer: str) -> Asked:
+    """Raises: InvalidArgument."""
+    check_group(request.group)
+    faults = []
+    if not 0 <= request.max_count <= limits.RECEIVE_COUNT_MAX:
+        faults.append(Violation("max_count", f"{request.max_count} is not within 0 and {limits.RECEIVE_COUNT_MAX}"))
+    if not 0 <= request.max_bytes <= limits.PULL_BYTES_MAX:
+        faults.append(Violation("max_bytes", f"{request.max_bytes} is not within 0 and {limits.PULL_BYTES_MAX}"))
+    if not 0 <= request.wait_ms <= limits.WAIT_MS_MAX:
+        faults.append(Violation("wait_ms", f"{request.wait_ms} is not within 0 and {limits.WAIT_MS_MAX}"))
+    if not 0 <= request.max_attempts <= limits.ATTEMPTS_MAX:
+        faults.append(Violation("max_attempts", f"{request.max_attempts} is not within 0 and {limits.ATTEMPTS_MAX}"))
+    if not request.queues and not request.retry_queues:
+        faults.append(Violation("queues", "there is none"))
+    if faults:
+        raise InvalidArgument(faults)
+    if request.invisible_ms:
+        _check_invisible(request.invisible_ms)
+    return Asked(
+        request.group,
+        request.topic,
+        tuple(one.shard_queue for one in request.queues),
+        tuple(one.shard_queue for one in request.retry_queues),
+        request.max_count or limits.RECEIVE_COUNT_DEFAULT,
+        request.max_bytes or limits.PULL_BYTES_DEFAULT,
+        request.invisible_ms or limits.INVISIBLE_MS_DEFAULT,
+        request.wait_ms,
+        Filter.parse(request.tags, request.sql),
+        request.max_attempts or limits.DELIVERIES_DEFAULT,
+        request.ordered,
+        request.start_at_ms,
+        request.member[: limits.MEMBER_CHARS_MAX] or peer,
+    )
+
+
+def _numbers(request: consumer_pb2.ReceiveRequest) -> dict[tuple[bool, int], int]:
+    """The public number of each queue, by whether it is one of the retry topic, and its number on the shard."""
+    numbers = {(False, one.shard_queue): one.queue for one in request.queues}
+    numbers.update(((True, one.shard_queue), one.queue) for one in request.retry_queues)
+    return numbers
+
+
+def _check(group: str, names: Sequence[bytes], most: int) -> None:
+    check_group(group)
+    if not 1 <= len(names) <= most:
+        raise InvalidArgument([Violation("receipts", f"{len(names)} are not 1 to {most}")])
+
+
+def _check_invisible(invisible_ms: int) -> None:
+    if not limits.INVISIBLE_MS_MIN <= invisible_ms <= limits.INVISIBLE_MS_MAX:
+        bounds = f"{limits.INVISIBLE_MS_MIN} and {limits.INVISIBLE_MS_MAX}"
+        raise InvalidArgument([Violation("invisible_ms", f"{invisible_ms} is not within {bounds}")])
+
+
+def _told(statuses: list[int]) -> Any:
+    return statuses if any(statuses) else []
+
+
+__all__ = ["EXPIRED", "OK", "GroupCalls"]

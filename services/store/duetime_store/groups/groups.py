@@ -1,0 +1,369 @@
+"""The registry of a shard's groups: checks receipts, changes the state, journals the change, wakes who waits.
+
+Every method is synchronous; what it has done is durable once `Store.when_events_durable` says so. Callers see to that.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import structlog
+from duetime_core import receipts
+from duetime_core.errors import Overloaded
+
+from duetime_store.gone import GoneLetters
+from duetime_store.groups.journal import Letter
+from duetime_store.groups.state import Hold, Key, Lease, Place, Progress
+from duetime_store.store import Store
+
+log = structlog.get_logger()
+
+OK, EXPIRED, UNKNOWN = range(3)
+# The message is done already: an Ack that is repeated.
+_DONE = -1
+
+# Messages whose leases end in one step, before others go first.
+EXPIRE_STEP = 4_096
+MEMBERS_MAX = 1_000
+# A minute of what a group did, by second.
+_RATE_S = 60
+
+
+@dataclass(slots=True)
+class Open:
+    """A message under a lease."""
+
+    place: Place
+    lease: Lease
+    offset: int
+    hold: Hold
+
+
+@dataclass(slots=True)
+class Rate:
+    """Events of the last minute."""
+
+    counts: deque[tuple[int, int]] = field(default_factory=deque)
+
+    def add(self, now_ms: int, count: int) -> None:
+        second = now_ms // 1_000
+        if self.counts and self.counts[-1][0] == second:
+            self.counts[-1] = (second, self.counts[-1][1] + count)
+        else:
+            self.counts.append((second, count))
+            self._forget(second)
+
+    def per_s(self, now_ms: int) -> float:
+        self._forget(now_ms // 1_000)
+        return sum(count for _, count in self.counts) / _RATE_S
+
+    def _forget(self, second: int) -> None:
+        while self.counts and self.counts[0][0] <= second - _RATE_S:
+            self.counts.popleft()
+
+
+@dataclass(slots=True)
+class Activity:
+    """What a group did lately; memory only."""
+
+    acks: Rate = field(default_factory=Rate)
+    receives: Rate = field(default_factory=Rate)
+    # Topic and time, by name; the latest last.
+    members: dict[str, tuple[str, int]] = field(default_factory=dict)
+
+
+class Groups:
+    """See the module."""
+
+    def __init__(
+        self,
+        store: Store,
+        progress: Progress,
+        gone: GoneLetters,
+        *,
+        shard: int,
+        leases_max: int,
+        groups_max: int,
+        places_max: int,
+    ) -> None:
+        self.store = store
+        self.progress = progress
+        # Which dead letters are gone.
+        self.gone = gone
+        self.shard = shard
+        self.leases_max = leases_max
+        self._groups_max = groups_max
+        self._places_max = places_max
+        # Told of a (group, topic) in which something came back.
+        self.arrived: Callable[[str, str], None] = lambda group, topic: None
+        self.activity: dict[str, Activity] = {}
+        # Outstanding messages that retention took.
+        self.lost_count = 0
+        self.expired_count = 0
+        self._exhausted_waiters: list[asyncio.Future[None]] = []
+        self._deadline_changed: asyncio.Future[None] | None = None
+        self._armed_for_ms = 0
+
+    # --- receipts ---------------------------------------------------------------------------------------------------
+
+    def _look(self, group: str, receipt: bytes, now_ms: int) -> int | Open:
+        """The message under a receipt, or what became of it."""
+        parsed = receipts.parse(receipt)
+        if parsed is None or parsed.shard != self.shard:
+            return UNKNOWN
+        _, lease_id, offset = parsed
+        lease = self.progress.leases.get(lease_id)
+        if lease is None:
+            ended = self.progress.ended.leases.get(lease_id)
+            if ended is None:
+                return EXPIRED if lease_id <= self.progress.last_lease_id else UNKNOWN
+            if ended.group != group or ended.was_reset:
+                return UNKNOWN
+            return EXPIRED if offset in ended.returned else _DONE
+        place = lease.place
+        if place.key.group != group:
+            return UNKNOWN
+        hold = place.entries.get(offset)
+        if hold is None or hold.lease is not lease:
+            return EXPIRED if lease.returned is not None and offset in lease.returned else _DONE
+        if hold.until_ms <= now_ms or offset in place.settling:
+            return EXPIRED
+        return Open(place, lease, offset, hold)
+
+    def _open(self, group: str, names: Sequence[bytes], done: int) -> tuple[list[int], dict[Lease, list[int]]]:
+        """A status for each receipt, and the offsets of those that are OK, ascending, by lease; `done` is the status of
+        those whose message is done."""
+        now_ms = self.store.clock.now_ms()
+        statuses: list[int] = []
+        found: dict[Lease, list[int]] = {}
+        for receipt in names:
+            one = self._look(group, receipt, now_ms)
+            if isinstance(one, int):
+                statuses.append(done if one == _DONE else one)
+            else:
+                statuses.append(OK)
+                found.setdefault(one.lease, []).append(one.offset)
+        return statuses, {lease: sorted(set(offsets)) for lease, offsets in found.items()}
+
+    def open_one(self, group: str, receipt: bytes) -> Open | int:
+        """The message under a receipt, or EXPIRED or UNKNOWN."""
+        one = self._look(group, receipt, self.store.clock.now_ms())
+        return EXPIRED if one == _DONE else one
+
+    # --- changes ----------------------------------------------------------------------------------------------------
+
+    def ack(self, group: str, names: Sequence[bytes]) -> list[int]:
+        self.store.gate.check_write()
+        statuses, found = self._open(group, names, OK)
+        count = 0
+        for lease, offsets in found.items():
+            place = lease.place
+            self.store.journal.end(place, lease.id, offsets)
+            count += self.progress.end(place, lease.id, offsets)
+            self._unblocked(place, ordered=lease.ordered)
+        if count:
+            self._active(group).acks.add(self.store.clock.now_ms(), count)
+        return statuses
+
+    def change(self, group: str, names: Sequence[bytes], invisible_ms: int, *, not_attempted: bool) -> list[int]:
+        self.store.gate.check_write()
+        statuses, found = self._open(group, names, EXPIRED)
+        now_ms = self.store.clock.now_ms()
+        for lease, offsets in found.items():
+            if invisible_ms:
+                self.store.journal.change(lease.place, lease.id, offsets, now_ms + invisible_ms)
+                self.progress.change(lease.place, lease.id, offsets, now_ms + invisible_ms)
+            else:
+                self.give_back(lease, offsets, now_ms, counted=not not_attempted)
+        self.armed()
+        return statuses
+
+    def give_back(self, lease: Lease, offsets: list[int], now_ms: int, *, counted: bool) -> None:
+        """Of an ordered lease, all that follows comes back too, uncounted: it was not reached."""
+        later = self.progress.later_of(lease, offsets[0]) if lease.ordered else []
+        self._back(lease, offsets, now_ms, counted=counted)
+        self._back(lease, [offset for offset in later if offset not in offsets], now_ms, counted=False)
+        self._tell({lease.place})
+
+    def _back(self, lease: Lease, offsets: list[int], now_ms: int, *, counted: bool) -> None:
+        if offsets:
+            self.store.journal.back(lease.place, lease.id, offsets, now_ms, counted=counted)
+            self.progress.give_back(lease.place, lease.id, offsets, now_ms, counted=counted)
+
+    def not_received(self, leases: Iterable[Lease]) -> None:
+        """The caller went away before it was answered: its messages come back at once, uncounted."""
+        for lease in leases:
+            hold_offsets = [offset for offset, hold in lease.place.entries.items() if hold.lease is lease]
+            if hold_offsets:
+                self.give_back(lease, sorted(hold_offsets), self.store.clock.now_ms(), counted=False)
+
+    def defer(self, group: str, deferrals: Sequence[tuple[bytes, int, bytes]]) -> tuple[list[int], list[int]]:
+        """Receipt, delay and history of each; statuses, and when each comes back."""
+        self.store.gate.check_write()
+        now_ms = self.store.clock.now_ms()
+        statuses, times = [], []
+        for receipt, delay_ms, history in deferrals:
+            one = self.open_one(group, receipt)
+            if isinstance(one, int):
+                statuses.append(one)
+                times.append(0)
+                continue
+            later = self.progress.later_of(one.lease, one.offset) if one.lease.ordered else []
+            self.store.journal.defer(one.place, one.lease.id, one.offset, now_ms + delay_ms, history)
+            self.progress.defer(one.place, one.lease.id, one.offset, now_ms + delay_ms, history)
+            self._back(one.lease, later, now_ms, counted=False)
+            self._tell({one.place})
+            statuses.append(OK)
+            times.append(now_ms + delay_ms)
+        self.armed()
+        return statuses, times
+
+    def settle(self, one: Open, copy: Letter) -> Callable[[bool], None]:
+        """The lease ends with a record that is being staged; to be told whether it became durable."""
+        place, lease_id, offset, ordered = one.place, one.lease.id, one.offset, one.lease.ordered
+        self.store.journal.settle(place, lease_id, offset, copy)
+        place.settling.add(offset)
+
+        def tell(stored: bool) -> None:
+            if stored:
+                self.progress.end(place, lease_id, [offset])
+                self._unblocked(place, ordered=ordered)
+            else:
+                self.progress.settling_gave_up(place, offset)
+                self.armed()
+
+        return tell
+
+    def take_exhausted(self, count: int, invisible_ms: int) -> list[Open]:
+        now_ms = self.store.clock.now_ms()
+        found = self.progress.take_exhausted(count)
+        taken: list[Open] = []
+        by_hold: dict[int, tuple[Hold, list[int]]] = {}
+        for place, offset in found:
+            hold = place.entries[offset]
+            by_hold.setdefault(id(hold), (hold, []))[1].append(offset)
+        for hold, offsets in by_hold.values():
+            place = hold.place
+            lease = self.progress.new_lease(place, now_ms, hold.attempt, is_taken=True)
+            until_ms = now_ms + invisible_ms
+            self.give(lease, sorted(offsets), until_ms, hold.attempt, place.frontier, hold)
+            taken += [Open(place, lease, offset, place.entries[offset]) for offset in sorted(offsets)]
+        self.armed()
+        return taken
+
+    def give(
+        self, lease: Lease, offsets: list[int], until_ms: int, attempt: int, after: int, past: Hold | None = None
+    ) -> None:
+        """Leases offsets that ascend; the place's frontier is `after` then."""
+        expired, history = (past.expired, past.history) if past is not None else ((), b"")
+        before = lease.place.frontier
+        self.store.journal.give(lease, offsets, until_ms, attempt, before, after, expired)
+        self.progress.give(lease, offsets, until_ms, attempt, after, expired=expired, history=history)
+
+    def drop(self, place: Place, offsets: list[int]) -> None:
+        """Returned messages whose records are gone or damaged are done."""
+        self.store.journal.end(place, 0, offsets)
+        self.lost_count += self.progress.end(place, 0, offsets)
+
+    def drop_before(self, place: Place, offset: int) -> None:
+        """Retention has taken what lies before `offset`."""
+        if place.frontier < offset or (place.entries and place.committed < offset):
+            count = self.progress.drop_before(place, offset)
+            if count:
+                self.lost_count += count
+                log.warning("retention took unacknowledged messages", **place.key._asdict(), count=count)
+
+    # --- places -----------------------------------------------------------------------------------------------------
+
+    def receives(self, group: str, topic: str) -> bool:
+        """Whether the group has a place in the topic."""
+        return any(key.group == group and key.topic == topic for key in self.progress.places)
+
+    def committed(self) -> dict[tuple[str, str], dict[int, int]]:
+        """By group and topic, retry topics too: before which offset of each queue all is done."""
+        found: dict[tuple[str, str], dict[int, int]] = {}
+        for key, place in self.progress.places.items():
+            queues = found.setdefault((key.group, key.queue_topic), {})
+            # A retry queue has a place for each topic that the group receives.
+            queues[key.queue] = min(queues.get(key.queue, place.committed), place.committed)
+        return found
+
+    def new_place(self, key: Key, frontier: int) -> Place:
+        """Raises: Overloaded: the shard has as many as it may."""
+        places = self.progress.places
+        if len(places) >= self._places_max:
+            text = f"the shard keeps places of groups in {len(places)} queues, {self._places_max} at most"
+            raise Overloaded(text, reason="GROUP_QUEUES_EXHAUSTED")
+        if key.group not in self.activity and len(self.activity) >= self._groups_max:
+            known = {place.group for place in places}
+            if key.group not in known and len(known) >= self._groups_max:
+                text = f"the shard has {len(known)} groups, {self._groups_max} at most"
+                raise Overloaded(text, reason="GROUPS_EXHAUSTED")
+        place = self.progress.place(key, frontier)
+        self.store.journal.reset(place, frontier)
+        return place
+
+    def _active(self, group: str) -> Activity:
+        found = self.activity.get(group)
+        if found is None:
+            found = self.activity[group] = Activity()
+        return found
+
+    # --- time -------------------------------------------------------------------------------------------------------
+
+    def expire(self, limit: int = EXPIRE_STEP) -> bool:
+        """Ends leases and waits whose time has come; whether there is more to do."""
+        now_ms = self.store.clock.now_ms()
+        touched = self.progress.expire(now_ms, limit)
+        if touched:
+            self._tell(touched)
+        deadline = self.progress.next_deadline_ms
+        return deadline is not None and deadline <= now_ms
+
+    def _tell(self, places: Iterable[Place]) -> None:
+        for group, topic in {(place.key.group, place.key.topic) for place in places}:
+            self.arrived(group, topic)
+        if self.progress.exhausted and self._exhausted_waiters:
+            waiters, self._exhausted_waiters = self._exhausted_waiters, []
+            for future in waiters:
+                if not future.done():
+                    future.set_result(None)
+
+    def _unblocked(self, place: Place, *, ordered: bool) -> None:
+        if ordered and not place.is_blocked:
+            self._tell({place})
+
+    def when_exhausted(self) -> "asyncio.Future[None]":
+        """Done when something was exhausted."""
+        future = asyncio.get_running_loop().create_future()
+        self._exhausted_waiters = [one for one in self._exhausted_waiters if not one.done()]
+        self._exhausted_waiters.append(future)
+        return future
+
+    def when_deadline_changes(self) -> "tuple[int | None, asyncio.Future[None]]":
+        """The next moment at which something ends, and a future for when an earlier one is set."""
+        self._deadline_changed = asyncio.get_running_loop().create_future()
+        deadline = self.progress.next_deadline_ms
+        self._armed_for_ms = deadline if deadline is not None else 1 << 62
+        return deadline, self._deadline_changed
+
+    def armed(self) -> None:
+        """Deadlines may have been set."""
+        waiting = self._deadline_changed
+        if waiting is not None and not waiting.done():
+            deadline = self.progress.next_deadline_ms
+            if deadline is not None and deadline < self._armed_for_ms:
+                waiting.set_result(None)
+
+    def gave(self, group: str, topic: str, member: str, count: int) -> None:
+        """For DescribeGroup."""
+        now_ms, active = self.store.clock.now_ms(), self._active(group)
+        if count:
+            active.receives.add(now_ms, count)
+            self.armed()
+        members = active.members
+        members.pop(member, None)
+        members[member] = (topic, now_ms)
+        if len(members) > MEMBERS_MAX:
+            del members[next(iter(members))]

@@ -1,0 +1,46 @@
+"""Writes what groups have at checkpoints: the snapshot, and for brokers config/consumerOffset.json."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from pathlib import Path
+
+from duetime_core.names import GROUPS_TOPIC
+
+from duetime_store.disk import Disk
+from duetime_store.group_offsets import GroupOffsets
+from duetime_store.groups import snapshot
+from duetime_store.groups.groups import Groups
+from duetime_store.store import Store
+
+
+class Keeper:
+    """See duetime_store.checkpointer.Keeper."""
+
+    def __init__(
+        self, store: Store, groups: Groups, offsets: GroupOffsets, disk: Disk, path: Path, executor: Executor
+    ) -> None:
+        self._store = store
+        self._groups = groups
+        self._offsets = offsets
+        self._disk = disk
+        self._path = path
+        self._executor = executor
+        # Journal offset of the snapshot on disk.
+        self._written = -1
+
+    def capture(self) -> Callable[[], Awaitable[None]] | None:
+        queue = self._store.queues.known(GROUPS_TOPIC.encode(), 0)
+        if queue is None or queue.max_offset == self._written:
+            return None
+        offset = queue.max_offset
+        captured = snapshot.capture(self._groups.progress, self._groups.gone, offset)
+        committed = self._groups.committed()
+
+        async def write() -> None:
+            run = asyncio.get_running_loop().run_in_executor
+            await run(self._executor, snapshot.write, self._disk, self._path, captured)
+            await self._offsets.keep(committed)
+            self._written = offset
+
+        return write

@@ -1,0 +1,117 @@
+"""Groups after a start: the snapshot, and what the journal says since.
+
+1. The snapshot; where it is missing or damaged, nothing.
+2. The journal's records from the snapshot's offset on, or all there are. A place of which the journal's first event is
+   gone begins with its offset in consumerOffset.json, or with the first message that is left.
+3. What lies outside of the queues as the log has them is dropped.
+4. Leases whose end came with a record that the log does not have are open. That is journaled at once, in front of
+   everything else, since the record's place in its queue is taken by another one now.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+from duetime_core import record
+from duetime_core.errors import Damaged
+from duetime_core.names import GROUPS_TOPIC
+
+from duetime_store.consumequeue import FILLER_SIZE, ConsumeQueue
+from duetime_store.gone import GoneLetters
+from duetime_store.group_offsets import GroupOffsets
+from duetime_store.groups import snapshot
+from duetime_store.groups.journal import Replay
+from duetime_store.groups.state import Key, Progress
+from duetime_store.store import Store
+
+log = structlog.get_logger()
+
+_TOPIC = GROUPS_TOPIC.encode()
+_UNITS_AT_ONCE = 1_024
+
+
+@dataclass(slots=True)
+class State:
+    """What groups have, and what was wrong with it."""
+
+    progress: Progress
+    gone: GoneLetters
+    events: int = 0
+    faults: int = 0
+
+
+def load(path: Path, store: Store, offsets: GroupOffsets) -> State:
+    """The state as the snapshot at `path` and the log have it."""
+    faults = 0
+    loaded = None
+    try:
+        loaded = snapshot.read(path)
+    except (Damaged, OSError) as error:
+        faults += 1
+        log.error("snapshot of groups damaged, the journal is read from its start", file=path.name, error=str(error))
+    if loaded is None:
+        loaded = snapshot.Loaded(0, Progress(), GoneLetters())
+    progress, gone = loaded.progress, loaded.gone
+    queue = store.queues.known(_TOPIC, 0)
+    if queue is not None and queue.max_offset:
+        replay = Replay(
+            progress, gone, lambda topic, number: _ends(store, topic, number), lambda key: _start(offsets, key)
+        )
+        faults += _replay(store, queue, loaded.journal_offset, replay)
+    else:
+        replay = Replay(progress, gone, lambda topic, number: (0, 0), lambda key: -1)
+    _fit(store, progress)
+    _open_again(store, progress, replay)
+    if replay.found.lost_range:
+        log.warning("events of groups are lost: messages come back", messages=replay.found.lost_range)
+    return State(progress, gone, replay.found.events, faults)
+
+
+def _ends(store: Store, topic: str, number: int) -> tuple[int, int]:
+    queue = store.queues.known(topic.encode(), number)
+    return (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
+
+
+def _start(offsets: GroupOffsets, key: Key) -> int:
+    return offsets.find(key.group, key.queue_topic).get(key.queue, -1)
+
+
+def _replay(store: Store, queue: ConsumeQueue, first: int, replay: Replay) -> int:
+    """Applies the journal from an offset on; how many of its records can't be read."""
+    faults = 0
+    offset = max(min(first, queue.max_offset), queue.min_offset)
+    if offset > first:
+        log.warning("events of groups are gone", from_offset=first, to_offset=offset)
+    while len(units := queue.read(offset, _UNITS_AT_ONCE)):
+        for index, (position, size, _) in enumerate(units.tolist()):
+            try:
+                if size == FILLER_SIZE:
+                    raise Damaged("it is gone")
+                replay.apply(record.decode(store.read_record(position, size)).body)
+            except Damaged as error:
+                faults += 1
+                log.error("record of group events damaged", offset=offset + index, error=str(error))
+        offset += len(units)
+    return faults
+
+
+def _fit(store: Store, progress: Progress) -> None:
+    for key, place in list(progress.places.items()):
+        if place.frontier < 0:
+            del progress.places[key]
+            continue
+        least, most = _ends(store, key.queue_topic, key.queue)
+        if place.frontier > most:
+            log.warning("a group is ahead of its queue", **key._asdict(), offset=place.frontier, end=most)
+        progress.drop_from(place, most)
+        progress.drop_before(place, least)
+
+
+def _open_again(store: Store, progress: Progress, replay: Replay) -> None:
+    for place, lease_id, offset in replay.found.open_again:
+        hold = place.entries.get(offset)
+        if hold is not None and hold.lease is not None and hold.lease.id == lease_id:
+            at = place.frontier
+            store.journal.give(hold.lease, [offset], hold.until_ms, hold.attempt, at, at, hold.expired)
+    if store.journal.events:
+        store.stage_events()

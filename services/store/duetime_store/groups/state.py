@@ -1,0 +1,512 @@
+"""What groups have outstanding, and every change of it. Pure: no I/O, no waiting; the caller gives the time.
+
+    frontier      the next offset to scan: all below it is done, but for the outstanding
+    outstanding   leased (until), waiting (hidden until), returned (available), exhausted (hidden until taken)
+
+    state       left by
+    leased      done, changed, returned (counted or not), deferred, expired: returned or exhausted
+    waiting     its time: returned
+    returned    leased
+    exhausted   taken: leased, without counting an attempt
+
+Offsets that share a state share one `Hold`, which never changes: a lease of 1,000 messages is one object, and a change
+of some of them makes another one for those. So an outstanding message costs an entry of a dict, and a snapshot is a
+copy of the dict.
+
+Changes are absolute: applied again, in order, to a state that has some of them already, they lead to the same state.
+Expiry is no event: it follows from the hold and the time, and the next lease tells what came of it.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+LEASED, WAITING, RETURNED, EXHAUSTED = range(4)
+
+# Expired deliveries that are remembered of one message: the latest.
+EXPIRED_MAX = 64
+# Leases that have ended and are remembered, each with the offsets that came back: so many together.
+ENDED_MAX = 65_536
+# Stale deadlines before they are sorted out.
+_STALE_MIN = 4_096
+
+Pairs = tuple[tuple[int, int], ...]
+
+
+class Key(NamedTuple):
+    """What a place is of. `queue_topic` is `topic`, or the group's retry topic for what comes back to `topic`."""
+
+    group: str
+    topic: str
+    queue_topic: str
+    queue: int
+
+
+class Lease:
+    """Messages of one place that one Receive gave."""
+
+    __slots__ = ("holds", "id", "is_taken", "max_attempts", "open", "ordered", "place", "received_at_ms", "returned")
+
+    def __init__(
+        self, lease_id: int, place: "Place", received_at_ms: int, max_attempts: int, *, ordered: bool, is_taken: bool
+    ) -> None:
+        self.id = lease_id
+        self.place = place
+        self.received_at_ms = received_at_ms
+        self.max_attempts = max_attempts
+        self.ordered = ordered
+        # By a retry service, to be made dead letters.
+        self.is_taken = is_taken
+        # Offsets still leased.
+        self.open = 0
+        # Offsets that came back. None: none did.
+        self.returned: set[int] | None = None
+        # Of ordered leases.
+        self.holds: list[Hold] | None = [] if ordered else None
+
+    def came_back(self, offsets: Iterable[int]) -> None:
+        if self.returned is None:
+            self.returned = set()
+        self.returned.update(offsets)
+
+
+class Hold:
+    """What some offsets of a place have in common. Only `open` changes, and `offsets` lags behind."""
+
+    __slots__ = ("attempt", "expired", "history", "lease", "offsets", "open", "place", "state", "until_ms")
+
+    def __init__(
+        self,
+        place: "Place",
+        state: int,
+        offsets: list[int],
+        *,
+        attempt: int,
+        until_ms: int = 0,
+        lease: Lease | None = None,
+        expired: Pairs = (),
+        history: bytes = b"",
+    ) -> None:
+        self.place = place
+        self.state = state
+        # Some may have gone on to another hold.
+        self.offsets = offsets
+        self.open = len(offsets)
+        # Leased, exhausted: of this delivery. Else: of the next.
+        self.attempt = attempt
+        self.until_ms = until_ms
+        self.lease = lease
+        self.expired = expired
+        self.history = history
+
+    def held(self) -> list[int]:
+        """The offsets that it still has."""
+        if self.open == len(self.offsets):
+            return self.offsets
+        get = self.place.entries.get
+        return [offset for offset in self.offsets if get(offset) is self]
+
+
+class Place:
+    """How far a group is in one queue."""
+
+    __slots__ = ("again", "available", "entries", "frontier", "key", "number", "settling")
+
+    def __init__(self, key: Key, number: int, frontier: int) -> None:
+        self.key = key
+        # Names it in the journal, while the process runs.
+        self.number = number
+        self.frontier = frontier
+        # The outstanding.
+        self.entries: dict[int, Hold] = {}
+        # How many of them are returned.
+        self.available = 0
+        # A heap of returned offsets; some may not be it any more.
+        self.again: list[int] = []
+        # Leased, and a record that ends the lease is on its way to the disk.
+        self.settling: set[int] = set()
+
+    @property
+    def committed(self) -> int:
+        """All below it is done."""
+        return min(self.entries, default=self.frontier)
+
+    @property
+    def is_blocked(self) -> bool:
+        """Ordered: something that was given out has to end first."""
+        return len(self.entries) != self.available
+
+    def take_again(self, count: int) -> list[int]:
+        """The first returned offsets, ascending; the caller leases them, or puts them back with `put_again`."""
+        found: list[int] = []
+        again, get = self.again, self.entries.get
+        if not self.available:
+            again.clear()
+        while again and len(found) < count:
+            offset = heapq.heappop(again)
+            hold = get(offset)
+            if hold is not None and hold.state == RETURNED and (not found or found[-1] != offset):
+                found.append(offset)
+        return found
+
+    def put_again(self, offsets: Iterable[int]) -> None:
+        for offset in offsets:
+            heapq.heappush(self.again, offset)
+
+
+@dataclass(slots=True)
+class Ended:
+    """Of a lease that has ended."""
+
+    group: str
+    returned: frozenset[int] = frozenset()
+    was_reset: bool = False
+
+
+@dataclass(slots=True)
+class Memory:
+    """Leases that have ended, the latest; of those that are not known, all messages came back."""
+
+    leases: dict[int, Ended] = field(default_factory=dict)
+    size: int = 0
+
+    def add(self, lease_id: int, ended: Ended) -> None:
+        self.forget(lease_id)
+        self.leases[lease_id] = ended
+        self.size += 1 + len(ended.returned)
+        while self.size > ENDED_MAX:
+            self.forget(next(iter(self.leases)))
+
+    def forget(self, lease_id: int) -> None:
+        ended = self.leases.pop(lease_id, None)
+        if ended is not None:
+            self.size -= 1 + len(ended.returned)
+
+
+class Progress:
+    """All places and leases of a shard."""
+
+    def __init__(self) -> None:
+        self.places: dict[Key, Place] = {}
+        self.leases: dict[int, Lease] = {}
+        self.ended = Memory()
+        self.last_lease_id = 0
+        # All entries of all places.
+        self.outstanding = 0
+        # Places and offsets that were exhausted; some may not be it any more.
+        self.exhausted: deque[tuple[Place, int]] = deque()
+        # Of leased and waiting holds: (until, serial, hold).
+        self._deadlines: list[tuple[int, int, Hold]] = []
+        self._stale = 0
+        self._serial = 0
+        self._numbers = 0
+
+    # --- places -----------------------------------------------------------------------------------------------------
+
+    def place(self, key: Key, frontier: int = 0) -> Place:
+        """The place, made if need be."""
+        found = self.places.get(key)
+        if found is None:
+            self._numbers += 1
+            found = self.places[key] = Place(key, self._numbers, frontier)
+        return found
+
+    def of_group(self, group: str) -> list[Place]:
+        return [place for place in self.places.values() if place.key.group == group]
+
+    # --- changes: each is an event of the journal -------------------------------------------------------------------
+
+    def new_lease(
+        self, place: Place, received_at_ms: int, max_attempts: int, *, ordered: bool = False, is_taken: bool = False
+    ) -> Lease:
+        self.last_lease_id = max(self.last_lease_id + 1, received_at_ms << 20)
+        return Lease(self.last_lease_id, place, received_at_ms, max_attempts, ordered=ordered, is_taken=is_taken)
+
+    def give(
+        self,
+        lease: Lease,
+        offsets: list[int],
+        until_ms: int,
+        attempt: int,
+        frontier: int,
+        *,
+        expired: Pairs = (),
+        history: bytes = b"",
+    ) -> None:
+        """Leases offsets, new ones or outstanding ones; the place's frontier is `frontier` then."""
+        place = lease.place
+        place.frontier = frontier
+        self.leases[lease.id] = lease
+        self.last_lease_id = max(self.last_lease_id, lease.id)
+        if lease.id in self.ended.leases:
+            self.ended.forget(lease.id)
+        hold = Hold(
+            place,
+            LEASED,
+            offsets,
+            attempt=attempt,
+            until_ms=until_ms,
+            lease=lease,
+            expired=expired,
+            history=history,
+        )
+        self.hold(hold)
+
+    def hide(self, place: Place, offsets: list[int], until_ms: int, attempt: int, frontier: int) -> None:
+        """New messages that nobody gets before their time."""
+        place.frontier = frontier
+        self.hold(Hold(place, WAITING, offsets, attempt=attempt, until_ms=until_ms))
+
+    def put_back(self, place: Place, offsets: list[int], attempt: int, frontier: int) -> None:
+        """Messages of which nothing is known but that they are not done."""
+        place.frontier = frontier
+        self.hold(Hold(place, RETURNED, offsets, attempt=attempt))
+
+    def end(self, place: Place, lease_id: int, offsets: Iterable[int]) -> int:
+        """They are done, as far as they are under this lease (0: under none); how many that is."""
+        entries = place.entries
+        count = 0
+        for offset in offsets:
+            hold = entries.get(offset)
+            if hold is not None and (hold.lease.id if hold.lease else 0) == lease_id:
+                del entries[offset]
+                place.settling.discard(offset)
+                self._leave(hold, 1)
+                count += 1
+        self.outstanding -= count
+        return count
+
+    def end_whoever(self, place: Place, offsets: Iterable[int]) -> None:
+        """Recovery: they are done, whatever is known of them."""
+        for offset in offsets:
+            hold = place.entries.pop(offset, None)
+            if hold is not None:
+                self._leave(hold, 1)
+                self.outstanding -= 1
+
+    def change(self, place: Place, lease_id: int, offsets: Iterable[int], until_ms: int) -> None:
+        """The lease ends at another time."""
+        for hold, held in self._under(place, lease_id, offsets):
+            changed = Hold(
+                place,
+                LEASED,
+                held,
+                attempt=hold.attempt,
+                until_ms=until_ms,
+                lease=hold.lease,
+                expired=hold.expired,
+                history=hold.history,
+            )
+            self.hold(changed)
+
+    def give_back(
+        self, place: Place, lease_id: int, offsets: Iterable[int], ended_at_ms: int, *, counted: bool
+    ) -> None:
+        """They come back at once: `counted` as deliveries that expired at that moment, or as if never given."""
+        for hold, held in self._under(place, lease_id, offsets):
+            self._return(hold, held, ended_at_ms, counted=counted)
+
+    def defer(self, place: Place, lease_id: int, offset: int, until_ms: int, history: bytes) -> None:
+        """It stays in its place and comes back at `until_ms`; the delivery counts."""
+        for hold, held in self._under(place, lease_id, [offset]):
+            assert hold.lease is not None
+            hold.lease.came_back(held)
+            waiting = Hold(
+                place,
+                WAITING,
+                held,
+                attempt=hold.attempt + 1,
+                until_ms=until_ms,
+                expired=hold.expired,
+                history=history,
+            )
+            self.hold(waiting)
+
+    def reset(self, place: Place, offset: int) -> int:
+        """The group goes on from `offset`; leases in between end. How many messages were leased."""
+        leased = 0
+        for hold in list(place.entries.values()):
+            if hold.lease is not None:
+                leased += 1
+                self.leases.pop(hold.lease.id, None)
+                self.ended.add(hold.lease.id, Ended(place.key.group, was_reset=True))
+            hold.open = 0
+        self.outstanding -= len(place.entries)
+        place.entries.clear()
+        place.again.clear()
+        place.settling.clear()
+        place.available = 0
+        place.frontier = offset
+        return leased
+
+    def delete(self, group: str) -> None:
+        for place in self.of_group(group):
+            self.reset(place, 0)
+            del self.places[place.key]
+
+    def drop_before(self, place: Place, offset: int) -> int:
+        """Retention has taken what lies before `offset`: it counts as done. How many messages were outstanding."""
+        place.frontier = max(place.frontier, offset)
+        gone = [one for one in place.entries if one < offset]
+        for one in gone:
+            self._leave(place.entries.pop(one), 1)
+            place.settling.discard(one)
+        self.outstanding -= len(gone)
+        return len(gone)
+
+    def drop_from(self, place: Place, offset: int) -> None:
+        """The queue ends at `offset`: what was told of messages behind it is of others."""
+        for one in [one for one in place.entries if one >= offset]:
+            self._leave(place.entries.pop(one), 1)
+            self.outstanding -= 1
+        place.frontier = min(place.frontier, offset)
+
+    # --- time -------------------------------------------------------------------------------------------------------
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When `expire` has something to do next."""
+        deadlines = self._deadlines
+        while deadlines and not deadlines[0][2].open:
+            heapq.heappop(deadlines)
+        return deadlines[0][0] if deadlines else None
+
+    def expire(self, now_ms: int, limit: int = 1 << 62) -> set[Place]:
+        """Ends what ends by now, about `limit` messages of it at most; the places in which something came back."""
+        touched: set[Place] = set()
+        deadlines = self._deadlines
+        while deadlines and limit > 0 and deadlines[0][0] <= now_ms:
+            hold = heapq.heappop(deadlines)[2]
+            if not hold.open:
+                continue
+            place = hold.place
+            held = hold.held()
+            if place.settling:
+                # Whoever ends or gives them up later looks at the time again.
+                held = [offset for offset in held if offset not in place.settling]
+            if not held:
+                continue
+            limit -= len(held)
+            touched.add(place)
+            if hold.state == WAITING:
+                self.hold(Hold(place, RETURNED, held, attempt=hold.attempt, expired=hold.expired, history=hold.history))
+            else:
+                self._expire(hold, held)
+        return touched
+
+    def _expire(self, hold: Hold, held: list[int]) -> None:
+        lease = hold.lease
+        assert lease is not None
+        if not lease.ordered:
+            self._return(hold, held, hold.until_ms, counted=True)
+            return
+        first = min(held)
+        # What follows was not reached.
+        later = self.later_of(lease, first)
+        self._return(hold, [first], hold.until_ms, counted=True)
+        self.give_back(hold.place, lease.id, later, hold.until_ms, counted=False)
+
+    def later_of(self, lease: Lease, offset: int) -> list[int]:
+        """Offsets behind `offset` that are open under an ordered lease, but for those that are settling."""
+        place = lease.place
+        found = [one for hold in lease.holds or () for one in hold.held() if hold.open and one > offset]
+        return sorted(one for one in found if one not in place.settling)
+
+    def settling_gave_up(self, place: Place, offset: int) -> None:
+        """The record that was to end the lease is not stored."""
+        if offset in place.settling:
+            place.settling.discard(offset)
+            hold = place.entries.get(offset)
+            if hold is not None:
+                self._set_deadline(hold)
+
+    def take_exhausted(self, count: int) -> list[tuple[Place, int]]:
+        """The first exhausted messages; the caller leases them, or puts them back into `exhausted`."""
+        found: dict[tuple[Place, int], None] = {}
+        while self.exhausted and len(found) < count:
+            place, offset = self.exhausted.popleft()
+            hold = place.entries.get(offset)
+            if hold is not None and hold.state == EXHAUSTED and self.places.get(place.key) is place:
+                found[place, offset] = None
+        return list(found)
+
+    # --- holds ------------------------------------------------------------------------------------------------------
+
+    def _return(self, hold: Hold, held: list[int], ended_at_ms: int, *, counted: bool) -> None:
+        lease, place = hold.lease, hold.place
+        assert lease is not None
+        lease.came_back(held)
+        state, attempt, expired = RETURNED, hold.attempt, hold.expired
+        if lease.is_taken:
+            state = EXHAUSTED
+        elif counted:
+            expired = (*expired, (lease.received_at_ms, ended_at_ms))[-EXPIRED_MAX:]
+            if attempt >= lease.max_attempts:
+                state = EXHAUSTED
+            else:
+                attempt += 1
+        self.hold(Hold(place, state, held, attempt=attempt, expired=expired, history=hold.history))
+
+    def _under(self, place: Place, lease_id: int, offsets: Iterable[int]) -> Iterator[tuple[Hold, list[int]]]:
+        """The offsets that are under a lease, by hold."""
+        found: dict[int, tuple[Hold, list[int]]] = {}
+        get = place.entries.get
+        for offset in offsets:
+            hold = get(offset)
+            if hold is not None and hold.lease is not None and hold.lease.id == lease_id:
+                found.setdefault(id(hold), (hold, []))[1].append(offset)
+        return iter(found.values())
+
+    def hold(self, hold: Hold) -> None:
+        """Its offsets go over to it."""
+        place, offsets = hold.place, hold.offsets
+        lease = hold.lease
+        if lease is not None:
+            lease.open += len(offsets)
+            if lease.holds is not None:
+                if len(lease.holds) > 64:
+                    lease.holds = [one for one in lease.holds if one.open]
+                lease.holds.append(hold)
+        before = len(place.entries)
+        self._leave_all(place, offsets)
+        place.entries.update(dict.fromkeys(offsets, hold))
+        self.outstanding += len(place.entries) - before
+        if hold.state == RETURNED:
+            place.available += len(offsets)
+            place.put_again(offsets)
+        elif hold.state == EXHAUSTED:
+            self.exhausted.extend((place, offset) for offset in offsets)
+        else:
+            self._set_deadline(hold)
+
+    def _leave_all(self, place: Place, offsets: Sequence[int]) -> None:
+        if not place.entries:
+            return
+        get = place.entries.get
+        for offset in offsets:
+            hold = get(offset)
+            if hold is not None:
+                self._leave(hold, 1)
+
+    def _leave(self, hold: Hold, count: int) -> None:
+        hold.open -= count
+        if hold.state == RETURNED:
+            hold.place.available -= count
+        elif not hold.open and hold.state in (LEASED, WAITING):
+            self._stale += 1
+        lease = hold.lease
+        if lease is not None:
+            lease.open -= count
+            if not lease.open and self.leases.pop(lease.id, None) is not None:
+                # Taken back by `give`, in case that this is the snapshot's future.
+                self.ended.add(lease.id, Ended(hold.place.key.group, frozenset(lease.returned or ())))
+
+    def _set_deadline(self, hold: Hold) -> None:
+        self._serial += 1
+        if self._stale > _STALE_MIN and self._stale * 2 > len(self._deadlines):
+            self._deadlines = [one for one in self._deadlines if one[2].open]
+            heapq.heapify(self._deadlines)
+            self._stale = 0
+        heapq.heappush(self._deadlines, (hold.until_ms, self._serial, hold))

@@ -1,0 +1,96 @@
+"""Receive, Ack and ChangeInvisible over gRPC: what is given, what comes back and when."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from duetime.v1 import store_pb2
+
+from tests.store.groups.running import EXPIRED, INVISIBLE_MS, OK, UNKNOWN, Consuming, names, told
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Consuming]:
+    async with Consuming(tmp_path / "store") as running:
+        yield running
+
+
+async def test_a_message_is_given_once_and_gone_when_acknowledged(store: Consuming) -> None:
+    await store.send("a", "b")
+    got = await store.receive()
+    assert told(got) == [("a", 1), ("b", 1)]
+    assert got[0].lease_ends_at_ms == store.clock.now_ms() + INVISIBLE_MS
+    assert await store.receive() == []
+    assert await store.ack(*got) == [OK, OK]
+    await store.clock.advance(INVISIBLE_MS)
+    assert await store.receive() == []
+
+
+async def test_a_lease_that_ends_comes_back_as_the_next_attempt_before_new_messages(store: Consuming) -> None:
+    await store.send("a", "b")
+    got = await store.receive(max_count=1)
+    await store.clock.advance(INVISIBLE_MS - 1)
+    assert names(await store.receive(max_count=1)) == ["b"]
+    await store.send("c")
+    await store.clock.advance(1)
+    assert await store.ack(*got) == [EXPIRED]
+    again = await store.receive()
+    assert told(again) == [("a", 2), ("c", 1)]
+    assert await store.ack(again[0], again[0]) == [OK, OK]
+
+
+async def test_receipts_that_were_never_given_are_unknown(store: Consuming) -> None:
+    await store.send("a")
+    (got,) = await store.receive()
+    assert await store.ack(got, group="other") == [UNKNOWN]
+    later = got.receipt[:9] + bytes([got.receipt[9] ^ 1]) + got.receipt[10:]
+    assert await store.ack(b"junk", later) == [UNKNOWN, UNKNOWN]
+    assert await store.ack(got) == [OK]
+    assert await store.ack(got) == [OK]
+    assert await store.change(got, ms=1_000) == [EXPIRED]
+
+
+async def test_a_lease_can_be_made_longer_and_given_back(store: Consuming) -> None:
+    await store.send("a", "b", "c")
+    got = await store.receive()
+    assert await store.change(got[0], ms=60_000) == [OK]
+    assert await store.change(got[1]) == [OK]
+    assert await store.change(got[2], not_attempted=True) == [OK]
+    assert await store.ack(got[1]) == [EXPIRED]
+    assert told(await store.receive()) == [("b", 2), ("c", 1)]
+    await store.clock.advance(59_999)
+    assert "a" not in names(await store.receive())
+    assert await store.ack(got[0]) == [OK]
+
+
+async def test_long_poll_wakes_on_arrival_and_on_what_comes_back(store: Consuming) -> None:
+    first = asyncio.create_task(store.receive(max_count=1, wait_ms=30_000))
+    second = asyncio.create_task(store.receive(max_count=1, wait_ms=30_000))
+    await lined_up(store, 2)
+    await store.send("a", "b")
+    assert sorted(names(await first) + names(await second)) == ["a", "b"]
+    third = asyncio.create_task(store.receive(wait_ms=30_000))
+    await lined_up(store, 1)
+    await store.clock.advance(INVISIBLE_MS)
+    assert [attempt for _, attempt in told(await third)] == [2, 2]
+
+
+async def lined_up(store: Consuming, count: int) -> None:
+    lines = store.node._receiver._lines
+    async with asyncio.timeout(10):
+        while sum(len(line.waiters) for line in lines.values()) < count:
+            await store.stub.Describe(store_pb2.DescribeRequest())
+
+
+@pytest.mark.parametrize("killed", [True, False])
+async def test_leases_and_acks_survive_the_process(store: Consuming, killed: bool) -> None:
+    await store.send("a", "b", "c", "d")
+    got = await store.receive(max_count=3)
+    await store.ack(got[0])
+    await store.change(got[1], ms=60_000)
+    await (store.kill() if killed else store.again())
+    assert names(await store.receive()) == ["d"]
+    assert await store.ack(got[0], got[1]) == [OK, OK]
+    await store.clock.advance(INVISIBLE_MS)
+    assert told(await store.receive()) == [("c", 2), ("d", 2)]
