@@ -140,6 +140,17 @@ def test_pull_filters_by_tags(server: str, topic: str, capsys: pytest.CaptureFix
     assert sorted(bodies) == ["paid", "refunded"]
 
 
+def test_pull_filters_by_sql(server: str, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for size in ("4", "5", "6"):
+        run(["send", topic, size, "--property", f"size={size}", "--tags", "odd" if size == "5" else "even"])
+    bodies = [message["body"] for message in pulled(capsys, topic, "--sql", "size > 4", "--tags", "even")]
+    assert bodies == ["6"]
+    assert run(["pull", topic, "--sql", "size LIKE '5'"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("duetime: sql: line 1, column 6: LIKE where =, ")
+    assert error.endswith(": size ⟨here⟩LIKE '5'\n")
+
+
 def test_pull_follow_ends_with_ctrl_c(server: str, topic: str) -> None:
     run(["send", topic, "a"])
     arguments = [sys.executable, "-m", "duetime", "pull", topic, "--follow"]

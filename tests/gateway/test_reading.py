@@ -29,6 +29,18 @@ async def test_pull_filters_by_tag(gateway: Gateway) -> None:
     assert (answer.next_offset, answer.max_offset) == (3, 3)
 
 
+async def test_pull_filters_by_sql(gateway: Gateway) -> None:
+    await gateway.send(*[message(properties={"size": size}, tags="paid", queue=0) for size in ("4", "5", "6")])
+    answer = await gateway.pull(tags="paid", sql="size >= 5 AND size <> 6")
+    assert [one.properties["size"] for one in answer.messages] == ["5"]
+    assert answer.next_offset == 3
+    error = await error_of(gateway.pull(sql="size >= "))
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert error.details().startswith("sql: line 1, column 9: the end where a property")
+    error = await error_of(pull_queues(gateway, 0, sql="a" * 3_000, tags="b" * 2_049))
+    assert error.details() == "tags: has 2049 characters, more than 2048; sql: has 3000 characters, more than 2048"
+
+
 async def test_queue_that_was_never_written_to_is_empty(two_shards: Gateway) -> None:
     await two_shards.stub.CreateTopic(gateway_pb2.CreateTopicRequest(name="orders", queue_count=4))
     for queue in range(4):

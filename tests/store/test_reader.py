@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from duetime_core import record
-from duetime_store import gather
+from duetime_store import gather, reader
 from duetime_store.alarm import Alarm
 from duetime_store.consumequeue import UNIT_TYPE
 from duetime_store.filters import Filter
@@ -45,9 +45,11 @@ class Reading:
         (pulled,) = asyncio.run(self.reader.pull([(queue, offset)], wanted, max_count, max_bytes, 0))
         return pulled
 
-    def scan(self, offset: int = 0, max_count: int = 512, max_bytes: int = LONG, tags: str = "") -> Scanned:
+    def scan(
+        self, offset: int = 0, max_count: int = 512, max_bytes: int = LONG, tags: str = "", sql: str = ""
+    ) -> Scanned:
         queue = self._shard.store.queues.find("orders", 0)
-        return self.reader.scan(queue, offset, Filter.parse(tags), max_count, max_bytes)
+        return self.reader.scan(queue, offset, Filter.parse(tags, sql), max_count, max_bytes)
 
     def damaged(self) -> float:
         return self.registry.get_sample_value("duetime_store_records_damaged_total") or 0
@@ -169,6 +171,35 @@ def test_scan_names_the_offsets_of_what_it_gives(shard: Shard, reading: Reading)
     assert reading.damaged() == 1
     assert reading.scan(4, max_bytes=1).offsets.tolist() == [4]
     assert (reading.scan(6).sizes, reading.scan(6).next_offset) == ([], 6)
+
+
+def test_scan_by_properties_goes_in_steps_and_is_bounded(
+    shard: Shard, reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard.put(*(sent(f"{n}") for n in range(40)))
+    size = len(sent("0"))
+    wanted = "UNIQ_KEY IN ('1', '3', '4', '8', '30')"
+    for count, size_max in ((4, LONG), (LONG, 3 * size), (1, 1), (1_024, LONG)):
+        monkeypatch.setattr(reader, "SQL_UNITS", count)
+        monkeypatch.setattr(reader, "SQL_BYTES", size_max)
+        monkeypatch.setattr(reader, "SQL_STEPS", 40)
+        found, offset = [], 0
+        while offset < 40:
+            scanned = reading.scan(offset, 2, 2 * size, sql=wanted)
+            assert ids(scanned) == [f"{n}" for n in scanned.offsets]
+            found += ids(scanned)
+            assert scanned.next_offset > offset
+            offset = scanned.next_offset
+        assert found == ["1", "3", "4", "8", "30"]
+    assert reading.scan(0, 2, sql=wanted).next_offset == 4
+    assert reading.scan(0, max_bytes=1, sql=wanted).next_offset == 3
+    monkeypatch.setattr(reader, "SQL_UNITS", 5)
+    monkeypatch.setattr(reader, "SQL_STEPS", 4)
+    scanned = reading.scan(9, sql=wanted)
+    assert (scanned.sizes, scanned.next_offset) == ([], 29)
+    assert ids(reading.scan(29, sql=wanted)) == ["30"]
+    spoil(shard, units(shard, "orders")[30][0], b"\x7f")
+    assert (ids(reading.scan(29, sql=wanted)), reading.damaged()) == ([], 1)
 
 
 @pytest.mark.parametrize("size", [0, 4, -1, 2**31 - 2])

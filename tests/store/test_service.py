@@ -126,6 +126,25 @@ async def test_filter_skips_and_waits_for_its_tag(store: Running) -> None:
     assert answer.next_offset == 4
 
 
+async def test_expression_skips_and_waits_for_what_it_is_true_of(store: Running) -> None:
+    await store.put(sent("A"), sent("B"))
+    for encoding in (gateway_pb2.PULL_ENCODING_MESSAGES, gateway_pb2.PULL_ENCODING_RECORDS):
+        answer = await store.pull(sql="UNIQ_KEY <> 'A'", encoding=encoding)
+        assert (answer.status, answer.next_offset) == (FOUND, 2)
+        records = answer.records or b"B" * len(answer.messages)
+        assert (b"B" in records, b"\x01A\x02" in records) == (True, False)
+    assert (await store.pull(sql="UNIQ_KEY = 'C'")).status == NO_MATCH
+    poll = asyncio.ensure_future(store.pull(sql="UNIQ_KEY = 'D'", tags="paid", wait_ms=30_000))
+    await store.waiting("orders")
+    await store.put(sent("C"))
+    await store.waiting("orders")
+    await store.put(sent("D"))
+    assert [message.id for message in (await poll).messages] == ["D"]
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await store.pull(sql="x >")
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
 async def test_tags_of_equal_hash_are_told_apart(store: Running) -> None:
     # "Aa" and "BB" have the same Java hash.
     await store.put(sent("A").replace(b"TAGS\x01paid", b"TAGS\x01AaAa"), sent("B").replace(b"\x01paid", b"\x01BBBB"))

@@ -39,6 +39,10 @@ def pull(
         ),
     ] = "earliest",
     tags: Annotated[str | None, typer.Option(metavar="'A || B'", help="Only messages with one of these tags.")] = None,
+    sql: Annotated[
+        str | None,
+        typer.Option(metavar="EXPRESSION", help="Only messages of whose properties this is true, such as `size > 5`."),
+    ] = None,
     group: Annotated[
         str | None,
         typer.Option(metavar="GROUP", help="Start where GROUP has committed, and commit what is printed."),
@@ -55,6 +59,7 @@ def pull(
     Examples:
       duetime pull orders
       duetime pull orders --follow --from latest --tags 'paid || refunded'
+      duetime pull orders --sql "color = 'red' AND size BETWEEN 5 AND 9"
       duetime pull orders --from 2026-01-01T12:00
       duetime pull orders --group billing --follow
       duetime pull orders --max 10 --json | jq .late_ms
@@ -67,7 +72,7 @@ def pull(
     else:
         first = moment("--from", start, "earliest, latest, an offset or ")
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="duetime: %(message)s")
-    asyncio.run(_pull(server, topic, first, tags, group, follow, count_max, as_json))
+    asyncio.run(_pull(server, topic, first, tags, sql, group, follow, count_max, as_json))
 
 
 async def _pull(
@@ -75,6 +80,7 @@ async def _pull(
     topic: str,
     start: Start | int,
     tags: str | None,
+    sql: str | None,
     group: str | None,
     follow: bool,
     count_max: int | None,
@@ -89,7 +95,8 @@ async def _pull(
         start = dict.fromkeys(ends, start)
     left = sys.maxsize if count_max is None else count_max
     long_poll = LONG_POLL_S if follow else CATCH_UP_WAIT
-    async with AsyncPuller(address, topic, start=start, group=group, tags=tags, long_poll=long_poll) as puller:
+    puller = AsyncPuller(address, topic, start=start, group=group, tags=tags, sql=sql, long_poll=long_poll)
+    async with puller:
         while left and (follow or any(puller.positions[queue] < end for queue, end in ends.items())):
             messages = await puller.poll(min(left, POLL_COUNT), FOLLOW_WAIT if follow else CATCH_UP_WAIT)
             left -= len(messages)

@@ -164,6 +164,7 @@ class Puller:
             named start with their earliest message.
         group: queues for which this group has committed an offset start there, whatever `start` says; see `commit`.
         tags: `"a || b"`: only messages with one of these tags.
+        sql: `"size > 5 AND color = 'red'"`: only messages whose properties are so (docs/consuming.md).
         timeout: seconds that the topic's route may take to arrive at the start; after that a puller only waits.
         long_poll: how long one request waits at the server, to 30 s. Only then positions pass messages at the end of
             a queue that the filter drops.
@@ -177,11 +178,12 @@ class Puller:
         start: Start = "earliest",
         group: str | None = None,
         tags: str | None = None,
+        sql: str | None = None,
         timeout: float = 10.0,
         long_poll: str | float | timedelta = LONG_POLL_S,
     ) -> None:
         self._puller = AsyncPuller(
-            server, topic, start=start, group=group, tags=tags, timeout=timeout, long_poll=long_poll
+            server, topic, start=start, group=group, tags=tags, sql=sql, timeout=timeout, long_poll=long_poll
         )
         self._taken: deque[ReceivedMessage] = deque()
 

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 
-from duetime.v1 import gateway_pb2, message_pb2
+from duetime.v1 import consumer_pb2, gateway_pb2, message_pb2
 from duetime_core import limits, record
 from duetime_core.errors import InvalidArgument, Violation
 from duetime_core.levels import DelayLevels
@@ -186,6 +186,7 @@ def check_pull(request: gateway_pb2.PullRequest) -> None:
     """
     found = list(topic_violations("topic", request.topic, system=True))
     found += outside(*_place("", request), *_pull_bounds(request))
+    found += filter_violations(request)
     if found:
         raise InvalidArgument(found)
 
@@ -195,8 +196,18 @@ def check_pull_queues(request: gateway_pb2.PullQueuesRequest) -> None:
     found = list(topic_violations("topic", request.topic, system=True))
     found += positions_violations(request.queues)
     found += outside(*_pull_bounds(request))
+    found += filter_violations(request)
     if found:
         raise InvalidArgument(found)
+
+
+def filter_violations(
+    request: gateway_pb2.PullRequest | gateway_pb2.PullQueuesRequest | consumer_pb2.ReceiveRequest,
+) -> Iterator[Violation]:
+    """What is wrong with `tags` and `sql` at first sight: the store knows what they mean."""
+    for field, text in (("tags", request.tags), ("sql", request.sql)):
+        if len(text) > limits.FILTER_CHARS_MAX:
+            yield Violation(field, f"has {len(text)} characters, more than {limits.FILTER_CHARS_MAX}")
 
 
 def check_query(request: gateway_pb2.QueryMessagesRequest) -> None:

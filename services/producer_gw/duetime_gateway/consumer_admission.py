@@ -7,7 +7,7 @@ from duetime_core import limits, retry_policy
 from duetime_core.errors import InvalidArgument, Violation
 from duetime_core.names import is_name
 
-from duetime_gateway.admission import outside, shown, topic_violations
+from duetime_gateway.admission import filter_violations, outside, shown, topic_violations
 
 _LATEST_MS = (1 << 63) - 1
 
@@ -27,6 +27,7 @@ def check_receive(request: consumer_pb2.ReceiveRequest) -> None:
         ("max_attempts", request.max_attempts, limits.ATTEMPTS_MAX),
     )
     found += _lease_violations(request.invisible_ms, "0 is the default")
+    found += filter_violations(request)
     if len(request.member) > limits.MEMBER_CHARS_MAX:
         text = f"{shown(request.member)} has {len(request.member)} characters; the most is {limits.MEMBER_CHARS_MAX}"
         found.append(Violation("member", text))

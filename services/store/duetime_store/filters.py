@@ -9,25 +9,27 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from duetime_core import record
-from duetime_core.errors import Unsupported, Violation
+from duetime_core import limits, record
 
+from duetime_store import sql as expressions
 from duetime_store.consumequeue import Ints
 from duetime_store.properties import columns, value_of
+from duetime_store.sql import Sql
 
 _TAGS = record.TAGS.encode()
+_REMEMBERED = 1_024
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Filter:
     """What passes; made by `parse`. `text` is equal for filters that say the same in the same order."""
 
-    text: str
+    text: str = ""
     # None: any tag, and none.
     tags: frozenset[bytes] | None = None
     # Hashes of the tags, as units have them.
     codes: Ints | None = None
-    sql: None = None
+    sql: Sql | None = None
 
     @property
     def passes_all(self) -> bool:
@@ -35,34 +37,45 @@ class Filter:
 
     @staticmethod
     def parse(tags: str, sql: str = "") -> "Filter":
-        """`tags`: `a || b`, empty or `*` for all. `sql`: an expression, empty for all.
+        """`tags`: `a || b`, empty or `*` for all. `sql`: an expression, empty for all. Remembers what it has parsed.
 
         Raises:
-            InvalidArgument: the expression is wrong; the violation says where.
+            InvalidArgument: a part is too long, or the expression is wrong; the violation says where.
         """
         return _parse(tags, sql)
 
     def match(self, properties: bytes) -> bool:
         """Whether a message with these encoded properties passes."""
-        return self.tags is None or value_of(properties, _TAGS) in self.tags
+        if self.tags is not None and value_of(properties, _TAGS) not in self.tags:
+            return False
+        return self.sql is None or bool(
+            self.sql.passing({name: [value_of(properties, name)] for name in self.sql.names}, 1)[0]
+        )
 
     def passing(self, records: bytes, sizes: list[int]) -> npt.NDArray[np.bool_]:
         """Whether each of the records, back to back, passes; one of size 0 does not."""
-        whole = np.array(sizes) > 0
+        passing = np.array(sizes, np.int64) > 0
+        if self.passes_all:
+            return passing
+        names = (_TAGS, *self.sql.names) if self.sql is not None else (_TAGS,)
+        found = dict(zip(names, columns(records, sizes, names), strict=True))
         if self.tags is not None:
-            tags = self.tags
-            (column,) = columns(records, sizes, (_TAGS,))
-            whole &= np.fromiter((value in tags for value in column), np.bool_, len(sizes))
-        return whole
+            passing &= np.fromiter(map(self.tags.__contains__, found[_TAGS]), np.bool_, len(sizes))
+        if self.sql is not None:
+            passing &= self.sql.passing(found, len(sizes))
+        return passing
 
 
-@lru_cache(1_024)
+@lru_cache(_REMEMBERED)
 def _parse(tags: str, sql: str) -> Filter:
-    if sql.strip():
-        raise Unsupported([Violation("sql", "is not supported yet")])
+    if len(tags) > limits.FILTER_CHARS_MAX:
+        raise expressions.refused("tags", f"has {len(tags)} characters, more than {limits.FILTER_CHARS_MAX}")
+    condition = expressions.parse(sql) if sql.strip() else None
+    text = f"sql: {condition.text}" if condition else ""
     names = frozenset(tag.strip() for tag in tags.split("||")) - {""}
     if not names or "*" in names:
-        return Filter("")
+        return Filter(text, sql=condition)
     encoded = frozenset(tag.encode() for tag in names)
     codes = np.array(sorted({record.tags_code(tag) for tag in encoded}))
-    return Filter(" || ".join(sorted(names)), encoded, codes)
+    shown = "tags: " + " || ".join(sorted(names))
+    return Filter(f"{shown}; {text}" if text else shown, encoded, codes, condition)

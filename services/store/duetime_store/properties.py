@@ -1,6 +1,9 @@
 """Properties of many records, as columns: those that are asked for, nothing else decoded."""
 
 from duetime_core import record
+from duetime_core.compiled import twin
+
+_compiled = twin("duetime_store._properties")
 
 _LENGTH_AT = record.HEAD_V4.size - 4
 _TOPIC_AT = record.HEAD_V4.size
@@ -11,6 +14,15 @@ def columns(records: bytes, sizes: list[int], names: tuple[bytes, ...]) -> list[
 
     As RocketMQ's readers see it: the last of equal names counts, and empty values do not.
     """
+    if _compiled is not None:
+        compiled: list[list[bytes | None]] | None = _compiled.columns(records, sizes, names)
+        if compiled is not None:
+            return compiled
+    return in_python(records, sizes, names)
+
+
+def in_python(records: bytes, sizes: list[int], names: tuple[bytes, ...]) -> list[list[bytes | None]]:
+    """As `columns`."""
     found: list[list[bytes | None]] = [[] for _ in names]
     at = 0
     for size in sizes:

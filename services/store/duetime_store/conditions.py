@@ -1,0 +1,209 @@
+"""Conditions over message properties, judged for many messages at once.
+
+A property is text, or NULL where a message has none. Beside a number it counts as the number that it says, beside TRUE
+and FALSE as whether it says `true`. What can't be said of a message is unknown. A condition over n messages is a column
+of n small integers,
+
+    TRUE 1, UNKNOWN 0, FALSE -1        AND is the least, OR the greatest, NOT the negative
+
+so that no message is looked at alone but where a property meets a value, and that once for equal properties of a
+batch.
+
+Where RocketMQ answers, this answers the same, oddities included (docs/adr/0017). Where it gives up on the message,
+since a text is no number or no integer, this compares as numbers, or says unknown.
+
+Source: RocketMQ 5.x filter: ComparisonExpression, LogicExpression, UnaryExpression.
+"""
+
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+
+import numpy as np
+import numpy.typing as npt
+
+TRUE, UNKNOWN, FALSE = 1, 0, -1
+
+Truth = npt.NDArray[np.int8]
+Columns = Mapping[bytes, Sequence[bytes | None]]
+# A property or a constant.
+Value = bytes | int | float | bool | None
+# Of a left and a right value.
+Judge = Callable[[Value, Value], int]
+
+_NUMBER = re.compile(rb"[+-]?(?:[0-9]+|((?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][+-]?[0-9]+)?))")
+# What is longer is no number: nobody's price, and costly to read.
+_NUMBER_BYTES_MAX = 64
+_OBJECTS: dict[int, bool | None] = {TRUE: True, UNKNOWN: None, FALSE: False}
+_NO_NAMES: frozenset[bytes] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A part of an expression, which begins at `at`. `values` has one value for each of so many messages."""
+
+    at: int
+    values: Callable[[Columns, int], Sequence[Value]]
+    names: frozenset[bytes] = _NO_NAMES
+    depth: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Constant(Node):
+    value: Value = None
+
+
+@dataclass(frozen=True, slots=True)
+class Property(Node):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Condition(Node):
+    truth: Callable[[Columns, int], Truth] = field(kw_only=True)
+
+
+def constant(at: int, value: Value) -> Constant:
+    return Constant(at, lambda _, count: [value] * count, value=value)
+
+
+def named(at: int, name: bytes) -> Property:
+    return Property(at, lambda columns, _: columns[name], frozenset({name}))
+
+
+def negative(at: int, node: Node) -> Node:
+    """Of a property too it is NULL: only numbers have one."""
+    if isinstance(node, Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
+        return constant(at, -node.value)
+    return Node(at, lambda _, count: [None] * count, node.names, node.depth + 1)
+
+
+def is_condition(node: Node) -> bool:
+    """Whether it can be asked if it is true: a condition, TRUE, FALSE, NULL, or a property, which alone never is."""
+    if isinstance(node, Constant):
+        return node.value is None or isinstance(node.value, bool)
+    return isinstance(node, Condition | Property)
+
+
+def as_condition(node: Node) -> Condition:
+    if isinstance(node, Condition):
+        return node
+    if isinstance(node, Constant):
+        return _judged(node.at, _equal, node, constant(node.at, True))
+    return _judged(node.at, lambda value, _: UNKNOWN if value is None else FALSE, node, _NULL)
+
+
+def all_of(conditions: Sequence[Condition]) -> Condition:
+    return _folded(conditions, np.minimum)
+
+
+def any_of(conditions: Sequence[Condition]) -> Condition:
+    return _folded(conditions, np.maximum)
+
+
+def none_of(at: int, condition: Condition) -> Condition:
+    return _condition(at, (condition,), lambda columns, count: -condition.truth(columns, count))
+
+
+def compared(left: Node, sign: str, right: Node) -> Condition:
+    if sign == "<>":
+        return none_of(left.at, compared(left, "=", right))
+    return _judged(left.at, _JUDGES[sign], left, right)
+
+
+def is_null(node: Node) -> Condition:
+    return _judged(node.at, lambda value, _: TRUE if value is None else FALSE, node, _NULL)
+
+
+def within(node: Node, texts: frozenset[bytes]) -> Condition:
+    return _judged(
+        node.at, lambda value, _: UNKNOWN if value is None else TRUE if value in texts else FALSE, node, _NULL
+    )
+
+
+def _folded(conditions: Sequence[Condition], fold: Callable[[Truth, Truth], Truth]) -> Condition:
+    def truth(columns: Columns, count: int) -> Truth:
+        return reduce(fold, [condition.truth(columns, count) for condition in conditions])
+
+    return _condition(conditions[0].at, conditions, truth)
+
+
+def _condition(at: int, parts: Sequence[Node], truth: Callable[[Columns, int], Truth]) -> Condition:
+    def values(columns: Columns, count: int) -> Sequence[Value]:
+        return [_OBJECTS[one] for one in truth(columns, count).tolist()]
+
+    names = _NO_NAMES.union(*(part.names for part in parts))
+    return Condition(at, values, names, 1 + max(part.depth for part in parts), truth=truth)
+
+
+def _judged(at: int, judge: Judge, left: Node, right: Node) -> Condition:
+    def truth(columns: Columns, count: int) -> Truth:
+        values = left.values(columns, count)
+        if isinstance(right, Constant):
+            seen = _Seen(judge, right.value)
+            return np.fromiter(map(seen.__getitem__, values), np.int8, count)
+        return np.fromiter(map(judge, values, right.values(columns, count)), np.int8, count)
+
+    return _condition(at, (left, right), truth)
+
+
+class _Seen(dict[Value, int]):
+    """What was judged of the values of a batch: equal ones are judged once."""
+
+    def __init__(self, judge: Judge, right: Value) -> None:
+        self._judge = judge
+        self._right = right
+
+    def __missing__(self, value: Value) -> int:
+        judged = self[value] = self._judge(value, self._right)
+        return judged
+
+
+def _equal(left: Value, right: Value) -> int:
+    if left is None or right is None:
+        # Not as in SQL: a missing left side is unknown, a missing right side differs, two missing ones are equal.
+        return TRUE if left is right else UNKNOWN if left is None else FALSE
+    if isinstance(left, bool) or isinstance(right, bool):
+        # A number is neither TRUE nor FALSE.
+        return TRUE if _flag(left) is _flag(right) else FALSE
+    if isinstance(left, bytes) and isinstance(right, bytes):
+        return TRUE if left == right else FALSE
+    return _equal_numbers(left, right)
+
+
+def _flag(value: Value) -> bool | None:
+    if isinstance(value, bytes):
+        return value.lower() == b"true"
+    return value if isinstance(value, bool) else None
+
+
+def _numeric(compare: Callable[[int | float, int | float], bool]) -> Judge:
+    def judge(left: Value, right: Value) -> int:
+        one, other = _number(left), _number(right)
+        if one is None or other is None:
+            return UNKNOWN
+        return TRUE if compare(one, other) else FALSE
+
+    return judge
+
+
+def _number(value: Value) -> int | float | None:
+    if not isinstance(value, bytes):
+        return value
+    found = _NUMBER.fullmatch(value) if len(value) <= _NUMBER_BYTES_MAX else None
+    if found is None:
+        return None
+    return int(value) if found[1] is None else float(value)
+
+
+_NULL = constant(0, None)
+_equal_numbers = _numeric(operator.eq)
+_JUDGES: dict[str, Judge] = {
+    "=": _equal,
+    ">": _numeric(operator.gt),
+    ">=": _numeric(operator.ge),
+    "<": _numeric(operator.lt),
+    "<=": _numeric(operator.le),
+}
