@@ -8,7 +8,6 @@ from typing import Any
 from duetime.v1 import gateway_pb2, store_pb2
 from duetime_core import record
 from duetime_core.record import Record
-from duetime_retry.letters import Place
 
 GROUP = "billing"
 DLQ, RETRY = "%DLQ%billing", "%RETRY%billing"
@@ -49,9 +48,9 @@ class LetterStore:
     # Set: puts and drops wait for it after they are done, as an answer on its way does.
     gate: asyncio.Event | None = None
 
-    async def places(self, topic: str) -> list[Place]:
+    async def places(self, topic: str) -> list[tuple[int, int, int]]:
         assert topic.startswith("%DLQ%")
-        return [Place(n, shard, 0) for n, shard in enumerate(self.order or self.letters)] if topic == DLQ else []
+        return [(n, shard, 0) for n, shard in enumerate(self.order or self.letters)] if topic == DLQ else []
 
     async def ensure(self, topic: str, shard: int) -> None:
         self.ready.add((topic, shard))

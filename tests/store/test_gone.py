@@ -34,7 +34,7 @@ def test_what_was_not_made_durable_comes_back() -> None:
     assert gone.take((DLQ, 0, 2))
     assert GoneLetters.decode(gone.encode()).is_gone((DLQ, 0, 1))
     assert not GoneLetters.decode(gone.encode()).is_gone((DLQ, 0, 2))
-    gone.undo()
+    gone.give_back((DLQ, 0, 2))
     assert gone_of(gone) == {1}
     assert gone.take((DLQ, 0, 2))
 

@@ -1,6 +1,7 @@
 """The Gateway's gRPC surface for consumers: leases, groups, and what goes on to the retry service."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -24,12 +25,15 @@ class ConsumerService:
 
     def handlers(self) -> "dict[str, grpc.RpcMethodHandler[Any, Any]]":
         """By call. What is only passed on is not decoded."""
-        unary = grpc.unary_unary_rpc_method_handler
+        unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
         return {
             "Receive": unary(self.receive, pb.ReceiveRequest.FromString, as_is),
             "Ack": unary(self.ack, as_is, as_is),
             "ChangeInvisible": unary(self.change_invisible, as_is, as_is),
             "Nack": unary(self.nack, as_is, as_is),
+            "ListDeadLetters": unary(self.list_dead_letters, as_is, as_is),
+            "RedriveDeadLetters": stream(self.redrive_dead_letters, as_is, as_is),
+            "DiscardDeadLetters": stream(self.discard_dead_letters, as_is, as_is),
             "CreateGroup": unary(self.create_group, pb.CreateGroupRequest.FromString, pb.Group.SerializeToString),
             "UpdateGroup": unary(self.update_group, pb.UpdateGroupRequest.FromString, pb.Group.SerializeToString),
             "ListGroups": unary(
@@ -61,6 +65,15 @@ class ConsumerService:
 
     async def nack(self, data: bytes, context: Context) -> bytes:
         return await self._retry.forward("Nack", data, remaining_ms(context))
+
+    async def list_dead_letters(self, data: bytes, context: Context) -> bytes:
+        return await self._retry.forward("ListDeadLetters", data, remaining_ms(context))
+
+    def redrive_dead_letters(self, data: bytes, context: Context) -> AsyncIterator[bytes]:
+        return self._retry.stream("RedriveDeadLetters", data, remaining_ms(context))
+
+    def discard_dead_letters(self, data: bytes, context: Context) -> AsyncIterator[bytes]:
+        return self._retry.stream("DiscardDeadLetters", data, remaining_ms(context))
 
     async def create_group(self, request: pb.CreateGroupRequest, context: Context) -> pb.Group:
         return await self._groups.create(request.group)

@@ -101,6 +101,7 @@ class GatewayService:
             reader.cancel()
         for shard in self._shards.all():
             shard.end_pulls()
+        self._retry.end_streams()
 
     async def send(self, data: bytes, context: Context) -> bytes:
         sending = await self._sender.begin(data, context.peer(), remaining_ms(context))

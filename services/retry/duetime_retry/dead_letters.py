@@ -61,7 +61,7 @@ FAILED = consumer_pb2.DEAD_LETTER_OUTCOME_FAILED
 _NAMES: Mapping[int, str] = {REDRIVEN: "redriven", DISCARDED: "discarded", GONE: "gone", FAILED: "failed"}
 
 Call = Callable[[int, str, Any], Awaitable[Any]]
-Places = Callable[[str], Awaitable[list[Place]]]
+Places = Callable[[str], Awaitable[list[tuple[int, int, int]]]]
 Ensure = Callable[[str, int], Awaitable[object]]
 Result = consumer_pb2.DeadLetterResult
 Request = consumer_pb2.RedriveRequest | consumer_pb2.DiscardRequest
@@ -105,8 +105,9 @@ class DeadLetters:
     """See the module."""
 
     def __init__(self, call: Call, places: Places, ensure: Ensure, clock: Clock, ended: Counter) -> None:
-        """`call(shard, method, request)` asks a store; `places(topic)` are a topic's queues, none where there is no
-        such topic; `ensure(topic, shard)` makes a group's topic known there; `ended`: by outcome."""
+        """`call(shard, method, request)` asks a store; `places(topic)` are a topic's queues, as Place has them,
+        none where there is no such topic; `ensure(topic, shard)` makes a group's topic known there; `ended` counts by
+        outcome."""
         self._call = call
         self._places_of = places
         self._ensure = ensure
@@ -245,7 +246,7 @@ class DeadLetters:
             raise NotFound(
                 f"group {group} has no dead letters: there is no {dlq_topic(group)}", reason="NO_DEAD_LETTERS"
             )
-        return sorted(places, key=lambda place: place.queue)
+        return [Place(*place) for place in places]
 
     async def _walk(
         self, wanted: Wanted, places: Sequence[Place], start: tuple[int, int], ends: dict[int, int] | None = None

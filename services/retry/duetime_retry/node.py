@@ -9,6 +9,7 @@ from duetime_core.metadata import Database
 from duetime_core.serving import Server, make_channel
 from prometheus_client import CollectorRegistry, Counter
 
+from duetime_retry.dead_letters import DeadLetters
 from duetime_retry.service import RetryService
 from duetime_retry.settings import RetrySettings
 from duetime_retry.stores import Stores
@@ -27,6 +28,13 @@ class RetryNode:
         self._database = Database(settings.database_url)
         self._channels: dict[int, grpc.aio.Channel] = {}
         self._server: Server | None = None
+        self._dead_letters: DeadLetters | None = None
+        self._letters_ended = Counter(
+            "duetime_retry_dead_letters_total",
+            "Dead letters that a redrive or discard came to, by outcome",
+            ["outcome"],
+            registry=self.registry,
+        )
         self._sent_back = Counter(
             "duetime_retry_sent_back_total", "Messages sent back, by where they went", ["to"], registry=self.registry
         )
@@ -42,7 +50,9 @@ class RetryNode:
         stores = Stores(self._channels, settings.store_timeout_ms)
         topics = Topics(self._database, self._clock, stores.put_topic)
         self._server = Server(["duetime.v1.Retry"], settings.calls_in_flight_max)
-        service = RetryService(topics, stores, settings.levels, self._sent_back)
+        letters = DeadLetters(stores.call, topics.places, topics.ensure, self._clock, self._letters_ended)
+        self._dead_letters = letters
+        service = RetryService(topics, stores, settings.levels, self._sent_back, letters)
         retry_pb2_grpc.add_RetryServicer_to_server(service, self._server.grpc)  # type: ignore[no-untyped-call]
         await self._server.start(settings.host, settings.port)
 
@@ -51,7 +61,9 @@ class RetryNode:
         await asyncio.Event().wait()
 
     async def stop(self) -> None:
-        """Calls drained before what they use is closed."""
+        """Streams ended, then calls drained, before what they use is closed."""
+        if self._dead_letters:
+            self._dead_letters.end_streams()
         if self._server:
             await self._server.stop(self._settings.drain_ms)
         for channel in self._channels.values():

@@ -1,15 +1,17 @@
 """The Retry's gRPC surface, and SendBack's way: read the record, decide, store the copy."""
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import structlog
-from duetime.v1 import retry_pb2, retry_pb2_grpc
+from duetime.v1 import consumer_pb2, retry_pb2, retry_pb2_grpc
 from duetime_core import limits, names, record
 from duetime_core.errors import InvalidArgument, Violation
 from duetime_core.levels import DelayLevels
 from prometheus_client import Counter
 
 from duetime_retry.copies import Failed, NoRoom, dead_letter, history_of, retry_copy
+from duetime_retry.dead_letters import DeadLetters
 from duetime_retry.delays import Wait, wait_of
 from duetime_retry.policy import DeadLetter, decide_sent_back
 from duetime_retry.stores import Stores
@@ -21,11 +23,14 @@ log = structlog.get_logger()
 class RetryService(retry_pb2_grpc.RetryServicer):
     """See proto/duetime/v1/retry.proto."""
 
-    def __init__(self, topics: Topics, stores: Stores, levels: DelayLevels, sent_back: Counter) -> None:
+    def __init__(
+        self, topics: Topics, stores: Stores, levels: DelayLevels, sent_back: Counter, dead_letters: DeadLetters
+    ) -> None:
         self._topics = topics
         self._stores = stores
         self._levels = levels
         self._sent_back = sent_back
+        self._dead_letters = dead_letters
 
     async def SendBack(self, request: retry_pb2.SendBackRequest, context: Any) -> retry_pb2.SendBackResponse:
         violations = check(request)
@@ -65,6 +70,21 @@ class RetryService(retry_pb2_grpc.RetryServicer):
             attempt=copy.record.reconsume_times,
             message_id=message_id.decode(),
         )
+
+    async def ListDeadLetters(
+        self, request: consumer_pb2.ListDeadLettersRequest, context: Any
+    ) -> consumer_pb2.ListDeadLettersResponse:
+        return await self._dead_letters.page(request)
+
+    def RedriveDeadLetters(
+        self, request: consumer_pb2.RedriveRequest, context: Any
+    ) -> AsyncIterator[consumer_pb2.DeadLetterResult]:
+        return self._dead_letters.redrive(request)
+
+    def DiscardDeadLetters(
+        self, request: consumer_pb2.DiscardRequest, context: Any
+    ) -> AsyncIterator[consumer_pb2.DeadLetterResult]:
+        return self._dead_letters.discard(request)
 
 
 def check(request: retry_pb2.SendBackRequest) -> list[Violation]:

@@ -47,6 +47,10 @@ class Topics:
                     return queue
         return None
 
+    async def places(self, topic: str) -> list[tuple[int, int, int]]:
+        """All queues of a topic as they are now: number, shard, number there. None: there is no such topic."""
+        return [(queue, *place) for queue, place in sorted((await self._look_up(topic)).items())]
+
     async def _look_up(self, topic: str) -> dict[int, Place]:
         places = await self._database.run(lambda session: _places(session, topic))
         if places:

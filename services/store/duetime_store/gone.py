@@ -3,9 +3,9 @@
     queue of %DLQ%group        min ──────────────────────────── max
     bits, from `base` on     0  1  1  0  0  1                          1: gone; none behind the last one is
 
-A dead letter goes in two steps, as all that is staged: `take` marks it as going, so that nobody else takes it, and
-`taken` as gone, once that is durable. A crash or `undo` between the two leaves it where it was. A bit costs less than
-a thousandth of the dead letter itself, and goes with it when retention deletes the record.
+A dead letter that is redriven goes in two steps, as all that is staged: `take` marks it as going, so that nobody else
+takes it, and `taken` as gone, once its copy is durable; `give_back` leaves it where it was. A bit costs less than a
+thousandth of the dead letter itself, and goes with it when retention deletes the record.
 """
 
 import struct
@@ -84,9 +84,9 @@ class GoneLetters:
                 bits = self._queues[topic, queue] = _Bits(offset & ~7)
             bits.set(offset)
 
-    def undo(self) -> None:
-        """What is going comes back."""
-        self._going.clear()
+    def give_back(self, place: Place) -> None:
+        """It is not going any more."""
+        self._going.discard(place)
 
     def is_gone(self, place: Place) -> bool:
         bits = self._queues.get(place[:2])
