@@ -2,17 +2,23 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc
-from duetime.v1 import gateway_pb2, store_pb2
-from duetime_core import record
+from duetime.v1 import consumer_pb2, gateway_pb2, store_pb2
+from duetime_core import receipts, record
 from duetime_core.errors import DueTimeError
 from duetime_core.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_core.names import SCHEDULE_TOPIC
 from duetime_core.serving import SERVER_OPTIONS, status_of
+from google.protobuf.message import Message
 
 NOW_MS = 1_800_000_000_000
+
+
+def serialize(message: Message) -> bytes:
+    return message.SerializeToString()
 
 
 class FakeStore:
@@ -37,6 +43,16 @@ class FakeStore:
         self.waiting = 0
         self.remaining: list[float | None] = []
         self.pull_answer = b""
+        # What is there to lease, as receipts; what was asked; the leases that are out.
+        self.ready: list[bytes] = []
+        self.receives: list[consumer_pb2.ReceiveRequest] = []
+        self.awaits: list[consumer_pb2.ReceiveRequest] = []
+        self.leased: set[bytes] = set()
+        self.given_back: list[bytes] = []
+        self.group_calls: list[Message] = []
+        self.groups: list[consumer_pb2.Group] = []
+        self.description = consumer_pb2.GroupDescription()
+        self.changed = asyncio.Condition()
         self._offsets: Counter[tuple[str, int]] = Counter()
         self._server: grpc.aio.Server | None = None
         self.port = 0
@@ -51,6 +67,15 @@ class FakeStore:
             "ListTopics": unary(
                 self.list_topics, pb.ListStoredTopicsRequest.FromString, pb.ListStoredTopicsResponse.SerializeToString
             ),
+            "Receive": unary(self.receive, consumer_pb2.ReceiveRequest.FromString, serialize),
+            "AwaitMessages": unary(self.await_messages, consumer_pb2.ReceiveRequest.FromString, serialize),
+            "Ack": unary(self.ack, consumer_pb2.AckRequest.FromString, serialize),
+            "ChangeInvisible": unary(self.change_invisible, consumer_pb2.ChangeInvisibleRequest.FromString, serialize),
+            "PutGroup": unary(self.group_call, consumer_pb2.Group.FromString, serialize),
+            "ListGroups": unary(self.list_groups, consumer_pb2.ListGroupsRequest.FromString, serialize),
+            "DescribeGroup": unary(self.group_call, consumer_pb2.DescribeGroupRequest.FromString, serialize),
+            "ResetGroup": unary(self.group_call, consumer_pb2.ResetGroupRequest.FromString, serialize),
+            "DeleteGroup": unary(self.group_call, consumer_pb2.DeleteGroupRequest.FromString, serialize),
             "Describe": unary(self.describe, pb.DescribeRequest.FromString, pb.DescribeResponse.SerializeToString),
         }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("duetime.v1.Store", handlers),))
@@ -101,6 +126,84 @@ class FakeStore:
     async def pull(self, request: gateway_pb2.PullRequest, context: Any) -> bytes:
         await self._enter(context)
         return self.pull_answer
+
+    async def put_ready(self, *offsets: int) -> None:
+        """There is something to lease."""
+        async with self.changed:
+            self.ready += receipts.pack(self.shard, 1, offsets)
+            self.changed.notify_all()
+
+    async def receive(self, request: consumer_pb2.ReceiveRequest, context: Any) -> consumer_pb2.ReceiveResponse:
+        self.receives.append(request)
+        await self._enter(context)
+        if request.wait_ms:
+            await self._until_ready()
+        response = consumer_pb2.ReceiveResponse()
+        most = request.max_count or 32
+        for receipt in self.ready[:most]:
+            response.messages.add(receipt=receipt, attempt=1)
+        del self.ready[:most]
+        self.leased.update(message.receipt for message in response.messages)
+        return response
+
+    async def _until_ready(self) -> None:
+        async with self.changed:
+            await self.changed.wait_for(lambda: self.ready)
+
+    async def await_messages(
+        self, request: consumer_pb2.ReceiveRequest, context: Any
+    ) -> store_pb2.AwaitMessagesResponse:
+        """Until something is ready, or the caller has enough: there is no clock here."""
+        self.awaits.append(request)
+        await self._enter(context)
+        await self._until_ready()
+        return store_pb2.AwaitMessagesResponse(ready=True)
+
+    async def ack(self, request: consumer_pb2.AckRequest, context: Any) -> consumer_pb2.AckResponse:
+        await self._enter(context)
+        return consumer_pb2.AckResponse(statuses=self._end(request.receipts))
+
+    async def change_invisible(
+        self, request: consumer_pb2.ChangeInvisibleRequest, context: Any
+    ) -> consumer_pb2.ChangeInvisibleResponse:
+        await self._enter(context)
+        statuses = self._end(request.receipts)
+        if request.not_attempted:
+            async with self.changed:
+                self.given_back += request.receipts
+                self.changed.notify_all()
+        return consumer_pb2.ChangeInvisibleResponse(statuses=statuses)
+
+    def _end(self, ended: Sequence[bytes]) -> list[int]:
+        """Nothing where all is right, as a store answers."""
+        unknown = [consumer_pb2.RECEIPT_STATUS_UNKNOWN if one not in self.leased else 0 for one in ended]
+        self.leased.difference_update(ended)
+        return unknown if any(unknown) else []
+
+    async def until(self, told: Callable[[], bool]) -> None:
+        """Returns once `told`, which something to lease or something given back makes true."""
+        async with asyncio.timeout(10), self.changed:
+            await self.changed.wait_for(told)
+
+    async def list_groups(
+        self, request: consumer_pb2.ListGroupsRequest, context: Any
+    ) -> consumer_pb2.ListGroupsResponse:
+        return consumer_pb2.ListGroupsResponse(groups=self.groups)
+
+    async def group_call(self, request: Message, context: Any) -> Message:
+        """Keeps what was asked, and answers with as little as the call allows."""
+        self.group_calls.append(request)
+        if isinstance(request, consumer_pb2.Group):
+            return store_pb2.PutGroupResponse()
+        await self._enter(context)
+        if isinstance(request, consumer_pb2.ResetGroupRequest):
+            queues = [consumer_pb2.ResetQueue(queue=one.queue, to_offset=one.shard_queue) for one in request.queues]
+            return consumer_pb2.ResetGroupResponse(queues=queues)
+        if isinstance(request, consumer_pb2.DeleteGroupRequest):
+            return consumer_pb2.DeleteGroupResponse()
+        if isinstance(request, consumer_pb2.DescribeGroupRequest):
+            return self.description
+        raise AssertionError(f"no call takes {type(request)}")
 
     async def put_topic(self, request: store_pb2.PutTopicRequest, context: Any) -> store_pb2.PutTopicResponse:
         self.topics[request.name] = request.queue_count

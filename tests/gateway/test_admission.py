@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from duetime.v1 import gateway_pb2, message_pb2
-from duetime_core import limits, record
+from duetime_core import limits, record, retry_policy
 from duetime_core.calls import fault_of
 from duetime_core.errors import DueTimeError, InvalidArgument
 from duetime_core.levels import DelayLevels
@@ -84,6 +84,13 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
         'properties["TIMER_DELAY_MS"]',
         "TIMER_DELAY_MS is a system property; use the field delay_ms",
     ),
+    (
+        {"properties": {"DT_RETRY": "levels"}},
+        'properties["DT_RETRY"]',
+        "DT_RETRY is a system property; use the field retry",
+    ),
+    ({"retry": {"max_attempts": 1_001}}, "retry.max_attempts", "1001 is not within 1 and 1000"),
+    ({"retry": {"intervals": {}}}, "retry.intervals", "has 0 delays, not 1 to 64"),
     ({"properties": {"DT_ENTRY": "1"}}, 'properties["DT_ENTRY"]', "DT_ENTRY is a system property; no field sets it"),
     (
         {"properties": {"x": "v" * 32_767}},
@@ -197,6 +204,14 @@ def test_fields_of_a_new_topic_are_checked_together() -> None:
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 CLEAN = st.text(string.ascii_letters + string.digits + "-_äß", min_size=1, max_size=12)
 FIELD = TEXT | CLEAN
+POLICIES = [
+    message_pb2.RetryPolicy(),
+    message_pb2.RetryPolicy(max_attempts=-1),
+    retry_policy.parse("max=3"),
+    retry_policy.parse("1s,5s,30s,max=5"),
+    retry_policy.parse("exponential:250ms..2h,factor=3,jitter=0"),
+    message_pb2.RetryPolicy(exponential=message_pb2.ExponentialBackoff(initial_ms=5, max_ms=4)),
+]
 MESSAGES = st.builds(
     message_pb2.Message,
     topic=st.sampled_from(["orders", "paid", "a|b"]),
@@ -210,6 +225,7 @@ MESSAGES = st.builds(
     id=FIELD,
     born_at_ms=st.integers(-1, 2),
     flag=st.integers(-(1 << 31), (1 << 31) - 1),
+    retry=st.none() | st.sampled_from(POLICIES),
 )
 HOSTS = st.sampled_from([HOST, record.host_bytes("::1", 1)])
 
@@ -235,6 +251,7 @@ def test_encoder_takes_exactly_what_admission_takes_and_keeps_it(
     expected |= {record.TAGS: sent.tags} if sent.tags else {}
     expected |= {record.KEYS: " ".join(sent.keys)} if sent.keys else {}
     expected |= {record.SHARDING_KEY: sent.sharding_key} if sent.sharding_key else {}
+    expected |= {record.RETRY: retry_policy.render(sent.retry)} if sent.HasField("retry") else {}
     level = min(max(sent.delay_level, 0), 3)
     if level:
         expected |= record.deferral(level, sent.topic, batch.queues[0])

@@ -181,6 +181,7 @@ def message(**fields: Any) -> message_pb2.Message:
         {"delay_ms": 7},
         {"deliver_at_ms": 1},
         {"born_at_ms": -1},
+        {"retry": {"max_attempts": 3}},
         {"id": "x" * 256},
         {"id": "a b"},
         {"topic": "unknown"},

@@ -4,6 +4,7 @@ import asyncio
 
 import grpc
 from duetime.v1 import gateway_pb2, message_pb2
+from duetime_core import record, retry_policy
 from duetime_core.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 
 from tests.gateway.conftest import Gateway, error_of, message, request
@@ -214,4 +215,15 @@ def test_message_fields_are_all_looked_at() -> None:
         "id",
         "born_at_ms",
         "flag",
+        "retry",
     }
+
+
+async def test_message_keeps_its_retry_policy_and_its_readers_do_not_see_it(gateway: Gateway) -> None:
+    policy = retry_policy.parse("1s,5s,max=3")
+    (result,) = await gateway.send(message(queue=1, properties={"a": "b"}, retry=policy))
+    (read,) = (await gateway.pull(queue=1)).messages
+    assert dict(read.properties) == {"a": "b"}
+    pulled = await gateway.pull(queue=1, encoding=gateway_pb2.PULL_ENCODING_RECORDS)
+    properties = record.decode_properties(record.decode(pulled.records).properties)
+    assert (properties["DT_RETRY"], properties["UNIQ_KEY"]) == ("1s,5s,max=3", result.message_id)

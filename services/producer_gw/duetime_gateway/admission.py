@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from duetime.v1 import consumer_pb2, gateway_pb2, message_pb2
-from duetime_core import limits, record
+from duetime_core import limits, record, retry_policy
 from duetime_core.errors import InvalidArgument, Violation
 from duetime_core.levels import DelayLevels
 from duetime_core.names import is_name, is_system_topic
@@ -27,6 +27,7 @@ FIELD_INSTEAD = {
     record.REAL_TOPIC: "topic",
     record.REAL_QID: "queue",
     record.SHARDING_KEY: "sharding_key",
+    record.RETRY: "retry",
     "TIMER_DELAY_MS": "delay_ms",
     "TIMER_DELAY_SEC": "delay_ms",
     "TIMER_DELIVER_MS": "deliver_at_ms",
@@ -63,6 +64,8 @@ def violations(message: message_pb2.Message, levels: DelayLevels, queue_count: i
     ]
     if message.born_at_ms < 0:
         found.append(Violation("born_at_ms", f"{message.born_at_ms} is below 0; it counts Unix milliseconds"))
+    if message.HasField("retry"):
+        found.extend(retry_policy.violations("retry", message.retry))
     return found
 
 
@@ -106,6 +109,7 @@ def properties_bytes(message: message_pb2.Message) -> int:
     pairs += [(record.TAGS, message.tags)] if message.tags else []
     pairs += [(record.KEYS, " ".join(message.keys))] if message.keys else []
     pairs += [(record.SHARDING_KEY, message.sharding_key)] if message.sharding_key else []
+    pairs += [(record.RETRY, retry_policy.render(message.retry))] if message.HasField("retry") else []
     pairs.append((record.UNIQ_KEY, message.id or "0" * 32))
     return sum(len(name.encode()) + len(value.encode()) + 2 for name, value in pairs) - 1
 

@@ -4,7 +4,8 @@ Each field is read once. A message that is plainly right passes a cheap test; on
 by `admission`, which knows all rules and may still find it right. The tags of a topic are few, so each is tested
 and encoded once.
 
-Where the compiled twin is there, a request of nothing but plainly right messages never comes here (`take_plain`).
+Where the compiled twin is there, a request of nothing but plainly right messages never comes here (`take_plain`). One
+with a retry policy of its own is not plain.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import Protocol, cast
 from zlib import crc32
 
 from duetime.v1 import message_pb2
-from duetime_core import limits, record
+from duetime_core import limits, record, retry_policy
 from duetime_core.compiled import twin
 from duetime_core.errors import DueTimeError, InvalidArgument, Unsupported
 from duetime_core.levels import DelayLevels
@@ -154,6 +155,7 @@ class Encoder:
         body, message_id, tags, keys = message.body, message.id, message.tags, message.keys
         sharding_key, properties, born_at_ms = message.sharding_key, message.properties, message.born_at_ms
         queue = message.queue if message.HasField("queue") else None
+        retry = message.retry if message.HasField("retry") else None
         level = self._level(batch, index, message, due) if (due := message.WhichOneof("due")) else 0
         text = self._tags.get(tags)
         if (
@@ -166,6 +168,7 @@ class Encoder:
             or (keys and not all(map(is_word, keys)))
             or (sharding_key and not sharding_key.isprintable())
             or (properties and not _are_plain(properties))
+            or (retry is not None and retry_policy.violations("retry", retry))
         ):
             fault = self._fault(message, route.queue_count)
             if fault is not None:
@@ -178,6 +181,8 @@ class Encoder:
             text += f"__SHARDINGKEY\x01{sharding_key}\x02"
         if properties:
             text += "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
+        if retry is not None:
+            text += f"{record.RETRY}\x01{retry_policy.render(retry)}\x02"
         if not message_id:
             message_id = batch.ids[index] or self._ids.make()
         encoded = f"{text}UNIQ_KEY\x01{message_id}".encode()

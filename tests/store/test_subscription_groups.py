@@ -1,0 +1,155 @@
+"""Groups in RocketMQ's file: what gateways tell is in it, what a broker left stays, nothing is written twice."""
+
+import asyncio
+import errno
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from duetime.v1 import consumer_pb2
+from duetime.v1.consumer_pb2 import Group
+from duetime.v1.message_pb2 import RetryPolicy
+from duetime_core.levels import DEFAULT_DELAY_LEVELS
+from duetime_store import configs
+from structlog.testing import capture_logs
+
+from tests.core import golden
+from tests.faulty_disk import FaultyDisk
+from tests.store.test_service import Running
+
+BROKER_4 = {
+    "dataVersion": {"counter": 4, "timestamp": 5},
+    "subscriptionGroupTable": {
+        "CID_a": {
+            "brokerId": 3,
+            "consumeEnable": True,
+            "consumeFromMinEnable": False,
+            "groupName": "CID_a",
+            "retryMaxTimes": 2,
+            "retryQueueNums": 1,
+            "whichBrokerWhenConsumeSlowly": 1,
+        }
+    },
+}
+
+
+async def put(store: Running, name: str, *, ordered: bool = False, max_attempts: int = 17) -> None:
+    group = Group(name=name, ordered=ordered, retry=RetryPolicy(max_attempts=max_attempts))
+    await store.stub.PutGroup(group, timeout=10)
+
+
+async def listed(store: Running) -> dict[str, tuple[int, bool]]:
+    answer = await store.stub.ListGroups(consumer_pb2.ListGroupsRequest(), timeout=10)
+    return {group.name: (group.retry.max_attempts, group.ordered) for group in answer.groups}
+
+
+def content(store: Running) -> dict[str, Any]:
+    return configs.read(Path(store.settings.data_dir) / "config", configs.GROUPS) or {}
+
+
+def write_file(root: Path, value: dict[str, Any]) -> None:
+    (root / "config").mkdir(parents=True)
+    (root / "config" / configs.GROUPS).write_text(configs.render(value))
+
+
+async def test_group_is_written_as_a_broker_writes_it_and_survives_a_restart(tmp_path: Path) -> None:
+    async with Running(tmp_path) as store:
+        assert await listed(store) == {}
+        await put(store, "billing", max_attempts=5)
+        table = content(store)["subscriptionGroupTable"]
+        assert table == {
+            "billing": {
+                "brokerId": 0,
+                "consumeBroadcastEnable": True,
+                "consumeEnable": True,
+                "consumeFromMinEnable": True,
+                "groupName": "billing",
+                "notifyConsumerIdsChangedEnable": True,
+                "retryMaxTimes": 4,
+                "retryQueueNums": 1,
+                "whichBrokerWhenConsumeSlowly": 1,
+            }
+        }
+        assert list(table["billing"]) == sorted(table["billing"])
+    async with Running(tmp_path) as store:
+        assert await listed(store) == {"billing": (5, False)}
+
+
+async def test_what_a_broker_left_is_kept(tmp_path: Path) -> None:
+    write_file(tmp_path, BROKER_4)
+    async with Running(tmp_path) as store:
+        assert await listed(store) == {"CID_a": (3, False)}
+        await put(store, "CID_a", ordered=True)
+        await put(store, "new")
+        kept = content(store)
+    entry = kept["subscriptionGroupTable"]["CID_a"]
+    before = BROKER_4["subscriptionGroupTable"]["CID_a"]
+    assert {name: entry[name] for name in before} == before | {"retryMaxTimes": 16}
+    assert entry["consumeMessageOrderly"] is True
+    assert kept["dataVersion"]["counter"] == 6
+    assert "attributes" not in kept["subscriptionGroupTable"]["new"]
+
+
+@pytest.mark.parametrize("name", golden.NAMES)
+async def test_group_beside_a_broker_s_has_the_same_fields(tmp_path: Path, name: str) -> None:
+    directory = golden.unpack(name, tmp_path)
+    before = configs.read(directory / "config", configs.GROUPS) or {}
+    async with Running(directory, delay_levels=DEFAULT_DELAY_LEVELS) as store:
+        await put(store, "billing")
+        after = content(store)
+    ours = after["subscriptionGroupTable"].pop("billing")
+    assert after["subscriptionGroupTable"] == before["subscriptionGroupTable"]
+    theirs = before["subscriptionGroupTable"]["SELF_TEST_C_GROUP"]
+    assert list(ours) == list(theirs)
+    assert ours == theirs | {"groupName": "billing"}
+    assert after.keys() == before.keys()
+
+
+async def test_group_that_is_there_already_is_not_written_again(tmp_path: Path) -> None:
+    async with Running(tmp_path) as store:
+        await put(store, "billing")
+        counter = content(store)["dataVersion"]["counter"]
+        await put(store, "billing")
+        assert content(store)["dataVersion"]["counter"] == counter
+        await asyncio.gather(*(put(store, f"g{number}") for number in range(20)))
+        assert len(await listed(store)) == len(content(store)["subscriptionGroupTable"]) == 21
+
+
+async def test_failed_write_is_told_and_the_next_one_makes_up_for_it(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    async with Running(tmp_path, disk=disk) as store:
+        for error, code in ((errno.EIO, "UNAVAILABLE"), (errno.ENOSPC, "RESOURCE_EXHAUSTED")):
+            disk.fail("replace", error, path=configs.GROUPS)
+            with pytest.raises(grpc.aio.AioRpcError, match=r"subscriptionGroup\.json was not written") as caught:
+                await put(store, "billing")
+            assert caught.value.code().name == code
+            disk.mend()
+        await put(store, "other")
+        assert set(content(store)["subscriptionGroupTable"]) == {"billing", "other"}
+
+
+async def test_damaged_file_is_told_of_and_its_backup_read(tmp_path: Path) -> None:
+    write_file(tmp_path, BROKER_4)
+    file = tmp_path / "config" / configs.GROUPS
+    file.rename(f"{file}.bak")
+    file.write_text("{torn")
+    with capture_logs() as logs:
+        async with Running(tmp_path) as store:
+            assert await listed(store) == {"CID_a": (3, False)}
+    assert [line["file"] for line in logs if line["event"] == "groups' file is damaged"] == [configs.GROUPS]
+
+
+async def test_odd_entries_and_counts_do_no_harm(tmp_path: Path) -> None:
+    table = {"a": {"retryMaxTimes": -1}, "b": {"retryMaxTimes": 10**9}, "c": 7, "d": {"retryMaxTimes": "x"}}
+    write_file(tmp_path, {"subscriptionGroupTable": table})
+    async with Running(tmp_path) as store:
+        assert await listed(store) == {"a": (17, False), "b": (1_000, False), "d": (17, False)}
+        await put(store, "e")
+        assert content(store)["subscriptionGroupTable"]["c"] == 7
+
+
+async def test_name_that_is_none_is_refused(tmp_path: Path) -> None:
+    async with Running(tmp_path) as store:
+        with pytest.raises(grpc.aio.AioRpcError, match="group: 'a b' is not 1 to 120 characters"):
+            await put(store, "a b")
