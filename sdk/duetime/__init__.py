@@ -1,11 +1,15 @@
-"""DueTime's Python SDK: producers and pullers, synchronous and asynchronous.
+"""DueTime's Python SDK: producers, consumers and pullers, synchronous and asynchronous.
 
 with Producer("localhost:9800") as producer:
     receipt = producer.send("orders", b"cancel 42", delay="30m", tags="timeout", keys=["42"])
 
-with Puller("localhost:9800", "orders", tags="timeout") as puller:
-    for message in puller:
-        print(message.body, message.late_ms)
+consumer = Consumer("localhost:9800", group="billing")
+
+@consumer.handler("orders", tags="timeout")
+async def settle(message):
+    print(message.body, message.attempt)
+
+consumer.run()
 """
 
 from importlib import import_module
@@ -13,9 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from duetime.client.batch import Outcome
+    from duetime.client.consumer import Consumer
     from duetime.client.errors import (
         AlreadyExists,
         Closed,
+        Conflict,
         Damaged,
         DueTimeError,
         InvalidArgument,
@@ -28,25 +34,38 @@ if TYPE_CHECKING:
         Unsupported,
         Violation,
     )
+    from duetime.client.failing import Reject, Retry
     from duetime.client.finder import AsyncFinder, FoundMessage
+    from duetime.client.leases import LeasedMessage
+    from duetime.client.logs import MessageFilter
     from duetime.client.message import Message, Receipt, to_proto
     from duetime.client.producer import AsyncProducer
     from duetime.client.puller import AsyncPuller
+    from duetime.client.receiver import AsyncReceiver
     from duetime.client.record import ReceivedMessage
-    from duetime.client.sync import Finder, Producer, Puller
+    from duetime.client.settling import Stats
+    from duetime.client.sync import Finder, Producer, Puller, Receiver
 
 __all__ = [
     "Producer",
+    "Consumer",
+    "Receiver",
     "Puller",
     "Finder",
     "AsyncProducer",
+    "AsyncReceiver",
     "AsyncPuller",
     "AsyncFinder",
     "Message",
     "Receipt",
+    "LeasedMessage",
     "ReceivedMessage",
     "FoundMessage",
     "Outcome",
+    "Retry",
+    "Reject",
+    "Stats",
+    "MessageFilter",
     "to_proto",
     "DueTimeError",
     "InvalidArgument",
@@ -54,6 +73,7 @@ __all__ = [
     "Unsupported",
     "NotFound",
     "AlreadyExists",
+    "Conflict",
     "Overloaded",
     "Unavailable",
     "Timeout",
@@ -67,17 +87,25 @@ __all__ = [
 # sets gRPC up before it is.
 _MODULE_BY_NAME = {
     "Outcome": "batch",
+    "Consumer": "consumer",
+    "Reject": "failing",
+    "Retry": "failing",
+    "LeasedMessage": "leases",
+    "MessageFilter": "logs",
     "Message": "message",
     "Receipt": "message",
     "to_proto": "message",
     "AsyncProducer": "producer",
     "AsyncPuller": "puller",
+    "AsyncReceiver": "receiver",
     "AsyncFinder": "finder",
     "FoundMessage": "finder",
     "ReceivedMessage": "record",
+    "Stats": "settling",
     "Producer": "sync",
     "Puller": "sync",
     "Finder": "sync",
+    "Receiver": "sync",
 }
 
 

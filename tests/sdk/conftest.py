@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from tests.sdk.fake_gateway import FakeGateway
+from tests.sdk.fake_groups import FakeGroups
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ async def gateway() -> AsyncIterator[FakeGateway]:
 @pytest.fixture
 def threaded_gateway() -> Iterator[FakeGateway]:
     """The same on an event loop in a thread of its own, for tests of what blocks."""
-    gateway = FakeGateway()
+    gateway = FakeGroups()
     started = threading.Event()
     ends: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
 
@@ -39,3 +40,11 @@ def threaded_gateway() -> Iterator[FakeGateway]:
     loop, end = ends[0]
     loop.call_soon_threadsafe(end.set)
     thread.join()
+
+
+@pytest.fixture
+async def groups() -> AsyncIterator[FakeGroups]:
+    gateway = FakeGroups()
+    await gateway.start()
+    yield gateway
+    await gateway.stop()

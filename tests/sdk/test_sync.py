@@ -16,10 +16,10 @@ from tests.sdk.fake_gateway import FakeGateway
 def test_what_is_sent_is_pulled(threaded_gateway: FakeGateway) -> None:
     with Producer(threaded_gateway.address) as producer:
         receipt = producer.send("orders", b"cancel 42", delay="30m", tags="timeout", keys=["42"])
-        receipts = producer.send_many([Message("orders", b"a", delay="5s"), Message("orders", b"b")])
+        receipts = producer.send_many([Message("parcels", b"a", delay="5s"), Message("parcels", b"b")])
     assert receipt.deliver_at is not None
     assert all(isinstance(receipt, Receipt) for receipt in receipts)
-    with Puller(threaded_gateway.address, "orders", start="earliest", tags="timeout") as puller:
+    with Puller(threaded_gateway.address, "orders", start="earliest") as puller:
         (message,) = puller.poll(max=256, wait="10s")
         assert (message.id, message.body, message.keys) == (receipt.message_id, b"cancel 42", ["42"])
         assert message.late_ms == 3

@@ -49,8 +49,8 @@ def resolve_server(server: str | None) -> str:
     return address
 
 
-def seconds(length: str | float | timedelta) -> float:
-    """Seconds of `"2s"`, `"500ms"`, a number of seconds or a timedelta.
+def seconds(length: str | float | timedelta, field: str = "wait") -> float:
+    """Seconds of `"2s"`, `"500ms"`, a number of seconds or a timedelta; `field` is whose length it is.
 
     Raises:
         InvalidArgument: none of these, or negative.
@@ -64,7 +64,7 @@ def seconds(length: str | float | timedelta) -> float:
         value = float(length)
     if not value >= 0:
         description = f"{length!r} is neither a length such as '2s' or '500ms' nor seconds from 0 up"
-        raise InvalidArgument(f"wait: {description}", violations=[Violation("wait", description)])
+        raise InvalidArgument(f"{field}: {description}", violations=[Violation(field, description)])
     return value
 
 

@@ -6,6 +6,7 @@
     │   └── Unsupported                   UNIMPLEMENTED        well-formed, and not built yet
     ├── NotFound                          NOT_FOUND            no such topic, queue, ...
     ├── AlreadyExists                     ALREADY_EXISTS       the name is taken by something different
+    ├── Conflict                          FAILED_PRECONDITION  others are in the way: FILTER_CONFLICT, ...
     ├── Overloaded                        RESOURCE_EXHAUSTED   retriable: too much in flight
     ├── Unavailable                       UNAVAILABLE,         retriable: the server or a shard does not answer,
     │                                     CANCELLED            or ended the call as it stopped
@@ -84,6 +85,10 @@ class AlreadyExists(DueTimeError):
     """The name is taken by something different."""
 
 
+class Conflict(DueTimeError):
+    """Well-formed, and refused because of what others do: `reason` says which rule."""
+
+
 class Overloaded(DueTimeError):
     """A limit on what is in flight stayed reached for the whole timeout."""
 
@@ -121,6 +126,7 @@ _CLASS_BY_CODE: dict[int, type[DueTimeError]] = {
     5: NotFound,
     6: AlreadyExists,
     8: Overloaded,
+    9: Conflict,
     12: Unsupported,
     14: Unavailable,
     15: Damaged,

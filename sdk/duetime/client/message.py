@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
+from duetime.client.backoff import message_policy
 from duetime.client.errors import InvalidMessage
 from duetime.v1 import message_pb2
 
@@ -45,6 +46,8 @@ class Message:
     id: str = ""
     """Made when sent, unless given. The receipt has it."""
     flag: int = 0
+    retry: str | None = None
+    """`"exponential:1s..1m,max=3"`: when and how often it comes back after a failure; before all other policies."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.body, bytes):
@@ -77,7 +80,7 @@ def wire_fields(message: Message, message_id: str, born_at_ms: int) -> dict[str,
     """The fields of a duetime.v1.Message that are set, by name.
 
     Raises:
-        InvalidMessage: both delay and level are set, or the delay is malformed.
+        InvalidMessage: both delay and level are set, or the delay or the retry policy is malformed.
     """
     fields: dict[str, Any] = {
         "topic": message.topic,
@@ -103,6 +106,8 @@ def wire_fields(message: Message, message_id: str, born_at_ms: int) -> dict[str,
         fields["queue"] = message.queue
     if message.flag:
         fields["flag"] = message.flag
+    if message.retry is not None:
+        fields["retry"] = message_policy(message.retry)
     return fields
 
 
@@ -110,7 +115,8 @@ def to_proto(message: Message, *, born_at_ms: int = 0) -> message_pb2.Message:
     """The wire form of a message; an empty id stays empty, and the gateway makes one.
 
     Raises:
-        InvalidMessage: both delay and level are set, the delay is malformed, or a value has no place in its field.
+        InvalidMessage: both delay and level are set, the delay or the retry policy is malformed, or a value has no
+            place in its field.
     """
     try:
         return message_pb2.Message(**wire_fields(message, message.id, born_at_ms))

@@ -67,6 +67,7 @@ class AsyncProducer:
         queue: int | None = None,
         id: str = "",  # noqa: A002  the message's own word for it
         flag: int = 0,
+        retry: str | None = None,
     ) -> Receipt:
         """Sends one message; concurrent calls share requests. The arguments are those of `Message`.
 
@@ -76,7 +77,7 @@ class AsyncProducer:
             DueTimeError: it was refused, or not acknowledged within the timeout.
             TypeError: the body is not bytes, or keys is a str.
         """
-        message = Message(topic, body, delay, level, tags, keys, properties or {}, sharding_key, queue, id, flag)
+        message = Message(topic, body, delay, level, tags, keys, properties or {}, sharding_key, queue, id, flag, retry)
         return await self.send_message(message)
 
     async def send_message(self, message: Message) -> Receipt:

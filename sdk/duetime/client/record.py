@@ -237,19 +237,22 @@ def decompressed(body: bytes, sys_flag: int) -> bytes:
 
 
 def split_records(records: bytes, queue: int | None = None) -> list[ReceivedMessage]:
-    """Messages of a queue's records that stand back to back.
+    """Messages of a queue's records that stand back to back. Raises: Damaged."""
+    return [ReceivedMessage(record, queue) for record in slices(records)]
 
-    Each gets bytes of its own, so that keeping one does not keep a whole answer.
+
+def slices(records: bytes) -> list[bytes]:
+    """Records that stand back to back, each as bytes of its own, so that keeping one does not keep a whole answer.
 
     Raises:
         Damaged: the bytes are not whole records.
     """
-    messages = []
+    parts = []
     at, end, unpack = 0, len(records), _SIZE_MAGIC.unpack_from
     while at < end:
         size, magic = unpack(records, at) if end - at >= _SIZE_MAGIC.size else (0, 0)
         if size < _FIXED_BYTES_MIN or at + size > end or magic not in (_MAGIC_V1, _MAGIC_V2):
             raise Damaged(f"no whole record at byte {at} of {end}", reason="RECORD_DAMAGED")
-        messages.append(ReceivedMessage(records[at : at + size], queue))
+        parts.append(records[at : at + size])
         at += size
-    return messages
+    return parts

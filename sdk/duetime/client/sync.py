@@ -11,12 +11,15 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from duetime.client.backoff import Backoff
 from duetime.client.batch import Outcome
 from duetime.client.errors import Closed
 from duetime.client.finder import AsyncFinder, Found, FoundMessage
+from duetime.client.leases import LeasedMessage
 from duetime.client.message import Message, Receipt
 from duetime.client.producer import AsyncProducer
 from duetime.client.puller import LONG_POLL_S, AsyncPuller, Start
+from duetime.client.receiver import AsyncReceiver, Failed, Messages
 from duetime.client.record import ReceivedMessage
 
 T = TypeVar("T")
@@ -120,6 +123,7 @@ class Producer:
         queue: int | None = None,
         id: str = "",  # noqa: A002  the message's own word for it
         flag: int = 0,
+        retry: str | None = None,
     ) -> Receipt:
         """Sends one message. The arguments are those of `Message`.
 
@@ -129,7 +133,7 @@ class Producer:
             DueTimeError: it was refused, or not acknowledged within the timeout.
             TypeError: the body is not bytes, or keys is a str.
         """
-        message = Message(topic, body, delay, level, tags, keys, properties or {}, sharding_key, queue, id, flag)
+        message = Message(topic, body, delay, level, tags, keys, properties or {}, sharding_key, queue, id, flag, retry)
         return self.send_message(message)
 
     def send_message(self, message: Message) -> Receipt:
@@ -241,6 +245,96 @@ class Puller:
         except BaseException:
             self.close()
             raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Receiver:
+    """Leases messages of a topic for a group; safe to share between threads. `Consumer` does more, with less.
+
+    Nothing is renewed and nothing gathered here: a message that is neither acknowledged nor failed within its lease
+    comes again.
+
+    Arguments:
+        server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
+        group: made when it does not exist.
+        lease: how long messages are the receiver's: "60s", seconds or a timedelta.
+        tags, sql, max_attempts, backoff: as for `Consumer.handler`.
+        timeout: seconds for which a call that nobody answers is repeated, beyond the wait of a receive.
+    """
+
+    def __init__(
+        self,
+        server: str | None = None,
+        topic: str = "",
+        *,
+        group: str,
+        lease: str | float | timedelta = "60s",
+        tags: str | None = None,
+        sql: str | None = None,
+        max_attempts: int | None = None,
+        backoff: Backoff | None = None,
+        timeout: float = 10.0,
+    ) -> None:
+        self._receiver = AsyncReceiver(
+            *(server, topic),
+            group=group,
+            lease=lease,
+            tags=tags,
+            sql=sql,
+            max_attempts=max_attempts,
+            backoff=backoff,
+            timeout=timeout,
+        )
+
+    def receive(self, max: int = 32, wait: str | float | timedelta = "15s") -> list[LeasedMessage]:  # noqa: A002
+        """Up to `max` messages, to 1,024, as soon as there is one; none when `wait`, to 30 s, is over.
+
+        Of an ordered group they come queue by queue, each queue in order.
+
+        Raises:
+            DueTimeError: the server refuses, or did not answer within the timeout.
+        """
+        return _background.run(self._receiver.receive(max, wait))
+
+    def ack(self, messages: Messages) -> list[LeasedMessage]:
+        """These are done; durable on return. Those whose leases had ended come back as the answer: they come again."""
+        return _background.run(self._receiver.ack(messages))
+
+    def extend(self, messages: Messages, lease: str | float | timedelta) -> list[LeasedMessage]:
+        """Their leases end after this length from now. The answer is as that of `ack`."""
+        return _background.run(self._receiver.extend(messages, lease))
+
+    def give_back(self, messages: Messages) -> list[LeasedMessage]:
+        """They come again at once, and this delivery does not count as an attempt. The answer is as that of `ack`."""
+        return _background.run(self._receiver.give_back(messages))
+
+    def nack(
+        self,
+        message: LeasedMessage,
+        error: BaseException | str = "",
+        *,
+        after: str | float | timedelta | None = None,
+        reject: bool = False,
+    ) -> Failed:
+        """It failed: it comes again by the policy, or after a delay, or becomes a dead letter at once.
+
+        `error`, an exception or a text, is kept for the dead letter.
+
+        Raises:
+            DueTimeError: the server refuses, or did not answer within the timeout.
+        """
+        return _background.run(self._receiver.nack(message, error, after=after, reject=reject))
+
+    def close(self) -> None:
+        """Disconnects. What is leased comes again when its lease ends."""
+        _background.run(self._receiver.close())
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -1,0 +1,268 @@
+"""Consumers: handlers of topics, run until a signal, a call of `stop`, or an error that will never go away.
+
+What a handler returns is dropped; when it returns the message is acknowledged, when it raises the message failed
+(`failing.py`). `handling.py` has how one handler is run; all handlers of a consumer share one connection.
+"""
+
+import asyncio
+import contextlib
+import inspect
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+
+from duetime.client.backoff import Backoff, handler_policy
+from duetime.client.connection import Connection, resolve_server, seconds
+from duetime.client.errors import AlreadyExists, Closed, DueTimeError, InvalidArgument, Violation
+from duetime.client.handling import Handler, Handling
+from duetime.client.leases import CALL_TIMEOUT_S, LeasedMessage, Subscription, lease_s, named
+from duetime.client.logs import Faults, log
+from duetime.client.message import at_ms
+from duetime.client.settling import Stats
+from duetime.v1 import consumer_pb2
+
+F = TypeVar("F", bound=Callable[[LeasedMessage], Any])
+
+CONCURRENCY_MAX = 10_000
+
+
+class Consumer:
+    """Calls handlers with the messages of topics, on behalf of a group: each message is one consumer's at a time.
+
+    Arguments:
+        server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
+        group: made when it does not exist.
+        ordered: for a group that does not exist yet: messages of one queue are handled one after the other, and one
+            that failed holds up its queue. None: as the group is.
+        start: for a group that does not exist yet: "earliest", "latest" or a datetime (what was stored then or
+            later; without a time zone it is local).
+        drain: how long running handlers get when the consumer is stopped; then they are cancelled.
+    """
+
+    def __init__(
+        self,
+        server: str | None = None,
+        *,
+        group: str,
+        ordered: bool | None = None,
+        start: Literal["earliest", "latest"] | datetime = "earliest",
+        drain: str | float | timedelta = "30s",
+    ) -> None:
+        self._server = resolve_server(server)
+        self.group = named("group", group)
+        self._ordered = ordered
+        self._new_group = _new_group(group, bool(ordered), start)
+        self._drain_s = seconds(drain, "drain")
+        self._handlers: dict[str, Handler] = {}
+        self._stats = Stats()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = asyncio.Event()
+        self._started = asyncio.Event()
+        self._stop_asked = False
+        self._error: BaseException | None = None
+        self._running: asyncio.Task[None] | None = None
+
+    def handler(
+        self,
+        topic: str,
+        *,
+        tags: str | None = None,
+        sql: str | None = None,
+        concurrency: int = 32,
+        max_attempts: int | None = None,
+        backoff: Backoff | None = None,
+        lease: str | float | timedelta = "60s",
+        timeout: str | float | timedelta | None = None,
+    ) -> Callable[[F], F]:
+        """Makes a function the handler of a topic. A coroutine function runs on the event loop, any other in a thread.
+
+        Arguments:
+            tags, sql: only messages with one of these tags (`"a || b"`), and for which the SQL92 expression over the
+                properties holds. All consumers of the group say the same.
+            concurrency: how many messages are handled at once; of an ordered group, how many queues.
+            max_attempts, backoff: how often and when a failed message comes again; None: as the group has it. A
+                message's own policy (`Message.retry`) goes before. Backoffs: "exponential:1s..10m",
+                "exponential:1s..10m,factor=3,jitter=0.1", "1s,5s,30s", a list of lengths, "levels".
+            lease: how long a message stays away from others when this process dies; renewed while the handler runs.
+            timeout: a handler that runs longer failed; a coroutine is cancelled. None: it has all the time.
+
+        Raises:
+            InvalidArgument: a value breaks its rule, or the topic has a handler.
+        """
+        if topic in self._handlers:
+            raise _invalid("topic", f"{topic} has a handler; a group's consumers treat all its messages alike")
+        if not 1 <= concurrency <= CONCURRENCY_MAX:
+            raise _invalid("concurrency", f"{concurrency} is not within 1 and {CONCURRENCY_MAX}")
+        policy = handler_policy(backoff, max_attempts)
+        subscription = Subscription(self.group, named("topic", topic), tags or "", sql or "", lease_s(lease), policy)
+        timeout_s = None if timeout is None else seconds(timeout, "timeout")
+
+        def register(function: F) -> F:
+            asynchronous = _is_asynchronous(function)
+            self._handlers[topic] = Handler(function, subscription, concurrency, asynchronous, timeout_s)
+            return function
+
+        return register
+
+    @property
+    def stats(self) -> Stats:
+        """What it has done since it was made; a copy."""
+        return replace(self._stats)
+
+    def run(self) -> None:
+        """Handles messages until SIGTERM, SIGINT or `stop`; then drains. A second signal ends the process at once.
+
+        Draining: nothing more is received, what no handler has begun is given back, running handlers end within
+        `drain`, and what they decided is told to the server.
+
+        Raises:
+            InvalidArgument: it has no handler; the server refuses what it asks for, such as a wrong filter.
+            BaseException: what a handler raised that is no Exception, such as SystemExit.
+        """
+        asyncio.run(self._run_with_signals())
+
+    async def run_async(self) -> None:
+        """As `run`, in an event loop and without signals. Cancelled, it breaks its handlers off and gives all back."""
+        if not self._handlers:
+            raise _invalid("handler", "there is none; decorate a function with @consumer.handler(TOPIC)")
+        if self._loop is not None:
+            raise Closed("the consumer runs already", reason="RUNNING")
+        self._loop, self._error, self._stopping = asyncio.get_running_loop(), None, asyncio.Event()
+        if self._stop_asked:
+            self._stopping.set()
+        connection = Connection(self._server)
+        try:
+            await self._work(connection)
+        finally:
+            await connection.close()
+            self._loop, self._stop_asked = None, False
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """Lets it drain and end. From any thread; idempotent; before `run` it makes that return at once."""
+        self._stop_asked = True
+        loop = self._loop
+        if loop is not None and loop is _running_loop():
+            self._stopping.set()
+        elif loop is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended meanwhile
+                loop.call_soon_threadsafe(self._stopping.set)
+
+    async def __aenter__(self) -> Self:
+        """Runs it beside the block; leaving the block drains."""
+        self._started = asyncio.Event()
+        self._running = asyncio.get_running_loop().create_task(self.run_async())
+        started = asyncio.get_running_loop().create_task(self._started.wait())
+        try:
+            await asyncio.wait({self._running, started}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            started.cancel()
+        if self._running.done():
+            self._running.result()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        if self._running is not None:
+            await self._running
+
+    async def _run_with_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        signals = (signal.SIGTERM, signal.SIGINT) if threading.current_thread() is threading.main_thread() else ()
+
+        def on_signal() -> None:
+            # With its default back in place the next signal ends the process.
+            for number in signals:
+                loop.remove_signal_handler(number)
+            log.info("drains; a second signal ends it at once")
+            self.stop()
+
+        for number in signals:
+            loop.add_signal_handler(number, on_signal)
+        try:
+            await self.run_async()
+        finally:
+            for number in signals:
+                loop.remove_signal_handler(number)
+
+    async def _work(self, connection: Connection) -> None:
+        asking = asyncio.get_running_loop().create_task(self._group_order(connection))
+        stopping = asyncio.get_running_loop().create_task(self._stopping.wait())
+        try:
+            await asyncio.wait({asking, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not asking.done():
+                return
+            ordered = asking.result()
+        finally:
+            asking.cancel()
+            stopping.cancel()
+            await asyncio.gather(asking, stopping, return_exceptions=True)
+        self._started.set()
+        async with asyncio.TaskGroup() as tasks:
+            for topic, handler in self._handlers.items():
+                log.info("consumes %s as %s", topic, self.group)
+                work = Handling(handler, connection, self._stats, ordered, self._stopping, self._fail)
+                tasks.create_task(work.run(self._drain_s))
+
+    def _fail(self, error: BaseException) -> None:
+        """Drains and ends with an error, the first one."""
+        if self._error is None:
+            self._error = error
+            log.error("drains and ends: %s: %s", type(error).__qualname__, error)
+        self._stopping.set()
+
+    async def _group_order(self, connection: Connection) -> bool:
+        """Whether the group is ordered; it is made when it does not exist. Waits for a server."""
+        faults = Faults(f"group {self.group}")
+        while True:
+            try:
+                answer = await connection.call("ListGroups", consumer_pb2.ListGroupsRequest(), CALL_TIMEOUT_S)
+                group = next((group for group in answer.groups if group.name == self.group), None)
+                if group is None:
+                    request = consumer_pb2.CreateGroupRequest(group=self._new_group)
+                    group = await connection.call("CreateGroup", request, CALL_TIMEOUT_S)
+                break
+            except (InvalidArgument, Closed):
+                raise
+            except AlreadyExists:
+                continue  # another consumer was quicker: its settings hold
+            except DueTimeError as error:
+                await faults.pause(error, error.reason)
+        if self._ordered is not None and group.ordered != self._ordered:
+            kind = "is ordered" if group.ordered else "is not ordered"
+            raise _invalid("ordered", f"group {self.group} exists and {kind}; delete it, or consume as it is")
+        return bool(group.ordered)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def _new_group(name: str, ordered: bool, start: str | datetime) -> consumer_pb2.Group:
+    group = consumer_pb2.Group(name=name, ordered=ordered)
+    if isinstance(start, datetime):
+        group.start, group.start_at_ms = consumer_pb2.GROUP_START_TIME, at_ms(start)
+    elif start == "latest":
+        group.start = consumer_pb2.GROUP_START_LATEST
+    elif start != "earliest":
+        raise _invalid("start", f"{start!r} is neither 'earliest', 'latest' nor a datetime")
+    return group
+
+
+def _is_asynchronous(function: Callable[..., Any]) -> bool:
+    """Of an object that is called like a function its method decides."""
+    return any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
+
+
+def _invalid(field: str, description: str) -> InvalidArgument:
+    return InvalidArgument(f"{field}: {description}", violations=[Violation(field, description)])

@@ -1,0 +1,350 @@
+"""One handler at work: leases messages, calls it, renews the leases meanwhile, tells the server what came of it.
+
+    receive ──▶ waiting ──▶ up to `concurrency` handlers ──▶ settler: ack, nack, give back
+                   └──────────── open: renewed ────┘
+
+What is fetched ahead is what the handlers get through in a tenth of a second, by their pace of late: nothing for slow
+handlers, so that no message waits here while another consumer is idle.
+
+Of an ordered group the messages of a run (one lease of one queue) are handled one after the other, runs in parallel.
+
+The end, in this order: receiving stops, so that no more comes; what waits is given back, so that others have it at
+once; handlers get their time; decisions are flushed, the last handlers' too. Leases are renewed until then.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextvars import copy_context
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from duetime.client.connection import Connection, backoff_s, pause
+from duetime.client.errors import Closed, DueTimeError, InvalidArgument
+from duetime.client.failing import Reject, Retry, text_of, without_own_frames
+from duetime.client.leases import (
+    RECEIPTS_MAX,
+    RECEIVE_COUNT_MAX,
+    LeasedMessage,
+    Leases,
+    Subscription,
+    shard_of,
+)
+from duetime.client.logs import Faults, current, log, tell
+from duetime.client.settling import Settler, Stats
+from duetime.client.threads import Threads
+from duetime.v1 import consumer_pb2
+
+LONG_POLL_MS = 15_000
+# How far ahead messages are fetched, by the handlers' pace, which is measured over no less.
+AHEAD_S = 0.1
+AHEAD_COUNT_MAX = 1024
+# Decisions on their way, above which nothing more is received.
+DECISIONS_MAX = 8192
+# A lease is renewed once a third of it is over, which is looked for six times in its length.
+RENEW_LOOKS = 6
+RENEW_LEFT = 2 / 3
+# What an answer that is on its way may take when receiving ends: messages in an answer that nobody takes are leased.
+LAST_ANSWER_S = 0.1
+# What cancelled handlers get, and the last decisions.
+CANCEL_S = 1.0
+FLUSH_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """A function and how it is called."""
+
+    function: Callable[[LeasedMessage], Any]
+    subscription: Subscription
+    concurrency: int
+    asynchronous: bool
+    timeout_s: float | None = None
+
+
+class Handling:
+    """A handler at work, from `run` until it is stopped or cancelled."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        connection: Connection,
+        stats: Stats,
+        ordered: bool,
+        stopping: asyncio.Event,
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self._handler = handler
+        self._lease_s = handler.subscription.lease_s
+        self._topic = handler.subscription.topic
+        self._leases = Leases(connection, handler.subscription)
+        self._stats = stats
+        self._ordered = ordered
+        self._stopping = stopping
+        # Ends the consumer with an error.
+        self._fail = fail
+        self._settler = Settler(self._leases, stats, self._look_for_room, fail)
+        self._threads = Threads(handler.concurrency, f"duetime-{self._topic}")
+        # Leased, and not decided on.
+        self._open: set[LeasedMessage] = set()
+        # Messages, or runs of an ordered group, that no handler has begun.
+        self._waiting: deque[Any] = deque()
+        self._handlers: set[asyncio.Task[Any]] = set()
+        self._room = asyncio.Event()
+        self._open_max = 0
+        self._ahead = 0
+        self._begun_count = 0
+        self._paced_at_s = 0.0
+
+    async def run(self, drain_s: float) -> None:
+        """Returns when the consumer is stopped and all has ended; cancelled, it breaks handlers off."""
+        loop = asyncio.get_running_loop()
+        self._paced_at_s = loop.time()
+        receiving, renewing = loop.create_task(self._receive_all()), loop.create_task(self._renew_all())
+        for task in (receiving, renewing):
+            task.add_done_callback(self._look_at)
+        try:
+            await self._stopping.wait()
+            await asyncio.wait({receiving}, timeout=LAST_ANSWER_S)
+            receiving.cancel()
+            await self._end(drain_s, FLUSH_S)
+        except asyncio.CancelledError:
+            self._stopping.set()
+            receiving.cancel()
+            await self._end(0, CANCEL_S)
+            raise
+        finally:
+            receiving.cancel()
+            renewing.cancel()
+            await asyncio.gather(receiving, renewing, return_exceptions=True)
+            self._threads.close()
+
+    async def _end(self, drain_s: float, flush_s: float) -> None:
+        while self._waiting:
+            item = self._waiting.popleft()
+            self._give_back(item if self._ordered else (item,), begun=False)
+        if self._handlers and drain_s > 0:
+            log.info("%s: stops; %d handlers run", self._topic, len(self._handlers))
+            await asyncio.wait(self._handlers, timeout=drain_s)
+        if self._handlers:
+            log.warning("%s: %d handlers are broken off after %g s", self._topic, len(self._handlers), drain_s)
+            for task in self._handlers:
+                task.cancel()
+            await asyncio.wait(self._handlers, timeout=CANCEL_S)
+        await self._settler.flush(flush_s)
+
+    def _look_at(self, task: asyncio.Task[Any]) -> None:
+        """A loop that dies ends the consumer."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    # --- receiving ------------------------------------------------------------------------------------------------
+
+    async def _receive_all(self) -> None:
+        faults = Faults(f"receiving {self._topic}")
+        while not self._stopping.is_set():
+            count = await self._wait_for_room()
+            try:
+                runs = await self._leases.receive(count, LONG_POLL_MS)
+            except (InvalidArgument, Closed) as error:
+                # It would be refused for ever.
+                self._fail(error)
+                return
+            except DueTimeError as error:
+                await faults.pause(error, error.reason)
+                continue
+            faults.over()
+            for run in runs:
+                self._open.update(run)
+                self._stats.received += len(run)
+            self._waiting.extend(runs if self._ordered else chain.from_iterable(runs))
+            self._start()
+
+    async def _wait_for_room(self) -> int:
+        """How many messages to ask for."""
+        concurrency = self._handler.concurrency
+        while True:
+            self._measure()
+            room = concurrency + self._ahead - len(self._open)
+            if room > self._ahead // 2 and self._settler.waiting_count < DECISIONS_MAX:
+                return min(room, RECEIVE_COUNT_MAX)
+            self._open_max = concurrency + self._ahead - self._ahead // 2 - 1
+            self._room.clear()
+            await self._room.wait()
+
+    def _measure(self) -> None:
+        """How far ahead the pace of the handlers allows to fetch."""
+        now_s = asyncio.get_running_loop().time()
+        length_s = now_s - self._paced_at_s
+        if length_s >= AHEAD_S:
+            self._ahead = min(int(self._begun_count / length_s * AHEAD_S), AHEAD_COUNT_MAX)
+            self._begun_count, self._paced_at_s = 0, now_s
+
+    def _look_for_room(self) -> None:
+        if len(self._open) <= self._open_max:
+            self._room.set()
+
+    # --- handling -------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        handle: Callable[[Any], Any] = self._handle_run if self._ordered else self._handle
+        create_task, handlers, ended = asyncio.get_running_loop().create_task, self._handlers, self._ended
+        while self._waiting and len(handlers) < self._handler.concurrency and not self._stopping.is_set():
+            task = create_task(handle(self._waiting.popleft()))
+            handlers.add(task)
+            task.add_done_callback(ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._handlers.discard(task)
+        if self._waiting:
+            self._start()
+        if len(self._open) <= self._open_max:
+            self._room.set()
+        self._look_at(task)
+
+    async def _handle_run(self, run: list[LeasedMessage]) -> None:
+        """One after the other; behind one that is not done nothing is begun."""
+        for n, message in enumerate(run):
+            # A task of its own for each: what one sets in its context is not the next one's.
+            handling = asyncio.get_running_loop().create_task(self._handle(message))
+            try:
+                done = await handling
+            except asyncio.CancelledError:
+                self._give_back(run[n + 1 :], begun=False)
+                raise
+            if not done:
+                self._give_back(run[n + 1 :], begun=False)
+                return
+
+    async def _handle(self, message: LeasedMessage) -> bool:
+        """Calls the handler and decides; whether the message is done."""
+        handler = self._handler
+        if self._stopping.is_set():
+            self._give_back((message,), begun=False)
+            return False
+        if message.lost or message.ends_at_s <= asyncio.get_running_loop().time():
+            self._drop(message)
+            return False
+        current.set(message)
+        self._begun_count += 1
+        try:
+            if not handler.asynchronous:
+                await self._call_in_thread(message)
+            elif handler.timeout_s is None:
+                await handler.function(message)
+            else:
+                await _call_within(handler.function, message, handler.timeout_s)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                if message in self._open:
+                    self._break_off(message)
+                raise
+            self._failed(message, error)
+        except Exception as error:
+            self._failed(message, error)
+        except BaseException as error:
+            # Such as SystemExit: the message failed, and the consumer ends as the handler wants it.
+            self._failed(message, error)
+            self._fail(error)
+        else:
+            if message in self._open:
+                self._open.discard(message)
+                if not message.lost:
+                    self._settler.ack(message)
+                    return True
+        return False
+
+    async def _call_in_thread(self, message: LeasedMessage) -> None:
+        """Returns when the thread has done with it: nothing ends a thread from outside."""
+        future = self._threads.run(copy_context(), self._handler.function, message)
+        done, _ = await asyncio.wait({future}, timeout=self._handler.timeout_s)
+        if not done:
+            self._failed(message, TimeoutError(f"the handler runs for more than {self._handler.timeout_s:g} s"))
+            await asyncio.wait({future})
+            future.exception()
+            return
+        await future
+
+    def _failed(self, message: LeasedMessage, error: BaseException) -> None:
+        if message not in self._open:
+            return
+        self._open.discard(message)
+        self._stats.failed += 1
+        without_own_frames(error)
+        what = f"{type(error).__qualname__}: {text_of(error)}".removesuffix(": ")
+        if isinstance(error, Retry | Reject):
+            tell(logging.INFO, message, "attempt %d: %s", message.attempt, what)
+        else:
+            tell(logging.WARNING, message, "attempt %d failed: %s", message.attempt, what, error=error)
+        if not message.lost:
+            self._settler.nack(message, error)
+
+    def _break_off(self, message: LeasedMessage) -> None:
+        """Its handler was cancelled because the consumer ends."""
+        if self._handler.asynchronous:
+            self._give_back((message,), begun=True)
+        else:
+            # The thread goes on as long as the process does: nobody else should begin before the lease ends.
+            self._open.discard(message)
+            tell(logging.WARNING, message, "its handler still runs; it comes again when its lease ends")
+
+    def _drop(self, message: LeasedMessage) -> None:
+        self._open.discard(message)
+        if not message.lost:
+            self._stats.lost += 1
+            tell(logging.WARNING, message, "its lease ended before a handler could begin; it comes again")
+
+    def _give_back(self, messages: Iterable[LeasedMessage], *, begun: bool) -> None:
+        for message in messages:
+            if message in self._open:
+                self._open.discard(message)
+                if not message.lost:
+                    self._settler.give_back(message, begun=begun)
+
+    # --- renewing -------------------------------------------------------------------------------------------------
+
+    async def _renew_all(self) -> None:
+        loop = asyncio.get_running_loop()
+        length_s, faults = self._lease_s / RENEW_LOOKS, 0
+        while True:
+            await pause(length_s if not faults else min(length_s, backoff_s(faults)))
+            until_s = loop.time() + self._lease_s * RENEW_LEFT
+            by_shard: dict[bytes, list[LeasedMessage]] = {}
+            for message in self._open:
+                if message.ends_at_s < until_s and not message.lost:
+                    by_shard.setdefault(shard_of(message), []).append(message)
+            batches = [
+                messages[at : at + RECEIPTS_MAX]
+                for messages in by_shard.values()
+                for at in range(0, len(messages), RECEIPTS_MAX)
+            ]
+            went_well = await asyncio.gather(*map(self._renew, batches))
+            faults = 0 if all(went_well) else faults + 1
+
+    async def _renew(self, messages: list[LeasedMessage]) -> bool:
+        try:
+            statuses = await self._leases.move(messages, self._lease_s)
+        except DueTimeError as error:
+            log.warning("%s: %d leases are not renewed: %s; tries again", self._topic, len(messages), error)
+            return False
+        for message, status in zip(messages, statuses, strict=True):
+            # One that was decided on meanwhile has no lease to renew.
+            if status != consumer_pb2.RECEIPT_STATUS_OK and message in self._open:
+                message.lost = True
+                self._stats.lost += 1
+                tell(logging.WARNING, message, "its lease has ended; it comes again, and is not acknowledged here")
+        return True
+
+
+async def _call_within(function: Callable[[LeasedMessage], Any], message: LeasedMessage, timeout_s: float) -> None:
+    """Raises TimeoutError when the time is over, and says so."""
+    try:
+        async with asyncio.timeout(timeout_s) as scope:
+            await function(message)
+    except TimeoutError as error:
+        if scope.expired():
+            raise TimeoutError(f"the handler ran for more than {timeout_s:g} s") from error.__cause__
+        raise

@@ -1,0 +1,181 @@
+"""Receiving without handlers: messages are leased, and the caller says what becomes of each."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from itertools import chain
+from types import TracebackType
+from typing import Self, TypeVar
+
+from duetime.client.backoff import Backoff, handler_policy
+from duetime.client.connection import Connection, backoff_s, pause, seconds
+from duetime.client.errors import DueTimeError, InvalidArgument, Violation, from_fault
+from duetime.client.failing import Reject, Retry, nack
+from duetime.client.leases import (
+    RECEIPTS_MAX,
+    RECEIVE_COUNT_MAX,
+    WAIT_MS_MAX,
+    LeasedMessage,
+    Leases,
+    Subscription,
+    lease_s,
+    named,
+)
+from duetime.client.message import moment
+from duetime.v1 import consumer_pb2
+
+T = TypeVar("T")
+
+Messages = LeasedMessage | Iterable[LeasedMessage]
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """What became of a message that failed."""
+
+    message: LeasedMessage
+    dead: bool = False
+    deliver_at: datetime | None = None
+    """The server's clock: when it comes again; None: it is dead, or its lease had ended before."""
+
+
+class AsyncReceiver:
+    """Leases messages of a topic for a group. For one event loop; `Receiver` is for plain code.
+
+    Nothing is renewed and nothing gathered here: a message that is neither acknowledged nor failed within its lease
+    comes again. `Consumer` does all of this.
+
+    Arguments:
+        server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
+        group: made when it does not exist.
+        lease: how long messages are the receiver's: "60s", seconds or a timedelta.
+        tags, sql, max_attempts, backoff: as for `Consumer.handler`.
+        timeout: seconds for which a call that nobody answers is repeated, beyond the wait of a receive.
+    """
+
+    def __init__(
+        self,
+        server: str | None = None,
+        topic: str = "",
+        *,
+        group: str,
+        lease: str | float | timedelta = "60s",
+        tags: str | None = None,
+        sql: str | None = None,
+        max_attempts: int | None = None,
+        backoff: Backoff | None = None,
+        timeout: float = 10.0,
+    ) -> None:
+        self._connection = Connection(server)
+        policy = handler_policy(backoff, max_attempts)
+        subscription = Subscription(
+            named("group", group), named("topic", topic), tags or "", sql or "", lease_s(lease), policy
+        )
+        self._leases = Leases(self._connection, subscription)
+        self._timeout = timeout
+
+    async def receive(self, max: int = 32, wait: str | float | timedelta = "15s") -> list[LeasedMessage]:  # noqa: A002
+        """Up to `max` messages, to 1,024, as soon as there is one; none when `wait`, to 30 s, is over.
+
+        Of an ordered group they come queue by queue, each queue in order.
+
+        Raises:
+            DueTimeError: the server refuses, or did not answer within the timeout.
+        """
+        wait_ms = round(seconds(wait) * 1000)
+        if not 1 <= max <= RECEIVE_COUNT_MAX:
+            raise _out_of_range("max", f"{max} is not within 1 and {RECEIVE_COUNT_MAX}")
+        if wait_ms > WAIT_MS_MAX:
+            raise _out_of_range("wait", f"{wait!r} is more than {WAIT_MS_MAX} ms")
+        runs = await self._repeated(lambda: self._leases.receive(max, wait_ms))
+        return list(chain.from_iterable(runs))
+
+    async def ack(self, messages: Messages) -> list[LeasedMessage]:
+        """These are done; durable on return. Those whose leases had ended come back as the answer: they come again."""
+        return await self._for_each(messages, RECEIPTS_MAX, self._leases.ack)
+
+    async def extend(self, messages: Messages, lease: str | float | timedelta) -> list[LeasedMessage]:
+        """Their leases end after this length from now. The answer is as that of `ack`."""
+        length_s = lease_s(lease)
+        return await self._for_each(messages, RECEIPTS_MAX, lambda part: self._leases.move(part, length_s))
+
+    async def give_back(self, messages: Messages) -> list[LeasedMessage]:
+        """They come again at once, and this delivery does not count as an attempt. The answer is as that of `ack`."""
+        give_back = self._leases.move
+        return await self._for_each(messages, RECEIPTS_MAX, lambda part: give_back(part, 0, not_attempted=True))
+
+    async def nack(
+        self,
+        message: LeasedMessage,
+        error: BaseException | str = "",
+        *,
+        after: str | float | timedelta | None = None,
+        reject: bool = False,
+    ) -> Failed:
+        """It failed: it comes again by the policy, or after a delay, or becomes a dead letter at once.
+
+        `error`, an exception or a text, is kept for the dead letter.
+
+        Raises:
+            DueTimeError: the server refuses, or did not answer within the timeout.
+        """
+        if not isinstance(error, BaseException):
+            error = Reject(error) if reject else Retry(error)
+        wire = nack(message.receipt, error)
+        wire.reject = reject
+        if after is not None:
+            wire.delay_ms = round((Retry(after=after).after_s or 0) * 1000)
+
+        async def call() -> consumer_pb2.NackResult:
+            (result,) = await self._leases.nack([wire])
+            if result.HasField("fault"):
+                raise from_fault(result.fault, message.id)
+            return result
+
+        result = await self._repeated(call)
+        return Failed(message, result.dead, moment(result.deliver_at_ms) if result.deliver_at_ms else None)
+
+    async def close(self) -> None:
+        """Disconnects. What is leased comes again when its lease ends."""
+        await self._connection.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _for_each(
+        self, messages: Messages, count_max: int, call: Callable[[Sequence[LeasedMessage]], Awaitable[list[int]]]
+    ) -> list[LeasedMessage]:
+        every = [messages] if isinstance(messages, LeasedMessage) else list(messages)
+        ended = []
+        for at in range(0, len(every), count_max):
+            part = every[at : at + count_max]
+            statuses = await self._repeated(partial(call, part))
+            pairs = zip(part, statuses, strict=True)
+            ended += [message for message, status in pairs if status != consumer_pb2.RECEIPT_STATUS_OK]
+        return ended
+
+    async def _repeated(self, call: Callable[[], Awaitable[T]]) -> T:
+        """A call, made again until the timeout while nobody answers."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                return await call()
+            except DueTimeError as error:
+                pause_s = backoff_s(attempt)
+                if not error.retriable or loop.time() + pause_s >= deadline:
+                    raise
+                await pause(pause_s)
+
+
+def _out_of_range(field: str, description: str) -> InvalidArgument:
+    return InvalidArgument(f"{field}: {description}", violations=[Violation(field, description)])

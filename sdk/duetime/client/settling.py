@@ -1,0 +1,233 @@
+"""What handlers have decided, on its way to the server: acknowledgements, failures, messages given back.
+
+Each of the three is gathered for each shard by itself, and one call of each is on its way at a time: what is decided
+meanwhile makes up the next. A call that fails is made again until the leases have ended; a shard that does not answer
+holds up only what is its own.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from duetime.client.connection import pause
+from duetime.client.errors import Closed, DueTimeError, InvalidArgument, Unavailable
+from duetime.client.failing import nack
+from duetime.client.leases import NACKS_MAX, RECEIPTS_MAX, LeasedMessage, Leases, shard_of
+from duetime.client.logs import Faults, log, tell
+from duetime.client.message import moment
+from duetime.v1 import consumer_pb2
+
+_OK = consumer_pb2.RECEIPT_STATUS_OK
+# Messages named in one line.
+_IDS_SHOWN = 5
+
+
+@dataclass(slots=True)
+class Stats:
+    """What a consumer has done since it was made."""
+
+    received: int = 0
+    """Deliveries that came."""
+    handled: int = 0
+    """Acknowledged, and the server has said so."""
+    failed: int = 0
+    """Handlers that raised, Retry and Reject included."""
+    dead: int = 0
+    """Of the failed: became dead letters."""
+    lost: int = 0
+    """Leases that ended before the handler did: these messages come again."""
+    returned: int = 0
+    """Given back: not begun, or broken off, when the consumer stopped."""
+
+
+@dataclass(slots=True)
+class _Failure:
+    message: LeasedMessage
+    wire: consumer_pb2.Nack
+
+
+class Settler:
+    """Takes decisions at once and sees to it that the server gets them."""
+
+    def __init__(
+        self, leases: Leases, stats: Stats, progress: Callable[[], None], fail: Callable[[BaseException], None]
+    ) -> None:
+        self._leases = leases
+        self._stats = stats
+        # Called when less is on its way than before; and with an error of our own.
+        self._progress = progress
+        self._fail = fail
+        self._lanes: dict[tuple[str, bytes], _Lane] = {}
+        self._calls: dict[str, tuple[Callable[[list[Any], bool], Awaitable[list[Any]]], int]] = {
+            "ack": (self._ack, RECEIPTS_MAX),
+            "nack": (self._nack, NACKS_MAX),
+            "return": (self._return, RECEIPTS_MAX),
+            "break off": (self._break_off, RECEIPTS_MAX),
+        }
+
+    @property
+    def waiting_count(self) -> int:
+        """Decisions that no answer has come for."""
+        return sum(len(lane.waiting) + lane.sent_count for lane in self._lanes.values())
+
+    def ack(self, message: LeasedMessage) -> None:
+        self._lane("ack", message).add(message)
+
+    def nack(self, message: LeasedMessage, error: BaseException) -> None:
+        self._lane("nack", message).add(_Failure(message, nack(message.receipt, error)))
+
+    def give_back(self, message: LeasedMessage, *, begun: bool) -> None:
+        """The message comes again at once; one that was not begun as the same attempt."""
+        self._stats.returned += 1
+        self._lane("break off" if begun else "return", message).add(message)
+
+    async def flush(self, within_s: float) -> None:
+        """Waits until all is answered; what is not by then is left to the end of its lease, with a warning."""
+        tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
+        if not tasks:
+            return
+        _, late = await asyncio.wait(tasks, timeout=within_s)
+        if late:
+            log.warning("%d decisions reached no server: the messages come again", self.waiting_count)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+
+    def _lane(self, kind: str, message: LeasedMessage) -> "_Lane":
+        key = kind, shard_of(message)
+        lane = self._lanes.get(key)
+        if lane is None:
+            call, count_max = self._calls[kind]
+            lane = self._lanes[key] = _Lane(kind, call, count_max, self._progress, self._fail)
+        return lane
+
+    async def _ack(self, messages: list[LeasedMessage], again: bool) -> list[LeasedMessage]:
+        statuses = await self._leases.ack(messages)
+        handled = statuses.count(_OK)
+        self._stats.handled += handled
+        if handled < len(messages):
+            for message, status in zip(messages, statuses, strict=True):
+                if status != _OK:
+                    self._late(message, "acknowledged too late")
+        return []
+
+    async def _nack(self, failures: list[_Failure], again: bool) -> list[_Failure]:
+        results = await self._leases.nack([failure.wire for failure in failures])
+        rest = []
+        for failure, result in zip(failures, results, strict=True):
+            message = failure.message
+            if result.HasField("fault"):
+                if result.fault.retriable and not _ended(failure):
+                    rest.append(failure)
+                else:
+                    tell(logging.ERROR, message, "its failure is not taken: %s; it comes again", result.fault.message)
+            elif result.status != _OK:
+                # The answer to the first call may have been lost.
+                if not again:
+                    self._late(message, "failed too late")
+            elif result.dead:
+                self._stats.dead += 1
+                tell(logging.ERROR, message, "a dead letter of %s after attempt %d", *(self._group, result.attempt))
+            else:
+                tell(logging.INFO, message, "comes again at %s", moment(result.deliver_at_ms))
+        return rest
+
+    async def _return(self, messages: list[LeasedMessage], again: bool) -> list[LeasedMessage]:
+        await self._leases.move(messages, 0, not_attempted=True)
+        return []
+
+    async def _break_off(self, messages: list[LeasedMessage], again: bool) -> list[LeasedMessage]:
+        await self._leases.move(messages, 0)
+        return []
+
+    @property
+    def _group(self) -> str:
+        return self._leases.subscription.group
+
+    def _late(self, message: LeasedMessage, what: str) -> None:
+        self._stats.lost += 1
+        tell(logging.WARNING, message, "%s: its lease had ended, and it comes again", what)
+
+
+class _Lane:
+    """Decisions of one kind for one shard. It has a task while there are any."""
+
+    def __init__(
+        self,
+        kind: str,
+        call: Callable[[list[Any], bool], Awaitable[list[Any]]],
+        count_max: int,
+        progress: Callable[[], None],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self._kind = kind
+        self._call = call
+        self._count_max = count_max
+        self._progress = progress
+        self._fail = fail
+        self.waiting: deque[Any] = deque()
+        self.sent_count = 0
+        self.task: asyncio.Task[None] | None = None
+
+    def add(self, item: Any) -> None:
+        self.waiting.append(item)
+        if self.task is None:
+            self.task = asyncio.get_running_loop().create_task(self._run())
+            self.task.add_done_callback(self._done)
+
+    async def _run(self) -> None:
+        # What else ends in this pass of the loop goes along.
+        await pause(0)
+        while self.waiting:
+            batch = [self.waiting.popleft() for _ in range(min(len(self.waiting), self._count_max))]
+            self.sent_count = len(batch)
+            await self._settle(batch)
+            self.sent_count = 0
+            self._progress()
+        # Nothing was awaited since the look at `waiting`: the next decision makes a new task.
+        self.task = None
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    async def _settle(self, batch: list[Any]) -> None:
+        faults = Faults(self._kind)
+        again = False
+        while batch:
+            try:
+                batch = await self._call(batch, again)
+                if batch:
+                    again = True
+                    unsettled = Unavailable(f"{len(batch)} failures are not taken yet", reason="NOT_TAKEN")
+                    await faults.pause(unsettled, unsettled.reason)
+            except (Closed, InvalidArgument) as error:
+                log.error("%s: %s; %s come again", self._kind, error, _names(batch))
+                return
+            except DueTimeError as error:
+                again = True
+                await faults.pause(error, error.reason)
+                if ended := [item for item in batch if _ended(item)]:
+                    log.warning(
+                        "%s: no answer before the leases of %s ended: they come again", self._kind, _names(ended)
+                    )
+                    batch = [item for item in batch if not _ended(item)]
+        faults.over()
+
+
+def _message(item: LeasedMessage | _Failure) -> LeasedMessage:
+    return item.message if isinstance(item, _Failure) else item
+
+
+def _ended(item: LeasedMessage | _Failure) -> bool:
+    return _message(item).ends_at_s <= asyncio.get_running_loop().time()
+
+
+def _names(items: list[Any]) -> str:
+    """The ids of some, and how many more there are."""
+    ids = ", ".join(_message(item).id for item in items[:_IDS_SHOWN])
+    more = len(items) - _IDS_SHOWN
+    return f"{ids} and {more} more" if more > 0 else ids
