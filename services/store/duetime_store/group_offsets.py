@@ -98,10 +98,17 @@ class GroupOffsets:
                 run = asyncio.get_running_loop().run_in_executor
                 await run(self._executor, configs.write, disk, config, configs.CONSUMER_OFFSETS, content)
 
-    def forget(self, group: str, topics: Sequence[str]) -> None:
-        """The group's offsets in these topics are gone with the next write."""
-        for topic in topics:
-            self._table.pop(f"{topic}@{group}", None)
+    async def delete(self, group: str) -> None:
+        """The group's offsets are gone; durable on return. Raises: DiskFull, Unavailable: as `commit`."""
+        own = [key for key in self._table if key.rpartition("@")[2] == group]
+        topics = self._rest.get(_TOPICS)
+        listed = isinstance(topics, dict) and topics.pop(group, None) is not None
+        for key in own:
+            del self._table[key]
+        if own or listed:
+            self._commits += 1
+            async with self._writing:
+                await self._write()
 
     async def _write(self) -> None:
         commits, content = self._commits, {**self._rest, _TABLE: dict(self._table)}

@@ -20,6 +20,7 @@ from duetime_store.finder import Finder
 from duetime_store.flusher import Flusher
 from duetime_store.group_offsets import GroupOffsets
 from duetime_store.groups import loading, snapshot
+from duetime_store.groups.admin import GroupAdmin
 from duetime_store.groups.calls import GroupCalls
 from duetime_store.groups.groups import Groups
 from duetime_store.groups.keeping import Keeper
@@ -188,7 +189,15 @@ class StoreNode:
             self._checkpointer,
             self._offsets,
             SubscriptionGroups(self._directory, self._checkpoint_thread, self._clock),
-            GroupCalls(store, self._reader, self.groups, self._receiver, self._metrics, shard=settings.shard),
+            GroupCalls(
+                store,
+                self._reader,
+                self.groups,
+                self._receiver,
+                GroupAdmin(store, self.groups, self._offsets, shard=settings.shard),
+                self._metrics,
+                shard=settings.shard,
+            ),
             self._metrics,
             shard=settings.shard,
         )

@@ -25,15 +25,15 @@ async def first_stored_at(log: CommitLog, queue: ConsumeQueue, at_ms: int) -> in
     end = high
     while low < high:
         middle = (low + high) // 2
-        offset, stored_at_ms = await _first_that_tells(log, queue, middle, high)
+        offset, stored_at_ms = await first_that_tells(log, queue, middle, high)
         if stored_at_ms is not None and stored_at_ms < at_ms:
             low = offset + 1
         else:
             high = middle
-    return (await _first_that_tells(log, queue, low, end))[0]
+    return (await first_that_tells(log, queue, low, end))[0]
 
 
-async def _first_that_tells(log: CommitLog, queue: ConsumeQueue, first: int, end: int) -> tuple[int, int | None]:
+async def first_that_tells(log: CommitLog, queue: ConsumeQueue, first: int, end: int) -> tuple[int, int | None]:
     """Offset and store time of the first unit from `first` on whose record tells it; `end` and None: none before."""
     count = 1
     while first < end:

@@ -236,6 +236,28 @@ class StoreService(store_pb2_grpc.StoreServicer):
     async def GetLeased(self, request: store_pb2.GetLeasedRequest, context: Any) -> store_pb2.GetLeasedResponse:
         return await self._groups.get_leased(request)
 
+    async def TakeExhausted(self, request: store_pb2.TakeExhaustedRequest, context: Any) -> store_pb2.GetLeasedResponse:
+        return await self._groups.take_exhausted(request)
+
+    async def Defer(self, request: store_pb2.DeferRequest, context: Any) -> store_pb2.DeferResponse:
+        return await self._groups.defer(request)
+
+    async def DescribeGroup(
+        self, request: consumer_pb2.DescribeGroupRequest, context: Any
+    ) -> consumer_pb2.GroupDescription:
+        return await self._groups.admin.describe(request.name)
+
+    async def ResetGroup(
+        self, request: consumer_pb2.ResetGroupRequest, context: Any
+    ) -> consumer_pb2.ResetGroupResponse:
+        return await self._groups.reset(request)
+
+    async def DeleteGroup(
+        self, request: consumer_pb2.DeleteGroupRequest, context: Any
+    ) -> consumer_pb2.DeleteGroupResponse:
+        await self._groups.delete(request, self._subscription_groups.remove)
+        return consumer_pb2.DeleteGroupResponse()
+
     async def PutTopic(self, request: store_pb2.PutTopicRequest, context: Any) -> store_pb2.PutTopicResponse:
         violations = []
         if not 1 <= len(request.name.encode()) <= limits.TOPIC_CHARS_MAX:

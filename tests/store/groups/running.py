@@ -83,6 +83,21 @@ class Consuming(Running):
         request = store_pb2.GetLeasedRequest(group=GROUP, receipts=[one.receipt for one in messages])
         return list((await self.stub.GetLeased(request, timeout=10)).leased)
 
+    async def defer(self, message: Any, *, ms: int, history: bytes = b"") -> tuple[list[int], list[int]]:
+        deferral = store_pb2.Deferral(receipt=message.receipt, delay_ms=ms, history=history)
+        request = store_pb2.DeferRequest(group=GROUP, deferrals=[deferral])
+        answer = await self.stub.Defer(request, timeout=10)
+        return list(answer.statuses), list(answer.deliver_at_ms)
+
+    async def describe(self) -> consumer_pb2.GroupDescription:
+        return await self.stub.DescribeGroup(consumer_pb2.DescribeGroupRequest(name=GROUP), timeout=10)
+
+    async def reset(self, queue: int = 0, **options: Any) -> consumer_pb2.ResetQueue:
+        numbers = [consumer_pb2.QueueNumber(queue=queue, shard_queue=queue)]
+        request = consumer_pb2.ResetGroupRequest(name=GROUP, topic=TOPIC, queues=numbers, **options)
+        (row,) = (await self.stub.ResetGroup(request, timeout=10)).queues
+        return row
+
     async def take(self, **options: Any) -> list[store_pb2.LeasedRecord]:
         request = store_pb2.TakeExhaustedRequest(**{"max_count": 10, "invisible_ms": INVISIBLE_MS, **options})
         return list((await self.stub.TakeExhausted(request, timeout=20)).leased)

@@ -1,14 +1,16 @@
 """The Store's calls about groups: translate in, call, translate out."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+import structlog
 from duetime.v1 import consumer_pb2, store_pb2
 from duetime_core import limits, receipts
-from duetime_core.errors import FailedPrecondition, InvalidArgument, Violation
+from duetime_core.errors import Damaged, FailedPrecondition, InvalidArgument, NotFound, Violation
 
 from duetime_store.filters import Filter
 from duetime_store.group_offsets import check_group
+from duetime_store.groups.admin import GroupAdmin
 from duetime_store.groups.groups import EXPIRED, OK, Groups, Open
 from duetime_store.groups.receiving import Asked, Given, Receiver
 from duetime_store.messages import stored_messages
@@ -16,6 +18,9 @@ from duetime_store.metrics import StoreMetrics
 from duetime_store.reader import Reader
 from duetime_store.store import Store
 
+log = structlog.get_logger()
+
+HISTORY_BYTES_MAX = 16 * 1024
 RECORDS = consumer_pb2.RECEIVE_ENCODING_RECORDS
 
 
@@ -23,8 +28,17 @@ class GroupCalls:
     """See proto/duetime/v1/store.proto for what each call promises."""
 
     def __init__(
-        self, store: Store, reader: Reader, groups: Groups, receiver: Receiver, metrics: StoreMetrics, *, shard: int
+        self,
+        store: Store,
+        reader: Reader,
+        groups: Groups,
+        receiver: Receiver,
+        admin: GroupAdmin,
+        metrics: StoreMetrics,
+        *,
+        shard: int,
     ) -> None:
+        self.admin = admin
         self._store = store
         self._reader = reader
         self._groups = groups
@@ -102,29 +116,83 @@ class GroupCalls:
         response = store_pb2.GetLeasedResponse(now_ms=self._store.clock.now_ms())
         for receipt in request.receipts:
             one = self._groups.open_one(request.group, receipt)
-            if isinstance(one, int):
-                response.leased.add(status=one)
-            else:
-                self._add_leased(response, one, receipt)
+            response.leased.append(
+                store_pb2.LeasedRecord(status=one)  # type: ignore[arg-type]
+                if isinstance(one, int)
+                else self._leased(one, receipt)
+            )
+        # What it says may rest on events that are not durable yet.
+        await self._receiver.durable()
         return response
 
-    def _add_leased(self, response: store_pb2.GetLeasedResponse, one: Open, receipt: bytes) -> None:
+    async def take_exhausted(self, request: store_pb2.TakeExhaustedRequest) -> store_pb2.GetLeasedResponse:
+        _check_invisible(request.invisible_ms)
+        taken = await self._receiver.take_exhausted(
+            min(max(request.max_count, 1), limits.NACKS_MAX),
+            request.invisible_ms,
+            min(max(request.wait_ms, 0), limits.WAIT_MS_MAX),
+        )
+        response = store_pb2.GetLeasedResponse(now_ms=self._store.clock.now_ms())
+        for one in taken:
+            (receipt,) = receipts.pack(self._shard, one.lease.id, [one.offset])
+            leased = self._leased(one, receipt)
+            if leased.status == OK:
+                response.leased.append(leased)
+            else:
+                # Nobody will ever read it: there is nothing to be made a dead letter.
+                self._groups.ack(one.place.key.group, [receipt])
+                self._groups.lost_count += 1
+        return response
+
+    async def defer(self, request: store_pb2.DeferRequest) -> store_pb2.DeferResponse:
+        _check(request.group, [one.receipt for one in request.deferrals], limits.NACKS_MAX)
+        faults = []
+        for one in request.deferrals:
+            if not 0 <= one.delay_ms <= limits.BACKOFF_MS_MAX:
+                bounds = f"0 and {limits.BACKOFF_MS_MAX}"
+                faults.append(Violation("deferrals.delay_ms", f"{one.delay_ms} is not within {bounds}"))
+            if len(one.history) > HISTORY_BYTES_MAX:
+                text = f"{len(one.history)} bytes, {HISTORY_BYTES_MAX} at most"
+                faults.append(Violation("deferrals.history", text))
+        if faults:
+            raise InvalidArgument(faults)
+        deferrals = [(one.receipt, one.delay_ms, one.history) for one in request.deferrals]
+        statuses, times = self._groups.defer(request.group, deferrals)
+        await self._receiver.durable()
+        return store_pb2.DeferResponse(statuses=statuses, deliver_at_ms=times)  # type: ignore[arg-type]
+
+    def _leased(self, one: Open, receipt: bytes) -> store_pb2.LeasedRecord:
+        """EXPIRED where the record can't be read any more."""
         key, hold, lease = one.place.key, one.hold, one.lease
         queue = self._store.queues.find(key.queue_topic, key.queue)
-        response.leased.add(
+        try:
+            data = self._reader.record_at(queue, one.offset)
+        except (NotFound, Damaged) as error:
+            log.warning("leased message can't be read", **key._asdict(), offset=one.offset, error=str(error))
+            return store_pb2.LeasedRecord(status=EXPIRED)  # type: ignore[arg-type]
+        return store_pb2.LeasedRecord(
             receipt=receipt,
             group=key.group,
-            record=self._reader.record_at(queue, one.offset),
+            record=data,
             attempt=hold.attempt,
             received_at_ms=lease.received_at_ms,
             expired=[moment for pair in hold.expired for moment in pair],
             history=hold.history,
-            ordered=lease.ordered,
+            ordered=one.place.ordered,
             max_attempts=lease.max_attempts,
             topic=key.queue_topic,
             queue=key.queue,
             offset=one.offset,
         )
+
+    async def reset(self, request: consumer_pb2.ResetGroupRequest) -> consumer_pb2.ResetGroupResponse:
+        response = await self.admin.reset(request)
+        await self._receiver.durable()
+        return response
+
+    async def delete(self, request: consumer_pb2.DeleteGroupRequest, forget: Callable[[str], Awaitable[None]]) -> None:
+        await self.admin.delete(request, forget)
+        await self._receiver.durable()
 
     async def put_settling(self, request: store_pb2.PutMessageRequest) -> Any:
         """The outcome of a put of records that end leases, staged."""

@@ -97,6 +97,8 @@ class Groups:
         self._places_max = places_max
         # Told of a (group, topic) in which something came back.
         self.arrived: Callable[[str, str], None] = lambda group, topic: None
+        # Told of a group that is gone.
+        self.deleted: Callable[[str], None] = lambda group: None
         self.activity: dict[str, Activity] = {}
         # Outstanding messages that retention took.
         self.lost_count = 0
@@ -161,7 +163,7 @@ class Groups:
             place = lease.place
             self.store.journal.end(place, lease.id, offsets)
             count += self.progress.end(place, lease.id, offsets)
-            self._unblocked(place, ordered=lease.ordered)
+            self._unblocked(place)
         if count:
             self._active(group).acks.add(self.store.clock.now_ms(), count)
         return statuses
@@ -221,14 +223,14 @@ class Groups:
 
     def settle(self, one: Open, copy: Letter) -> Callable[[bool], None]:
         """The lease ends with a record that is being staged; to be told whether it became durable."""
-        place, lease_id, offset, ordered = one.place, one.lease.id, one.offset, one.lease.ordered
+        place, lease_id, offset = one.place, one.lease.id, one.offset
         self.store.journal.settle(place, lease_id, offset, copy)
         place.settling.add(offset)
 
         def tell(stored: bool) -> None:
             if stored:
                 self.progress.end(place, lease_id, [offset])
-                self._unblocked(place, ordered=ordered)
+                self._unblocked(place)
             else:
                 self.progress.settling_gave_up(place, offset)
                 self.armed()
@@ -268,7 +270,7 @@ class Groups:
 
     def drop_before(self, place: Place, offset: int) -> None:
         """Retention has taken what lies before `offset`."""
-        if place.frontier < offset or (place.entries and place.committed < offset):
+        if place.least < offset:
             count = self.progress.drop_before(place, offset)
             if count:
                 self.lost_count += count
@@ -304,6 +306,24 @@ class Groups:
         self.store.journal.reset(place, frontier)
         return place
 
+    def reset(self, key: Key, offset: int) -> None:
+        """The group goes on from `offset` in the queue."""
+        self.store.gate.check_write()
+        place = self.progress.places.get(key)
+        if place is None:
+            self.new_place(key, offset)
+        else:
+            self.store.journal.reset(place, offset)
+            self.progress.reset(place, offset)
+            self._tell({place})
+
+    def delete(self, group: str) -> None:
+        self.store.gate.check_write()
+        self.store.journal.delete(group)
+        self.progress.delete(group)
+        self.activity.pop(group, None)
+        self.deleted(group)
+
     def _active(self, group: str) -> Activity:
         found = self.activity.get(group)
         if found is None:
@@ -330,8 +350,8 @@ class Groups:
                 if not future.done():
                     future.set_result(None)
 
-    def _unblocked(self, place: Place, *, ordered: bool) -> None:
-        if ordered and not place.is_blocked:
+    def _unblocked(self, place: Place) -> None:
+        if place.ordered and not place.is_blocked:
             self._tell({place})
 
     def when_exhausted(self) -> "asyncio.Future[None]":

@@ -28,7 +28,7 @@ from duetime_store.consumequeue import FILLER_SIZE, ConsumeQueue
 from duetime_store.filters import Filter
 from duetime_store.flusher import Flusher
 from duetime_store.group_offsets import GroupOffsets
-from duetime_store.groups.groups import Groups
+from duetime_store.groups.groups import Groups, Open
 from duetime_store.groups.state import Hold, Key, Lease, Place
 from duetime_store.offsets import first_stored_at
 from duetime_store.properties import columns
@@ -141,6 +141,7 @@ class Receiver:
         self._alarm = alarm
         self._lines: dict[tuple[str, str], _Line] = {}
         groups.arrived = self._arrived
+        groups.deleted = self._deleted
 
     async def run(self) -> None:
         """The loop that ends leases in time, so that who waits is woken."""
@@ -185,6 +186,25 @@ class Receiver:
     async def ready(self, asked: Asked) -> bool:
         """Whether there is something, after waiting for it."""
         return await self._until_found(asked, lambda line: self._look(asked, line, peek=True))
+
+    async def take_exhausted(self, count: int, invisible_ms: int, wait_ms: float) -> list[Open]:
+        """Leases exhausted messages, after waiting for the first; durable on return."""
+        self._store.gate.check_write()
+        clock, groups = self._store.clock.clock, self._groups
+        give_up_ms = clock.monotonic_ms() + wait_ms
+        while True:
+            groups.expire()
+            taken = groups.take_exhausted(count, invisible_ms)
+            left_ms = give_up_ms - clock.monotonic_ms()
+            if taken or left_ms <= 0:
+                break
+            await clock.wait_for(groups.when_exhausted(), left_ms)
+        try:
+            await self.durable()
+        except BaseException:
+            groups.not_received([one.lease for one in taken])
+            raise
+        return taken
 
     async def durable(self) -> None:
         """Everything that happened to groups so far is."""
@@ -246,6 +266,13 @@ class Receiver:
         line = self._lines.get((group, topic))
         if line is not None:
             line.wake()
+
+    def _deleted(self, group: str) -> None:
+        """Nothing listens for it any more; who waits is told by the end of its time."""
+        for key in [key for key in self._lines if key[0] == group]:
+            line = self._lines.pop(key)
+            for queue in line.queues:
+                queue.listeners.remove(line.wake)
 
     # --- places -----------------------------------------------------------------------------------------------------
 

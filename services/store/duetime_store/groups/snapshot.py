@@ -5,7 +5,8 @@
     then: ended leases, dead letters (gone.py), places
 
     ended     u64 lease, u8 flags (1 reset), u8 length, group, u32 count, ranges that came back
-    place     i32 queue, i64 frontier, u32 leases, u32 holds, three names (u8 length each): group, topic, queue's topic
+    place     i32 queue, u8 ordered, i64 frontier, u32 leases, u32 holds, three names (u8 length each): group, topic,
+              queue's topic
     lease     u64 id, i64 received, u16 most attempts, u8 flags (1 ordered, 2 taken), u32 count, ranges that came back
     hold      u8 state, u64 lease (0: none), u32 attempt, i64 until, u8 expired deliveries, u32 bytes of history,
               u32 ranges; expired (i64, i64), history, ranges (journal.py)
@@ -35,7 +36,7 @@ _MARK = b"DTG1"
 _HEAD = Struct(">qQIII")
 _ENDED = Struct(">QBB")
 _COUNT = Struct(">I")
-_PLACE = Struct(">iqII")
+_PLACE = Struct(">iBqII")
 _LEASE = Struct(">QqHB")
 _HOLD = Struct(">BQIqBII")
 _PAIR = Struct(">qq")
@@ -51,7 +52,7 @@ class Captured:
     last_lease_id: int
     ended: list[tuple[int, Ended]]
     gone: bytes
-    places: list[tuple[Key, int, list[tuple[int, Hold]]]]
+    places: list[tuple[Place, int, list[tuple[int, Hold]]]]
     # Of leases from which something came back.
     returned: dict[int, list[int]]
 
@@ -69,7 +70,7 @@ def capture(progress: Progress, gone: GoneLetters, journal_offset: int) -> Captu
         progress.last_lease_id,
         list(progress.ended.leases.items()),
         gone.encode(),
-        [(place.key, place.frontier, list(place.entries.items())) for place in progress.places.values()],
+        [(place, place.frontier, list(place.entries.items())) for place in progress.places.values()],
         {lease.id: sorted(lease.returned) for lease in progress.leases.values() if lease.returned},
     )
 
@@ -88,8 +89,8 @@ def encode(captured: Captured) -> bytes:
         group = ended.group.encode()
         parts += (_ENDED.pack(lease_id, ended.was_reset, len(group)), group, _counted(sorted(ended.returned)))
     parts.append(captured.gone)
-    for key, frontier, items in captured.places:
-        parts += _place(key, frontier, items, captured.returned)
+    for place, frontier, items in captured.places:
+        parts += _place(place, frontier, items, captured.returned)
     body = b"".join(parts)
     return _MARK_CRC.pack(_MARK, zlib.crc32(body)) + body
 
@@ -99,7 +100,10 @@ def _counted(offsets: list[int]) -> bytes:
     return _COUNT.pack(len(data) // _RANGE_BYTES) + data
 
 
-def _place(key: Key, frontier: int, items: list[tuple[int, Hold]], returned: dict[int, list[int]]) -> Iterator[bytes]:
+def _place(
+    place: Place, frontier: int, items: list[tuple[int, Hold]], returned: dict[int, list[int]]
+) -> Iterator[bytes]:
+    key = place.key
     holds: dict[Hold, list[int]] = {}
     for offset, hold in items:
         own = holds.get(hold)
@@ -108,7 +112,7 @@ def _place(key: Key, frontier: int, items: list[tuple[int, Hold]], returned: dic
         else:
             own.append(offset)
     leases = {hold.lease.id: hold.lease for hold in holds if hold.lease is not None}
-    yield _PLACE.pack(key.queue, frontier, len(leases), len(holds))
+    yield _PLACE.pack(key.queue, place.ordered, frontier, len(leases), len(holds))
     for name in (key.group.encode(), key.topic.encode(), key.queue_topic.encode()):
         yield bytes([len(name)]) + name
     for lease in leases.values():
@@ -174,9 +178,11 @@ def _decode(cursor: _Cursor) -> Loaded:
         progress.ended.add(lease_id, Ended(group, returned, was_reset=bool(was_reset)))
     gone = GoneLetters.decode(cursor.bytes(gone_bytes))
     for _ in range(place_count):
-        queue, frontier, lease_count, hold_count = cursor.read(_PLACE)
+        queue, ordered, frontier, lease_count, hold_count = cursor.read(_PLACE)
         key = Key(cursor.name(), cursor.name(), cursor.name(), queue)
-        _decode_place(cursor, progress, progress.place(key, frontier), lease_count, hold_count)
+        place = progress.place(key, frontier)
+        place.ordered = bool(ordered)
+        _decode_place(cursor, progress, place, lease_count, hold_count)
     return Loaded(journal_offset, progress, gone)
 
 

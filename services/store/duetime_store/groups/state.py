@@ -112,17 +112,23 @@ class Hold:
 class Place:
     """How far a group is in one queue."""
 
-    __slots__ = ("again", "available", "entries", "frontier", "key", "number", "settling")
+    __slots__ = ("again", "available", "entries", "frontier", "key", "leased", "least", "number", "ordered", "settling")
 
     def __init__(self, key: Key, number: int, frontier: int) -> None:
         self.key = key
         # Names it in the journal, while the process runs.
         self.number = number
         self.frontier = frontier
+        # One lease at a time.
+        self.ordered = False
         # The outstanding.
         self.entries: dict[int, Hold] = {}
         # How many of them are returned.
         self.available = 0
+        # How many of them are leased.
+        self.leased = 0
+        # What retention has left, as far as it was looked at.
+        self.least = 0
         # A heap of returned offsets; some may not be it any more.
         self.again: list[int] = []
         # Leased, and a record that ends the lease is on its way to the disk.
@@ -238,6 +244,7 @@ class Progress:
         """Leases offsets, new ones or outstanding ones; the place's frontier is `frontier` then."""
         place = lease.place
         place.frontier = frontier
+        place.ordered |= lease.ordered
         self.leases[lease.id] = lease
         self.last_lease_id = max(self.last_lease_id, lease.id)
         if lease.id in self.ended.leases:
@@ -324,12 +331,10 @@ class Progress:
             )
             self.hold(waiting)
 
-    def reset(self, place: Place, offset: int) -> int:
-        """The group goes on from `offset`; leases in between end. How many messages were leased."""
-        leased = 0
-        for hold in list(place.entries.values()):
+    def reset(self, place: Place, offset: int) -> None:
+        """The group goes on from `offset`; all leases end."""
+        for hold in set(place.entries.values()):
             if hold.lease is not None:
-                leased += 1
                 self.leases.pop(hold.lease.id, None)
                 self.ended.add(hold.lease.id, Ended(place.key.group, was_reset=True))
             hold.open = 0
@@ -337,9 +342,8 @@ class Progress:
         place.entries.clear()
         place.again.clear()
         place.settling.clear()
-        place.available = 0
+        place.available = place.leased = 0
         place.frontier = offset
-        return leased
 
     def delete(self, group: str) -> None:
         for place in self.of_group(group):
@@ -348,6 +352,7 @@ class Progress:
 
     def drop_before(self, place: Place, offset: int) -> int:
         """Retention has taken what lies before `offset`: it counts as done. How many messages were outstanding."""
+        place.least = offset
         place.frontier = max(place.frontier, offset)
         gone = [one for one in place.entries if one < offset]
         for one in gone:
@@ -473,6 +478,8 @@ class Progress:
         self._leave_all(place, offsets)
         place.entries.update(dict.fromkeys(offsets, hold))
         self.outstanding += len(place.entries) - before
+        if lease is not None:
+            place.leased += len(offsets)
         if hold.state == RETURNED:
             place.available += len(offsets)
             place.put_again(offsets)
@@ -498,6 +505,7 @@ class Progress:
             self._stale += 1
         lease = hold.lease
         if lease is not None:
+            hold.place.leased -= count
             lease.open -= count
             if not lease.open and self.leases.pop(lease.id, None) is not None:
                 # Taken back by `give`, in case that this is the snapshot's future.

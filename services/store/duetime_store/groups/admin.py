@@ -1,0 +1,135 @@
+"""What people ask of a group: describe, reset, delete. Of this shard."""
+
+from collections.abc import Awaitable, Callable
+
+from duetime.v1 import consumer_pb2
+from duetime_core.errors import FailedPrecondition, InvalidArgument, Violation
+from duetime_core.names import dlq_topic
+
+from duetime_store.consumequeue import ConsumeQueue
+from duetime_store.group_offsets import GroupOffsets, check_group
+from duetime_store.groups.groups import Groups
+from duetime_store.groups.state import Key, Place
+from duetime_store.offsets import first_stored_at, first_that_tells
+from duetime_store.store import Store
+
+# Receivers seen so lately are members, and so lately keep the group from being deleted.
+MEMBER_MS = 600_000
+IN_USE_MS = 60_000
+
+
+class GroupAdmin:
+    """See proto/duetime/v1/store.proto for what each call promises."""
+
+    def __init__(self, store: Store, groups: Groups, offsets: GroupOffsets, *, shard: int) -> None:
+        self._store = store
+        self._groups = groups
+        self._offsets = offsets
+        self._shard = shard
+
+    async def describe(self, group: str) -> consumer_pb2.GroupDescription:
+        check_group(group)
+        found = consumer_pb2.GroupDescription(group=consumer_pb2.Group(name=group))
+        places: dict[tuple[bool, str, int], list[Place]] = {}
+        for place in self._groups.progress.of_group(group):
+            key = place.key
+            places.setdefault((key.topic != key.queue_topic, key.queue_topic, key.queue), []).append(place)
+        for (_, topic, number), own in sorted(places.items()):
+            queue = self._store.queues.get_bytes(topic.encode(), number)
+            found.queues.append(await self._queue(queue, own))
+        now_ms, active = self._store.clock.now_ms(), self._groups.activity.get(group)
+        if active is not None:
+            found.acks_per_s, found.receives_per_s = active.acks.per_s(now_ms), active.receives.per_s(now_ms)
+            for name, (topic, seen_at_ms) in reversed(active.members.items()):
+                if now_ms - seen_at_ms < MEMBER_MS:
+                    found.members.add(name=name, topic=topic, seen_at_ms=seen_at_ms)
+        found.dead_letters = self._dead_letters(group)
+        return found
+
+    async def _queue(self, queue: ConsumeQueue, places: list[Place]) -> consumer_pb2.GroupQueue:
+        """A retry queue has a place for each topic of the group: what they have outstanding is added up."""
+        frontier = min(place.frontier for place in places)
+        committed = min(place.committed for place in places)
+        outstanding = sum(len(place.entries) for place in places)
+        leased = sum(place.leased for place in places)
+        max_offset = queue.max_offset
+        row = consumer_pb2.GroupQueue(
+            topic=queue.topic,
+            queue=queue.queue,
+            shard=self._shard,
+            min_offset=queue.min_offset,
+            max_offset=max_offset,
+            next_offset=frontier,
+            committed_offset=committed,
+            lag=max_offset - max(frontier, queue.min_offset) + outstanding,
+            in_flight=leased,
+            waiting=outstanding - leased,
+        )
+        if row.lag:
+            _, stored_at_ms = await first_that_tells(self._store.log, queue, committed, max_offset)
+            row.oldest_unacked_at_ms = stored_at_ms or 0
+        return row
+
+    def _dead_letters(self, group: str) -> int:
+        topic, count = dlq_topic(group), 0
+        for queue in self._store.queues.all():
+            if queue.topic == topic:
+                gone = self._groups.gone.count(topic, queue.queue, queue.min_offset, queue.max_offset)
+                count += queue.max_offset - queue.min_offset - gone
+        return count
+
+    async def reset(self, request: consumer_pb2.ResetGroupRequest) -> consumer_pb2.ResetGroupResponse:
+        """Staged on return, as far as the group receives the topic; durable where it commits offsets itself."""
+        check_group(request.name)
+        wanted = request.WhichOneof("to")
+        if wanted is None:
+            raise InvalidArgument([Violation("to", "is not set")])
+        response = consumer_pb2.ResetGroupResponse()
+        targets: list[tuple[Key, int]] = []
+        for number in request.queues:
+            queue = self._store.queues.find(request.topic, number.shard_queue)
+            targets.append(
+                (Key(request.name, request.topic, request.topic, queue.queue), await self._target(request, queue))
+            )
+        committed = self._offsets.find(request.name, request.topic)
+        receives = self._groups.receives(request.name, request.topic)
+        for number, (key, offset) in zip(request.queues, targets, strict=True):
+            place = self._groups.progress.places.get(key)
+            row = response.queues.add(queue=number.queue, shard=self._shard, to_offset=offset)
+            row.from_offset = place.committed if place else committed.get(key.queue, 0)
+            row.leases_ended = place.leased if place else 0
+            if receives and not request.dry_run:
+                self._groups.reset(key, offset)
+        if not receives and not request.dry_run:
+            await self._offsets.commit(request.name, request.topic, {key.queue: offset for key, offset in targets})
+        return response
+
+    async def _target(self, request: consumer_pb2.ResetGroupRequest, queue: ConsumeQueue) -> int:
+        wanted = request.WhichOneof("to")
+        if wanted == "at_ms":
+            return await first_stored_at(self._store.log, queue, request.at_ms)
+        if wanted == "offset":
+            if not queue.min_offset <= request.offset <= queue.max_offset:
+                bounds = f"{queue.min_offset} and {queue.max_offset} of queue {queue.queue} of {queue.topic}"
+                raise InvalidArgument([Violation("offset", f"{request.offset} is not within {bounds}")])
+            return request.offset
+        return queue.max_offset if wanted == "latest" else queue.min_offset
+
+    async def delete(self, request: consumer_pb2.DeleteGroupRequest, forget: Callable[[str], Awaitable[None]]) -> None:
+        """Staged on return; `forget` has the group's configuration.
+
+        Raises:
+            FailedPrecondition: it is in use.
+        """
+        check_group(request.name)
+        active, now_ms = self._groups.activity.get(request.name), self._store.clock.now_ms()
+        if active is not None and not request.force:
+            seen = [name for name, (_, at_ms) in active.members.items() if now_ms - at_ms < IN_USE_MS]
+            if seen:
+                raise FailedPrecondition(
+                    f"group {request.name} has {len(seen)} receivers of the last minute, such as {seen[-1]}",
+                    reason="GROUP_IN_USE",
+                )
+        self._groups.delete(request.name)
+        await self._offsets.delete(request.name)
+        await forget(request.name)

@@ -1,0 +1,135 @@
+"""Describing, resetting and deleting groups; limits; config/consumerOffset.json."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from duetime.v1 import consumer_pb2, gateway_pb2
+from duetime_core.calls import translate
+
+from tests.store.groups.running import EXPIRED, GROUP, INVISIBLE_MS, OK, TOPIC, UNKNOWN, Consuming, copy, names
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Consuming]:
+    async with Consuming(tmp_path / "store", leases_max=10) as running:
+        yield running
+
+
+async def refused(call: Any) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return caught.value.code(), translate(caught.value, "", "").reason
+
+
+async def test_describe_tells_where_a_group_is(store: Consuming) -> None:
+    await store.send("a", "b", "c", "d", "e")
+    got = await store.receive(max_count=4, member="worker-1")
+    await store.ack(got[0], got[2])
+    await store.change(got[1])
+    found = await store.describe()
+    queue, retries = found.queues
+    assert (queue.topic, queue.next_offset, queue.committed_offset, queue.max_offset) == (TOPIC, 4, 1, 5)
+    assert (queue.lag, queue.in_flight, queue.waiting) == (3, 1, 1)
+    assert queue.oldest_unacked_at_ms == store.clock.now_ms()
+    assert (retries.topic, retries.lag) == (f"%RETRY%{GROUP}", 0)
+    assert [(one.name, one.topic) for one in found.members] == [("worker-1", TOPIC)]
+    assert (found.receives_per_s, found.acks_per_s) == (4 / 60, 2 / 60)
+    await store.clock.advance(60_000)
+    assert (await store.describe()).receives_per_s == 0
+
+
+async def test_a_group_starts_where_it_was_told_to(store: Consuming) -> None:
+    await store.send("a")
+    await store.clock.advance(1_000)
+    await store.send("b")
+    assert names(await store.receive(start_at_ms=store.clock.now_ms())) == ["b"]
+    assert names(await store.receive(group="other")) == ["a", "b"]
+
+
+async def test_committed_offsets_are_where_a_group_begins_and_then_refused(store: Consuming) -> None:
+    await store.send("a", "b", "c")
+    commit = gateway_pb2.CommitOffsetsRequest(
+        group=GROUP, topic=TOPIC, queues=[gateway_pb2.QueuePosition(queue=0, shard_queue=0, offset=2)]
+    )
+    await store.stub.CommitOffsets(commit)
+    assert names(await store.receive()) == ["c"]
+    assert await refused(store.stub.CommitOffsets(commit)) == (grpc.StatusCode.FAILED_PRECONDITION, "GROUP_RECEIVES")
+
+
+async def test_committed_offsets_are_in_rocketmqs_file_after_a_checkpoint(store: Consuming) -> None:
+    await store.send("a", "b", "c")
+    got = await store.receive()
+    await store.put(copy("r"))
+    await store.ack(got[0])
+    await store.again()
+    content = json.loads(
+        (store.settings.data_dir / "config" / "consumerOffset.json").read_text().replace("{0:", '{"0":')
+    )
+    assert content["offsetTable"] == {f"{TOPIC}@{GROUP}": {"0": 1}, f"%RETRY%{GROUP}@{GROUP}": {"0": 0}}
+
+
+async def test_reset_goes_back_and_ends_leases(store: Consuming) -> None:
+    await store.send("a", "b", "c")
+    got = await store.receive(max_count=2)
+    await store.ack(got[0])
+    row = await store.reset(earliest=True, dry_run=True)
+    assert (row.from_offset, row.to_offset, row.leases_ended) == (1, 0, 1)
+    assert await store.ack(got[0]) == [OK]
+    assert await store.reset(earliest=True) == row
+    assert await store.ack(*got) == [UNKNOWN, UNKNOWN]
+    await store.kill()
+    assert names(await store.receive()) == ["a", "b", "c"]
+    assert (await store.reset(latest=True)).to_offset == 3
+    assert await store.receive() == []
+    assert (await refused(store.reset(offset=4)))[0] == grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_a_deleted_group_begins_anew(store: Consuming) -> None:
+    await store.send("a")
+    got = await store.receive()
+    delete = consumer_pb2.DeleteGroupRequest(name=GROUP)
+    assert await refused(store.stub.DeleteGroup(delete)) == (grpc.StatusCode.FAILED_PRECONDITION, "GROUP_IN_USE")
+    await store.clock.advance(60_000)
+    await store.stub.DeleteGroup(delete)
+    await store.stub.DeleteGroup(delete)
+    assert await store.ack(*got) == [EXPIRED]
+    assert not (await store.describe()).queues
+    await store.kill()
+    assert not (await store.describe()).queues
+    assert names(await store.receive()) == ["a"]
+
+
+async def test_what_is_outstanding_is_bounded(store: Consuming) -> None:
+    await store.send(*(f"{n}" for n in range(12)))
+    got = await store.receive()
+    assert len(got) == 10
+    assert await refused(store.receive()) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "LEASES_EXHAUSTED")
+    await store.clock.advance(INVISIBLE_MS)
+    assert len(await store.receive()) == 10
+    await store.reset(earliest=True)
+    await store.ack(*(await store.receive()))
+    assert names(await store.receive()) == ["10", "11"]
+
+
+async def test_another_filter_is_refused_for_a_minute(store: Consuming) -> None:
+    await store.receive(tags="a")
+    assert await refused(store.receive(tags="b")) == (grpc.StatusCode.FAILED_PRECONDITION, "FILTER_CONFLICT")
+    await store.clock.advance(60_000)
+    await store.receive(tags="b")
+
+
+async def test_what_the_filter_drops_is_done(store: Consuming) -> None:
+    await store.send("a", "b")
+    assert await store.receive(tags="other") == []
+    assert not await store.ready(tags="other")
+    assert (await store.describe()).queues[0].lag == 0
+    await store.clock.advance(60_000)
+    await store.send("c")
+    assert await store.ready(tags="paid")
+    assert names(await store.receive(tags="paid")) == ["c"]
+    await store.kill()
+    assert await store.receive(tags="paid") == []

@@ -1,0 +1,113 @@
+"""What ends a lease other than an Ack: copies that settle it, deferrals, exhaustion; and the rules of order."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from duetime.v1 import store_pb2
+
+from tests.store.groups.running import EXPIRED, GROUP, INVISIBLE_MS, OK, Consuming, copy, names, told
+
+SETTLED = store_pb2.PUT_STATUS_SETTLED
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Consuming]:
+    async with Consuming(tmp_path / "store") as running:
+        yield running
+
+
+async def test_a_copy_ends_the_lease_and_comes_back_as_the_next_attempt(store: Consuming) -> None:
+    await store.send("a")
+    (got,) = await store.receive()
+    (known,) = await store.leased(got)
+    assert (known.status, known.attempt, known.topic, known.offset) == (OK, 1, "orders", 0)
+    assert known.received_at_ms == store.clock.now_ms()
+    assert await store.settle(got) == [OK]
+    assert await store.settle(got) == [SETTLED]
+    assert await store.ack(got) == [OK]
+    assert (await store.leased(got))[0].status == EXPIRED
+    (again,) = await store.receive()
+    assert told([again]) == [("a", 2)]
+    assert again.message.topic == "orders"
+
+
+async def test_two_copies_of_one_call_settle_once(store: Consuming) -> None:
+    await store.send("a")
+    (got,) = await store.receive()
+    settles = [store_pb2.Settle(record=n, receipt=got.receipt, group=GROUP) for n in range(2)]
+    answer = await store.put(copy("a"), copy("a"), settles=settles)
+    assert list(answer.statuses) == [OK, SETTLED]
+    assert names(await store.receive()) == ["a"]
+
+
+async def test_a_retry_is_not_seen_before_its_time_and_by_its_topic_only(store: Consuming) -> None:
+    now_ms = store.clock.now_ms()
+    await store.put(copy("late", visible_at_ms=now_ms + 5_000), copy("other", of_topic="mail"), copy("now"))
+    assert names(await store.receive()) == ["now"]
+    waiting = asyncio.create_task(store.receive(wait_ms=30_000))
+    await store.stub.Describe(store_pb2.DescribeRequest())
+    await store.clock.advance(4_999)
+    assert not waiting.done()
+    await store.clock.advance(1)
+    assert told(await waiting) == [("late", 2)]
+
+
+async def test_a_message_whose_last_lease_ends_is_hidden_until_it_is_taken(store: Consuming) -> None:
+    await store.send("a")
+    start_ms = store.clock.now_ms()
+    await store.receive(max_attempts=2)
+    await store.clock.advance(INVISIBLE_MS)
+    assert told(await store.receive(max_attempts=2)) == [("a", 2)]
+    waiting = asyncio.create_task(store.take(wait_ms=30_000))
+    await store.clock.advance(INVISIBLE_MS)
+    (taken,) = await waiting
+    ends = [start_ms + INVISIBLE_MS, start_ms + 2 * INVISIBLE_MS]
+    assert (taken.group, taken.attempt, list(taken.expired)) == (GROUP, 2, [start_ms, ends[0], ends[0], ends[1]])
+    assert await store.receive() == []
+    assert await store.take() == []
+    await store.clock.advance(INVISIBLE_MS)
+    (again,) = await store.take()
+    assert (again.attempt, list(again.expired)) == (2, list(taken.expired))
+    settle = store_pb2.Settle(record=0, receipt=again.receipt, group=GROUP)
+    await store.put(copy("a", topic=f"%DLQ%{GROUP}"), settles=[settle])
+    await store.clock.advance(INVISIBLE_MS)
+    assert await store.take() == []
+    assert await store.receive() == []
+
+
+async def test_ordered_groups_give_one_lease_of_a_queue_at_a_time(store: Consuming) -> None:
+    await store.send("a", "b", "c", "d")
+    got = await store.receive(max_count=3, ordered=True)
+    assert names(got) == ["a", "b", "c"]
+    assert await store.receive(ordered=True) == []
+    await store.ack(got[0], got[1])
+    assert await store.receive(ordered=True) == []
+    waiting = asyncio.create_task(store.receive(ordered=True, wait_ms=30_000))
+    await store.stub.Describe(store_pb2.DescribeRequest())
+    await store.ack(got[2])
+    assert names(await waiting) == ["d"]
+
+
+async def test_a_deferred_message_blocks_its_queue_and_ends_the_leases_behind_it(store: Consuming) -> None:
+    await store.send("a", "b", "c")
+    got = await store.receive(ordered=True)
+    await store.ack(got[0])
+    at_ms = store.clock.now_ms() + 5_000
+    assert await store.defer(got[1], ms=5_000, history=b"failed") == ([OK], [at_ms])
+    assert await store.ack(got[1], got[2]) == [EXPIRED, EXPIRED]
+    await store.clock.advance(4_999)
+    assert await store.receive(ordered=True) == []
+    await store.kill()
+    await store.clock.advance(1)
+    got = await store.receive(ordered=True)
+    assert told(got) == [("b", 2), ("c", 1)]
+    assert [(one.history, one.ordered) for one in await store.leased(*got)] == [(b"failed", True), (b"", True)]
+
+
+async def test_an_ordered_lease_that_expires_counts_for_its_first_message_only(store: Consuming) -> None:
+    await store.send("a", "b", "c")
+    await store.receive(ordered=True)
+    await store.clock.advance(INVISIBLE_MS)
+    assert told(await store.receive(ordered=True)) == [("a", 2), ("b", 1), ("c", 1)]
