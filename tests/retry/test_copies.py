@@ -6,7 +6,7 @@ import pytest
 from duetime_core import record
 from duetime_core.limits import PROPERTIES_BYTES_MAX
 from duetime_core.record import Record
-from duetime_retry.copies import Copy, Failed, NoRoom, dead_letter, history_of, redriven_copy, retry_copy
+from duetime_retry.copies import Copy, Failed, NoRoom, dead_letter, history_of, retry_copy
 from duetime_retry.delays import Wait
 from duetime_retry.history import Attempt, History
 from duetime_scheduler.restore import Entry, restore
@@ -104,16 +104,6 @@ def test_copy_has_a_mark_of_its_own_for_its_crc() -> None:
     for copy in (dead_letter(failed(found), "g", "REJECTED"), retry_copy(failed(found), "g", LANE)):
         assert copy.record.properties.endswith(record.CRC_ENDING)
         assert copy.record.properties.count(b"__CRC32#") == 1
-
-
-def test_redriven_copy_starts_anew_with_its_history() -> None:
-    dead = dead_letter(failed(consumed(DT_RETRY="1s")), "billing", "REJECTED").record
-    copy = redriven_copy(dead, "billing")
-    assert (copy.record.topic, copy.record.queue, copy.record.reconsume_times) == ("%RETRY%billing", 0, 0)
-    assert named(copy) == {**KEPT, "DT_REDRIVEN": "1", "DT_RETRY": "1s"}
-    assert history_of(copy.record) == HISTORY
-    again = dead_letter(failed(copy.record, history_of(copy.record)), "billing", "ATTEMPTS_EXHAUSTED").record
-    assert named(redriven_copy(again, "billing"))["DT_REDRIVEN"] == "2"
 
 
 def full_but(room: int) -> Record:

@@ -50,7 +50,6 @@ _DROPPED = frozenset(
 )
 # The last that a dead letter loses: without them it could not be told from another, or redriven.
 _PRECIOUS = frozenset({record.UNIQ_KEY, record.RETRY_TOPIC, record.REDRIVEN})
-_COUNT_DIGITS_MAX = 9
 # DT_ENTRY, which a restored record has beside all that it had in its lane: 0x02, the name, 0x01, three numbers.
 _LANE_ENTRY_BYTES_MAX = 1 + len(record.LANE_ENTRY) + 1 + 3 * 19 + 2
 
@@ -128,27 +127,6 @@ def dead_letter(failed: Failed, group: str, reason: str) -> Copy:
     origin[_WAIT] = wait
     has_history = _fill(kept, origin, failed.history, room)
     return Copy(copied(failed.record, dlq_topic(group), 0, kept, failed.attempt), has_history, lost)
-
-
-def redriven_copy(found: Record, group: str) -> Copy:
-    """The record for %RETRY%group that a dead letter becomes: at once, with all its attempts anew, its history kept.
-
-    Raises:
-        NoRoom: nothing can be stored.
-    """
-    kept = _kept(found)
-    kept[record.REDRIVEN] = str(redriven_count(found) + 1)
-    room = PROPERTIES_BYTES_MAX - len(record.CRC_ENDING) - _size(kept)
-    if room < 0:
-        raise NoRoom(f"its properties would take {PROPERTIES_BYTES_MAX - room} bytes, {PROPERTIES_BYTES_MAX} at most")
-    has_history = _fill(kept, {_WAIT: "false"}, history_of(found), room)
-    return Copy(copied(found, retry_topic(group), 0, kept, 0), has_history)
-
-
-def redriven_count(found: Record) -> int:
-    """How often a message was redriven before."""
-    said = record.property_value(found.properties, record.REDRIVEN.encode()) or b"0"
-    return int(said) if said.isdigit() and len(said) <= _COUNT_DIGITS_MAX else 0
 
 
 def copied(found: Record, topic: str, queue: int, properties: Mapping[str, str], reconsume_times: int) -> Record:

@@ -7,7 +7,10 @@ import grpc
 from duetime.v1 import store_pb2, store_pb2_grpc
 from duetime_core import record
 from duetime_core.calls import translate
-from duetime_core.errors import InvalidArgument, NotFound, Violation
+from duetime_core.errors import DueTimeError, InvalidArgument, NotFound, Unavailable, Violation
+
+# Receipts of one look at their leases.
+LOOK_COUNT_MAX = 256
 
 
 class Stores:
@@ -33,6 +36,38 @@ class Stores:
             return await getattr(stub, method)(request, timeout=self._timeout_s + wait_ms / 1000.0)
         except grpc.aio.AioRpcError as error:
             raise translate(error, f"shard {shard}", "SHARD_UNAVAILABLE") from error
+
+    async def leased(self, shard: int, group: str, receipts: Sequence[bytes]) -> store_pb2.GetLeasedResponse:
+        """The first of the receipts, one at least: as many as fit into an answer."""
+        count = min(len(receipts), LOOK_COUNT_MAX)
+        while True:
+            request = store_pb2.GetLeasedRequest(group=group, receipts=receipts[:count])
+            try:
+                answer: store_pb2.GetLeasedResponse = await self.call(shard, "GetLeased", request)
+            except DueTimeError as error:
+                # Bodies of 4 MiB: the answer is too large for one message.
+                if error.status != grpc.StatusCode.RESOURCE_EXHAUSTED or count == 1:
+                    raise
+                count = (count + 1) // 2
+                continue
+            if not 1 <= len(answer.leased) <= count:
+                text = f"shard {shard} told of {len(answer.leased)} leases, not of 1 to {count}"
+                raise Unavailable(text, reason="SHARD_UNAVAILABLE")
+            return answer
+
+    async def take_exhausted(
+        self, shard: int, count: int, wait_ms: int, invisible_ms: int
+    ) -> store_pb2.GetLeasedResponse | None:
+        """None: there were none within the deadline."""
+        request = store_pb2.TakeExhaustedRequest(max_count=count, wait_ms=wait_ms, invisible_ms=invisible_ms)
+        try:
+            answer: store_pb2.GetLeasedResponse = await self.call(shard, "TakeExhausted", request, wait_ms=wait_ms)
+        except Unavailable as error:
+            cause = error.__cause__
+            if isinstance(cause, grpc.aio.AioRpcError) and cause.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
+                return None
+            raise
+        return answer
 
     async def record(self, shard: int, topic: str, queue: int, offset: int) -> record.Record:
         request = store_pb2.GetRecordRequest(topic=topic, queue=queue, offset=offset)

@@ -5,7 +5,7 @@ there. So %RETRY%group and %DLQ%group have a queue on every shard that ever need
 number 0 on the shard.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from duetime_core.clock import Clock
 from duetime_core.errors import NotFound, Overloaded
@@ -41,11 +41,8 @@ class Topics:
 
     async def queue_at(self, topic: str, shard: int, number: int) -> int | None:
         """The topic's queue with this number on the shard; None: it has no route."""
-        for places in (self._places.get(topic, {}), await self._look_up(topic)):
-            for queue, place in places.items():
-                if place == (shard, number):
-                    return queue
-        return None
+        found = _queue_at(self._places.get(topic, {}), (shard, number))
+        return _queue_at(await self._look_up(topic), (shard, number)) if found is None else found
 
     async def places(self, topic: str) -> list[tuple[int, int, int]]:
         """All queues of a topic as they are now: number, shard, number there. None: there is no such topic."""
@@ -69,6 +66,10 @@ class Topics:
             await self._database.run(lambda session: _ensure(session, topic, shard, now_ms))
             await self._tell(shard, topic)
             self._ready.add((topic, shard))
+
+
+def _queue_at(places: Mapping[int, Place], place: Place) -> int | None:
+    return next((queue for queue, one in places.items() if one == place), None)
 
 
 def _places(session: Session, topic: str) -> dict[int, Place]:

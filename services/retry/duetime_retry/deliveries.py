@@ -1,0 +1,34 @@
+"""What is known of a failed delivery: from what the store tells, and from what the handler told. Pure."""
+
+from duetime.v1 import consumer_pb2, store_pb2
+from duetime_core.record import Record
+
+from duetime_retry import history as histories
+from duetime_retry.copies import Failed, history_of
+from duetime_retry.history import LEASE_EXPIRED, Attempt
+
+
+def failed_delivery(
+    leased: store_pb2.LeasedRecord,
+    found: Record,
+    origin_queue: int | None,
+    failed_at_ms: int,
+    error: consumer_pb2.HandlerError | None,
+) -> Failed:
+    """`found`: the decoded record. `error` None: nobody told of the last delivery, its lease ended like others before.
+
+    The history is the one of the message's place, where it was retried in place, else the one that its record carries.
+    Deliveries whose leases ended are told by the store again and again: those that are noted already are passed over.
+    """
+    said = leased.history.decode("utf-8", "replace")
+    history = histories.decode(said) if said else history_of(found)
+    noted = {(one.received_at_ms, one.failed_at_ms) for one in history.attempts if one.type == LEASE_EXPIRED}
+    pairs = zip(leased.expired[::2], leased.expired[1::2], strict=False)
+    fresh = [pair for pair in pairs if pair not in noted]
+    # The deliveries before this one, or up to the last.
+    first = max(leased.attempt - len(fresh) + (error is None), 1)
+    attempts = [Attempt(first + index, *pair, LEASE_EXPIRED) for index, pair in enumerate(fresh)]
+    if error is not None:
+        told = (error.type, error.message, error.trace)
+        attempts.append(Attempt.of_error(leased.attempt, leased.received_at_ms, failed_at_ms, *told))
+    return Failed(found, leased.attempt, history.with_attempts(attempts), origin_queue)

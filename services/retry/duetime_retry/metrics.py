@@ -1,0 +1,48 @@
+"""What the retry process counts."""
+
+from prometheus_client import CollectorRegistry, Counter
+
+
+class RetryMetrics:
+    """All metrics of a retry service."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.sent_back = Counter(
+            "duetime_retry_sent_back_total", "Messages sent back, by where they went", ["to"], registry=registry
+        )
+        self.retries = Counter(
+            "duetime_retry_retries_total",
+            "Failed messages that come back, by how they wait: lane, hidden, in_place",
+            ["way"],
+            registry=registry,
+        )
+        self.dead_letters = Counter(
+            "duetime_retry_dead_letters_total", "Messages put to the dead letters", ["reason"], registry=registry
+        )
+        self.letters_ended = Counter(
+            "duetime_retry_dead_letters_ended_total",
+            "Dead letters that a redrive or discard came to, by outcome",
+            ["outcome"],
+            registry=registry,
+        )
+        self.exhausted = Counter(
+            "duetime_retry_exhausted_total",
+            "Messages taken over whose last lease ended unacknowledged",
+            ["shard"],
+            registry=registry,
+        )
+        self.faults = Counter(
+            "duetime_retry_faults_total", "Failed messages that could not be dealt with", ["reason"], registry=registry
+        )
+        self.crowded = Counter(
+            "duetime_retry_crowded_total",
+            "Copies whose properties left no room: history (left out), in_place (no copy), property (left out)",
+            ["lost"],
+            registry=registry,
+        )
+        self.poll_errors = Counter(
+            "duetime_retry_poll_errors_total",
+            "Calls for messages whose last lease ended that failed",
+            ["shard", "code"],
+            registry=registry,
+        )

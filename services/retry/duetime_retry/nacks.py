@@ -1,0 +1,113 @@
+"""Nack: failed messages by their receipts, one result each, in the order of the request.
+
+    receipts ─ by shard ─▶ GetLeased ─▶ judge ─▶ settle ─▶ results
+
+A fault of one message, or of a shard, harms no other. A repeated call finds the leases ended; what this process
+answered before is remembered for a while, so that a caller whose answer was lost gets it again.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from duetime.v1 import consumer_pb2, store_pb2
+from duetime.v1.message_pb2 import RetryPolicy
+from duetime_core import limits, receipts, retry_policy
+from duetime_core.calls import fault_of
+from duetime_core.errors import DueTimeError, InvalidArgument, Violation
+
+from duetime_retry.judging import Judge, Told
+from duetime_retry.metrics import RetryMetrics
+from duetime_retry.settling import EXPIRED, OK
+from duetime_retry.stores import Stores
+
+# Answers that are remembered.
+RECENT_MAX = 16_384
+UNKNOWN = consumer_pb2.RECEIPT_STATUS_UNKNOWN
+Result = consumer_pb2.NackResult
+
+
+class Nacks:
+    """Answers Nack."""
+
+    def __init__(self, stores: Stores, judge: Judge, metrics: RetryMetrics) -> None:
+        self._stores = stores
+        self._judge = judge
+        self._metrics = metrics
+        # By group and receipt, the oldest first.
+        self._recent: dict[tuple[str, bytes], Result] = {}
+
+    async def nack(self, request: consumer_pb2.NackRequest) -> list[Result]:
+        """`request` is valid but for single nacks."""
+        # A receipt that is named twice fails once.
+        nacks = {nack.receipt: nack for nack in reversed(request.nacks)}
+        results: dict[bytes, Result] = {}
+        for receipt, nack in nacks.items():
+            faults = delay_violations(nack)
+            if faults:
+                results[receipt] = Result(fault=fault_of(InvalidArgument(faults, reason="NACK_INVALID")))
+        asked = [receipt for receipt in nacks if receipt not in results]
+        shards, unknown = receipts.by_shard(asked)
+        results |= {asked[index]: Result(status=UNKNOWN) for index in unknown}
+        policy = request.policy if request.HasField("policy") else None
+        told = {receipt: _told(nack, policy) for receipt, nack in nacks.items()}
+        parts = [
+            self._nack_shard(shard, request.group, [asked[index] for index in indices], told)
+            for shard, indices in shards.items()
+        ]
+        for part in await asyncio.gather(*parts):
+            results |= part
+        for receipt, result in results.items():
+            results[receipt] = self._remembered(request.group, receipt, result)
+        return [results[nack.receipt] for nack in request.nacks]
+
+    async def _nack_shard(
+        self, shard: int, group: str, asked: Sequence[bytes], told: Mapping[bytes, Told]
+    ) -> dict[bytes, Result]:
+        results: dict[bytes, Result] = {}
+        left = list(asked)
+        while left:
+            try:
+                answer = await self._stores.leased(shard, group, left)
+            except DueTimeError as error:
+                self._metrics.faults.labels(error.reason).inc(len(left))
+                return results | {receipt: Result(fault=fault_of(error)) for receipt in left}
+            looked, left = left[: len(answer.leased)], left[len(answer.leased) :]
+            found: dict[bytes, store_pb2.LeasedRecord] = {}
+            for receipt, one in zip(looked, answer.leased, strict=True):
+                if one.status == OK:
+                    found[receipt] = one
+                else:
+                    results[receipt] = Result(status=one.status)
+            dealt = await self._judge.deal_with(
+                shard, group, answer.now_ms, list(found.values()), [told[receipt] for receipt in found]
+            )
+            results |= dict(zip(found, dealt, strict=True))
+        return results
+
+    def _remembered(self, group: str, receipt: bytes, result: Result) -> Result:
+        key = (group, receipt)
+        if result.status == EXPIRED:
+            return self._recent.get(key, result)
+        if result.status == OK and not result.HasField("fault"):
+            if len(self._recent) >= RECENT_MAX:
+                del self._recent[next(iter(self._recent))]
+            self._recent[key] = result
+        return result
+
+
+def _told(nack: consumer_pb2.Nack, policy: RetryPolicy | None) -> Told:
+    return Told(nack.error, policy, nack.delay_ms if nack.HasField("delay_ms") else None, nack.reject)
+
+
+def delay_violations(nack: consumer_pb2.Nack) -> list[Violation]:
+    if 0 <= nack.delay_ms <= limits.BACKOFF_MS_MAX:
+        return []
+    return [Violation("delay_ms", f"{nack.delay_ms} is not within 0 and {limits.BACKOFF_MS_MAX} (12 h)")]
+
+
+def nack_violations(request: consumer_pb2.NackRequest) -> list[Violation]:
+    """What is wrong with a request as a whole, but for its group."""
+    violations = retry_policy.violations("policy", request.policy)
+    if not 1 <= len(request.nacks) <= limits.NACKS_MAX:
+        violations.append(Violation("nacks", f"are {len(request.nacks)}, not 1 to {limits.NACKS_MAX}"))
+    return violations

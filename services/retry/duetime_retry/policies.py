@@ -1,0 +1,68 @@
+"""Whose retry policy holds for a message: its own, else the one that came with its failure, else its group's."""
+
+from functools import lru_cache
+
+import structlog
+from duetime.v1.message_pb2 import RetryPolicy
+from duetime_core import record, retry_policy
+from duetime_core.clock import Clock
+from duetime_core.metadata import Database, GroupModel
+from duetime_core.record import Record
+
+log = structlog.get_logger()
+
+# How long a group's policy is believed after it was read: a changed one holds everywhere by then.
+KEPT_MS = 1_000
+_GROUPS_MAX = 16_384
+_DEFAULT = retry_policy.completed(RetryPolicy())
+_OWN = record.RETRY.encode()
+
+
+class Policies:
+    """Policies of groups from the metadata database, remembered for a moment."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+        # Until when it is kept, and the policy.
+        self._kept: dict[str, tuple[float, RetryPolicy]] = {}
+
+    async def of_group(self, group: str) -> RetryPolicy:
+        """Complete. A group that nobody made has the default: RocketMQ's table.
+
+        Raises:
+            Unavailable: the database does not answer.
+        """
+        until_ms, policy = self._kept.get(group, (0.0, _DEFAULT))
+        now_ms = self._clock.monotonic_ms()
+        if group not in self._kept or until_ms <= now_ms:
+            row = await self._database.run(lambda session: session.get(GroupModel, group))
+            policy = (parsed(row.retry) if row is not None else None) or _DEFAULT
+            if len(self._kept) >= _GROUPS_MAX:
+                self._kept.clear()
+            self._kept[group] = now_ms + KEPT_MS, policy
+        return policy
+
+
+def policy_for(found: Record, told: RetryPolicy | None, group: RetryPolicy, max_attempts: int) -> RetryPolicy:
+    """The policy of a failed message, complete. `told`: with the failure; `max_attempts`: of its lease, which are the
+    receiver's or the group's."""
+    text = record.property_value(found.properties, _OWN)
+    own = parsed(text.decode("utf-8", "replace")) if text else None
+    if own is not None:
+        return own
+    policy = RetryPolicy()
+    policy.CopyFrom(group if told is None else told)
+    if told is None or not told.max_attempts:
+        policy.max_attempts = max_attempts or group.max_attempts
+    return retry_policy.completed(policy)
+
+
+@lru_cache(maxsize=4_096)
+def parsed(text: str) -> RetryPolicy | None:
+    """The complete policy; None, and a line in the log, where the text is none."""
+    try:
+        return retry_policy.completed(retry_policy.parse(text)) if text else None
+    except ValueError as error:
+        log.warning("retry policy passed over", reason=str(error))
+        return None

@@ -1,0 +1,88 @@
+"""SendBack, RocketMQ's call for messages that were pulled, not leased: read the record, decide, store the copy.
+
+Nothing ends with it, so a repetition stores a second copy. Nobody told when the message was received or why it failed:
+its history stays as it was.
+"""
+
+import structlog
+from duetime.v1 import retry_pb2
+from duetime_core import limits, names, record
+from duetime_core.errors import InvalidArgument, Violation
+from duetime_core.levels import DelayLevels
+
+from duetime_retry.copies import Failed, NoRoom, dead_letter, history_of, retry_copy
+from duetime_retry.delays import Wait, wait_of
+from duetime_retry.metrics import RetryMetrics
+from duetime_retry.policy import DeadLetter, decide_sent_back
+from duetime_retry.stores import Stores
+from duetime_retry.topics import Topics
+
+log = structlog.get_logger()
+
+
+class SendBacks:
+    """Answers SendBack."""
+
+    def __init__(self, topics: Topics, stores: Stores, levels: DelayLevels, metrics: RetryMetrics) -> None:
+        self._topics = topics
+        self._stores = stores
+        self._levels = levels
+        self._metrics = metrics
+
+    async def send_back(self, request: retry_pb2.SendBackRequest) -> retry_pb2.SendBackResponse:
+        """`request` is valid. Raises: DueTimeError."""
+        shard, queue = await self._topics.place_of(request.topic, request.queue)
+        found = await self._stores.record(shard, request.topic, queue, request.offset)
+        decision = decide_sent_back(
+            found.reconsume_times,
+            request.delay_level if request.HasField("delay_level") else None,
+            request.max_attempts if request.HasField("max_attempts") else None,
+            self._levels,
+        )
+        failed = Failed(found, found.reconsume_times + 1, history_of(found), request.queue)
+        message_id = (record.property_value(found.properties, record.UNIQ_KEY.encode()) or b"").decode(
+            "utf-8", "replace"
+        )
+        wait = Wait()
+        if isinstance(decision, DeadLetter):
+            topic, copy = names.dlq_topic(request.group), dead_letter(failed, request.group, decision.reason)
+        else:
+            # Always a level's delay, so that nothing is left behind the lane.
+            topic, wait = names.retry_topic(request.group), wait_of(decision.delay_ms, 0, self._levels)
+            try:
+                copy = retry_copy(failed, request.group, wait)
+            except NoRoom as error:
+                raise InvalidArgument([Violation("properties", error.text)], reason="SEND_BACK_INVALID") from error
+        await self._topics.ensure(topic, shard)
+        due_at_ms = await self._stores.put(shard, record.encode(copy.record))
+        if isinstance(decision, DeadLetter):
+            self._metrics.sent_back.labels("dead_letter").inc()
+            self._metrics.dead_letters.labels(decision.reason).inc()
+            log.info("dead letter", group=request.group, message_id=message_id, reason=decision.reason)
+        else:
+            self._metrics.sent_back.labels("retry").inc()
+            self._metrics.retries.labels("lane").inc()
+        return retry_pb2.SendBackResponse(
+            topic=topic,
+            dead=isinstance(decision, DeadLetter),
+            delay_level=wait.level,
+            deliver_at_ms=due_at_ms,
+            attempt=copy.record.reconsume_times,
+            message_id=message_id,
+        )
+
+
+def send_back_violations(request: retry_pb2.SendBackRequest) -> list[Violation]:
+    """All that is wrong with a request, but for its group."""
+    violations = []
+    if not 1 <= len(request.topic) <= limits.TOPIC_CHARS_MAX or not names.is_name(request.topic):
+        violations.append(Violation("topic", f"{request.topic!r} is not a topic's name"))
+    if request.queue < 0:
+        violations.append(Violation("queue", f"{request.queue} is below 0"))
+    if request.offset < 0:
+        violations.append(Violation("offset", f"{request.offset} is below 0"))
+    if not 0 <= request.max_attempts <= limits.ATTEMPTS_MAX:
+        violations.append(
+            Violation("max_attempts", f"{request.max_attempts} is not within 0 and {limits.ATTEMPTS_MAX}")
+        )
+    return violations

@@ -1,0 +1,223 @@
+"""Ends the leases of failed messages: a copy is stored together with the end, or the message waits in its place.
+
+    decision      unordered group                        ordered group
+    dead letter   put into %DLQ%group, with the end      the same
+    comes back    put into %RETRY%group, with the end    deferred in place: it keeps its turn
+
+The store does both as one step, so a crash between them leaves no second copy and no lost message. What is deferred
+goes first, in the order of the queue: the store ends the leases of what follows it, and a dead letter behind it is then
+not put before its turn.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import structlog
+from duetime.v1 import consumer_pb2, store_pb2
+from duetime_core import names, record
+from duetime_core.calls import fault_of
+from duetime_core.errors import DueTimeError
+from duetime_core.levels import DelayLevels
+
+from duetime_retry import history as histories
+from duetime_retry.copies import Copy, Failed, NoRoom, dead_letter, retry_copy
+from duetime_retry.delays import wait_of
+from duetime_retry.metrics import RetryMetrics
+from duetime_retry.policy import DeadLetter, Decision, Redeliver
+from duetime_retry.stores import Stores
+from duetime_retry.topics import Topics
+
+log = structlog.get_logger()
+
+# Bytes of one put: several fit into the store's own limit for what waits for a flush.
+PUT_BYTES_MAX = 8 * 1024 * 1024
+OK, EXPIRED = consumer_pb2.RECEIPT_STATUS_OK, consumer_pb2.RECEIPT_STATUS_EXPIRED
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A failed message and what is to become of it."""
+
+    leased: store_pb2.LeasedRecord
+    failed: Failed
+    decision: Decision
+
+
+@dataclass(slots=True)
+class _Put:
+    """A case's copy, on its way."""
+
+    index: int
+    case: Case
+    encoded: bytes
+    copy: Copy
+    visible_at_ms: int = 0
+    way: str = ""
+
+
+class Settler:
+    """Settles cases of one shard and one group at a time."""
+
+    def __init__(self, stores: Stores, topics: Topics, levels: DelayLevels, metrics: RetryMetrics) -> None:
+        self._stores = stores
+        self._topics = topics
+        self._levels = levels
+        self._metrics = metrics
+
+    async def settle(self, shard: int, group: str, now_ms: int, cases: Sequence[Case]) -> list[consumer_pb2.NackResult]:
+        """What became of each case, in order; `now_ms`: the shard's clock when the leases were looked at."""
+        results = [consumer_pb2.NackResult(attempt=case.leased.attempt) for case in cases]
+        puts: list[_Put] = []
+        deferred: list[int] = []
+        for index, case in enumerate(cases):
+            put = self._put_of(index, group, case, now_ms)
+            if put is None:
+                deferred.append(index)
+            else:
+                puts.append(put)
+        if deferred:
+            await self._defer(shard, group, cases, deferred, results)
+        for topic in (names.retry_topic(group), names.dlq_topic(group)):
+            dead = topic == names.dlq_topic(group)
+            same = [put for put in puts if isinstance(put.case.decision, DeadLetter) == dead]
+            try:
+                if same:
+                    await self._topics.ensure(topic, shard)
+                for chunk in _chunks(same):
+                    await self._store(shard, group, chunk, results)
+            except DueTimeError as error:
+                self._fail([put.index for put in same], error, results)
+        return results
+
+    def _put_of(self, index: int, group: str, case: Case, now_ms: int) -> _Put | None:
+        """The case's copy; None: it has to wait in its place."""
+        if isinstance(case.decision, DeadLetter):
+            copy = dead_letter(case.failed, group, case.decision.reason)
+            return _Put(index, case, record.encode(copy.record), copy)
+        if case.leased.ordered:
+            return None
+        wait = wait_of(case.decision.delay_ms, now_ms, self._levels)
+        try:
+            copy = retry_copy(case.failed, group, wait)
+        except NoRoom as error:
+            self._metrics.crowded.labels("in_place").inc()
+            log.info("message is retried in place", message_id=_id_of(case), group=group, reason=error.text)
+            return None
+        way = "lane" if wait.level else "hidden"
+        return _Put(index, case, record.encode(copy.record), copy, wait.visible_at_ms or now_ms, way)
+
+    # --- in place ---------------------------------------------------------------------------------------------------
+
+    async def _defer(
+        self,
+        shard: int,
+        group: str,
+        cases: Sequence[Case],
+        indices: list[int],
+        results: list[consumer_pb2.NackResult],
+    ) -> None:
+        indices.sort(
+            key=lambda index: (cases[index].leased.topic, cases[index].leased.queue, cases[index].leased.offset)
+        )
+        request = store_pb2.DeferRequest(group=group)
+        for index in indices:
+            case = cases[index]
+            assert isinstance(case.decision, Redeliver)
+            history = histories.encode(case.failed.history) or ""
+            request.deferrals.add(
+                receipt=case.leased.receipt, delay_ms=case.decision.delay_ms, history=history.encode()
+            )
+        try:
+            answer = await self._stores.call(shard, "Defer", request)
+        except DueTimeError as error:
+            self._fail(indices, error, results)
+            return
+        statuses = answer.statuses or [OK] * len(indices)
+        for index, status, at_ms in zip(indices, statuses, answer.deliver_at_ms, strict=True):
+            results[index].status = status
+            if status == OK:
+                results[index].deliver_at_ms = at_ms
+                self._metrics.retries.labels("in_place").inc()
+
+    # --- copies -----------------------------------------------------------------------------------------------------
+
+    async def _store(
+        self, shard: int, group: str, puts: Sequence[_Put], results: list[consumer_pb2.NackResult]
+    ) -> None:
+        request = store_pb2.PutMessageRequest(records=b"".join(put.encoded for put in puts))
+        for number, put in enumerate(puts):
+            request.settles.add(record=number, receipt=put.case.leased.receipt, group=group)
+        try:
+            answer: store_pb2.PutMessageResponse = await self._stores.call(shard, "PutMessage", request)
+        except DueTimeError as error:
+            self._fail([put.index for put in puts], error, results)
+            return
+        statuses = answer.statuses or [store_pb2.PUT_STATUS_OK] * len(puts)
+        dues = answer.due_at_ms or [0] * len(puts)
+        for number, (put, status, due_at_ms) in enumerate(zip(puts, statuses, dues, strict=True)):
+            result = results[put.index]
+            if status == store_pb2.PUT_STATUS_OK:
+                self._tell(group, put, max(due_at_ms, put.visible_at_ms), result)
+            elif status == store_pb2.PUT_STATUS_SETTLED:
+                result.status = EXPIRED
+            else:
+                result.fault.CopyFrom(answer.faults[number])
+                self._metrics.faults.labels(result.fault.reason).inc()
+
+    def _tell(self, group: str, put: _Put, at_ms: int, result: consumer_pb2.NackResult) -> None:
+        decision = put.case.decision
+        if isinstance(decision, DeadLetter):
+            result.dead = True
+            self._metrics.dead_letters.labels(decision.reason).inc()
+            log.info(
+                "dead letter",
+                group=group,
+                message_id=_id_of(put.case),
+                reason=decision.reason,
+                attempts=put.case.failed.attempt,
+            )
+        else:
+            result.deliver_at_ms = at_ms
+            self._metrics.retries.labels(put.way).inc()
+        if not put.copy.has_history:
+            self._metrics.crowded.labels("history").inc()
+            log.info("history has no room in its message", group=group, message_id=_id_of(put.case))
+        if put.copy.lost:
+            self._metrics.crowded.labels("property").inc()
+            log.warning(
+                "dead letter lost properties for room",
+                group=group,
+                message_id=_id_of(put.case),
+                properties=put.copy.lost,
+            )
+
+    def _fail(self, indices: Sequence[int], error: DueTimeError, results: list[consumer_pb2.NackResult]) -> None:
+        for index in indices:
+            results[index].fault.CopyFrom(fault_of(error))
+        self._metrics.faults.labels(error.reason).inc(len(indices))
+
+
+def _chunks(puts: Sequence[_Put]) -> Iterator[list[_Put]]:
+    chunk: list[_Put] = []
+    size = 0
+    for put in puts:
+        if chunk and size + len(put.encoded) > PUT_BYTES_MAX:
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(put)
+        size += len(put.encoded)
+    if chunk:
+        yield chunk
+
+
+def _id_of(case: Case) -> str:
+    found = record.property_value(case.failed.record.properties, record.UNIQ_KEY.encode()) or b""
+    return found.decode("utf-8", "replace")
+
+
+def by_group(leased: Sequence[store_pb2.LeasedRecord]) -> dict[str, list[store_pb2.LeasedRecord]]:
+    groups: dict[str, list[store_pb2.LeasedRecord]] = defaultdict(list)
+    for one in leased:
+        groups[one.group].append(one)
+    return groups

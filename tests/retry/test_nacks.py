@@ -1,0 +1,298 @@
+"""Nack through a whole cluster, on a fake clock."""
+
+from collections.abc import AsyncIterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from duetime.v1 import consumer_pb2, gateway_pb2, gateway_pb2_grpc, message_pb2
+from duetime_core import receipts, record, retry_policy
+from duetime_core.serving import make_channel
+from duetime_core.testing.cluster import Cluster
+from duetime_retry.copies import history_of
+from duetime_retry.history import Attempt
+
+OK, EXPIRED, UNKNOWN = range(3)
+ERROR = consumer_pb2.HandlerError(type="TimeoutError", message="no answer", trace="line 1\nline 2")
+Leased = consumer_pb2.LeasedMessage
+
+
+class Group:
+    """A cluster and one group that receives one topic."""
+
+    def __init__(self, cluster: Cluster, stub: Any) -> None:
+        self.cluster = cluster
+        self.stub = stub
+        self.name = "billing"
+
+    @property
+    def now_ms(self) -> int:
+        return self.cluster.clock.now_ms()
+
+    async def create(self, policy: str = "", **options: Any) -> None:
+        retry = retry_policy.parse(policy) if policy else None
+        group = consumer_pb2.Group(name=self.name, retry=retry, **options)
+        await self.stub.CreateGroup(consumer_pb2.CreateGroupRequest(group=group), timeout=10)
+
+    async def send(self, *ids: str, **options: Any) -> None:
+        messages = [message_pb2.Message(topic="orders", body=b"body", id=one, **options) for one in ids]
+        answer = await self.stub.Send(gateway_pb2.SendRequest(messages=messages), timeout=10)
+        assert not any(result.HasField("fault") for result in answer.results)
+
+    async def receive(self, count: int = 1, **options: Any) -> list[Leased]:
+        """So many messages, by id; they have to be there."""
+        found: list[Leased] = []
+        request = consumer_pb2.ReceiveRequest(group=self.name, topic="orders", **options)
+        while len(found) < count:
+            answer = await self.stub.Receive(request, timeout=10)
+            assert answer.messages
+            found += answer.messages
+        return sorted(found, key=lambda one: one.message.id)
+
+    async def is_empty(self) -> bool:
+        answer = await self.stub.Receive(consumer_pb2.ReceiveRequest(group=self.name, topic="orders"), timeout=10)
+        return not answer.messages
+
+    async def nack(self, *leased: Leased, policy: str = "", **options: Any) -> list[consumer_pb2.NackResult]:
+        nacks = [consumer_pb2.Nack(**{"receipt": one.receipt, "error": ERROR, **options}) for one in leased]
+        retry = retry_policy.parse(policy) if policy else None
+        request = consumer_pb2.NackRequest(group=self.name, nacks=nacks, policy=retry)
+        return list((await self.stub.Nack(request, timeout=10)).results)
+
+    def stored(self, topic: str, shard: int = 0, queue: int = 0) -> list[record.Record]:
+        store = self.cluster.stores[shard].store
+        found = [one for one in store.queues.all() if (one.topic, one.queue) == (topic, queue)]
+        units = [unit for one in found for unit in one.read(0, 100)[["position", "size"]].tolist()]
+        return [record.decode(store.read_record(*unit)) for unit in units]
+
+    def metric(self, name: str, **labels: str) -> float:
+        return self.cluster.retry.registry.get_sample_value(name, labels) or 0.0
+
+
+async def started(cluster: Cluster) -> AsyncIterator[Group]:
+    async with cluster:
+        channel = make_channel(cluster.address)
+        try:
+            yield Group(cluster, gateway_pb2_grpc.GatewayStub(channel))  # type: ignore[no-untyped-call]
+        finally:
+            await channel.close()
+
+
+@pytest.fixture
+async def group(tmp_path: Path) -> AsyncIterator[Group]:
+    async for one in started(Cluster(tmp_path, gateway_settings={"queue_count_default": 1})):
+        yield one
+
+
+@pytest.fixture
+async def wide(tmp_path: Path) -> AsyncIterator[Group]:
+    """Two shards with two queues each."""
+    async for one in started(Cluster(tmp_path, shards=2, gateway_settings={"queue_count_default": 4})):
+        yield one
+
+
+async def test_always_failing_message_is_delivered_at_rocketmqs_times(group: Group) -> None:
+    await group.send("A")
+    table = "10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h".split()
+    moments = []
+    for delay in table:
+        (leased,) = await group.receive()
+        moments.append((leased.message.stored_at_ms, group.now_ms))
+        (result,) = await group.nack(leased)
+        assert (result.status, result.dead, result.attempt) == (OK, False, len(moments))
+        await group.cluster.advance(delay)
+        assert result.deliver_at_ms == group.now_ms
+    (leased,) = await group.receive()
+    assert leased.attempt == 17
+    (result,) = await group.nack(leased)
+    assert (result.dead, result.deliver_at_ms, result.attempt) == (True, 0, 17)
+
+    (dead,) = group.stored("%DLQ%billing")
+    attempts = history_of(dead).attempts
+    assert [one.number for one in attempts] == list(range(1, 18))
+    assert {(one.type, one.message, one.trace) for one in attempts} == {("TimeoutError", "no answer", "line 1\nline 2")}
+    failed = [one.failed_at_ms for one in attempts]
+    assert [then - before for before, then in pairwise(failed)] == [
+        group.cluster.retry._settings.levels.delays_ms[2 + n] for n in range(16)
+    ]
+    assert all(one.received_at_ms == one.failed_at_ms for one in attempts)
+    names = record.decode_properties(dead.properties)
+    expected = {
+        "UNIQ_KEY": "A",
+        "RETRY_TOPIC": "orders",
+        "DLQ_ORIGIN_TOPIC": "orders",
+        "DT_ORIGIN": "0:0",
+        "DT_DEAD_REASON": "ATTEMPTS_EXHAUSTED",
+    }
+    assert expected.items() <= names.items()
+    assert dead.reconsume_times == 17
+    await group.cluster.advance("3h")
+    assert await group.is_empty()
+    assert group.metric("duetime_retry_retries_total", way="lane") == 16
+    assert group.metric("duetime_retry_dead_letters_total", reason="ATTEMPTS_EXHAUSTED") == 1
+
+
+@pytest.mark.parametrize(
+    ("policy", "delay_ms"),
+    [("1500ms", 1_500), ("300ms", 300), ("0s", 0), ("7s", 7_000), ("exponential:90s..1h,jitter=0", 90_000)],
+)
+async def test_any_delay_is_kept_to_the_millisecond(group: Group, policy: str, delay_ms: int) -> None:
+    await group.create(policy)
+    await group.send("A")
+    started_ms = group.now_ms
+    (result,) = await group.nack(*await group.receive())
+    assert result.deliver_at_ms == started_ms + delay_ms
+    if delay_ms:
+        await group.cluster.advance(delay_ms - 1)
+        assert await group.is_empty()
+        await group.cluster.advance(1)
+    (leased,) = await group.receive()
+    assert (leased.attempt, leased.message.topic, group.now_ms) == (2, "orders", started_ms + delay_ms)
+
+
+async def test_receivers_limit_goes_before_the_groups(group: Group) -> None:
+    await group.create("0s,max=9")
+    await group.send("A")
+    for attempt in (1, 2):
+        (result,) = await group.nack(*await group.receive(max_attempts=2))
+        assert result.dead == (attempt == 2)
+
+
+async def test_delay_and_reject_of_single_nacks(wide: Group) -> None:
+    await wide.send("A", "B", "C", "D", "E", "F")
+    leased = await wide.receive(6)
+    # All in one call: of both shards, one to be delayed, one rejected, one malformed, one doubled, one out of bounds.
+    request = consumer_pb2.NackRequest(group="billing")
+    request.nacks.add(receipt=leased[0].receipt, delay_ms=5_000)
+    request.nacks.add(receipt=leased[1].receipt, reject=True, error=ERROR)
+    request.nacks.add(receipt=b"no receipt")
+    request.nacks.add(receipt=leased[2].receipt)
+    request.nacks.add(receipt=leased[2].receipt)
+    request.nacks.add(receipt=leased[3].receipt, delay_ms=43_200_001)
+    request.nacks.add(receipt=leased[4].receipt)
+    request.nacks.add(receipt=receipts.pack(9, 1 << 20, [0])[0])
+    results = (await wide.stub.Nack(request, timeout=10)).results
+    now_ms = wide.now_ms
+    assert [(one.status, one.dead, one.deliver_at_ms and one.deliver_at_ms - now_ms) for one in results] == [
+        (OK, False, 5_000),
+        (OK, True, 0),
+        (UNKNOWN, False, 0),
+        (OK, False, 10_000),
+        (OK, False, 10_000),
+        (OK, False, 0),
+        (OK, False, 10_000),
+        (OK, False, 0),
+    ]
+    assert [one.fault.reason for one in results] == ["", "", "", "", "", "NACK_INVALID", "", "SHARD_NOT_FOUND"]
+    assert "delay_ms: 43200001 is not within 0 and 43200000 (12 h)" in results[5].fault.message
+    dead = [one for shard in (0, 1) for one in wide.stored("%DLQ%billing", shard)]
+    assert [history_of(one).attempts for one in dead] == [
+        (Attempt(1, now_ms, now_ms, "TimeoutError", "no answer", "line 1\nline 2"),)
+    ]
+    assert record.decode_properties(dead[0].properties)["DT_DEAD_REASON"] == "REJECTED"
+
+
+async def test_copies_stay_on_their_shard_and_come_back_from_both(wide: Group) -> None:
+    ids = [f"id{number}" for number in range(20)]
+    await wide.send(*ids)
+    leased = await wide.receive(20)
+    assert {receipts.shard_of(one.receipt) for one in leased} == {0, 1}
+    await wide.nack(*leased, delay_ms=1_000)
+    await wide.cluster.advance("1s")
+    for shard in (0, 1):
+        copies = {record.property_value(one.properties, b"UNIQ_KEY") for one in wide.stored("%RETRY%billing", shard)}
+        assert copies == {one.message.id.encode() for one in leased if receipts.shard_of(one.receipt) == shard}
+    again = await wide.receive(20)
+    assert [(one.message.id, one.attempt) for one in again] == [(one, 2) for one in sorted(ids)]
+    answer = await wide.stub.DescribeTopic(gateway_pb2.DescribeTopicRequest(name="%RETRY%billing"), timeout=10)
+    assert sorted((queue.queue, queue.shard) for queue in answer.queues) in (
+        [(0, 0), (1, 1)],
+        [(0, 1), (1, 0)],
+    )
+
+
+async def test_origin_is_the_queue_that_users_know(wide: Group) -> None:
+    await wide.send("A", queue=3)
+    await wide.nack(*await wide.receive(), reject=True)
+    dead = [one for shard in (0, 1) for one in wide.stored("%DLQ%billing", shard)]
+    assert record.decode_properties(dead[0].properties)["DT_ORIGIN"] == "3:0"
+
+
+async def test_repetition_is_answered_as_before_and_changes_nothing(group: Group) -> None:
+    await group.send("A")
+    leased = await group.receive()
+    first = await group.nack(*leased)
+    assert await group.nack(*leased) == first
+    assert len(group.stored("SCHEDULE_TOPIC_XXXX", queue=2)) == 1
+
+
+async def test_ended_lease_is_expired(group: Group) -> None:
+    await group.send("A", "B")
+    acked, late = await group.receive(2, invisible_ms=1_000)
+    await group.stub.Ack(consumer_pb2.AckRequest(group="billing", receipts=[acked.receipt]), timeout=10)
+    await group.cluster.advance(1_000)
+    assert [one.status for one in await group.nack(acked, late)] == [EXPIRED, EXPIRED]
+
+
+async def test_expired_leases_are_in_the_history(group: Group) -> None:
+    await group.send("A")
+    start_ms = group.now_ms
+    await group.receive(invisible_ms=1_000)
+    await group.cluster.advance("1s")
+    (leased,) = await group.receive()
+    assert leased.attempt == 2
+    await group.nack(leased, reject=True)
+    (dead,) = group.stored("%DLQ%billing")
+    assert [(one.number, one.type, one.received_at_ms - start_ms) for one in history_of(dead).attempts] == [
+        (1, "LeaseExpired", 0),
+        (2, "TimeoutError", 1_000),
+    ]
+    assert history_of(dead).attempts[0].failed_at_ms == start_ms + 1_000
+
+
+async def test_errors_are_cut(group: Group) -> None:
+    await group.send("A")
+    error = consumer_pb2.HandlerError(type="T" * 300, message="m" * 2_000, trace="t" * 9_000 + "end")
+    await group.nack(*await group.receive(), error=error, reject=True)
+    (one,) = history_of(group.stored("%DLQ%billing")[0]).attempts
+    assert (len(one.type), len(one.message or ""), len(one.trace or "")) == (256, 1_024, 4_096)
+    assert (one.trace or "").endswith("tend")
+
+
+@pytest.mark.parametrize("missing", [150, 400])
+async def test_message_without_room_for_a_copy_is_retried_in_place(group: Group, missing: int) -> None:
+    used = len(record.encode_properties({"UNIQ_KEY": "A", "WAIT": "true", "full": ""}))
+    await group.send("A", properties={"full": "x" * (32_767 - used - missing)})
+    (result,) = await group.nack(*await group.receive(), delay_ms=1_000)
+    assert (result.status, result.fault.message) == (OK, "")
+    assert result.deliver_at_ms == group.now_ms + 1_000
+    await group.cluster.advance(1_000)
+    (leased,) = await group.receive()
+    assert leased.attempt == 2
+    (result,) = await group.nack(leased, reject=True)
+    assert (result.dead, result.fault.message) == (True, "")
+    (dead,) = group.stored("%DLQ%billing")
+    assert record.decode_properties(dead.properties)["RETRY_TOPIC"] == "orders"
+    assert dead.reconsume_times == 2
+
+
+async def test_shard_that_is_away_harms_no_other(wide: Group) -> None:
+    await wide.send(*[f"id{number}" for number in range(12)])
+    leased = await wide.receive(12)
+    await wide.cluster.stop_node(wide.cluster.stores[1])
+    for one, result in zip(leased, await wide.nack(*leased), strict=True):
+        if receipts.shard_of(one.receipt) == 0:
+            assert result.deliver_at_ms > 0
+        else:
+            assert (result.fault.reason, result.fault.retriable) == ("SHARD_UNAVAILABLE", True)
+
+
+async def test_all_that_is_wrong_with_a_request_is_told_at_once(group: Group) -> None:
+    request = consumer_pb2.NackRequest(group="a b", policy=message_pb2.RetryPolicy(max_attempts=1_001))
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await group.stub.Nack(request, timeout=10)
+    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    for part in ("group: 'a b' is not", "policy.max_attempts: 1001 is not within", "nacks: are 0, not 1 to 1024"):
+        assert part in (caught.value.details() or "")
