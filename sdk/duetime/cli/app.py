@@ -4,6 +4,7 @@ import sys
 
 import typer
 
+from duetime.cli.consume import consume
 from duetime.cli.find import find
 from duetime.cli.lanes import lanes
 from duetime.cli.plugins import Commands
@@ -25,6 +26,7 @@ Examples:
   duetime up --demo
   duetime send orders "cancel 42" --delay 5s
   duetime pull orders --follow
+  duetime consume orders --group billing --exec './settle.sh'
 """
 
 app = typer.Typer(
@@ -39,6 +41,7 @@ app = typer.Typer(
 app.command()(up)
 app.command()(send)
 app.command()(pull)
+app.command()(consume)
 app.command()(find)
 app.add_typer(topics, name="topics")
 app.command()(lanes)

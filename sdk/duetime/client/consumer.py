@@ -114,10 +114,11 @@ class Consumer:
         return replace(self._stats)
 
     def run(self) -> None:
-        """Handles messages until SIGTERM, SIGINT or `stop`; then drains. A second signal ends the process at once.
+        """Handles messages until SIGTERM, SIGINT or `stop`; then drains.
 
         Draining: nothing more is received, what no handler has begun is given back, running handlers end within
-        `drain`, and what they decided is told to the server.
+        `drain`, and what they decided is told to the server. A second signal breaks running handlers off, a third one
+        ends the process.
 
         Raises:
             InvalidArgument: it has no handler; the server refuses what it asks for, such as a wrong filter.
@@ -174,20 +175,29 @@ class Consumer:
             await self._running
 
     async def _run_with_signals(self) -> None:
-        loop = asyncio.get_running_loop()
+        loop, work = asyncio.get_running_loop(), asyncio.current_task()
         signals = (signal.SIGTERM, signal.SIGINT) if threading.current_thread() is threading.main_thread() else ()
+        count = 0
 
         def on_signal() -> None:
-            # With its default back in place the next signal ends the process.
-            for number in signals:
-                loop.remove_signal_handler(number)
-            log.info("drains; a second signal ends it at once")
-            self.stop()
+            nonlocal count
+            count += 1
+            if count == 1:
+                log.info("drains; a second signal breaks handlers off")
+                self.stop()
+            elif work is not None:
+                work.cancel()
+                # With its default back in place one more ends the process.
+                for number in signals:
+                    loop.remove_signal_handler(number)
 
         for number in signals:
             loop.add_signal_handler(number, on_signal)
         try:
             await self.run_async()
+        except asyncio.CancelledError:
+            if count < 2:
+                raise
         finally:
             for number in signals:
                 loop.remove_signal_handler(number)

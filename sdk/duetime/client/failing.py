@@ -21,7 +21,8 @@ TRACE_CHARS_MAX = 4096
 # Frames of a trace: more than fit, and few enough that a deep recursion costs little.
 _FRAMES_MAX = 40
 
-_FOLDER = os.path.dirname(__file__)
+# The package: the command is a user of the client, and its frames tell a user nothing.
+_FOLDER = os.path.dirname(os.path.dirname(__file__))
 
 RETRY_AFTER_S_MAX = 12 * 3600
 

@@ -1,0 +1,218 @@
+"""`duetime consume`: a command run for each message of a topic, or the messages printed, on behalf of a group."""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Annotated
+
+import typer
+
+from duetime.cli.options import Json, Server
+from duetime.cli.output import iso, print_json
+from duetime.cli.pull import message_line, message_object
+from duetime.client.consumer import Consumer
+from duetime.client.errors import Damaged
+from duetime.client.failing import Reject, Retry
+from duetime.client.leases import LeasedMessage
+
+# sysexits.h: EX_TEMPFAIL.
+RETRY_CODE = 75
+# Of a command's standard error, for the dead letter: what fits with the exit code.
+STDERR_CHARS_KEPT = 3_500
+READ_BYTES = 65_536
+# What a command gets between SIGTERM and SIGKILL when the drain is over.
+KILL_AFTER_S = 0.5
+
+Run = Callable[[LeasedMessage], Awaitable[None]]
+
+
+class ExitCode(Exception):
+    """A command ended otherwise than well; the end of its standard error is a note."""
+
+
+def consume(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    group: Annotated[str, typer.Option(metavar="GROUP", help="Made when it does not exist.")],
+    command: Annotated[
+        str | None, typer.Option("--exec", metavar="COMMAND", help="A shell command, run once for each message.")
+    ] = None,
+    tags: Annotated[str | None, typer.Option(metavar="'A || B'", help="Only messages with one of these tags.")] = None,
+    sql: Annotated[str | None, typer.Option(metavar="EXPRESSION", help="Only messages for which it holds.")] = None,
+    concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="How many at once.")] = 1,
+    lease: Annotated[str, typer.Option(metavar="LENGTH", help="Renewed while a command runs.")] = "60s",
+    max_attempts: Annotated[
+        int | None, typer.Option(metavar="N", help="Deliveries in all. Default: the group's.")
+    ] = None,
+    backoff: Annotated[
+        str | None, typer.Option(metavar="BACKOFF", help="exponential:1s..10m, 1s,5s,30s or levels.")
+    ] = None,
+    reject_code: Annotated[
+        int | None, typer.Option(min=1, max=255, metavar="CODE", help="This exit code makes a dead letter at once.")
+    ] = None,
+    timeout: Annotated[str | None, typer.Option(metavar="LENGTH", help="A command that runs longer failed.")] = None,
+    drain: Annotated[str, typer.Option(metavar="LENGTH", help="What commands get to end, when it stops.")] = "30s",
+    count: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop when N are begun.")] = None,
+    server: Server = None,
+    as_json: Json = False,
+) -> None:
+    """Consume a topic for a group: run a command for each message, or print the messages.
+
+    The command gets the body on standard input, and DUETIME_ID, DUETIME_TOPIC, DUETIME_GROUP, DUETIME_ATTEMPT,
+    DUETIME_TAGS, DUETIME_KEYS, DUETIME_PROPERTIES (JSON), DUETIME_QUEUE, DUETIME_OFFSET, DUETIME_DUE_AT in its
+    environment. Exit code 0: done. 75: comes again by the policy, without a word. Any other: comes again by the
+    policy, with the end of standard error as the error that a dead letter tells of. Without --exec what is printed is
+    done.
+
+    \b
+    Examples:
+      duetime consume orders --group billing --exec './settle.sh'
+      duetime consume orders --group billing --exec 'curl -fsS --data-binary @- http://localhost/orders' --concurrency 8
+      duetime consume orders --group billing --max-attempts 5 --backoff 1s,5s,30s --exec './settle.sh'
+      duetime consume orders --group audit --json | jq .body
+    """
+    _log_plainly()
+    consumer = Consumer(server, group=group, drain=drain)
+    run = _printer(as_json) if command is None else _runner(command, group, reject_code)
+    left = count
+
+    async def handle(message: LeasedMessage) -> None:
+        nonlocal left
+        if left is not None:
+            left -= 1
+            if not left:
+                # What follows in the same turn is given back, and this one ends.
+                consumer.stop()
+        await run(message)
+
+    consumer.handler(
+        topic,
+        tags=tags,
+        sql=sql,
+        concurrency=concurrency,
+        max_attempts=max_attempts,
+        backoff=backoff,
+        lease=lease,
+        timeout=timeout,
+    )(handle)
+    consumer.run()
+
+
+def _printer(as_json: bool) -> Run:
+    async def run(message: LeasedMessage) -> None:
+        if as_json:
+            print_json(message_object(message))
+        else:
+            sys.stdout.write(message_line(message) + "\n")
+        sys.stdout.flush()
+
+    return run
+
+
+def _runner(command: str, group: str, reject_code: int | None) -> Run:
+    async def run(message: LeasedMessage) -> None:
+        try:
+            body = message.body
+        except Damaged as damaged:
+            raise Reject from damaged
+        code, errors = await _run_command(command, body, _environment(message, group))
+        if code == 0:
+            return
+        error = ExitCode(f"exit code {code}" if code > 0 else f"ended by signal {-code}")
+        if errors:
+            error.add_note(errors)
+        if code == reject_code:
+            raise Reject from error
+        if code == RETRY_CODE:
+            raise Retry
+        raise error
+
+    return run
+
+
+async def _run_command(command: str, body: bytes, environment: dict[str, str]) -> tuple[int, str]:
+    """Exit code and the end of standard error, which is passed on as it comes."""
+    process = await asyncio.create_subprocess_shell(
+        command,
+        stdin=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=os.environ | environment,
+        # Ctrl-C at a terminal is ours to answer: the command gets its time.
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    assert process.stderr is not None
+    errors = asyncio.create_task(_pass_on(process.stderr))
+    try:
+        with suppress(BrokenPipeError, ConnectionResetError):  # it need not read
+            process.stdin.write(body)
+            await process.stdin.drain()
+        process.stdin.close()
+        code = await process.wait()
+        return code, await errors
+    except asyncio.CancelledError:
+        await _end(process)
+        raise
+    finally:
+        errors.cancel()
+
+
+async def _pass_on(stream: asyncio.StreamReader) -> str:
+    kept: deque[str] = deque()
+    while chunk := await stream.read(READ_BYTES):
+        text = chunk.decode("utf-8", "backslashreplace")
+        sys.stderr.write(text)
+        sys.stderr.flush()
+        kept.append(text)
+        while len(kept) > 1 and sum(map(len, kept)) - len(kept[0]) >= STDERR_CHARS_KEPT:
+            kept.popleft()
+    return "".join(kept).rstrip()[-STDERR_CHARS_KEPT:]
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Ends a command with all that it started."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(KILL_AFTER_S):
+                await process.wait()
+                return
+
+
+def _environment(message: LeasedMessage, group: str) -> dict[str, str]:
+    fields = {
+        "ID": message.id,
+        "TOPIC": message.topic,
+        "GROUP": group,
+        "ATTEMPT": str(message.attempt),
+        "TAGS": message.tags,
+        "KEYS": " ".join(message.keys),
+        "PROPERTIES": json.dumps(message.properties, ensure_ascii=False),
+        "QUEUE": str(message.queue),
+        "OFFSET": str(message.offset),
+        "DUE_AT": iso(message.due_at) or "",
+    }
+    # No environment holds a zero byte.
+    return {f"DUETIME_{name}": value.replace("\0", "") for name, value in fields.items()}
+
+
+class _Plain(logging.Formatter):
+    """One line each: the trace of a command that failed is its standard error, which was printed."""
+
+    def formatException(  # noqa: N802  logging's name
+        self, ei: tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
+    ) -> str:
+        return ""
+
+
+def _log_plainly() -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Plain("duetime: %(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)

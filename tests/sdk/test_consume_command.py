@@ -1,0 +1,204 @@
+"""`duetime consume` as a process: exit codes of commands, what they are given, and how it ends."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.sdk.fake_gateway import FakeGateway
+from tests.sdk.fake_groups import FakeGroups
+
+DEADLINE_S = 60.0
+
+
+@pytest.fixture
+def gateway(threaded_gateway: FakeGateway) -> FakeGroups:  # type: ignore[misc]
+    assert isinstance(threaded_gateway, FakeGroups)
+    return threaded_gateway
+
+
+@contextmanager
+def consuming(gateway: FakeGroups, *options: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "duetime", "consume", "orders", "--group", "billing", *options]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"DUETIME_SERVER": gateway.address},
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    output, errors = process.communicate(timeout=DEADLINE_S)
+    return process.returncode, output, errors
+
+
+def until(condition: Callable[[], object]) -> None:
+    """For what another process does."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_messages_are_printed_and_done(gateway: FakeGroups) -> None:
+    gateway.fill("orders", 3)
+    with consuming(gateway, "--json", "--count", "2") as process:
+        code, output, errors = ended(process)
+    assert (code, errors) == (0, "")
+    printed = [json.loads(line) for line in output.splitlines()]
+    assert [(one["body"], one["id"], one["attempt"]) for one in printed] == [("0", "id-0", 1), ("1", "id-1", 1)]
+    assert gateway.bodies("ack") == [b"0", b"1"]
+    # What was fetched beyond the count was given back.
+    assert gateway.leases == {}
+
+
+def test_a_command_gets_the_body_and_the_fields(gateway: FakeGroups) -> None:
+    gateway.make_topic("orders")
+    gateway.append("orders", 0, b"cancel 42\xff", b"UNIQ_KEY\x01id-0\x02TAGS\x01paid\x02KEYS\x01a b\x02color\x01red")
+    names = "ID TOPIC GROUP ATTEMPT TAGS KEYS PROPERTIES QUEUE OFFSET DUE_AT"
+    command = "od -An -v -c; " + "".join(f'echo "|{name}=$DUETIME_{name}"; ' for name in names.split())
+    with consuming(gateway, "--exec", command, "--count", "1") as process:
+        code, output, errors = ended(process)
+    assert (code, errors) == (0, "")
+    body, *fields = output.replace("\n", "").split("|")
+    assert body.split() == [*"cancel", *"42", "377"]
+    assert fields == [
+        "ID=id-0",
+        "TOPIC=orders",
+        "GROUP=billing",
+        "ATTEMPT=1",
+        "TAGS=paid",
+        "KEYS=a b",
+        'PROPERTIES={"color": "red"}',
+        "QUEUE=0",
+        "OFFSET=0",
+        "DUE_AT=",
+    ]
+    assert gateway.bodies("ack") == [b"cancel 42\xff"]
+
+
+def test_the_exit_code_says_what_becomes_of_the_message(gateway: FakeGroups) -> None:
+    gateway.fill("orders", 6)
+    # The body is the case; 5 is a command that does not read its input.
+    command = """
+    read -r case
+    case $case in
+      0) exit 0 ;;
+      1) exit 75 ;;
+      2) echo "no such table" >&2; exit 3 ;;
+      3) exit 65 ;;
+      4) kill -9 $$ ;;
+    esac
+    """
+    options = ("--backoff", "1s,5s", "--max-attempts", "7", "--reject-code", "65", "--concurrency", "2")
+    with consuming(gateway, "--exec", command, "--count", "6", *options) as process:
+        code, _, errors = ended(process)
+    assert code == 0
+    assert sorted(gateway.bodies("ack")) == [b"0", b"5"]
+    assert sorted(gateway.bodies("nack")) == [b"1", b"2", b"4"]
+    assert gateway.bodies("dead") == [b"3"]
+    told = {nack.error.type + ": " + nack.error.message: nack for request in gateway.nacks for nack in request.nacks}
+    expected = {"Retry: ", "ExitCode: exit code 3", "ExitCode: exit code 65", "ExitCode: ended by signal 9"}
+    assert set(told) == expected
+    assert told["ExitCode: exit code 3"].error.trace.endswith("no such table\n")
+    assert {request.policy.max_attempts for request in gateway.nacks} == {7}
+    lines = errors.splitlines()
+    assert "duetime: id-2: attempt 1 failed: ExitCode: exit code 3" in lines
+    assert "duetime: id-3: a dead letter of billing after attempt 1" in lines
+    assert "no such table" in lines
+    # A retry by 75 is no noise, and no trace is printed.
+    assert len(lines) == 4
+
+
+def test_a_long_standard_error_keeps_its_end(gateway: FakeGroups) -> None:
+    gateway.fill("orders", 1)
+    command = "head -c 200000 /dev/zero | tr '\\0' x >&2; echo the end >&2; exit 1"
+    with consuming(gateway, "--exec", command, "--count", "1") as process:
+        assert ended(process)[0] == 0
+    trace = gateway.nacks[0].nacks[0].error.trace
+    assert trace.endswith("xxthe end\n")
+    assert len(trace) > 3_500
+    assert trace.startswith("duetime.cli.consume.ExitCode: exit code 1\nxx")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_gives_the_command_its_time(gateway: FakeGroups, number: signal.Signals, tmp_path: Path) -> None:
+    gateway.fill("orders", 2)
+    begun, go = tmp_path / "begun", tmp_path / "go"
+    command = f"touch {begun}; while ! test -e {go}; do sleep 0.02; done"
+    with consuming(gateway, "--exec", command) as process:
+        until(begun.exists)
+        process.send_signal(number)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.3)
+        go.touch()
+        code, _, errors = ended(process)
+    assert (code, errors) == (0, "")
+    assert gateway.bodies("ack") == [b"0"]
+    assert gateway.leases == {}
+
+
+def test_a_command_that_does_not_end_in_time_is_ended_with_its_children(gateway: FakeGroups, tmp_path: Path) -> None:
+    gateway.fill("orders", 1)
+    child = tmp_path / "child"
+    command = f"trap '' TERM; sleep 1000 & echo $! > {child}.new; mv {child}.new {child}; wait; wait"
+    with consuming(gateway, "--exec", command, "--drain", "100ms") as process:
+        until(child.exists)
+        process.send_signal(signal.SIGTERM)
+        code, _, errors = ended(process)
+    assert code == 0
+    assert "1 handlers are broken off after 0.1 s" in errors
+    assert gateway.bodies("break off") == [b"0"]
+    until(lambda: not Path(f"/proc/{child.read_text().strip()}/cmdline").exists() or zombie(child.read_text().strip()))
+
+
+def zombie(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_a_second_signal_breaks_commands_off(gateway: FakeGroups, tmp_path: Path) -> None:
+    gateway.fill("orders", 1)
+    begun = tmp_path / "begun"
+    with consuming(gateway, "--exec", f"touch {begun}; sleep 1000") as process:
+        until(begun.exists)
+        process.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.3)
+        process.send_signal(signal.SIGINT)
+        assert ended(process)[0] == 0
+    assert gateway.bodies("break off") == [b"0"]
+    assert gateway.leases == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (("--backoff", "later"), "backoff: 'later' in 'later' is no whole number"),
+        (("--lease", "1ms"), "lease: '1ms' is not within 10 ms and 12 h"),
+        (("--server", "nowhere"), "server: 'nowhere' is not HOST:PORT"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line(gateway: FakeGroups, options: tuple[str, ...], why: str) -> None:
+    with consuming(gateway, *options) as process:
+        code, output, errors = ended(process)
+    assert (code, output) == (1, "")
+    assert why in errors
+    assert errors.count("\n") == 1
