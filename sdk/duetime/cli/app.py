@@ -6,6 +6,7 @@ import typer
 
 from duetime.cli.consume import consume
 from duetime.cli.find import find
+from duetime.cli.groups import groups
 from duetime.cli.lanes import lanes
 from duetime.cli.plugins import Commands
 from duetime.cli.pull import pull
@@ -44,6 +45,7 @@ app.command()(pull)
 app.command()(consume)
 app.command()(find)
 app.add_typer(topics, name="topics")
+app.add_typer(groups, name="groups")
 app.command()(lanes)
 
 

@@ -1,0 +1,348 @@
+"""`duetime groups`: make, list, describe, change, reset and delete consumer groups."""
+
+import sys
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+
+from duetime.cli import options
+from duetime.cli.options import Json, Server
+from duetime.cli.output import iso, local, print_json, print_table
+from duetime.cli.policies import backoff_of, policy_of
+from duetime.cli.topics import call
+from duetime.client.message import at_ms, moment
+from duetime.v1 import consumer_pb2, message_pb2
+
+groups = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+
+_HELP = """List the consumer groups; with a command, make, describe, change, reset or delete one.
+
+\b
+Examples:
+  duetime groups
+  duetime groups create billing --start latest --retry exponential:1s..10m --max-attempts 5
+  duetime groups describe billing
+  duetime groups reset billing orders --to 2026-01-01T12:00 --dry-run
+"""
+_EARLIEST, _LATEST = "earliest", "latest"
+_STARTS = {
+    consumer_pb2.GROUP_START_EARLIEST: _EARLIEST,
+    consumer_pb2.GROUP_START_LATEST: _LATEST,
+}
+_QUEUE_COLUMNS = [
+    "topic", "#queue", "#shard", "#acknowledged", "#next", "#end", "#lag", "#in flight", "#waiting",
+    "oldest unacknowledged",
+]  # fmt: skip
+
+_Name = Annotated[str, typer.Argument(metavar="GROUP", help="1 to 120 characters of [%|a-zA-Z0-9_-].")]
+_Retry = Annotated[
+    str | None,
+    typer.Option(
+        "--retry",
+        metavar="BACKOFF",
+        help="When failed messages come back: `levels` (RocketMQ's: 10s, 30s, 1m, ... 2h), `exponential:1s..10m` "
+        "(also `,factor=3,jitter=0.1`), or delays such as `1s,5s,30s`.",
+    ),
+]
+_MaxAttempts = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Deliveries before a message becomes a dead letter: 1 to 1,000. Default: 17."),
+]
+
+
+@groups.callback(help=_HELP)
+def list_groups(context: typer.Context, server: Server = None, as_json: Json = False) -> None:
+    """See _HELP."""
+    if context.invoked_subcommand is not None:
+        context.obj = (server, as_json)  # what stands before the command holds for it too
+        return
+    _list(server, as_json)
+
+
+@groups.command("list")
+def list_command(context: typer.Context, server: Server = None, as_json: Json = False) -> None:
+    """List the groups, by name.
+
+    \b
+    Examples:
+      duetime groups list --json | jq -r .group
+    """
+    _list(*_common(context, server, as_json))
+
+
+def _list(server: str | None, as_json: bool) -> None:
+    listed = call(server, "ListGroups", consumer_pb2.ListGroupsRequest()).groups
+    if as_json:
+        for group in listed:
+            print_json(_group_object(group))
+    elif listed:
+        rows = [
+            (group.name, _start(group), "yes" if group.ordered else "-", str(group.retry.max_attempts),
+             backoff_of(group.retry), local(moment(group.created_at_ms)))
+            for group in listed
+        ]  # fmt: skip
+        print_table(["group", "start", "ordered", "#deliveries", "retry", "created"], rows)
+    else:
+        print("no groups yet; `duetime groups create GROUP` or a first receiver makes one")
+
+
+@groups.command()
+def create(
+    context: typer.Context,
+    name: _Name,
+    start: Annotated[
+        str, typer.Option(metavar="WHERE", help="earliest, latest, or a time: what was stored then or later.")
+    ] = _EARLIEST,
+    ordered: Annotated[
+        bool, typer.Option("--ordered", help="One lease per queue at a time; a failed message blocks its queue.")
+    ] = False,
+    retry: _Retry = None,
+    max_attempts: _MaxAttempts = None,
+    server: Server = None,
+    as_json: Json = False,
+) -> None:
+    """Make a group. One that exists with the same settings is left as it is.
+
+    \b
+    Examples:
+      duetime groups create billing
+      duetime groups create audit --start latest --retry 1s,5s,30s --max-attempts 4
+      duetime groups create ledger --ordered --start 2026-01-01T00:00Z
+    """
+    server, as_json = _common(context, server, as_json)
+    group = consumer_pb2.Group(name=name, ordered=ordered, retry=policy_of(retry, max_attempts))
+    if start == _LATEST:
+        group.start = consumer_pb2.GROUP_START_LATEST
+    elif start != _EARLIEST:
+        group.start = consumer_pb2.GROUP_START_TIME
+        group.start_at_ms = at_ms(options.moment("--start", start, "earliest, latest, or "))
+    made = call(server, "CreateGroup", consumer_pb2.CreateGroupRequest(group=group))
+    _print_group(made, as_json)
+
+
+@groups.command("set")
+def set_policy(
+    context: typer.Context,
+    name: _Name,
+    retry: _Retry = None,
+    max_attempts: _MaxAttempts = None,
+    server: Server = None,
+    as_json: Json = False,
+) -> None:
+    """Change a group's retry policy, for failures from now on. What is not given stays.
+
+    \b
+    Examples:
+      duetime groups set billing --retry exponential:1s..10m,factor=3 --max-attempts 8
+    """
+    server, as_json = _common(context, server, as_json)
+    if retry is None and max_attempts is None:
+        raise typer.BadParameter("give --retry, --max-attempts or both")
+    listed = call(server, "ListGroups", consumer_pb2.ListGroupsRequest()).groups
+    policy = next((group.retry for group in listed if group.name == name), message_pb2.RetryPolicy())
+    if retry is not None:
+        max_attempts = max_attempts if max_attempts is not None else policy.max_attempts
+        policy = policy_of(retry, max_attempts)
+    elif max_attempts is not None:
+        policy.max_attempts = max_attempts
+    changed = call(server, "UpdateGroup", consumer_pb2.UpdateGroupRequest(name=name, retry=policy))
+    _print_group(changed, as_json)
+
+
+@groups.command()
+def describe(context: typer.Context, name: _Name, server: Server = None, as_json: Json = False) -> None:
+    """Show a group's place in each queue, who receives, and how fast.
+
+    A queue's lag is what is not acknowledged: not given out, in flight, or waiting to come back.
+
+    \b
+    Examples:
+      duetime groups describe billing
+      duetime groups describe billing --json | jq '[.queues[].lag] | add'
+    """
+    server, as_json = _common(context, server, as_json)
+    described = call(server, "DescribeGroup", consumer_pb2.DescribeGroupRequest(name=name))
+    if as_json:
+        print_json(_description_object(described))
+    else:
+        _print_description(described)
+    for shard in described.unreachable_shards:
+        print(f"duetime: shard {shard} does not answer; its queues are missing", file=sys.stderr)
+    if described.unreachable_shards:
+        raise typer.Exit(1)
+
+
+@groups.command()
+def reset(
+    context: typer.Context,
+    name: _Name,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    to: Annotated[
+        str, typer.Option(metavar="WHERE", help="earliest, latest, a time of storing, or with --queue an offset.")
+    ],
+    queue: Annotated[int | None, typer.Option(help="This queue only. Default: all.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing, show what would change.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it.")] = False,
+    server: Server = None,
+    as_json: Json = False,
+) -> None:
+    """Move a group's place in a topic: what lies before it counts as done, what lies behind it is given out (again).
+
+    \b
+    Examples:
+      duetime groups reset billing orders --to earliest --dry-run
+      duetime groups reset billing orders --to 2026-01-01T12:00 --yes
+      duetime groups reset billing orders --queue 2 --to 1500 --yes
+    """
+    server, as_json = _common(context, server, as_json)
+    if dry_run == yes:
+        raise typer.BadParameter("give --dry-run to see what would change, or --yes to do it")
+    request = consumer_pb2.ResetGroupRequest(name=name, topic=topic, queue=queue, dry_run=dry_run)
+    if to == _EARLIEST:
+        request.earliest = True
+    elif to == _LATEST:
+        request.latest = True
+    elif to.isascii() and to.isdigit():
+        if queue is None:
+            raise typer.BadParameter(f"--to {to} is an offset, which is one queue's: give --queue")
+        request.offset = int(to)
+    else:
+        request.at_ms = at_ms(options.moment("--to", to, "earliest, latest, an offset or "))
+    answer = call(server, "ResetGroup", request)
+    if as_json:
+        for one in answer.queues:
+            print_json(_reset_object(topic, one))
+        return
+    rows = [
+        (str(one.queue), str(one.shard), f"{one.from_offset:,}", f"{one.to_offset:,}",
+         f"{one.to_offset - one.from_offset:+,}", f"{one.leases_ended:,}")
+        for one in answer.queues
+    ]  # fmt: skip
+    print_table(["#queue", "#shard", "#from", "#to", "#moves", "#leases ended"], rows)
+    print("nothing was changed: a dry run" if dry_run else f"group {name} goes on from there in {topic}")
+
+
+@groups.command()
+def delete(
+    context: typer.Context,
+    name: _Name,
+    force: Annotated[
+        bool, typer.Option("--force", help="Although receivers were seen within the last minute.")
+    ] = False,
+    server: Server = None,
+) -> None:
+    """Forget a group and its places. Its retries and dead letters stay in their topics.
+
+    \b
+    Examples:
+      duetime groups delete billing
+    """
+    server, _ = _common(context, server, False)
+    call(server, "DeleteGroup", consumer_pb2.DeleteGroupRequest(name=name, force=force))
+    print(f"group {name} is deleted")
+
+
+def _common(context: typer.Context, server: str | None, as_json: bool) -> tuple[str | None, bool]:
+    """The options that may stand before the command or behind it."""
+    before_server, before_json = context.obj
+    return server or before_server, as_json or before_json
+
+
+def _print_group(group: consumer_pb2.Group, as_json: bool) -> None:
+    if as_json:
+        print_json(_group_object(group))
+    else:
+        print(_sentence(group))
+
+
+def _sentence(group: consumer_pb2.Group) -> str:
+    order = ", ordered" if group.ordered else ""
+    times = f"{group.retry.max_attempts} deliveries at most, retries {backoff_of(group.retry)}"
+    return f"group {group.name} starts {_start(group)}{order}; {times}"
+
+
+def _start(group: consumer_pb2.Group) -> str:
+    return _STARTS.get(group.start) or f"at {local(moment(group.start_at_ms))}"
+
+
+def _print_description(described: consumer_pb2.GroupDescription) -> None:
+    print(f"{_sentence(described.group)}; created {local(moment(described.group.created_at_ms))}")
+    lag, in_flight, waiting = (
+        sum(getattr(queue, name) for queue in described.queues) for name in ("lag", "in_flight", "waiting")
+    )
+    print(
+        f"lag {lag:,}, in flight {in_flight:,}, waiting {waiting:,}, dead letters {described.dead_letters:,}; over the "
+        f"last minute {described.receives_per_s:,.1f} received and {described.acks_per_s:,.1f} acknowledged per second"
+    )
+    if described.queues:
+        print_table(_QUEUE_COLUMNS, [_queue_row(queue) for queue in described.queues])
+    else:
+        print("nothing was received yet")
+    if described.members:
+        rows = [(one.name, one.topic, local(_moment(one.seen_at_ms))) for one in described.members]
+        print_table(["member", "topic", "last seen"], rows)
+
+
+def _queue_row(queue: consumer_pb2.GroupQueue) -> tuple[str, ...]:
+    numbers = (
+        queue.committed_offset, queue.next_offset, queue.max_offset, queue.lag, queue.in_flight, queue.waiting,
+    )  # fmt: skip
+    place = (queue.topic, str(queue.queue), str(queue.shard))
+    return (*place, *(f"{number:,}" for number in numbers), local(_moment(queue.oldest_unacked_at_ms)))
+
+
+def _group_object(group: consumer_pb2.Group) -> dict[str, Any]:
+    return {
+        "group": group.name,
+        "start": _STARTS.get(group.start, "time"),
+        "start_at": iso(_moment(group.start_at_ms)),
+        "ordered": group.ordered,
+        "max_attempts": group.retry.max_attempts,
+        "retry": backoff_of(group.retry),
+        "created_at": iso(moment(group.created_at_ms)),
+    }
+
+
+def _description_object(described: consumer_pb2.GroupDescription) -> dict[str, Any]:
+    return _group_object(described.group) | {
+        "queues": [
+            {
+                "topic": queue.topic,
+                "queue": queue.queue,
+                "shard": queue.shard,
+                "min_offset": queue.min_offset,
+                "max_offset": queue.max_offset,
+                "next_offset": queue.next_offset,
+                "committed_offset": queue.committed_offset,
+                "lag": queue.lag,
+                "in_flight": queue.in_flight,
+                "waiting": queue.waiting,
+                "oldest_unacked_at": iso(_moment(queue.oldest_unacked_at_ms)),
+            }
+            for queue in described.queues
+        ],
+        "members": [
+            {"member": one.name, "topic": one.topic, "seen_at": iso(_moment(one.seen_at_ms))}
+            for one in described.members
+        ],
+        "acks_per_s": described.acks_per_s,
+        "receives_per_s": described.receives_per_s,
+        "dead_letters": described.dead_letters,
+        "unreachable_shards": list(described.unreachable_shards),
+    }
+
+
+def _reset_object(topic: str, one: consumer_pb2.ResetQueue) -> dict[str, Any]:
+    return {
+        "topic": topic,
+        "queue": one.queue,
+        "shard": one.shard,
+        "from_offset": one.from_offset,
+        "to_offset": one.to_offset,
+        "leases_ended": one.leases_ended,
+    }
+
+
+def _moment(at_ms: int) -> datetime | None:
+    return moment(at_ms) if at_ms else None

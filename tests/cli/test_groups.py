@@ -1,0 +1,187 @@
+"""`duetime groups` against a real cluster, and how it shows what a cluster may answer."""
+
+import asyncio
+import itertools
+import json
+from typing import Any
+
+import pytest
+from duetime.cli import groups as commands
+from duetime.cli.app import run
+from duetime.client.connection import Connection
+from duetime.v1 import consumer_pb2, message_pb2
+
+_numbers = itertools.count(1)
+NOON_MS = 1_767_268_800_000
+
+
+@pytest.fixture
+def group() -> str:
+    """A group of the test's own."""
+    return f"group_{next(_numbers)}"
+
+
+def lines_of(capsys: pytest.CaptureFixture[str]) -> list[Any]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_groups_are_made_listed_and_changed(server: str, group: str, capsys: pytest.CaptureFixture[str]) -> None:
+    made = ["groups", "create", group, "--retry", "exponential:1s..10m,factor=3", "--max-attempts", "5", "--ordered"]
+    assert run(made) == 0
+    text = f"group {group} starts earliest, ordered; 5 deliveries at most, retries exponential:1s..10m,factor=3.0\n"
+    assert capsys.readouterr().out == text
+    assert run([*made, "--json"]) == 0
+    (told,) = lines_of(capsys)
+    assert told.pop("created_at").endswith("Z")
+    assert told == {
+        "group": group,
+        "start": "earliest",
+        "start_at": None,
+        "ordered": True,
+        "max_attempts": 5,
+        "retry": "exponential:1s..10m,factor=3.0",
+    }
+    assert run(["groups", "set", group, "--retry", "1s,5s,0s"]) == 0
+    assert "5 deliveries at most, retries 1s,5s,0s\n" in capsys.readouterr().out
+    assert run(["groups", "set", group, "--max-attempts", "7"]) == 0
+    assert "7 deliveries at most, retries 1s,5s,0s\n" in capsys.readouterr().out
+    assert run(["groups", "--json"]) == 0
+    assert next(line for line in lines_of(capsys) if line["group"] == group)["max_attempts"] == 7
+    assert run(["groups", "list"]) == 0
+    table = capsys.readouterr().out.splitlines()
+    assert table[0].split() == ["group", "start", "ordered", "deliveries", "retry", "created"]
+    assert next(line for line in table if f"{group} " in line).split()[1:5] == ["earliest", "yes", "7", "1s,5s,0s"]
+
+
+@pytest.mark.parametrize(
+    ("start", "told"),
+    [("latest", "latest"), ("2026-01-01T12:00Z", "time"), ("2026-01-01T14:00+02:00", "time")],
+)
+def test_group_starts_where_it_is_told_to(
+    server: str, group: str, start: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["groups", "create", group, "--start", start, "--json"]) == 0
+    (made,) = lines_of(capsys)
+    assert made["start"] == told
+    assert made["start_at"] == (made["created_at"] if told == "latest" else "2026-01-01T12:00:00.000Z")
+    assert run(["groups", "create", group, "--start", start]) == 0
+    assert f"group {group} starts {'latest' if told == 'latest' else 'at 2026-01-01 '}" in capsys.readouterr().out
+
+
+def receive(server: str, group: str, topic: str, count: int) -> list[bytes]:
+    """Bodies of messages that are leased, and stay so."""
+
+    async def work() -> list[bytes]:
+        connection = Connection(server)
+        try:
+            request = consumer_pb2.ReceiveRequest(group=group, topic=topic, max_count=count, wait_ms=5_000, member="me")
+            answer = await connection.call("Receive", request, 10.0)
+            return [one.message.body for one in answer.messages]
+        finally:
+            await connection.close()
+
+    return asyncio.run(work())
+
+
+def test_group_is_described_reset_and_deleted(server: str, group: str, capsys: pytest.CaptureFixture[str]) -> None:
+    topic = f"of_{group}"
+    run(["topics", "create", topic, "--queues", "1"])
+    for number in range(3):
+        run(["send", topic, str(number)])
+    assert receive(server, group, topic, 2) == [b"0", b"1"]
+    capsys.readouterr()
+    assert run(["groups", "describe", group, "--json"]) == 0
+    (told,) = lines_of(capsys)
+    (queue,) = [one for one in told["queues"] if one["topic"] == topic]
+    assert (queue["committed_offset"], queue["next_offset"], queue["max_offset"]) == (0, 2, 3)
+    assert (queue["lag"], queue["in_flight"]) == (3, 2)
+    assert [(one["member"], one["topic"]) for one in told["members"]] == [("me", topic)]
+    assert run(["groups", "describe", group]) == 0
+    assert "lag 3, in flight 2, waiting 0, dead letters 0;" in capsys.readouterr().out
+
+    assert run(["groups", "reset", group, topic, "--to", "latest", "--dry-run", "--json"]) == 0
+    planned = {"topic": topic, "queue": 0, "shard": 0, "from_offset": 0, "to_offset": 3, "leases_ended": 2}
+    assert lines_of(capsys) == [planned]
+    assert run(["groups", "reset", group, topic, "--queue", "0", "--to", "1", "--yes"]) == 0
+    assert f"group {group} goes on from there in {topic}" in capsys.readouterr().out
+    assert receive(server, group, topic, 1) == [b"1"]
+
+    assert run(["groups", "delete", group]) == 1
+    assert f"group {group} is in use: 1 receivers were seen within a minute (me)" in capsys.readouterr().err
+    assert run(["groups", "delete", group, "--force"]) == 0
+    assert capsys.readouterr().out == f"group {group} is deleted\n"
+    assert run(["groups", "describe", group]) == 1
+    assert capsys.readouterr().err == f"duetime: group {group} does not exist\n"
+
+
+def test_description_is_a_table_that_people_can_read(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy = message_pb2.RetryPolicy(max_attempts=17, levels=message_pb2.LevelBackoff())
+    group = consumer_pb2.Group(name="billing", retry=policy, created_at_ms=NOON_MS)
+    described = consumer_pb2.GroupDescription(group=group, acks_per_s=1_234.5, dead_letters=4, unreachable_shards=[1])
+    described.queues.add(
+        topic="orders", queue=3, shard=0, committed_offset=10_000, next_offset=10_020, max_offset=12_000,
+        lag=2_000, in_flight=15, waiting=5, oldest_unacked_at_ms=NOON_MS,
+    )  # fmt: skip
+    described.queues.add(topic="%RETRY%billing", queue=0, shard=0)
+    monkeypatch.setattr(commands, "call", lambda server, method, request: described)
+    assert run(["groups", "describe", "billing"]) == 1
+    captured = capsys.readouterr()
+    assert captured.err == "duetime: shard 1 does not answer; its queues are missing\n"
+    first, second, header, _, row, retries = captured.out.splitlines()
+    assert first.startswith("group billing starts earliest; 17 deliveries at most, retries levels; created 2026-01-01 ")
+    assert second == (
+        "lag 2,000, in flight 15, waiting 5, dead letters 4; "
+        "over the last minute 0.0 received and 1,234.5 acknowledged per second"
+    )
+    assert header.split()[:3] == ["topic", "queue", "shard"]
+    assert row.split()[:9] == ["orders", "3", "0", "10,000", "10,020", "12,000", "2,000", "15", "5"]
+    assert retries.split()[-1] == "-"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["describe", "nobody"], "duetime: group nobody does not exist"),
+        (["set", "nobody", "--max-attempts", "3"], "duetime: group nobody does not exist"),
+        (["create", "a b"], "duetime: group.name: 'a b' is not 1 to 120 characters"),
+    ],
+)
+def test_an_error_is_one_line_and_exit_code_1(
+    server: str, arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["groups", *arguments]) == 1
+    captured = capsys.readouterr()
+    assert captured.err.startswith(text)
+    assert (captured.err.count("\n"), captured.out) == (1, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["create", "g", "--retry", "later"], "--retry 'later'"),
+        (["create", "g", "--max-attempts", "0"], "--max-attempts 0 is not within 1 and 1000"),
+        (["create", "g", "--start", "soon"], "--start 'soon' is not earliest, latest, or a time such as"),
+        (["set", "g"], "give --retry, --max-attempts or both"),
+        (["reset", "g", "t", "--to", "latest"], "give --dry-run to see what would change, or --yes to do it"),
+        (["reset", "g", "t", "--to", "latest", "--dry-run", "--yes"], "give --dry-run to see"),
+        (["reset", "g", "t", "--to", "7", "--yes"], "--to 7 is an offset, which is one queue's: give --queue"),
+        (["reset", "g", "t", "--to", "soon", "--yes"], "--to 'soon' is not earliest, latest, an offset or a time"),
+        (["reset", "g", "t", "--yes"], "--to"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(
+    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["groups", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("duetime: ")
+    assert text in captured.err
+    assert (captured.err.count("\n"), captured.out) == (1, "")
+
+
+@pytest.mark.parametrize("command", [[], ["list"], ["create"], ["set"], ["describe"], ["reset"], ["delete"]])
+def test_every_command_has_help_with_examples(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["groups", *command, "--help"]) == 0
+    assert f"Examples:\n    duetime {' '.join(['groups', *command])}" in capsys.readouterr().out
