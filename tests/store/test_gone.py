@@ -40,6 +40,15 @@ def test_what_was_not_made_durable_comes_back() -> None:
 
 
 @given(OFFSETS, OFFSETS)
+def test_what_is_left_after_all_is_there(offsets: list[int], left: list[int]) -> None:
+    gone = GoneLetters()
+    gone.taken((DLQ, 0, offset) for offset in offsets)
+    gone.left((DLQ, 0, offset) for offset in left)
+    assert gone_of(gone) == set(offsets) - set(left)
+    assert gone.count(DLQ, 0, 0, 320) == len(set(offsets) - set(left))
+
+
+@given(OFFSETS, OFFSETS)
 def test_it_agrees_with_a_set(first: list[int], second: list[int]) -> None:
     gone = GoneLetters()
     gone.taken((DLQ, 0, offset) for offset in first)

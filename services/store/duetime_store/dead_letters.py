@@ -1,10 +1,13 @@
 """Dead letters as retry services see them: those of a queue of %DLQ%group that are still there, oldest first."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 from duetime_core.errors import InvalidArgument, Violation
 from duetime_core.names import DLQ_PREFIX
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from duetime_store.consumequeue import FILLER_SIZE, ConsumeQueue
 from duetime_store.gone import GoneLetters
@@ -58,10 +61,31 @@ def live_counts(store: Store, gone: GoneLetters) -> dict[str, int]:
     return counts
 
 
-def check_place(store: Store, topic: str, queue: int, offset: int) -> None:
-    """Raises: InvalidArgument: no dead letter is there, or was. NotFound: no such queue."""
+class DeadLetterCollector(Collector):
+    """How many dead letters each group has, at the moment of a scrape."""
+
+    def __init__(self, store: Store, gone: GoneLetters) -> None:
+        self._store = store
+        self._gone = gone
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        letters = GaugeMetricFamily(
+            "duetime_store_dead_letters", "Dead letters neither redriven nor discarded", labels=["group"]
+        )
+        for group, count in sorted(live_counts(self._store, self._gone).items()):
+            letters.add_metric([group], count)
+        yield letters
+
+
+def check_topic(topic: str) -> None:
+    """Raises: InvalidArgument: it is none of dead letters."""
     if not topic.startswith(DLQ_PREFIX):
         raise InvalidArgument([Violation("topic", f"{topic!r} is no topic of dead letters: {DLQ_PREFIX}GROUP")])
+
+
+def check_place(store: Store, topic: str, queue: int, offset: int) -> None:
+    """Raises: InvalidArgument: no dead letter is there, or was. NotFound: no such queue."""
+    check_topic(topic)
     found = store.queues.find(topic, queue)
     if not 0 <= offset < found.max_offset:
         bounds = f"is not within 0 and {found.max_offset - 1} of queue {queue} of {topic}"

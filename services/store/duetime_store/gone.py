@@ -44,6 +44,11 @@ class _Bits:
         self.count += not self.bits[at] & bit
         self.bits[at] |= bit
 
+    def clear(self, offset: int) -> None:
+        if self.holds(offset):
+            self.bits[(offset - self.base) >> 3] &= ~(1 << (offset & 7))
+            self.count -= 1
+
     def holds(self, offset: int) -> bool:
         at = (offset - self.base) >> 3
         return 0 <= at < len(self.bits) and bool(self.bits[at] >> (offset & 7) & 1)
@@ -70,7 +75,7 @@ class GoneLetters:
 
     def take(self, place: Place) -> bool:
         """Whether the dead letter is the caller's to end: neither gone nor going."""
-        if place in self._going or self.is_gone(place):
+        if self.is_ending(place):
             return False
         self._going.add(place)
         return True
@@ -84,9 +89,20 @@ class GoneLetters:
                 bits = self._queues[topic, queue] = _Bits(offset & ~7)
             bits.set(offset)
 
+    def left(self, places: Iterable[Place]) -> None:
+        """They are there after all: what was to end them was not stored."""
+        for topic, queue, offset in places:
+            bits = self._queues.get((topic, queue))
+            if bits is not None:
+                bits.clear(offset)
+
     def give_back(self, place: Place) -> None:
         """It is not going any more."""
         self._going.discard(place)
+
+    def is_ending(self, place: Place) -> bool:
+        """Whether it is gone, or going."""
+        return place in self._going or self.is_gone(place)
 
     def is_gone(self, place: Place) -> bool:
         bits = self._queues.get(place[:2])

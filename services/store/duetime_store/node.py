@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from duetime_store.alarm import Alarm, ShardClock
 from duetime_store.checkpointer import Checkpointer
+from duetime_store.dead_letters import DeadLetterCollector
 from duetime_store.directory import StoreDirectory
 from duetime_store.disk import Disk
 from duetime_store.finder import Finder
@@ -174,6 +175,7 @@ class StoreNode:
         )
         self._receiver = Receiver(store, self._reader, self.groups, self._offsets, self._flusher, self._alarm)
         self._checkpointer.keeper = Keeper(store, self.groups, self._offsets, self._disk, path, self._checkpoint_thread)
+        self.registry.register(DeadLetterCollector(store, state.gone))
         # A lease that recovery has opened again is journaled.
         self._flusher.wake()
 

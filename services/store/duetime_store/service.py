@@ -225,6 +225,16 @@ class StoreService(store_pb2_grpc.StoreServicer):
     ) -> store_pb2.AwaitMessagesResponse:
         return await self._groups.await_messages(request, context.peer())
 
+    async def PullDeadLetters(
+        self, request: store_pb2.PullDeadLettersRequest, context: Any
+    ) -> store_pb2.PullDeadLettersResponse:
+        return self._groups.pull_letters(request)
+
+    async def DropDeadLetters(
+        self, request: store_pb2.DropDeadLettersRequest, context: Any
+    ) -> store_pb2.DropDeadLettersResponse:
+        return await self._groups.drop_letters(request)
+
     async def Ack(self, request: consumer_pb2.AckRequest, context: Any) -> consumer_pb2.AckResponse:
         return await self._groups.ack(request)
 

@@ -1,6 +1,7 @@
 """A store node over gRPC on a fake clock, and a group that receives from it."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,8 @@ class Consuming(Running):
         await self.__aexit__()
         await self.__aenter__()
 
-    async def kill(self) -> None:
-        """The process is gone; what it wrote stays."""
+    async def kill(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """The process is gone; what it wrote stays, but for what happens meanwhile. It starts again."""
         await self.channel.close()
         node = self.node
         node._stopping = True
@@ -49,6 +50,7 @@ class Consuming(Running):
             queue.close()
         node.store.log.close()
         node._directory.close()
+        meanwhile()
         await self.__aenter__()
 
     async def send(self, *ids: str, queue: int = 0, **options: Any) -> None:

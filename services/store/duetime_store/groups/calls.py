@@ -8,10 +8,12 @@ from duetime.v1 import consumer_pb2, store_pb2
 from duetime_core import limits, receipts
 from duetime_core.errors import Damaged, FailedPrecondition, InvalidArgument, NotFound, Violation
 
+from duetime_store import dead_letters
 from duetime_store.filters import Filter
 from duetime_store.group_offsets import check_group
 from duetime_store.groups.admin import GroupAdmin
 from duetime_store.groups.groups import EXPIRED, OK, Groups, Open
+from duetime_store.groups.journal import Letter
 from duetime_store.groups.receiving import Asked, Given, Receiver
 from duetime_store.messages import stored_messages
 from duetime_store.metrics import StoreMetrics
@@ -195,12 +197,18 @@ class GroupCalls:
         await self._receiver.durable()
 
     async def put_settling(self, request: store_pb2.PutMessageRequest) -> Any:
-        """The outcome of a put of records that end leases, staged."""
+        """The outcome of a put of records that end leases or dead letters, staged."""
         found: dict[int, Open] = {}
+        letters: dict[int, Letter] = {}
         ended: set[int] = set()
         for settle in request.settles:
-            if not settle.HasField("receipt"):
-                raise InvalidArgument([Violation("settles.what", "is no receipt")])
+            if settle.HasField("dead_letter"):
+                letter = self._letter(settle.dead_letter)
+                if letter in letters.values() or self._groups.gone.is_ending(letter):
+                    ended.add(settle.record)
+                else:
+                    letters[settle.record] = letter
+                continue
             one = self._groups.open_one(settle.group, settle.receipt)
             if isinstance(one, int) or any(
                 one.place is other.place and one.offset == other.offset for other in found.values()
@@ -209,11 +217,44 @@ class GroupCalls:
             else:
                 found[settle.record] = one
 
+        if letters:
+            # What is redriven is new; what leases a record ends has to go on.
+            self._store.gate.check_send()
+
         def settle_one(index: int, topic: str, queue: int, offset: int) -> Any:
+            if index in letters:
+                return self._groups.settle_letter(letters[index], (topic, queue, offset))
             one = found.get(index)
             return None if one is None else self._groups.settle(one, (topic, queue, offset))
 
         return self._store.put_settling(request.records, ended, settle_one)
+
+    # --- dead letters -----------------------------------------------------------------------------------------------
+
+    def pull_letters(self, request: store_pb2.PullDeadLettersRequest) -> store_pb2.PullDeadLettersResponse:
+        dead_letters.check_topic(request.topic)
+        queue = self._store.queues.find(request.topic, request.queue)
+        count = min(max(request.max_count, 1), limits.PULL_COUNT_MAX)
+        size = min(max(request.max_bytes, 1), limits.PULL_BYTES_MAX)
+        pulled = dead_letters.pull(self._reader, self._groups.gone, queue, request.offset, count, size)
+        self._metrics.messages_out.labels("pull_dead_letters").inc(len(pulled.offsets))
+        self._metrics.bytes_out.labels("pull_dead_letters").inc(len(pulled.records))
+        return store_pb2.PullDeadLettersResponse(
+            records=pulled.records,
+            offsets=pulled.offsets,
+            next_offset=pulled.next_offset,
+            max_offset=pulled.max_offset,
+        )
+
+    async def drop_letters(self, request: store_pb2.DropDeadLettersRequest) -> store_pb2.DropDeadLettersResponse:
+        dropped = self._groups.drop_letters([self._letter(place) for place in request.letters])
+        await self._receiver.durable()
+        return store_pb2.DropDeadLettersResponse(dropped=dropped)
+
+    def _letter(self, place: store_pb2.DeadLetterPlace) -> Letter:
+        """Raises: InvalidArgument, NotFound."""
+        dead_letters.check_place(self._store, place.topic, place.queue, place.offset)
+        return place.topic, place.queue, place.offset
 
 
 def _asked(request: consumer_pb2.ReceiveRequest, peer: str) -> Asked:

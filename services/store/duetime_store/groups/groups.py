@@ -237,6 +237,36 @@ class Groups:
 
         return tell
 
+    # --- dead letters -----------------------------------------------------------------------------------------------
+
+    def settle_letter(self, letter: Letter, copy: Letter) -> Callable[[bool], None]:
+        """As `settle`, of a dead letter that is there."""
+        self.gone.take(letter)
+        self.store.journal.letter(letter, copy)
+
+        def tell(stored: bool) -> None:
+            if stored:
+                self.gone.taken([letter])
+            else:
+                self.gone.give_back(letter)
+
+        return tell
+
+    def drop_letters(self, letters: Sequence[Letter]) -> list[bool]:
+        """They are gone; False: it was before."""
+        self.store.gate.check_write()
+        dropped = [self.gone.take(letter) for letter in letters]
+        by_queue: dict[tuple[str, int], list[int]] = {}
+        for (topic, queue, offset), is_dropped in zip(letters, dropped, strict=True):
+            if is_dropped:
+                by_queue.setdefault((topic, queue), []).append(offset)
+        for (topic, queue), offsets in by_queue.items():
+            self.store.journal.taken(topic, queue, sorted(offsets))
+            self.gone.taken((topic, queue, offset) for offset in offsets)
+        return dropped
+
+    # --- exhausted leases -------------------------------------------------------------------------------------------
+
     def take_exhausted(self, count: int, invisible_ms: int) -> list[Open]:
         now_ms = self.store.clock.now_ms()
         found = self.progress.take_exhausted(count)

@@ -20,6 +20,7 @@ A record of topic DT_GROUPS, queue 0, has all events of some calls, in order. It
    11 TAKEN     queue i32, length u8, topic, ranges
    12 LETTER    SETTLE of a dead letter: queue i32, offset i64, copy's offset i64, copy's queue i32, length u8, topic,
                 copy's topic
+   13 LEFT      as TAKEN: they are there after all
     ranges      (first i64, count u32) each, to the end
 
 `before` and `after` are the place's frontier. Where `before` is ahead of what is known, events between are lost: all
@@ -38,7 +39,7 @@ from duetime_core.errors import Damaged
 from duetime_store.gone import GoneLetters
 from duetime_store.groups.state import Key, Lease, Pairs, Place, Progress
 
-GIVE, END, CHANGE, BACK, DEFER, SETTLE, SCAN, HIDE, RESET, DELETE, TAKEN, LETTER = range(1, 13)
+GIVE, END, CHANGE, BACK, DEFER, SETTLE, SCAN, HIDE, RESET, DELETE, TAKEN, LETTER, LEFT = range(1, 14)
 _VERSION = 1
 _ORDERED, _TAKEN = 1, 2
 
@@ -130,8 +131,15 @@ class Journal:
 
     def taken(self, topic: str, queue: int, offsets: list[int]) -> None:
         """Dead letters are gone."""
+        self._letters(TAKEN, topic, queue, offsets)
+
+    def left(self, topic: str, queue: int, offsets: list[int]) -> None:
+        """Dead letters are there, whatever was said before."""
+        self._letters(LEFT, topic, queue, offsets)
+
+    def _letters(self, kind: int, topic: str, queue: int, offsets: list[int]) -> None:
         name = topic.encode()
-        self._add(TAKEN, _TAKEN_HEAD.pack(queue, len(name)) + name + ranges(offsets))
+        self._add(kind, _TAKEN_HEAD.pack(queue, len(name)) + name + ranges(offsets))
 
     def letter(self, letter: Letter, copy: Letter) -> None:
         """A dead letter is gone if the copy is there."""
@@ -218,6 +226,8 @@ class Replayed:
     faults: list[str] = field(default_factory=list)
     # Of settles whose copy is not there: (place, lease, offset).
     open_again: list[tuple[Place, int, int]] = field(default_factory=list)
+    # Dead letters whose copy is not there.
+    left: list[Letter] = field(default_factory=list)
 
 
 class Replay:
@@ -321,17 +331,23 @@ class Replay:
                 number: progress.place(place.key, -1) if place.key.group == payload.decode() else place
                 for number, place in self._places.items()
             }
-        elif kind == TAKEN:
+        elif kind in (TAKEN, LEFT):
             queue, length = _TAKEN_HEAD.unpack_from(payload)
             at = _TAKEN_HEAD.size + length
             topic = payload[_TAKEN_HEAD.size : at].decode()
-            self._gone.taken((topic, queue, offset) for offset in offsets_of(payload[at:]))
+            letters = ((topic, queue, offset) for offset in offsets_of(payload[at:]))
+            if kind == TAKEN:
+                self._gone.taken(letters)
+            else:
+                self._gone.left(letters)
         elif kind == LETTER:
             queue, offset, copy_offset, copy_queue, length = _LETTER.unpack_from(payload)
             at = _LETTER.size + length
             topic, copy_topic = payload[_LETTER.size : at].decode(), payload[at:].decode()
             if self._ends(copy_topic, copy_queue)[1] > copy_offset:
                 self._gone.taken([(topic, queue, offset)])
+            else:
+                self.found.left.append((topic, queue, offset))
         else:
             raise Damaged(f"group event {kind} is not known")
 

@@ -4,8 +4,8 @@
 2. The journal's records from the snapshot's offset on, or all there are. A place of which the journal's first event is
    gone begins with its offset in consumerOffset.json, or with the first message that is left.
 3. What lies outside of the queues as the log has them is dropped.
-4. Leases whose end came with a record that the log does not have are open. That is journaled at once, in front of
-   everything else, since the record's place in its queue is taken by another one now.
+4. Leases, and dead letters, whose end came with a record that the log does not have are open. That is journaled at
+   once, in front of everything else, since the record's place in its queue is taken by another one now.
 """
 
 from dataclasses import dataclass
@@ -61,7 +61,9 @@ def load(path: Path, store: Store, offsets: GroupOffsets) -> State:
     else:
         replay = Replay(progress, gone, lambda topic, number: (0, 0), lambda key: -1)
     _fit(store, progress)
-    _open_again(store, progress, replay)
+    for topic, number in gone.queues():
+        gone.keep(topic, number, *_ends(store, topic, number))
+    _open_again(store, progress, gone, replay)
     if replay.found.lost_range:
         log.warning("events of groups are lost: messages come back", messages=replay.found.lost_range)
     return State(progress, gone, replay.found.events, faults)
@@ -107,11 +109,16 @@ def _fit(store: Store, progress: Progress) -> None:
         progress.drop_before(place, least)
 
 
-def _open_again(store: Store, progress: Progress, replay: Replay) -> None:
+def _open_again(store: Store, progress: Progress, gone: GoneLetters, replay: Replay) -> None:
     for place, lease_id, offset in replay.found.open_again:
         hold = place.entries.get(offset)
         if hold is not None and hold.lease is not None and hold.lease.id == lease_id:
             at = place.frontier
             store.journal.give(hold.lease, [offset], hold.until_ms, hold.attempt, at, at, hold.expired)
+    for letter in replay.found.left:
+        topic, number, offset = letter
+        # One that was taken by another call since is gone.
+        if not gone.is_gone(letter):
+            store.journal.left(topic, number, [offset])
     if store.journal.events:
         store.stage_events()

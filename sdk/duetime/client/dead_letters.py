@@ -1,0 +1,323 @@
+"""Dead letters of a group: looked at, sent round again, or thrown away."""
+
+import asyncio
+import builtins
+from collections.abc import AsyncGenerator, Collection, Iterable
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Literal, Self, TypedDict, Unpack
+
+import grpc
+
+from duetime.client.connection import Connection
+from duetime.client.errors import Closed, DueTimeError, InvalidArgument, Violation, from_fault, from_status
+from duetime.client.message import at_ms, moment
+from duetime.client.record import decompressed
+from duetime.v1 import consumer_pb2
+
+PAGE_COUNT = 256
+
+DeadLetterOutcome = Literal["redriven", "discarded", "gone", "matched", "failed"]
+
+_OUTCOMES: dict[int, DeadLetterOutcome] = {
+    consumer_pb2.DEAD_LETTER_OUTCOME_REDRIVEN: "redriven",
+    consumer_pb2.DEAD_LETTER_OUTCOME_DISCARDED: "discarded",
+    consumer_pb2.DEAD_LETTER_OUTCOME_GONE: "gone",
+    consumer_pb2.DEAD_LETTER_OUTCOME_MATCHED: "matched",
+    consumer_pb2.DEAD_LETTER_OUTCOME_FAILED: "failed",
+}
+
+
+class Wanted(TypedDict, total=False):
+    """Which dead letters: all that is given must hold."""
+
+    start: datetime | None
+    """Died then or later; without a time zone it is local."""
+    end: datetime | None
+    """Died then or earlier."""
+    error: str
+    """Part of `TYPE: message` of the last attempt's error, case ignored."""
+    tag: str
+    key: str
+    ids: Collection[str]
+    """Any of these."""
+    topic: str
+    """Where the message came from."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedAttempt:
+    """One delivery that failed. What the server does not know is empty."""
+
+    attempt: int
+    """From 1; it goes on counting behind a redrive."""
+    received_at: datetime | None
+    failed_at: datetime | None
+    error_type: str
+    """`LeaseExpired`: nobody acknowledged it within its lease."""
+    error_message: str
+    trace: str
+
+
+class DeadLetter:
+    """A message that its group could not handle. Read on access from its wire form."""
+
+    __slots__ = ("_letter", "_message")
+
+    def __init__(self, letter: consumer_pb2.DeadLetter) -> None:
+        self._letter = letter
+        self._message = letter.message
+
+    @property
+    def id(self) -> str:
+        """The id that the sender knows it by; where it has none, RocketMQ's id of its first record."""
+        return self._message.id
+
+    @property
+    def topic(self) -> str:
+        """Where it came from; empty: nobody knows."""
+        return self._message.topic
+
+    @property
+    def queue(self) -> int:
+        """Of `topic`. Not known, and 0, for what a RocketMQ broker wrote."""
+        return self._message.queue
+
+    @property
+    def offset(self) -> int:
+        """As `queue`."""
+        return self._message.offset
+
+    @property
+    def body(self) -> bytes:
+        """As the sender gave it: a compressed one is decompressed. Raises: Damaged."""
+        return decompressed(self._message.body, self._message.sys_flag)
+
+    @property
+    def tags(self) -> str:
+        return self._message.tags
+
+    @property
+    def keys(self) -> list[str]:
+        return list(self._message.keys)
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The user's own; a new dict each time."""
+        return dict(self._message.properties)
+
+    @property
+    def born_at(self) -> datetime:
+        """The producer's clock."""
+        return moment(self._message.born_at_ms)
+
+    @property
+    def group(self) -> str:
+        return self._letter.group
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Shard, queue of %DLQ%group, and offset there."""
+        return self._letter.shard, self._letter.queue, self._letter.offset
+
+    @property
+    def dead_at(self) -> datetime:
+        """The server's clock."""
+        return moment(self._letter.dead_at_ms)
+
+    @property
+    def reason(self) -> str:
+        """`REJECTED` or `ATTEMPTS_EXHAUSTED`; empty: a RocketMQ broker wrote it and did not say."""
+        return self._letter.reason
+
+    @property
+    def attempts(self) -> list[FailedAttempt]:
+        """Oldest first."""
+        return [
+            FailedAttempt(
+                one.attempt,
+                moment(one.received_at_ms) if one.received_at_ms else None,
+                moment(one.failed_at_ms) if one.failed_at_ms else None,
+                one.error.type,
+                one.error.message,
+                one.error.trace,
+            )
+            for one in self._letter.attempts
+        ]
+
+    @property
+    def error(self) -> str:
+        """`TYPE: message` of the last attempt; empty: nobody knows."""
+        if not self._letter.attempts:
+            return ""
+        last = self._letter.attempts[-1].error
+        return f"{last.type}: {last.message}" if last.message else last.type
+
+    @property
+    def redriven_count(self) -> int:
+        """How often it was redriven before."""
+        return self._letter.redriven_count
+
+    def __repr__(self) -> str:
+        return f"DeadLetter({self.id}, topic={self.topic!r}, group={self.group!r}, error={self.error!r})"
+
+
+class DeadLetterResult:
+    """What became of one dead letter."""
+
+    __slots__ = ("_result",)
+
+    def __init__(self, result: consumer_pb2.DeadLetterResult) -> None:
+        self._result = result
+
+    @property
+    def id(self) -> str:
+        return self._result.message_id
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Shard, queue of %DLQ%group, and offset there."""
+        return self._result.shard, self._result.queue, self._result.offset
+
+    @property
+    def outcome(self) -> DeadLetterOutcome:
+        """`redriven`: given to its group again; `discarded`; `gone`: another call was faster; `matched`: a dry run
+        would have taken it; `failed`: it stays, see `error`."""
+        return _OUTCOMES[self._result.outcome]
+
+    @property
+    def error(self) -> DueTimeError | None:
+        return from_fault(self._result.fault, self.id) if self._result.HasField("fault") else None
+
+    def __repr__(self) -> str:
+        return f"DeadLetterResult({self.id}, {self.outcome})"
+
+
+class AsyncDeadLetters:
+    """The dead letters of one group. For one event loop; `DeadLetters` is for plain code.
+
+    All three calls take the same filter; see `Wanted`. Each is an iterator that works as it is iterated over.
+
+    Arguments:
+        server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
+        timeout: seconds that one page of a list may take; redrives and discards may take as long as they like.
+    """
+
+    def __init__(self, server: str | None = None, group: str = "", *, timeout: float = 10.0) -> None:
+        self.group = group
+        self._connection = Connection(server)
+        self._timeout = timeout
+
+    async def list(self, **wanted: Unpack[Wanted]) -> AsyncGenerator[DeadLetter, None]:
+        """Shard after shard, oldest first.
+
+        Raises:
+            NotFound: the group has no dead letters.
+            DueTimeError: a shard does not answer; those before it were given.
+        """
+        request = consumer_pb2.ListDeadLettersRequest(filter=self._filter(wanted), max_count=PAGE_COUNT)
+        while True:
+            answer: Any = await self._connection.call("ListDeadLetters", request, self._timeout)
+            for letter in answer.letters:
+                yield DeadLetter(letter)
+            if not answer.next_page:
+                return
+            request.page = answer.next_page
+
+    def redrive(
+        self,
+        *,
+        rate: float = 0.0,
+        dry_run: bool = False,
+        max: int | None = None,  # noqa: A002
+        **wanted: Unpack[Wanted],
+    ) -> AsyncGenerator[DeadLetterResult, None]:
+        """Gives dead letters to their group again: to this group alone, at once, with a fresh count of attempts.
+
+        One that fails again returns to the dead letters with all its history. Broken off at any point, the same call
+        goes on with those that are left: there is never more than one copy of a message.
+
+        Arguments:
+            rate: most per second; 0: no bound.
+            max: most in all.
+
+        Raises:
+            As `list`; Unavailable also when a server stops. What was done is done, and told but for the last few.
+        """
+        fields = {"rate": rate, "dry_run": dry_run, "max_count": _count(max)}
+        request = consumer_pb2.RedriveRequest(filter=self._filter(wanted), **fields)  # type: ignore[arg-type]
+        return self._results("RedriveDeadLetters", request)
+
+    def discard(
+        self,
+        *,
+        rate: float = 0.0,
+        dry_run: bool = False,
+        max: int | None = None,  # noqa: A002
+        **wanted: Unpack[Wanted],
+    ) -> AsyncGenerator[DeadLetterResult, None]:
+        """Throws dead letters away, for good. As `redrive` otherwise."""
+        fields = {"rate": rate, "dry_run": dry_run, "max_count": _count(max)}
+        request = consumer_pb2.DiscardRequest(filter=self._filter(wanted), **fields)  # type: ignore[arg-type]
+        return self._results("DiscardDeadLetters", request)
+
+    async def _results(self, method: str, request: Any) -> AsyncGenerator[DeadLetterResult, None]:
+        async with aclosing(self._stream(method, request)) as results:
+            async for result in results:
+                yield DeadLetterResult(result)
+
+    async def _stream(self, method: str, request: Any) -> AsyncGenerator[Any, None]:
+        call = getattr(self._connection.stub, method)(request)
+        try:
+            async for answer in call:
+                yield answer
+        except grpc.aio.AioRpcError as error:
+            raise from_status(error, self._connection.server) from error
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if self._connection.closed and task is not None and not task.cancelling():
+                raise Closed("it was closed meanwhile", reason="CLOSED") from None
+            raise
+        finally:
+            call.cancel()
+
+    def _filter(self, wanted: Wanted) -> consumer_pb2.DeadLetterFilter:
+        start, end = wanted.get("start"), wanted.get("end")
+        # Whole milliseconds, as they are stored; 0 would be no bound.
+        to_ms = 0 if end is None else max(at_ms(end.replace(microsecond=end.microsecond // 1000 * 1000)), 1)
+        return consumer_pb2.DeadLetterFilter(
+            group=self.group,
+            from_ms=0 if start is None else max(at_ms(start), 0),
+            to_ms=to_ms,
+            error=wanted.get("error", ""),
+            tag=wanted.get("tag", ""),
+            key=wanted.get("key", ""),
+            ids=_ids(wanted.get("ids", ())),
+            topic=wanted.get("topic", ""),
+        )
+
+    async def close(self) -> None:
+        """Disconnects; what still runs ends."""
+        await self._connection.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def _count(count: int | None) -> int:
+    if count is not None and count < 1:
+        raise InvalidArgument(f"max: {count} is below 1", violations=[Violation("max", f"{count} is below 1")])
+    return count or 0
+
+
+def _ids(ids: Iterable[str]) -> builtins.list[str]:
+    if isinstance(ids, str):
+        raise TypeError(f"ids is a str, not a list of them: ids=[{ids!r}]")
+    return list(ids)
