@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -137,7 +138,7 @@ class FakeStore:
         self.receives.append(request)
         await self._enter(context)
         if request.wait_ms:
-            await self._until_ready()
+            await self._is_ready(request.wait_ms)
         response = consumer_pb2.ReceiveResponse()
         most = request.max_count or 32
         for receipt in self.ready[:most]:
@@ -146,18 +147,18 @@ class FakeStore:
         self.leased.update(message.receipt for message in response.messages)
         return response
 
-    async def _until_ready(self) -> None:
-        async with self.changed:
-            await self.changed.wait_for(lambda: self.ready)
+    async def _is_ready(self, wait_ms: int) -> bool:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_ms / 1000.0), self.changed:
+                await self.changed.wait_for(lambda: self.ready)
+        return bool(self.ready)
 
     async def await_messages(
         self, request: consumer_pb2.ReceiveRequest, context: Any
     ) -> store_pb2.AwaitMessagesResponse:
-        """Until something is ready, or the caller has enough: there is no clock here."""
         self.awaits.append(request)
         await self._enter(context)
-        await self._until_ready()
-        return store_pb2.AwaitMessagesResponse(ready=True)
+        return store_pb2.AwaitMessagesResponse(ready=await self._is_ready(request.wait_ms))
 
     async def ack(self, request: consumer_pb2.AckRequest, context: Any) -> consumer_pb2.AckResponse:
         await self._enter(context)

@@ -62,8 +62,8 @@ async def test_public_queue_numbers_are_those_of_the_topic(tmp_path: Path) -> No
 async def test_receive_that_is_given_up_takes_nothing_with_it(two_shards: Gateway) -> None:
     await two_shards.send(message())
     await take(two_shards)
-    calls = [receive(two_shards, wait_ms=20_000) for _ in range(3)]
-    await asyncio.wait([asyncio.ensure_future(call.wait_for_connection()) for call in calls])
+    calls = [asyncio.ensure_future(take(two_shards, wait_ms=20_000)) for _ in range(3)]
+    await asyncio.wait(calls, timeout=0.1)
     for call in calls:
         call.cancel()
     await two_shards.send(message(b"later"))

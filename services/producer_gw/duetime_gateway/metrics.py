@@ -35,7 +35,7 @@ class GatewayMetrics:
         )
         self._bytes = Counter(
             "duetime_gateway_bytes",
-            "Bytes of Send requests (in) and of Pull answers (out).",
+            "Bytes of Send requests (in) and of Pull and Receive answers (out).",
             ["direction"],
             registry=registry,
         )
