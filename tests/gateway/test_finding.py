@@ -6,7 +6,7 @@ from typing import Any
 
 import grpc
 import pytest
-from duetime.v1 import gateway_pb2, message_pb2
+from duetime.v1 import consumer_pb2, gateway_pb2, message_pb2
 
 from tests.gateway.conftest import Gateway, error_of, message, real_store
 
@@ -102,6 +102,45 @@ async def test_a_shard_that_is_gone_is_told_unless_another_one_has_it(tmp_path: 
         assert (await get(gateway, there.message_id, topic)).message.id == there.message_id
         for call in (get(gateway, gone.message_id, topic), query(gateway, "k")):
             assert (await error_of(call)).code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_the_life_of_a_message_has_the_topics_own_queue_numbers(two_shards: Gateway) -> None:
+    results = await two_shards.send(*[message(queue=number) for number in range(4)], message(queue=3, delay_level=18))
+    for result in results[:4]:
+        answer = await life(two_shards, result.message_id)
+        (event,) = answer.events
+        assert (event.kind, event.topic, event.queue) == (consumer_pb2.TRACE_KIND_ACCEPTED, "orders", result.queue)
+        assert (event.shard, event.offset, list(answer.gaps)) == (result.shard, result.offset, [])
+    accepted, deferred = (await life(two_shards, results[4].message_id, "orders")).events
+    # Lanes of all shards follow each other: 18 for each.
+    assert (deferred.topic, deferred.queue) == ("SCHEDULE_TOPIC_XXXX", 18 * results[4].shard + 17)
+    assert (deferred.level, deferred.due_at_ms) == (18, results[4].deliver_at_ms)
+    assert accepted.at_ms == deferred.at_ms
+    for message_id, topic in (("nothing", ""), (results[0].message_id, "unknown")):
+        error = await error_of(life(two_shards, message_id, topic))
+        assert error.code() is grpc.StatusCode.NOT_FOUND
+    error = await error_of(life(two_shards, ""))
+    assert (error.code(), error.details()) == (grpc.StatusCode.INVALID_ARGUMENT, "id: is empty")
+
+
+async def test_a_life_says_which_shard_is_not_in_it(tmp_path: Path) -> None:
+    leaving = AsyncExitStack()
+    second = await leaving.enter_async_context(real_store(tmp_path, 1))
+    async with real_store(tmp_path, 0) as first, Gateway(tmp_path, {0: first.port, 1: second.port}) as gateway:
+        results = await gateway.send(*[message(queue=number) for number in range(4)])
+        await leaving.aclose()
+        answer = await life(gateway, next(one.message_id for one in results if one.shard == 0))
+        assert len(answer.events) == 1
+        (gap,) = answer.gaps
+        assert gap.startswith("a shard does not answer, so that events may be missing: ")
+        gone = next(one.message_id for one in results if one.shard == 1)
+        assert (await error_of(life(gateway, gone))).code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def life(gateway: Gateway, message_id: str, topic: str = "") -> consumer_pb2.TraceMessageResponse:
+    request = consumer_pb2.TraceMessageRequest(id=message_id, topic=topic)
+    response: consumer_pb2.TraceMessageResponse = await gateway.stub.TraceMessage(request, timeout=10)
+    return response
 
 
 async def test_offsets_by_time(two_shards: Gateway) -> None:

@@ -225,7 +225,7 @@ def check_query(request: gateway_pb2.QueryMessagesRequest) -> None:
         raise InvalidArgument(found)
 
 
-def check_get(request: gateway_pb2.GetMessageRequest) -> None:
+def check_get(request: gateway_pb2.GetMessageRequest | consumer_pb2.TraceMessageRequest) -> None:
     """As `check_pull`."""
     found = _name_violations("id", request.id)
     found += topic_violations("topic", request.topic, system=True) if request.topic else ()

@@ -1,10 +1,11 @@
 """Finding messages by key and id over the shards that may have them, and a queue's offset at a time."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
+from typing import TypeVar
 
 import grpc
-from duetime.v1 import gateway_pb2
+from duetime.v1 import consumer_pb2, gateway_pb2
 from duetime_core import limits
 from duetime_core.errors import DueTimeError, NotFound
 from duetime_core.names import is_system_topic
@@ -12,6 +13,9 @@ from duetime_core.names import is_system_topic
 from duetime_gateway.admission import check_get, check_query, check_search
 from duetime_gateway.reader import Reader, place_of
 from duetime_gateway.shards import Shard, Shards
+
+_Answer = TypeVar("_Answer")
+_NOT_FOUND = grpc.StatusCode.NOT_FOUND
 
 
 class Finder:
@@ -62,17 +66,40 @@ class Finder:
         check_get(request)
         shards = await self._holders(request.topic) if request.topic else self._shards.all()
         timeout_ms = self._timeout(remaining_ms)
-        answers = await asyncio.gather(*(_answer(shard, request, timeout_ms) for shard in shards))
+        answers = await _answers(shard.get_message(request, timeout_ms) for shard in shards)
         found = [answer for answer in answers if isinstance(answer, gateway_pb2.FoundMessage)]
         if found:
             # One of a user's topic rather than its retry or dead letter; of several the newest.
             best = min(found, key=lambda one: (is_system_topic(one.message.topic), -one.message.stored_at_ms))
             await self._renumber([best])
             return best
-        for answer in answers:
-            if isinstance(answer, DueTimeError) and answer.status is not grpc.StatusCode.NOT_FOUND:
-                raise answer
-        raise NotFound(f"no message {request.id}", reason="MESSAGE_NOT_FOUND")
+        raise _nowhere(request.id, answers)
+
+    async def trace(
+        self, request: consumer_pb2.TraceMessageRequest, remaining_ms: float | None
+    ) -> consumer_pb2.TraceMessageResponse:
+        """The life of a message on all shards, oldest first; a shard that does not answer is told as a gap.
+
+        Raises:
+            NotFound: all shards have answered, and none has it.
+            DueTimeError: none has it, and one did not answer; bad fields; no such topic.
+        """
+        check_get(request)
+        shards = await self._holders(request.topic) if request.topic else self._shards.all()
+        timeout_ms = self._timeout(remaining_ms)
+        answers = await _answers(shard.trace_message(request, timeout_ms) for shard in shards)
+        told = [answer for answer in answers if isinstance(answer, consumer_pb2.TraceMessageResponse)]
+        if not told:
+            raise _nowhere(request.id, answers)
+        gaps = [gap for one in told for gap in one.gaps]
+        silent = [one for one in answers if isinstance(one, DueTimeError) and one.status is not _NOT_FOUND]
+        gaps += [f"a shard does not answer, so that events may be missing: {error.text}" for error in silent]
+        # Stable: those of one shard stay in its order.
+        events = sorted((event for one in told for event in one.events), key=lambda event: event.at_ms)
+        for event in events:
+            if event.topic:
+                event.queue = await self._public_queue(event.topic, event.shard, event.queue)
+        return consumer_pb2.TraceMessageResponse(id=told[0].id, events=events, gaps=gaps)
 
     async def search(
         self, request: gateway_pb2.SearchOffsetRequest, remaining_ms: float | None
@@ -92,23 +119,35 @@ class Finder:
     async def _renumber(self, found: Iterable[gateway_pb2.FoundMessage]) -> None:
         """Messages carry their queue's number on the shard; users know it by the topic's."""
         for one in found:
-            try:
-                places = await self._reader.places(one.message.topic)
-            except NotFound:
-                # A topic of a broker's own, which has no route.
-                continue
-            place = (one.shard, one.message.queue)
-            one.message.queue = next((queue for queue, other in places.items() if other == place), place[1])
+            one.message.queue = await self._public_queue(one.message.topic, one.shard, one.message.queue)
+
+    async def _public_queue(self, topic: str, shard: int, queue: int) -> int:
+        try:
+            places = await self._reader.places(topic)
+        except NotFound:
+            # A topic of a broker's own, which has no route.
+            return queue
+        return next((number for number, place in places.items() if place == (shard, queue)), queue)
 
     def _timeout(self, remaining_ms: float | None) -> float:
         return self._timeout_ms if remaining_ms is None else min(remaining_ms, self._timeout_ms)
 
 
-async def _answer(
-    shard: Shard, request: gateway_pb2.GetMessageRequest, timeout_ms: float
-) -> gateway_pb2.FoundMessage | DueTimeError:
+async def _answers(calls: Iterable[Awaitable[_Answer]]) -> list[_Answer | DueTimeError]:
     """Errors as values: that one shard fails is no matter where another one has the message."""
-    try:
-        return await shard.get_message(request, timeout_ms)
-    except DueTimeError as error:
-        return error
+
+    async def answer(call: Awaitable[_Answer]) -> _Answer | DueTimeError:
+        try:
+            return await call
+        except DueTimeError as error:
+            return error
+
+    return list(await asyncio.gather(*map(answer, calls)))
+
+
+def _nowhere(message_id: str, answers: Iterable[object]) -> DueTimeError:
+    """What is wrong where no shard has a message."""
+    for answer in answers:
+        if isinstance(answer, DueTimeError) and answer.status is not _NOT_FOUND:
+            return answer
+    return NotFound(f"no message {message_id}", reason="MESSAGE_NOT_FOUND")

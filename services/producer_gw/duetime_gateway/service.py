@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
-from duetime.v1 import gateway_pb2
+from duetime.v1 import consumer_pb2, gateway_pb2
 from duetime_core.errors import InvalidArgument
 from duetime_core.metadata import Database
 
@@ -67,6 +67,11 @@ class GatewayService:
             ),
             "QueryMessages": unary(
                 self.query_messages, pb.QueryMessagesRequest.FromString, pb.QueryMessagesResponse.SerializeToString
+            ),
+            "TraceMessage": unary(
+                self.trace_message,
+                consumer_pb2.TraceMessageRequest.FromString,
+                consumer_pb2.TraceMessageResponse.SerializeToString,
             ),
             "GetMessage": unary(self.get_message, pb.GetMessageRequest.FromString, pb.FoundMessage.SerializeToString),
             "CommitOffsets": unary(
@@ -168,6 +173,11 @@ class GatewayService:
 
     async def get_message(self, request: gateway_pb2.GetMessageRequest, context: Context) -> gateway_pb2.FoundMessage:
         return await self._finder.get(request, remaining_ms(context))
+
+    async def trace_message(
+        self, request: consumer_pb2.TraceMessageRequest, context: Context
+    ) -> consumer_pb2.TraceMessageResponse:
+        return await self._finder.trace(request, remaining_ms(context))
 
     async def commit_offsets(
         self, request: gateway_pb2.CommitOffsetsRequest, context: Context

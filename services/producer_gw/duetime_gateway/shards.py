@@ -285,6 +285,12 @@ class Shard:
         """Raises: DueTimeError."""
         return await self._call(self._stub.GetMessage(request, timeout=timeout_ms / 1000.0))
 
+    async def trace_message(
+        self, request: consumer_pb2.TraceMessageRequest, timeout_ms: float
+    ) -> consumer_pb2.TraceMessageResponse:
+        """Raises: DueTimeError."""
+        return await self._call(self._stub.TraceMessage(request, timeout=timeout_ms / 1000.0))
+
     async def search_offset(
         self, request: gateway_pb2.SearchOffsetRequest, timeout_ms: float
     ) -> gateway_pb2.SearchOffsetResponse:

@@ -141,6 +141,30 @@ class Finder:
             raise NotFound(f"no message {message_id} on shard {self._shard}", reason="MESSAGE_NOT_FOUND")
         return told
 
+    async def records_of(self, message_id: str, topic: str, max_count: int) -> tuple[list[Seen], bool]:
+        """All records of a message, oldest first: it, its lane records, and its copies in topics of the system's; and
+        whether the oldest are left out. `topic`: where it may be known to come from; empty: all are looked through.
+
+        Raises:
+            InvalidArgument, Unavailable, Unsupported: as `get`.
+        """
+        named = self._at(message_id)
+        if named is not None and not named.id:
+            return [named], False
+        wanted = message_id if named is None else named.id
+        topics = [name for name in self._store.queues.counts if not topic or name == topic or is_system_topic(name)]
+        found: dict[tuple[str, int, int], Seen] = {}
+        async with aclosing(self._positions(await self._view(), _hashes(topics, wanted), 0, _TIME_MAX)) as positions:
+            async for position in positions:
+                seen = self._read(position)
+                if seen is None or seen.id != wanted:
+                    continue
+                if len(found) == max_count:
+                    return list(found.values())[::-1], True
+                # Of a lane record that retention has appended again, the copy.
+                found.setdefault((seen.record.topic, seen.record.queue, seen.record.queue_offset), seen)
+        return list(found.values())[::-1], False
+
     def _at(self, message_id: str) -> Seen | None:
         """The record that an offset id names: at its position, written by its host."""
         if not _OFFSET_ID.fullmatch(message_id):
@@ -153,12 +177,7 @@ class Finder:
         return seen if seen is not None and seen.record.store_host == name[:-8] else None
 
     async def _by_id(self, view: View, message_id: str, topic: str) -> gateway_pb2.FoundMessage | None:
-        topics = [topic] if topic else list(self._store.queues.counts)
-        if len(topics) > TOPICS_MAX:
-            description = f"is not given, and the shard has {len(topics)} topics; {TOPICS_MAX} are looked through"
-            raise InvalidArgument([Violation("topic", description)])
-        texts = [f"{name}#{message_id}" for name in dict.fromkeys([*topics, SCHEDULE_TOPIC])]
-        hashes = np.unique(key_hashes(hash_codes(texts))).tolist()
+        hashes = _hashes([topic] if topic else list(self._store.queues.counts), message_id)
         second: gateway_pb2.FoundMessage | None = None
         async with aclosing(self._positions(view, hashes, 0, _TIME_MAX)) as positions:
             async for position in positions:
@@ -284,6 +303,16 @@ class Finder:
                 found += np.unique(run.positions[owners[np.isin(of_run, hashes)]]).tolist()
             await turn()
         return found[::-1]
+
+
+def _hashes(topics: Sequence[str], message_id: str) -> list[int]:
+    """Of an id in each of the topics, and in lanes. Raises: InvalidArgument."""
+    if len(topics) > TOPICS_MAX:
+        description = f"is not given, and the shard has {len(topics)} topics; {TOPICS_MAX} are looked through"
+        raise InvalidArgument([Violation("topic", description)])
+    texts = [f"{name}#{message_id}" for name in dict.fromkeys([*topics, SCHEDULE_TOPIC])]
+    hashes: list[int] = np.unique(key_hashes(hash_codes(texts))).tolist()
+    return hashes
 
 
 def _state(seen: Seen) -> gateway_pb2.MessageState:

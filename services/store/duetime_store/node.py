@@ -38,6 +38,7 @@ from duetime_store.service import StoreService
 from duetime_store.settings import StoreSettings
 from duetime_store.store import Store
 from duetime_store.subscription_groups import SubscriptionGroups
+from duetime_store.trace import Tracer
 from duetime_store.watch import Watch
 
 log = structlog.get_logger()
@@ -182,10 +183,12 @@ class StoreNode:
     async def _serve(self, store: Store, server: Server) -> None:
         settings = self._settings
         assert self._directory is not None
+        finder = Finder(store, self.indexer, self._metrics, shard=settings.shard)
         service = StoreService(
             store,
             self._reader,
-            Finder(store, self.indexer, self._metrics, shard=settings.shard),
+            finder,
+            Tracer(store, self._reader, finder, shard=settings.shard),
             Holding(store, self._flusher, self._alarm, bytes_max=settings.waiting_bytes_max),
             self._flusher,
             self._checkpointer,

@@ -23,6 +23,7 @@ from duetime_store.offsets import first_stored_at
 from duetime_store.reader import Pulled, Reader
 from duetime_store.store import OK, Outcome, Store
 from duetime_store.subscription_groups import SubscriptionGroups
+from duetime_store.trace import Tracer
 
 FOUND = gateway_pb2.PULL_STATUS_FOUND
 NO_NEW = gateway_pb2.PULL_STATUS_NO_NEW
@@ -43,6 +44,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         store: Store,
         reader: Reader,
         finder: Finder,
+        tracer: Tracer,
         holding: Holding,
         flusher: Flusher,
         checkpointer: Checkpointer,
@@ -56,6 +58,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         self._store = store
         self._reader = reader
         self._finder = finder
+        self._tracer = tracer
         self._holding = holding
         self._flusher = flusher
         self._checkpointer = checkpointer
@@ -164,6 +167,11 @@ class StoreService(store_pb2_grpc.StoreServicer):
 
     async def GetMessage(self, request: gateway_pb2.GetMessageRequest, context: Any) -> gateway_pb2.FoundMessage:
         return await self._finder.get(request.id, request.topic)
+
+    async def TraceMessage(
+        self, request: consumer_pb2.TraceMessageRequest, context: Any
+    ) -> consumer_pb2.TraceMessageResponse:
+        return await self._tracer.trace(request.id, request.topic)
 
     async def PullDue(self, request: store_pb2.PullDueRequest, context: Any) -> store_pb2.PullDueResponse:
         due = await self._reader.pull_due(

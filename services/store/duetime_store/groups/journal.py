@@ -30,11 +30,12 @@ may end between the two.
 
 import asyncio
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from struct import Struct
 
 from duetime_core.errors import Damaged
+from duetime_core.names import DLQ_PREFIX
 
 from duetime_store.gone import GoneLetters
 from duetime_store.groups.state import Key, Lease, Pairs, Place, Progress
@@ -268,17 +269,9 @@ class Replay:
             raise Damaged(f"group events can't be read: {error!r}") from error
 
     def _read_places(self, body: bytes, count: int) -> int:
-        at = _HEAD.size
+        keys, at = _keys(body, count)
         self._places = {}
-        for _ in range(count):
-            number, queue = _PLACE.unpack_from(body, at)
-            at += _PLACE.size
-            names = []
-            for _ in range(3):
-                length = body[at]
-                names.append(body[at + 1 : at + 1 + length].decode())
-                at += 1 + length
-            key = Key(names[0], names[1], names[2], queue)
+        for number, key in keys.items():
             known = self._progress.places.get(key)
             self._places[number] = known or self._progress.place(key, self._start(key))
         return at
@@ -379,3 +372,117 @@ class Replay:
             self.found.lost_range += before - place.frontier
             lost = [one for one in range(place.frontier, before) if one not in place.entries]
             self._progress.put_back(place, lost, 1, before)
+
+
+# --- what is told of one message --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What an event says of one message: `key` is of its place, which is none for TAKEN."""
+
+    kind: int
+    offset: int
+    key: Key | None = None
+    lease: int = 0
+    # GIVE: received. BACK: ended, and counted as an attempt.
+    at_ms: int = 0
+    counted: bool = False
+    # Of the lease, or of the pause.
+    until_ms: int = 0
+    # GIVE: which delivery it is, and the ones before it whose leases ended; 0: a retry service took it.
+    attempt: int = 0
+    expired: Pairs = ()
+    history: bytes = b""
+    # SETTLE: the record that it settles by.
+    copy: Letter = ("", 0, 0)
+
+
+def told(body: bytes, messages: Collection[Letter]) -> Iterator[Told]:
+    """What the events of a record say of messages, which are named by topic, queue and offset.
+
+    Raises: Damaged.
+    """
+    try:
+        version, count = _HEAD.unpack_from(body)
+        if version != _VERSION:
+            raise Damaged(f"version {version} of group events is not known")
+        keys, at = _keys(body, count)
+        # By number of a place, whose own they are.
+        offsets = {
+            number: {offset for topic, queue, offset in messages if (topic, queue) == (key.queue_topic, key.queue)}
+            for number, key in keys.items()
+        }
+        while at < len(body):
+            kind, length = _EVENT.unpack_from(body, at)
+            at += _EVENT.size
+            payload, at = body[at : at + length], at + length
+            if kind == TAKEN:
+                yield from _told_taken(payload, messages)
+            elif kind in (GIVE, END, CHANGE, BACK, DEFER, SETTLE):
+                number = int.from_bytes(payload[:4], "big")
+                if offsets[number]:
+                    yield from _told(kind, payload, keys[number], offsets[number])
+    except (struct.error, KeyError, IndexError, UnicodeDecodeError) as error:
+        raise Damaged(f"group events can't be read: {error!r}") from error
+
+
+def _keys(body: bytes, count: int) -> tuple[dict[int, Key], int]:
+    """Places by their numbers, and where they end."""
+    keys, at = {}, _HEAD.size
+    for _ in range(count):
+        number, queue = _PLACE.unpack_from(body, at)
+        at += _PLACE.size
+        names = []
+        for _ in range(3):
+            length = body[at]
+            names.append(body[at + 1 : at + 1 + length].decode())
+            at += 1 + length
+        keys[number] = Key(names[0], names[1], names[2], queue)
+    return keys, at
+
+
+def _told_taken(payload: bytes, messages: Collection[Letter]) -> Iterator[Told]:
+    queue, length = _TAKEN_HEAD.unpack_from(payload)
+    at = _TAKEN_HEAD.size + length
+    topic = payload[_TAKEN_HEAD.size : at].decode()
+    wanted = {offset for name, number, offset in messages if (name, number) == (topic, queue)}
+    for offset in _among(wanted, payload[at:]):
+        yield Told(TAKEN, offset, Key(topic.removeprefix(DLQ_PREFIX), "", topic, queue))
+
+
+def _told(kind: int, payload: bytes, key: Key, wanted: set[int]) -> Iterator[Told]:
+    if kind == GIVE:
+        _, lease, received, until_ms, _, flags, attempt, _, _, count = _GIVE.unpack_from(payload)
+        at = _GIVE.size + count * _PAIR.size
+        expired = tuple(_PAIR.iter_unpack(payload[_GIVE.size : at]))
+        times = {"at_ms": received, "until_ms": until_ms, "attempt": 0 if flags & _TAKEN else attempt}
+        for offset in _among(wanted, payload[at:]):
+            yield Told(kind, offset, key, lease, **times, expired=expired)
+    elif kind == END:
+        _, lease = _END.unpack_from(payload)
+        yield from (Told(kind, offset, key, lease) for offset in _among(wanted, payload[_END.size :]))
+    elif kind == CHANGE:
+        _, lease, until_ms = _CHANGE.unpack_from(payload)
+        for offset in _among(wanted, payload[_CHANGE.size :]):
+            yield Told(kind, offset, key, lease, until_ms=until_ms)
+    elif kind == BACK:
+        _, lease, ended, counted = _BACK.unpack_from(payload)
+        for offset in _among(wanted, payload[_BACK.size :]):
+            yield Told(kind, offset, key, lease, at_ms=ended, counted=bool(counted))
+    elif kind == DEFER:
+        _, lease, offset, until_ms = _DEFER.unpack_from(payload)
+        if offset in wanted:
+            yield Told(kind, offset, key, lease, until_ms=until_ms, history=payload[_DEFER.size :])
+    else:
+        _, lease, offset, copy_offset, queue = _SETTLE.unpack_from(payload)
+        if offset in wanted:
+            yield Told(kind, offset, key, lease, copy=(payload[_SETTLE.size :].decode(), queue, copy_offset))
+
+
+def _among(wanted: set[int], data: bytes) -> list[int]:
+    """Those that the ranges hold."""
+    if len(data) % _RANGE.size:
+        raise Damaged(f"{len(data)} bytes are not whole ranges")
+    found = _RANGE.iter_unpack(data)
+    return sorted({offset for first, count in found for offset in wanted if first <= offset < first + count})
