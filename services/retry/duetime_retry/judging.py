@@ -64,12 +64,14 @@ class Judge:
     async def _case(self, shard: int, group: str, now_ms: int, leased: store_pb2.LeasedRecord, told: Told) -> Case:
         """Raises: DueTimeError: the record is damaged, or the database does not answer."""
         found = record.decode(leased.record)
-        of_group = await self._policies.of_group(group)
-        policy = policy_for(found, told.policy, of_group, leased.max_attempts)
+        rules = await self._policies.of_group(group)
+        policy = policy_for(found, told.policy, rules.policy, leased.max_attempts)
         origin = None
         if record.property_value(found.properties, record.RETRY_TOPIC.encode()) is None:
             origin = await self._topics.queue_at(leased.topic, shard, leased.queue)
         decision = decide(
             leased.attempt, policy, self._levels, self._chance(), delay_ms=told.delay_ms, reject=told.reject
         )
-        return Case(leased, failed_delivery(leased, found, origin, now_ms, told.error), decision)
+        failed = failed_delivery(leased, found, origin, now_ms, told.error)
+        # A lease of exhausted messages has no order of its own.
+        return Case(leased, failed, decision, stays=leased.ordered or rules.ordered)

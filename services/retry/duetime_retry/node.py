@@ -63,7 +63,8 @@ class RetryNode:
         )
         retry_pb2_grpc.add_RetryServicer_to_server(service, self._server.grpc)  # type: ignore[no-untyped-call]
         await self._server.start(settings.host, settings.port)
-        self._loops = asyncio.create_task(asyncio.Event().wait())  # type: ignore[arg-type]
+        self._collectors = [Collector(shard, stores, judge, self._clock, self._metrics) for shard in stores.shards]
+        self._loops = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as group:

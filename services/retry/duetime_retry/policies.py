@@ -1,5 +1,6 @@
 """Whose retry policy holds for a message: its own, else the one that came with its failure, else its group's."""
 
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import structlog
@@ -14,34 +15,39 @@ log = structlog.get_logger()
 # How long a group's policy is believed after it was read: a changed one holds everywhere by then.
 KEPT_MS = 1_000
 _GROUPS_MAX = 16_384
-_DEFAULT = retry_policy.completed(RetryPolicy())
 _OWN = record.RETRY.encode()
 
 
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Of a group. A group that nobody made has these: RocketMQ's table."""
+
+    policy: RetryPolicy = field(default_factory=lambda: retry_policy.completed(RetryPolicy()))
+    ordered: bool = False
+
+
 class Policies:
-    """Policies of groups from the metadata database, remembered for a moment."""
+    """Rules of groups from the metadata database, remembered for a moment."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        # Until when it is kept, and the policy.
-        self._kept: dict[str, tuple[float, RetryPolicy]] = {}
+        # Until when they are kept, and the rules.
+        self._kept: dict[str, tuple[float, Rules]] = {}
 
-    async def of_group(self, group: str) -> RetryPolicy:
-        """Complete. A group that nobody made has the default: RocketMQ's table.
-
-        Raises:
-            Unavailable: the database does not answer.
-        """
-        until_ms, policy = self._kept.get(group, (0.0, _DEFAULT))
+    async def of_group(self, group: str) -> Rules:
+        """Raises: Unavailable: the database does not answer."""
         now_ms = self._clock.monotonic_ms()
-        if group not in self._kept or until_ms <= now_ms:
+        until_ms, rules = self._kept.get(group, (now_ms, None))
+        if rules is None or until_ms <= now_ms:
             row = await self._database.run(lambda session: session.get(GroupModel, group))
-            policy = (parsed(row.retry) if row is not None else None) or _DEFAULT
+            rules = Rules()
+            if row is not None:
+                rules = Rules(parsed(row.retry) or rules.policy, row.ordered)
             if len(self._kept) >= _GROUPS_MAX:
                 self._kept.clear()
-            self._kept[group] = now_ms + KEPT_MS, policy
-        return policy
+            self._kept[group] = now_ms + KEPT_MS, rules
+        return rules
 
 
 def policy_for(found: Record, told: RetryPolicy | None, group: RetryPolicy, max_attempts: int) -> RetryPolicy:

@@ -42,6 +42,8 @@ class Case:
     leased: store_pb2.LeasedRecord
     failed: Failed
     decision: Decision
+    # Of an ordered group: it keeps its place.
+    stays: bool = False
 
 
 @dataclass(slots=True)
@@ -95,7 +97,7 @@ class Settler:
         if isinstance(case.decision, DeadLetter):
             copy = dead_letter(case.failed, group, case.decision.reason)
             return _Put(index, case, record.encode(copy.record), copy)
-        if case.leased.ordered:
+        if case.stays:
             return None
         wait = wait_of(case.decision.delay_ms, now_ms, self._levels)
         try:
