@@ -35,6 +35,8 @@ class Stats:
     """Acknowledged, and the server has said so."""
     failed: int = 0
     """Handlers that raised, Retry and Reject included."""
+    retried: int = 0
+    """Of the failed: come again, and the server has said so."""
     dead: int = 0
     """Of the failed: became dead letters."""
     lost: int = 0
@@ -132,6 +134,7 @@ class Settler:
                 self._stats.dead += 1
                 tell(logging.ERROR, message, "a dead letter of %s after attempt %d", *(self._group, result.attempt))
             else:
+                self._stats.retried += 1
                 tell(logging.INFO, message, "comes again at %s", moment(result.deliver_at_ms))
         return rest
 

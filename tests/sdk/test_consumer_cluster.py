@@ -1,0 +1,272 @@
+"""Consumers and receivers against the whole cluster on a fake clock."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from duetime import (
+    AsyncProducer,
+    AsyncReceiver,
+    Consumer,
+    InvalidArgument,
+    LeasedMessage,
+    Message,
+    Reject,
+    Retry,
+)
+from duetime.client import handling
+from duetime.client.connection import Connection, pause
+from duetime.v1 import consumer_pb2
+from duetime_core.testing import Cluster
+
+WITHIN_S = 60
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handling, "LAST_ANSWER_S", 0.02)
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    async with Cluster() as cluster:
+        yield cluster
+
+
+@asynccontextmanager
+async def consuming(consumer: Consumer) -> AsyncIterator[None]:
+    async with asyncio.timeout(WITHIN_S), consumer:
+        yield
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """For what the cluster and the consumer do in time of their own."""
+    while not condition():
+        await pause(0.005)
+
+
+async def send(cluster: Cluster, *messages: Message) -> None:
+    async with AsyncProducer(cluster.address) as producer:
+        await producer.send_many(messages)
+
+
+async def dead_letters(cluster: Cluster, group: str) -> list[consumer_pb2.DeadLetter]:
+    connection = Connection(cluster.address)
+    try:
+        request = consumer_pb2.ListDeadLettersRequest(filter=consumer_pb2.DeadLetterFilter(group=group))
+        answer: Any = await connection.call("ListDeadLetters", request, 10)
+        return list(answer.letters)
+    finally:
+        await connection.close()
+
+
+async def test_a_message_that_always_fails_comes_again_by_the_policy_and_dies(cluster: Cluster) -> None:
+    await send(cluster, Message("orders", b"x", keys=["42"]), Message("orders", b"well"))
+    consumer = Consumer(cluster.address, group="billing")
+    seen: list[tuple[int, int]] = []
+    began_at_ms = cluster.clock.now_ms()
+
+    @consumer.handler("orders", backoff="2s,10s", max_attempts=3)
+    async def handle(message: LeasedMessage) -> None:
+        if message.body == b"x":
+            assert (message.topic, message.keys, message.properties) == ("orders", ["42"], {})
+            seen.append((message.attempt, cluster.clock.now_ms() - began_at_ms))
+            raise ValueError(f"attempt {message.attempt}")
+
+    async with consuming(consumer):
+        for n, by in enumerate(["2s", "10s", "0s"], start=1):
+            await until(lambda n=n: consumer.stats.failed == n and settled(consumer))  # type: ignore[misc]
+            await cluster.advance(by)
+        await until(lambda: consumer.stats.dead)
+    assert seen == [(1, 0), (2, 2_000), (3, 12_000)]
+    assert (consumer.stats.handled, consumer.stats.failed, consumer.stats.dead) == (1, 3, 1)
+    (letter,) = await dead_letters(cluster, "billing")
+    assert (letter.message.topic, letter.message.body, letter.reason) == ("orders", b"x", "ATTEMPTS_EXHAUSTED")
+    errors = [(one.attempt, one.error.type, one.error.message) for one in letter.attempts]
+    assert errors == [(n, "ValueError", f"attempt {n}") for n in (1, 2, 3)]
+    assert "in handle" in letter.attempts[-1].error.trace
+
+
+def settled(consumer: Consumer) -> bool:
+    """Whether the server has answered all failures: then the delay counts."""
+    return consumer.stats.failed == consumer.stats.retried + consumer.stats.dead
+
+
+async def test_retry_and_reject_and_the_policy_of_a_message(cluster: Cluster) -> None:
+    await send(
+        cluster,
+        Message("orders", b"later"),
+        Message("orders", b"never"),
+        Message("orders", b"own", retry="5s,max=2"),
+    )
+    consumer = Consumer(cluster.address, group="billing")
+    seen: list[tuple[bytes, int]] = []
+
+    @consumer.handler("orders", backoff="1s", max_attempts=9)
+    async def handle(message: LeasedMessage) -> None:
+        seen.append((message.body, message.attempt))
+        if message.body == b"never":
+            raise Reject("no such order")
+        if message.body == b"own":
+            raise ValueError
+        if message.attempt == 1:
+            raise Retry(after="3s")
+
+    async with consuming(consumer):
+        await until(lambda: consumer.stats.failed == 3 and settled(consumer))
+        await cluster.advance("2999ms")
+        await pause(0.05)
+        assert len(seen) == 3
+        await cluster.advance("1ms")
+        await until(lambda: (b"later", 2) in seen)
+        await cluster.advance("2s")
+        await until(lambda: (b"own", 2) in seen)
+        await until(lambda: consumer.stats.dead == 2)
+    letters = {letter.message.body: letter.reason for letter in await dead_letters(cluster, "billing")}
+    assert letters == {b"never": "REJECTED", b"own": "ATTEMPTS_EXHAUSTED"}
+
+
+async def test_consumers_of_a_group_share_and_none_gets_what_another_has(cluster: Cluster) -> None:
+    seen: list[bytes] = []
+    workers: set[int] = set()
+
+    def make(number: int) -> Consumer:
+        consumer = Consumer(cluster.address, group="billing")
+
+        @consumer.handler("orders", concurrency=4)
+        async def handle(message: LeasedMessage) -> None:
+            seen.append(message.body)
+            workers.add(number)
+            await pause(0.001)
+
+        return consumer
+
+    bodies = [b"%d" % n for n in range(400)]
+    await send(cluster, *(Message("orders", body) for body in bodies))
+    async with consuming(make(0)), consuming(make(1)), consuming(make(2)):
+        await until(lambda: len(seen) == len(bodies))
+    assert sorted(seen) == sorted(bodies)
+    assert workers == {0, 1, 2}
+
+
+async def test_what_a_receiver_leaves_behind_comes_after_its_lease(cluster: Cluster) -> None:
+    await send(cluster, Message("orders", b"x"), Message("orders", b"y"))
+    receiver = AsyncReceiver(cluster.address, "orders", group="billing", lease="60s")
+    first = await receiver.receive()
+    while len(first) < 2:
+        first += await receiver.receive()
+    await receiver.extend([one for one in first if one.body == b"y"], "5m")
+    await receiver.close()
+    consumer = Consumer(cluster.address, group="billing")
+    seen: list[tuple[bytes, int]] = []
+
+    @consumer.handler("orders")
+    async def handle(message: LeasedMessage) -> None:
+        seen.append((message.body, message.attempt))
+
+    async with consuming(consumer):
+        await pause(0.05)
+        assert seen == []
+        await cluster.advance("60s")
+        await until(lambda: seen == [(b"x", 2)] and consumer.stats.handled == 1)
+        await cluster.advance("4m")
+        await until(lambda: seen == [(b"x", 2), (b"y", 2)])
+
+
+async def test_an_ordered_group_waits_for_the_message_that_failed(cluster: Cluster) -> None:
+    numbers = range(6)
+    await send(cluster, *(Message("orders", b"%d" % n, sharding_key="customer 7") for n in numbers))
+    consumer = Consumer(cluster.address, group="billing", ordered=True)
+    seen: list[tuple[bytes, int]] = []
+
+    @consumer.handler("orders", backoff="2s")
+    async def handle(message: LeasedMessage) -> None:
+        seen.append((message.body, message.attempt))
+        if message.body == b"2" and message.attempt < 3:
+            raise ValueError
+
+    async with consuming(consumer):
+        for attempt in (1, 2):
+            await until(lambda attempt=attempt: (b"2", attempt) in seen and settled(consumer))  # type: ignore[misc]
+            await pause(0.05)
+            assert seen[-1] == (b"2", attempt)
+            await cluster.advance("2s")
+        await until(lambda: consumer.stats.handled == len(numbers))
+    assert [body for body, _ in seen] == [b"0", b"1", b"2", b"2", b"2", b"3", b"4", b"5"]
+    assert {attempt for body, attempt in seen if body != b"2"} == {1}
+
+
+async def test_filters_are_applied_and_a_wrong_one_ends_the_consumer(cluster: Cluster) -> None:
+    await send(
+        cluster,
+        *(Message("orders", b"%d" % n, tags="ab"[n % 2], properties={"size": str(n)}) for n in range(10)),
+    )
+    consumer = Consumer(cluster.address, group="billing")
+    seen: list[bytes] = []
+
+    @consumer.handler("orders", tags="a || c", sql="size >= 4")
+    async def handle(message: LeasedMessage) -> None:
+        seen.append(message.body)
+
+    async with consuming(consumer):
+        await until(lambda: consumer.stats.handled == 3)
+    assert sorted(seen) == [b"4", b"6", b"8"]
+    wrong = Consumer(cluster.address, group="other")
+
+    @wrong.handler("orders", sql="size >")
+    async def never(message: LeasedMessage) -> None:
+        raise AssertionError
+
+    with pytest.raises(InvalidArgument, match="sql"):
+        async with asyncio.timeout(WITHIN_S):
+            await wrong.run_async()
+
+
+async def test_a_store_that_starts_anew_is_waited_for(cluster: Cluster) -> None:
+    consumer = Consumer(cluster.address, group="billing")
+    seen: list[bytes] = []
+    held = asyncio.Event()
+
+    @consumer.handler("orders")
+    async def handle(message: LeasedMessage) -> None:
+        if message.body == b"held":
+            await held.wait()
+        seen.append(message.body)
+
+    await send(cluster, Message("orders", b"held"), Message("orders", b"first"))
+    async with consuming(consumer):
+        await until(lambda: seen == [b"first"] and consumer.stats.handled == 1)
+        await cluster.stop_node(cluster.stores[0])
+        held.set()
+        await until(lambda: len(seen) == 2)
+        await cluster.start_store(0)
+        await send(cluster, Message("orders", b"second"))
+        await until(lambda: consumer.stats.handled == 3)
+    assert seen == [b"first", b"held", b"second"]
+    assert consumer.stats.lost == 0
+
+
+async def test_what_a_consumer_gives_back_is_the_next_ones_at_once(cluster: Cluster) -> None:
+    await send(cluster, *(Message("orders", b"%d" % n) for n in range(50)))
+    seen: list[tuple[bytes, int]] = []
+    first = Consumer(cluster.address, group="billing")
+
+    @first.handler("orders", concurrency=10)
+    async def stop(message: LeasedMessage) -> None:
+        seen.append((message.body, message.attempt))
+        first.stop()
+
+    async with asyncio.timeout(WITHIN_S):
+        await first.run_async()
+    second = Consumer(cluster.address, group="billing")
+
+    @second.handler("orders")
+    async def handle(message: LeasedMessage) -> None:
+        seen.append((message.body, message.attempt))
+
+    async with consuming(second):
+        await until(lambda: len(seen) == 50)
+    assert {attempt for _, attempt in seen} == {1}
+    assert len({body for body, _ in seen}) == 50
