@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from duetime.client.batch import Outcome
     from duetime.client.consumer import Consumer
+    from duetime.client.dead_letters import AsyncDeadLetters, DeadLetter, DeadLetterResult, FailedAttempt
     from duetime.client.errors import (
         AlreadyExists,
         Closed,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from duetime.client.receiver import AsyncReceiver
     from duetime.client.record import ReceivedMessage
     from duetime.client.settling import Stats
-    from duetime.client.sync import Finder, Producer, Puller, Receiver
+    from duetime.client.sync import DeadLetters, Finder, Producer, Puller, Receiver
 
 __all__ = [
     "Producer",
@@ -52,15 +53,20 @@ __all__ = [
     "Receiver",
     "Puller",
     "Finder",
+    "DeadLetters",
     "AsyncProducer",
     "AsyncReceiver",
     "AsyncPuller",
     "AsyncFinder",
+    "AsyncDeadLetters",
     "Message",
     "Receipt",
     "LeasedMessage",
     "ReceivedMessage",
     "FoundMessage",
+    "DeadLetter",
+    "FailedAttempt",
+    "DeadLetterResult",
     "Outcome",
     "Retry",
     "Reject",
@@ -88,6 +94,10 @@ __all__ = [
 _MODULE_BY_NAME = {
     "Outcome": "batch",
     "Consumer": "consumer",
+    "AsyncDeadLetters": "dead_letters",
+    "DeadLetter": "dead_letters",
+    "DeadLetterResult": "dead_letters",
+    "FailedAttempt": "dead_letters",
     "Reject": "failing",
     "Retry": "failing",
     "LeasedMessage": "leases",
@@ -102,6 +112,7 @@ _MODULE_BY_NAME = {
     "FoundMessage": "finder",
     "ReceivedMessage": "record",
     "Stats": "settling",
+    "DeadLetters": "sync",
     "Producer": "sync",
     "Puller": "sync",
     "Finder": "sync",

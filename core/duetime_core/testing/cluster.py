@@ -91,7 +91,7 @@ class Cluster:
         for shard in range(self._shards):
             await self.start_store(shard)
         shared = {"database_url": self.database_url, "stores": self.store_addresses}
-        self.retry = await self._start_node("retry", shared)
+        await self.start_retry()
         retry_address = f"127.0.0.1:{self.retry.port}"
         self.gateway = await self._start_node(
             "gateway", {**shared, "retry_address": retry_address, **self._settings["gateway"]}
@@ -118,6 +118,14 @@ class Cluster:
         node = await self._start_node("store", {"reserve_bytes": 0, **self._settings["store"], **settings})
         self.stores[shard : shard + 1] = [node]
         return node
+
+    async def start_retry(self) -> Any:
+        """Starts the retry service; one that was stopped, at its old port."""
+        port = self.retry.port if self.retry else 0
+        self.retry = await self._start_node(
+            "retry", {"database_url": self.database_url, "stores": self.store_addresses, "port": port}
+        )
+        return self.retry
 
     async def start_scheduler(self, member_id: str) -> Any:
         """Starts one more scheduler."""

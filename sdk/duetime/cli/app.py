@@ -5,6 +5,7 @@ import sys
 import typer
 
 from duetime.cli.consume import consume
+from duetime.cli.dlq import dlq
 from duetime.cli.find import find
 from duetime.cli.groups import groups
 from duetime.cli.lanes import lanes
@@ -46,6 +47,7 @@ app.command()(consume)
 app.command()(find)
 app.add_typer(topics, name="topics")
 app.add_typer(groups, name="groups")
+app.add_typer(dlq, name="dlq")
 app.command()(lanes)
 
 

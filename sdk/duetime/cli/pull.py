@@ -11,6 +11,7 @@ import typer
 from duetime.cli.options import CALL_TIMEOUT_S, Json, Server, moment, reach
 from duetime.cli.output import iso, local, on_one_line, print_json
 from duetime.client.connection import Connection
+from duetime.client.dead_letters import DeadLetter
 from duetime.client.errors import Damaged
 from duetime.client.finder import FoundMessage
 from duetime.client.puller import LONG_POLL_S, AsyncPuller, Start
@@ -144,7 +145,7 @@ def message_object(message: ReceivedMessage | FoundMessage) -> dict[str, Any]:
         "topic": message.topic,
         "queue": message.queue,
         "offset": message.offset,
-        **_body_object(message),
+        **body_object(message),
         "tags": message.tags,
         "keys": message.keys,
         "properties": message.properties,
@@ -157,7 +158,8 @@ def message_object(message: ReceivedMessage | FoundMessage) -> dict[str, Any]:
     }
 
 
-def _body_object(message: ReceivedMessage | FoundMessage) -> dict[str, str]:
+def body_object(message: ReceivedMessage | FoundMessage | DeadLetter) -> dict[str, str]:
+    """A body for machines."""
     try:
         body = message.body
     except Damaged as error:

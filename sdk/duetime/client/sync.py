@@ -6,13 +6,14 @@ import concurrent.futures
 import os
 import threading
 from collections import deque
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 from duetime.client.backoff import Backoff
 from duetime.client.batch import Outcome
+from duetime.client.dead_letters import AsyncDeadLetters, DeadLetter, DeadLetterResult, Wanted
 from duetime.client.errors import Closed
 from duetime.client.finder import AsyncFinder, Found, FoundMessage
 from duetime.client.leases import LeasedMessage
@@ -393,3 +394,69 @@ class Finder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class DeadLetters:
+    """The dead letters of one group; safe to share between threads.
+
+    All three calls take the same filter; see `duetime.client.dead_letters.Wanted`. Each is an iterator that works as it
+    is iterated over; leaving it ends the work.
+
+    Arguments:
+        server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
+        timeout: seconds that one page of a list may take; redrives and discards may take as long as they like.
+    """
+
+    def __init__(self, server: str | None = None, group: str = "", *, timeout: float = 10.0) -> None:
+        self._letters = AsyncDeadLetters(server, group, timeout=timeout)
+
+    def list(self, **wanted: Unpack[Wanted]) -> Iterator[DeadLetter]:
+        """As `AsyncDeadLetters.list`."""
+        return _each(self._letters.list(**wanted))
+
+    def redrive(
+        self,
+        *,
+        rate: float = 0.0,
+        dry_run: bool = False,
+        max: int | None = None,  # noqa: A002
+        **wanted: Unpack[Wanted],
+    ) -> Iterator[DeadLetterResult]:
+        """As `AsyncDeadLetters.redrive`: gives dead letters to their group again, `rate` per second, `max` at most."""
+        return _each(self._letters.redrive(rate=rate, dry_run=dry_run, max=max, **wanted))
+
+    def discard(
+        self,
+        *,
+        rate: float = 0.0,
+        dry_run: bool = False,
+        max: int | None = None,  # noqa: A002
+        **wanted: Unpack[Wanted],
+    ) -> Iterator[DeadLetterResult]:
+        """As `AsyncDeadLetters.discard`: throws dead letters away, for good."""
+        return _each(self._letters.discard(rate=rate, dry_run=dry_run, max=max, **wanted))
+
+    def close(self) -> None:
+        """Disconnects; what still runs ends."""
+        _background.run(self._letters.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _each(found: AsyncGenerator[T, None]) -> Iterator[T]:
+    """What an asynchronous generator gives, one after the other."""
+
+    async def following() -> T | None:
+        return await anext(found, None)
+
+    try:
+        while (one := _background.run(following())) is not None:
+            yield one
+    finally:
+        _background.run(found.aclose())

@@ -1,0 +1,348 @@
+"""`duetime dlq`: list, show, redrive and discard the dead letters of a group."""
+
+import asyncio
+import sys
+import textwrap
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Annotated, Any
+
+import typer
+
+from duetime.cli.options import CALL_TIMEOUT_S, Json, Server, moment, reach
+from duetime.cli.output import iso, local, on_one_line, print_json
+from duetime.cli.pull import body_object
+from duetime.client.dead_letters import AsyncDeadLetters, DeadLetter, DeadLetterResult, Wanted
+from duetime.client.errors import Damaged, NotFound
+
+# How often a redrive or discard says how far it is.
+PROGRESS_S = 2.0
+
+_HELP = """List, show, redrive or discard the dead letters of a group: messages that it could not handle.
+
+\b
+Examples:
+  duetime dlq list billing --error timeout
+  duetime dlq show billing 7F0000010001070D0D0D000000000000
+  duetime dlq redrive billing --error timeout --rate 50 --dry-run
+  duetime dlq discard billing --to 2026-01-01T12:00 --yes
+"""
+
+dlq = typer.Typer(help=_HELP, invoke_without_command=True, rich_markup_mode=None)
+
+_Group = Annotated[str, typer.Argument(metavar="GROUP")]
+_From = Annotated[str | None, typer.Option("--from", metavar="TIME", help="Died then or later, as 2026-01-01T12:00.")]
+_To = Annotated[str | None, typer.Option("--to", metavar="TIME", help="Died then or earlier.")]
+_Error = Annotated[
+    str, typer.Option(metavar="TEXT", help="Part of `TYPE: message` of the last attempt's error, case ignored.")
+]
+_Tag = Annotated[str, typer.Option(metavar="TAG", help="With this tag.")]
+_Key = Annotated[str, typer.Option(metavar="KEY", help="With this key.")]
+_Ids = Annotated[list[str] | None, typer.Option("--id", metavar="ID", help="With this id; may be given several times.")]
+_Topic = Annotated[str, typer.Option(metavar="TOPIC", help="Of messages that came from this topic.")]
+_Max = Annotated[int | None, typer.Option("--max", min=1, metavar="N", help="N at most.")]
+_Rate = Annotated[float, typer.Option(min=0, metavar="N", help="N a second at most.")]
+_DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing, say what would be done.")]
+
+
+@dlq.callback()
+def _no_command(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@dlq.command("list")
+def list_letters(
+    group: _Group,
+    since: _From = None,
+    until: _To = None,
+    error: _Error = "",
+    tag: _Tag = "",
+    key: _Key = "",
+    ids: _Ids = None,
+    topic: _Topic = "",
+    count_max: _Max = None,
+    server: Server = None,
+    as_json: Json = False,
+) -> None:
+    """List dead letters, shard after shard, oldest first. All options must hold.
+
+    With --json a body that is not UTF-8 is in `body_base64` instead of `body`.
+
+    \b
+    Examples:
+      duetime dlq list billing
+      duetime dlq list billing --from 2026-01-01T12:00 --error 'TimeoutError: bank'
+      duetime dlq list billing --topic orders --tag paid --json | jq -r .id
+    """
+    asyncio.run(_list(server, group, _wanted(since, until, error, tag, key, ids, topic), count_max, as_json))
+
+
+async def _list(server: str | None, group: str, wanted: Wanted, count_max: int | None, as_json: bool) -> None:
+    left = sys.maxsize if count_max is None else count_max
+    async with (
+        AsyncDeadLetters(await reach(server), group, timeout=CALL_TIMEOUT_S) as letters,
+        aclosing(letters.list(**wanted)) as found,
+    ):
+        async for letter in found:
+            if as_json:
+                print_json(letter_object(letter))
+            else:
+                sys.stdout.write(letter_line(letter) + "\n")
+            left -= 1
+            if not left:
+                return
+
+
+@dlq.command("show")
+def show(
+    group: _Group,
+    message_id: Annotated[str, typer.Argument(metavar="ID")],
+    server: Server = None,
+    as_json: Json = False,
+) -> None:
+    """Show a dead letter with all its attempts and its body; several, where messages share an id.
+
+    \b
+    Examples:
+      duetime dlq show billing 7F0000010001070D0D0D000000000000
+      duetime dlq show billing 7F0000010001070D0D0D000000000000 --json | jq .attempts
+    """
+    asyncio.run(_show(server, group, message_id, as_json))
+
+
+async def _show(server: str | None, group: str, message_id: str, as_json: bool) -> None:
+    async with AsyncDeadLetters(await reach(server), group, timeout=CALL_TIMEOUT_S) as letters:
+        found = [letter async for letter in letters.list(ids=[message_id])]
+    if not found:
+        raise NotFound(f"group {group} has no dead letter {message_id}", reason="MESSAGE_NOT_FOUND")
+    for letter in found:
+        if as_json:
+            print_json(letter_object(letter))
+        else:
+            print(letter_page(letter))
+
+
+@dlq.command("redrive")
+def redrive(
+    group: _Group,
+    since: _From = None,
+    until: _To = None,
+    error: _Error = "",
+    tag: _Tag = "",
+    key: _Key = "",
+    ids: _Ids = None,
+    topic: _Topic = "",
+    rate: _Rate = 0.0,
+    dry_run: _DryRun = False,
+    count_max: _Max = None,
+    server: Server = None,
+    as_json: Json = False,
+) -> None:
+    """Give dead letters to their group again, at once and with a fresh count of attempts.
+
+    One line for each; exit code 1 when one could not be redriven. What fails again returns to the dead letters with its
+    history. Broken off, the same command goes on with those that are left: no message is ever given twice.
+
+    \b
+    Examples:
+      duetime dlq redrive billing --dry-run
+      duetime dlq redrive billing --error timeout --rate 50
+      duetime dlq redrive billing --id 7F0000010001070D0D0D000000000000
+    """
+    wanted = _wanted(since, until, error, tag, key, ids, topic)
+    asyncio.run(_end(server, group, wanted, _Task("redrive", rate, dry_run, count_max, as_json)))
+
+
+@dlq.command("discard")
+def discard(
+    group: _Group,
+    since: _From = None,
+    until: _To = None,
+    error: _Error = "",
+    tag: _Tag = "",
+    key: _Key = "",
+    ids: _Ids = None,
+    topic: _Topic = "",
+    rate: _Rate = 0.0,
+    dry_run: _DryRun = False,
+    count_max: _Max = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    server: Server = None,
+    as_json: Json = False,
+) -> None:
+    """Throw dead letters away, for good.
+
+    One line for each. Broken off, the same command goes on with those that are left.
+
+    \b
+    Examples:
+      duetime dlq discard billing --error 'UserDeleted' --dry-run
+      duetime dlq discard billing --to 2026-01-01T12:00 --yes
+    """
+    wanted = _wanted(since, until, error, tag, key, ids, topic)
+    if not (yes or dry_run):
+        if not sys.stdin.isatty():
+            raise typer.BadParameter("dead letters are discarded for good: say --yes, or look with --dry-run")
+        which = "the dead letters that the options name" if any(wanted.values()) else "ALL dead letters"
+        typer.confirm(f"Discard {which} of {group}, for good?", abort=True)
+    asyncio.run(_end(server, group, wanted, _Task("discard", rate, dry_run, count_max, as_json)))
+
+
+class _Task:
+    """A redrive or a discard as asked for, and what has become of it."""
+
+    def __init__(self, name: str, rate: float, dry_run: bool, count_max: int | None, as_json: bool) -> None:
+        self.name = name
+        self.dry_run = dry_run
+        self.as_json = as_json
+        self.outcomes: Counter[str] = Counter()
+        self._options: Mapping[str, Any] = {"rate": rate, "dry_run": dry_run, "max": count_max}
+        self._told_at = time.monotonic()
+
+    def results(self, letters: AsyncDeadLetters, wanted: Wanted) -> AsyncGenerator[DeadLetterResult, None]:
+        work = letters.redrive if self.name == "redrive" else letters.discard
+        return work(**self._options, **wanted)
+
+    def tell(self, result: DeadLetterResult) -> None:
+        self.outcomes[result.outcome] += 1
+        if self.as_json:
+            print_json(result_object(result))
+        else:
+            words = f"would {self.name}" if result.outcome == "matched" else result.outcome
+            sys.stdout.write(f"{words}  {result.id}{f'  ({result.error})' if result.error else ''}\n")
+        sys.stdout.flush()
+        if time.monotonic() - self._told_at >= PROGRESS_S:
+            self.tell_progress()
+
+    def tell_progress(self, ending: str = "") -> None:
+        self._told_at = time.monotonic()
+        if self.dry_run:
+            done = f"would {self.name} {self.outcomes['matched']}; nothing was changed"
+        else:
+            done = ", ".join(f"{name} {count}" for name, count in self.outcomes.items())
+            done = done or f"nothing to {self.name}"
+        print(f"duetime: {done}{ending}", file=sys.stderr)
+
+
+async def _end(server: str | None, group: str, wanted: Wanted, task: _Task) -> None:
+    address = await reach(server)
+    async with AsyncDeadLetters(address, group, timeout=CALL_TIMEOUT_S) as letters:
+        try:
+            async with aclosing(task.results(letters, wanted)) as results:
+                async for result in results:
+                    task.tell(result)
+        except BaseException:
+            if task.outcomes:
+                task.tell_progress("; broken off, the same command goes on with what is left")
+            raise
+    task.tell_progress()
+    if task.outcomes["failed"]:
+        raise typer.Exit(1)
+
+
+def _wanted(
+    since: str | None, until: str | None, error: str, tag: str, key: str, ids: list[str] | None, topic: str
+) -> Wanted:
+    return Wanted(
+        start=moment("--from", since) if since else None,
+        end=moment("--to", until) if until else None,
+        error=error,
+        tag=tag,
+        key=key,
+        ids=ids or [],
+        topic=topic,
+    )
+
+
+def letter_line(letter: DeadLetter) -> str:
+    """A dead letter for people."""
+    parts = [local(letter.dead_at), letter.id, _origin(letter)]
+    parts += [f"tags={letter.tags}"] if letter.tags else []
+    parts += [f"keys={','.join(letter.keys)}"] if letter.keys else []
+    parts += [f"attempts={len(letter.attempts)}"] if letter.attempts else []
+    parts += [f"redriven={letter.redriven_count}"] if letter.redriven_count else []
+    parts += [letter.reason] if letter.reason else []
+    parts += [on_one_line(letter.error.encode())] if letter.error else []
+    return "  ".join(parts)
+
+
+def letter_page(letter: DeadLetter) -> str:
+    """All that is known of a dead letter, for people."""
+    shard, queue, offset = letter.place
+    lines = [
+        f"id          {letter.id}",
+        f"from        {_origin(letter)}",
+        f"died        {local(letter.dead_at)}  {letter.reason or 'a RocketMQ broker did not say why'}",
+        f"lies in     %DLQ%{letter.group}[{queue}]@{offset}, shard {shard}",
+        f"born        {local(letter.born_at)}",
+    ]
+    lines += [f"tags        {letter.tags}"] if letter.tags else []
+    lines += [f"keys        {', '.join(letter.keys)}"] if letter.keys else []
+    lines += [f"redriven    {letter.redriven_count} times"] if letter.redriven_count else []
+    lines += [f"property    {name}={value}" for name, value in letter.properties.items()]
+    for one in letter.attempts:
+        lines += ["", f"attempt {one.attempt}   received {local(one.received_at)}, failed {local(one.failed_at)}"]
+        error = f"{one.error_type}: {one.error_message}" if one.error_message else one.error_type
+        lines += [textwrap.indent(text, "  ") for text in (error, one.trace.rstrip()) if text]
+    lines += ["", "body"]
+    try:
+        lines.append(textwrap.indent(letter.body.decode("utf-8", "backslashreplace"), "  "))
+    except Damaged as error:
+        lines.append(f"  ({error})")
+    return "\n".join(lines) + "\n"
+
+
+def _origin(letter: DeadLetter) -> str:
+    return f"{letter.topic or 'an unknown topic'}[{letter.queue}]@{letter.offset}"
+
+
+def letter_object(letter: DeadLetter) -> dict[str, Any]:
+    """A dead letter for machines."""
+    shard, queue, offset = letter.place
+    return {
+        "id": letter.id,
+        "group": letter.group,
+        "topic": letter.topic,
+        "queue": letter.queue,
+        "offset": letter.offset,
+        **body_object(letter),
+        "tags": letter.tags,
+        "keys": letter.keys,
+        "properties": letter.properties,
+        "born_at": iso(letter.born_at),
+        "dead_at": iso(letter.dead_at),
+        "reason": letter.reason or None,
+        "error": letter.error or None,
+        "attempts": [
+            {
+                "attempt": one.attempt,
+                "received_at": iso(one.received_at),
+                "failed_at": iso(one.failed_at),
+                "error_type": one.error_type,
+                "error_message": one.error_message,
+                "trace": one.trace,
+            }
+            for one in letter.attempts
+        ],
+        "redriven_count": letter.redriven_count,
+        "shard": shard,
+        "dlq_queue": queue,
+        "dlq_offset": offset,
+    }
+
+
+def result_object(result: DeadLetterResult) -> dict[str, Any]:
+    """What became of a dead letter, for machines."""
+    shard, queue, offset = result.place
+    error = None if result.error is None else {"reason": result.error.reason, "text": result.error.text}
+    return {
+        "id": result.id,
+        "outcome": result.outcome,
+        "shard": shard,
+        "dlq_queue": queue,
+        "dlq_offset": offset,
+        "error": error,
+    }
