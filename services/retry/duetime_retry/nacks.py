@@ -38,8 +38,10 @@ class Nacks:
 
     async def nack(self, request: consumer_pb2.NackRequest) -> list[Result]:
         """`request` is valid but for single nacks."""
-        # A receipt that is named twice fails once.
-        nacks = {nack.receipt: nack for nack in reversed(request.nacks)}
+        # A receipt that is named twice fails once; copies are stored in the order of the request.
+        nacks: dict[bytes, consumer_pb2.Nack] = {}
+        for nack in request.nacks:
+            nacks.setdefault(nack.receipt, nack)
         results: dict[bytes, Result] = {}
         for receipt, nack in nacks.items():
             faults = delay_violations(nack)

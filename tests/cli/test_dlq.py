@@ -1,0 +1,171 @@
+"""`duetime dlq` and the SDK's DeadLetters against a real cluster."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+from duetime import DeadLetters, Message, NotFound, Producer
+from duetime.cli.app import run
+from duetime.v1 import consumer_pb2, gateway_pb2_grpc
+
+from tests.cli.cluster import DEADLINE_S, run_duetime
+from tests.cli.test_commands import lines_of, topic
+
+__all__ = ["topic"]
+
+
+@pytest.fixture
+def stub(server: str) -> Iterator[Any]:
+    with grpc.insecure_channel(server) as channel:
+        yield gateway_pb2_grpc.GatewayStub(channel)
+
+
+@pytest.fixture
+def group(topic: str) -> str:
+    return f"group_of_{topic}"
+
+
+def kill(stub: Any, server: str, topic: str, group: str, *bodies: bytes, **fields: Any) -> list[str]:
+    """Messages that the group rejects; their ids, in the order of the dead letters."""
+    with Producer(server) as producer:
+        for number, body in enumerate(bodies):
+            producer.send_message(
+                Message(topic, body, keys=[f"key{number}"], id=f"{topic}-{number}", queue=0, **fields)
+            )
+    found: list[Any] = []
+    while len(found) < len(bodies):
+        request = consumer_pb2.ReceiveRequest(group=group, topic=topic, max_count=1_000, wait_ms=10_000)
+        found += stub.Receive(request, timeout=DEADLINE_S).messages
+    nacks = [
+        consumer_pb2.Nack(
+            receipt=one.receipt,
+            reject=True,
+            error=consumer_pb2.HandlerError(type="TimeoutError", message=f"bank {n}", trace="File x\n  line 2"),
+        )
+        for n, one in enumerate(found)
+    ]
+    stub.Nack(consumer_pb2.NackRequest(group=group, nacks=nacks), timeout=DEADLINE_S)
+    return [one.message.id for one in found]
+
+
+def test_list_and_show_tell_all(
+    server: str, stub: Any, topic: str, group: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = kill(stub, server, topic, group, b"one", b"\xff", tags="paid", properties={"color": "red"})
+    assert run(["dlq", "list", group, "--json"]) == 0
+    one, two = lines_of(capsys)
+    assert (one["id"], one["topic"], one["body"], one["tags"], one["keys"]) == (first, topic, "one", "paid", ["key0"])
+    assert (one["reason"], one["error"], one["redriven_count"]) == ("REJECTED", "TimeoutError: bank 0", 0)
+    (attempt,) = one["attempts"]
+    assert (attempt["attempt"], attempt["error_type"], attempt["trace"]) == (1, "TimeoutError", "File x\n  line 2")
+    assert attempt["failed_at"] <= one["dead_at"]
+    assert two["body_base64"] == "/w=="
+
+    assert run(["dlq", "list", group, "--error", "BANK 1", "--tag", "paid", "--topic", topic, "--key", "key1"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert f"  {second}  {topic}[0]@1  tags=paid  keys=key1  attempts=1  REJECTED  TimeoutError: bank 1" in line
+
+    assert run(["dlq", "show", group, first]) == 0
+    page = capsys.readouterr().out
+    for part in (
+        f"id          {first}",
+        "property    color=red",
+        "attempt 1",
+        "  TimeoutError: bank 0",
+        "body\n  one\n",
+    ):
+        assert part in page
+    assert "  File x\n    line 2\n" in page
+    assert run(["dlq", "show", group, second, "--json"]) == 0
+    assert [one["id"] for one in lines_of(capsys)] == [second]
+
+
+def test_redrive_reports_each_and_the_sum(
+    server: str, stub: Any, topic: str, group: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sent = kill(stub, server, topic, group, b"0", b"1", b"2")
+    assert run(["dlq", "redrive", group, "--dry-run"]) == 0
+    told = capsys.readouterr()
+    assert told.out.splitlines() == [f"would redrive  {one}" for one in sent]
+    assert told.err == "duetime: would redrive 3; nothing was changed\n"
+    assert run(["dlq", "redrive", group, "--max", "2", "--rate", "1000"]) == 0
+    told = capsys.readouterr()
+    assert told.out.splitlines() == [f"redriven  {one}" for one in sent[:2]]
+    assert told.err == "duetime: redriven 2\n"
+    assert run(["dlq", "redrive", group, "--id", sent[2], "--id", sent[0], "--json"]) == 0
+    (result,) = lines_of(capsys)
+    assert (result["id"], result["outcome"], result["error"]) == (sent[2], "redriven", None)
+    assert run(["dlq", "redrive", group]) == 0
+    assert capsys.readouterr().err == "duetime: nothing to redrive\n"
+
+
+def test_discard_wants_a_yes(
+    server: str, stub: Any, topic: str, group: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sent = kill(stub, server, topic, group, b"0", b"1")
+    done = run_duetime("dlq", "discard", group)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"discarded for good: say --yes" in done.stderr
+    assert run(["dlq", "discard", group, "--dry-run"]) == 0
+    assert run(["dlq", "discard", group, "--to", "2020-01-01", "--yes"]) == 0
+    capsys.readouterr()
+    assert run(["dlq", "discard", group, "--key", "key0", "--yes"]) == 0
+    assert capsys.readouterr().out == f"discarded  {sent[0]}\n"
+    assert run(["dlq", "list", group, "--json"]) == 0
+    assert [one["id"] for one in lines_of(capsys)] == sent[1:]
+
+
+def test_ctrl_c_ends_a_redrive_which_can_be_gone_on_with(server: str, stub: Any, topic: str, group: str) -> None:
+    sent = kill(stub, server, topic, group, *(b"%d" % n for n in range(5)))
+    command = [sys.executable, "-m", "duetime", "dlq", "redrive", group, "--rate", "0.2", "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ, text=True)
+    assert process.stdout is not None
+    first = json.loads(process.stdout.readline())
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 130
+    assert errors == "duetime: redriven 1; broken off, the same command goes on with what is left\n"
+    done = run_duetime("dlq", "redrive", group, "--json")
+    rest = [json.loads(line)["id"] for line in done.stdout.splitlines()]
+    assert [first["id"], *rest] == sent
+
+
+def test_what_is_not_there_is_told(server: str, stub: Any, topic: str, group: str) -> None:
+    done = run_duetime("dlq", "list", "nobody")
+    assert (done.returncode, done.stderr) == (
+        1,
+        b"duetime: group nobody has no dead letters: there is no %DLQ%nobody\n",
+    )
+    kill(stub, server, topic, group, b"0")
+    done = run_duetime("dlq", "show", group, "x")
+    assert (done.returncode, done.stderr.decode()) == (1, f"duetime: group {group} has no dead letter x\n")
+    done = run_duetime("dlq", "redrive", "a b")
+    assert done.returncode == 1
+    assert b"filter.group: 'a b' is not" in done.stderr
+    assert b"redrive" in run_duetime("dlq").stdout
+
+
+def test_plain_code_iterates(server: str, stub: Any, topic: str, group: str) -> None:
+    sent = kill(stub, server, topic, group, *(b"%d" % n for n in range(300)))
+    with DeadLetters(server, group) as letters:
+        assert [letter.id for letter in letters.list()] == sent
+        assert [letter.body for letter in letters.list(key="key7")] == [b"7"]
+        for result in letters.redrive(rate=20):
+            assert (result.outcome, result.error) == ("redriven", None)
+            break
+        left = [letter.id for letter in letters.list()]
+        assert 0 < len(left) < 300
+        assert [(one.id, one.outcome) for one in letters.redrive()] == [(one, "redriven") for one in left]
+        assert list(letters.discard()) == []
+    with DeadLetters(server, "nobody") as letters, pytest.raises(NotFound):
+        next(letters.list())
+    with DeadLetters(server, group) as letters, pytest.raises(ValueError, match="max: 0 is below 1"):
+        letters.redrive(max=0)
+    with DeadLetters(server, group) as letters, pytest.raises(TypeError, match="ids is a str"):
+        next(letters.list(ids="x"))
