@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from duetime.client.record import ReceivedMessage
     from duetime.client.settling import Stats
     from duetime.client.sync import DeadLetters, Finder, Producer, Puller, Receiver
+    from duetime.client.trace import Trace, TraceEvent
 
 __all__ = [
     "Producer",
@@ -64,6 +65,8 @@ __all__ = [
     "LeasedMessage",
     "ReceivedMessage",
     "FoundMessage",
+    "Trace",
+    "TraceEvent",
     "DeadLetter",
     "FailedAttempt",
     "DeadLetterResult",
@@ -117,6 +120,8 @@ _MODULE_BY_NAME = {
     "Puller": "sync",
     "Finder": "sync",
     "Receiver": "sync",
+    "Trace": "trace",
+    "TraceEvent": "trace",
 }
 
 

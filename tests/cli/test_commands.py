@@ -4,14 +4,17 @@ import base64
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
-from datetime import datetime
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from duetime import Trace, TraceEvent
 from duetime.cli.app import run
 
 from tests.cli.cluster import DEADLINE_S, run_duetime
@@ -240,6 +243,53 @@ def test_messages_are_found(server: str, topic: str, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == f"duetime: no message of {topic} has the key or id all\n"
     assert run(["find", "--id", "nothing"]) == 1
     assert capsys.readouterr().err == "duetime: no message nothing\n"
+
+
+def test_trace_tells_a_life(server: str, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run(["send", topic, "x", "--delay", "2h", "--json"])
+    (sent,) = lines_of(capsys)
+    assert run(["trace", sent["message_id"]]) == 0
+    captured = capsys.readouterr()
+    accepted, deferred = captured.out.splitlines()
+    assert re.fullmatch(r"[-:. 0-9]+  accepted      SCHEDULE_TOPIC_XXXX/17@\d+", accepted)
+    assert re.fullmatch(r"[-:. 0-9]+  deferred      level 18  due [-:. 0-9]+  SCHEDULE_TOPIC_XXXX/17@\d+", deferred)
+    assert captured.err == ""
+    assert run(["trace", sent["message_id"], "--topic", topic, "--json"]) == 0
+    events = lines_of(capsys)
+    assert [(event["kind"], event["level"], event["late_ms"]) for event in events] == [
+        ("accepted", 0, None),
+        ("deferred", 18, None),
+    ]
+    assert events[1]["due_at"] == sent["deliver_at"]
+    assert run(["trace", "nothing"]) == 1
+    assert capsys.readouterr().err == "duetime: no message nothing\n"
+
+
+def test_trace_prints_errors_traces_and_gaps(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    failed = TraceEvent("failed", at, 0, "orders", 1, 7, due_at=at, group="billing", attempt=2)
+    failed = replace(failed, error_type="ValueError", error_message="bad\x1b[0m", trace="line 1\nline 2\n")
+
+    async def told(*_: object) -> Trace:
+        return Trace("A", [failed], ["a shard does not answer"])
+
+    monkeypatch.setattr("duetime.cli.trace._trace", told)
+    assert run(["trace", "A", "--traces"]) == 0
+    captured = capsys.readouterr()
+    first, *trace = captured.out.splitlines()
+    assert first.endswith("ValueError: bad\\x1b[0m  orders/1@7")
+    assert "  failed        billing  attempt 2  comes back 2" in first
+    assert trace == ["    line 1", "    line 2"]
+    assert captured.err == "duetime: may be missing: a shard does not answer\n"
+    assert run(["trace", "A", "--json"]) == 0
+    event, gap = lines_of(capsys)
+    assert (event["error_type"], event["trace"], gap) == (
+        "ValueError",
+        "line 1\nline 2\n",
+        {"gap": "a shard does not answer"},
+    )
 
 
 def test_lanes_show_what_is_pending(server: str, topic: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,18 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
-from duetime import Finder, InvalidArgument, InvalidMessage, Message, NotFound, Producer, Puller, Receipt, Unsupported
+from duetime import (
+    Finder,
+    InvalidArgument,
+    InvalidMessage,
+    Message,
+    NotFound,
+    Producer,
+    Puller,
+    Receipt,
+    Receiver,
+    Unsupported,
+)
 from duetime.client.errors import DueTimeError
 from duetime_core.testing import LocalCluster
 
@@ -141,6 +152,33 @@ def test_a_message_is_found_through_its_life(cluster: LocalCluster, producer: Pr
             finder.get("nothing")
         with pytest.raises(InvalidArgument, match="max: 0"):
             finder.find("found", "42", max=0)
+
+
+def test_the_life_of_a_message_is_told(cluster: LocalCluster, producer: Producer) -> None:
+    receipt = producer.send("traced", b"cancel 42", delay="5s")
+    cluster.advance(5_000)
+    with Receiver(cluster.address, "traced", group="tracing") as receiver, Finder(cluster.address) as finder:
+        (message,) = receiver.receive(wait="10s")
+        cluster.advance(3)
+        receiver.nack(message, TimeoutError("no answer"))
+        cluster.advance(10_000)
+        (again,) = receiver.receive(wait="10s")
+        cluster.advance(1)
+        receiver.ack(again)
+        life = finder.trace(receipt.message_id, topic="traced")
+        with pytest.raises(NotFound, match="nothing"):
+            finder.trace("nothing")
+    kinds = "accepted deferred restored received failed deferred restored received acknowledged"
+    assert [event.kind for event in life.events] == kinds.split()
+    assert (life.id, life.gaps) == (receipt.message_id, [])
+    _, deferred, restored, received, failed, waits, back, *_, done = life.events
+    assert (deferred.level, deferred.due_at) == (2, receipt.deliver_at)
+    assert restored.late_ms is not None
+    assert (restored.topic, restored.queue, received.group) == ("traced", receipt.queue, "tracing")
+    assert (failed.attempt, failed.error, failed.late_ms) == (1, "TimeoutError: no answer", None)
+    assert failed.due_at == waits.due_at == failed.at + timedelta(seconds=10)
+    assert (waits.level, back.topic, back.attempt) == (3, "%RETRY%tracing", 1)
+    assert (done.attempt, done.topic, done.error) == (2, "%RETRY%tracing", "")
 
 
 def test_a_puller_starts_at_a_time(cluster: LocalCluster, producer: Producer) -> None:

@@ -13,6 +13,7 @@ from duetime.cli.plugins import Commands
 from duetime.cli.pull import pull
 from duetime.cli.send import send
 from duetime.cli.topics import topics
+from duetime.cli.trace import trace
 from duetime.cli.up import up
 from duetime.client.errors import DueTimeError
 
@@ -45,6 +46,7 @@ app.command()(send)
 app.command()(pull)
 app.command()(consume)
 app.command()(find)
+app.command()(trace)
 app.add_typer(topics, name="topics")
 app.add_typer(groups, name="groups")
 app.add_typer(dlq, name="dlq")

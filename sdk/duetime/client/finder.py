@@ -9,7 +9,8 @@ from duetime.client.connection import Connection
 from duetime.client.errors import InvalidArgument, Violation
 from duetime.client.message import at_ms, moment
 from duetime.client.record import decompressed
-from duetime.v1 import gateway_pb2
+from duetime.client.trace import Trace, from_proto
+from duetime.v1 import consumer_pb2, gateway_pb2
 
 State = Literal["stored", "pending", "quarantined"]
 
@@ -181,6 +182,16 @@ class AsyncFinder:
         """
         request = gateway_pb2.GetMessageRequest(id=id, topic=topic)
         return FoundMessage(await self._connection.call("GetMessage", request, self._timeout))
+
+    async def trace(self, id: str, *, topic: str = "") -> Trace:  # noqa: A002  as above
+        """What happened to the message with an id, or an offset id, as far as it is stored.
+
+        Raises:
+            NotFound: no shard has it.
+            DueTimeError: a shard does not answer, and no other one has it.
+        """
+        request = consumer_pb2.TraceMessageRequest(id=id, topic=topic)
+        return from_proto(await self._connection.call("TraceMessage", request, self._timeout))
 
     async def close(self) -> None:
         """Disconnects."""

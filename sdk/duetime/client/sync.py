@@ -22,6 +22,7 @@ from duetime.client.producer import AsyncProducer
 from duetime.client.puller import LONG_POLL_S, AsyncPuller, Start
 from duetime.client.receiver import AsyncReceiver, Failed, Messages
 from duetime.client.record import ReceivedMessage
+from duetime.client.trace import Trace
 
 T = TypeVar("T")
 
@@ -382,6 +383,15 @@ class Finder:
             DueTimeError: a shard does not answer, and no other one has it.
         """
         return _background.run(self._finder.get(id, topic=topic))
+
+    def trace(self, id: str, *, topic: str = "") -> Trace:  # noqa: A002  as above
+        """What happened to the message with an id, or an offset id, as far as it is stored.
+
+        Raises:
+            NotFound: no shard has it.
+            DueTimeError: a shard does not answer, and no other one has it.
+        """
+        return _background.run(self._finder.trace(id, topic=topic))
 
     def close(self) -> None:
         """Disconnects."""

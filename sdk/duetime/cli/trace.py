@@ -1,0 +1,86 @@
+"""`duetime trace`: the life of one message."""
+
+import asyncio
+import sys
+import textwrap
+from typing import Annotated, Any
+
+import typer
+
+from duetime.cli.options import CALL_TIMEOUT_S, Json, Server, reach
+from duetime.cli.output import iso, local, on_one_line, print_json
+from duetime.client.finder import AsyncFinder
+from duetime.client.trace import Trace, TraceEvent
+
+
+def trace(
+    message_id: Annotated[str, typer.Argument(metavar="ID", help="The message's id, or a RocketMQ offset id.")],
+    topic: Annotated[
+        str | None, typer.Option("--topic", metavar="TOPIC", help="Where it was sent to: makes the search quicker.")
+    ] = None,
+    show_traces: Annotated[bool, typer.Option("--traces", help="Print the handlers' stack traces too.")] = False,
+    server: Server = None,
+    as_json: Json = False,
+) -> None:
+    """Show what happened to a message, oldest first.
+
+    Accepted, deferred, restored; received, acknowledged, failed; dead, redriven. What may be missing is said at the
+    end. With --json: one event a line, gaps as `{"gap": ...}`.
+
+    \b
+    Examples:
+      duetime trace 7F0000010001070D0D0D000000000000
+      duetime trace order-42 --topic orders --json | jq .kind
+    """
+    found = asyncio.run(_trace(server, message_id, topic or ""))
+    if as_json:
+        for event in found.events:
+            print_json(event_object(event))
+        for gap in found.gaps:
+            print_json({"gap": gap})
+        return
+    for event in found.events:
+        print(event_line(event))
+        if show_traces and event.trace:
+            print(textwrap.indent(event.trace.rstrip(), "    "))
+    for gap in found.gaps:
+        print(f"duetime: may be missing: {gap}", file=sys.stderr)
+
+
+async def _trace(server: str | None, message_id: str, topic: str) -> Trace:
+    async with AsyncFinder(await reach(server), timeout=CALL_TIMEOUT_S) as finder:
+        return await finder.trace(message_id, topic=topic)
+
+
+def event_line(event: TraceEvent) -> str:
+    """An event for people."""
+    place = f"{event.topic}/{event.queue}@{event.offset}" if event.topic else ""
+    parts = [local(event.at), f"{event.kind:<12}"]
+    parts += [event.group] if event.group else []
+    parts += [f"attempt {event.attempt}"] if event.attempt else []
+    parts += [f"level {event.level}"] if event.kind == "deferred" else []
+    if event.kind in ("deferred", "failed") and event.due_at is not None:
+        parts.append(f"{'due' if event.kind == 'deferred' else 'comes back'} {local(event.due_at)}")
+    parts += [f"{event.late_ms} ms late"] if event.late_ms is not None else []
+    parts += [on_one_line(event.error.encode())] if event.error else []
+    return "  ".join([*parts, place]).rstrip()
+
+
+def event_object(event: TraceEvent) -> dict[str, Any]:
+    """An event for machines."""
+    return {
+        "kind": event.kind,
+        "at": iso(event.at),
+        "shard": event.shard,
+        "topic": event.topic,
+        "queue": event.queue,
+        "offset": event.offset,
+        "level": event.level,
+        "due_at": iso(event.due_at),
+        "late_ms": event.late_ms,
+        "group": event.group,
+        "attempt": event.attempt,
+        "error_type": event.error_type,
+        "error_message": event.error_message,
+        "trace": event.trace,
+    }

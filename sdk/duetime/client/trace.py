@@ -1,0 +1,89 @@
+"""The life of one message, event by event."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal
+
+from duetime.client.message import moment
+from duetime.v1 import consumer_pb2
+
+TraceKind = Literal[
+    "accepted",
+    "deferred",
+    "restored",
+    "received",
+    "failed",
+    "expired",
+    "acknowledged",
+    "dead",
+    "redriven",
+    "discarded",
+    "quarantined",
+    "unspecified",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceEvent:
+    """What happened to a message, and where the record lies that says so; fields that do not apply are empty."""
+
+    kind: TraceKind
+    # The server's clock.
+    at: datetime
+    shard: int
+    topic: str
+    queue: int
+    offset: int
+    # Of the lane that it waited in.
+    level: int = 0
+    # When it comes back, or came.
+    due_at: datetime | None = None
+    # Restored: after it was due.
+    late_ms: int | None = None
+    group: str = ""
+    # Which delivery to the group, from 1; it goes on behind a redrive.
+    attempt: int = 0
+    # What a handler failed with, as it was kept: long texts are cut.
+    error_type: str = ""
+    error_message: str = ""
+    trace: str = ""
+
+    @property
+    def error(self) -> str:
+        """`TYPE: message`; empty: none is known."""
+        return ": ".join(part for part in (self.error_type, self.error_message) if part)
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Events, oldest first, and what may be missing, one sentence each."""
+
+    id: str
+    events: list[TraceEvent] = field(default_factory=list)
+    gaps: list[str] = field(default_factory=list)
+
+
+def from_proto(answer: consumer_pb2.TraceMessageResponse) -> Trace:
+    return Trace(answer.id, [_event(event) for event in answer.events], list(answer.gaps))
+
+
+def _event(event: consumer_pb2.TraceEvent) -> TraceEvent:
+    names = consumer_pb2.TraceKind.DESCRIPTOR.values_by_number
+    # A kind of a newer server's is told by its number, not refused.
+    kind = names[event.kind].name.removeprefix("TRACE_KIND_").lower() if event.kind in names else str(event.kind)
+    return TraceEvent(
+        kind=kind,  # type: ignore[arg-type]
+        at=moment(event.at_ms),
+        shard=event.shard,
+        topic=event.topic,
+        queue=event.queue,
+        offset=event.offset,
+        level=event.level,
+        due_at=moment(event.due_at_ms) if event.due_at_ms else None,
+        late_ms=event.late_ms if event.kind == consumer_pb2.TRACE_KIND_RESTORED else None,
+        group=event.group,
+        attempt=event.attempt,
+        error_type=event.error.type,
+        error_message=event.error.message,
+        trace=event.error.trace,
+    )
