@@ -11,9 +11,10 @@ from duetime import AsyncDeadLetters, AsyncProducer, Message, NotFound, Unavaila
 from duetime.v1 import consumer_pb2, gateway_pb2_grpc
 from duetime_core import record
 from duetime_core.serving import make_channel
-from duetime_core.testing import Cluster
+from duetime_core.testing import Cluster, FakeClock
 
 from tests.cluster.test_promises import ids, stored
+from tests.core import golden
 
 GROUP, TOPIC = "billing", "orders"
 RETRY = f"%RETRY%{GROUP}"
@@ -174,14 +175,19 @@ async def test_a_second_failure_keeps_the_history(running: Running) -> None:
 
 async def test_discarded_ones_are_gone_for_good(running: Running) -> None:
     await running.kill(10)
+    assert await dead_count(running) == 10
     dry = [one.outcome async for one in running.letters.discard(dry_run=True)]
     assert dry == ["matched"] * 10
     assert [one.outcome async for one in running.letters.discard(max=4)] == ["discarded"] * 4
     assert len(await running.listed()) == 6
     assert [one.outcome async for one in running.letters.redrive()] == ["redriven"] * 6
     assert len(await running.receive()) == 6
-    described = await running.stub.DescribeGroup(consumer_pb2.DescribeGroupRequest(name=GROUP), timeout=10)
-    assert described.dead_letters == 0
+    assert await dead_count(running) == 0
+
+
+async def dead_count(running: Running) -> int:
+    request = consumer_pb2.DescribeGroupRequest(name=GROUP)
+    return (await running.stub.DescribeGroup(request, timeout=10)).dead_letters
 
 
 async def test_what_a_broker_wrote_is_listed_and_redriven(tmp_path: Path) -> None:
@@ -216,4 +222,33 @@ async def test_what_a_broker_wrote_is_listed_and_redriven(tmp_path: Path) -> Non
         channel = make_channel(cluster.address)
         running = Running(cluster, None, None, gateway_pb2_grpc.GatewayStub(channel))  # type: ignore[arg-type]
         assert sorted(one.message.id for one in await running.receive()) == ["AC1", "new"]
+        await channel.close()
+
+
+@pytest.mark.parametrize("name", golden.NAMES)
+@pytest.mark.timeout(120)
+async def test_dead_letters_of_real_brokers_are_redriven(name: str, tmp_path: Path) -> None:
+    golden.unpack(name, tmp_path).rename(tmp_path / "store-0")
+    units = [unit for unit in golden.units(name) if unit["topic"].startswith("%DLQ%")]
+    now_ms = max(unit["storeTimestamp"] for unit in golden.units(name))
+    groups = sorted({unit["topic"].removeprefix("%DLQ%") for unit in units})
+    assert groups
+    async with Cluster(tmp_path, clock=FakeClock(now_ms)) as cluster:
+        channel = make_channel(cluster.address)
+        stub = gateway_pb2_grpc.GatewayStub(channel)
+        for group in groups:
+            dead = [unit["properties"] for unit in units if unit["topic"] == f"%DLQ%{group}"]
+            named = sorted((one["UNIQ_KEY"], one["RETRY_TOPIC"]) for one in dead)
+            async with AsyncDeadLetters(cluster.address, group) as letters:
+                assert sorted([(one.id, one.topic) async for one in letters.list()]) == named
+                assert {one.outcome async for one in letters.redrive()} == {"redriven"}
+                assert [one.id async for one in letters.list()] == []
+            copies = [one for one in stored(cluster, f"%RETRY%{group}") if b"DT_REDRIVEN\x011" in one.properties]
+            assert sorted(ids(copies)) == [message_id for message_id, _ in named]
+            received: set[tuple[str, str]] = set()
+            for topic in sorted({topic for _, topic in named}):
+                request = consumer_pb2.ReceiveRequest(group=group, topic=topic, max_count=1_024)
+                while messages := (await stub.Receive(request, timeout=20)).messages:
+                    received.update((one.message.id, one.message.topic) for one in messages)
+            assert received >= set(named)
         await channel.close()
