@@ -12,7 +12,7 @@ from duetime_store.checkpoint import write as write_checkpoint
 from duetime_store.directory import StoreDirectory
 from duetime_store.recovery import Opened, checkpoint_of, open_store
 from duetime_store.settings import StoreSettings
-from duetime_store.store import Outcome
+from duetime_store.staging import Outcome
 
 MIB = 1024 * 1024
 

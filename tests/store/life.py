@@ -31,7 +31,8 @@ from duetime_store.metrics import StoreMetrics
 from duetime_store.recovery import open_store
 from duetime_store.reserve import Reserve
 from duetime_store.settings import StoreSettings
-from duetime_store.store import DUPLICATE, OK, Store
+from duetime_store.staging import DUPLICATE, OK
+from duetime_store.store import Store
 from duetime_store.watch import Watch
 from prometheus_client import CollectorRegistry
 

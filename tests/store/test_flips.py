@@ -19,7 +19,7 @@ from duetime_store.alarm import Alarm
 from duetime_store.filters import Filter
 from duetime_store.metrics import StoreMetrics
 from duetime_store.reader import Due, Pulled, Reader
-from duetime_store.store import DUPLICATE, OK
+from duetime_store.staging import DUPLICATE, OK
 from prometheus_client import CollectorRegistry
 
 from tests.store.conftest import HandClock, Shard, sent

@@ -17,7 +17,7 @@ from duetime_store.directory import LevelHistory
 from duetime_store.disk import Disk
 from duetime_store.metrics import StoreMetrics
 from duetime_store.reader import Reader
-from duetime_store.store import DUPLICATE, OK
+from duetime_store.staging import DUPLICATE, OK
 from prometheus_client import CollectorRegistry
 
 from tests.store.conftest import MIB, HandClock, Shard, flip, ids, log_file, remove, sent

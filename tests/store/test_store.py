@@ -6,7 +6,7 @@ import pytest
 from duetime_core import record
 from duetime_core.errors import InvalidArgument, NotFound, Overloaded, ReadOnly, StartupError
 from duetime_core.names import QUARANTINE_TOPIC
-from duetime_store.store import DUPLICATE, GAP, NOT_DUE, OK, REFUSED
+from duetime_store.staging import DUPLICATE, GAP, NOT_DUE, OK, REFUSED
 
 from tests.store.conftest import HandClock, Shard, ids, sent
 

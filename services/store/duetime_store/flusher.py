@@ -18,7 +18,8 @@ from duetime_core.errors import DiskFull, ReadOnly
 from duetime_store.gate import NO_ROOM
 from duetime_store.metrics import StoreMetrics
 from duetime_store.segment import Segment
-from duetime_store.store import Batch, Store, refuse
+from duetime_store.staging import Batch, refuse
+from duetime_store.store import Store
 from duetime_store.watch import Watch
 
 log = structlog.get_logger()

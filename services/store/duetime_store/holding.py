@@ -19,7 +19,8 @@ from duetime_store.alarm import Alarm
 from duetime_store.flusher import Flusher
 from duetime_store.intake import Intake
 from duetime_store.lanes import Lane
-from duetime_store.store import DUPLICATE, OK, Outcome, Store
+from duetime_store.staging import DUPLICATE, OK, Outcome
+from duetime_store.store import Store
 
 _GOING_ON = frozenset((OK, DUPLICATE))
 

@@ -21,7 +21,8 @@ from duetime_store.messages import add_messages
 from duetime_store.metrics import StoreMetrics
 from duetime_store.offsets import first_stored_at
 from duetime_store.reader import Pulled, Reader
-from duetime_store.store import OK, Outcome, Store
+from duetime_store.staging import OK, Outcome
+from duetime_store.store import Store
 from duetime_store.subscription_groups import SubscriptionGroups
 from duetime_store.trace import Tracer
 

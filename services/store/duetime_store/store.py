@@ -8,77 +8,29 @@ watermarks) moves only in `publish`; whatever staging changes, `undo` takes back
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 from duetime_core import record
-from duetime_core.errors import Damaged, DiskFull, DueTimeError, NotFound, Overloaded, ReadOnly
+from duetime_core.errors import Damaged, DiskFull, NotFound, Overloaded, ReadOnly
 from duetime_core.names import GROUPS_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC
 
 from duetime_store.alarm import ShardClock
 from duetime_store.commitlog import CommitLog
 from duetime_store.consumequeue import FILLER_SIZE, UNIT, ConsumeQueue, Units
 from duetime_store.directory import LevelHistory
-from duetime_store.disk import Buffer
+from duetime_store.faults import faults_of
 from duetime_store.gate import Gate
-from duetime_store.groups.journal import Event, Journal, bodies
+from duetime_store.groups.journal import Journal, bodies
 from duetime_store.intake import Intake, Ints, parse
 from duetime_store.lanes import Lane
 from duetime_store.queues import Queues
 from duetime_store.recent import RecentIds
-
-OK, DUPLICATE, GAP, NOT_DUE, REFUSED, SETTLED = range(6)
+from duetime_store.staging import DUPLICATE, GAP, NOT_DUE, OK, SETTLED, Batch, Outcome, refuse
 
 _LANE_TOPIC = SCHEDULE_TOPIC.encode()
 _QUARANTINE_TOPIC = QUARANTINE_TOPIC.encode()
 _UNIQ_KEY = record.UNIQ_KEY.encode()
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What became of the records of one put; the columns have one value each."""
-
-    statuses: list[int]
-    queue_offsets: list[int] = field(default_factory=list)
-    due_at_ms: list[int] = field(default_factory=list)
-    # Of those that are REFUSED.
-    faults: dict[int, str] = field(default_factory=dict)
-    # The topic's queue of a repeated send's first copy.
-    duplicate_queues: dict[int, int] = field(default_factory=dict)
-    stored_at_ms: int = 0
-    watermark: int = 0
-
-    @classmethod
-    def of_nothing(cls, count: int, status: int, stored_at_ms: int) -> "Outcome":
-        """Of records none of which has a place yet."""
-        return cls([status] * count, [-1] * count, [0] * count, stored_at_ms=stored_at_ms)
-
-    def refuse(self, index: int, fault: str) -> None:
-        self.statuses[index] = REFUSED
-        self.faults[index] = fault
-
-
-@dataclass(slots=True)
-class Batch:
-    """What one flush makes durable. `runs` are (position, buffers) within one segment each."""
-
-    runs: list[tuple[int, list[Buffer]]] = field(default_factory=list)
-    end: int = 0
-    size: int = 0
-    count: int = 0
-    stored_at_ms: int = 0
-    queues: dict[ConsumeQueue, int] = field(default_factory=dict)  # units of each
-    # Lane, its new watermark, due times of what was restored, how many were put aside.
-    restored: list[tuple[Lane, int, Ints, int]] = field(default_factory=list)
-    # Units that replace those at these offsets: their records lie in this batch.
-    moved: list[tuple[ConsumeQueue, Ints, Units]] = field(default_factory=list)
-    moved_count: int = 0
-    done: "list[asyncio.Future[None]]" = field(default_factory=list)
-    # Group events that lie in this batch, who waits for them, and whom to tell whether what settles is stored.
-    events: list[Event] = field(default_factory=list)
-    event_waiters: "list[asyncio.Future[None]]" = field(default_factory=list)
-    settles: list[Callable[[bool], None]] = field(default_factory=list)
 
 
 class Store:
@@ -151,7 +103,7 @@ class Store:
         return self.gate.failed
 
     def _put_sent(self, intake: Intake, retried: Sequence[int]) -> Outcome:
-        faults = self._faults(intake, restoring=False)
+        faults = faults_of(intake, self.levels.highest, self.log.record_bytes_max, restoring=False)
         if not faults and not retried:
             outcome = Outcome([OK] * intake.count, stored_at_ms=self.clock.now_ms())
             self._stage_sent(intake, outcome)
@@ -186,7 +138,7 @@ class Store:
         """
         intake = self.admit(records)
         outcome = Outcome.of_nothing(intake.count, OK, self.clock.now_ms())
-        for index, fault in self._faults(intake, restoring=False).items():
+        for index, fault in faults_of(intake, self.levels.highest, self.log.record_bytes_max, restoring=False).items():
             outcome.refuse(index, fault)
         for index in ended:
             outcome.statuses[index] = SETTLED
@@ -254,7 +206,7 @@ class Store:
         if lane.ahead:
             behind = [entry for entry in lane.ahead if entry >= lane.appended]
             dues = dues[: min(behind, default=first_entry + count) - first_entry]
-        faults = self._faults(intake, restoring=True)
+        faults = faults_of(intake, self.levels.highest, self.log.record_bytes_max, restoring=True)
         fit = dues <= now_ms
         fit &= intake.name_entries(lane.level, first_entry, dues)
         fit[[index for index in faults if index < len(fit)]] = False
@@ -280,34 +232,6 @@ class Store:
             dues = dues[~np.isin(taken.key_of, aside)]
         lane.appended = first_entry + stop
         self._staged.restored.append((lane, lane.appended, dues, len(chosen) - len(dues)))
-
-    def _faults(self, intake: Intake, *, restoring: bool) -> dict[int, str]:
-        """Why records are refused for good, by index."""
-        faults: dict[int, str] = {}
-        if intake.entries is not None and not restoring:
-            for index in np.flatnonzero(intake.entries[0] >= 0).tolist():
-                faults[index] = f"property {record.LANE_ENTRY} is the store's own"
-        of_keys = [self._key_fault(topic, queue_id, restoring=restoring) for topic, queue_id in intake.keys]
-        if any(of_keys):
-            for index, number in enumerate(intake.key_of.tolist()):
-                if of_keys[number]:
-                    faults[index] = of_keys[number]
-        size_max = self.log.record_bytes_max
-        if len(intake.data) > size_max:
-            for index in np.flatnonzero(intake.sizes > size_max).tolist():
-                size = int(intake.sizes[index])
-                faults[index] = f"record of {size} bytes; a segment of this shard takes {size_max}"
-        return faults
-
-    def _key_fault(self, topic: bytes, queue_id: int, *, restoring: bool) -> str:
-        if queue_id < 0:
-            return f"queue {queue_id} is below 0"
-        if topic == _LANE_TOPIC:
-            if restoring:
-                return "a restored record can't enter a lane"
-            if queue_id >= self.levels.highest:
-                return f"level {queue_id + 1} is above the highest, {self.levels.highest}"
-        return ""
 
     def _answer_repeated(self, intake: Intake, outcome: Outcome, retried: Sequence[int]) -> None:
         """Answers the retried records whose id is stored already with where."""
@@ -577,10 +501,3 @@ class Store:
         if len(data) != size or size < record.SIZE_MAGIC.size or record.SIZE_MAGIC.unpack_from(data)[0] != size:
             return b""
         return data
-
-
-def refuse(callers: "Iterable[asyncio.Future[None]]", error: DueTimeError) -> None:
-    """Tells callers who wait why their records are not stored."""
-    for future in callers:
-        if not future.done():
-            future.set_exception(error)

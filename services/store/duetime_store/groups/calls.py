@@ -14,7 +14,8 @@ from duetime_store.group_offsets import check_group
 from duetime_store.groups.admin import GroupAdmin
 from duetime_store.groups.groups import EXPIRED, OK, Groups, Open
 from duetime_store.groups.journal import Letter
-from duetime_store.groups.receiving import Asked, Given, Receiver
+from duetime_store.groups.looking import Asked, Given
+from duetime_store.groups.receiving import Receiver
 from duetime_store.messages import stored_messages
 from duetime_store.metrics import StoreMetrics
 from duetime_store.reader import Reader

@@ -20,15 +20,14 @@ Expiry is no event: it follows from the hold and the time, and the next lease te
 import heapq
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from duetime_store.groups.memory import Ended, Memory
 
 LEASED, WAITING, RETURNED, EXHAUSTED = range(4)
 
 # Expired deliveries that are remembered of one message: the latest.
 EXPIRED_MAX = 64
-# Leases that have ended and are remembered, each with the offsets that came back: so many together.
-ENDED_MAX = 65_536
 # Stale deadlines before they are sorted out.
 _STALE_MIN = 4_096
 
@@ -160,35 +159,6 @@ class Place:
     def put_again(self, offsets: Iterable[int]) -> None:
         for offset in offsets:
             heapq.heappush(self.again, offset)
-
-
-@dataclass(slots=True)
-class Ended:
-    """Of a lease that has ended."""
-
-    group: str
-    returned: frozenset[int] = frozenset()
-    was_reset: bool = False
-
-
-@dataclass(slots=True)
-class Memory:
-    """Leases that have ended, the latest; of those that are not known, all messages came back."""
-
-    leases: dict[int, Ended] = field(default_factory=dict)
-    size: int = 0
-
-    def add(self, lease_id: int, ended: Ended) -> None:
-        self.forget(lease_id)
-        self.leases[lease_id] = ended
-        self.size += 1 + len(ended.returned)
-        while self.size > ENDED_MAX:
-            self.forget(next(iter(self.leases)))
-
-    def forget(self, lease_id: int) -> None:
-        ended = self.leases.pop(lease_id, None)
-        if ended is not None:
-            self.size -= 1 + len(ended.returned)
 
 
 class Progress:
