@@ -252,3 +252,35 @@ async def test_all_that_is_wrong_with_a_request_is_told_at_once(group: Group) ->
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
     for part in ("group: 'a b' is not", "policy.max_attempts: 1001 is not within", "nacks: are 0, not 1 to 1024"):
         assert part in (caught.value.details() or "")
+
+
+async def test_ordered_group_keeps_its_order_through_retries(group: Group) -> None:
+    await group.create("1s,max=3", ordered=True)
+    await group.send("A", "B", "C")
+    for attempt in (1, 2, 3):
+        leased = await group.receive(3, max_count=3)
+        assert [(one.message.id, one.attempt) for one in leased] == [("A", attempt), ("B", 1), ("C", 1)]
+        # Behind A nothing can fail or die before its turn.
+        results = (await group.nack(*reversed(leased), reject=attempt == 3))[::-1]
+        if attempt < 3:
+            assert [(one.status, one.dead) for one in results] == [(OK, False), (EXPIRED, False), (EXPIRED, False)]
+            assert await group.is_empty()
+            await group.cluster.advance("1s")
+    assert [one.dead for one in results] == [True, True, True]
+    dead = group.stored("%DLQ%billing")
+    assert [record.decode_properties(one.properties)["UNIQ_KEY"] for one in dead] == ["A", "B", "C"]
+    assert [one.type for one in history_of(dead[0]).attempts] == ["TimeoutError"] * 3
+    assert [one.number for one in history_of(dead[0]).attempts] == [1, 2, 3]
+    assert group.metric("duetime_retry_retries_total", way="in_place") == 2
+
+
+async def test_dead_letter_behind_a_retry_of_an_ordered_lease_waits_for_its_turn(group: Group) -> None:
+    await group.create("1s", ordered=True)
+    await group.send("A", "B")
+    first, second = await group.receive(2, max_count=2)
+    request = consumer_pb2.NackRequest(group="billing")
+    request.nacks.add(receipt=second.receipt, reject=True)
+    request.nacks.add(receipt=first.receipt)
+    results = (await group.stub.Nack(request, timeout=10)).results
+    assert [(one.status, one.dead) for one in results] == [(EXPIRED, False), (OK, False)]
+    assert not group.stored("%DLQ%billing")

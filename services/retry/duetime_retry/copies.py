@@ -20,7 +20,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from duetime_core import record
-from duetime_core.errors import DueTimeError
 from duetime_core.limits import PROPERTIES_BYTES_MAX
 from duetime_core.names import SCHEDULE_TOPIC, dlq_topic, retry_topic
 from duetime_core.record import Record
@@ -54,10 +53,8 @@ _PRECIOUS = frozenset({record.UNIQ_KEY, record.RETRY_TOPIC, record.REDRIVEN})
 _LANE_ENTRY_BYTES_MAX = 1 + len(record.LANE_ENTRY) + 1 + 3 * 19 + 2
 
 
-class NoRoom(DueTimeError):
-    """The message's own properties leave no room for what its copy needs."""
-
-    reason = "NO_ROOM"
+class NoRoom(Exception):
+    """The message's own properties leave no room for what its copy needs; the text says by how much."""
 
 
 @dataclass(frozen=True, slots=True)

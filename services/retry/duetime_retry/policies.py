@@ -7,6 +7,7 @@ import structlog
 from duetime.v1.message_pb2 import RetryPolicy
 from duetime_core import record, retry_policy
 from duetime_core.clock import Clock
+from duetime_core.errors import Unavailable
 from duetime_core.metadata import Database, GroupModel
 from duetime_core.record import Record
 
@@ -36,14 +37,23 @@ class Policies:
         self._kept: dict[str, tuple[float, Rules]] = {}
 
     async def of_group(self, group: str) -> Rules:
-        """Raises: Unavailable: the database does not answer."""
+        """While the database does not answer, those that were read last hold.
+
+        Raises:
+            Unavailable: they were never read.
+        """
         now_ms = self._clock.monotonic_ms()
         until_ms, rules = self._kept.get(group, (now_ms, None))
         if rules is None or until_ms <= now_ms:
-            row = await self._database.run(lambda session: session.get(GroupModel, group))
-            rules = Rules()
-            if row is not None:
-                rules = Rules(parsed(row.retry) or rules.policy, row.ordered)
+            try:
+                row = await self._database.run(lambda session: session.get(GroupModel, group))
+                rules = Rules()
+                if row is not None:
+                    rules = Rules(parsed(row.retry) or rules.policy, row.ordered)
+            except Unavailable as error:
+                if rules is None:
+                    raise
+                log.warning("rules of a group not read anew", group=group, error=error.text)
             if len(self._kept) >= _GROUPS_MAX:
                 self._kept.clear()
             self._kept[group] = now_ms + KEPT_MS, rules

@@ -52,7 +52,7 @@ class SendBacks:
             try:
                 copy = retry_copy(failed, request.group, wait)
             except NoRoom as error:
-                raise InvalidArgument([Violation("properties", error.text)], reason="SEND_BACK_INVALID") from error
+                raise InvalidArgument([Violation("properties", str(error))], reason="SEND_BACK_INVALID") from error
         await self._topics.ensure(topic, shard)
         due_at_ms = await self._stores.put(shard, record.encode(copy.record))
         if isinstance(decision, DeadLetter):

@@ -72,7 +72,8 @@ class Settler:
         results = [consumer_pb2.NackResult(attempt=case.leased.attempt) for case in cases]
         puts: list[_Put] = []
         deferred: list[int] = []
-        for index, case in enumerate(cases):
+        # In the order of the queues, whatever the caller's was.
+        for index, case in sorted(enumerate(cases), key=_place_of):
             put = self._put_of(index, group, case, now_ms)
             if put is None:
                 deferred.append(index)
@@ -104,7 +105,7 @@ class Settler:
             copy = retry_copy(case.failed, group, wait)
         except NoRoom as error:
             self._metrics.crowded.labels("in_place").inc()
-            log.info("message is retried in place", message_id=_id_of(case), group=group, reason=error.text)
+            log.info("message is retried in place", message_id=_id_of(case), group=group, reason=str(error))
             return None
         way = "lane" if wait.level else "hidden"
         return _Put(index, case, record.encode(copy.record), copy, wait.visible_at_ms or now_ms, way)
@@ -119,9 +120,6 @@ class Settler:
         indices: list[int],
         results: list[consumer_pb2.NackResult],
     ) -> None:
-        indices.sort(
-            key=lambda index: (cases[index].leased.topic, cases[index].leased.queue, cases[index].leased.offset)
-        )
         request = store_pb2.DeferRequest(group=group)
         for index in indices:
             case = cases[index]
@@ -198,6 +196,11 @@ class Settler:
         for index in indices:
             results[index].fault.CopyFrom(fault_of(error))
         self._metrics.faults.labels(error.reason).inc(len(indices))
+
+
+def _place_of(numbered: tuple[int, Case]) -> tuple[str, int, int]:
+    leased = numbered[1].leased
+    return leased.topic, leased.queue, leased.offset
 
 
 def _chunks(puts: Sequence[_Put]) -> Iterator[list[_Put]]:

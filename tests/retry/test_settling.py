@@ -1,0 +1,228 @@
+"""What stores may answer, and what becomes of the results: stores in memory that answer to order."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import pytest
+from duetime.v1 import consumer_pb2, message_pb2, store_pb2
+from duetime_core import receipts, record
+from duetime_core.clock import turn
+from duetime_core.errors import DueTimeError, Overloaded, Unavailable
+from duetime_core.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from duetime_core.record import Record
+from duetime_core.testing import FakeClock
+from duetime_retry import exhausted, stores
+from duetime_retry.exhausted import Collector
+from duetime_retry.judging import Judge
+from duetime_retry.metrics import RetryMetrics
+from duetime_retry.nacks import Nacks
+from duetime_retry.policies import Rules
+from duetime_retry.settling import Settler
+from prometheus_client import CollectorRegistry
+
+OK, EXPIRED, UNKNOWN = range(3)
+NOW_MS = 1_700_000_000_000
+LEVELS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
+
+
+class Stores(stores.Stores):
+    """Shard 0 has a lease on every receipt; `put` and `look` answer, or raise."""
+
+    def __init__(self) -> None:
+        super().__init__({}, 1_000)
+        self.bodies: dict[bytes, bytes] = {}
+        self.calls: list[tuple[str, Any]] = []
+        self.put: Callable[[store_pb2.PutMessageRequest], store_pb2.PutMessageResponse] = self.take
+        self.take_answers: list[store_pb2.GetLeasedResponse | DueTimeError] = []
+        self.nothing_taken = asyncio.Event()
+        self.answer_bytes_max = 1 << 25
+
+    def take(self, request: store_pb2.PutMessageRequest) -> store_pb2.PutMessageResponse:
+        return store_pb2.PutMessageResponse(queue_offsets=[0] * len(request.settles))
+
+    async def call(self, shard: int, method: str, request: Any, *, wait_ms: int = 0) -> Any:
+        self.calls.append((method, request))
+        await turn()
+        if method == "PutMessage":
+            return self.put(request)
+        if method == "TakeExhausted":
+            if not self.take_answers:
+                self.nothing_taken.set()
+                await asyncio.Event().wait()
+            answer = self.take_answers.pop(0)
+            if isinstance(answer, DueTimeError):
+                raise answer
+            return answer
+        answer = store_pb2.GetLeasedResponse(now_ms=NOW_MS)
+        answer.leased.extend(self.leased_one(receipt) for receipt in request.receipts)
+        if answer.ByteSize() > self.answer_bytes_max:
+            raise Overloaded("the answer is too large")
+        return answer
+
+    def leased_one(self, receipt: bytes, attempt: int = 1) -> store_pb2.LeasedRecord:
+        found = receipts.parse(receipt)
+        assert found is not None
+        properties = record.encode_properties({"UNIQ_KEY": f"id{found.offset}"})
+        data = record.encode(Record("orders", 0, self.bodies.get(receipt, b""), properties, queue_offset=found.offset))
+        return store_pb2.LeasedRecord(
+            receipt=receipt, group="billing", record=data, attempt=attempt, topic="orders", offset=found.offset
+        )
+
+    def made(self, method: str) -> list[Any]:
+        return [request for called, request in self.calls if called == method]
+
+
+class Topics:
+    """Routes of a metadata database that answers, or does not."""
+
+    def __init__(self) -> None:
+        self.error: DueTimeError | None = None
+
+    async def ensure(self, topic: str, shard: int) -> None:
+        if self.error is not None and topic.startswith("%DLQ%"):
+            raise self.error
+
+    async def queue_at(self, topic: str, shard: int, number: int) -> int:
+        return number
+
+
+class Policies:
+    async def of_group(self, group: str) -> Rules:
+        return Rules()
+
+
+class Service:
+    def __init__(self) -> None:
+        self.stores, self.topics, self.clock = Stores(), Topics(), FakeClock()
+        self.registry = CollectorRegistry()
+        self.metrics = RetryMetrics(self.registry)
+        topics: Any = self.topics
+        policies: Any = Policies()
+        settler = Settler(self.stores, topics, LEVELS, self.metrics)
+        self.judge = Judge(policies, topics, settler, LEVELS)
+        self.nacks = Nacks(self.stores, self.judge, self.metrics)
+
+    async def nack(self, names: list[bytes], **options: Any) -> list[consumer_pb2.NackResult]:
+        nacks = [consumer_pb2.Nack(receipt=name, **options) for name in names]
+        return await self.nacks.nack(consumer_pb2.NackRequest(group="billing", nacks=nacks))
+
+    def faults(self, reason: str) -> float:
+        return self.registry.get_sample_value("duetime_retry_faults_total", {"reason": reason}) or 0.0
+
+
+def names(count: int, lease: int = 5) -> list[bytes]:
+    return receipts.pack(0, lease, range(count))
+
+
+async def test_each_status_of_a_put_becomes_its_result() -> None:
+    service = Service()
+    refused = message_pb2.Fault(reason="RECORD_REFUSED", message="no")
+
+    def put(request: store_pb2.PutMessageRequest) -> store_pb2.PutMessageResponse:
+        statuses = [store_pb2.PUT_STATUS_OK, store_pb2.PUT_STATUS_SETTLED, store_pb2.PUT_STATUS_REFUSED]
+        due_at_ms = [NOW_MS + 10_003, 0, 0]
+        return store_pb2.PutMessageResponse(statuses=statuses, due_at_ms=due_at_ms, faults={2: refused})
+
+    service.stores.put = put
+    results = await service.nack(names(3))
+    assert [(one.status, one.deliver_at_ms) for one in results] == [(OK, NOW_MS + 10_003), (EXPIRED, 0), (OK, 0)]
+    assert results[2].fault == refused
+    assert service.faults("RECORD_REFUSED") == 1
+    (request,) = service.stores.made("PutMessage")
+    assert [(one.record, one.receipt, one.group) for one in request.settles] == [
+        (number, name, "billing") for number, name in enumerate(names(3))
+    ]
+
+
+async def test_put_that_fails_is_a_fault_of_each_and_of_no_other() -> None:
+    service = Service()
+    service.topics.error = Unavailable("away", reason="METADATA_UNAVAILABLE")
+    asked = names(2)
+    request = consumer_pb2.NackRequest(group="billing")
+    request.nacks.add(receipt=asked[0])
+    request.nacks.add(receipt=asked[1], reject=True)
+    results = await service.nacks.nack(request)
+    assert [one.fault.reason for one in results] == ["", "METADATA_UNAVAILABLE"]
+
+    def put(request: store_pb2.PutMessageRequest) -> store_pb2.PutMessageResponse:
+        raise Unavailable("gone", reason="SHARD_UNAVAILABLE")
+
+    service.stores.put = put
+    results = await service.nack(names(2, lease=6))
+    assert [(one.fault.reason, one.fault.retriable) for one in results] == [("SHARD_UNAVAILABLE", True)] * 2
+
+
+async def test_answer_that_was_lost_is_given_again() -> None:
+    service = Service()
+    first = await service.nack(names(1), delay_ms=7_000)
+
+    def put(request: store_pb2.PutMessageRequest) -> store_pb2.PutMessageResponse:
+        return store_pb2.PutMessageResponse(statuses=[store_pb2.PUT_STATUS_SETTLED])
+
+    service.stores.put = put
+    assert await service.nack(names(1)) == first
+    assert first[0].deliver_at_ms == NOW_MS + 7_000
+    assert [one.status for one in await service.nack(names(1, lease=6))] == [EXPIRED]
+
+
+async def test_large_bodies_are_looked_at_and_put_in_parts() -> None:
+    service = Service()
+    asked = names(20)
+    service.stores.bodies = {name: bytes(4 << 20) for name in asked}
+    results = await service.nack(asked)
+    assert not any(one.HasField("fault") for one in results)
+    puts = service.stores.made("PutMessage")
+    assert sum(len(one.settles) for one in puts) == 20
+    assert max(len(one.records) for one in puts) < 2 * (4 << 20)
+    assert len(service.stores.made("GetLeased")) < 12
+
+
+async def test_one_look_that_never_fits_is_a_fault() -> None:
+    service = Service()
+    service.stores.answer_bytes_max = 10
+    results = await service.nack(names(3))
+    assert [one.fault.reason for one in results] == ["TOO_MANY_REQUESTS"] * 3
+
+
+async def test_collector_goes_on_behind_faults_and_ends_when_told() -> None:
+    service = Service()
+    taken = store_pb2.GetLeasedResponse(now_ms=NOW_MS)
+    taken.leased.extend(service.stores.leased_one(name, attempt=17) for name in names(2))
+    taken.leased[1].group = "other"
+    service.stores.take_answers = [Overloaded("the answer is too large"), taken, store_pb2.GetLeasedResponse()]
+    collector = Collector(0, service.stores, service.judge, service.clock, service.metrics)
+    running = asyncio.create_task(collector.run())
+    async with asyncio.timeout(10):
+        while not service.stores.nothing_taken.is_set():
+            await service.clock.advance(exhausted.BACKOFF_MS_MAX)
+    assert [one.max_count for one in service.stores.made("TakeExhausted")] == [256, 64, 128, 256]
+    puts = service.stores.made("PutMessage")
+    assert [[one.group for one in put.settles] for put in puts] == [["billing"], ["other"]]
+    assert [record.decode(put.records).topic for put in puts] == ["%DLQ%billing", "%DLQ%other"]
+    errors = {"shard": "0", "code": grpc.StatusCode.RESOURCE_EXHAUSTED.name}
+    assert service.registry.get_sample_value("duetime_retry_poll_errors_total", errors) == 1
+    collector.stop()
+    async with asyncio.timeout(10):
+        await running
+
+
+async def test_collector_ends_what_it_has_begun() -> None:
+    service = Service()
+    taken = store_pb2.GetLeasedResponse(now_ms=NOW_MS)
+    taken.leased.append(service.stores.leased_one(names(1)[0], attempt=17))
+    service.stores.take_answers = [taken]
+    collector = Collector(0, service.stores, service.judge, service.clock, service.metrics)
+
+    def put(request: store_pb2.PutMessageRequest) -> store_pb2.PutMessageResponse:
+        collector.stop()
+        return store_pb2.PutMessageResponse()
+
+    service.stores.put = put
+    async with asyncio.timeout(10):
+        await collector.run()
+    assert service.registry.get_sample_value(
+        "duetime_retry_dead_letters_total", {"reason": "ATTEMPTS_EXHAUSTED"}
+    ) == pytest.approx(1)
+    assert len(service.stores.made("TakeExhausted")) == 1
