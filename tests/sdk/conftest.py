@@ -19,7 +19,7 @@ async def gateway() -> AsyncIterator[FakeGateway]:
 
 
 @pytest.fixture
-def threaded_gateway() -> Iterator[FakeGateway]:
+def threaded_gateway() -> Iterator[FakeGroups]:
     """The same on an event loop in a thread of its own, for tests of what blocks."""
     gateway = FakeGroups()
     started = threading.Event()

@@ -60,6 +60,11 @@ class FakeGroups(FakeGateway):
     # Receives that wait.
     waiting_count: int = 0
     _receipt_count: int = 0
+    _loop: asyncio.AbstractEventLoop | None = None
+
+    async def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        await super().start()
 
     # --- what tests do and ask ------------------------------------------------------------------------------------
 
@@ -70,6 +75,11 @@ class FakeGroups(FakeGateway):
         for body in bodies:
             self.append(topic, queue, body, b"UNIQ_KEY\x01id-" + body)
         return bodies
+
+    def append_later(self, topic: str, body: bytes) -> None:
+        """From another thread than the gateway's: stored in a turn of its loop."""
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self.append, topic, 0, body)
 
     def come_again(self, topic: str) -> None:
         """What failed is there again, as a retry."""

@@ -12,15 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.sdk.fake_gateway import FakeGateway
 from tests.sdk.fake_groups import FakeGroups
 
 DEADLINE_S = 60.0
 
 
 @pytest.fixture
-def gateway(threaded_gateway: FakeGateway) -> FakeGroups:  # type: ignore[misc]
-    assert isinstance(threaded_gateway, FakeGroups)
+def gateway(threaded_gateway: FakeGroups) -> FakeGroups:
     return threaded_gateway
 
 
@@ -64,6 +62,20 @@ def test_messages_are_printed_and_done(gateway: FakeGroups) -> None:
     assert [(one["body"], one["id"], one["attempt"]) for one in printed] == [("0", "id-0", 1), ("1", "id-1", 1)]
     assert gateway.bodies("ack") == [b"0", b"1"]
     # What was fetched beyond the count was given back.
+    assert gateway.leases == {}
+
+
+def test_a_reader_that_has_enough_ends_it(gateway: FakeGroups) -> None:
+    gateway.fill("orders", 10)
+    with consuming(gateway) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        process.stdout.close()
+        gateway.append_later("orders", b"more")
+        assert process.wait(DEADLINE_S) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+    assert len(gateway.bodies("nack")) == 1
     assert gateway.leases == {}
 
 

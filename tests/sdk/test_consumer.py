@@ -31,7 +31,6 @@ WITHIN_S = 20
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "BACKOFF_S_MIN", 0.001)
     monkeypatch.setattr(connection, "BACKOFF_S_MAX", 0.02)
-    monkeypatch.setattr(handling, "LAST_ANSWER_S", 0.02)
 
 
 @asynccontextmanager
@@ -712,6 +711,25 @@ async def test_a_consumer_runs_again_after_it_has_ended(groups: FakeGroups) -> N
     consumer.stop()
     await consumer.run_async()
     assert consumer.stats.handled == 2
+
+
+def test_another_thread_may_stop_it(threaded_gateway: FakeGroups) -> None:
+    threaded_gateway.fill("orders", 3)
+    consumer = Consumer(threaded_gateway.address, group="billing")
+    handled = threading.Semaphore(0)
+
+    @consumer.handler("orders")
+    def handle(message: LeasedMessage) -> None:
+        handled.release()
+
+    running = threading.Thread(target=consumer.run)
+    running.start()
+    for _ in range(3):
+        assert handled.acquire(timeout=WITHIN_S)
+    consumer.stop()
+    running.join(WITHIN_S)
+    assert not running.is_alive()
+    assert consumer.stats.handled == 3
 
 
 async def test_a_wrong_filter_is_told_when_the_block_ends(groups: FakeGroups) -> None:

@@ -6,7 +6,6 @@ import pytest
 from duetime import AsyncReceiver, InvalidArgument, Overloaded, Receiver, Unavailable
 from duetime_core import errors
 
-from tests.sdk.fake_gateway import FakeGateway
 from tests.sdk.fake_groups import NOW_MS, FakeGroups
 
 
@@ -62,8 +61,7 @@ async def test_nothing_is_received_when_the_wait_is_over(groups: FakeGroups) -> 
                 await receiver.receive(**options)  # type: ignore[arg-type]
 
 
-def test_threads_may_receive(threaded_gateway: FakeGateway) -> None:
-    assert isinstance(threaded_gateway, FakeGroups)
+def test_threads_may_receive(threaded_gateway: FakeGroups) -> None:
     bodies = threaded_gateway.fill("orders", 20)
     done: list[bytes] = []
     with Receiver(threaded_gateway.address, "orders", group="billing") as receiver:

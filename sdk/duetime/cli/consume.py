@@ -79,7 +79,7 @@ def consume(
     """
     _log_plainly()
     consumer = Consumer(server, group=group, drain=drain)
-    run = _printer(as_json) if command is None else _runner(command, group, reject_code)
+    run = _printer(as_json, consumer.stop) if command is None else _runner(command, group, reject_code)
     left = count
 
     async def handle(message: LeasedMessage) -> None:
@@ -104,13 +104,19 @@ def consume(
     consumer.run()
 
 
-def _printer(as_json: bool) -> Run:
+def _printer(as_json: bool, stop: Callable[[], None]) -> Run:
     async def run(message: LeasedMessage) -> None:
-        if as_json:
-            print_json(message_object(message))
-        else:
-            sys.stdout.write(message_line(message) + "\n")
-        sys.stdout.flush()
+        try:
+            if as_json:
+                print_json(message_object(message))
+            else:
+                sys.stdout.write(message_line(message) + "\n")
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # Who reads our output has enough. What Python still has for it has nowhere to go.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            stop()
+            raise Retry(after=0) from None
 
     return run
 
