@@ -35,6 +35,7 @@ class FakeStore:
         # By name, as from a directory that came with them.
         self.stored: dict[str, int] = {}
         self.described = 0
+        self.now_ms = NOW_MS
         self.listed = 0
         self.error: DueTimeError | None = None
         self.answer: store_pb2.PutMessageResponse | None = None
@@ -221,4 +222,6 @@ class FakeStore:
 
     async def describe(self, request: store_pb2.DescribeRequest, context: Any) -> store_pb2.DescribeResponse:
         self.described += 1
-        return store_pb2.DescribeResponse(shard=self.shard, store_host=self.host, delay_levels_ms=self.levels.delays_ms)
+        return store_pb2.DescribeResponse(
+            shard=self.shard, store_host=self.host, delay_levels_ms=self.levels.delays_ms, now_ms=self.now_ms
+        )

@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import pytest
 from duetime.v1 import consumer_pb2, gateway_pb2
-from duetime.v1.consumer_pb2 import GROUP_START_TIME, Group, GroupMember, GroupQueue
+from duetime.v1.consumer_pb2 import GROUP_START_LATEST, GROUP_START_TIME, Group, GroupMember, GroupQueue
 from duetime_core import retry_policy
 from duetime_core.clock import SystemClock
 from duetime_core.errors import Unavailable
@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from tests.core import golden
 from tests.gateway.conftest import MIB, Gateway, error_of, real_store
-from tests.gateway.fake_store import FakeStore
+from tests.gateway.fake_store import NOW_MS, FakeStore
 from tests.gateway.test_leases import make_topic, offsets, receive
 
 
@@ -72,6 +72,15 @@ async def test_shard_that_was_away_is_told_when_the_group_receives(faked: Gatewa
         with suppress(grpc.aio.AioRpcError):
             await offsets(receive(faked, wait_ms=100))
     assert fakes[1].group_calls == [made]
+
+
+async def test_latest_is_by_the_clock_of_the_shard_that_is_furthest_behind(
+    faked: Gateway, fakes: list[FakeStore]
+) -> None:
+    fakes[1].now_ms = NOW_MS - 5_000
+    assert (await create(faked, start=GROUP_START_LATEST, start_at_ms=3)).start_at_ms == NOW_MS - 5_000
+    await fakes[1].stop()
+    assert (await create(faked, "other", start=GROUP_START_LATEST)).start_at_ms == NOW_MS
 
 
 REFUSED = [

@@ -57,6 +57,12 @@ async def test_public_queue_numbers_are_those_of_the_topic(tmp_path: Path) -> No
         found = sorted((one.message.id, one.message.queue) for one in leased)
         assert found == [("a0", 0), ("a1", 1), ("b0", 2), ("b1", 3), ("b2", 4)]
         assert not (await ack(gateway, *(one.receipt for one in leased))).statuses
+        told = [one for one in (await describe(gateway)).queues if one.topic == "orders"]
+        assert [(one.queue, one.shard) for one in told] == [(0, 0), (1, 0), (2, 1), (3, 1), (4, 1)]
+        moved = (await reset(gateway, earliest=True)).queues
+        assert [(one.queue, one.shard, one.from_offset) for one in moved] == [
+            (queue, shard, 1) for queue, shard in enumerate([0, 0, 1, 1, 1])
+        ]
 
 
 async def test_receive_that_is_given_up_takes_nothing_with_it(two_shards: Gateway) -> None:

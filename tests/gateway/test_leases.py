@@ -135,6 +135,14 @@ async def test_bad_receipts_are_refused(one: tuple[Gateway, FakeStore]) -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["Ack", "ChangeInvisible"])
+async def test_bytes_that_are_no_request_are_refused(one: tuple[Gateway, FakeStore], name: str) -> None:
+    gateway, _ = one
+    error = await error_of(gateway.channel.unary_unary(f"/duetime.v1.Gateway/{name}")(b"\xff\xff\xff"))
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert f"3 bytes are no {name}Request" in error.details()
+
+
 async def test_receive_that_is_given_up_leases_nothing(one: tuple[Gateway, FakeStore]) -> None:
     gateway, store = one
     store.gate.clear()

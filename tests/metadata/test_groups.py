@@ -43,8 +43,11 @@ async def test_group_is_made_with_defaults_and_once(two: Two) -> None:
 
 
 async def test_group_that_starts_latest_starts_with_its_creation(two: Two) -> None:
-    made = await two.groups.create(Group(name="late", start=GROUP_START_LATEST, start_at_ms=5))
+    made = await two.groups.create(Group(name="late", start=GROUP_START_LATEST))
     assert (made.start_at_ms, made.created_at_ms) == (START_MS, START_MS)
+    told = await two.groups.create(Group(name="later", start=GROUP_START_LATEST, start_at_ms=5))
+    assert (told.start_at_ms, told.created_at_ms) == (5, START_MS)
+    assert await two.others.create(Group(name="later", start=GROUP_START_LATEST, start_at_ms=6)) == told
 
 
 async def test_group_is_made_again_only_as_it_is(two: Two) -> None:

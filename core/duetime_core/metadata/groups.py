@@ -78,7 +78,8 @@ class Groups:
         return await self.find(name) or await self._make(consumer_pb2.Group(name=name))
 
     async def create(self, group: consumer_pb2.Group) -> consumer_pb2.Group:
-        """The group as it was made now or before.
+        """The group as it was made now or before. One that starts LATEST starts at `start_at_ms`, or else now by this
+        process's clock.
 
         Raises:
             AlreadyExists: it was made before with other settings.
@@ -160,11 +161,10 @@ class Groups:
 def _insert(session: Session, group: consumer_pb2.Group, created_at_ms: int) -> GroupModel:
     if _count(session) >= GROUPS_MAX:
         raise GroupsExhausted(f"there are {GROUPS_MAX} groups, the most: delete some")
-    start_at_ms = group.start_at_ms if group.start == consumer_pb2.GROUP_START_TIME else 0
     row = GroupModel(
         name=group.name,
         start=group.start,
-        start_at_ms=created_at_ms if group.start == consumer_pb2.GROUP_START_LATEST else start_at_ms,
+        start_at_ms=0 if group.start == consumer_pb2.GROUP_START_EARLIEST else group.start_at_ms or created_at_ms,
         ordered=group.ordered,
         retry=retry_policy.render(group.retry),
         created_at_ms=created_at_ms,

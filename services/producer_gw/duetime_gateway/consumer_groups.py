@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from duetime.v1 import consumer_pb2
+from duetime.v1 import consumer_pb2, store_pb2
 from duetime_core.clock import Clock
 from duetime_core.errors import DueTimeError, FailedPrecondition, NotFound
 from duetime_core.metadata import Groups
@@ -31,7 +31,16 @@ class ConsumerGroups:
     async def create(self, group: consumer_pb2.Group) -> consumer_pb2.Group:
         """Raises: DueTimeError: bad fields, it exists with other settings, or the database does not answer."""
         check_new_group(group)
+        if group.start == consumer_pb2.GROUP_START_LATEST:
+            group.start_at_ms = await self._now_ms()
         return await self._tell(await self._groups.create(group))
+
+    async def _now_ms(self) -> int:
+        """By the shard's clock that is furthest behind: what a shard stores from now on is not stored before that."""
+        asked = (shard.ask("Describe", store_pb2.DescribeRequest()) for shard in self._shards.all())
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        told = [answer.now_ms for answer in answers if isinstance(answer, store_pb2.DescribeResponse)]
+        return min((now_ms for now_ms in told if now_ms), default=self._clock.now_ms())
 
     async def update(self, request: consumer_pb2.UpdateGroupRequest) -> consumer_pb2.Group:
         """Raises: DueTimeError: bad fields, no such group, or the database does not answer."""

@@ -8,16 +8,17 @@ takes. A lease whose receiver went away before it had the answer is given back, 
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import structlog
 from duetime.v1 import consumer_pb2
 from duetime_core import limits
 from duetime_core.clock import Clock
-from duetime_core.errors import DueTimeError
+from duetime_core.errors import DueTimeError, InvalidArgument, Violation
 from duetime_core.metadata import Groups
 from duetime_core.names import retry_topic
+from google.protobuf.message import DecodeError
 
 from duetime_gateway.batcher import stopping
 from duetime_gateway.consumer_admission import check_ack, check_change, check_receive
@@ -37,6 +38,7 @@ RETRY_ROUTE_MS = 5_000
 # Of the errors with which a shard is left out as long as others have something.
 _PASSING = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED}
 
+Parsed = TypeVar("Parsed", consumer_pb2.AckRequest, consumer_pb2.ChangeInvisibleRequest)
 Settling = consumer_pb2.AckRequest | consumer_pb2.ChangeInvisibleRequest
 Parts = Mapping[int, consumer_pb2.ReceiveRequest]
 
@@ -233,13 +235,13 @@ class Leases:
         Raises:
             DueTimeError: bad fields, or what a shard answered; the others have done their part, and it may be repeated.
         """
-        request = consumer_pb2.AckRequest.FromString(data)
+        request = _parse(consumer_pb2.AckRequest, data)
         check_ack(request)
         return await self._settle("Ack", data, request, remaining_ms)
 
     async def change_invisible(self, data: bytes, remaining_ms: float | None) -> bytes:
         """As `ack`, of ChangeInvisible."""
-        request = consumer_pb2.ChangeInvisibleRequest.FromString(data)
+        request = _parse(consumer_pb2.ChangeInvisibleRequest, data)
         check_change(request)
         return await self._settle("ChangeInvisible", data, request, remaining_ms)
 
@@ -299,6 +301,15 @@ def _part(
             if shard == number:
                 queues.add(queue=queue, shard_queue=shard_queue)
     return part
+
+
+def _parse(kind: type[Parsed], data: bytes) -> Parsed:
+    """Raises: InvalidArgument."""
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        text = f"{len(data)} bytes are no {kind.DESCRIPTOR.name}: {error}"
+        raise InvalidArgument([Violation("receipts", text)]) from error
 
 
 def receipts_of(answer: bytes) -> list[bytes]:
