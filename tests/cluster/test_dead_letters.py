@@ -173,6 +173,14 @@ async def test_a_second_failure_keeps_the_history(running: Running) -> None:
             assert letter.topic == TOPIC
 
 
+async def test_an_ordered_group_gets_its_redriven_messages(running: Running) -> None:
+    group = consumer_pb2.Group(name=GROUP, ordered=True)
+    await running.stub.CreateGroup(consumer_pb2.CreateGroupRequest(group=group), timeout=10)
+    sent = await running.kill(3, sharding_key="42")
+    assert [one.outcome async for one in running.letters.redrive()] == ["redriven"] * 3
+    assert [one.message.id for one in await running.receive()] == sent
+
+
 async def test_discarded_ones_are_gone_for_good(running: Running) -> None:
     await running.kill(10)
     assert await dead_count(running) == 10

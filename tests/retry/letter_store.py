@@ -7,6 +7,7 @@ from typing import Any
 
 from duetime.v1 import gateway_pb2, store_pb2
 from duetime_core import record
+from duetime_core.errors import NotFound
 from duetime_core.record import Record
 
 GROUP = "billing"
@@ -37,7 +38,8 @@ def dead(number: int, **properties: str) -> Record:
 
 @dataclass
 class LetterStore:
-    """`letters` by shard; each has its queue 0 of %DLQ%billing, where users number the shards in `order`."""
+    """`letters` by shard, which does not know the topic before it has one. Each has queue 0 of %DLQ%billing there;
+    users number the shards in `order`."""
 
     letters: dict[int, list[Record]]
     order: list[int] = field(default_factory=list)
@@ -57,6 +59,8 @@ class LetterStore:
 
     async def call(self, shard: int, method: str, request: Any) -> Any:
         self.calls.append(method)
+        if not self.letters[shard]:
+            raise NotFound(f"topic {DLQ} is not known to this shard", reason="TOPIC_NOT_FOUND")
         # As over a network: others have their turn.
         await asyncio.sleep(0)
         return await getattr(self, method)(shard, request)

@@ -284,3 +284,21 @@ async def test_dead_letter_behind_a_retry_of_an_ordered_lease_waits_for_its_turn
     results = (await group.stub.Nack(request, timeout=10)).results
     assert [(one.status, one.dead) for one in results] == [(EXPIRED, False), (OK, False)]
     assert not group.stored("%DLQ%billing")
+
+
+async def test_second_death_goes_on_with_the_history_of_the_first(group: Group) -> None:
+    await group.create("0s,max=2")
+    await group.send("A")
+    for _ in range(2):
+        await group.nack(*await group.receive())
+    request = consumer_pb2.RedriveRequest(filter=consumer_pb2.DeadLetterFilter(group="billing"))
+    results = [one async for one in group.stub.RedriveDeadLetters(request, timeout=10)]
+    assert [one.outcome for one in results] == [consumer_pb2.DEAD_LETTER_OUTCOME_REDRIVEN]
+    for attempt in (1, 2):
+        (leased,) = await group.receive()
+        assert leased.attempt == attempt
+        await group.nack(leased)
+    wanted = consumer_pb2.ListDeadLettersRequest(filter=consumer_pb2.DeadLetterFilter(group="billing"))
+    (dead,) = (await group.stub.ListDeadLetters(wanted, timeout=10)).letters
+    assert [one.attempt for one in dead.attempts] == [1, 2, 3, 4]
+    assert (dead.redriven_count, dead.message.topic, dead.message.id) == (1, "orders", "A")

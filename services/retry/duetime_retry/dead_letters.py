@@ -21,7 +21,7 @@ from duetime.v1 import consumer_pb2, gateway_pb2, message_pb2, store_pb2
 from duetime_core import limits, record
 from duetime_core.calls import fault_of
 from duetime_core.clock import Clock
-from duetime_core.errors import InvalidArgument, NotFound, Unavailable, Violation
+from duetime_core.errors import DueTimeError, InvalidArgument, NotFound, Unavailable, Violation
 from duetime_core.names import dlq_topic, is_name, retry_topic
 from prometheus_client import Counter
 
@@ -51,6 +51,7 @@ LIST_COUNT_MAX = 1_024
 # A rate is kept by batches: what falls into so much time goes together.
 PACE_MS = 100.0
 IDS_MAX = 4_096
+_UNKNOWN = ("TOPIC_NOT_FOUND", "QUEUE_NOT_FOUND")
 RATE_MAX = 1e6
 
 REDRIVEN = consumer_pb2.DEAD_LETTER_OUTCOME_REDRIVEN
@@ -272,7 +273,9 @@ class DeadLetters:
             max_count=PULL_COUNT,
             max_bytes=PULL_BYTES,
         )
-        answer = await self._call(place.shard, "PullDeadLetters", request)
+        answer = await self._ask(place, "PullDeadLetters", request)
+        if answer is None:
+            return Step(place, is_last=True)
         end = answer.max_offset if ends is None else ends.setdefault(place.queue, answer.max_offset)
         seen = [one for one in split(answer.records, answer.offsets, place) if one.offset < end]
         is_last = answer.next_offset >= end or any(wanted.is_past(letter) for letter in seen)
@@ -283,8 +286,17 @@ class DeadLetters:
         request = gateway_pb2.SearchOffsetRequest(
             topic=dlq_topic(wanted.group), queue=place.shard_queue, at_ms=wanted.from_ms
         )
-        answer = await self._call(place.shard, "SearchOffset", request)
-        return int(answer.offset)
+        answer = await self._ask(place, "SearchOffset", request)
+        return 0 if answer is None else int(answer.offset)
+
+    async def _ask(self, place: Place, method: str, request: Any) -> Any:
+        """None: the shard does not know the queue, which is made known to it with its first dead letter."""
+        try:
+            return await self._call(place.shard, method, request)
+        except DueTimeError as error:
+            if error.reason in _UNKNOWN:
+                return None
+            raise
 
 
 def check(given: consumer_pb2.DeadLetterFilter, request: Request | None = None) -> None:
