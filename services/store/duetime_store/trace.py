@@ -19,8 +19,8 @@ from duetime_core.errors import Damaged, NotFound
 from duetime_core.names import DLQ_PREFIX, GROUPS_TOPIC, QUARANTINE_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC
 
 from duetime_store.finder import Finder, Seen
-from duetime_store.groups import journal
-from duetime_store.groups.journal import Told, told
+from duetime_store.groups import events
+from duetime_store.groups.telling import Told, told
 from duetime_store.offsets import first_stored_at
 from duetime_store.reader import Reader
 from duetime_store.store import Store
@@ -30,7 +30,7 @@ TRACE_RECORDS_MAX = 1_024
 # How much of the journal is read for one answer, and in one step of it.
 TRACE_JOURNAL_BYTES_MAX = 64 * 1024 * 1024
 _STEP_RECORDS = 64
-_STEP_BYTES = 1024 * 1024
+_STEP_BYTES = 128 * 1024
 
 ACCEPTED = consumer_pb2.TRACE_KIND_ACCEPTED
 DEFERRED = consumer_pb2.TRACE_KIND_DEFERRED
@@ -214,10 +214,14 @@ class Tracer:
     def _tell_event(self, life: _Life, one: Told, stored_at_ms: int) -> None:
         assert one.key is not None
         group, place = one.key.group, (one.key.queue_topic, one.key.queue, one.offset)
-        if one.kind == journal.TAKEN:
+        if one.kind == events.TAKEN:
             life.add(DISCARDED, stored_at_ms, place, group=group)
             return
-        if one.kind == journal.GIVE:
+        if one.kind == events.LEFT:
+            said = (DISCARDED, *place)
+            life.events = [e for e in life.events if (e.kind, e.topic, e.queue, e.offset) != said]
+            return
+        if one.kind == events.GIVE:
             attempt = one.attempt + life.before.get(place, 0)
             for number, (received, ended) in enumerate(reversed(one.expired), 1):
                 life.delivery(group, received, attempt - number, place).ends(EXPIRED, ended)
@@ -230,19 +234,19 @@ class Tracer:
         delivery = life.leases.get((group, place, one.lease), unknown)
         if delivery is None:
             return
-        if one.kind == journal.CHANGE:
+        if one.kind == events.CHANGE:
             delivery.until_ms = one.until_ms
-        elif one.kind == journal.END and one.lease:
+        elif one.kind == events.END and one.lease:
             delivery.ends(ACKNOWLEDGED, stored_at_ms)
-        elif one.kind == journal.BACK and one.counted:
+        elif one.kind == events.BACK and one.counted:
             delivery.ends(EXPIRED, one.at_ms)
-        elif one.kind == journal.BACK:
+        elif one.kind == events.BACK:
             delivery.until_ms = 0
-        elif one.kind == journal.DEFER:
+        elif one.kind == events.DEFER:
             _note(life, group, _attempts(one.history.decode("utf-8", "replace")), one.until_ms)
             delivery.ends(FAILED, stored_at_ms)
             delivery.due_at_ms = one.until_ms
-        elif one.kind == journal.SETTLE and self._is_there(one.copy):
+        elif one.kind == events.SETTLE and self._is_there(one.copy):
             delivery.ends(FAILED, stored_at_ms)
 
     def _is_there(self, place: Place) -> bool:

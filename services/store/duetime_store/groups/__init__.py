@@ -1,10 +1,14 @@
 """Consumer groups: how far each has got, what it has leased, and how that survives.
 
     state      what is outstanding, and every change of it; pure
+    events     the changes as bytes: the format
     journal    the changes as events, and back
+    telling    what events say of one message
     snapshot   the whole state as one file
     groups     the registry: validates, changes, journals; what the gRPC calls do
+    looking    one look for messages
     receiving  Receive and its waiters
+    memory     what is remembered of leases that ended
     loading    the state after a start: snapshot, then journal
 
 Theory. Of each queue that a group receives from, its *place* knows a frontier and the offsets below it that are

@@ -12,8 +12,8 @@ from duetime_store import dead_letters
 from duetime_store.filters import Filter
 from duetime_store.group_offsets import check_group
 from duetime_store.groups.admin import GroupAdmin
+from duetime_store.groups.events import Letter
 from duetime_store.groups.groups import EXPIRED, OK, Groups, Open
-from duetime_store.groups.journal import Letter
 from duetime_store.groups.looking import Asked, Given
 from duetime_store.groups.receiving import Receiver
 from duetime_store.messages import stored_messages

@@ -13,7 +13,7 @@ from duetime_core import receipts
 from duetime_core.errors import Overloaded
 
 from duetime_store.gone import GoneLetters
-from duetime_store.groups.journal import Letter
+from duetime_store.groups.events import Letter
 from duetime_store.groups.state import Hold, Key, Lease, Place, Progress
 from duetime_store.store import Store
 

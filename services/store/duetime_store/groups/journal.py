@@ -1,70 +1,54 @@
-"""What happens to groups as events: written into records of the log, read back at a start.
-
-A record of topic DT_GROUPS, queue 0, has all events of some calls, in order. It can be read without those before it:
-
-    body    | u8 version | u16 count | places ... | events ... |
-    place   | u32 number | i32 queue | u8 length, group | u8 length, topic | u8 length, topic of the queue |
-    event   | u8 kind | u32 length | payload |            big-endian; `place` is a number of this record
-
-    1 GIVE      place u32, lease u64, received i64, until i64, most attempts u16, flags u8 (1 ordered, 2 taken),
-                attempt u32, before i64, after i64, count u8, count * (received i64, ended i64), ranges
-    2 END       place u32, lease u64, ranges
-    3 CHANGE    place u32, lease u64, until i64, ranges
-    4 BACK      place u32, lease u64, ended i64, counted u8, ranges
-    5 DEFER     place u32, lease u64, offset i64, until i64, history
-    6 SETTLE    place u32, lease u64, offset i64, copy's offset i64, copy's queue i32, copy's topic
-    7 SCAN      place u32, before i64, after i64
-    8 HIDE      place u32, until i64, attempt u32, before i64, after i64, ranges
-    9 RESET     place u32, offset i64
-   10 DELETE    group
-   11 TAKEN     queue i32, length u8, topic, ranges
-   12 LETTER    SETTLE of a dead letter: queue i32, offset i64, copy's offset i64, copy's queue i32, length u8, topic,
-                copy's topic
-   13 LEFT      as TAKEN: they are there after all
-    ranges      (first i64, count u32) each, to the end
-
-`before` and `after` are the place's frontier. Where `before` is ahead of what is known, events between are lost: all
-messages between come back. A SETTLE counts only if the copy is there: it lies in front of it in the log, and the log
-may end between the two.
-"""
+"""The journal of groups (events.py): what is written into records of the log, and what they do when read at a start."""
 
 import asyncio
 import struct
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from struct import Struct
 
 from duetime_core.errors import Damaged
-from duetime_core.names import DLQ_PREFIX
 
 from duetime_store.gone import GoneLetters
+from duetime_store.groups.events import (
+    BACK,
+    BACK_FIELDS,
+    CHANGE,
+    CHANGE_FIELDS,
+    DEFER,
+    DEFER_FIELDS,
+    DELETE,
+    END,
+    END_FIELDS,
+    EVENT_FIELDS,
+    GIVE,
+    GIVE_FIELDS,
+    HEAD_FIELDS,
+    HIDE,
+    HIDE_FIELDS,
+    LEFT,
+    LETTER,
+    LETTER_FIELDS,
+    ORDERED_FLAG,
+    PAIR_FIELDS,
+    PLACE_FIELDS,
+    RESET,
+    RESET_FIELDS,
+    SCAN,
+    SCAN_FIELDS,
+    SETTLE,
+    SETTLE_FIELDS,
+    TAKEN,
+    TAKEN_FIELDS,
+    TAKEN_FLAG,
+    VERSION,
+    Letter,
+    keys_of,
+    offsets_of,
+    ranges,
+)
 from duetime_store.groups.state import Key, Lease, Pairs, Place, Progress
-
-GIVE, END, CHANGE, BACK, DEFER, SETTLE, SCAN, HIDE, RESET, DELETE, TAKEN, LETTER, LEFT = range(1, 14)
-_VERSION = 1
-_ORDERED, _TAKEN = 1, 2
 
 # Bytes of events in one record; it has one event at least.
 RECORD_BYTES = 256 * 1024
-
-_HEAD = Struct(">BH")
-_PLACE = Struct(">Ii")
-_EVENT = Struct(">BI")
-_GIVE = Struct(">IQqqHBIqqB")
-_PAIR = Struct(">qq")
-_END = Struct(">IQ")
-_CHANGE = Struct(">IQq")
-_BACK = Struct(">IQqB")
-_DEFER = Struct(">IQqq")
-_SETTLE = Struct(">IQqqi")
-_SCAN = Struct(">Iqq")
-_HIDE = Struct(">IqIqq")
-_RESET = Struct(">Iq")
-_TAKEN_HEAD = Struct(">iB")
-_LETTER = Struct(">iqqiB")
-_RANGE = Struct(">qI")
-
-Letter = tuple[str, int, int]
 
 
 @dataclass(slots=True)
@@ -93,39 +77,39 @@ class Journal:
     def give(
         self, lease: Lease, offsets: list[int], until_ms: int, attempt: int, before: int, after: int, expired: Pairs
     ) -> None:
-        flags = _ORDERED * lease.ordered | _TAKEN * lease.is_taken
+        flags = ORDERED_FLAG * lease.ordered | TAKEN_FLAG * lease.is_taken
         place, received = lease.place, lease.received_at_ms
         fixed = (place.number, lease.id, received, until_ms, lease.max_attempts, flags, attempt, before, after)
-        head = _GIVE.pack(*fixed, len(expired))
+        head = GIVE_FIELDS.pack(*fixed, len(expired))
         if expired:
-            head += b"".join([_PAIR.pack(*pair) for pair in expired])
+            head += b"".join([PAIR_FIELDS.pack(*pair) for pair in expired])
         self._add(GIVE, head + ranges(offsets), place)
 
     def end(self, place: Place, lease_id: int, offsets: list[int]) -> None:
-        self._add(END, _END.pack(place.number, lease_id) + ranges(offsets), place)
+        self._add(END, END_FIELDS.pack(place.number, lease_id) + ranges(offsets), place)
 
     def change(self, place: Place, lease_id: int, offsets: list[int], until_ms: int) -> None:
-        self._add(CHANGE, _CHANGE.pack(place.number, lease_id, until_ms) + ranges(offsets), place)
+        self._add(CHANGE, CHANGE_FIELDS.pack(place.number, lease_id, until_ms) + ranges(offsets), place)
 
     def back(self, place: Place, lease_id: int, offsets: list[int], ended_at_ms: int, *, counted: bool) -> None:
-        self._add(BACK, _BACK.pack(place.number, lease_id, ended_at_ms, counted) + ranges(offsets), place)
+        self._add(BACK, BACK_FIELDS.pack(place.number, lease_id, ended_at_ms, counted) + ranges(offsets), place)
 
     def defer(self, place: Place, lease_id: int, offset: int, until_ms: int, history: bytes) -> None:
-        self._add(DEFER, _DEFER.pack(place.number, lease_id, offset, until_ms) + history, place)
+        self._add(DEFER, DEFER_FIELDS.pack(place.number, lease_id, offset, until_ms) + history, place)
 
     def settle(self, place: Place, lease_id: int, offset: int, copy: Letter) -> None:
         topic, queue, copy_offset = copy
-        head = _SETTLE.pack(place.number, lease_id, offset, copy_offset, queue)
+        head = SETTLE_FIELDS.pack(place.number, lease_id, offset, copy_offset, queue)
         self._add(SETTLE, head + topic.encode(), place)
 
     def scan(self, place: Place, before: int, after: int) -> None:
-        self._add(SCAN, _SCAN.pack(place.number, before, after), place)
+        self._add(SCAN, SCAN_FIELDS.pack(place.number, before, after), place)
 
     def hide(self, place: Place, offsets: list[int], until_ms: int, attempt: int, before: int, after: int) -> None:
-        self._add(HIDE, _HIDE.pack(place.number, until_ms, attempt, before, after) + ranges(offsets), place)
+        self._add(HIDE, HIDE_FIELDS.pack(place.number, until_ms, attempt, before, after) + ranges(offsets), place)
 
     def reset(self, place: Place, offset: int) -> None:
-        self._add(RESET, _RESET.pack(place.number, offset), place)
+        self._add(RESET, RESET_FIELDS.pack(place.number, offset), place)
 
     def delete(self, group: str) -> None:
         self._add(DELETE, group.encode())
@@ -140,13 +124,13 @@ class Journal:
 
     def _letters(self, kind: int, topic: str, queue: int, offsets: list[int]) -> None:
         name = topic.encode()
-        self._add(kind, _TAKEN_HEAD.pack(queue, len(name)) + name + ranges(offsets))
+        self._add(kind, TAKEN_FIELDS.pack(queue, len(name)) + name + ranges(offsets))
 
     def letter(self, letter: Letter, copy: Letter) -> None:
         """A dead letter is gone if the copy is there."""
         (topic, queue, offset), (copy_topic, copy_queue, copy_offset) = letter, copy
         name = topic.encode()
-        head = _LETTER.pack(queue, offset, copy_offset, copy_queue, len(name))
+        head = LETTER_FIELDS.pack(queue, offset, copy_offset, copy_queue, len(name))
         self._add(LETTER, head + name + copy_topic.encode())
 
     # --- towards the log --------------------------------------------------------------------------------------------
@@ -176,45 +160,17 @@ def bodies(events: list[Event], bytes_max: int = RECORD_BYTES) -> Iterator[bytes
             event = events[at]
             if event.place is not None:
                 places[event.place.number] = event.place
-            parts += (_EVENT.pack(event.kind, len(event.payload)), event.payload)
-            size += _EVENT.size + len(event.payload)
+            parts += (EVENT_FIELDS.pack(event.kind, len(event.payload)), event.payload)
+            size += EVENT_FIELDS.size + len(event.payload)
             at += 1
         named = [_place(place) for place in places.values()]
-        yield b"".join([_HEAD.pack(_VERSION, len(named)), *named, *parts])
+        yield b"".join([HEAD_FIELDS.pack(VERSION, len(named)), *named, *parts])
 
 
 def _place(place: Place) -> bytes:
     key = place.key
     names = [name.encode() for name in (key.group, key.topic, key.queue_topic)]
-    return _PLACE.pack(place.number, key.queue) + b"".join([bytes([len(name)]) + name for name in names])
-
-
-def ranges(offsets: list[int]) -> bytes:
-    """Ascending offsets as runs of neighbours."""
-    count = len(offsets)
-    if not count:
-        return b""
-    first = offsets[0]
-    if offsets[-1] - first == count - 1:
-        return _RANGE.pack(first, count)
-    parts, start, expected = [], first, first
-    for offset in offsets:
-        if offset != expected:
-            parts.append(_RANGE.pack(start, expected - start))
-            start = offset
-        expected = offset + 1
-    parts.append(_RANGE.pack(start, expected - start))
-    return b"".join(parts)
-
-
-def offsets_of(data: bytes) -> list[int]:
-    """Raises: Damaged."""
-    if len(data) % _RANGE.size:
-        raise Damaged(f"{len(data)} bytes are not whole ranges")
-    found: list[int] = []
-    for first, count in _RANGE.iter_unpack(data):
-        found += range(first, first + count)
-    return found
+    return PLACE_FIELDS.pack(place.number, key.queue) + b"".join([bytes([len(name)]) + name for name in names])
 
 
 @dataclass(slots=True)
@@ -253,13 +209,13 @@ class Replay:
     def apply(self, body: bytes) -> None:
         """Raises: Damaged: what comes behind the fault is not applied."""
         try:
-            version, count = _HEAD.unpack_from(body)
-            if version != _VERSION:
+            version, count = HEAD_FIELDS.unpack_from(body)
+            if version != VERSION:
                 raise Damaged(f"version {version} of group events is not known")
             at = self._read_places(body, count)
             while at < len(body):
-                kind, length = _EVENT.unpack_from(body, at)
-                at += _EVENT.size
+                kind, length = EVENT_FIELDS.unpack_from(body, at)
+                at += EVENT_FIELDS.size
                 if at + length > len(body):
                     raise Damaged(f"an event of {length} bytes is cut short")
                 self._event(kind, body[at : at + length])
@@ -269,7 +225,7 @@ class Replay:
             raise Damaged(f"group events can't be read: {error!r}") from error
 
     def _read_places(self, body: bytes, count: int) -> int:
-        keys, at = _keys(body, count)
+        keys, at = keys_of(body, count)
         self._places = {}
         for number, key in keys.items():
             known = self._progress.places.get(key)
@@ -281,22 +237,22 @@ class Replay:
         if kind == GIVE:
             self._give(payload)
         elif kind == END:
-            number, _ = _END.unpack_from(payload)
-            progress.end_whoever(self._places[number], offsets_of(payload[_END.size :]))
+            number, _ = END_FIELDS.unpack_from(payload)
+            progress.end_whoever(self._places[number], offsets_of(payload[END_FIELDS.size :]))
         elif kind == CHANGE:
-            number, lease, until_ms = _CHANGE.unpack_from(payload)
-            progress.change(self._places[number], lease, offsets_of(payload[_CHANGE.size :]), until_ms)
+            number, lease, until_ms = CHANGE_FIELDS.unpack_from(payload)
+            progress.change(self._places[number], lease, offsets_of(payload[CHANGE_FIELDS.size :]), until_ms)
         elif kind == BACK:
-            number, lease, ended, counted = _BACK.unpack_from(payload)
-            offsets = offsets_of(payload[_BACK.size :])
+            number, lease, ended, counted = BACK_FIELDS.unpack_from(payload)
+            offsets = offsets_of(payload[BACK_FIELDS.size :])
             progress.give_back(self._places[number], lease, offsets, ended, counted=bool(counted))
         elif kind == DEFER:
-            number, lease, offset, until_ms = _DEFER.unpack_from(payload)
-            progress.defer(self._places[number], lease, offset, until_ms, payload[_DEFER.size :])
+            number, lease, offset, until_ms = DEFER_FIELDS.unpack_from(payload)
+            progress.defer(self._places[number], lease, offset, until_ms, payload[DEFER_FIELDS.size :])
         elif kind == SETTLE:
-            number, lease, offset, copy_offset, queue = _SETTLE.unpack_from(payload)
+            number, lease, offset, copy_offset, queue = SETTLE_FIELDS.unpack_from(payload)
             place = self._places[number]
-            if self._ends(payload[_SETTLE.size :].decode(), queue)[1] > copy_offset:
+            if self._ends(payload[SETTLE_FIELDS.size :].decode(), queue)[1] > copy_offset:
                 progress.end_whoever(place, [offset])
             else:
                 self.found.open_again.append((place, lease, offset))
@@ -306,17 +262,17 @@ class Replay:
     def _rarer(self, kind: int, payload: bytes) -> None:
         progress = self._progress
         if kind == SCAN:
-            number, before, after = _SCAN.unpack(payload)
+            number, before, after = SCAN_FIELDS.unpack(payload)
             place = self._places[number]
             self._reach(place, before)
             place.frontier = after
         elif kind == HIDE:
-            number, until_ms, attempt, before, after = _HIDE.unpack_from(payload)
+            number, until_ms, attempt, before, after = HIDE_FIELDS.unpack_from(payload)
             place = self._places[number]
             self._reach(place, before)
-            progress.hide(place, offsets_of(payload[_HIDE.size :]), until_ms, attempt, after)
+            progress.hide(place, offsets_of(payload[HIDE_FIELDS.size :]), until_ms, attempt, after)
         elif kind == RESET:
-            number, offset = _RESET.unpack(payload)
+            number, offset = RESET_FIELDS.unpack(payload)
             progress.reset(self._places[number], offset)
         elif kind == DELETE:
             progress.delete(payload.decode())
@@ -325,18 +281,18 @@ class Replay:
                 for number, place in self._places.items()
             }
         elif kind in (TAKEN, LEFT):
-            queue, length = _TAKEN_HEAD.unpack_from(payload)
-            at = _TAKEN_HEAD.size + length
-            topic = payload[_TAKEN_HEAD.size : at].decode()
+            queue, length = TAKEN_FIELDS.unpack_from(payload)
+            at = TAKEN_FIELDS.size + length
+            topic = payload[TAKEN_FIELDS.size : at].decode()
             letters = ((topic, queue, offset) for offset in offsets_of(payload[at:]))
             if kind == TAKEN:
                 self._gone.taken(letters)
             else:
                 self._gone.left(letters)
         elif kind == LETTER:
-            queue, offset, copy_offset, copy_queue, length = _LETTER.unpack_from(payload)
-            at = _LETTER.size + length
-            topic, copy_topic = payload[_LETTER.size : at].decode(), payload[at:].decode()
+            queue, offset, copy_offset, copy_queue, length = LETTER_FIELDS.unpack_from(payload)
+            at = LETTER_FIELDS.size + length
+            topic, copy_topic = payload[LETTER_FIELDS.size : at].decode(), payload[at:].decode()
             if self._ends(copy_topic, copy_queue)[1] > copy_offset:
                 self._gone.taken([(topic, queue, offset)])
             else:
@@ -346,14 +302,16 @@ class Replay:
 
     def _give(self, payload: bytes) -> None:
         progress = self._progress
-        number, lease_id, received, until_ms, most, flags, attempt, before, after, count = _GIVE.unpack_from(payload)
+        number, lease_id, received, until_ms, most, flags, attempt, before, after, count = GIVE_FIELDS.unpack_from(
+            payload
+        )
         place = self._places[number]
-        at = _GIVE.size + count * _PAIR.size
-        expired = tuple(_PAIR.iter_unpack(payload[_GIVE.size : at]))
+        at = GIVE_FIELDS.size + count * PAIR_FIELDS.size
+        expired = tuple(PAIR_FIELDS.iter_unpack(payload[GIVE_FIELDS.size : at]))
         self._reach(place, before)
         lease = progress.leases.get(lease_id)
         if lease is None or lease.place is not place:
-            ordered, is_taken = bool(flags & _ORDERED), bool(flags & _TAKEN)
+            ordered, is_taken = bool(flags & ORDERED_FLAG), bool(flags & TAKEN_FLAG)
             lease = Lease(lease_id, place, received, most, ordered=ordered, is_taken=is_taken)
         offsets = offsets_of(payload[at:])
         by_history: dict[bytes, list[int]] = {}
@@ -372,117 +330,3 @@ class Replay:
             self.found.lost_range += before - place.frontier
             lost = [one for one in range(place.frontier, before) if one not in place.entries]
             self._progress.put_back(place, lost, 1, before)
-
-
-# --- what is told of one message --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """What an event says of one message: `key` is of its place, which is none for TAKEN."""
-
-    kind: int
-    offset: int
-    key: Key | None = None
-    lease: int = 0
-    # GIVE: received. BACK: ended, and counted as an attempt.
-    at_ms: int = 0
-    counted: bool = False
-    # Of the lease, or of the pause.
-    until_ms: int = 0
-    # GIVE: which delivery it is, and the ones before it whose leases ended; 0: a retry service took it.
-    attempt: int = 0
-    expired: Pairs = ()
-    history: bytes = b""
-    # SETTLE: the record that it settles by.
-    copy: Letter = ("", 0, 0)
-
-
-def told(body: bytes, messages: Collection[Letter]) -> Iterator[Told]:
-    """What the events of a record say of messages, which are named by topic, queue and offset.
-
-    Raises: Damaged.
-    """
-    try:
-        version, count = _HEAD.unpack_from(body)
-        if version != _VERSION:
-            raise Damaged(f"version {version} of group events is not known")
-        keys, at = _keys(body, count)
-        # By number of a place, whose own they are.
-        offsets = {
-            number: {offset for topic, queue, offset in messages if (topic, queue) == (key.queue_topic, key.queue)}
-            for number, key in keys.items()
-        }
-        while at < len(body):
-            kind, length = _EVENT.unpack_from(body, at)
-            at += _EVENT.size
-            payload, at = body[at : at + length], at + length
-            if kind == TAKEN:
-                yield from _told_taken(payload, messages)
-            elif kind in (GIVE, END, CHANGE, BACK, DEFER, SETTLE):
-                number = int.from_bytes(payload[:4], "big")
-                if offsets[number]:
-                    yield from _told(kind, payload, keys[number], offsets[number])
-    except (struct.error, KeyError, IndexError, UnicodeDecodeError) as error:
-        raise Damaged(f"group events can't be read: {error!r}") from error
-
-
-def _keys(body: bytes, count: int) -> tuple[dict[int, Key], int]:
-    """Places by their numbers, and where they end."""
-    keys, at = {}, _HEAD.size
-    for _ in range(count):
-        number, queue = _PLACE.unpack_from(body, at)
-        at += _PLACE.size
-        names = []
-        for _ in range(3):
-            length = body[at]
-            names.append(body[at + 1 : at + 1 + length].decode())
-            at += 1 + length
-        keys[number] = Key(names[0], names[1], names[2], queue)
-    return keys, at
-
-
-def _told_taken(payload: bytes, messages: Collection[Letter]) -> Iterator[Told]:
-    queue, length = _TAKEN_HEAD.unpack_from(payload)
-    at = _TAKEN_HEAD.size + length
-    topic = payload[_TAKEN_HEAD.size : at].decode()
-    wanted = {offset for name, number, offset in messages if (name, number) == (topic, queue)}
-    for offset in _among(wanted, payload[at:]):
-        yield Told(TAKEN, offset, Key(topic.removeprefix(DLQ_PREFIX), "", topic, queue))
-
-
-def _told(kind: int, payload: bytes, key: Key, wanted: set[int]) -> Iterator[Told]:
-    if kind == GIVE:
-        _, lease, received, until_ms, _, flags, attempt, _, _, count = _GIVE.unpack_from(payload)
-        at = _GIVE.size + count * _PAIR.size
-        expired = tuple(_PAIR.iter_unpack(payload[_GIVE.size : at]))
-        times = {"at_ms": received, "until_ms": until_ms, "attempt": 0 if flags & _TAKEN else attempt}
-        for offset in _among(wanted, payload[at:]):
-            yield Told(kind, offset, key, lease, **times, expired=expired)
-    elif kind == END:
-        _, lease = _END.unpack_from(payload)
-        yield from (Told(kind, offset, key, lease) for offset in _among(wanted, payload[_END.size :]))
-    elif kind == CHANGE:
-        _, lease, until_ms = _CHANGE.unpack_from(payload)
-        for offset in _among(wanted, payload[_CHANGE.size :]):
-            yield Told(kind, offset, key, lease, until_ms=until_ms)
-    elif kind == BACK:
-        _, lease, ended, counted = _BACK.unpack_from(payload)
-        for offset in _among(wanted, payload[_BACK.size :]):
-            yield Told(kind, offset, key, lease, at_ms=ended, counted=bool(counted))
-    elif kind == DEFER:
-        _, lease, offset, until_ms = _DEFER.unpack_from(payload)
-        if offset in wanted:
-            yield Told(kind, offset, key, lease, until_ms=until_ms, history=payload[_DEFER.size :])
-    else:
-        _, lease, offset, copy_offset, queue = _SETTLE.unpack_from(payload)
-        if offset in wanted:
-            yield Told(kind, offset, key, lease, copy=(payload[_SETTLE.size :].decode(), queue, copy_offset))
-
-
-def _among(wanted: set[int], data: bytes) -> list[int]:
-    """Those that the ranges hold."""
-    if len(data) % _RANGE.size:
-        raise Damaged(f"{len(data)} bytes are not whole ranges")
-    found = _RANGE.iter_unpack(data)
-    return sorted({offset for first, count in found for offset in wanted if first <= offset < first + count})

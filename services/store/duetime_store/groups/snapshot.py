@@ -26,7 +26,7 @@ from duetime_core.errors import Damaged
 
 from duetime_store.disk import Disk
 from duetime_store.gone import GoneLetters
-from duetime_store.groups.journal import offsets_of, ranges
+from duetime_store.groups.events import offsets_of, ranges
 from duetime_store.groups.memory import Ended
 from duetime_store.groups.state import Hold, Key, Lease, Place, Progress
 
