@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,15 @@ PEERS = {
 }
 
 
+@dataclass(frozen=True)
+class Extras:
+    """What else to measure, with how many messages; 0: not at all."""
+
+    burst: int
+    retries: int
+    pending: int
+
+
 def main() -> int:
     arguments = _parser().parse_args()
     plan = contest.QUICK if arguments.quick else contest.PLAN
@@ -42,7 +51,8 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="duetime-bench-", dir=arguments.directory) as root:
             # Servers that run as other users have their directories in it.
             Path(root).chmod(0o711)
-            result = run(plan, Path(root), names, arguments.burst, arguments.pending, progress)
+            extras = Extras(arguments.burst, arguments.retries, arguments.pending)
+            result = run(plan, Path(root), names, extras, progress)
     except contest.WrongError as error:
         print(f"WRONG: {error}", file=sys.stderr)
         return 1
@@ -56,9 +66,7 @@ def main() -> int:
     return 0
 
 
-def run(
-    plan: contest.Plan, root: Path, names: list[str], burst: int, pending: int, progress: Console
-) -> dict[str, Any]:
+def run(plan: contest.Plan, root: Path, names: list[str], extras: Extras, progress: Console) -> dict[str, Any]:
     """All measurements, as bench/last.json has them."""
     started, meanwhile = time.monotonic(), Meanwhile()
     result: dict[str, Any] = {"cores": core_count(), "machine": machine(), "plan": vars(plan), "missing": {}}
@@ -67,12 +75,15 @@ def run(
         rounds = contest.Contest(plan, echo, sync, unsynced, peers, progress.print)
         result["rounds"] = rounds.run()
         result |= {"cpu_us": rounds.cpu_us, "faults": rounds.faults, "memory": measure.memory(sync.cluster)}
-        if burst:
-            progress.print(f"{burst:,} due at once on another lane")
-            result["beside_burst"] = measure.beside_burst(sync, burst, plan.lateness_seconds)
-        if pending:
-            progress.print(f"{pending:,} pending")
-            result["pending"] = measure.pending(sync, pending, plan.sustained_seconds, plan.lateness_seconds)
+        if extras.burst:
+            progress.print(f"{extras.burst:,} due at once on another lane")
+            result["beside_burst"] = measure.beside_burst(sync, extras.burst, plan.lateness_seconds)
+        if extras.retries:
+            progress.print(f"{extras.retries:,} retries pending")
+            result["beside_retries"] = measure.beside_retries(sync, extras.retries, plan.lateness_seconds)
+        if extras.pending:
+            progress.print(f"{extras.pending:,} pending")
+            result["pending"] = measure.pending(sync, extras.pending, plan.sustained_seconds, plan.lateness_seconds)
     for number, one in enumerate(result["rounds"], 1):
         if one["stolen"] > STOLEN_SHARE_MAX:
             progress.print(f"round {number}: {one['stolen']:.0%} of the processor time was stolen", style="red")
@@ -122,6 +133,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--pending", type=int, default=0, metavar="N", help="also measure with N messages pending")
     burst = "also measure lateness on one lane while another has N messages due at once"
     parser.add_argument("--burst", type=int, default=0, metavar="N", help=burst)
+    retries = "also measure lateness while a group has N retries pending"
+    parser.add_argument("--retries", type=int, default=0, metavar="N", help=retries)
     queues = "queues of each topic, default %(default)s; a topic that makes itself has 4"
     parser.add_argument("--queues", type=int, default=contest.PLAN.queues, metavar="N", help=queues)
     parser.add_argument("--pictures", action="store_true", help="also draw docs/pictures (needs matplotlib)")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bench.consume import consume, stock
 from bench.consumer import Arrivals, Consumer, consumer
 from bench.figures import PERCENTILES, RATES
 from bench.load import Target, closed_loop, make, open_loop, produce, send_count
@@ -37,6 +38,9 @@ class Plan:
     lateness_seconds: float
     through_count: int = 50_000
     burst_count: int = 100_000
+    # Received and acknowledged: by one group, and by each of ten.
+    received_count: int = 50_000
+    received_by_ten_count: int = 10_000
     # Of each topic. A reader has one long poll for all queues of a shard.
     queues: int = 1
 
@@ -88,7 +92,7 @@ class Contest:
         extra = {"duetime async": self.unsynced} if number == 0 else {}
         clusters = {"duetime": self.duetime, **extra}
         for name, cluster in clusters.items():
-            found[name] = asyncio.run(self._at_once(name, cluster))
+            found[name] = asyncio.run(self._at_once(name, cluster, number))
         systems: dict[str, Peer] = {**clusters, **{peer.name: peer for peer in self.peers}}
         # No system is always the first after the pause, nor always after the same other.
         order = list(systems) if number % 2 == 0 else list(reversed(systems))
@@ -112,7 +116,7 @@ class Contest:
         await target.close()
         return figures
 
-    async def _at_once(self, name: str, cluster: DueTime) -> Figures:
+    async def _at_once(self, name: str, cluster: DueTime, number: int) -> Figures:
         """Messages without a delay, as the echo gets them."""
         address = cluster.cluster.address
         target = Target(address, echo=False)
@@ -121,6 +125,22 @@ class Contest:
         figures["producer"] = await produce(
             address, "accepted", batch=BATCH, in_flight=BATCHES_IN_FLIGHT, seconds=self.plan.seconds
         )
+        return figures | await self._received(name, cluster, number)
+
+    async def _received(self, name: str, cluster: DueTime, number: int) -> Figures:
+        """Leased and acknowledged; deliveries to all groups count."""
+        figures = {}
+        for kind, groups, count in (
+            ("received", 1, self.plan.received_count),
+            ("received by ten", 10, self.plan.received_by_ten_count),
+        ):
+            self.say(f"{kind}: {name}")
+            topic = f"{kind.replace(' ', '-')}-{number}"
+            cluster.make_topic(topic)
+            await stock(cluster.cluster.address, topic, count)
+            meter = Meter(cluster.cluster.pids())
+            figures[kind] = await consume(cluster.cluster.address, topic, count=count, groups=groups)
+            self.cpu_us[f"{name} {kind}"] = meter.us_each(count * groups)
         return figures
 
     async def _calls(self, name: str, target: Target, pids: dict[str, int]) -> Figures:

@@ -28,6 +28,8 @@ FIGURES = [
     Figure("batch", "accepted to be read at once, batches of 256, messages/s"),
     Figure("single", "single Sends, 64 in flight, messages/s"),
     Figure("producer", "accepted from AsyncProducer.send_many, batches of 256, messages/s"),
+    Figure("received", "received and acknowledged, batches of 256, one group, messages/s"),
+    Figure("received by ten", "the same by ten groups of one topic, deliveries/s"),
     Figure("accepted", "accepted with a delay, batches of 256, messages/s"),
     Figure("through", "50,000 with 1 s delay, from first Send to last receive, messages/s"),
     Figure("through less delay", "the same, the second of delay taken off"),
@@ -55,6 +57,7 @@ TARGETS = [
     Target("single", "echo", 0.60),
     Target("single", "echo", 0.50),
     Target("sustained", "echo", 0.15),
+    Target("received", "echo", 0.15),
     Target("accepted", "postgres", 1.0),
     Target("through", "postgres", 1.2),
     Target("burst", "postgres", 0.8),
@@ -62,7 +65,10 @@ TARGETS = [
 ]
 LATE_5000_MS_MAX = {"p50": 5.0, "p99": 20.0}
 # The echo has no delay: what passes through one is compared with its batches.
-ECHO_FIGURES = {"batch": "batch", "accepted": "batch", "producer": "batch", "sustained": "batch", "single": "single"}
+_OF_BATCHES = ("batch", "accepted", "producer", "received", "received by ten", "sustained")
+ECHO_FIGURES = dict.fromkeys(_OF_BATCHES, "batch") | {"single": "single"}
+# A delivery to one of ten groups costs at most so many times one to the only group.
+TEN_GROUPS_COST_MAX = 2.0
 
 
 @dataclass(frozen=True)

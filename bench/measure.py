@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 from duetime.v1 import gateway_pb2, gateway_pb2_grpc
 
+from bench.consume import fail, stock
 from bench.contest import WrongError, lateness, sustained
 from bench.figures import RATES
 from bench.load import fill
@@ -80,6 +81,17 @@ def beside_burst(duetime: DueTime, count: int, lateness_seconds: float) -> dict[
     result["beside"] = lateness(duetime, "late-beside", RATES[0], lateness_seconds)
     timer.join()
     return result | {"restored_per_s": count / took_s[0]}
+
+
+def beside_retries(duetime: DueTime, count: int, lateness_seconds: float) -> dict[str, Any]:
+    """Lateness by itself, and while a group has `count` retries pending."""
+    result: dict[str, Any] = {"count": count, "usual": lateness(duetime, "late-without", RATES[0], lateness_seconds)}
+    address = duetime.cluster.address
+    duetime.make_topic("retried")
+    asyncio.run(stock(address, "retried", count))
+    result["failed_per_s"] = asyncio.run(fail(address, "retried", count=count))
+    result["beside"] = lateness(duetime, "late-retries", RATES[0], lateness_seconds)
+    return result
 
 
 def _lane(duetime: DueTime, level: int) -> gateway_pb2.Lane:

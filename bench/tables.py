@@ -10,6 +10,7 @@ from bench.figures import (
     RATES,
     STOLEN_SHARE_MAX,
     TARGETS,
+    TEN_GROUPS_COST_MAX,
     Figure,
     Spread,
     counterpart,
@@ -39,9 +40,11 @@ def tables(result: dict[str, Any]) -> list[Table]:
     """All of a run, what was compared first."""
     found = [_beside(result, "echo", "bare echo")]
     found += [_beside(result, name, system["title"]) for name, system in result["systems"].items()]
-    found += [_systems(result), _flush(result), _stored(result), _cpu(result), _memory(result)]
+    found += [_systems(result), _flush(result), _stored(result), _groups(result), _cpu(result), _memory(result)]
     if "beside_burst" in result:
         found.append(_beside_burst(result["beside_burst"]))
+    if "beside_retries" in result:
+        found.append(_beside_retries(result["beside_retries"]))
     if "pending" in result:
         found.append(_pending(result["pending"]))
     return [table for table in [*found, _rounds(result)] if table.rows]
@@ -153,6 +156,21 @@ def _stored(result: dict[str, Any]) -> Table:
     return table
 
 
+def _groups(result: dict[str, Any]) -> Table:
+    """What a delivery costs where ten groups receive one topic, in multiples of one group's: within each round."""
+    table = Table("ten groups on one topic", ["", "cost of a delivery, times one group's", "spread", "target"])
+    costs = [
+        figures["received"] / figures["received by ten"]
+        for figures in (one["figures"].get("duetime", {}) for one in result["rounds"])
+        if "received by ten" in figures
+    ]
+    spread = Spread.of(costs)
+    if spread:
+        met = "met" if spread.median <= TEN_GROUPS_COST_MAX else "MISSED"
+        table.rows.append(["", f"{spread.median:.2f}", _range(spread), f"<= {TEN_GROUPS_COST_MAX:.0f} {met}"])
+    return table
+
+
 def _cpu(result: dict[str, Any]) -> Table:
     names = ["client", "echo", "gateway", "store", "scheduler"]
     table = Table("processor time per message in microseconds", ["", *names])
@@ -191,6 +209,15 @@ def _beside_burst(found: dict[str, Any]) -> Table:
             target = f"<= {BESIDE_BURST_MAX:g} times {'met' if beside <= BESIDE_BURST_MAX * usual else 'MISSED'}"
         table.rows.append([name, f"{usual:.1f}", f"{beside:.1f}", target])
     table.rows.append(["the burst, restored/s", "", f"{found['restored_per_s']:,.0f}", ""])
+    return table
+
+
+def _beside_retries(found: dict[str, Any]) -> Table:
+    title = f"Lateness in ms at 1,000/s beside {found['count']:,} pending retries"
+    table = Table(title, ["", "by itself", "beside the retries"])
+    for name in PERCENTILES:
+        table.rows.append([name, f"{found['usual'][name]:.1f}", f"{found['beside'][name]:.1f}"])
+    table.rows.append(["failures/s while they were made", "", f"{found['failed_per_s']:,.0f}"])
     return table
 
 
