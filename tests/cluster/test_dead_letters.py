@@ -81,8 +81,10 @@ async def running(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterat
 
 
 async def test_a_dead_letter_tells_its_life(running: Running) -> None:
-    with pytest.raises(NotFound, match="group billing has no dead letters"):
+    with pytest.raises(NotFound, match="group billing does not exist"):
         await running.listed()
+    await running.stub.CreateGroup(consumer_pb2.CreateGroupRequest(group=consumer_pb2.Group(name=GROUP)), timeout=10)
+    assert await running.listed() == []
     await running.kill(1, tags="paid", properties={"color": "red"})
     (letter,) = [one async for one in running.letters.list()]
     assert (letter.id, letter.topic, letter.body, letter.tags, letter.keys) == ("id0", TOPIC, b"0", "paid", ["key0"])

@@ -29,7 +29,7 @@ class FakeRetry(retry_pb2_grpc.RetryServicer):
     async def ListDeadLetters(self, request: Any, context: Any) -> consumer_pb2.ListDeadLettersResponse:
         self.requests.append(request)
         if request.filter.group != "billing":
-            raise NotFound("group other has no dead letters", reason="NO_DEAD_LETTERS")
+            raise NotFound("group other does not exist", reason="GROUP_NOT_FOUND")
         return consumer_pb2.ListDeadLettersResponse(next_page="more")
 
     async def RedriveDeadLetters(self, request: Any, context: Any) -> AsyncIterator[consumer_pb2.DeadLetterResult]:
@@ -45,7 +45,7 @@ class FakeRetry(retry_pb2_grpc.RetryServicer):
     async def DiscardDeadLetters(self, request: Any, context: Any) -> AsyncIterator[consumer_pb2.DeadLetterResult]:
         self.requests.append(request)
         yield consumer_pb2.DeadLetterResult(message_id="id0")
-        raise NotFound("no more", reason="NO_DEAD_LETTERS")
+        raise NotFound("no more", reason="GROUP_NOT_FOUND")
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ async def test_a_list_and_its_errors_are_passed_on(
         assert (await gateway.stub.ListDeadLetters(wanted)).next_page == "more"
         assert fake.requests == [wanted]
         error = await error_of(gateway.stub.ListDeadLetters(consumer_pb2.ListDeadLettersRequest()))
-        assert (error.code(), error.details()) == (grpc.StatusCode.NOT_FOUND, "group other has no dead letters")
+        assert (error.code(), error.details()) == (grpc.StatusCode.NOT_FOUND, "group other does not exist")
 
 
 async def test_a_stream_ends_with_the_retry_services_error(

@@ -20,10 +20,16 @@ class Service:
     def __init__(self, *counts: int, **options: Any) -> None:
         letters = {shard: [dead(100 * shard + n) for n in range(count)] for shard, count in enumerate(counts)}
         self.store = LetterStore(letters, **options)
+        self.groups = {GROUP}
         self.clock = FakeClock()
         self.registry = CollectorRegistry()
         ended = Counter("ended", "", ["outcome"], registry=self.registry)
-        self.letters = DeadLetters(self.store.call, self.store.places, self.store.ensure, self.clock, ended)
+        self.letters = DeadLetters(
+            self.store.call, self.store.places, self.is_group, self.store.ensure, self.clock, ended
+        )
+
+    async def is_group(self, group: str) -> bool:
+        return group in self.groups
 
     async def page(self, max_count: int = 0, page: str = "", **wanted: Any) -> consumer_pb2.ListDeadLettersResponse:
         given = {"group": GROUP, **wanted}
@@ -102,9 +108,12 @@ async def test_what_is_gone_is_not_listed() -> None:
     assert await service.listed() == ["id1", "id3"]
 
 
-async def test_a_group_without_dead_letters_is_told() -> None:
-    with pytest.raises(NotFound, match="group other has no dead letters"):
-        await Service(1).page(group="other")
+async def test_a_group_without_dead_letters_has_none_and_one_that_does_not_exist_is_told() -> None:
+    service = Service(1)
+    service.groups.add("new")
+    assert await service.page(group="new") == consumer_pb2.ListDeadLettersResponse()
+    with pytest.raises(NotFound, match="group other does not exist"):
+        await service.page(group="other")
 
 
 async def test_all_that_is_wrong_is_told_at_once() -> None:

@@ -214,7 +214,7 @@ class AsyncDeadLetters:
         """Shard after shard, oldest first.
 
         Raises:
-            NotFound: the group has no dead letters.
+            NotFound: the group does not exist.
             DueTimeError: a shard does not answer; those before it were given.
         """
         request = consumer_pb2.ListDeadLettersRequest(filter=self._filter(wanted), max_count=PAGE_COUNT)

@@ -347,7 +347,7 @@ class GatewayServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListDeadLetters(self, request, context):
-        """Forward to Retry. NOT_FOUND: the group has no dead letters.
+        """Forward to Retry. NOT_FOUND: the group does not exist.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -63,6 +63,7 @@ _NAMES: Mapping[int, str] = {REDRIVEN: "redriven", DISCARDED: "discarded", GONE:
 
 Call = Callable[[int, str, Any], Awaitable[Any]]
 Places = Callable[[str], Awaitable[list[tuple[int, int, int]]]]
+IsGroup = Callable[[str], Awaitable[bool]]
 Ensure = Callable[[str, int], Awaitable[object]]
 Result = consumer_pb2.DeadLetterResult
 Request = consumer_pb2.RedriveRequest | consumer_pb2.DiscardRequest
@@ -105,12 +106,15 @@ class Pace:
 class DeadLetters:
     """See the module."""
 
-    def __init__(self, call: Call, places: Places, ensure: Ensure, clock: Clock, ended: Counter) -> None:
+    def __init__(
+        self, call: Call, places: Places, is_group: IsGroup, ensure: Ensure, clock: Clock, ended: Counter
+    ) -> None:
         """`call(shard, method, request)` asks a store; `places(topic)` are a topic's queues, as Place has them,
         none where there is no such topic; `ensure(topic, shard)` makes a group's topic known there; `ended` counts by
         outcome."""
         self._call = call
         self._places_of = places
+        self._is_group = is_group
         self._ensure = ensure
         self._clock = clock
         self._ended = ended
@@ -241,12 +245,14 @@ class DeadLetters:
     # --- looking through them -------------------------------------------------------------------------------------
 
     async def _places(self, group: str) -> list[Place]:
-        """Raises: NotFound."""
+        """None: the group never had a dead letter.
+
+        Raises:
+            NotFound: there is no such group.
+        """
         places = await self._places_of(dlq_topic(group))
-        if not places:
-            raise NotFound(
-                f"group {group} has no dead letters: there is no {dlq_topic(group)}", reason="NO_DEAD_LETTERS"
-            )
+        if not places and not await self._is_group(group):
+            raise NotFound(f"group {group} does not exist", reason="GROUP_NOT_FOUND")
         return [Place(*place) for place in places]
 
     async def _walk(

@@ -56,7 +56,9 @@ class RetryNode:
         settler = Settler(stores, topics, settings.levels, self._metrics)
         judge = Judge(Policies(self._database, self._clock), topics, settler, settings.levels)
         self._server = Server(["duetime.v1.Retry"], settings.calls_in_flight_max)
-        letters = DeadLetters(stores.call, topics.places, topics.ensure, self._clock, self._metrics.letters_ended)
+        letters = DeadLetters(
+            stores.call, topics.places, topics.is_group, topics.ensure, self._clock, self._metrics.letters_ended
+        )
         self._dead_letters = letters
         service = RetryService(
             SendBacks(topics, stores, settings.levels, self._metrics), Nacks(stores, judge, self._metrics), letters

@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from duetime_core.clock import Clock
 from duetime_core.errors import NotFound, Overloaded
 from duetime_core.limits import QUEUE_COUNT_MAX
-from duetime_core.metadata import Database, TopicModel, TopicQueueModel
+from duetime_core.metadata import Database, GroupModel, TopicModel, TopicQueueModel
+from duetime_core.names import retry_topic
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -47,6 +48,12 @@ class Topics:
     async def places(self, topic: str) -> list[tuple[int, int, int]]:
         """All queues of a topic as they are now: number, shard, number there. None: there is no such topic."""
         return [(queue, *place) for queue, place in sorted((await self._look_up(topic)).items())]
+
+    async def is_group(self, group: str) -> bool:
+        """It was made, by hand or by its first Receive; or a broker's consumer sent something back."""
+        if await self._database.run(lambda session: session.get(GroupModel, group)) is not None:
+            return True
+        return bool(await self._look_up(retry_topic(group)))
 
     async def _look_up(self, topic: str) -> dict[int, Place]:
         places = await self._database.run(lambda session: _places(session, topic))
