@@ -1,4 +1,5 @@
 from duetime.v1 import consumer_pb2 as _consumer_pb2
+from duetime.v1 import export_pb2 as _export_pb2
 from duetime.v1 import message_pb2 as _message_pb2
 from duetime.v1 import retry_pb2 as _retry_pb2
 from google.protobuf.internal import containers as _containers

@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from duetime.v1 import consumer_pb2 as duetime_dot_v1_dot_consumer__pb2
+from duetime.v1 import export_pb2 as duetime_dot_v1_dot_export__pb2
 from duetime.v1 import gateway_pb2 as duetime_dot_v1_dot_gateway__pb2
 from duetime.v1 import retry_pb2 as duetime_dot_v1_dot_retry__pb2
 
@@ -185,6 +186,21 @@ class GatewayStub:
                 '/duetime.v1.Gateway/SendBack',
                 request_serializer=duetime_dot_v1_dot_retry__pb2.SendBackRequest.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_retry__pb2.SendBackResponse.FromString,
+                _registered_method=True)
+        self.ListShards = channel.unary_unary(
+                '/duetime.v1.Gateway/ListShards',
+                request_serializer=duetime_dot_v1_dot_export__pb2.ListShardsRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_export__pb2.ListShardsResponse.FromString,
+                _registered_method=True)
+        self.ListFiles = channel.unary_unary(
+                '/duetime.v1.Gateway/ListFiles',
+                request_serializer=duetime_dot_v1_dot_export__pb2.ListFilesRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_export__pb2.ListFilesResponse.FromString,
+                _registered_method=True)
+        self.Export = channel.unary_stream(
+                '/duetime.v1.Gateway/Export',
+                request_serializer=duetime_dot_v1_dot_export__pb2.ExportRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_export__pb2.ExportChunk.FromString,
                 _registered_method=True)
 
 
@@ -415,6 +431,26 @@ class GatewayServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListShards(self, request, context):
+        """The numbers of all shards.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListFiles(self, request, context):
+        """Forward to the store `shard`. NOT_FOUND: no such shard.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Export(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_GatewayServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -562,6 +598,21 @@ def add_GatewayServicer_to_server(servicer, server):
                     servicer.SendBack,
                     request_deserializer=duetime_dot_v1_dot_retry__pb2.SendBackRequest.FromString,
                     response_serializer=duetime_dot_v1_dot_retry__pb2.SendBackResponse.SerializeToString,
+            ),
+            'ListShards': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListShards,
+                    request_deserializer=duetime_dot_v1_dot_export__pb2.ListShardsRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_export__pb2.ListShardsResponse.SerializeToString,
+            ),
+            'ListFiles': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListFiles,
+                    request_deserializer=duetime_dot_v1_dot_export__pb2.ListFilesRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_export__pb2.ListFilesResponse.SerializeToString,
+            ),
+            'Export': grpc.unary_stream_rpc_method_handler(
+                    servicer.Export,
+                    request_deserializer=duetime_dot_v1_dot_export__pb2.ExportRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_export__pb2.ExportChunk.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1352,6 +1403,87 @@ class Gateway:
             '/duetime.v1.Gateway/SendBack',
             duetime_dot_v1_dot_retry__pb2.SendBackRequest.SerializeToString,
             duetime_dot_v1_dot_retry__pb2.SendBackResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListShards(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Gateway/ListShards',
+            duetime_dot_v1_dot_export__pb2.ListShardsRequest.SerializeToString,
+            duetime_dot_v1_dot_export__pb2.ListShardsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListFiles(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Gateway/ListFiles',
+            duetime_dot_v1_dot_export__pb2.ListFilesRequest.SerializeToString,
+            duetime_dot_v1_dot_export__pb2.ListFilesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Export(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/duetime.v1.Gateway/Export',
+            duetime_dot_v1_dot_export__pb2.ExportRequest.SerializeToString,
+            duetime_dot_v1_dot_export__pb2.ExportChunk.FromString,
             options,
             channel_credentials,
             insecure,

@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from duetime.v1 import consumer_pb2 as duetime_dot_v1_dot_consumer__pb2
+from duetime.v1 import export_pb2 as duetime_dot_v1_dot_export__pb2
 from duetime.v1 import gateway_pb2 as duetime_dot_v1_dot_gateway__pb2
 from duetime.v1 import store_pb2 as duetime_dot_v1_dot_store__pb2
 
@@ -190,6 +191,16 @@ class StoreStub:
                 '/duetime.v1.Store/ListLanes',
                 request_serializer=duetime_dot_v1_dot_gateway__pb2.ListLanesRequest.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_gateway__pb2.ListLanesResponse.FromString,
+                _registered_method=True)
+        self.ListFiles = channel.unary_unary(
+                '/duetime.v1.Store/ListFiles',
+                request_serializer=duetime_dot_v1_dot_export__pb2.ListFilesRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_export__pb2.ListFilesResponse.FromString,
+                _registered_method=True)
+        self.Export = channel.unary_stream(
+                '/duetime.v1.Store/Export',
+                request_serializer=duetime_dot_v1_dot_export__pb2.ExportRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_export__pb2.ExportChunk.FromString,
                 _registered_method=True)
 
 
@@ -416,6 +427,22 @@ class StoreServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListFiles(self, request, context):
+        """The files that Export gives, as they are now. Of the log only what is durable counts as written.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Export(self, request, context):
+        """A range of one file, as raw bytes; it ends early where the file or what is written of it ends. All exports of a shard
+        share `export_bytes_per_s`. Changes nothing. NOT_FOUND: the file went, as with retention. INVALID_ARGUMENT: the path
+        is none of the kinds that ListFiles tells. RESOURCE_EXHAUSTED (EXPORTS_EXHAUSTED): `exports_max` run already.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_StoreServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -568,6 +595,16 @@ def add_StoreServicer_to_server(servicer, server):
                     servicer.ListLanes,
                     request_deserializer=duetime_dot_v1_dot_gateway__pb2.ListLanesRequest.FromString,
                     response_serializer=duetime_dot_v1_dot_gateway__pb2.ListLanesResponse.SerializeToString,
+            ),
+            'ListFiles': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListFiles,
+                    request_deserializer=duetime_dot_v1_dot_export__pb2.ListFilesRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_export__pb2.ListFilesResponse.SerializeToString,
+            ),
+            'Export': grpc.unary_stream_rpc_method_handler(
+                    servicer.Export,
+                    request_deserializer=duetime_dot_v1_dot_export__pb2.ExportRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_export__pb2.ExportChunk.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1385,6 +1422,60 @@ class Store:
             '/duetime.v1.Store/ListLanes',
             duetime_dot_v1_dot_gateway__pb2.ListLanesRequest.SerializeToString,
             duetime_dot_v1_dot_gateway__pb2.ListLanesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListFiles(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Store/ListFiles',
+            duetime_dot_v1_dot_export__pb2.ListFilesRequest.SerializeToString,
+            duetime_dot_v1_dot_export__pb2.ListFilesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Export(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/duetime.v1.Store/Export',
+            duetime_dot_v1_dot_export__pb2.ExportRequest.SerializeToString,
+            duetime_dot_v1_dot_export__pb2.ExportChunk.FromString,
             options,
             channel_credentials,
             insecure,
