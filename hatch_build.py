@@ -9,7 +9,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 # Where packages lie, and where `cimport` finds what twins share.
-ROOTS = ("core", "services/producer_gw", "services/scheduler", "services/store")
+ROOTS = ("core", "services/producer_gw", "services/scheduler", "services/store", "spark")
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 
 
@@ -37,7 +37,7 @@ def _compile(root: Path) -> list[str]:
     sources = {
         ".".join(source.relative_to(root / base).with_suffix("").parts): source
         for base in ROOTS
-        for source in sorted((root / base).glob("*/_*.pyx"))
+        for source in sorted((root / base).rglob("_*.pyx"))
     }
     with tempfile.TemporaryDirectory() as scratch:
         extensions = cythonize(

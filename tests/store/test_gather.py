@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from duetime_core import record
+from duetime_core.ondisk.units import UNIT_TYPE, Units
 from duetime_store import gather as module
-from duetime_store.consumequeue import UNIT_TYPE, Units
 from duetime_store.disk import Disk
 from duetime_store.gather import Wanted
 from duetime_store.segment import TOUCHED_BYTES_MAX, Segment

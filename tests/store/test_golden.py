@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from duetime_core import record
 from duetime_core.names import FOREIGN_TOPICS, SCHEDULE_TOPIC
+from duetime_core.ondisk.units import UNIT_TYPE
 from duetime_store import checkpoint, configs
-from duetime_store.consumequeue import UNIT_TYPE
 from duetime_store.metrics import LaneCollector
 
 from tests.core import golden

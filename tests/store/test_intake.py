@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from duetime_core import record
 from duetime_core.errors import InvalidArgument
+from duetime_core.ondisk.units import UNIT
 from duetime_store import intake as module
-from duetime_store.consumequeue import UNIT
 from duetime_store.intake import Intake
 from hypothesis import given
 from hypothesis import strategies as st

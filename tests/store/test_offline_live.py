@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from duetime_core.levels import DEFAULT_DELAY_LEVELS, DelayLevels
-from duetime_store.offline import state
+from duetime_core.ondisk import state
 from duetime_store.offline.summary import summary
 from duetime_store.offline.units import lines
 from duetime_store.offline.verify import verify

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from duetime_core import record
+from duetime_core.ondisk.units import UNIT_TYPE
 from duetime_store import gather, reader
 from duetime_store.alarm import Alarm
-from duetime_store.consumequeue import UNIT_TYPE
 from duetime_store.filters import Filter
 from duetime_store.messages import stored_messages
 from duetime_store.metrics import StoreMetrics

@@ -10,10 +10,10 @@ import pytest
 from duetime_core import record
 from duetime_core.errors import StartupError
 from duetime_core.levels import DelayLevels
+from duetime_core.ondisk.history import LevelHistory
+from duetime_core.ondisk.units import FILLER_SIZE
 from duetime_store import configs
 from duetime_store.alarm import Alarm
-from duetime_store.consumequeue import FILLER_SIZE
-from duetime_store.directory import LevelHistory
 from duetime_store.disk import Disk
 from duetime_store.metrics import StoreMetrics
 from duetime_store.reader import Reader

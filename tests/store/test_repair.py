@@ -6,9 +6,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from duetime_core import record
+from duetime_core.ondisk.units import UNIT, UNIT_TYPE
 from duetime_store import repair
 from duetime_store.alarm import Alarm
-from duetime_store.consumequeue import UNIT, UNIT_TYPE, ConsumeQueue
+from duetime_store.consumequeue import ConsumeQueue
 from duetime_store.filters import Filter
 from duetime_store.metrics import StoreMetrics
 from duetime_store.reader import Due, Pulled, Reader

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from duetime.v1 import gateway_pb2
 from duetime_core import record
+from duetime_core.ondisk.units import FILLER_SIZE, UNIT
 from duetime_core.testing import FakeClock
-from duetime_store.consumequeue import FILLER_SIZE, UNIT
 from duetime_store.retention import MOVE_COUNT, Policy, _steps
 
 from tests.store.conftest import MIB, ids, sent

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from duetime_core.errors import DueTimeError
 from duetime_core.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from duetime_core.ondisk.files import QueueFiles
+from duetime_core.ondisk.state import read
 from duetime_store import configs
 from duetime_store.offline import transfer
 from duetime_store.offline.export import export_directory
-from duetime_store.offline.files import QueueFiles
-from duetime_store.offline.state import read
 from duetime_store.offline.summary import summary
 from duetime_store.offline.transfer import import_directory, shard_directory
 from duetime_store.offline.units import lines

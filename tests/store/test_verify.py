@@ -8,16 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from duetime_core.levels import DEFAULT_DELAY_LEVELS, DelayLevels
-from duetime_store.columns import Run
-from duetime_store.consumequeue import UNIT
+from duetime_core.ondisk import state
+from duetime_core.ondisk.columns import Run
+from duetime_core.ondisk.files import LogFiles, QueueFiles
+from duetime_core.ondisk.scan import Blank
+from duetime_core.ondisk.units import UNIT
 from duetime_store.disk import Disk
 from duetime_store.index import ENTRY, HEADER, IndexWriter, Shape
 from duetime_store.keys import keys_of
-from duetime_store.offline import state, units
-from duetime_store.offline.files import LogFiles, QueueFiles
+from duetime_store.offline import units
 from duetime_store.offline.report import Report
 from duetime_store.offline.verify import verify
-from duetime_store.scan import Blank
 from duetime_store.segment import file_name
 from hypothesis import given, settings
 from hypothesis import strategies as st

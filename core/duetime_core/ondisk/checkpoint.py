@@ -21,18 +21,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 
-from duetime_store.disk import Disk
-
-_BYTES = 4096
-_TIMES = Struct(">qqq")
-_SLOTS_AT = (64, 2080)
-_SLOT_BYTES = 2016
+FILE_BYTES = 4096
+TIMES = Struct(">qqq")
+SLOTS_AT = (64, 2080)
+SLOT_BYTES = 2016
 _MARK_CRC = Struct(">4sI")
 _FIELDS = Struct(">qqqqqqi")
 _MARK = b"DTC2"
 _OLD_FIELDS = Struct(">qqqi")
 _OLD_MARK = b"DTCP"
-_LANES_MAX = (_BYTES - _SLOTS_AT[0] - _MARK_CRC.size - _FIELDS.size) // 8
+_LANES_MAX = (FILE_BYTES - SLOTS_AT[0] - _MARK_CRC.size - _FIELDS.size) // 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +61,22 @@ class Checkpoint:
 
 def decode(data: bytes) -> Checkpoint | None:
     """The newest checkpoint in a file's bytes; None when there is none or both are damaged."""
-    return next((point for _, _, point in _slots(data)), None)
+    return next((point for _, _, point in slots(data)), None)
 
 
 def damaged_slots(data: bytes) -> list[int]:
     """Where in a file's bytes slots are that hold something and are not intact."""
-    serial, point = _slot(data[_SLOTS_AT[0] :])
-    if serial and point is not None and len(point.encode(serial)) > _SLOT_BYTES:
+    serial, point = _slot(data[SLOTS_AT[0] :])
+    if serial and point is not None and len(point.encode(serial)) > SLOT_BYTES:
         return []
-    written = [at for at in _SLOTS_AT if any(data[at : at + _SLOT_BYTES])]
+    written = [at for at in SLOTS_AT if any(data[at : at + SLOT_BYTES])]
     return [at for at in written if _slot(data[at:])[1] is None]
 
 
-def _slots(data: bytes) -> list[tuple[int, int, Checkpoint]]:
+def slots(data: bytes) -> list[tuple[int, int, Checkpoint]]:
     """Serial, slot and content of those that are intact, the newest first."""
     found = []
-    for slot, at in enumerate(_SLOTS_AT):
+    for slot, at in enumerate(SLOTS_AT):
         serial, point = _slot(data[at:])
         if point is not None:
             found.append((serial, slot, point))
@@ -114,7 +112,7 @@ def read(path: Path) -> Checkpoint | None:
 
 def read_all(path: Path) -> list[Checkpoint]:
     """All that are intact, the newest first."""
-    return [point for _, _, point in _slots(_bytes(path))]
+    return [point for _, _, point in slots(_bytes(path))]
 
 
 def _bytes(path: Path) -> bytes:
@@ -122,20 +120,3 @@ def _bytes(path: Path) -> bytes:
         return path.read_bytes()
     except FileNotFoundError:
         return b""
-
-
-def write(disk: Disk, path: Path, checkpoint: Checkpoint) -> None:
-    """Replaces the older checkpoint; durable on return."""
-    known = _slots(_bytes(path))
-    serial, slot = (known[0][0] + 1, 1 - known[0][1]) if known else (1, 0)
-    data = checkpoint.encode(serial)
-    if len(data) > _SLOT_BYTES:
-        slot = 0
-    fd = disk.open(path)
-    try:
-        disk.truncate(fd, _BYTES)
-        disk.write(fd, data, _SLOTS_AT[slot])
-        disk.write(fd, _TIMES.pack(*[checkpoint.stored_at_ms] * 3), 0)
-        disk.sync(fd)
-    finally:
-        disk.close(fd)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from duetime_store.consumequeue import UNIT, UNIT_TYPE, Units
+from duetime_core.ondisk.units import UNIT, UNIT_TYPE, Units
 
 _OPEN_MAX = 128
 _UNITS_AT_ONCE = 65_536

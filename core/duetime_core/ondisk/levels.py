@@ -3,12 +3,12 @@
 import re
 
 import numpy as np
+
 from duetime_core import record
 from duetime_core.names import SCHEDULE_TOPIC
+from duetime_core.ondisk.columns import Ints, Run, last_value
+from duetime_core.ondisk.history import LevelHistory
 from duetime_core.record import Record
-
-from duetime_store.columns import Ints, Run, last_value
-from duetime_store.directory import LevelHistory
 
 _LANES = SCHEDULE_TOPIC.encode()
 _DELAY, _TAGS = record.DELAY.encode(), record.TAGS.encode()

@@ -16,9 +16,8 @@ from typing import Protocol
 
 from duetime_core import record
 from duetime_core.errors import Damaged
+from duetime_core.ondisk.columns import Run, take
 from duetime_core.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, Record
-
-from duetime_store.columns import Run, take
 
 _CHUNK_BYTES = 8 * 1024 * 1024
 _SIZE_MAGIC_AT_POSITION = Struct(">ii20xq")  # totalSize, magic, ..., physicalOffset

@@ -11,19 +11,19 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+
 from duetime_core import record
 from duetime_core.errors import InvalidArgument, Violation
 from duetime_core.levels import DelayLevels
 from duetime_core.names import FOREIGN_TOPICS, SCHEDULE_TOPIC, is_name
+from duetime_core.ondisk import checkpoint, configs
+from duetime_core.ondisk.columns import Ints, Run
+from duetime_core.ondisk.files import LogFiles, QueueFiles, listed
+from duetime_core.ondisk.history import LevelHistory
+from duetime_core.ondisk.levels import TagsCodes
+from duetime_core.ondisk.scan import Blank, Found, Skipped, scan_runs
+from duetime_core.ondisk.units import FILLER_SIZE, UNIT_TYPE, Units
 from duetime_core.record import Record
-
-from duetime_store import checkpoint, configs
-from duetime_store.columns import Ints, Run
-from duetime_store.consumequeue import FILLER_SIZE, UNIT_TYPE, Units
-from duetime_store.directory import LevelHistory
-from duetime_store.offline.files import LogFiles, QueueFiles, listed
-from duetime_store.offline.levels import TagsCodes
-from duetime_store.scan import Blank, Found, Skipped, scan_runs
 
 _LANES = SCHEDULE_TOPIC.encode()
 _UNITS_AT_ONCE = 8_192

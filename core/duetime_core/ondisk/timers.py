@@ -18,11 +18,11 @@ from struct import Struct
 from typing import Any
 
 import numpy as np
-from duetime_core import record
 
-from duetime_store.offline.files import LogFiles
-from duetime_store.offline.state import State
-from duetime_store.offline.units import decode_properties, message
+from duetime_core import record
+from duetime_core.ondisk.files import LogFiles
+from duetime_core.ondisk.records import decode_properties, message
+from duetime_core.ondisk.state import State
 
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"

@@ -18,22 +18,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from struct import Struct
 
 import numpy as np
 import numpy.typing as npt
 from duetime_core.names import SCHEDULE_TOPIC
+from duetime_core.ondisk.units import FILLER, FILLER_SIZE, UNIT, UNIT_TYPE, Ints, Units
 
 from duetime_store.disk import Disk
 from duetime_store.segment import file_name
-
-UNIT = Struct(">qiq")
-UNIT_TYPE = np.dtype([("position", ">i8"), ("size", ">i4"), ("tags", ">i8")])
-FILLER_SIZE = 0x7FFFFFFF
-FILLER = UNIT.pack(0, FILLER_SIZE, 0)
-
-Units = npt.NDArray[np.void]
-Ints = npt.NDArray[np.int64]
 
 # Units made again are written when a queue has as many of them.
 _REBUILT_BYTES = 16 * 1024

@@ -2,21 +2,14 @@
 
 import fcntl
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from duetime_core.errors import StartupError
-from duetime_core.levels import DelayLevels
+from duetime_core.ondisk.history import LevelHistory
 
 from duetime_store import configs
 from duetime_store.disk import Disk
-
-Ints = npt.NDArray[np.int64]
 
 
 class StoreDirectory:
@@ -77,90 +70,10 @@ class StoreDirectory:
         os.close(self._lock)
 
 
-@dataclass(frozen=True, slots=True)
-class Since:
-    """A level table, and the log position and store time from which on it was in force."""
-
-    position: int
-    at_ms: int
-    levels: DelayLevels
-
-
-@dataclass(frozen=True)
-class LevelHistory:
-    """Which level table was in force when.
-
-    A lane entry's due time is its store time and the delay of the table it was written under, also when queues are
-    rebuilt after the table has changed. Position and store time agree about the table, except for a record that
-    retention has appended again: its position is later than its time, and the earlier table is its own.
-    """
-
-    since: tuple[Since, ...]
-
-    @classmethod
-    def of(cls, levels: DelayLevels) -> "LevelHistory":
-        """Always the same table."""
-        return cls((Since(0, 0, levels),))
-
-    def at(self, position: int, stored_at_ms: int) -> DelayLevels:
-        return self.since[int(self._tables(np.array([position]), np.array([stored_at_ms]))[0])].levels
-
-    def delays_ms(self, levels: Ints, positions: Ints, stored_at_ms: Ints | None = None) -> Ints:
-        """Each one's delay under its table; of levels above the highest, its. Without store times: by position."""
-        tables = self._tables(positions, stored_at_ms) if len(self.since) > 1 else None
-        delays_ms = self._known_ms[0][np.clip(levels, 1, len(self._known_ms[0])) - 1]
-        for number, known_ms in enumerate(self._known_ms[1:], 1):
-            own = tables == number
-            delays_ms[own] = known_ms[np.clip(levels[own], 1, len(known_ms)) - 1]
-        return delays_ms
-
-    @cached_property
-    def _known_ms(self) -> list[Ints]:
-        """The delays of each table."""
-        return [np.array(since.levels.delays_ms) for since in self.since]
-
-    def _tables(self, positions: Ints, stored_at_ms: Ints | None) -> Ints:
-        behind = np.searchsorted([since.position for since in self.since], positions, "right")
-        if stored_at_ms is not None:
-            behind = np.minimum(behind, np.searchsorted([since.at_ms for since in self.since], stored_at_ms, "right"))
-        return np.maximum(behind - 1, 0)
-
-    @property
-    def current(self) -> DelayLevels:
-        return self.since[-1].levels
-
-    def changed(self, position: int, at_ms: int, levels: DelayLevels) -> "LevelHistory":
-        kept = tuple(since for since in self.since if since.position < position)
-        return LevelHistory((*kept, Since(position, at_ms, levels)))
-
-    @classmethod
-    def load(cls, value: Mapping[str, Any] | None, levels: DelayLevels, *, accept: bool) -> "LevelHistory | None":
-        """From the content of duetimeStore.json. None: it is not known.
-
-        Raises:
-            StartupError: the data's table is another one, and `accept` is False.
-        """
-        try:
-            entries = value["levels"] if value is not None else ()
-            since = [
-                Since(int(entry["fromPosition"]), int(entry.get("fromMs", 0)), DelayLevels.parse(entry["delayLevels"]))
-                for entry in entries
-            ]
-        except (AttributeError, KeyError, TypeError, ValueError):
-            return None
-        if not since:
-            return None
-        history = cls(tuple(since))
-        if history.current != levels and not accept:
-            raise StartupError(
-                f"the data was written with delay levels '{history.current}', this process has '{levels}'; "
-                "start with --accept-delay-levels true to go on with the new table"
-            )
-        return history
-
-    def save(self, disk: Disk, config: Path, shard: int) -> None:
-        entries: list[dict[str, Any]] = [
-            {"fromPosition": since.position, "fromMs": since.at_ms, "delayLevels": str(since.levels)}
-            for since in self.since
-        ]
-        configs.write(disk, config, configs.STORE, {"shard": shard, "levels": entries})
+def save_history(history: LevelHistory, disk: Disk, config: Path, shard: int) -> None:
+    """Writes duetimeStore.json."""
+    entries: list[dict[str, Any]] = [
+        {"fromPosition": since.position, "fromMs": since.at_ms, "delayLevels": str(since.levels)}
+        for since in history.since
+    ]
+    configs.write(disk, config, configs.STORE, {"shard": shard, "levels": entries})

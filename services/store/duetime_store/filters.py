@@ -10,9 +10,9 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 from duetime_core import limits, record
+from duetime_core.ondisk.units import Ints
 
 from duetime_store import sql as expressions
-from duetime_store.consumequeue import Ints
 from duetime_store.properties import columns, value_of
 from duetime_store.sql import Sql
 

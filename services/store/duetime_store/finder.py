@@ -20,8 +20,8 @@ from duetime_core import limits, record
 from duetime_core.clock import turn
 from duetime_core.errors import InvalidArgument, NotFound, Unavailable, Unsupported, Violation
 from duetime_core.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC, is_system_topic
+from duetime_core.ondisk.columns import take
 
-from duetime_store.columns import take
 from duetime_store.index import IndexFile, hash_codes, key_hash, key_hashes, may_be_within
 from duetime_store.indexer import Indexer, pieces
 from duetime_store.keys import keys_of

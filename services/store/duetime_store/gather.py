@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 from duetime_core import record
 from duetime_core.compiled import twin
+from duetime_core.ondisk.units import Units
 
 from duetime_store.commitlog import CommitLog
-from duetime_store.consumequeue import Units
 
 _SIZE_MIN = record.SIZE_MAGIC.size
 _TOPIC_BYTES_MAX = 0x7F

@@ -26,14 +26,14 @@ import structlog
 from duetime_core import record
 from duetime_core.clock import Clock
 from duetime_core.errors import Damaged
+from duetime_core.ondisk.columns import Ints, Run, take
+from duetime_core.ondisk.scan import Found, scan
 
 from duetime_store import configs
-from duetime_store.columns import Ints, Run, take
 from duetime_store.commitlog import CommitLog
 from duetime_store.directory import StoreDirectory
 from duetime_store.index import Header, IndexFile, IndexWriter, Shape, file_paths
 from duetime_store.keys import keys_of
-from duetime_store.scan import Found, scan
 from duetime_store.segment import Segment
 from duetime_store.store import Store
 

@@ -18,8 +18,7 @@ import numpy.typing as npt
 from duetime_core import record
 from duetime_core.compiled import twin
 from duetime_core.errors import InvalidArgument, Violation
-
-from duetime_store.consumequeue import UNIT_TYPE
+from duetime_core.ondisk.units import UNIT_TYPE
 
 _SIZE_MAGIC = record.SIZE_MAGIC
 _SIZE_MIN = record.FIXED_BYTES_V4

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 from duetime_core import record
 from duetime_core.compiled import twin
+from duetime_core.ondisk.columns import Ints, Run, last_value
 
-from duetime_store.columns import Ints, Run, last_value
 from duetime_store.index import hash_codes, key_hashes
 
 _twin = twin("duetime_store._keys")

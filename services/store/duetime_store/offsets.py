@@ -9,9 +9,10 @@ from struct import Struct
 import numpy as np
 from duetime_core import record
 from duetime_core.clock import turn
+from duetime_core.ondisk.units import FILLER_SIZE
 
 from duetime_store.commitlog import CommitLog
-from duetime_store.consumequeue import FILLER_SIZE, ConsumeQueue
+from duetime_store.consumequeue import ConsumeQueue
 
 _UNITS_AT_ONCE = 1_024
 _I64 = Struct(">q")

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from duetime_core.errors import NotFound
+from duetime_core.ondisk.units import UNIT
 
-from duetime_store.consumequeue import UNIT, ConsumeQueue
+from duetime_store.consumequeue import ConsumeQueue
 from duetime_store.disk import Disk
 
 

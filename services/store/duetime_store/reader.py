@@ -13,9 +13,10 @@ import numpy as np
 import structlog
 from duetime_core.errors import Damaged, NotFound
 from duetime_core.names import SCHEDULE_TOPIC
+from duetime_core.ondisk.units import FILLER_SIZE, Ints, Units
 
 from duetime_store.alarm import Alarm
-from duetime_store.consumequeue import FILLER_SIZE, ConsumeQueue, Ints, Units
+from duetime_store.consumequeue import ConsumeQueue
 from duetime_store.filters import Filter
 from duetime_store.gather import Wanted, gather
 from duetime_store.lanes import Lane

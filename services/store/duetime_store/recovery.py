@@ -17,18 +17,20 @@ import structlog
 from duetime_core import record
 from duetime_core.errors import Damaged, StartupError
 from duetime_core.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC, is_name
+from duetime_core.ondisk.history import LevelHistory
+from duetime_core.ondisk.scan import scan_runs
+from duetime_core.ondisk.units import FILLER_SIZE, Ints, Units
 
 from duetime_store import checkpoint, configs
 from duetime_store.alarm import ShardClock
 from duetime_store.checkpoint import Checkpoint
 from duetime_store.commitlog import CommitLog, missing_text
-from duetime_store.consumequeue import FILLER_SIZE, ConsumeQueue, Ints, Units
-from duetime_store.directory import LevelHistory, StoreDirectory
+from duetime_store.consumequeue import ConsumeQueue
+from duetime_store.directory import StoreDirectory, save_history
 from duetime_store.lanes import Lane
 from duetime_store.queues import Queues
 from duetime_store.recent import RecentIds
 from duetime_store.replay import Damage, Replay
-from duetime_store.scan import scan_runs
 from duetime_store.settings import StoreSettings
 from duetime_store.store import Store
 
@@ -118,7 +120,7 @@ class _Recovery:
         )
         store.published_at_ms = max(self._replay.stored_at_ms, point.stored_at_ms if point else 0)
         self._make_lanes(store, point, offsets)
-        self._history.save(self._directory.disk, self._directory.config, self._settings.shard)
+        save_history(self._history, self._directory.disk, self._directory.config, self._settings.shard)
         report, replay = self._report, self._replay
         report.records, report.rebuilt_units = replay.record_count, replay.unit_count
         report.repeated, report.damage = replay.repeated_count, replay.damage

@@ -21,9 +21,10 @@ import structlog
 from duetime_core import record
 from duetime_core.errors import Damaged
 from duetime_core.names import SCHEDULE_TOPIC
+from duetime_core.ondisk.units import FILLER_SIZE, UNIT_TYPE
 
 from duetime_store.commitlog import CommitLog
-from duetime_store.consumequeue import FILLER_SIZE, UNIT_TYPE, ConsumeQueue
+from duetime_store.consumequeue import ConsumeQueue
 from duetime_store.metrics import StoreMetrics
 from duetime_store.store import Store
 

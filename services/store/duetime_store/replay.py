@@ -16,13 +16,13 @@ import structlog
 from duetime_core import record
 from duetime_core.levels import LEVEL_COUNT_MAX
 from duetime_core.names import FOREIGN_TOPICS, SCHEDULE_TOPIC, is_name
+from duetime_core.ondisk.columns import Ints, Key, Run, last_value
+from duetime_core.ondisk.history import LevelHistory
+from duetime_core.ondisk.scan import Blank, Found, Skipped
+from duetime_core.ondisk.units import UNIT_TYPE, Units
 
-from duetime_store.columns import Ints, Key, Run, last_value
-from duetime_store.consumequeue import UNIT_TYPE, Units
-from duetime_store.directory import LevelHistory
 from duetime_store.queues import Queues
 from duetime_store.recent import RecentIds
-from duetime_store.scan import Blank, Found, Skipped
 
 log = structlog.get_logger()
 

@@ -27,9 +27,10 @@ import structlog
 from duetime_core.clock import Clock
 from duetime_core.errors import DueTimeError
 from duetime_core.names import FOREIGN_TOPICS
+from duetime_core.ondisk.units import FILLER_SIZE, Units
 
 from duetime_store.checkpointer import Checkpointer
-from duetime_store.consumequeue import FILLER_SIZE, ConsumeQueue, Units
+from duetime_store.consumequeue import ConsumeQueue
 from duetime_store.disk import Disk
 from duetime_store.flusher import Flusher
 from duetime_store.indexer import pieces

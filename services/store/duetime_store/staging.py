@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from duetime_core.errors import DueTimeError
+from duetime_core.ondisk.units import Units
 
-from duetime_store.consumequeue import ConsumeQueue, Units
+from duetime_store.consumequeue import ConsumeQueue
 from duetime_store.disk import Buffer
 from duetime_store.groups.journal import Event
 from duetime_store.intake import Ints

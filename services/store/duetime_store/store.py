@@ -14,11 +14,12 @@ import numpy as np
 from duetime_core import record
 from duetime_core.errors import Damaged, DiskFull, NotFound, Overloaded, ReadOnly
 from duetime_core.names import GROUPS_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC
+from duetime_core.ondisk.history import LevelHistory
+from duetime_core.ondisk.units import FILLER_SIZE, UNIT, Units
 
 from duetime_store.alarm import ShardClock
 from duetime_store.commitlog import CommitLog
-from duetime_store.consumequeue import FILLER_SIZE, UNIT, ConsumeQueue, Units
-from duetime_store.directory import LevelHistory
+from duetime_store.consumequeue import ConsumeQueue
 from duetime_store.faults import faults_of
 from duetime_store.gate import Gate
 from duetime_store.groups.journal import Journal, bodies

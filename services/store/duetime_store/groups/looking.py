@@ -14,8 +14,9 @@ from itertools import accumulate
 import numpy as np
 import structlog
 from duetime_core import record
+from duetime_core.ondisk.units import FILLER_SIZE
 
-from duetime_store.consumequeue import FILLER_SIZE, ConsumeQueue
+from duetime_store.consumequeue import ConsumeQueue
 from duetime_store.filters import Filter
 from duetime_store.groups.groups import Groups
 from duetime_store.groups.state import Hold, Lease, Place

@@ -11,12 +11,13 @@ import typer
 from duetime.cli.output import print_json
 from duetime_core.errors import DueTimeError, InvalidArgument
 from duetime_core.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from duetime_core.ondisk import state
+from duetime_core.ondisk.files import LogFiles
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from duetime_store.offline import state, units
+from duetime_store.offline import units
 from duetime_store.offline.export import export_directory
-from duetime_store.offline.files import LogFiles
 from duetime_store.offline.pages import print_summary
 from duetime_store.offline.report import Report
 from duetime_store.offline.summary import summary

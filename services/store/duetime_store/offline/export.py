@@ -15,16 +15,16 @@ import numpy as np
 from duetime_core.errors import DueTimeError
 from duetime_core.levels import DelayLevels
 from duetime_core.names import SCHEDULE_TOPIC
+from duetime_core.ondisk.columns import Ints, Run
+from duetime_core.ondisk.scan import Found, scan_runs
+from duetime_core.ondisk.state import Progress, Queue, State, no_progress, read, watermarks
+from duetime_core.ondisk.units import FILLER, UNIT, Units
 
 from duetime_store import configs
-from duetime_store.columns import Ints, Run
-from duetime_store.consumequeue import FILLER, UNIT, Units
 from duetime_store.disk import Disk
 from duetime_store.index import BROKERS, IndexFile, IndexWriter, Shape, file_paths, key_hash
 from duetime_store.keys import keys_of, words_of
-from duetime_store.offline.state import Progress, Queue, State, no_progress, read, watermarks
 from duetime_store.offline.transfer import check_empty, check_room, copy_file, copy_files, made_whole, source_files
-from duetime_store.scan import Found, scan_runs
 from duetime_store.segment import file_name
 
 _OURS = (configs.STORE, configs.INDEX)

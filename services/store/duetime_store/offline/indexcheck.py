@@ -11,14 +11,14 @@ import numpy as np
 import numpy.typing as npt
 from duetime_core import record
 from duetime_core.errors import Damaged
+from duetime_core.ondisk.columns import Ints, Run
+from duetime_core.ondisk.records import message
+from duetime_core.ondisk.state import State
 from duetime_core.record import Record
 
-from duetime_store.columns import Ints, Run
 from duetime_store.index import ENTRY, HEADER, SLOT_BYTES, Entries, IndexFile, file_paths, key_hash
 from duetime_store.keys import keys_of, words_of
 from duetime_store.offline.report import Message, Report
-from duetime_store.offline.state import State
-from duetime_store.offline.units import message
 
 _ENTRIES_AT_ONCE = 65_536
 _HASH_BITS = 31

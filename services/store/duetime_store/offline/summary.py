@@ -7,10 +7,10 @@ from typing import Any
 
 from duetime_core.errors import Damaged
 from duetime_core.names import SCHEDULE_TOPIC
+from duetime_core.ondisk.state import State, watermarks
+from duetime_core.ondisk.timers import halves, timers
 
 from duetime_store import checkpoint, configs, index
-from duetime_store.offline.state import State, watermarks
-from duetime_store.offline.timers import halves, timers
 
 _TIMES = Struct(">qqqqq")
 _TIME_NAMES = (

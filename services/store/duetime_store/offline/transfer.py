@@ -17,11 +17,11 @@ from pathlib import Path
 
 from duetime_core.errors import DueTimeError
 from duetime_core.levels import DelayLevels
+from duetime_core.ondisk.files import data_ranges, listed
+from duetime_core.ondisk.state import Progress, no_progress
 
 from duetime_store.disk import Disk
-from duetime_store.offline.files import data_ranges, listed
 from duetime_store.offline.report import Report
-from duetime_store.offline.state import Progress, no_progress
 from duetime_store.offline.verify import verify
 from duetime_store.reserve import FILE as RESERVE
 

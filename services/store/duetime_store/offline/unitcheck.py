@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from duetime_core import record
+from duetime_core.ondisk.columns import Ints, Run, last_value
+from duetime_core.ondisk.files import QueueFiles
+from duetime_core.ondisk.levels import TagsCodes
+from duetime_core.ondisk.state import KEPT_TOPICS, State, is_possible, is_queue
+from duetime_core.ondisk.units import FILLER_SIZE, UNIT, UNIT_TYPE, Units
 from duetime_core.record import Record
 
-from duetime_store.columns import Ints, Run, last_value
-from duetime_store.consumequeue import FILLER_SIZE, UNIT, UNIT_TYPE, Units
-from duetime_store.offline.files import QueueFiles
-from duetime_store.offline.levels import TagsCodes
 from duetime_store.offline.report import Message, Report
-from duetime_store.offline.state import KEPT_TOPICS, State, is_possible, is_queue
 from duetime_store.segment import file_name
 
 _UNIQ_KEY = record.UNIQ_KEY.encode()

@@ -14,17 +14,13 @@ from functools import lru_cache
 
 from duetime_core import record
 from duetime_core.errors import Damaged
-from duetime_core.record import Record
-
-from duetime_store.offline.state import State
+from duetime_core.ondisk.records import decode_properties
+from duetime_core.ondisk.state import State
 
 _BYTES_AT_ONCE = 1 << 20
 # Larger records are rare enough to look at their size first: that of a damaged unit is anything.
 _RECORD_BYTES_USUAL = 8 << 20
 _ESCAPED = re.compile(r"[^ !#-\[\]-~]")
-# Java reads a surrogate in UTF-8 as one replacement character, Python as three.
-_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
-
 Reader = Callable[[int, int], bytes]
 
 
@@ -61,20 +57,6 @@ def line(topic: str, queue: int, offset: int, unit: tuple[int, int, int], read: 
     )
 
 
-def message(state: State, position: int) -> Record | None:
-    """The record at a position; None where none is."""
-    head = state.log.read(position, record.SIZE_MAGIC.size)
-    if len(head) < record.SIZE_MAGIC.size:
-        return None
-    size, magic = record.SIZE_MAGIC.unpack(head)
-    if magic not in (record.MAGIC_V1, record.MAGIC_V2):
-        return None
-    try:
-        return record.decode(state.log.read(position, size), check_crc=False)
-    except Damaged:
-        return None
-
-
 def quoted(text: str) -> str:
     return f'"{_ESCAPED.sub(_escape, text)}"'
 
@@ -99,14 +81,6 @@ def _object(properties: dict[str, str]) -> str:
 def _java_order(text: str) -> bytes:
     """Java compares UTF-16 units."""
     return text.encode("utf-16-be", "surrogatepass")
-
-
-def decode_properties(encoded: bytes) -> dict[str, str]:
-    try:
-        encoded.decode()
-    except UnicodeDecodeError:
-        encoded = _SURROGATE.sub("\ufffd".encode(), encoded)
-    return record.decode_properties(encoded)
 
 
 @lru_cache(4_096)

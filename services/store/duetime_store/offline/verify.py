@@ -15,16 +15,16 @@ from pathlib import Path
 
 from duetime_core import record
 from duetime_core.levels import DelayLevels
+from duetime_core.ondisk.columns import Run
+from duetime_core.ondisk.files import listed, numbered
+from duetime_core.ondisk.history import LevelHistory
+from duetime_core.ondisk.scan import Blank, Found, Skipped
+from duetime_core.ondisk.state import Item, Progress, State, item_end, load, no_progress, walk_whole
 
 from duetime_store import checkpoint, configs
-from duetime_store.columns import Run
-from duetime_store.directory import LevelHistory
-from duetime_store.offline.files import listed, numbered
 from duetime_store.offline.indexcheck import IndexCheck, message_of
 from duetime_store.offline.report import Message, Report
-from duetime_store.offline.state import Item, Progress, State, item_end, load, no_progress, walk_whole
 from duetime_store.offline.unitcheck import UnitCheck, unit_place
-from duetime_store.scan import Blank, Found, Skipped
 from duetime_store.segment import file_name
 
 _CHECKPOINT_BYTES = 4096

@@ -1,0 +1,33 @@
+"""Single records of a directory, and their properties as RocketMQ's readers see them."""
+
+import re
+
+from duetime_core import record
+from duetime_core.errors import Damaged
+from duetime_core.ondisk.state import State
+from duetime_core.record import Record
+
+# Java reads a surrogate in UTF-8 as one replacement character, Python as three.
+_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
+
+
+def message(state: State, position: int) -> Record | None:
+    """The record at a position; None where none is."""
+    head = state.log.read(position, record.SIZE_MAGIC.size)
+    if len(head) < record.SIZE_MAGIC.size:
+        return None
+    size, magic = record.SIZE_MAGIC.unpack(head)
+    if magic not in (record.MAGIC_V1, record.MAGIC_V2):
+        return None
+    try:
+        return record.decode(state.log.read(position, size), check_crc=False)
+    except Damaged:
+        return None
+
+
+def decode_properties(encoded: bytes) -> dict[str, str]:
+    try:
+        encoded.decode()
+    except UnicodeDecodeError:
+        encoded = _SURROGATE.sub("\ufffd".encode(), encoded)
+    return record.decode_properties(encoded)

@@ -1,0 +1,20 @@
+"""Units of a consume queue: where the records of one (topic, queue) lie in the log.
+
+    i64 physical position | i32 record size | i64 tagsCode
+
+Unit n of the queue is at byte 20 n. tagsCode is the hash of the tag, and in a lane the due time in ms. A filler unit
+(0, 0x7FFFFFFF, 0) holds the place of an offset whose record is not there.
+"""
+
+from struct import Struct
+
+import numpy as np
+import numpy.typing as npt
+
+UNIT = Struct(">qiq")
+UNIT_TYPE = np.dtype([("position", ">i8"), ("size", ">i4"), ("tags", ">i8")])
+FILLER_SIZE = 0x7FFFFFFF
+FILLER = UNIT.pack(0, FILLER_SIZE, 0)
+
+Units = npt.NDArray[np.void]
+Ints = npt.NDArray[np.int64]

@@ -1,0 +1,37 @@
+"""Writing the `checkpoint` file; its format and what reads it are the core's, and are given on from here."""
+
+from pathlib import Path
+
+from duetime_core.ondisk.checkpoint import (
+    FILE_BYTES,
+    SLOT_BYTES,
+    SLOTS_AT,
+    TIMES,
+    Checkpoint,
+    damaged_slots,
+    decode,
+    read,
+    read_all,
+    slots,
+)
+
+from duetime_store.disk import Disk
+
+__all__ = ["Checkpoint", "damaged_slots", "decode", "read", "read_all", "write"]
+
+
+def write(disk: Disk, path: Path, checkpoint: Checkpoint) -> None:
+    """Replaces the older checkpoint; durable on return."""
+    known = slots(path.read_bytes() if path.exists() else b"")
+    serial, slot = (known[0][0] + 1, 1 - known[0][1]) if known else (1, 0)
+    data = checkpoint.encode(serial)
+    if len(data) > SLOT_BYTES:
+        slot = 0
+    fd = disk.open(path)
+    try:
+        disk.truncate(fd, FILE_BYTES)
+        disk.write(fd, data, SLOTS_AT[slot])
+        disk.write(fd, TIMES.pack(*[checkpoint.stored_at_ms] * 3), 0)
+        disk.sync(fd)
+    finally:
+        disk.close(fd)
