@@ -5,10 +5,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH_STAMP := $(VENV)/.bench-installed
-SOURCES := sdk core services tests bench hatch_build.py
+SOURCES := sdk core services spark tests bench hatch_build.py
 TWINS := $(wildcard core/*/_*.p?? core/*/ondisk/_*.pyx services/*/*/_*.pyx spark/*/_*.pyx)
 
-.PHONY: help setup run test soak check format proto torture bench bench-docs clean
+.PHONY: help setup java run test soak check format proto torture bench bench-docs clean
 
 help: ## list the tasks
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -20,15 +20,23 @@ $(STAMP): pyproject.toml constraints.txt hatch_build.py $(TWINS)
 	  test "$$(id -u)" = 0 || { echo "python3-venv is missing: apt-get install python3-venv" >&2; exit 1; }; \
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq python3-venv >/dev/null && \
 	  $(PYTHON) -m venv --clear $(VENV); }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[server,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[server,spark,dev]'
 	@ls $(patsubst %.pyx,%.*.so,$(filter %.pyx,$(TWINS))) >/dev/null 2>&1 || \
 	  echo "no C compiler or no Python headers: hot loops run in Python, at a third of the speed (see README)" >&2
 	@touch $@
 
-run: setup ## start the cluster on this machine and show delayed messages arrive
+# What Spark runs on; no part of Python's packages.
+java:
+	@"$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version >/dev/null 2>&1 || { \
+	  command -v apt-get >/dev/null && test "$$(id -u)" = 0 || \
+	    { echo "no Java: what runs on Spark will not; install Java 17 or newer, or set JAVA_HOME" >&2; exit 0; }; \
+	  echo "installing openjdk-17-jre-headless" && apt-get update -qq && \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends openjdk-17-jre-headless >/dev/null; }
+
+run: setup java ## start the cluster on this machine and show delayed messages arrive
 	@exec $(BIN)/duetime up --demo
 
-test: setup ## all tests
+test: setup java ## all tests
 	$(BIN)/pytest
 
 check: setup ## lint, types, import rules, spelling, generated code

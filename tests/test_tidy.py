@@ -14,7 +14,7 @@ from duetime_core.errors import DueTimeError
 PROJECT = Path(__file__).resolve().parents[1]
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
-SOURCES = ("core", "sdk", "services", "tests", "bench")
+SOURCES = ("core", "sdk", "services", "spark", "tests", "bench")
 GENERATED = PROJECT / "sdk" / "duetime" / "v1"
 
 NODES = sorted(entry_points(group="duetime.nodes"), key=lambda entry: entry.name)
@@ -106,7 +106,7 @@ def test_no_function_is_long() -> None:
 def test_every_module_says_what_it_is_for() -> None:
     silent = [
         str(path.relative_to(PROJECT))
-        for path in modules("core", "sdk", "services", "bench")
+        for path in modules("core", "sdk", "services", "spark", "bench")
         if not ast.get_docstring(ast.parse(path.read_text()))
     ]
     assert silent == []

@@ -12,6 +12,8 @@ from typer.core import TyperGroup
 from duetime.cli.preflight import CannotStart
 
 _GROUP = "duetime.commands"
+# What a command needs beyond the client, where that is not the server.
+_EXTRAS = {"spark": "spark"}
 
 
 class Commands(TyperGroup):
@@ -35,15 +37,16 @@ def _load(name: str) -> Any:
 
 def _missing(name: str, package: str | None) -> Any:
     """Stands in where only the client is installed."""
+    extra = _EXTRAS.get(name, "server")
     stand_in = typer.Typer(name=name, rich_markup_mode=None, add_completion=False)
 
     @stand_in.command(
-        help="Needs the server extra: pip install 'duetime[server]'.",
+        help=f"Needs the {extra} extra: pip install 'duetime[{extra}]'.",
         context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
     )
     def _refuse() -> None:
         raise CannotStart(
-            f"`duetime {name}` needs the server extra ({package} is missing): pip install 'duetime[server]'"
+            f"`duetime {name}` needs the {extra} extra ({package} is missing): pip install 'duetime[{extra}]'"
         )
 
     return typer.main.get_command(stand_in)

@@ -1,0 +1,81 @@
+"""The Spark session: embedded by default, or on the cluster that `--master` or spark-submit names."""
+
+import os
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from pyspark.sql import SparkSession
+
+from duetime_spark.java import find_java
+
+EMBEDDED = "local[*]"
+_LOG4J = Path(__file__).with_name("log4j2.properties")
+# What a JVM and spark-submit say at each start, whatever the log level is.
+_NOISE = (b"WARNING: Using incubator modules", b"Setting default log level to", b"To adjust logging level use")
+_SETTINGS = {
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}",
+    "spark.driver.memory": "2g",
+    "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
+    # The data source hands out larger batches than this; they travel as they are.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1000000",
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "16",
+    # A snapshot's folder is replaced, its neighbours stay.
+    "spark.sql.sources.partitionOverwriteMode": "dynamic",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+_LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+
+
+def start(master: str | None = None, settings: Mapping[str, str] | None = None) -> SparkSession:
+    """A session, with this Python for its workers; one that already runs is used as it is.
+
+    Args:
+        master: None: what spark-submit was told, else all cores of this machine.
+        settings: Spark's own (`spark.…`), over ours.
+
+    Raises:
+        StartupError: no Java that Spark can run on.
+    """
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName("duetime")
+    if not submitted:
+        find_java()
+        master = master or EMBEDDED
+    if master is not None:
+        builder = builder.master(master)
+    loopback = _LOOPBACK if master is not None and master.startswith("local") else {}
+    for name, value in {**_SETTINGS, **loopback, **(settings or {})}.items():
+        builder = builder.config(name, value)
+    with _without_noise():
+        return builder.getOrCreate()
+
+
+@contextmanager
+def _without_noise() -> Iterator[None]:
+    """Whoever is started meanwhile writes its standard error through us, for as long as it lives."""
+    kept = os.dup(2)
+    reading, writing = os.pipe()
+    os.dup2(writing, 2)
+    os.close(writing)
+    lines = os.fdopen(reading, "rb")
+    threading.Thread(target=_pass_on, args=(lines, kept), name="spark-stderr", daemon=True).start()
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+
+
+def _pass_on(lines: BinaryIO, to: int) -> None:
+    with lines:
+        for line in lines:
+            if not line.startswith(_NOISE):
+                os.write(to, line)
+    os.close(to)
