@@ -10,6 +10,7 @@ import pytest
 from duetime_core.errors import DueTimeError
 from duetime_core.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_core.ondisk.files import QueueFiles
+from duetime_core.ondisk.folder import LocalFiles
 from duetime_core.ondisk.state import read
 from duetime_store import configs
 from duetime_store.offline import transfer
@@ -241,11 +242,10 @@ def test_damaged_log_is_not_exported(shard: Shard, tmp_path: Path) -> None:
 def test_queue_that_begins_late_has_its_first_file_held_free(shard: Shard, clock: HandClock, tmp_path: Path) -> None:
     for number in range(130):
         shard.put(sent(f"m{number}"))
-    folder = shard.root / "consumequeue" / "orders" / "0"
     shutil.copytree(shard.root, tmp_path / "late")
     late = tmp_path / "late" / "consumequeue" / "orders" / "0"
     (late / ("0" * 20)).unlink()
     export_directory(tmp_path / "late", tmp_path / "made", LEVELS, accept_damage=True)
-    made = QueueFiles(tmp_path / "made" / "consumequeue" / "orders" / "0", "orders", 0)
+    made = QueueFiles(LocalFiles(tmp_path / "made"), "orders", 0)
     assert sorted(made.files) == [2_000]
-    assert made.read(100, 30).tolist() == QueueFiles(folder, "orders", 0).read(100, 30).tolist()
+    assert made.read(100, 30).tolist() == QueueFiles(LocalFiles(shard.root), "orders", 0).read(100, 30).tolist()

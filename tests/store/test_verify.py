@@ -11,6 +11,7 @@ from duetime_core.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_core.ondisk import state
 from duetime_core.ondisk.columns import Run
 from duetime_core.ondisk.files import LogFiles, QueueFiles
+from duetime_core.ondisk.folder import LocalFiles
 from duetime_core.ondisk.scan import Blank
 from duetime_core.ondisk.units import UNIT
 from duetime_store.disk import Disk
@@ -51,7 +52,7 @@ def add_index(root: Path) -> None:
     """The index that a store builds, of all that is in the log."""
     (root / "index").mkdir()
     writer = IndexWriter.create(Disk(), root / "index" / "20260101000000000", SHAPE, None)
-    log = LogFiles(root / "commitlog")
+    log = LogFiles(LocalFiles(root))
     for run in state.walk(log):
         if isinstance(run, Run):
             hashes, owners = keys_of(run)
@@ -97,19 +98,19 @@ def test_directory_of_a_store_is_sound(sound: Shard) -> None:
 
 def places(root: Path) -> list[tuple[Path, int, int]]:
     """Files and ranges of bytes that something vouches for."""
-    log = LogFiles(root / "commitlog")
+    log = LogFiles(LocalFiles(root))
     items = list(state.walk(log))
     end = state.item_end(items[-1])
     blank = next(item for item in items if isinstance(item, Blank))
     found = [
-        (log.directory / file_name(0), 0, blank.position + 8),
-        (log.directory / file_name(MIB), 0, end - MIB),
+        (root / "commitlog" / file_name(0), 0, blank.position + 8),
+        (root / "commitlog" / file_name(MIB), 0, end - MIB),
         (root / "checkpoint", 64, 124 + 8 * 2),
     ]
     log.close()
-    for topic, queue, path in state.queue_directories(root):
-        files = QueueFiles(path, topic, queue)
-        found.append((path / file_name(0), 0, files.max_offset * UNIT.size))
+    for topic, queue in state.queue_directories(LocalFiles(root)):
+        files = QueueFiles(LocalFiles(root), topic, queue)
+        found.append((root / "consumequeue" / topic / str(queue) / file_name(0), 0, files.max_offset * UNIT.size))
     index = next((root / "index").iterdir())
     # The seconds of the first entry count from the file before; entry 0 is not used.
     first = SHAPE.entries_at + ENTRY.size
@@ -215,7 +216,7 @@ def killed(sound: Shard) -> Path:
 
 
 def log_end(root: Path) -> int:
-    log = LogFiles(root / "commitlog")
+    log = LogFiles(LocalFiles(root))
     *_, last = state.walk(log)
     log.close()
     return state.item_end(last)

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from duetime_core.ondisk.folder import Files, LocalFiles
+
 # A string, which is left alone, or a bare integer key.
 _STRING_OR_KEY = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?\d+)\s*:')
 
@@ -51,10 +53,15 @@ def _quoted(match: re.Match[str]) -> str:
 
 def load(directory: Path, name: str) -> Loaded:
     """The file's content, or its backup's; neither raises."""
-    value, fault = _read(directory / name)
+    return load_from(LocalFiles(directory), name, "")
+
+
+def load_from(files: Files, name: str, folder: str = "config/") -> Loaded:
+    """As `load`, from a shard's directory."""
+    value, fault = _read(files, folder + name)
     if not fault:
         return Loaded(value)
-    backup, backup_fault = _read(directory / f"{name}.bak")
+    backup, backup_fault = _read(files, f"{folder}{name}.bak")
     if backup is not None:
         return Loaded(backup, f"{fault}; its backup is read")
     if value is None and backup_fault == _GONE and fault == _GONE:
@@ -69,18 +76,19 @@ def read(directory: Path, name: str) -> dict[str, Any] | None:
 
 def fault_of(path: Path) -> str:
     """What is wrong with one file; nothing where it can be read."""
-    return _read(path)[1]
+    return _read(LocalFiles(path.parent), path.name)[1]
 
 
 _GONE = "it is not there"
 
 
-def _read(path: Path) -> tuple[dict[str, Any] | None, str]:
+def _read(files: Files, path: str) -> tuple[dict[str, Any] | None, str]:
     """The content without its CRC, or what is wrong with the file."""
     try:
-        value = parse(path.read_bytes().decode())
-    except FileNotFoundError:
-        return None, _GONE
+        data = files.content(path)
+        if data is None:
+            return None, _GONE
+        value = parse(data.decode())
     except OSError as error:
         return None, f"it can't be read: {error.strerror}"
     except (ValueError, RecursionError) as error:

@@ -1,127 +1,57 @@
-"""The files of a log and of queues, read only: any size they have, and gone when they are gone.
+"""The files of a log and of queues, read only: any size they have, and gone when they are gone."""
 
-Reading is by position (`pread`): a map of a file that another process cuts would end this one.
-"""
-
-import errno
 import os
-from collections import Counter, OrderedDict
-from collections.abc import Iterator
-from contextlib import suppress
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
+from duetime_core.ondisk.folder import IS_FOLDER, Files, LocalFiles
 from duetime_core.ondisk.units import UNIT, UNIT_TYPE, Units
 
-_OPEN_MAX = 128
 _UNITS_AT_ONCE = 65_536
+# The last units of a queue as they were when its end was found.
+_KEPT_UNITS = 8_192
 
 
-class _Open:
-    """Descriptors of the files read last."""
-
-    def __init__(self) -> None:
-        self._fds: OrderedDict[Path, int] = OrderedDict()
-
-    def read(self, path: Path, at: int, length: int) -> bytes:
-        """Empty where the file has no such bytes, or is gone."""
-        fd = self._fd(path)
-        return b"" if fd is None or at < 0 or length <= 0 else os.pread(fd, length, at)
-
-    def next_data(self, path: Path, at: int) -> int | None:
-        fd = self._fd(path)
-        try:
-            return None if fd is None else os.lseek(fd, at, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno == errno.ENXIO:
-                return None
-            raise
-
-    def _fd(self, path: Path) -> int | None:
-        fd = self._fds.get(path)
-        if fd is not None:
-            self._fds.move_to_end(path)
-            return fd
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return None
-        if len(self._fds) >= _OPEN_MAX:
-            os.close(self._fds.popitem(last=False)[1])
-        self._fds[path] = fd
-        return fd
-
-    def close(self) -> None:
-        while self._fds:
-            os.close(self._fds.popitem()[1])
-
-
-def numbered(directory: Path) -> list[tuple[int, Path, int]]:
+def numbered(files: Files, folder: str) -> list[tuple[int, str, int]]:
     """First byte, path and size of the files of a log or a queue, in order."""
-    found = []
-    for path in listed(directory):
-        if len(path.name) == 20 and path.name.isascii() and path.name.isdigit():
-            with suppress(FileNotFoundError):  # it went while we looked
-                found.append((int(path.name), path, path.stat().st_size))
-    return sorted(found)
-
-
-def listed(directory: Path) -> list[Path]:
-    """What is in a directory; nothing where there is none."""
-    try:
-        return sorted(directory.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-def data_ranges(fd: int, size: int) -> Iterator[tuple[int, int]]:
-    """First and last byte of what of a file is no hole."""
-    at = 0
-    while at < size:
-        try:
-            at = os.lseek(fd, at, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno == errno.ENXIO:
-                return
-            raise
-        hole = min(os.lseek(fd, at, os.SEEK_HOLE), size)
-        if at < hole:
-            yield at, hole
-        at = hole
+    return sorted(
+        (int(name), f"{folder}/{name}", size)
+        for name, size in files.listed(folder)
+        if size != IS_FOLDER and len(name) == 20 and name.isascii() and name.isdigit()
+    )
 
 
 class LogFile:
     """One file of the log, as scan.py reads it."""
 
-    def __init__(self, opened: _Open, path: Path, base: int, end: int, size: int) -> None:
+    def __init__(self, files: Files, path: str, base: int, end: int, size: int) -> None:
         self.path = path
         self.base = base
         # Of its segment; a file that was cut is shorter.
         self.end = end
         self.size = size
-        self._opened = opened
+        self._files = files
 
     def read_file(self, position: int, length: int) -> bytes:
-        return self._opened.read(self.path, position - self.base, min(length, self.end - position))
+        return self._files.read(self.path, position - self.base, min(length, self.end - position))
 
     def next_data(self, position: int) -> int | None:
-        at = self._opened.next_data(self.path, position - self.base)
+        at = self._files.next_data(self.path, position - self.base)
         return None if at is None else self.base + at
 
 
 class LogFiles:
     """The log: `files` by their first position. A missing one leaves a gap."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self._opened = _Open()
-        found = [entry for entry in numbered(directory) if entry[2]]
+    def __init__(self, files: Files, folder: str = "commitlog") -> None:
+        self.source = files
+        self.folder = folder
+        found = [entry for entry in numbered(files, folder) if entry[2]]
         self.segment_bytes = _segment_bytes([(base, size) for base, _, size in found])
-        self.files = {
-            base: LogFile(self._opened, path, base, base + self.segment_bytes, size) for base, path, size in found
-        }
+        self.files = {base: LogFile(files, path, base, base + self.segment_bytes, size) for base, path, size in found}
 
     @property
     def min_position(self) -> int:
@@ -145,11 +75,11 @@ class LogFiles:
 
     def forget_vanished(self) -> None:
         """Lets go of files that retention has taken from the front since this was made."""
-        kept = [base for base, _, _ in numbered(self.directory)]
+        kept = [base for base, _, _ in numbered(self.source, self.folder)]
         self.files = {base: file for base, file in self.files.items() if base >= min(kept, default=0)}
 
     def close(self) -> None:
-        self._opened.close()
+        self.source.close()
 
 
 def _segment_bytes(files: list[tuple[int, int]]) -> int:
@@ -164,26 +94,32 @@ def _segment_bytes(files: list[tuple[int, int]]) -> int:
 class QueueFiles:
     """The units of one (topic, queue) in its files: those of [min_offset, max_offset) are valid."""
 
-    def __init__(self, directory: Path, topic: str, queue: int) -> None:
+    def __init__(self, files: Files, topic: str, queue: int) -> None:
         self.topic = topic
         self.queue = queue
-        found = numbered(directory)
+        self._files = files
+        found = numbered(files, f"consumequeue/{topic}/{queue}")
         self.file_bytes = Counter(size for _, _, size in found).most_common(1)[0][0] if found else 0
         self.file_bytes -= self.file_bytes % UNIT.size
         self.files = {base: path for base, path, _ in found}
         self.sizes = {base: size for base, _, size in found}
         self.min_offset = self.max_offset = min(self.files, default=0) // UNIT.size
+        # The last units as they were then: in a store that runs, retention may let them name later records.
+        self._last_first, self._last = 0, np.empty(0, UNIT_TYPE)
         for base in sorted(self.files, reverse=True):
             first = base // UNIT.size
-            valid = _valid_count(self.read(first, self.file_bytes // UNIT.size))
+            units = self.read(first, self.file_bytes // UNIT.size)
+            valid = _valid_count(units)
             if valid:
                 self.max_offset = first + valid
+                kept = max(valid - _KEPT_UNITS, 0)
+                self._last_first, self._last = first + kept, units[kept:valid].copy()
                 break
 
     @classmethod
     def none(cls, topic: str, queue: int) -> "QueueFiles":
         """Of a queue that has no directory."""
-        return cls(Path(os.devnull), topic, queue)
+        return cls(LocalFiles(Path(os.devnull)), topic, queue)
 
     def read(self, offset: int, count: int) -> Units:
         """Up to `count` units from `offset`, fewer at the end of a file."""
@@ -192,15 +128,15 @@ class QueueFiles:
         if path is None or count <= 0:
             return np.empty(0, UNIT_TYPE)
         length = min(count * UNIT.size, self.file_bytes - at % self.file_bytes)
-        try:
-            with path.open("rb") as file:
-                data = os.pread(file.fileno(), length, at % self.file_bytes)
-        except FileNotFoundError:
-            return np.empty(0, UNIT_TYPE)
+        data = self._files.read(path, at % self.file_bytes, length)
         return np.frombuffer(data[: len(data) - len(data) % UNIT.size], UNIT_TYPE)
 
     def drop_behind(self, end: int) -> None:
         """Takes away the last units, as long as their records lie at or behind a log position."""
+        before = np.flatnonzero(self._last["position"] < end)
+        if len(before) and self.max_offset == self._last_first + len(self._last):
+            self.max_offset = self._last_first + int(before[-1]) + 1
+            return
         while self.max_offset > self.min_offset:
             first = max(self.min_offset, self._file_first(self.max_offset - 1))
             before = np.flatnonzero(self.read(first, self.max_offset - first)["position"] < end)

@@ -18,7 +18,8 @@ from duetime_core.levels import DelayLevels
 from duetime_core.names import FOREIGN_TOPICS, SCHEDULE_TOPIC, is_name
 from duetime_core.ondisk import checkpoint, configs
 from duetime_core.ondisk.columns import Ints, Run
-from duetime_core.ondisk.files import LogFiles, QueueFiles, listed
+from duetime_core.ondisk.files import LogFiles, QueueFiles
+from duetime_core.ondisk.folder import IS_FOLDER, Files, LocalFiles
 from duetime_core.ondisk.history import LevelHistory
 from duetime_core.ondisk.levels import TagsCodes
 from duetime_core.ondisk.scan import Blank, Found, Skipped, scan_runs
@@ -115,7 +116,7 @@ class Queue:
 class State:
     """See the module. `end` is behind the last intact record."""
 
-    root: Path
+    files: Files
     log: LogFiles
     history: LevelHistory
     queues: dict[tuple[str, int], Queue]
@@ -136,44 +137,52 @@ class State:
         return self.log.min_position
 
     @property
+    def root(self) -> Path:
+        """Of a directory of this machine."""
+        return Path(self.files.name)
+
+    @property
     def config(self) -> Path:
         return self.root / "config"
 
 
-def open_root(root: Path) -> None:
+def open_root(source: Path | Files) -> Files:
     """Raises: InvalidArgument for what is no store's directory."""
-    if not any((root / part).exists() for part in _PARTS):
-        what = "there is no directory" if not root.is_dir() else f"none of {', '.join(_PARTS)} is there"
-        raise InvalidArgument([Violation("directory", f"{root} is no store directory: {what}")])
+    files = LocalFiles(source) if isinstance(source, Path) else source
+    if not any(files.exists(part) for part in _PARTS):
+        what = f"none of {', '.join(_PARTS)} is there" if files.exists("") else "there is no directory"
+        raise InvalidArgument([Violation("directory", f"{files.name} is no store directory: {what}")])
+    return files
 
 
-def load(root: Path, levels: DelayLevels) -> State:
+def load(source: Path | Files, levels: DelayLevels) -> State:
     """Opens the directory and looks at its queues; the log is not read yet.
 
     Args:
         levels: the table by which a broker's lanes are dated; our directories tell theirs.
     """
-    open_root(root)
-    history = LevelHistory.load(configs.read(root / "config", configs.STORE), levels, accept=True)
-    known = _known_marks(root)
-    queues = {(topic, queue): Queue(QueueFiles(path, topic, queue)) for topic, queue, path in queue_directories(root)}
+    files = open_root(source)
+    history = LevelHistory.load(configs.load_from(files, configs.STORE).value, levels, accept=True)
+    known = _known_marks(files)
+    queues = {key: Queue(QueueFiles(files, *key)) for key in queue_directories(files)}
     # After the queues: what they hold is in the log by then, and what comes meanwhile is made from the log.
-    return State(root, LogFiles(root / "commitlog"), history or LevelHistory.of(levels), queues, known=known)
+    return State(files, LogFiles(files), history or LevelHistory.of(levels), queues, known=known)
 
 
-def queue_directories(root: Path) -> list[tuple[str, int, Path]]:
-    """Topic, queue and directory of every queue."""
+def queue_directories(files: Files) -> list[tuple[str, int]]:
+    """Topic and queue of every queue."""
     return [
-        (topic.name, int(path.name), path)
-        for topic in listed(root / "consumequeue")
-        for path in listed(topic)
-        if path.name.isdigit() and path.is_dir()
+        (topic, int(name))
+        for topic, kind in files.listed("consumequeue")
+        if kind == IS_FOLDER
+        for name, inner in files.listed(f"consumequeue/{topic}")
+        if inner == IS_FOLDER and name.isdigit()
     ]
 
 
-def read(root: Path, levels: DelayLevels, progress: Progress = no_progress) -> State:
+def read(source: Path | Files, levels: DelayLevels, progress: Progress = no_progress) -> State:
     """The directory with its log walked and its queues in line. Raises: InvalidArgument."""
-    state = load(root, levels)
+    state = load(source, levels)
     reader = _Reader(state)
     for item in walk_whole(state):
         progress(reader.see(item))
@@ -200,7 +209,7 @@ def walk_whole(state: State) -> Iterator[Item]:
 
 def _may_be_torn(state: State, found: Record) -> bool:
     queue = state.queues.get((found.topic, found.queue))
-    return (queue is None or found.queue_offset >= queue.files.max_offset) and (state.root / "abort").exists()
+    return (queue is None or found.queue_offset >= queue.files.max_offset) and state.files.exists("abort")
 
 
 def item_end(item: Item) -> int:
@@ -292,8 +301,7 @@ class _Reader:
     def _queue(self, key: tuple[str, int]) -> Queue:
         queue = self._state.queues.get(key)
         if queue is None:
-            path = self._state.root / "consumequeue" / key[0] / str(key[1])
-            queue = self._state.queues[key] = Queue(QueueFiles(path, *key))
+            queue = self._state.queues[key] = Queue(QueueFiles(self._state.files, *key))
         return queue
 
     def _leave(self, position: int, size: int, topic: str, queue: int, offset: int, flags: int) -> None:
@@ -330,9 +338,9 @@ def watermarks(state: State) -> dict[int, tuple[int, int]]:
     return found
 
 
-def _known_marks(root: Path) -> dict[int, int]:
-    known = configs.delay_offsets(configs.read(root / "config", configs.DELAY_OFFSETS))
-    point = checkpoint.read(root / "checkpoint")
+def _known_marks(files: Files) -> dict[int, int]:
+    known = configs.delay_offsets(configs.load_from(files, configs.DELAY_OFFSETS).value)
+    point = checkpoint.decode(files.content("checkpoint") or b"")
     for level, mark in enumerate(point.watermarks if point else (), 1):
         known[level] = max(known.get(level, 0), mark)
     return known

@@ -13,7 +13,6 @@ mark that takes another one back.
 Source: RocketMQ 5.3.3 TimerMessageStore, TimerWheel, Slot, TimerLog, TimerCheckpoint.
 """
 
-from pathlib import Path
 from struct import Struct
 from typing import Any
 
@@ -21,6 +20,7 @@ import numpy as np
 
 from duetime_core import record
 from duetime_core.ondisk.files import LogFiles
+from duetime_core.ondisk.folder import Files
 from duetime_core.ondisk.records import decode_properties, message
 from duetime_core.ondisk.state import State
 
@@ -35,13 +35,13 @@ _CHECK = Struct(">qqqq")
 _CHECK_NAMES = ("lastReadTimeMs", "lastTimerLogFlushPos", "lastTimerQueueOffset", "masterTimerQueueOffset")
 
 
-def timers(root: Path, state: State, *, listed: bool) -> dict[str, Any] | None:
+def timers(state: State, *, listed: bool) -> dict[str, Any] | None:
     """What waits in the wheel, and how much is not in it yet; `slots` only when `listed`. None: there is no wheel."""
-    try:
-        wheel = np.fromfile(root / "timerwheel", _SLOT)
-    except (FileNotFoundError, NotADirectoryError):
+    data = state.files.content("timerwheel")
+    if data is None:
         return None
-    check = _check(root)
+    wheel = np.frombuffer(data, _SLOT, len(data) // _SLOT.itemsize)
+    check = _check(state.files)
     live = wheel[(wheel["time"] > 0) & (wheel["last"] >= 0)]
     live = live[live["time"] * 1000 >= check["lastReadTimeMs"]]
     live = live[np.argsort(live["time"], kind="stable")]
@@ -52,17 +52,13 @@ def timers(root: Path, state: State, *, listed: bool) -> dict[str, Any] | None:
         "notInWheel": max(queue.max_offset - check["lastTimerQueueOffset"], 0) if queue else 0,
     }
     if listed:
-        log = LogFiles(root / "timerlog")
+        log = LogFiles(state.files, "timerlog")
         found["slots"] = [_slot(log, slot) for slot in live]
-        log.close()
     return found
 
 
-def _check(root: Path) -> dict[str, int]:
-    try:
-        data = (root / "config" / "timercheck").read_bytes()[: _CHECK.size]
-    except (FileNotFoundError, NotADirectoryError):
-        data = b""
+def _check(files: Files) -> dict[str, int]:
+    data = files.read("config/timercheck", 0, _CHECK.size)
     return dict(zip(_CHECK_NAMES, _CHECK.unpack(data.ljust(_CHECK.size, b"\0")), strict=True))
 
 

@@ -13,6 +13,7 @@ from duetime_core.errors import DueTimeError, InvalidArgument
 from duetime_core.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_core.ondisk import state
 from duetime_core.ondisk.files import LogFiles
+from duetime_core.ondisk.folder import LocalFiles
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
@@ -257,7 +258,7 @@ class Bars:
 
     def of_log(self, directory: Path, words: str) -> state.Progress:
         """Of positions of a directory's log."""
-        log = LogFiles(directory / "commitlog")
+        log = LogFiles(LocalFiles(directory))
         log.close()
         return self.bar(words, log.size, log.min_position)
 

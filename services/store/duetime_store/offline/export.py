@@ -65,7 +65,7 @@ def export_directory(
                 f"the log of {source} is damaged in {len(state.damaged)} places ({places}), and a broker's recovery "
                 "ends there; --accept-damage writes it all the same"
             )
-        check_room(temporary, [(file.path, file.path) for file in state.log.files.values()])
+        check_room(temporary, [(source / file.path, Path(file.path)) for file in state.log.files.values()])
         return _Export(state, temporary).run()
 
 
@@ -103,7 +103,9 @@ class _Export:
         self._disk.make_directory(folder)
         for base, file in sorted(self._state.log.files.items()):
             if base < self._state.end:
-                copy_file(self._disk, file.path, folder / file_name(base), end=self._state.end - base)
+                copy_file(
+                    self._disk, self._state.root / file.path, folder / file_name(base), end=self._state.end - base
+                )
 
     def _write_queue(self, queue: Queue) -> None:
         writer = _QueueWriter(self._disk, self._target, queue, self._queue_bytes)

@@ -30,7 +30,7 @@ def summary(state: State, *, topic: str | None = None, listed: bool = True) -> d
     shown = [queue for _, queue in sorted(state.queues.items()) if topic in (None, queue.topic)]
     offsets = configs.delay_offsets(configs.read(state.config, configs.DELAY_OFFSETS))
     groups = _group_offsets(state.config)
-    timer = timers(root, state, listed=listed)
+    timer = timers(state, listed=listed)
     index_files = _index_files(root)
     return {
         "name": root.resolve().name,

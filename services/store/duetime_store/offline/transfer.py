@@ -8,6 +8,7 @@ behind it: offsets, then queues, then the log. So a directory in use comes out a
 its offsets say is missing in its log.
 """
 
+import errno
 import fcntl
 import os
 import shutil
@@ -17,7 +18,6 @@ from pathlib import Path
 
 from duetime_core.errors import DueTimeError
 from duetime_core.levels import DelayLevels
-from duetime_core.ondisk.files import data_ranges, listed
 from duetime_core.ondisk.state import Progress, no_progress
 
 from duetime_store.disk import Disk
@@ -168,3 +168,27 @@ def copy_file(disk: Disk, source: Path, target: Path, advance: Progress = no_pro
         if made >= 0:
             disk.close(made)
     os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+def listed(directory: Path) -> list[Path]:
+    """What is in a directory; nothing where there is none."""
+    try:
+        return sorted(directory.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def data_ranges(fd: int, size: int) -> Iterator[tuple[int, int]]:
+    """First and last byte of what of a file is no hole."""
+    at = 0
+    while at < size:
+        try:
+            at = os.lseek(fd, at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return
+            raise
+        hole = min(os.lseek(fd, at, os.SEEK_HOLE), size)
+        if at < hole:
+            yield at, hole
+        at = hole

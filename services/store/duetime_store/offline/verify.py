@@ -16,7 +16,7 @@ from pathlib import Path
 from duetime_core import record
 from duetime_core.levels import DelayLevels
 from duetime_core.ondisk.columns import Run
-from duetime_core.ondisk.files import listed, numbered
+from duetime_core.ondisk.files import numbered
 from duetime_core.ondisk.history import LevelHistory
 from duetime_core.ondisk.scan import Blank, Found, Skipped
 from duetime_core.ondisk.state import Item, Progress, State, item_end, load, no_progress, walk_whole
@@ -190,7 +190,7 @@ def _check_sizes(state: State, report: Report) -> None:
 
 
 def _check_config(state: State, report: Report, levels: DelayLevels) -> None:
-    for path in listed(state.config):
+    for path in [state.config / name for name, _ in state.files.listed("config")]:
         if path.suffix != ".json":
             continue
         fault = configs.fault_of(path)
@@ -217,7 +217,7 @@ def _check_checkpoint(state: State, report: Report) -> None:
         report.add("checkpoint", at, "what DueTime wrote there does not match its CRC")
     if ours is None:
         return
-    if ours.position > state.end and numbered(state.log.directory):
+    if ours.position > state.end and numbered(state.files, "commitlog"):
         report.add(
             "checkpoint", 72, f"it says that the log reaches {ours.position}; the last record ends at {state.end}"
         )

@@ -1,0 +1,119 @@
+"""The seam below all readers of the on-disk format: a shard's directory as files that are listed and read by ranges.
+
+Paths are relative to the shard's directory, with `/` between names. What is gone reads as if it had never been there:
+retention takes files away while they are read.
+"""
+
+import errno
+import os
+from collections import OrderedDict
+from pathlib import Path
+from typing import Protocol
+
+_OPEN_MAX = 128
+# In place of a size.
+IS_FOLDER = -1
+
+
+class Files(Protocol):
+    """A shard's directory. Implementations can be pickled, and open what they need where they are."""
+
+    @property
+    def name(self) -> str:
+        """Where it is, for people: a path or a URL."""
+        ...
+
+    def listed(self, folder: str) -> list[tuple[str, int]]:
+        """Names in a folder (empty: the root) and their sizes, IS_FOLDER for a folder, by name; none without one."""
+        ...
+
+    def read(self, path: str, at: int, length: int) -> bytes:
+        """A range of a file; fewer bytes, or none, where the file ends before or is gone."""
+        ...
+
+    def content(self, path: str) -> bytes | None:
+        """A whole file; None: it is not there. Raises: OSError for one that is and can't be read."""
+        ...
+
+    def exists(self, path: str) -> bool:
+        """Whether there is such a file or folder; the root is the empty path."""
+        ...
+
+    def next_data(self, path: str, at: int) -> int | None:
+        """Where, from `at` on, a file has bytes that may be other than zeros; None: nowhere."""
+        ...
+
+    def close(self) -> None:
+        """Lets go of what is open. It opens again by itself."""
+        ...
+
+
+class LocalFiles:
+    """A directory of this machine, with descriptors of the files read last.
+
+    Reading is by `pread`: a map of a file that another process cuts would end this one.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._fds: OrderedDict[str, int] = OrderedDict()
+
+    def __reduce__(self) -> tuple[type["LocalFiles"], tuple[Path]]:
+        return LocalFiles, (self.root,)
+
+    @property
+    def name(self) -> str:
+        return str(self.root)
+
+    def listed(self, folder: str) -> list[tuple[str, int]]:
+        found = []
+        try:
+            with os.scandir(self.root / folder) as entries:
+                for entry in entries:
+                    try:
+                        found.append((entry.name, IS_FOLDER if entry.is_dir() else entry.stat().st_size))
+                    except FileNotFoundError:
+                        continue  # it went while we looked
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return sorted(found)
+
+    def read(self, path: str, at: int, length: int) -> bytes:
+        fd = self._fd(path)
+        return b"" if fd is None or at < 0 or length <= 0 else os.pread(fd, length, at)
+
+    def content(self, path: str) -> bytes | None:
+        try:
+            return (self.root / path).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def exists(self, path: str) -> bool:
+        return (self.root / path).exists()
+
+    def next_data(self, path: str, at: int) -> int | None:
+        fd = self._fd(path)
+        try:
+            return None if fd is None else os.lseek(fd, at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return None
+            raise
+
+    def close(self) -> None:
+        while self._fds:
+            os.close(self._fds.popitem()[1])
+
+    def _fd(self, path: str) -> int | None:
+        fd = self._fds.get(path)
+        if fd is not None:
+            self._fds.move_to_end(path)
+            return fd
+        try:
+            fd = os.open(self.root / path, os.O_RDONLY | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        if len(self._fds) >= _OPEN_MAX:
+            os.close(self._fds.popitem(last=False)[1])
+        self._fds[path] = fd
+        return fd
