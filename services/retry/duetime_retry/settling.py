@@ -90,7 +90,7 @@ class Settler:
                 for chunk in _chunks(same):
                     await self._store(shard, group, chunk, results)
             except DueTimeError as error:
-                self._fail([put.index for put in same], error, results)
+                _fail([put.index for put in same], error, results)
         return results
 
     def _put_of(self, index: int, group: str, case: Case, now_ms: int) -> _Put | None:
@@ -131,7 +131,7 @@ class Settler:
         try:
             answer = await self._stores.call(shard, "Defer", request)
         except DueTimeError as error:
-            self._fail(indices, error, results)
+            _fail(indices, error, results)
             return
         statuses = answer.statuses or [OK] * len(indices)
         for index, status, at_ms in zip(indices, statuses, answer.deliver_at_ms, strict=True):
@@ -151,7 +151,7 @@ class Settler:
         try:
             answer: store_pb2.PutMessageResponse = await self._stores.call(shard, "PutMessage", request)
         except DueTimeError as error:
-            self._fail([put.index for put in puts], error, results)
+            _fail([put.index for put in puts], error, results)
             return
         statuses = answer.statuses or [store_pb2.PUT_STATUS_OK] * len(puts)
         dues = answer.due_at_ms or [0] * len(puts)
@@ -163,7 +163,6 @@ class Settler:
                 result.status = EXPIRED
             else:
                 result.fault.CopyFrom(answer.faults[number])
-                self._metrics.faults.labels(result.fault.reason).inc()
 
     def _tell(self, group: str, put: _Put, at_ms: int, result: consumer_pb2.NackResult) -> None:
         decision = put.case.decision
@@ -192,10 +191,10 @@ class Settler:
                 properties=put.copy.lost,
             )
 
-    def _fail(self, indices: Sequence[int], error: DueTimeError, results: list[consumer_pb2.NackResult]) -> None:
-        for index in indices:
-            results[index].fault.CopyFrom(fault_of(error))
-        self._metrics.faults.labels(error.reason).inc(len(indices))
+
+def _fail(indices: Sequence[int], error: DueTimeError, results: list[consumer_pb2.NackResult]) -> None:
+    for index in indices:
+        results[index].fault.CopyFrom(fault_of(error))
 
 
 def _place_of(numbered: tuple[int, Case]) -> tuple[str, int, int]:

@@ -77,6 +77,22 @@ async def test_a_message_whose_last_lease_ends_is_hidden_until_it_is_taken(store
     assert await store.receive() == []
 
 
+async def test_large_messages_are_told_of_as_far_as_an_answer_reaches(store: Consuming) -> None:
+    """The others are asked for again; of exhausted ones, they are anybody's."""
+    sent = [f"id{number}" for number in range(8)]
+    for one in sent:
+        await store.send(one, body=bytes(900_000))
+    got = await store.receive(max_bytes=16 << 20, max_attempts=1)
+    assert names(got) == sent
+    assert [one.offset for one in await store.leased(*got)] == [0, 1, 2, 3, 4]
+    assert [one.offset for one in await store.leased(*got[5:])] == [5, 6, 7]
+    store.clock.move(INVISIBLE_MS)
+    assert [one.offset for one in await store.take()] == [0, 1, 2, 3, 4]
+    rest = await store.take()
+    assert [(one.offset, one.attempt) for one in rest] == [(5, 1), (6, 1), (7, 1)]
+    assert await store.take() == []
+
+
 async def test_ordered_groups_give_one_lease_of_a_queue_at_a_time(store: Consuming) -> None:
     await store.send("a", "b", "c", "d")
     got = await store.receive(max_count=3, ordered=True)
