@@ -21,7 +21,7 @@ from duetime_core.errors import DueTimeError
 from duetime_core.levels import DelayLevels
 
 from duetime_retry import history as histories
-from duetime_retry.copies import Copy, Failed, NoRoom, dead_letter, retry_copy
+from duetime_retry.copies import Copy, Failed, NoRoom, dead_letter, id_of, retry_copy
 from duetime_retry.delays import wait_of
 from duetime_retry.metrics import RetryMetrics
 from duetime_retry.policy import DeadLetter, Decision, Redeliver
@@ -105,7 +105,8 @@ class Settler:
             copy = retry_copy(case.failed, group, wait)
         except NoRoom as error:
             self._metrics.crowded.labels("in_place").inc()
-            log.info("message is retried in place", message_id=_id_of(case), group=group, reason=str(error))
+            message_id = id_of(case.failed.record)
+            log.info("message is retried in place", message_id=message_id, group=group, reason=str(error))
             return None
         way = "lane" if wait.level else "hidden"
         return _Put(index, case, record.encode(copy.record), copy, wait.visible_at_ms or now_ms, way)
@@ -172,7 +173,7 @@ class Settler:
             log.info(
                 "dead letter",
                 group=group,
-                message_id=_id_of(put.case),
+                message_id=id_of(put.case.failed.record),
                 reason=decision.reason,
                 attempts=put.case.failed.attempt,
             )
@@ -181,13 +182,13 @@ class Settler:
             self._metrics.retries.labels(put.way).inc()
         if not put.copy.has_history:
             self._metrics.crowded.labels("history").inc()
-            log.info("history has no room in its message", group=group, message_id=_id_of(put.case))
+            log.info("history has no room in its message", group=group, message_id=id_of(put.case.failed.record))
         if put.copy.lost:
             self._metrics.crowded.labels("property").inc()
             log.warning(
                 "dead letter lost properties for room",
                 group=group,
-                message_id=_id_of(put.case),
+                message_id=id_of(put.case.failed.record),
                 properties=put.copy.lost,
             )
 
@@ -213,11 +214,6 @@ def _chunks(puts: Sequence[_Put]) -> Iterator[list[_Put]]:
         size += len(put.encoded)
     if chunk:
         yield chunk
-
-
-def _id_of(case: Case) -> str:
-    found = record.property_value(case.failed.record.properties, record.UNIQ_KEY.encode()) or b""
-    return found.decode("utf-8", "replace")
 
 
 def by_group(leased: Sequence[store_pb2.LeasedRecord]) -> dict[str, list[store_pb2.LeasedRecord]]:
