@@ -172,11 +172,8 @@ class Store:
 
     def _stage_sent(self, intake: Intake, outcome: Outcome) -> None:
         positions = self._stage(intake, outcome)
-        if intake.all_have_ids:
-            self.recent.add_all(intake.id_hashes, positions)
-        else:
-            named = intake.id_hashes >= 0
-            self.recent.add_all(intake.id_hashes[named], positions[named])
+        named = slice(None) if intake.all_have_ids else intake.id_hashes >= 0
+        self.recent.add_all(intake.id_hashes[named], positions[named])
 
     def put_restored(self, intake: Intake, lane: Lane, first_entry: int) -> Outcome:
         """Takes entries strictly in order: those before `appended` are there already, and behind one that is not
@@ -234,7 +231,7 @@ class Store:
         self._staged.restored.append((lane, lane.appended, dues, len(chosen) - len(dues)))
 
     def _answer_repeated(self, intake: Intake, outcome: Outcome, retried: Sequence[int]) -> None:
-        """Answers the retried records whose id is stored already with where."""
+        """Answers the retried records whose id is stored already with where; later ones are copies of failures."""
         hashes = intake.id_hashes.tolist()
         asked = [
             index
@@ -244,7 +241,7 @@ class Store:
         found = self.recent.find([hashes[index] for index in asked])
         for index in asked:
             message_id = intake.message_id(index)
-            for position in found.get(hashes[index], ()):
+            for position in reversed(found.get(hashes[index], ())):
                 first = self._record_anywhere(position)
                 if first is not None and record.property_value(first.properties, _UNIQ_KEY) == message_id:
                     self._answer_with(first, outcome, index)
