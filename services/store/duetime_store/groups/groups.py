@@ -309,8 +309,8 @@ class Groups:
     # --- places -----------------------------------------------------------------------------------------------------
 
     def receives(self, group: str, topic: str) -> bool:
-        """Whether the group has a place in the topic."""
-        return any(key.group == group and key.topic == topic for key in self.progress.places)
+        """Whether the group has a place in the topic, which may be its retry topic."""
+        return any(key.group == group and topic in (key.topic, key.queue_topic) for key in self.progress.places)
 
     def committed(self) -> dict[tuple[str, str], dict[int, int]]:
         """By group and topic, retry topics too: before which offset of each queue all is done."""

@@ -35,12 +35,12 @@ class Keeper:
             return None
         offset = queue.max_offset
         captured = snapshot.capture(self._groups.progress, self._groups.gone, offset)
-        committed = self._groups.committed()
 
         async def write() -> None:
             run = asyncio.get_running_loop().run_in_executor
             await run(self._executor, snapshot.write, self._disk, self._path, captured)
-            await self._offsets.keep(committed)
+            # As of now: a group may have been deleted since the capture.
+            await self._offsets.keep(self._groups.committed())
             self._written = offset
 
         return write

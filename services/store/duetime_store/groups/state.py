@@ -166,6 +166,8 @@ class Progress:
 
     def __init__(self) -> None:
         self.places: dict[Key, Place] = {}
+        # Of each queue of a retry topic: one place for each topic that its group receives.
+        self.retries: dict[tuple[str, int], list[Place]] = {}
         self.leases: dict[int, Lease] = {}
         self.ended = Memory()
         self.last_lease_id = 0
@@ -187,7 +189,19 @@ class Progress:
         if found is None:
             self._numbers += 1
             found = self.places[key] = Place(key, self._numbers, frontier)
+            if key.topic != key.queue_topic:
+                self.retries.setdefault((key.queue_topic, key.queue), []).append(found)
         return found
+
+    def forget(self, place: Place) -> None:
+        """There is no such place any more."""
+        key = place.key
+        del self.places[key]
+        if key.topic != key.queue_topic:
+            of_queue = self.retries[key.queue_topic, key.queue]
+            of_queue.remove(place)
+            if not of_queue:
+                del self.retries[key.queue_topic, key.queue]
 
     def of_group(self, group: str) -> list[Place]:
         return [place for place in self.places.values() if place.key.group == group]
@@ -318,7 +332,7 @@ class Progress:
     def delete(self, group: str) -> None:
         for place in self.of_group(group):
             self.reset(place, 0)
-            del self.places[place.key]
+            self.forget(place)
 
     def drop_before(self, place: Place, offset: int) -> int:
         """Retention has taken what lies before `offset`: it counts as done. How many messages were outstanding."""
