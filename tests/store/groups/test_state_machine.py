@@ -64,7 +64,7 @@ class Machine(RuleBasedStateMachine):
         # Of what is done: what was so at the last flush.
         self.durable: set[int] = set()
         self.done: set[int] = set()
-        # Every receipt that was given, and whether its queue was reset since.
+        # Every receipt that was given, and those of them whose queue was reset since.
         self.given: list[bytes] = []
         self.answered = 0
         self.was_reset: set[bytes] = set()
@@ -188,10 +188,13 @@ class Machine(RuleBasedStateMachine):
                 assert status == OK
                 if self.messages.pop(offset, None):
                     self.done.add(offset)
+            elif name in self.was_reset:
+                # It had ended before the reset, or by it.
+                assert status in (OK, EXPIRED, UNKNOWN)
             elif status == OK:
                 assert receipts.parse(name).offset in self.done
             else:
-                assert status == (UNKNOWN if name in self.was_reset else EXPIRED)
+                assert status == EXPIRED
 
     @rule(data=st.data(), ms=st.sampled_from([0, 20, 100]), counted=st.booleans())
     def change(self, data: st.DataObject, ms: int, counted: bool) -> None:
@@ -260,7 +263,9 @@ class Machine(RuleBasedStateMachine):
     @rule(data=st.data())
     def reset(self, data: st.DataObject) -> None:
         offset = data.draw(st.integers(0, self.sent))
+        names = [name for name in self.given if self.open_under(name) is not None]
         self.groups.reset(KEY, offset)
+        assert self.groups.ack(GROUP, names) == [UNKNOWN] * len(names)
         self.messages.clear()
         self.was_reset.update(self.given)
         self.done = set(range(offset))

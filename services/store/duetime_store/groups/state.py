@@ -233,6 +233,9 @@ class Progress:
         self.last_lease_id = max(self.last_lease_id, lease.id)
         if lease.id in self.ended.leases:
             self.ended.forget(lease.id)
+        if lease.returned:
+            # Recovery: what the snapshot knows already happens once more.
+            lease.returned.difference_update(offsets)
         hold = Hold(
             place,
             LEASED,
@@ -459,7 +462,7 @@ class Progress:
                     lease.holds = [one for one in lease.holds if one.open]
                 lease.holds.append(hold)
         before = len(place.entries)
-        self._leave_all(place, offsets)
+        self._leave_all(place, offsets, lease)
         place.entries.update(dict.fromkeys(offsets, hold))
         self.outstanding += len(place.entries) - before
         if lease is not None:
@@ -472,13 +475,17 @@ class Progress:
         else:
             self._set_deadline(hold)
 
-    def _leave_all(self, place: Place, offsets: Sequence[int]) -> None:
+    def _leave_all(self, place: Place, offsets: Sequence[int], lease: Lease | None) -> None:
+        """They go over to another hold, under `lease`."""
         if not place.entries:
             return
         get = place.entries.get
         for offset in offsets:
             hold = get(offset)
             if hold is not None:
+                if hold.lease is not None and hold.lease is not lease:
+                    # Recovery: that the lease ended in between is no event.
+                    hold.lease.came_back((offset,))
                 self._leave(hold, 1)
 
     def _leave(self, hold: Hold, count: int) -> None:
