@@ -248,6 +248,16 @@ async def test_what_was_not_read_is_told(shard: Consuming, monkeypatch: pytest.M
     assert "more than 1 records" in (await life(shard)).gaps[0]
 
 
+async def test_what_retention_has_left_of_a_life_is_told_as_the_rest_of_it(shard: Consuming) -> None:
+    start = shard.clock.now_ms()
+    await shard.put(copy(RETRY, [[1, start - 50, start - 20, "E", "", ""]], times=1))
+    answer = await life(shard)
+    assert lines(answer) == ["received #1", "failed #1 E"]
+    assert list(answer.gaps) == [
+        "the record with which it was accepted is no longer stored: retention has deleted it",
+    ]
+
+
 async def test_message_that_is_nowhere_is_not_found(shard: Consuming) -> None:
     await shard.send("A")
     for message_id, topic in (("B", ""), ("A", "other")):

@@ -128,6 +128,8 @@ class Tracer:
             life.gaps.append(f"the message has more than {TRACE_RECORDS_MAX} records; the oldest are left out")
         for seen in records:
             self._tell_record(life, seen)
+        if not more and all(event.kind not in (ACCEPTED, QUARANTINED) for event in life.events):
+            life.gaps.append("the record with which it was accepted is no longer stored: retention has deleted it")
         places = {_place(seen) for seen in records}
         await self._read_journal(life, places, min(seen.record.stored_at_ms for seen in records))
         self._tell_deliveries(life)

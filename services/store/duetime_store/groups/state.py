@@ -236,16 +236,8 @@ class Progress:
         if lease.returned:
             # Recovery: what the snapshot knows already happens once more.
             lease.returned.difference_update(offsets)
-        hold = Hold(
-            place,
-            LEASED,
-            offsets,
-            attempt=attempt,
-            until_ms=until_ms,
-            lease=lease,
-            expired=expired,
-            history=history,
-        )
+        hold = Hold(place, LEASED, offsets, attempt=attempt, until_ms=until_ms, lease=lease)
+        hold.expired, hold.history = expired, history
         self.hold(hold)
 
     def hide(self, place: Place, offsets: list[int], until_ms: int, attempt: int, frontier: int) -> None:
@@ -283,16 +275,8 @@ class Progress:
     def change(self, place: Place, lease_id: int, offsets: Iterable[int], until_ms: int) -> None:
         """The lease ends at another time."""
         for hold, held in self._under(place, lease_id, offsets):
-            changed = Hold(
-                place,
-                LEASED,
-                held,
-                attempt=hold.attempt,
-                until_ms=until_ms,
-                lease=hold.lease,
-                expired=hold.expired,
-                history=hold.history,
-            )
+            changed = Hold(place, LEASED, held, attempt=hold.attempt, until_ms=until_ms, lease=hold.lease)
+            changed.expired, changed.history = hold.expired, hold.history
             self.hold(changed)
 
     def give_back(
