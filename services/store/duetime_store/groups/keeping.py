@@ -39,8 +39,19 @@ class Keeper:
         async def write() -> None:
             run = asyncio.get_running_loop().run_in_executor
             await run(self._executor, snapshot.write, self._disk, self._path, captured)
-            # As of now: a group may have been deleted since the capture.
-            await self._offsets.keep(self._groups.committed())
+            firsts = await run(self._executor, snapshot.committed, captured)
+            await self._offsets.keep(self._still(captured, firsts))
             self._written = offset
 
         return write
+
+    def _still(self, captured: snapshot.Captured, firsts: list[int]) -> dict[tuple[str, str], dict[int, int]]:
+        """Committed offsets by group and topic, retry topics too. A group may have been deleted since the capture."""
+        found: dict[tuple[str, str], dict[int, int]] = {}
+        for (place, _, _), first in zip(captured.places, firsts, strict=True):
+            key = place.key
+            if self._groups.progress.places.get(key) is place:
+                queues = found.setdefault((key.group, key.queue_topic), {})
+                # A retry queue has a place for each topic that the group receives.
+                queues[key.queue] = min(queues.get(key.queue, first), first)
+        return found

@@ -115,7 +115,7 @@ class Receiver:
             if given:
                 await self.durable()
         except BaseException:
-            self._groups.not_received([one.lease for one in given])
+            self._groups.not_received((one.lease, one.offsets) for one in given)
             self._flusher.wake()
             raise
         self._groups.gave(asked.group, asked.topic, asked.member, sum(len(one.sizes) for one in given))
@@ -140,7 +140,7 @@ class Receiver:
         try:
             await self.durable()
         except BaseException:
-            groups.not_received([one.lease for one in taken])
+            groups.not_received((one.lease, [one.offset]) for one in taken)
             raise
         return taken
 
