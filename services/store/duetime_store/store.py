@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 import numpy as np
 from duetime_core import record
 from duetime_core.errors import Damaged, DiskFull, NotFound, Overloaded, ReadOnly
-from duetime_core.names import GROUPS_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC
+from duetime_core.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
 
 from duetime_store.alarm import ShardClock
 from duetime_store.commitlog import CommitLog
@@ -21,7 +21,7 @@ from duetime_store.consumequeue import FILLER_SIZE, UNIT, ConsumeQueue, Units
 from duetime_store.directory import LevelHistory
 from duetime_store.faults import faults_of
 from duetime_store.gate import Gate
-from duetime_store.groups.journal import Journal, bodies
+from duetime_store.groups.journal import Journal, event_records
 from duetime_store.intake import Intake, Ints, parse
 from duetime_store.lanes import Lane
 from duetime_store.queues import Queues
@@ -116,8 +116,7 @@ class Store:
         chosen = [index for index, status in enumerate(outcome.statuses) if status == OK]
         stored = Outcome([], stored_at_ms=outcome.stored_at_ms)
         self._stage_sent(intake.only(chosen), stored)
-        for index, offset, due_at_ms in zip(chosen, stored.queue_offsets, stored.due_at_ms, strict=True):
-            outcome.queue_offsets[index], outcome.due_at_ms[index] = offset, due_at_ms
+        outcome.take_places(chosen, stored)
         return outcome
 
     def put_settling(
@@ -155,8 +154,7 @@ class Store:
         stored = Outcome([], stored_at_ms=outcome.stored_at_ms)
         self._stage_sent(part, stored)
         self._staged.settles += [tell for tell in told if tell is not None]
-        for index, offset, due_at_ms in zip(chosen, stored.queue_offsets, stored.due_at_ms, strict=True):
-            outcome.queue_offsets[index], outcome.due_at_ms[index] = offset, due_at_ms
+        outcome.take_places(chosen, stored)
         return outcome
 
     def stage_events(self) -> None:
@@ -165,10 +163,9 @@ class Store:
         events, waiters = self.journal.drain()
         batch.events += events
         batch.event_waiters += waiters
-        for body in bodies(events):
-            properties = record.with_crc_mark(b"")
-            encoded = record.encode(record.Record(GROUPS_TOPIC, 0, body, properties, born_at_ms=self.clock.now_ms()))
-            self._stage(parse(encoded), Outcome([], stored_at_ms=self.clock.now_ms()))
+        now_ms = self.clock.now_ms()
+        for encoded in event_records(events, now_ms):
+            self._stage(parse(encoded), Outcome([], stored_at_ms=now_ms))
 
     def _stage_sent(self, intake: Intake, outcome: Outcome) -> None:
         positions = self._stage(intake, outcome)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from duetime.v1 import store_pb2
+from duetime_store.groups import snapshot
 
 from tests.store.groups.running import EXPIRED, GROUP, INVISIBLE_MS, OK, Consuming, copy, names, told
 
@@ -127,3 +128,16 @@ async def test_an_ordered_lease_that_expires_counts_for_its_first_message_only(s
     await store.receive(ordered=True)
     await store.clock.advance(INVISIBLE_MS)
     assert told(await store.receive(ordered=True)) == [("a", 2), ("b", 1), ("c", 1)]
+
+
+async def test_what_followed_in_an_expired_lease_is_uncounted_after_a_restart_too(store: Consuming) -> None:
+    """Nothing was journaled of the expiry but the lease that came next."""
+    await store.send("a", "b", "c")
+    old = await store.receive(ordered=True)
+    await store.clock.advance(INVISIBLE_MS)
+    (again,) = await store.receive(ordered=True, max_count=1)
+    # Without a snapshot.
+    await store.kill(lambda: (store.settings.data_dir / snapshot.FILE).unlink(missing_ok=True))
+    assert await store.ack(*old) == [EXPIRED, EXPIRED, EXPIRED]
+    assert await store.ack(again) == [OK]
+    assert told(await store.receive(ordered=True)) == [("b", 1), ("c", 1)]
