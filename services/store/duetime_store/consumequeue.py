@@ -193,13 +193,14 @@ class ConsumeQueue:
         try:
             self._write(first, units)
         except OSError:
-            self._late = units
+            # A copy: the error's traceback holds on to what could not be written, and so keeps its size.
+            self._late = bytearray(units)
             raise
 
     def write_late(self) -> None:
         """Raises: OSError: units are still late."""
         if self._late:
-            self._write(self.max_offset - self.late_bytes // UNIT.size, self._late)
+            self._write(self.max_offset - self.late_bytes // UNIT.size, bytes(self._late))
             self._late = bytearray()
 
     @property
