@@ -68,6 +68,8 @@ class Machine(RuleBasedStateMachine):
         self.given: list[bytes] = []
         self.answered = 0
         self.was_reset: set[bytes] = set()
+        # The snapshot counts in what the log may never have; the log never got it.
+        self.is_ahead = self.is_needed = False
         self.load()
 
     def load(self) -> None:
@@ -291,11 +293,17 @@ class Machine(RuleBasedStateMachine):
         self.shard.flush()
         self.durable = set(self.done)
         self.answered = len(self.given)
+        self.is_ahead = False
 
-    @rule()
-    def snapshot(self) -> None:
+    @rule(ahead=st.booleans())
+    def snapshot(self, ahead: bool) -> None:
+        """Before what it counts in is durable, as at a start or stop, or after."""
         queue = self.shard.store.queues.known(b"DT_GROUPS", 0)
         captured = snapshot.capture(self.groups.progress, self.groups.gone, queue.max_offset if queue else 0)
+        if ahead:
+            self.is_ahead = True
+        else:
+            self.flush()
         snapshot.write(self.shard.directory.disk, self.path, captured)
 
     @rule(lose_snapshot=st.booleans(), checkpoint=st.booleans())
@@ -305,7 +313,7 @@ class Machine(RuleBasedStateMachine):
         before = self.dump()
         if checkpoint:
             self.shard.checkpoint()
-        if lose_snapshot:
+        if lose_snapshot and not self.is_needed:
             self.path.unlink(missing_ok=True)
         self.shard.reopen()
         self.load()
@@ -336,6 +344,7 @@ class Machine(RuleBasedStateMachine):
             stored = self.shard.store.queues.get_bytes(b"%RETRY%g", 0).max_offset > copies
             if stored:
                 assert one.offset not in self.entries()
+        self.is_needed |= self.is_ahead
         self.learn()
         self.flush()
 
