@@ -35,6 +35,8 @@ FILLER = UNIT.pack(0, FILLER_SIZE, 0)
 Units = npt.NDArray[np.void]
 Ints = npt.NDArray[np.int64]
 
+# No file is made with fewer (StoreSettings.queue_file_units).
+FILE_UNITS_MIN = 100
 # Units made again are written when a queue has as many of them.
 _REBUILT_BYTES = 16 * 1024
 # Units looked at in one step.
@@ -105,7 +107,8 @@ class ConsumeQueue:
         if not files:
             return
         size = files[0].stat().st_size
-        if size and size % UNIT.size == 0:
+        # A smaller one is a new file that a power cut has left short.
+        if size >= FILE_UNITS_MIN * UNIT.size and size % UNIT.size == 0:
             self.file_bytes = size
         bases, largest = [int(path.name) for path in files], max(path.stat().st_size for path in files)
         if largest > self.file_bytes:
