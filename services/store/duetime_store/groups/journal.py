@@ -331,18 +331,16 @@ class Replay:
             progress.give(lease, own, until_ms, attempt, after, expired=expired, history=history)
 
     def _end_before(self, place: Place, lease: Lease, offsets: list[int]) -> None:
-        """Messages that are given again were under leases that expired, which is no event: they came back; so did what
-        followed the first of them in an ordered lease, uncounted."""
-        came_back: dict[Lease, list[int]] = {}
+        """Messages that are given again were under leases that expired, which is no event: of an ordered one, what
+        followed the first of them came back too, uncounted."""
+        firsts: dict[Lease, int] = {}
         for offset in offsets:
             hold = place.entries.get(offset)
-            if hold is not None and hold.lease is not None and hold.lease is not lease:
-                came_back.setdefault(hold.lease, []).append(offset)
-        for expired, own in came_back.items():
-            expired.came_back(own)
-            if expired.ordered:
-                later = [offset for offset in self._progress.later_of(expired, own[0]) if offset not in own]
-                self._progress.give_back(place, expired.id, later, lease.received_at_ms, counted=False)
+            if hold is not None and hold.lease is not None and hold.lease is not lease and hold.lease.ordered:
+                firsts.setdefault(hold.lease, offset)
+        for expired, first in firsts.items():
+            later = [offset for offset in self._progress.later_of(expired, first) if offset not in offsets]
+            self._progress.give_back(place, expired.id, later, lease.received_at_ms, counted=False)
 
     def _reach(self, place: Place, before: int) -> None:
         """What lies between the frontier and where the event found it: nobody knows what became of it. Without anything
