@@ -47,6 +47,8 @@ class Stores(stores.Stores):
         await turn()
         if method == "PutMessage":
             return self.put(request)
+        if method == "Defer":
+            raise Unavailable("gone", reason="SHARD_UNAVAILABLE")
         if method == "TakeExhausted":
             if not self.take_answers:
                 self.nothing_taken.set()
@@ -92,12 +94,13 @@ class Policies:
     def __init__(self) -> None:
         self.error: DueTimeError | None = None
         self.asked = 0
+        self.ordered = False
 
     async def of_group(self, group: str) -> Rules:
         self.asked += 1
         if self.error is not None:
             raise self.error
-        return Rules()
+        return Rules(ordered=self.ordered)
 
 
 class Service:
@@ -160,6 +163,34 @@ async def test_put_that_fails_is_a_fault_of_each_and_of_no_other() -> None:
     service.stores.put = put
     results = await service.nack(names(2, lease=6))
     assert [(one.fault.reason, one.fault.retriable) for one in results] == [("SHARD_UNAVAILABLE", True)] * 2
+
+
+async def test_shard_that_is_away_is_not_asked_for_what_is_left() -> None:
+    service = Service()
+    asked = names(20)
+    service.stores.bodies = {name: bytes(1 << 20) for name in asked}
+    service.stores.answer_bytes_max = 4 << 20
+
+    def put(request: store_pb2.PutMessageRequest) -> store_pb2.PutMessageResponse:
+        raise Unavailable("gone", reason="SHARD_UNAVAILABLE")
+
+    service.stores.put = put
+    results = await service.nack(asked)
+    assert [one.fault.reason for one in results] == ["SHARD_UNAVAILABLE"] * 20
+    assert service.faults("SHARD_UNAVAILABLE") == 20
+    assert len(service.stores.made("GetLeased")) == 1
+
+
+async def test_nothing_dies_behind_an_ordered_message_that_may_not_wait() -> None:
+    service = Service()
+    service.policies.ordered = True
+    first, second = names(2)
+    request = consumer_pb2.NackRequest(group="billing")
+    request.nacks.add(receipt=first)
+    request.nacks.add(receipt=second, reject=True)
+    results = await service.nacks.nack(request)
+    assert [one.fault.reason for one in results] == ["SHARD_UNAVAILABLE"] * 2
+    assert not service.stores.made("PutMessage")
 
 
 async def test_answer_that_was_lost_is_given_again() -> None:

@@ -18,7 +18,7 @@ from duetime_core.errors import DueTimeError, InvalidArgument, Violation
 from duetime_retry.judging import Judge, Told
 from duetime_retry.metrics import RetryMetrics
 from duetime_retry.settling import EXPIRED, OK
-from duetime_retry.stores import Stores
+from duetime_retry.stores import UNAVAILABLE, Stores
 
 # Answers that are remembered.
 RECENT_MAX = 16_384
@@ -86,6 +86,11 @@ class Nacks:
                 shard, group, answer.now_ms, list(found.values()), [told[receipt] for receipt in found]
             )
             results |= dict(zip(found, dealt, strict=True))
+            away = next((one.fault for one in dealt if one.fault.reason == UNAVAILABLE), None)
+            if away is not None:
+                # The same would come of the next look, after another deadline; and what is ordered keeps its turn.
+                self._metrics.faults.labels(UNAVAILABLE).inc(len(left))
+                return results | {receipt: Result(fault=away) for receipt in left}
         return results
 
     def _remembered(self, group: str, receipt: bytes, result: Result) -> Result:

@@ -80,7 +80,12 @@ class Settler:
             else:
                 puts.append(put)
         if deferred:
-            await self._defer(shard, group, cases, deferred, results)
+            try:
+                await self._defer(shard, group, cases, deferred, results)
+            except DueTimeError as error:
+                # Nobody knows whether they wait. Of an ordered group nothing goes before them.
+                _fail(deferred + [put.index for put in puts if put.case.stays], error, results)
+                puts = [put for put in puts if not put.case.stays]
         for topic in (names.retry_topic(group), names.dlq_topic(group)):
             dead = topic == names.dlq_topic(group)
             same = [put for put in puts if isinstance(put.case.decision, DeadLetter) == dead]
@@ -121,6 +126,7 @@ class Settler:
         indices: list[int],
         results: list[consumer_pb2.NackResult],
     ) -> None:
+        """Raises: DueTimeError: the shard does not answer, or refuses."""
         request = store_pb2.DeferRequest(group=group)
         for index in indices:
             case = cases[index]
@@ -129,11 +135,7 @@ class Settler:
             request.deferrals.add(
                 receipt=case.leased.receipt, delay_ms=case.decision.delay_ms, history=history.encode()
             )
-        try:
-            answer = await self._stores.call(shard, "Defer", request)
-        except DueTimeError as error:
-            _fail(indices, error, results)
-            return
+        answer = await self._stores.call(shard, "Defer", request)
         statuses = answer.statuses or [OK] * len(indices)
         for index, status, at_ms in zip(indices, statuses, answer.deliver_at_ms, strict=True):
             results[index].status = status

@@ -9,6 +9,9 @@ from duetime_core import record
 from duetime_core.calls import translate
 from duetime_core.errors import InvalidArgument, NotFound, Unavailable, Violation
 
+# The reason of a shard that does not answer.
+UNAVAILABLE = "SHARD_UNAVAILABLE"
+
 
 class Stores:
     """The shards that this process knows."""
@@ -32,7 +35,7 @@ class Stores:
         try:
             return await getattr(stub, method)(request, timeout=self._timeout_s + wait_ms / 1000.0)
         except grpc.aio.AioRpcError as error:
-            raise translate(error, f"shard {shard}", "SHARD_UNAVAILABLE") from error
+            raise translate(error, f"shard {shard}", UNAVAILABLE) from error
 
     async def leased(self, shard: int, group: str, receipts: Sequence[bytes]) -> store_pb2.GetLeasedResponse:
         """The first of the receipts, one at least: as many as fit into an answer."""
@@ -40,7 +43,7 @@ class Stores:
         answer: store_pb2.GetLeasedResponse = await self.call(shard, "GetLeased", request)
         if not 1 <= len(answer.leased) <= len(receipts):
             text = f"shard {shard} told of {len(answer.leased)} leases, not of 1 to {len(receipts)}"
-            raise Unavailable(text, reason="SHARD_UNAVAILABLE")
+            raise Unavailable(text, reason=UNAVAILABLE)
         return answer
 
     async def take_exhausted(
