@@ -6,8 +6,6 @@ SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 QUARANTINE_TOPIC = "DT_QUARANTINE"
 # The journal of what happens to consumer groups: one queue on each shard.
 GROUPS_TOPIC = "DT_GROUPS"
-# The journal of a shard's groups.
-GROUPS_TOPIC = "DT_GROUPS"
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 

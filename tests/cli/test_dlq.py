@@ -142,6 +142,9 @@ def test_what_is_not_there_is_told(server: str, stub: Any, topic: str, group: st
     kill(stub, server, topic, group, b"0")
     done = run_duetime("dlq", "show", group, "x")
     assert (done.returncode, done.stderr.decode()) == (1, f"duetime: group {group} has no dead letter x\n")
+    done = run_duetime("dlq", "list", group, "--tag", "none", "--json")
+    told = f"duetime: group {group} has no dead letters that the options name\n"
+    assert (done.returncode, done.stdout, done.stderr.decode()) == (0, b"", told)
     done = run_duetime("dlq", "redrive", "a b")
     assert done.returncode == 1
     assert b"filter.group: 'a b' is not" in done.stderr

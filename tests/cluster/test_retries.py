@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from duetime.v1 import consumer_pb2
+from duetime.v1 import consumer_pb2, gateway_pb2, message_pb2
 from duetime_core import retry_policy
 from duetime_core.testing.cluster import Cluster
 
@@ -222,6 +222,22 @@ async def test_messages_with_policies_of_their_own_go_their_own_ways(group: Grou
     }
     letters = await dead_letters(group, 3)
     assert {one: len(letter.attempts) for one, letter in letters.items()} == {"list": 5, "levels": 5, "plain": 3}
+
+
+@pytest.mark.parametrize("level", [0, 1])
+async def test_send_that_is_repeated_after_failures_tells_of_the_first_record(group: Group, level: int) -> None:
+    message = message_pb2.Message(topic="orders", id="A", delay_level=level)
+    (first,) = (await group.stub.Send(gateway_pb2.SendRequest(messages=[message]), timeout=10)).results
+    await group.cluster.advance("1s")
+    for _ in range(2):
+        (result,) = await group.nack(*await receive(group, 1))
+        await group.cluster.advance(result.deliver_at_ms - group.now_ms)
+    again = gateway_pb2.SendRequest(messages=[message], retry=True)
+    (told,) = (await group.stub.Send(again, timeout=10)).results
+    assert told.duplicate
+    assert (told.queue, told.offset, told.deliver_at_ms) == (first.queue, first.offset, first.deliver_at_ms)
+    assert len(await receive(group, 1)) == 1
+    assert await group.is_empty()
 
 
 async def test_ordered_queue_waits_for_what_fails_until_it_is_dead(group: Group) -> None:

@@ -286,6 +286,21 @@ async def test_dead_letter_behind_a_retry_of_an_ordered_lease_waits_for_its_turn
     assert not group.stored("%DLQ%billing")
 
 
+async def test_order_holds_where_bodies_are_too_large_for_one_look(group: Group) -> None:
+    await group.create("1s", ordered=True)
+    body = bytes(3 << 20)
+    for one in ("A", "B", "C"):
+        message = message_pb2.Message(topic="orders", id=one, body=body)
+        await group.stub.Send(gateway_pb2.SendRequest(messages=[message]), timeout=10)
+    leased = await group.receive(3, max_count=3, max_bytes=16 << 20)
+    request = consumer_pb2.NackRequest(group="billing")
+    for one in reversed(leased):
+        request.nacks.add(receipt=one.receipt, reject=one.message.id != "A")
+    results = (await group.stub.Nack(request, timeout=10)).results
+    assert [(one.status, one.dead) for one in results] == [(EXPIRED, False), (EXPIRED, False), (OK, False)]
+    assert not group.stored("%DLQ%billing")
+
+
 async def test_second_death_goes_on_with_the_history_of_the_first(group: Group) -> None:
     await group.create("0s,max=2")
     await group.send("A")

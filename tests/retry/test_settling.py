@@ -47,6 +47,8 @@ class Stores(stores.Stores):
         await turn()
         if method == "PutMessage":
             return self.put(request)
+        if method == "Defer":
+            raise Unavailable("gone", reason="SHARD_UNAVAILABLE")
         if method == "TakeExhausted":
             if not self.take_answers:
                 self.nothing_taken.set()
@@ -56,9 +58,9 @@ class Stores(stores.Stores):
                 raise answer
             return answer
         answer = store_pb2.GetLeasedResponse(now_ms=NOW_MS)
-        answer.leased.extend(self.leased_one(receipt) for receipt in request.receipts)
-        if answer.ByteSize() > self.answer_bytes_max:
-            raise Overloaded("the answer is too large")
+        for receipt in request.receipts:
+            if answer.ByteSize() < self.answer_bytes_max:
+                answer.leased.append(self.leased_one(receipt))
         return answer
 
     def leased_one(self, receipt: bytes, attempt: int = 1) -> store_pb2.LeasedRecord:
@@ -89,8 +91,16 @@ class Topics:
 
 
 class Policies:
+    def __init__(self) -> None:
+        self.error: DueTimeError | None = None
+        self.asked = 0
+        self.ordered = False
+
     async def of_group(self, group: str) -> Rules:
-        return Rules()
+        self.asked += 1
+        if self.error is not None:
+            raise self.error
+        return Rules(ordered=self.ordered)
 
 
 class Service:
@@ -99,9 +109,10 @@ class Service:
         self.registry = CollectorRegistry()
         self.metrics = RetryMetrics(self.registry)
         topics: Any = self.topics
-        policies: Any = Policies()
+        self.policies = Policies()
+        policies: Any = self.policies
         settler = Settler(self.stores, topics, LEVELS, self.metrics)
-        self.judge = Judge(policies, topics, settler, LEVELS)
+        self.judge = Judge(policies, topics, settler, LEVELS, self.metrics)
         self.nacks = Nacks(self.stores, self.judge, self.metrics)
 
     async def nack(self, names: list[bytes], **options: Any) -> list[consumer_pb2.NackResult]:
@@ -154,6 +165,34 @@ async def test_put_that_fails_is_a_fault_of_each_and_of_no_other() -> None:
     assert [(one.fault.reason, one.fault.retriable) for one in results] == [("SHARD_UNAVAILABLE", True)] * 2
 
 
+async def test_shard_that_is_away_is_not_asked_for_what_is_left() -> None:
+    service = Service()
+    asked = names(20)
+    service.stores.bodies = {name: bytes(1 << 20) for name in asked}
+    service.stores.answer_bytes_max = 4 << 20
+
+    def put(request: store_pb2.PutMessageRequest) -> store_pb2.PutMessageResponse:
+        raise Unavailable("gone", reason="SHARD_UNAVAILABLE")
+
+    service.stores.put = put
+    results = await service.nack(asked)
+    assert [one.fault.reason for one in results] == ["SHARD_UNAVAILABLE"] * 20
+    assert service.faults("SHARD_UNAVAILABLE") == 20
+    assert len(service.stores.made("GetLeased")) == 1
+
+
+async def test_nothing_dies_behind_an_ordered_message_that_may_not_wait() -> None:
+    service = Service()
+    service.policies.ordered = True
+    first, second = names(2)
+    request = consumer_pb2.NackRequest(group="billing")
+    request.nacks.add(receipt=first)
+    request.nacks.add(receipt=second, reject=True)
+    results = await service.nacks.nack(request)
+    assert [one.fault.reason for one in results] == ["SHARD_UNAVAILABLE"] * 2
+    assert not service.stores.made("PutMessage")
+
+
 async def test_answer_that_was_lost_is_given_again() -> None:
     service = Service()
     first = await service.nack(names(1), delay_ms=7_000)
@@ -171,20 +210,31 @@ async def test_large_bodies_are_looked_at_and_put_in_parts() -> None:
     service = Service()
     asked = names(20)
     service.stores.bodies = {name: bytes(1 << 20) for name in asked}
-    service.stores.answer_bytes_max = 8 << 20
+    service.stores.answer_bytes_max = 12 << 20
     results = await service.nack(asked)
     assert not any(one.HasField("fault") for one in results)
     puts = service.stores.made("PutMessage")
     assert sum(len(one.settles) for one in puts) == 20
     assert max(len(one.records) for one in puts) <= 8 << 20
-    assert len(service.stores.made("GetLeased")) < 12
+    assert [len(one.receipts) for one in service.stores.made("GetLeased")] == [20, 8]
 
 
-async def test_one_look_that_never_fits_is_a_fault() -> None:
+async def test_shard_that_tells_of_no_lease_is_not_asked_again_and_again() -> None:
     service = Service()
-    service.stores.answer_bytes_max = 10
+    service.stores.answer_bytes_max = 0
     results = await service.nack(names(3))
-    assert [one.fault.reason for one in results] == ["TOO_MANY_REQUESTS"] * 3
+    assert [one.fault.reason for one in results] == ["SHARD_UNAVAILABLE"] * 3
+    assert service.faults("SHARD_UNAVAILABLE") == 3
+
+
+async def test_database_that_does_not_answer_is_asked_once_for_all() -> None:
+    service = Service()
+    service.policies.error = Unavailable("away", reason="METADATA_UNAVAILABLE")
+    results = await service.nack(names(300))
+    assert [(one.fault.reason, one.attempt) for one in results] == [("METADATA_UNAVAILABLE", 1)] * 300
+    assert service.policies.asked == 1
+    assert service.faults("METADATA_UNAVAILABLE") == 300
+    assert not service.stores.made("PutMessage")
 
 
 async def test_collector_goes_on_behind_faults_and_ends_when_told() -> None:
@@ -192,13 +242,13 @@ async def test_collector_goes_on_behind_faults_and_ends_when_told() -> None:
     taken = store_pb2.GetLeasedResponse(now_ms=NOW_MS)
     taken.leased.extend(service.stores.leased_one(name, attempt=17) for name in names(2))
     taken.leased[1].group = "other"
-    service.stores.take_answers = [Overloaded("the answer is too large"), taken, store_pb2.GetLeasedResponse()]
+    service.stores.take_answers = [Overloaded("calls in flight"), taken, store_pb2.GetLeasedResponse()]
     collector = Collector(0, service.stores, service.judge, service.clock, service.metrics)
     running = asyncio.create_task(collector.run())
     async with asyncio.timeout(10):
         while not service.stores.nothing_taken.is_set():
             await service.clock.advance(exhausted.BACKOFF_MS_MAX)
-    assert [one.max_count for one in service.stores.made("TakeExhausted")] == [256, 64, 128, 256]
+    assert len(service.stores.made("TakeExhausted")) == 4
     puts = service.stores.made("PutMessage")
     assert [[one.group for one in put.settles] for put in puts] == [["billing"], ["other"]]
     assert [record.decode(put.records).topic for put in puts] == ["%DLQ%billing", "%DLQ%other"]

@@ -5,6 +5,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+from duetime.client import connection
 
 from tests.sdk.fake_gateway import FakeGateway
 from tests.sdk.fake_groups import FakeGroups
@@ -48,3 +49,10 @@ async def groups() -> AsyncIterator[FakeGroups]:
     await gateway.start()
     yield gateway
     await gateway.stop()
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that try again at once."""
+    monkeypatch.setattr(connection, "BACKOFF_S_MIN", 0.001)
+    monkeypatch.setattr(connection, "BACKOFF_S_MAX", 0.02)

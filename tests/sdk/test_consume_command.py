@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from duetime_core.errors import InvalidArgument, Violation
 
 from tests.sdk.fake_groups import FakeGroups
 
@@ -125,7 +126,7 @@ def test_the_exit_code_says_what_becomes_of_the_message(gateway: FakeGroups) -> 
     assert sorted(gateway.bodies("nack")) == [b"1", b"2", b"4"]
     assert gateway.bodies("dead") == [b"3"]
     told = {nack.error.type + ": " + nack.error.message: nack for request in gateway.nacks for nack in request.nacks}
-    expected = {"Retry: ", "ExitCode: exit code 3", "ExitCode: exit code 65", "ExitCode: ended by signal 9"}
+    expected = {f"ExitCode: {how}" for how in ("exit code 75", "exit code 3", "exit code 65", "ended by SIGKILL")}
     assert set(told) == expected
     assert told["ExitCode: exit code 3"].error.trace.endswith("no such table\n")
     assert {request.policy.max_attempts for request in gateway.nacks} == {7}
@@ -198,6 +199,13 @@ def test_a_second_signal_breaks_commands_off(gateway: FakeGroups, tmp_path: Path
         assert ended(process)[0] == 0
     assert gateway.bodies("break off") == [b"0"]
     assert gateway.leases == {}
+
+
+def test_what_the_server_refuses_for_ever_is_one_line(gateway: FakeGroups) -> None:
+    gateway.make_topic("orders")
+    gateway.faults["Receive"] += [InvalidArgument([Violation("sql", "line 1, column 7: what is that")])]
+    with consuming(gateway, "--sql", "size >> 5") as process:
+        assert ended(process) == (1, "", "duetime: sql: line 1, column 7: what is that\n")
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,8 @@
-"""Consumers: what a handler's end means, how many run, renewals, order, faults of the server, and the end."""
+"""Consumers: what a handler's end means, how many run, what is refused, and what is logged."""
 
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 
 import pytest
 from duetime import (
@@ -17,33 +15,12 @@ from duetime import (
     Retry,
     Unavailable,
 )
-from duetime.client import connection, handling
-from duetime.v1 import consumer_pb2
-from duetime_core import errors
-from duetime_core.errors import Violation
+from duetime.client import connection
 
+from tests.sdk.consuming import WITHIN_S, consuming, nothing
 from tests.sdk.fake_groups import FakeGroups
 
-WITHIN_S = 20
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "BACKOFF_S_MIN", 0.001)
-    monkeypatch.setattr(connection, "BACKOFF_S_MAX", 0.02)
-
-
-@asynccontextmanager
-async def consuming(consumer: Consumer) -> AsyncIterator[None]:
-    """Runs it meanwhile, within a time."""
-    async with asyncio.timeout(WITHIN_S), consumer:
-        yield
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """For what happens on this side of the wire."""
-    while not condition():
-        await connection.pause(0.002)
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 # --- what a handler's end means ---------------------------------------------------------------------------------------
@@ -161,7 +138,7 @@ async def test_retry_says_when_and_reject_says_never(groups: FakeGroups, caplog:
     assert (consumer.stats.failed, consumer.stats.dead) == (4, 2)
     texts = [record.getMessage() for record in caplog.records]
     assert "id-2: a dead letter of billing after attempt 1" in texts
-    assert "id-0: comes again at 2023-11-14 22:13:50+00:00" in texts
+    assert "id-0: comes again at 2023-11-14 22:13:50.000+00:00" in texts
     assert not any(record.exc_info for record in caplog.records)
 
 
@@ -299,7 +276,7 @@ async def test_no_more_handlers_run_than_the_concurrency_says(groups: FakeGroups
     assert most == 3
 
 
-async def test_slow_handlers_lease_nothing_ahead(groups: FakeGroups) -> None:
+async def test_slow_handlers_leasenothing_ahead(groups: FakeGroups) -> None:
     groups.fill("orders", 100)
     consumer = Consumer(groups.address, group="billing")
     release = asyncio.Event()
@@ -320,14 +297,10 @@ async def test_slow_handlers_lease_nothing_ahead(groups: FakeGroups) -> None:
 async def test_decisions_travel_together(groups: FakeGroups) -> None:
     groups.fill("orders", 300)
     consumer = Consumer(groups.address, group="billing")
-    consumer.handler("orders", concurrency=100)(_nothing)
+    consumer.handler("orders", concurrency=100)(nothing)
     async with consuming(consumer):
         await groups.until(lambda: len(groups.bodies("ack")) == 300)
     assert groups.calls["Ack"] <= groups.calls["Receive"]
-
-
-async def _nothing(message: LeasedMessage) -> None:
-    return
 
 
 async def test_topics_have_handlers_of_their_own(groups: FakeGroups) -> None:
@@ -349,398 +322,6 @@ async def test_topics_have_handlers_of_their_own(groups: FakeGroups) -> None:
     assert sorted(seen) == [("one", "orders")] * 2 + [("two", "parcels")] * 2
 
 
-# --- leases -----------------------------------------------------------------------------------------------------------
-
-
-async def test_the_lease_of_a_slow_handler_is_renewed_before_half_of_it_is_over(groups: FakeGroups) -> None:
-    groups.fill("orders", 1)
-    consumer = Consumer(groups.address, group="billing")
-    ends: list[float] = []
-
-    @consumer.handler("orders", lease="600ms")
-    async def handle(message: LeasedMessage) -> None:
-        before = message.lease_ends_at
-        loop = asyncio.get_running_loop()
-        began_at_s = loop.time()
-        await until(lambda: message.lease_ends_at > before)
-        ends.append(loop.time() - began_at_s)
-
-    async with consuming(consumer):
-        await groups.until(lambda: groups.bodies("ack") == [b"0"])
-    assert groups.moves[0].invisible_ms == 600
-    # A third of the lease, or up to a sixth more; the rest is for a busy machine.
-    assert 0.15 < ends[0] < 0.5
-
-
-async def test_a_message_whose_lease_has_ended_is_not_acknowledged(
-    groups: FakeGroups, caplog: pytest.LogCaptureFixture
-) -> None:
-    groups.fill("orders", 1)
-    consumer = Consumer(groups.address, group="billing")
-    release = asyncio.Event()
-
-    @consumer.handler("orders", lease="100ms", concurrency=1)
-    async def handle(message: LeasedMessage) -> None:
-        if message.attempt == 1:
-            await release.wait()
-
-    async with consuming(consumer):
-        await groups.until(lambda: bool(groups.leases))
-        groups.end_leases()
-        await until(lambda: consumer.stats.lost == 1)
-        release.set()
-        await groups.until(lambda: groups.bodies("ack") == [b"0"])
-    assert [len(request.nacks) for request in groups.nacks] == []
-    assert groups.calls["Ack"] == 1
-    assert consumer.stats.lost == 1
-    texts = [record.getMessage() for record in caplog.records]
-    assert "id-0: its lease has ended; it comes again, and is not acknowledged here" in texts
-
-
-async def test_an_acknowledgement_that_comes_too_late_is_told(
-    groups: FakeGroups, caplog: pytest.LogCaptureFixture
-) -> None:
-    groups.fill("orders", 1)
-    consumer = Consumer(groups.address, group="billing")
-
-    @consumer.handler("orders")
-    async def handle(message: LeasedMessage) -> None:
-        if message.attempt == 1:
-            groups.end_leases()
-
-    async with consuming(consumer):
-        await groups.until(lambda: groups.bodies("ack") == [b"0"])
-    assert (consumer.stats.lost, consumer.stats.handled) == (1, 1)
-    assert "id-0: acknowledged too late: its lease had ended" in caplog.text
-
-
-# --- order ------------------------------------------------------------------------------------------------------------
-
-
-async def test_an_ordered_group_handles_a_queue_one_after_the_other_and_queues_in_parallel(groups: FakeGroups) -> None:
-    for queue in (0, 1):
-        groups.fill("orders", 5, queue=queue)
-    consumer = Consumer(groups.address, group="billing", ordered=True)
-    running: set[int] = set()
-    both = False
-    seen: dict[int, list[int]] = {0: [], 1: []}
-
-    @consumer.handler("orders")
-    async def handle(message: LeasedMessage) -> None:
-        nonlocal both
-        assert message.queue not in running
-        running.add(message.queue)
-        both = both or len(running) == 2
-        await connection.pause(0.002)
-        running.discard(message.queue)
-        seen[message.queue].append(message.offset)
-
-    async with consuming(consumer):
-        await groups.until(lambda: len(groups.bodies("ack")) == 10)
-    assert groups.group is not None
-    assert groups.group.ordered
-    assert seen == {0: [0, 1, 2, 3, 4], 1: [0, 1, 2, 3, 4]}
-    assert both
-
-
-async def test_what_lies_behind_a_failure_is_given_back(groups: FakeGroups) -> None:
-    groups.group = consumer_pb2.Group(name="billing", ordered=True)
-    groups.fill("orders", 4)
-    consumer = Consumer(groups.address, group="billing")
-    seen: list[bytes] = []
-
-    @consumer.handler("orders")
-    async def handle(message: LeasedMessage) -> None:
-        seen.append(message.body)
-        if message.body == b"1":
-            consumer.stop()
-            raise ValueError
-
-    async with asyncio.timeout(WITHIN_S):
-        await consumer.run_async()
-    assert seen == [b"0", b"1"]
-    assert (groups.bodies("ack"), groups.bodies("nack")) == ([b"0"], [b"1"])
-    # The receive on its way may have got them once more.
-    assert set(groups.bodies("return")) == {b"2", b"3"}
-    assert [entry.attempt for entry in groups.returned["orders"]] == [1, 1]
-
-
-@pytest.mark.parametrize("ordered", [True, False])
-async def test_a_group_that_is_otherwise_is_an_error(groups: FakeGroups, ordered: bool) -> None:
-    groups.group = consumer_pb2.Group(name="billing", ordered=not ordered)
-    consumer = Consumer(groups.address, group="billing", ordered=ordered)
-    consumer.handler("orders")(_nothing)
-    with pytest.raises(InvalidArgument, match=r"ordered: group billing exists and is (not )?ordered"):
-        await consumer.run_async()
-
-
-# --- the server's faults ----------------------------------------------------------------------------------------------
-
-
-async def test_a_gateway_that_is_away_is_waited_for(caplog: pytest.LogCaptureFixture, groups: FakeGroups) -> None:
-    bodies = groups.fill("orders", 3)
-    await groups.stop()
-    consumer = Consumer(groups.address, group="billing")
-    consumer.handler("orders")(_nothing)
-    async with asyncio.timeout(WITHIN_S):
-        running = asyncio.create_task(consumer.run_async())
-        await until(lambda: "no DueTime server answers" in caplog.text)
-        await groups.start()
-        await groups.until(lambda: sorted(groups.bodies("ack")) == bodies)
-        consumer.stop()
-        await running
-    assert not any(record.levelno > logging.WARNING for record in caplog.records)
-
-
-async def test_receiving_goes_on_after_faults_and_warns_once(
-    groups: FakeGroups, caplog: pytest.LogCaptureFixture
-) -> None:
-    groups.fill("orders", 1)
-    conflict = errors.FailedPrecondition("another filter was seen 3 s ago", reason="FILTER_CONFLICT")
-    groups.faults["Receive"] += [errors.Unavailable("shard 0 is away")] * 3
-    groups.faults["Receive"] += [conflict, errors.NotFound("no topic orders"), errors.DueTimeError("a bug")]
-    consumer = Consumer(groups.address, group="billing")
-    consumer.handler("orders")(_nothing)
-    with caplog.at_level(logging.INFO, "duetime"):
-        async with consuming(consumer):
-            await groups.until(lambda: groups.bodies("ack") == [b"0"])
-    texts = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert texts == [
-        "receiving orders: shard 0 is away; tries again",
-        "receiving orders: another filter was seen 3 s ago; tries again",
-        "receiving orders: no topic orders; tries again",
-        "receiving orders: a bug; tries again",
-    ]
-    assert "receiving orders: goes on after 6 faults" in caplog.text
-
-
-async def test_a_filter_that_is_wrong_ends_the_consumer_with_it(groups: FakeGroups) -> None:
-    groups.faults["Receive"].append(errors.InvalidArgument([Violation("sql", "unexpected `>` at 3")]))
-    consumer = Consumer(groups.address, group="billing")
-    consumer.handler("orders", sql="a >")(_nothing)
-    with pytest.raises(InvalidArgument, match="unexpected `>` at 3"):
-        async with asyncio.timeout(WITHIN_S):
-            await consumer.run_async()
-
-
-async def test_decisions_are_repeated_until_they_are_answered(groups: FakeGroups) -> None:
-    groups.fill("orders", 2)
-    for call in ("Ack", "Nack"):
-        groups.faults[call] += [errors.Unavailable("away"), errors.DueTimeError("a bug")]
-    consumer = Consumer(groups.address, group="billing")
-
-    @consumer.handler("orders")
-    async def handle(message: LeasedMessage) -> None:
-        if message.body == b"1":
-            raise Retry
-
-    async with consuming(consumer):
-        await groups.until(lambda: len(groups.log) == 4)
-    assert (groups.bodies("ack"), groups.bodies("nack")) == ([b"0"], [b"1"])
-    assert groups.calls["Ack"] == groups.calls["Nack"] == 3
-
-
-async def test_decisions_are_given_up_when_the_leases_have_ended(
-    groups: FakeGroups, caplog: pytest.LogCaptureFixture
-) -> None:
-    groups.fill("orders", 1)
-    groups.faults["Ack"] += [errors.Unavailable("away")] * 10_000
-    consumer = Consumer(groups.address, group="billing")
-    consumer.handler("orders", lease="100ms")(_nothing)
-    async with consuming(consumer):
-        await until(lambda: "ack: no answer before the leases of id-0 ended: they come again" in caplog.text)
-
-
-async def test_a_shard_that_is_away_holds_up_only_its_own(groups: FakeGroups) -> None:
-    groups.shard_count = 2
-    groups.fill("orders", 1, queue=0)
-    groups.fill("orders", 1, queue=1)
-    consumer = Consumer(groups.address, group="billing")
-    consumer.handler("orders")(_nothing)
-    first = asyncio.Event()
-    waiting = 0
-
-    async def hang() -> None:
-        nonlocal waiting
-        waiting += 1
-        if waiting == 1:
-            await first.wait()
-
-    groups.before["Ack"] = hang
-    async with consuming(consumer):
-        await groups.until(lambda: len(groups.bodies("ack")) == 1)
-        assert not first.is_set()
-        first.set()
-
-
-# --- the end ----------------------------------------------------------------------------------------------------------
-
-
-async def test_stopping_lets_handlers_end_and_gives_back_what_was_not_begun(groups: FakeGroups) -> None:
-    groups.fill("orders", 300)
-    consumer = Consumer(groups.address, group="billing")
-    release, begun = asyncio.Event(), asyncio.Event()
-    held: list[bytes] = []
-
-    @consumer.handler("orders", concurrency=2)
-    async def handle(message: LeasedMessage) -> None:
-        # The first ones are quick, which lets the consumer fetch ahead.
-        if len(groups.leases) > 10 or held:
-            held.append(message.body)
-            begun.set()
-            await release.wait()
-
-    async with asyncio.timeout(WITHIN_S):
-        running = asyncio.create_task(consumer.run_async())
-        await begun.wait()
-        consumer.stop()
-        assert not (await asyncio.wait({running}, timeout=0.2))[0]
-        release.set()
-        await running
-    assert len(held) == 2
-    assert set(held) <= set(groups.bodies("ack"))
-    assert len(groups.bodies("return")) == consumer.stats.returned > 0
-    assert len(groups.bodies("ack")) + len(groups.bodies("return")) == len(groups.bodies("receive"))
-    assert groups.leases == {}
-
-
-async def test_an_answer_on_its_way_when_it_stops_is_given_back(groups: FakeGroups) -> None:
-    groups.fill("orders", 3)
-    consumer = Consumer(groups.address, group="billing")
-    calls: list[bytes] = []
-
-    @consumer.handler("orders", concurrency=2)
-    async def handle(message: LeasedMessage) -> None:
-        calls.append(message.body)
-
-    async def stop() -> None:
-        consumer.stop()
-
-    groups.before["Receive"] = stop
-    async with asyncio.timeout(WITHIN_S):
-        await consumer.run_async()
-    assert calls == []
-    assert groups.bodies("return") == [b"0", b"1"]
-    assert groups.leases == {}
-    assert [entry.attempt for entry in groups.returned["orders"]] == [1, 1]
-    assert consumer.stats.returned == 2
-
-
-async def test_handlers_that_do_not_end_in_time_are_broken_off(
-    groups: FakeGroups, caplog: pytest.LogCaptureFixture
-) -> None:
-    groups.fill("orders", 1)
-    groups.fill("plain", 1)
-    consumer = Consumer(groups.address, group="billing", drain="50ms")
-    cancelled: list[bytes] = []
-    begun, begun_too, end = asyncio.Event(), threading.Event(), threading.Event()
-
-    @consumer.handler("orders")
-    async def hang(message: LeasedMessage) -> None:
-        begun.set()
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            cancelled.append(message.topic.encode())
-            raise
-
-    @consumer.handler("plain")
-    def hang_too(message: LeasedMessage) -> None:
-        begun_too.set()
-        end.wait(WITHIN_S)
-
-    async with consuming(consumer):
-        await begun.wait()
-        await asyncio.to_thread(begun_too.wait)
-    end.set()
-    assert cancelled == [b"orders"]
-    # What a thread still does stays leased.
-    assert [entry.topic for entry in groups.leases.values()] == ["plain"]
-    assert len(groups.bodies("break off")) == 1
-    assert groups.returned["orders"][0].attempt == 2
-    assert "1 handlers are broken off after 0.05 s" in caplog.text
-    assert "its handler still runs; it comes again when its lease ends" in caplog.text
-
-
-async def test_a_cancelled_consumer_gives_all_back_at_once(groups: FakeGroups) -> None:
-    groups.fill("orders", 3)
-    consumer = Consumer(groups.address, group="billing")
-
-    begun = asyncio.Semaphore(0)
-
-    @consumer.handler("orders", concurrency=2)
-    async def hang(message: LeasedMessage) -> None:
-        begun.release()
-        await asyncio.Event().wait()
-
-    async with asyncio.timeout(WITHIN_S):
-        running = asyncio.create_task(consumer.run_async())
-        for _ in range(2):
-            await begun.acquire()
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-    assert groups.leases == {}
-    assert sorted(groups.bodies("break off")) == [b"0", b"1"]
-
-
-async def test_decisions_that_reach_nobody_do_not_hold_up_the_end(
-    groups: FakeGroups, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(handling, "FLUSH_S", 0.05)
-    groups.fill("orders", 1)
-    groups.faults["Ack"] += [errors.Unavailable("away")] * 10_000
-    consumer = Consumer(groups.address, group="billing")
-    consumer.handler("orders")(_nothing)
-    async with consuming(consumer):
-        await groups.until(lambda: groups.calls["Ack"] > 0)
-    assert "1 decisions reached no server" in caplog.text
-
-
-async def test_a_consumer_runs_again_after_it_has_ended(groups: FakeGroups) -> None:
-    consumer = Consumer(groups.address, group="billing")
-    consumer.handler("orders")(_nothing)
-    for n in range(2):
-        groups.make_topic("orders")
-        groups.append("orders", 0, b"%d" % n)
-        async with consuming(consumer):
-            with pytest.raises(Closed, match="runs already"):
-                await consumer.run_async()
-            await groups.until(lambda n=n: len(groups.bodies("ack")) == n + 1)  # type: ignore[misc]
-        await groups.until(lambda: not groups.waiting_count)
-    consumer.stop()
-    await consumer.run_async()
-    assert consumer.stats.handled == 2
-
-
-def test_another_thread_may_stop_it(threaded_gateway: FakeGroups) -> None:
-    threaded_gateway.fill("orders", 3)
-    consumer = Consumer(threaded_gateway.address, group="billing")
-    handled = threading.Semaphore(0)
-
-    @consumer.handler("orders")
-    def handle(message: LeasedMessage) -> None:
-        handled.release()
-
-    running = threading.Thread(target=consumer.run)
-    running.start()
-    for _ in range(3):
-        assert handled.acquire(timeout=WITHIN_S)
-    consumer.stop()
-    running.join(WITHIN_S)
-    assert not running.is_alive()
-    assert consumer.stats.handled == 3
-
-
-async def test_a_wrong_filter_is_told_when_the_block_ends(groups: FakeGroups) -> None:
-    groups.faults["ListGroups"].append(errors.InvalidArgument([Violation("group", "is no name")]))
-    consumer = Consumer(groups.address, group="b!")
-    consumer.handler("orders")(_nothing)
-    with pytest.raises(InvalidArgument, match="group: is no name"):
-        async with consumer:
-            raise AssertionError
-
-
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
@@ -759,9 +340,28 @@ async def test_a_wrong_filter_is_told_when_the_block_ends(groups: FakeGroups) ->
 )
 def test_a_handler_that_makes_no_sense_is_refused(options: dict[str, object], why: str) -> None:
     consumer = Consumer(group="billing")
-    consumer.handler("taken")(_nothing)
+    consumer.handler("taken")(nothing)
     with pytest.raises(InvalidArgument, match=why):
         consumer.handler(**({"topic": "orders"} | options))  # type: ignore[arg-type]
+
+
+def test_a_topic_has_one_handler() -> None:
+    consumer = Consumer(group="billing")
+    register = consumer.handler("orders")
+    register(nothing)
+    with pytest.raises(InvalidArgument, match="topic: orders has a handler"):
+        register(nothing)
+
+
+async def test_what_would_donothing_while_it_runs_is_refused(groups: FakeGroups) -> None:
+    groups.make_topic("orders")
+    consumer = Consumer(groups.address, group="billing")
+    consumer.handler("orders")(nothing)
+    with pytest.raises(Closed, match=r"use `await consumer\.run_async"):
+        consumer.run()
+    async with consuming(consumer):
+        with pytest.raises(Closed, match="runs already, and has no handler of more"):
+            consumer.handler("more")
 
 
 def test_a_consumer_needs_a_handler_and_a_group() -> None:

@@ -204,7 +204,9 @@ class Life:
         try:
             outcome = self.store.put(b"".join(records), retried=range(len(ids)) if retried else ())
         except (DiskFull, ReadOnly):
-            self._refuse(ids)
+            if not retried:
+                self._refuse(ids)
+            # Else nobody knows what became of the first attempt.
             return
         assert set(outcome.statuses) <= {OK, DUPLICATE}
         for message_id, status in zip(ids, outcome.statuses, strict=True):

@@ -13,6 +13,7 @@ from duetime.v1 import store_pb2
 from duetime_core import record
 from duetime_core.calls import translate
 from duetime_core.errors import DueTimeError
+from duetime_store.consumequeue import UNIT, ConsumeQueue
 from duetime_store.disk import Disk
 from duetime_store.reserve import Reserve
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -244,6 +245,26 @@ async def test_fault_by_fault(root: Path, operation: str, path: str, error: int,
         assert set(answered) <= set(found)
         assert len(found) == len(set(found))
         assert store.node.store.lane(1).watermark == ("X" in found)
+
+
+def test_late_units_grow_while_their_errors_are_known(tmp_path: Path) -> None:
+    """An error's traceback holds on to the bytes that could not be written."""
+    disk = FaultyDisk()
+    queue = ConsumeQueue(disk, tmp_path, "orders", 0, 100 * UNIT.size)
+    disk.fail("pwrite", errno.ENOSPC)
+    known = []
+    for number in range(3):
+        queue.staged += UNIT.pack(number, 100, 0)
+        with pytest.raises(OSError, match="No space left") as caught:
+            queue.publish(1)
+        known.append(caught.value)
+    assert queue.read(0, 3)["position"].tolist() == [0, 1, 2]
+    disk.mend()
+    queue.write_late()
+    assert queue.late_bytes == 0
+    assert queue.read(0, 3)["position"].tolist() == [0, 1, 2]
+    assert len(known) == 3
+    queue.close()
 
 
 @pytest.mark.parametrize("operation", ["pwritev", "datasync"])

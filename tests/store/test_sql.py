@@ -182,6 +182,11 @@ def test_what_is_too_long_is_refused() -> None:
         assert (violation.field, violation.description) == (field, f"has {most + 1} characters, more than {most}")
 
 
+def test_a_tag_that_no_message_can_have_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match=r"tags: 'a \| b' holds \|, which no tag does; `a \|\| b` is one of two"):
+        Filter.parse("a | b || c")
+
+
 def test_filters_that_say_the_same_have_one_text() -> None:
     texts = {Filter.parse(tags, " a\n=  'x  y' -- no").text for tags in ("p || q", " q||p ||", "q || p || q")}
     assert texts == {"tags: p || q; sql: a = 'x  y'"}

@@ -153,7 +153,10 @@ async def test_a_redriven_message_goes_on_counting(shard: Consuming) -> None:
     await shard.stub.DropDeadLetters(
         store_pb2.DropDeadLettersRequest(letters=[store_pb2.DeadLetterPlace(topic=DLQ, queue=0, offset=1)]), timeout=10
     )
-    assert lines(await life(shard)) == [
+    answer = await life(shard)
+    # The redrive gave it back, not the failure before it.
+    assert [event.due_at_ms for event in answer.events] == [0] * 9
+    assert lines(answer) == [
         f"accepted {TOPIC}:0:0",
         f"received {TOPIC}:0:0 #1",
         f"failed {TOPIC}:0:0 #1 E",
@@ -243,6 +246,16 @@ async def test_what_was_not_read_is_told(shard: Consuming, monkeypatch: pytest.M
     monkeypatch.setattr(trace, "TRACE_RECORDS_MAX", 1)
     await shard.put(copy(RETRY, [], times=1))
     assert "more than 1 records" in (await life(shard)).gaps[0]
+
+
+async def test_what_retention_has_left_of_a_life_is_told_as_the_rest_of_it(shard: Consuming) -> None:
+    start = shard.clock.now_ms()
+    await shard.put(copy(RETRY, [[1, start - 50, start - 20, "E", "", ""]], times=1))
+    answer = await life(shard)
+    assert lines(answer) == ["received #1", "failed #1 E"]
+    assert list(answer.gaps) == [
+        "the record with which it was accepted is no longer stored: retention has deleted it",
+    ]
 
 
 async def test_message_that_is_nowhere_is_not_found(shard: Consuming) -> None:

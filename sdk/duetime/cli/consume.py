@@ -130,16 +130,23 @@ def _runner(command: str, group: str, reject_code: int | None) -> Run:
         code, errors = await _run_command(command, body, _environment(message, group))
         if code == 0:
             return
-        error = ExitCode(f"exit code {code}" if code > 0 else f"ended by signal {-code}")
+        error = ExitCode(f"exit code {code}" if code > 0 else f"ended by {_signal(-code)}")
         if errors:
             error.add_note(errors)
         if code == reject_code:
             raise Reject from error
         if code == RETRY_CODE:
-            raise Retry
+            raise Retry from error
         raise error
 
     return run
+
+
+def _signal(number: int) -> str:
+    """SIGKILL of 9; those of real time have no names."""
+    with suppress(ValueError):
+        return signal.Signals(number).name
+    return f"signal {number}"
 
 
 async def _run_command(command: str, body: bytes, environment: dict[str, str]) -> tuple[int, str]:

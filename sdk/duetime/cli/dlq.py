@@ -43,7 +43,7 @@ _Key = Annotated[str, typer.Option(metavar="KEY", help="With this key.")]
 _Ids = Annotated[list[str] | None, typer.Option("--id", metavar="ID", help="With this id; may be given several times.")]
 _Topic = Annotated[str, typer.Option(metavar="TOPIC", help="Of messages that came from this topic.")]
 _Max = Annotated[int | None, typer.Option("--max", min=1, metavar="N", help="N at most.")]
-_Rate = Annotated[float, typer.Option(min=0, metavar="N", help="N a second at most.")]
+_Rate = Annotated[float, typer.Option(min=0, metavar="N", help="N a second at most; 0: as fast as it goes.")]
 _DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing, say what would be done.")]
 
 
@@ -81,7 +81,7 @@ def list_letters(
 
 
 async def _list(server: str | None, group: str, wanted: Wanted, count_max: int | None, as_json: bool) -> None:
-    left = sys.maxsize if count_max is None else count_max
+    left = most = sys.maxsize if count_max is None else count_max
     async with (
         AsyncDeadLetters(await reach(server), group, timeout=CALL_TIMEOUT_S) as letters,
         aclosing(letters.list(**wanted)) as found,
@@ -94,6 +94,9 @@ async def _list(server: str | None, group: str, wanted: Wanted, count_max: int |
             left -= 1
             if not left:
                 return
+    if left == most:
+        which = " that the options name" if any(wanted.values()) else ""
+        print(f"duetime: group {group} has no dead letters{which}", file=sys.stderr)
 
 
 @dlq.command("show")

@@ -239,8 +239,11 @@ def delete(
       duetime groups delete billing
     """
     server, _ = _common(context, server, False)
+    listed = call(server, "ListGroups", consumer_pb2.ListGroupsRequest()).groups
+    # Asked for all the same: a shard that was away when the group was deleted may still have its places.
     call(server, "DeleteGroup", consumer_pb2.DeleteGroupRequest(name=name, force=force))
-    print(f"group {name} is deleted")
+    existed = any(group.name == name for group in listed)
+    print(f"group {name} is deleted" if existed else f"group {name} did not exist")
 
 
 def _common(context: typer.Context, server: str | None, as_json: bool) -> tuple[str | None, bool]:

@@ -32,9 +32,9 @@ def backoff_of(policy: message_pb2.RetryPolicy) -> str:
         backoff = policy.exponential
         parts = [f"exponential:{length(backoff.initial_ms)}..{length(backoff.max_ms)}"]
         if backoff.factor not in (0, _FACTOR_DEFAULT):
-            parts.append(f"factor={backoff.factor!r}")
+            parts.append(f"factor={backoff.factor:g}")
         if backoff.HasField("jitter") and backoff.jitter != _JITTER_DEFAULT:
-            parts.append(f"jitter={backoff.jitter!r}")
+            parts.append(f"jitter={backoff.jitter:g}")
         return ",".join(parts)
     if policy.HasField("intervals"):
         return ",".join(length(delay_ms) if delay_ms else "0s" for delay_ms in policy.intervals.delays_ms)

@@ -7,6 +7,7 @@ What a handler returns is dropped; when it returns the message is acknowledged, 
 import asyncio
 import contextlib
 import inspect
+import logging
 import signal
 import threading
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from typing import Any, Literal, Self, TypeVar
 from duetime.client.backoff import Backoff, handler_policy
 from duetime.client.connection import Connection, resolve_server, seconds
 from duetime.client.errors import AlreadyExists, Closed, DueTimeError, InvalidArgument, Violation
-from duetime.client.handling import Handler, Handling
+from duetime.client.handling import CANCEL_S, Handler, Handling
 from duetime.client.leases import CALL_TIMEOUT_S, LeasedMessage, Subscription, lease_s, named
 from duetime.client.logs import Faults, log
 from duetime.client.message import at_ms
@@ -93,8 +94,7 @@ class Consumer:
         Raises:
             InvalidArgument: a value breaks its rule, or the topic has a handler.
         """
-        if topic in self._handlers:
-            raise _invalid("topic", f"{topic} has a handler; a group's consumers treat all its messages alike")
+        self._check_free(topic)
         if not 1 <= concurrency <= CONCURRENCY_MAX:
             raise _invalid("concurrency", f"{concurrency} is not within 1 and {CONCURRENCY_MAX}")
         policy = handler_policy(backoff, max_attempts)
@@ -102,6 +102,7 @@ class Consumer:
         timeout_s = None if timeout is None else seconds(timeout, "timeout")
 
         def register(function: F) -> F:
+            self._check_free(topic)
             asynchronous = _is_asynchronous(function)
             self._handlers[topic] = Handler(function, subscription, concurrency, asynchronous, timeout_s)
             return function
@@ -122,9 +123,18 @@ class Consumer:
 
         Raises:
             InvalidArgument: it has no handler; the server refuses what it asks for, such as a wrong filter.
+            Closed: it runs already, or an event loop runs here: `run_async` is for those.
             BaseException: what a handler raised that is no Exception, such as SystemExit.
         """
-        asyncio.run(self._run_with_signals())
+        if _running_loop() is not None:
+            raise Closed("an event loop runs here: use `await consumer.run_async()`", reason="RUNNING")
+        # Not asyncio.run: that waits without end for a handler that takes no notice of its cancellation.
+        loop = asyncio.new_event_loop()
+        try:
+            loop.run_until_complete(self._run_with_signals())
+        finally:
+            loop.run_until_complete(_end_tasks())
+            loop.close()
 
     async def run_async(self) -> None:
         """As `run`, in an event loop and without signals. Cancelled, it breaks its handlers off and gives all back."""
@@ -173,6 +183,12 @@ class Consumer:
         self.stop()
         if self._running is not None:
             await self._running
+
+    def _check_free(self, topic: str) -> None:
+        if topic in self._handlers:
+            raise _invalid("topic", f"{topic} has a handler; a group's consumers treat all its messages alike")
+        if self._loop is not None:
+            raise Closed(f"the consumer runs already, and has no handler of {topic}", reason="RUNNING")
 
     async def _run_with_signals(self) -> None:
         loop, work = asyncio.get_running_loop(), asyncio.current_task()
@@ -225,7 +241,9 @@ class Consumer:
         """Drains and ends with an error, the first one."""
         if self._error is None:
             self._error = error
-            log.error("drains and ends: %s: %s", type(error).__qualname__, error)
+            # Who runs it has the error raised once it has drained; a block beside which it runs, only when it is left.
+            level = logging.INFO if self._running is None else logging.ERROR
+            log.log(level, "drains and ends: %s: %s", type(error).__qualname__, error)
         self._stopping.set()
 
     async def _group_order(self, connection: Connection) -> bool:
@@ -249,6 +267,18 @@ class Consumer:
             kind = "is ordered" if group.ordered else "is not ordered"
             raise _invalid("ordered", f"group {self.group} exists and {kind}; delete it, or consume as it is")
         return bool(group.ordered)
+
+
+async def _end_tasks() -> None:
+    """Cancels what handlers have left behind. Some end at once or never."""
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in rest:
+        task.cancel()
+    if rest:
+        _, late = await asyncio.wait(rest, timeout=CANCEL_S)
+        if late:
+            log.warning("%d tasks take no notice of their cancellation and are left", len(late))
+    await asyncio.get_running_loop().shutdown_asyncgens()
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

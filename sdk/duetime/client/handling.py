@@ -46,6 +46,8 @@ DECISIONS_MAX = 8192
 # A lease is renewed once a third of it is over, which is looked for six times in its length.
 RENEW_LOOKS = 6
 RENEW_LEFT = 2 / 3
+# From when on an event loop that stood still is told of, by the length between two looks.
+BLOCKED_LOOKS = 2
 # What an answer that is on its way may take when receiving ends: messages in an answer that nobody takes are leased.
 LAST_ANSWER_S = 0.1
 # What cancelled handlers get, and the last decisions.
@@ -310,7 +312,10 @@ class Handling:
         loop = asyncio.get_running_loop()
         length_s, faults = self._lease_s / RENEW_LOOKS, 0
         while True:
-            await pause(length_s if not faults else min(length_s, backoff_s(faults)))
+            pause_s = length_s if not faults else min(length_s, backoff_s(faults))
+            woken_at_s = loop.time() + pause_s
+            await pause(pause_s)
+            self._look_for_blocks(loop.time() - woken_at_s)
             until_s = loop.time() + self._lease_s * RENEW_LEFT
             by_shard: dict[bytes, list[LeasedMessage]] = {}
             for message in self._open:
@@ -323,6 +328,15 @@ class Handling:
             ]
             went_well = await asyncio.gather(*map(self._renew, batches))
             faults = 0 if all(went_well) else faults + 1
+
+    def _look_for_blocks(self, late_s: float) -> None:
+        """Nothing is renewed while a coroutine keeps the event loop to itself."""
+        if late_s > BLOCKED_LOOKS * self._lease_s / RENEW_LOOKS:
+            log.warning(
+                "%s: the event loop stood still for %.1f s, and no lease of %g s was renewed; a handler that blocks is "
+                "to be a plain function",
+                *(self._topic, late_s, self._lease_s),
+            )
 
     async def _renew(self, messages: list[LeasedMessage]) -> bool:
         try:

@@ -135,7 +135,8 @@ class Settler:
                 tell(logging.ERROR, message, "a dead letter of %s after attempt %d", *(self._group, result.attempt))
             else:
                 self._stats.retried += 1
-                tell(logging.INFO, message, "comes again at %s", moment(result.deliver_at_ms))
+                at = moment(result.deliver_at_ms).isoformat(sep=" ", timespec="milliseconds")
+                tell(logging.INFO, message, "comes again at %s", at)
         return rest
 
     async def _return(self, messages: list[LeasedMessage], again: bool) -> list[LeasedMessage]:

@@ -164,5 +164,7 @@ class ConsumerGroups:
         seen = {member.name for answer in answers for member in answer.members if member.seen_at_ms > since_ms}
         if seen:
             some = ", ".join(sorted(seen)[:3]) + (", ..." if len(seen) > 3 else "")
-            text = f"group {name} is in use: {len(seen)} receivers were seen within a minute ({some})"
+            text = (
+                f"group {name} is in use: receivers were seen within a minute ({some}); force deletes it all the same"
+            )
             raise FailedPrecondition(text, reason="GROUP_IN_USE")

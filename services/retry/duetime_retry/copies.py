@@ -79,6 +79,11 @@ class Copy:
     lost: list[str] = field(default_factory=list)
 
 
+def id_of(found: Record) -> str:
+    """The id that the sender knows; empty where the message has none."""
+    return (record.property_value(found.properties, record.UNIQ_KEY.encode()) or b"").decode("utf-8", "replace")
+
+
 def history_of(found: Record) -> History:
     """What a record says of its failed deliveries."""
     said = record.property_value(found.properties, record.ATTEMPTS.encode())

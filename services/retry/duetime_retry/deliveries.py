@@ -18,13 +18,16 @@ def failed_delivery(
     """`found`: the decoded record. `error` None: nobody told of the last delivery, its lease ended like others before.
 
     The history is the one of the message's place, where it was retried in place, else the one that its record carries.
-    Deliveries whose leases ended are told by the store again and again: those that are noted already are passed over.
+    Of one retried in place the store tells again of deliveries whose leases ended earlier: those that are noted
+    already, or were and had no room, are passed over.
     """
     said = leased.history.decode("utf-8", "replace")
     history = histories.decode(said) if said else history_of(found)
-    noted = {(one.received_at_ms, one.failed_at_ms) for one in history.attempts if one.type == LEASE_EXPIRED}
-    pairs = zip(leased.expired[::2], leased.expired[1::2], strict=False)
-    fresh = [pair for pair in pairs if pair not in noted]
+    fresh = list(zip(leased.expired[::2], leased.expired[1::2], strict=False))
+    if said and history.attempts:
+        noted = {(one.received_at_ms, one.failed_at_ms) for one in history.attempts if one.type == LEASE_EXPIRED}
+        latest_ms = history.attempts[-1].failed_at_ms
+        fresh = [pair for pair in fresh if pair not in noted and pair[1] >= latest_ms]
     # The deliveries before this one, or up to the last.
     first = max(leased.attempt - len(fresh) + (error is None), 1)
     attempts = [Attempt(first + index, *pair, LEASE_EXPIRED) for index, pair in enumerate(fresh)]

@@ -10,7 +10,6 @@ whose own policy allows more deliveries than its receiver did goes round once mo
 import asyncio
 import random
 
-import grpc
 import structlog
 from duetime.v1 import store_pb2
 from duetime_core.clock import Clock
@@ -42,7 +41,6 @@ class Collector:
         self._metrics = metrics
         self._stopping = asyncio.Event()
         self._backoff_ms = BACKOFF_MS_MIN
-        self._count = TAKE_COUNT_MAX
 
     def stop(self) -> None:
         self._stopping.set()
@@ -65,11 +63,8 @@ class Collector:
     async def _take(self) -> store_pb2.GetLeasedResponse | None:
         """The next ones, after waiting for them; None: there are none, or the shard does not answer, after a pause."""
         try:
-            taken = await self._stores.take_exhausted(self._shard, self._count, WAIT_MS, TAKEN_MS)
+            taken = await self._stores.take_exhausted(self._shard, TAKE_COUNT_MAX, WAIT_MS, TAKEN_MS)
         except DueTimeError as error:
-            if error.status == grpc.StatusCode.RESOURCE_EXHAUSTED:
-                # Large bodies: the answer was too large for one message.
-                self._count = max(self._count // 4, 1)
             code = error.status.name
             self._metrics.poll_errors.labels(str(self._shard), code).inc()
             log.warning(
@@ -84,7 +79,6 @@ class Collector:
             self._backoff_ms = min(self._backoff_ms * 2, BACKOFF_MS_MAX)
             return None
         self._backoff_ms = BACKOFF_MS_MIN
-        self._count = min(self._count * 2, TAKE_COUNT_MAX)
         return taken
 
     async def _settle(self, taken: store_pb2.GetLeasedResponse) -> None:

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 from duetime.v1 import consumer_pb2, store_pb2
 from duetime.v1.message_pb2 import RetryPolicy
-from duetime_core import record
+from duetime_core import names, record
 from duetime_core.calls import fault_of
-from duetime_core.errors import DueTimeError
+from duetime_core.errors import Damaged, DueTimeError
 from duetime_core.levels import DelayLevels
 
 from duetime_retry.deliveries import failed_delivery
-from duetime_retry.policies import Policies, policy_for
+from duetime_retry.metrics import RetryMetrics
+from duetime_retry.policies import Policies, Rules, policy_for
 from duetime_retry.policy import decide
 from duetime_retry.settling import Case, Settler
 from duetime_retry.topics import Topics
@@ -37,41 +38,61 @@ class Judge:
         topics: Topics,
         settler: Settler,
         levels: DelayLevels,
+        metrics: RetryMetrics,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._policies = policies
         self._topics = topics
         self._settler = settler
         self._levels = levels
+        self._metrics = metrics
         self._chance = chance
 
     async def deal_with(
         self, shard: int, group: str, now_ms: int, leased: Sequence[store_pb2.LeasedRecord], told: Sequence[Told]
     ) -> list[consumer_pb2.NackResult]:
         """What became of each of a group's messages on a shard, in order; a fault of one harms no other."""
+        try:
+            results = await self._dealt_with(shard, group, now_ms, leased, told)
+        except DueTimeError as error:
+            results = [consumer_pb2.NackResult(attempt=one.attempt, fault=fault_of(error)) for one in leased]
+        for result in results:
+            if result.HasField("fault"):
+                self._metrics.faults.labels(result.fault.reason).inc()
+        return results
+
+    async def _dealt_with(
+        self, shard: int, group: str, now_ms: int, leased: Sequence[store_pb2.LeasedRecord], told: Sequence[Told]
+    ) -> list[consumer_pb2.NackResult]:
+        """Raises: DueTimeError: the database does not answer, so that nothing is known of any of them."""
+        rules = await self._policies.of_group(group)
+        origins = await self._origins(shard, leased)
         results = [consumer_pb2.NackResult(attempt=one.attempt) for one in leased]
         cases: dict[int, Case] = {}
         for index, (one, what) in enumerate(zip(leased, told, strict=True)):
             try:
-                cases[index] = await self._case(shard, group, now_ms, one, what)
-            except DueTimeError as error:
+                cases[index] = self._case(now_ms, one, what, rules, origins.get((one.topic, one.queue)))
+            except Damaged as error:
                 results[index].fault.CopyFrom(fault_of(error))
         settled = await self._settler.settle(shard, group, now_ms, list(cases.values()))
         for index, result in zip(cases, settled, strict=True):
             results[index] = result
         return results
 
-    async def _case(self, shard: int, group: str, now_ms: int, leased: store_pb2.LeasedRecord, told: Told) -> Case:
-        """Raises: DueTimeError: the record is damaged, or the database does not answer."""
+    async def _origins(self, shard: int, leased: Sequence[store_pb2.LeasedRecord]) -> dict[tuple[str, int], int | None]:
+        """By topic and queue on the shard, the queue as users number it. A retry topic's messages carry theirs."""
+        places = {(one.topic, one.queue) for one in leased if not one.topic.startswith(names.RETRY_PREFIX)}
+        return {place: await self._topics.queue_at(place[0], shard, place[1]) for place in places}
+
+    def _case(
+        self, now_ms: int, leased: store_pb2.LeasedRecord, told: Told, rules: Rules, origin_queue: int | None
+    ) -> Case:
+        """Raises: Damaged."""
         found = record.decode(leased.record)
-        rules = await self._policies.of_group(group)
         policy = policy_for(found, told.policy, rules.policy, leased.max_attempts)
-        origin = None
-        if record.property_value(found.properties, record.RETRY_TOPIC.encode()) is None:
-            origin = await self._topics.queue_at(leased.topic, shard, leased.queue)
         decision = decide(
             leased.attempt, policy, self._levels, self._chance(), delay_ms=told.delay_ms, reject=told.reject
         )
-        failed = failed_delivery(leased, found, origin, now_ms, told.error)
+        failed = failed_delivery(leased, found, origin_queue, now_ms, told.error)
         # A lease of exhausted messages has no order of its own.
         return Case(leased, failed, decision, stays=leased.ordered or rules.ordered)

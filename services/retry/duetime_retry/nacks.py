@@ -18,7 +18,7 @@ from duetime_core.errors import DueTimeError, InvalidArgument, Violation
 from duetime_retry.judging import Judge, Told
 from duetime_retry.metrics import RetryMetrics
 from duetime_retry.settling import EXPIRED, OK
-from duetime_retry.stores import Stores
+from duetime_retry.stores import UNAVAILABLE, Stores
 
 # Answers that are remembered.
 RECENT_MAX = 16_384
@@ -38,7 +38,7 @@ class Nacks:
 
     async def nack(self, request: consumer_pb2.NackRequest) -> list[Result]:
         """`request` is valid but for single nacks."""
-        # A receipt that is named twice fails once; copies are stored in the order of the request.
+        # A receipt that is named twice fails once.
         nacks: dict[bytes, consumer_pb2.Nack] = {}
         for nack in request.nacks:
             nacks.setdefault(nack.receipt, nack)
@@ -66,7 +66,9 @@ class Nacks:
         self, shard: int, group: str, asked: Sequence[bytes], told: Mapping[bytes, Told]
     ) -> dict[bytes, Result]:
         results: dict[bytes, Result] = {}
-        left = list(asked)
+        # By lease and offset, which receipts begin with behind their shard: where one look does not reach all of an
+        # ordered lease, what comes first in the queue is settled first.
+        left = sorted(asked)
         while left:
             try:
                 answer = await self._stores.leased(shard, group, left)
@@ -84,6 +86,11 @@ class Nacks:
                 shard, group, answer.now_ms, list(found.values()), [told[receipt] for receipt in found]
             )
             results |= dict(zip(found, dealt, strict=True))
+            away = next((one.fault for one in dealt if one.fault.reason == UNAVAILABLE), None)
+            if away is not None:
+                # The same would come of the next look, after another deadline; and what is ordered keeps its turn.
+                self._metrics.faults.labels(UNAVAILABLE).inc(len(left))
+                return results | {receipt: Result(fault=away) for receipt in left}
         return results
 
     def _remembered(self, group: str, receipt: bytes, result: Result) -> Result:

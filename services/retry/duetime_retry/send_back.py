@@ -10,7 +10,7 @@ from duetime_core import limits, names, record
 from duetime_core.errors import InvalidArgument, Violation
 from duetime_core.levels import DelayLevels
 
-from duetime_retry.copies import Failed, NoRoom, dead_letter, history_of, retry_copy
+from duetime_retry.copies import Failed, NoRoom, dead_letter, history_of, id_of, retry_copy
 from duetime_retry.delays import Wait, wait_of
 from duetime_retry.metrics import RetryMetrics
 from duetime_retry.policy import DeadLetter, decide_sent_back
@@ -40,9 +40,7 @@ class SendBacks:
             self._levels,
         )
         failed = Failed(found, found.reconsume_times + 1, history_of(found), request.queue)
-        message_id = (record.property_value(found.properties, record.UNIQ_KEY.encode()) or b"").decode(
-            "utf-8", "replace"
-        )
+        message_id = id_of(found)
         wait = Wait()
         if isinstance(decision, DeadLetter):
             topic, copy = names.dlq_topic(request.group), dead_letter(failed, request.group, decision.reason)

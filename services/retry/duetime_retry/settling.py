@@ -21,7 +21,7 @@ from duetime_core.errors import DueTimeError
 from duetime_core.levels import DelayLevels
 
 from duetime_retry import history as histories
-from duetime_retry.copies import Copy, Failed, NoRoom, dead_letter, retry_copy
+from duetime_retry.copies import Copy, Failed, NoRoom, dead_letter, id_of, retry_copy
 from duetime_retry.delays import wait_of
 from duetime_retry.metrics import RetryMetrics
 from duetime_retry.policy import DeadLetter, Decision, Redeliver
@@ -80,7 +80,12 @@ class Settler:
             else:
                 puts.append(put)
         if deferred:
-            await self._defer(shard, group, cases, deferred, results)
+            try:
+                await self._defer(shard, group, cases, deferred, results)
+            except DueTimeError as error:
+                # Nobody knows whether they wait. Of an ordered group nothing goes before them.
+                _fail(deferred + [put.index for put in puts if put.case.stays], error, results)
+                puts = [put for put in puts if not put.case.stays]
         for topic in (names.retry_topic(group), names.dlq_topic(group)):
             dead = topic == names.dlq_topic(group)
             same = [put for put in puts if isinstance(put.case.decision, DeadLetter) == dead]
@@ -90,7 +95,7 @@ class Settler:
                 for chunk in _chunks(same):
                     await self._store(shard, group, chunk, results)
             except DueTimeError as error:
-                self._fail([put.index for put in same], error, results)
+                _fail([put.index for put in same], error, results)
         return results
 
     def _put_of(self, index: int, group: str, case: Case, now_ms: int) -> _Put | None:
@@ -105,7 +110,8 @@ class Settler:
             copy = retry_copy(case.failed, group, wait)
         except NoRoom as error:
             self._metrics.crowded.labels("in_place").inc()
-            log.info("message is retried in place", message_id=_id_of(case), group=group, reason=str(error))
+            message_id = id_of(case.failed.record)
+            log.info("message is retried in place", message_id=message_id, group=group, reason=str(error))
             return None
         way = "lane" if wait.level else "hidden"
         return _Put(index, case, record.encode(copy.record), copy, wait.visible_at_ms or now_ms, way)
@@ -120,6 +126,7 @@ class Settler:
         indices: list[int],
         results: list[consumer_pb2.NackResult],
     ) -> None:
+        """Raises: DueTimeError: the shard does not answer, or refuses."""
         request = store_pb2.DeferRequest(group=group)
         for index in indices:
             case = cases[index]
@@ -128,11 +135,7 @@ class Settler:
             request.deferrals.add(
                 receipt=case.leased.receipt, delay_ms=case.decision.delay_ms, history=history.encode()
             )
-        try:
-            answer = await self._stores.call(shard, "Defer", request)
-        except DueTimeError as error:
-            self._fail(indices, error, results)
-            return
+        answer = await self._stores.call(shard, "Defer", request)
         statuses = answer.statuses or [OK] * len(indices)
         for index, status, at_ms in zip(indices, statuses, answer.deliver_at_ms, strict=True):
             results[index].status = status
@@ -151,7 +154,7 @@ class Settler:
         try:
             answer: store_pb2.PutMessageResponse = await self._stores.call(shard, "PutMessage", request)
         except DueTimeError as error:
-            self._fail([put.index for put in puts], error, results)
+            _fail([put.index for put in puts], error, results)
             return
         statuses = answer.statuses or [store_pb2.PUT_STATUS_OK] * len(puts)
         dues = answer.due_at_ms or [0] * len(puts)
@@ -163,7 +166,6 @@ class Settler:
                 result.status = EXPIRED
             else:
                 result.fault.CopyFrom(answer.faults[number])
-                self._metrics.faults.labels(result.fault.reason).inc()
 
     def _tell(self, group: str, put: _Put, at_ms: int, result: consumer_pb2.NackResult) -> None:
         decision = put.case.decision
@@ -173,7 +175,7 @@ class Settler:
             log.info(
                 "dead letter",
                 group=group,
-                message_id=_id_of(put.case),
+                message_id=id_of(put.case.failed.record),
                 reason=decision.reason,
                 attempts=put.case.failed.attempt,
             )
@@ -182,20 +184,20 @@ class Settler:
             self._metrics.retries.labels(put.way).inc()
         if not put.copy.has_history:
             self._metrics.crowded.labels("history").inc()
-            log.info("history has no room in its message", group=group, message_id=_id_of(put.case))
+            log.info("history has no room in its message", group=group, message_id=id_of(put.case.failed.record))
         if put.copy.lost:
             self._metrics.crowded.labels("property").inc()
             log.warning(
                 "dead letter lost properties for room",
                 group=group,
-                message_id=_id_of(put.case),
+                message_id=id_of(put.case.failed.record),
                 properties=put.copy.lost,
             )
 
-    def _fail(self, indices: Sequence[int], error: DueTimeError, results: list[consumer_pb2.NackResult]) -> None:
-        for index in indices:
-            results[index].fault.CopyFrom(fault_of(error))
-        self._metrics.faults.labels(error.reason).inc(len(indices))
+
+def _fail(indices: Sequence[int], error: DueTimeError, results: list[consumer_pb2.NackResult]) -> None:
+    for index in indices:
+        results[index].fault.CopyFrom(fault_of(error))
 
 
 def _place_of(numbered: tuple[int, Case]) -> tuple[str, int, int]:
@@ -214,11 +216,6 @@ def _chunks(puts: Sequence[_Put]) -> Iterator[list[_Put]]:
         size += len(put.encoded)
     if chunk:
         yield chunk
-
-
-def _id_of(case: Case) -> str:
-    found = record.property_value(case.failed.record.properties, record.UNIQ_KEY.encode()) or b""
-    return found.decode("utf-8", "replace")
 
 
 def by_group(leased: Sequence[store_pb2.LeasedRecord]) -> dict[str, list[store_pb2.LeasedRecord]]:

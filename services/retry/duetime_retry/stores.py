@@ -7,10 +7,10 @@ import grpc
 from duetime.v1 import store_pb2, store_pb2_grpc
 from duetime_core import record
 from duetime_core.calls import translate
-from duetime_core.errors import DueTimeError, InvalidArgument, NotFound, Unavailable, Violation
+from duetime_core.errors import InvalidArgument, NotFound, Unavailable, Violation
 
-# Receipts of one look at their leases.
-LOOK_COUNT_MAX = 256
+# The reason of a shard that does not answer.
+UNAVAILABLE = "SHARD_UNAVAILABLE"
 
 
 class Stores:
@@ -35,25 +35,16 @@ class Stores:
         try:
             return await getattr(stub, method)(request, timeout=self._timeout_s + wait_ms / 1000.0)
         except grpc.aio.AioRpcError as error:
-            raise translate(error, f"shard {shard}", "SHARD_UNAVAILABLE") from error
+            raise translate(error, f"shard {shard}", UNAVAILABLE) from error
 
     async def leased(self, shard: int, group: str, receipts: Sequence[bytes]) -> store_pb2.GetLeasedResponse:
         """The first of the receipts, one at least: as many as fit into an answer."""
-        count = min(len(receipts), LOOK_COUNT_MAX)
-        while True:
-            request = store_pb2.GetLeasedRequest(group=group, receipts=receipts[:count])
-            try:
-                answer: store_pb2.GetLeasedResponse = await self.call(shard, "GetLeased", request)
-            except DueTimeError as error:
-                # Bodies of 4 MiB: the answer is too large for one message.
-                if error.status != grpc.StatusCode.RESOURCE_EXHAUSTED or count == 1:
-                    raise
-                count = (count + 1) // 2
-                continue
-            if not 1 <= len(answer.leased) <= count:
-                text = f"shard {shard} told of {len(answer.leased)} leases, not of 1 to {count}"
-                raise Unavailable(text, reason="SHARD_UNAVAILABLE")
-            return answer
+        request = store_pb2.GetLeasedRequest(group=group, receipts=receipts)
+        answer: store_pb2.GetLeasedResponse = await self.call(shard, "GetLeased", request)
+        if not 1 <= len(answer.leased) <= len(receipts):
+            text = f"shard {shard} told of {len(answer.leased)} leases, not of 1 to {len(receipts)}"
+            raise Unavailable(text, reason=UNAVAILABLE)
+        return answer
 
     async def take_exhausted(
         self, shard: int, count: int, wait_ms: int, invisible_ms: int

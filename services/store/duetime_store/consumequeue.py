@@ -27,6 +27,8 @@ from duetime_core.ondisk.units import FILLER, FILLER_SIZE, UNIT, UNIT_TYPE, Ints
 from duetime_store.disk import Disk
 from duetime_store.segment import file_name
 
+# No file is made with fewer (StoreSettings.queue_file_units).
+FILE_UNITS_MIN = 100
 # Units made again are written when a queue has as many of them.
 _REBUILT_BYTES = 16 * 1024
 # Units looked at in one step.
@@ -97,7 +99,8 @@ class ConsumeQueue:
         if not files:
             return
         size = files[0].stat().st_size
-        if size and size % UNIT.size == 0:
+        # A smaller one is a new file that a power cut has left short.
+        if size >= FILE_UNITS_MIN * UNIT.size and size % UNIT.size == 0:
             self.file_bytes = size
         bases, largest = [int(path.name) for path in files], max(path.stat().st_size for path in files)
         if largest > self.file_bytes:
@@ -185,13 +188,14 @@ class ConsumeQueue:
         try:
             self._write(first, units)
         except OSError:
-            self._late = units
+            # A copy: the error's traceback holds on to what could not be written, and so keeps its size.
+            self._late = bytearray(units)
             raise
 
     def write_late(self) -> None:
         """Raises: OSError: units are still late."""
         if self._late:
-            self._write(self.max_offset - self.late_bytes // UNIT.size, self._late)
+            self._write(self.max_offset - self.late_bytes // UNIT.size, bytes(self._late))
             self._late = bytearray()
 
     @property

@@ -75,6 +75,8 @@ def _parse(tags: str, sql: str) -> Filter:
     names = frozenset(tag.strip() for tag in tags.split("||")) - {""}
     if not names or "*" in names:
         return Filter(text, sql=condition)
+    if wrong := sorted(tag for tag in names if "|" in tag):
+        raise expressions.refused("tags", f"{wrong[0]!r} holds |, which no tag does; `a || b` is one of two")
     encoded = frozenset(tag.encode() for tag in names)
     codes = np.array(sorted({record.tags_code(tag) for tag in encoded}))
     shown = "tags: " + " || ".join(sorted(names))

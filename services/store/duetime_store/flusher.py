@@ -53,6 +53,8 @@ class Flusher:
         self._sync = sync
         self._interval_ms = interval_ms
         self._staged = asyncio.Event()
+        # Whether what is staged becomes durable by itself.
+        self.is_running = False
         # Async mode: written and not yet flushed.
         self._unflushed: dict[int, Segment] = {}
 
@@ -61,11 +63,15 @@ class Flusher:
         self._staged.set()
 
     async def run(self) -> None:
-        while True:
-            await self._staged.wait()
-            self._staged.clear()
-            while (batch := self._store.take()) is not None:
-                await self._flush(batch)
+        self.is_running = True
+        try:
+            while True:
+                await self._staged.wait()
+                self._staged.clear()
+                while (batch := self._store.take()) is not None:
+                    await self._flush(batch)
+        finally:
+            self.is_running = False
 
     async def run_periodic(self) -> None:
         """Async mode: flushes what was written, every interval."""

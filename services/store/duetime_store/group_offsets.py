@@ -68,12 +68,7 @@ class GroupOffsets:
             DiskFull, Unavailable: the file was not written; the offsets may be written with the next commit.
         """
         known = self.find(group, topic)
-        self._table[f"{topic}@{group}"] = known | dict(offsets)
-        topics = self._rest.get(_TOPICS)
-        if isinstance(topics, dict):
-            names = topics.get(group, [])
-            if isinstance(names, list) and topic not in names:
-                self._rest[_TOPICS] = topics | {group: [*names, topic]}
+        self._set(group, topic, known | dict(offsets))
         self._commits += 1
         number = self._commits
         async with self._writing:
@@ -86,29 +81,46 @@ class GroupOffsets:
         Raises: OSError.
         """
         changed = {
-            f"{topic}@{group}": dict(offsets)
+            (group, topic): offsets
             for (group, topic), offsets in committed.items()
             if self._table.get(f"{topic}@{group}") != offsets
         }
+        for (group, topic), offsets in changed.items():
+            self._set(group, topic, dict(offsets))
         if changed:
-            self._table.update(changed)
             async with self._writing:
                 content = {**self._rest, _TABLE: dict(self._table)}
                 disk, config = self._directory.disk, self._directory.config
                 run = asyncio.get_running_loop().run_in_executor
                 await run(self._executor, configs.write, disk, config, configs.CONSUMER_OFFSETS, content)
 
-    async def delete(self, group: str) -> None:
-        """The group's offsets are gone; durable on return. Raises: DiskFull, Unavailable: as `commit`."""
+    async def delete(self, group: str, left: Mapping[str, Mapping[int, int]]) -> None:
+        """The group has no offsets any more but those `left` by topic; durable on return.
+
+        Raises:
+            DiskFull, Unavailable: as `commit`.
+        """
         own = [key for key in self._table if key.rpartition("@")[2] == group]
-        topics = self._rest.get(_TOPICS)
-        listed = isinstance(topics, dict) and topics.pop(group, None) is not None
         for key in own:
             del self._table[key]
-        if own or listed:
+        topics = self._rest.get(_TOPICS)
+        listed = isinstance(topics, dict) and group in topics
+        if isinstance(topics, dict):
+            self._rest[_TOPICS] = {name: names for name, names in topics.items() if name != group}
+        for topic, offsets in left.items():
+            self._set(group, topic, dict(offsets))
+        if own or listed or left:
             self._commits += 1
             async with self._writing:
                 await self._write()
+
+    def _set(self, group: str, topic: str, offsets: dict[int, int]) -> None:
+        self._table[f"{topic}@{group}"] = offsets
+        topics = self._rest.get(_TOPICS)
+        if isinstance(topics, dict):
+            names = topics.get(group, [])
+            if isinstance(names, list) and topic not in names:
+                self._rest[_TOPICS] = topics | {group: [*names, topic]}
 
     async def _write(self) -> None:
         commits, content = self._commits, {**self._rest, _TABLE: dict(self._table)}

@@ -175,7 +175,9 @@ class StoreNode:
             places_max=settings.group_queues_max,
         )
         self._receiver = Receiver(store, self._reader, self.groups, self._offsets, self._flusher, self._alarm)
-        self._checkpointer.keeper = Keeper(store, self.groups, self._offsets, self._disk, path, self._checkpoint_thread)
+        self._checkpointer.keeper = Keeper(
+            store, self.groups, self._offsets, self._flusher, self._disk, path, self._checkpoint_thread
+        )
         self.registry.register(DeadLetterCollector(store, state.gone))
         # A lease that recovery has opened again is journaled.
         self._flusher.wake()

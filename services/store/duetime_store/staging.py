@@ -1,7 +1,7 @@
 """What is staged: a put's outcome, and the batch that one flush makes durable."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from duetime_core.errors import DueTimeError
@@ -38,6 +38,11 @@ class Outcome:
     def refuse(self, index: int, fault: str) -> None:
         self.statuses[index] = REFUSED
         self.faults[index] = fault
+
+    def take_places(self, chosen: Sequence[int], stored: "Outcome") -> None:
+        """Where the chosen records are, which `stored` has."""
+        for index, offset, due_at_ms in zip(chosen, stored.queue_offsets, stored.due_at_ms, strict=True):
+            self.queue_offsets[index], self.due_at_ms[index] = offset, due_at_ms
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 import numpy as np
 from duetime_core import record
 from duetime_core.errors import Damaged, DiskFull, NotFound, Overloaded, ReadOnly
-from duetime_core.names import GROUPS_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC
+from duetime_core.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
 from duetime_core.ondisk.history import LevelHistory
 from duetime_core.ondisk.units import FILLER_SIZE, UNIT, Units
 
@@ -22,7 +22,7 @@ from duetime_store.commitlog import CommitLog
 from duetime_store.consumequeue import ConsumeQueue
 from duetime_store.faults import faults_of
 from duetime_store.gate import Gate
-from duetime_store.groups.journal import Journal, bodies
+from duetime_store.groups.journal import Journal, event_records
 from duetime_store.intake import Intake, Ints, parse
 from duetime_store.lanes import Lane
 from duetime_store.queues import Queues
@@ -117,8 +117,7 @@ class Store:
         chosen = [index for index, status in enumerate(outcome.statuses) if status == OK]
         stored = Outcome([], stored_at_ms=outcome.stored_at_ms)
         self._stage_sent(intake.only(chosen), stored)
-        for index, offset, due_at_ms in zip(chosen, stored.queue_offsets, stored.due_at_ms, strict=True):
-            outcome.queue_offsets[index], outcome.due_at_ms[index] = offset, due_at_ms
+        outcome.take_places(chosen, stored)
         return outcome
 
     def put_settling(
@@ -156,8 +155,7 @@ class Store:
         stored = Outcome([], stored_at_ms=outcome.stored_at_ms)
         self._stage_sent(part, stored)
         self._staged.settles += [tell for tell in told if tell is not None]
-        for index, offset, due_at_ms in zip(chosen, stored.queue_offsets, stored.due_at_ms, strict=True):
-            outcome.queue_offsets[index], outcome.due_at_ms[index] = offset, due_at_ms
+        outcome.take_places(chosen, stored)
         return outcome
 
     def stage_events(self) -> None:
@@ -166,18 +164,14 @@ class Store:
         events, waiters = self.journal.drain()
         batch.events += events
         batch.event_waiters += waiters
-        for body in bodies(events):
-            properties = record.with_crc_mark(b"")
-            encoded = record.encode(record.Record(GROUPS_TOPIC, 0, body, properties, born_at_ms=self.clock.now_ms()))
-            self._stage(parse(encoded), Outcome([], stored_at_ms=self.clock.now_ms()))
+        now_ms = self.clock.now_ms()
+        for encoded in event_records(events, now_ms):
+            self._stage(parse(encoded), Outcome([], stored_at_ms=now_ms))
 
     def _stage_sent(self, intake: Intake, outcome: Outcome) -> None:
         positions = self._stage(intake, outcome)
-        if intake.all_have_ids:
-            self.recent.add_all(intake.id_hashes, positions)
-        else:
-            named = intake.id_hashes >= 0
-            self.recent.add_all(intake.id_hashes[named], positions[named])
+        named = slice(None) if intake.all_have_ids else intake.id_hashes >= 0
+        self.recent.add_all(intake.id_hashes[named], positions[named])
 
     def put_restored(self, intake: Intake, lane: Lane, first_entry: int) -> Outcome:
         """Takes entries strictly in order: those before `appended` are there already, and behind one that is not
@@ -235,7 +229,7 @@ class Store:
         self._staged.restored.append((lane, lane.appended, dues, len(chosen) - len(dues)))
 
     def _answer_repeated(self, intake: Intake, outcome: Outcome, retried: Sequence[int]) -> None:
-        """Answers the retried records whose id is stored already with where."""
+        """Answers the retried records whose id is stored already with where; later ones are copies of failures."""
         hashes = intake.id_hashes.tolist()
         asked = [
             index
@@ -245,7 +239,7 @@ class Store:
         found = self.recent.find([hashes[index] for index in asked])
         for index in asked:
             message_id = intake.message_id(index)
-            for position in found.get(hashes[index], ()):
+            for position in reversed(found.get(hashes[index], ())):
                 first = self._record_anywhere(position)
                 if first is not None and record.property_value(first.properties, _UNIQ_KEY) == message_id:
                     self._answer_with(first, outcome, index)

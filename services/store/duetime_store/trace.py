@@ -128,6 +128,8 @@ class Tracer:
             life.gaps.append(f"the message has more than {TRACE_RECORDS_MAX} records; the oldest are left out")
         for seen in records:
             self._tell_record(life, seen)
+        if not more and all(event.kind not in (ACCEPTED, QUARANTINED) for event in life.events):
+            life.gaps.append("the record with which it was accepted is no longer stored: retention has deleted it")
         places = {_place(seen) for seen in records}
         await self._read_journal(life, places, min(seen.record.stored_at_ms for seen in records))
         self._tell_deliveries(life)
@@ -168,15 +170,16 @@ class Tracer:
         """A message that came to a group's retries or dead letters, and what it tells of its deliveries before."""
         found, place, is_dead = seen.record, _place(seen), seen.real_topic.startswith(DLQ_PREFIX)
         attempts, at_ms = _attempts_of(seen), found.stored_at_ms
+        is_redriven = not is_dead and not found.reconsume_times and record.REDRIVEN in seen.properties
         due_at_ms = _number(seen.properties.get(record.VISIBLE_AT, "")) or due_at_ms
         if is_dead:
             error = attempts[-1].error if attempts else None
             life.add(DEAD, at_ms, place, group=group, attempt=_attempt_of(seen), error=error)
-        elif not found.reconsume_times and record.REDRIVEN in seen.properties:
+        elif is_redriven:
             life.add(REDRIVEN, at_ms, place, group=group)
         elif not attempts:
             life.silent.append(seen)
-        _note(life, group, attempts, 0 if is_dead else due_at_ms)
+        _note(life, group, attempts, 0 if is_dead or is_redriven else due_at_ms)
 
     # --- the journal ------------------------------------------------------------------------------------------------
 

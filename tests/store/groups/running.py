@@ -96,7 +96,7 @@ class Consuming(Running):
 
     async def reset(self, queue: int = 0, **options: Any) -> consumer_pb2.ResetQueue:
         numbers = [consumer_pb2.QueueNumber(queue=queue, shard_queue=queue)]
-        request = consumer_pb2.ResetGroupRequest(name=GROUP, topic=TOPIC, queues=numbers, **options)
+        request = consumer_pb2.ResetGroupRequest(**{"name": GROUP, "topic": TOPIC, "queues": numbers, **options})
         (row,) = (await self.stub.ResetGroup(request, timeout=10)).queues
         return row
 

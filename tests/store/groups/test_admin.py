@@ -1,5 +1,6 @@
 """Describing, resetting and deleting groups; limits; config/consumerOffset.json."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -7,10 +8,12 @@ from typing import Any
 
 import grpc
 import pytest
-from duetime.v1 import consumer_pb2, gateway_pb2
+from duetime.v1 import consumer_pb2, gateway_pb2, store_pb2
 from duetime_core.calls import translate
+from duetime_core.names import retry_topic
 
 from tests.store.groups.running import EXPIRED, GROUP, INVISIBLE_MS, OK, TOPIC, UNKNOWN, Consuming, copy, names
+from tests.store.groups.test_leases import lined_up
 
 
 @pytest.fixture
@@ -133,3 +136,76 @@ async def test_what_the_filter_drops_is_done(store: Consuming) -> None:
     assert names(await store.receive(tags="paid")) == ["c"]
     await store.kill()
     assert await store.receive(tags="paid") == []
+
+
+async def test_retries_of_other_topics_are_neither_counted_twice_nor_for_ever(store: Consuming) -> None:
+    await store.stub.PutTopic(store_pb2.PutTopicRequest(name="idle", queue_count=1))
+    assert await store.receive(topic="idle") == []
+
+    async def lag() -> list[tuple[int, int, int]]:
+        rows = (await store.describe()).queues
+        return [(row.lag, row.in_flight, row.committed_offset) for row in rows if row.topic == retry_topic(GROUP)]
+
+    await store.put(copy("a"), copy("b", of_topic="idle"), copy("c"))
+    got = await store.receive()
+    assert names(got) == ["a", "c"]
+    # The idle one is not known to be done until it was; no offset counts twice.
+    assert await lag() == [(3, 2, 0)]
+    await store.ack(*got)
+    assert await lag() == [(2, 0, 1)]
+    idle = await store.receive(topic="idle")
+    assert names(idle) == ["b"]
+    await store.ack(*idle)
+    await store.put(copy("d"))
+    await store.ack(*await store.receive())
+    assert await lag() == [(0, 0, 4)]
+    await store.kill()
+    assert await lag() == [(0, 0, 4)]
+
+
+async def test_retries_are_reset_as_a_queue_of_their_own(store: Consuming) -> None:
+    await store.send("a")
+    await store.put(copy("r"), copy("s"))
+    got = await store.receive()
+    assert names(got) == ["r", "s", "a"]
+    planned = await store.reset(latest=True, dry_run=True, topic=retry_topic(GROUP))
+    assert (planned.from_offset, planned.to_offset, planned.leases_ended) == (0, 2, 2)
+    assert await store.reset(latest=True, topic=retry_topic(GROUP)) == planned
+    assert await store.ack(*got) == [UNKNOWN, UNKNOWN, OK]
+    commit = gateway_pb2.CommitOffsetsRequest(group=GROUP, topic=retry_topic(GROUP))
+    commit.queues.add(queue=0, offset=0)
+    assert await refused(store.stub.CommitOffsets(commit)) == (grpc.StatusCode.FAILED_PRECONDITION, "GROUP_RECEIVES")
+    await store.kill()
+    assert await store.receive() == []
+
+
+async def test_a_group_after_a_deleted_one_does_not_get_its_retries(store: Consuming) -> None:
+    await store.send("a")
+    await store.put(copy("r"))
+    await store.ack(*await store.receive())
+    await store.again()
+    await store.stub.DeleteGroup(consumer_pb2.DeleteGroupRequest(name=GROUP, force=True))
+    await store.kill()
+    await store.put(copy("s"))
+    assert names(await store.receive()) == ["s", "a"]
+
+
+async def test_receivers_that_wait_are_answered_when_their_group_is_deleted(store: Consuming) -> None:
+    calls = [asyncio.ensure_future(store.receive(wait_ms=20_000)) for _ in range(3)]
+    calls.append(asyncio.ensure_future(store.ready(wait_ms=20_000)))
+    await lined_up(store, 4)
+    await store.stub.DeleteGroup(consumer_pb2.DeleteGroupRequest(name=GROUP, force=True))
+    assert await asyncio.wait_for(asyncio.gather(*calls), 10) == [[], [], [], False]
+    await store.send("a")
+    assert names(await store.receive()) == ["a"]
+
+
+async def test_offsets_of_a_deleted_group_do_not_come_back_with_a_checkpoint(store: Consuming) -> None:
+    await store.send("a")
+    await store.ack(*await store.receive())
+    write = store.node._checkpointer.keeper.capture()  # type: ignore[union-attr]
+    assert write is not None
+    await store.stub.DeleteGroup(consumer_pb2.DeleteGroupRequest(name=GROUP, force=True))
+    await write()
+    await store.again()
+    assert names(await store.receive()) == ["a"]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from duetime.v1 import store_pb2
+from duetime_store.groups import snapshot
 
 from tests.store.groups.running import EXPIRED, GROUP, INVISIBLE_MS, OK, Consuming, copy, names, told
 
@@ -77,6 +78,22 @@ async def test_a_message_whose_last_lease_ends_is_hidden_until_it_is_taken(store
     assert await store.receive() == []
 
 
+async def test_large_messages_are_told_of_as_far_as_an_answer_reaches(store: Consuming) -> None:
+    """The others are asked for again; of exhausted ones, they are anybody's."""
+    sent = [f"id{number}" for number in range(8)]
+    for one in sent:
+        await store.send(one, body=bytes(900_000))
+    got = await store.receive(max_bytes=16 << 20, max_attempts=1)
+    assert names(got) == sent
+    assert [one.offset for one in await store.leased(*got)] == [0, 1, 2, 3, 4]
+    assert [one.offset for one in await store.leased(*got[5:])] == [5, 6, 7]
+    store.clock.move(INVISIBLE_MS)
+    assert [one.offset for one in await store.take()] == [0, 1, 2, 3, 4]
+    rest = await store.take()
+    assert [(one.offset, one.attempt) for one in rest] == [(5, 1), (6, 1), (7, 1)]
+    assert await store.take() == []
+
+
 async def test_ordered_groups_give_one_lease_of_a_queue_at_a_time(store: Consuming) -> None:
     await store.send("a", "b", "c", "d")
     got = await store.receive(max_count=3, ordered=True)
@@ -111,3 +128,16 @@ async def test_an_ordered_lease_that_expires_counts_for_its_first_message_only(s
     await store.receive(ordered=True)
     await store.clock.advance(INVISIBLE_MS)
     assert told(await store.receive(ordered=True)) == [("a", 2), ("b", 1), ("c", 1)]
+
+
+async def test_what_followed_in_an_expired_lease_is_uncounted_after_a_restart_too(store: Consuming) -> None:
+    """Nothing was journaled of the expiry but the lease that came next."""
+    await store.send("a", "b", "c")
+    old = await store.receive(ordered=True)
+    await store.clock.advance(INVISIBLE_MS)
+    (again,) = await store.receive(ordered=True, max_count=1)
+    # Without a snapshot.
+    await store.kill(lambda: (store.settings.data_dir / snapshot.FILE).unlink(missing_ok=True))
+    assert await store.ack(*old) == [EXPIRED, EXPIRED, EXPIRED]
+    assert await store.ack(again) == [OK]
+    assert told(await store.receive(ordered=True)) == [("b", 1), ("c", 1)]

@@ -76,6 +76,17 @@ async def test_long_poll_wakes_on_arrival_and_on_what_comes_back(store: Consumin
     assert [attempt for _, attempt in told(await third)] == [2, 2]
 
 
+async def test_receipt_of_a_lease_that_ended_is_expired_after_a_new_start_too(store: Consuming) -> None:
+    await store.send("a", "b")
+    old = await store.receive()
+    await store.clock.advance(INVISIBLE_MS)
+    new = await store.receive(max_count=1)
+    await store.kill()
+    assert await store.ack(old[0]) == [EXPIRED]
+    assert await store.ack(*new) == [OK]
+    assert await store.ack(old[0], *new) == [EXPIRED, OK]
+
+
 async def lined_up(store: Consuming, count: int) -> None:
     lines = store.node._receiver._lines
     async with asyncio.timeout(10):

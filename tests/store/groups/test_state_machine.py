@@ -64,10 +64,12 @@ class Machine(RuleBasedStateMachine):
         # Of what is done: what was so at the last flush.
         self.durable: set[int] = set()
         self.done: set[int] = set()
-        # Every receipt that was given, and whether its queue was reset since.
+        # Every receipt that was given, and those of them whose queue was reset since.
         self.given: list[bytes] = []
         self.answered = 0
         self.was_reset: set[bytes] = set()
+        # The snapshot counts in what the log may never have; the log never got it.
+        self.is_ahead = self.is_needed = False
         self.load()
 
     def load(self) -> None:
@@ -188,10 +190,13 @@ class Machine(RuleBasedStateMachine):
                 assert status == OK
                 if self.messages.pop(offset, None):
                     self.done.add(offset)
+            elif name in self.was_reset:
+                # It had ended before the reset, or by it.
+                assert status in (OK, EXPIRED, UNKNOWN)
             elif status == OK:
                 assert receipts.parse(name).offset in self.done
             else:
-                assert status == (UNKNOWN if name in self.was_reset else EXPIRED)
+                assert status == EXPIRED
 
     @rule(data=st.data(), ms=st.sampled_from([0, 20, 100]), counted=st.booleans())
     def change(self, data: st.DataObject, ms: int, counted: bool) -> None:
@@ -260,7 +265,9 @@ class Machine(RuleBasedStateMachine):
     @rule(data=st.data())
     def reset(self, data: st.DataObject) -> None:
         offset = data.draw(st.integers(0, self.sent))
+        names = [name for name in self.given if self.open_under(name) is not None]
         self.groups.reset(KEY, offset)
+        assert self.groups.ack(GROUP, names) == [UNKNOWN] * len(names)
         self.messages.clear()
         self.was_reset.update(self.given)
         self.done = set(range(offset))
@@ -286,11 +293,17 @@ class Machine(RuleBasedStateMachine):
         self.shard.flush()
         self.durable = set(self.done)
         self.answered = len(self.given)
+        self.is_ahead = False
 
-    @rule()
-    def snapshot(self) -> None:
+    @rule(ahead=st.booleans())
+    def snapshot(self, ahead: bool) -> None:
+        """Before what it counts in is durable, as at a start or stop, or after."""
         queue = self.shard.store.queues.known(b"DT_GROUPS", 0)
         captured = snapshot.capture(self.groups.progress, self.groups.gone, queue.max_offset if queue else 0)
+        if ahead:
+            self.is_ahead = True
+        else:
+            self.flush()
         snapshot.write(self.shard.directory.disk, self.path, captured)
 
     @rule(lose_snapshot=st.booleans(), checkpoint=st.booleans())
@@ -300,7 +313,7 @@ class Machine(RuleBasedStateMachine):
         before = self.dump()
         if checkpoint:
             self.shard.checkpoint()
-        if lose_snapshot:
+        if lose_snapshot and not self.is_needed:
             self.path.unlink(missing_ok=True)
         self.shard.reopen()
         self.load()
@@ -331,6 +344,7 @@ class Machine(RuleBasedStateMachine):
             stored = self.shard.store.queues.get_bytes(b"%RETRY%g", 0).max_offset > copies
             if stored:
                 assert one.offset not in self.entries()
+        self.is_needed |= self.is_ahead
         self.learn()
         self.flush()
 

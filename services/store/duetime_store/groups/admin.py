@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 
 from duetime.v1 import consumer_pb2
 from duetime_core.errors import FailedPrecondition, InvalidArgument, Violation
-from duetime_core.names import dlq_topic
+from duetime_core.names import dlq_topic, retry_topic
 
 from duetime_store.consumequeue import ConsumeQueue
 from duetime_store.group_offsets import GroupOffsets, check_group
@@ -51,6 +51,10 @@ class GroupAdmin:
         frontier = min(place.frontier for place in places)
         committed = min(place.committed for place in places)
         outstanding = sum(len(place.entries) for place in places)
+        # What lies behind the frontier counts already: one topic's retries are ahead of another's.
+        below = outstanding
+        if len(places) > 1:
+            below = sum(offset < frontier for place in places for offset in place.entries)
         leased = sum(place.leased for place in places)
         max_offset = queue.max_offset
         row = consumer_pb2.GroupQueue(
@@ -61,7 +65,7 @@ class GroupAdmin:
             max_offset=max_offset,
             next_offset=frontier,
             committed_offset=committed,
-            lag=max_offset - max(frontier, queue.min_offset) + outstanding,
+            lag=max_offset - max(frontier, queue.min_offset) + below,
             in_flight=leased,
             waiting=outstanding - leased,
         )
@@ -84,25 +88,32 @@ class GroupAdmin:
         wanted = request.WhichOneof("to")
         if wanted is None:
             raise InvalidArgument([Violation("to", "is not set")])
-        response = consumer_pb2.ResetGroupResponse()
-        targets: list[tuple[Key, int]] = []
+        group, topic = request.name, request.topic
+        moves: list[tuple[consumer_pb2.QueueNumber, int]] = []
         for number in request.queues:
-            queue = self._store.queues.find(request.topic, number.shard_queue)
-            targets.append(
-                (Key(request.name, request.topic, request.topic, queue.queue), await self._target(request, queue))
-            )
-        committed = self._offsets.find(request.name, request.topic)
-        receives = self._groups.receives(request.name, request.topic)
-        for number, (key, offset) in zip(request.queues, targets, strict=True):
-            place = self._groups.progress.places.get(key)
+            queue = self._store.queues.find(topic, number.shard_queue)
+            moves.append((number, await self._target(request, queue)))
+        response = consumer_pb2.ResetGroupResponse()
+        committed = self._offsets.find(group, topic)
+        receives = self._groups.receives(group, topic)
+        for number, offset in moves:
+            places = self._places(group, topic, number.shard_queue)
             row = response.queues.add(queue=number.queue, shard=self._shard, to_offset=offset)
-            row.from_offset = place.committed if place else committed.get(key.queue, 0)
-            row.leases_ended = place.leased if place else 0
+            row.from_offset = min((one.committed for one in places), default=committed.get(number.shard_queue, 0))
+            row.leases_ended = sum(one.leased for one in places)
             if receives and not request.dry_run:
-                self._groups.reset(key, offset)
+                # A queue of the topic that the group has not received from yet gets its place now.
+                keys = [one.key for one in places] or [Key(group, topic, topic, number.shard_queue)]
+                for key in keys:
+                    self._groups.reset(key, offset)
         if not receives and not request.dry_run:
-            await self._offsets.commit(request.name, request.topic, {key.queue: offset for key, offset in targets})
+            await self._offsets.commit(group, topic, {number.shard_queue: offset for number, offset in moves})
         return response
+
+    def _places(self, group: str, queue_topic: str, queue: int) -> list[Place]:
+        """Those in a queue: in one of %RETRY%group, one for each topic that the group receives."""
+        places = self._groups.progress.of_group(group)
+        return [place for place in places if (place.key.queue_topic, place.key.queue) == (queue_topic, queue)]
 
     async def _target(self, request: consumer_pb2.ResetGroupRequest, queue: ConsumeQueue) -> int:
         wanted = request.WhichOneof("to")
@@ -131,5 +142,8 @@ class GroupAdmin:
                     reason="GROUP_IN_USE",
                 )
         self._groups.delete(request.name)
-        await self._offsets.delete(request.name)
+        # A group of this name that comes later does not get what this one had handled.
+        back = retry_topic(request.name)
+        ends = {queue.queue: queue.max_offset for queue in self._store.queues.all() if queue.topic == back}
+        await self._offsets.delete(request.name, {back: ends} if ends else {})
         await forget(request.name)

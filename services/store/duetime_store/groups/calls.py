@@ -24,6 +24,8 @@ from duetime_store.store import Store
 log = structlog.get_logger()
 
 HISTORY_BYTES_MAX = 16 * 1024
+# Of leased messages in one answer, but for the last one's; the others are asked for again.
+LEASED_BYTES_MAX = limits.PULL_BYTES_DEFAULT
 RECORDS = consumer_pb2.RECEIVE_ENCODING_RECORDS
 
 
@@ -117,13 +119,18 @@ class GroupCalls:
     async def get_leased(self, request: store_pb2.GetLeasedRequest) -> store_pb2.GetLeasedResponse:
         _check(request.group, request.receipts, limits.NACKS_MAX)
         response = store_pb2.GetLeasedResponse(now_ms=self._store.clock.now_ms())
+        size = 0
         for receipt in request.receipts:
+            if size >= LEASED_BYTES_MAX:
+                break
             one = self._groups.open_one(request.group, receipt)
-            response.leased.append(
+            leased = (
                 store_pb2.LeasedRecord(status=one)  # type: ignore[arg-type]
                 if isinstance(one, int)
                 else self._leased(one, receipt)
             )
+            response.leased.append(leased)
+            size += leased.ByteSize()
         # What it says may rest on events that are not durable yet.
         await self._receiver.durable()
         return response
@@ -136,11 +143,16 @@ class GroupCalls:
             min(max(request.wait_ms, 0), limits.WAIT_MS_MAX),
         )
         response = store_pb2.GetLeasedResponse(now_ms=self._store.clock.now_ms())
+        size = 0
         for one in taken:
+            if size >= LEASED_BYTES_MAX:
+                self._groups.give_back(one.lease, [one.offset], response.now_ms, counted=False)
+                continue
             (receipt,) = receipts.pack(self._shard, one.lease.id, [one.offset])
             leased = self._leased(one, receipt)
             if leased.status == OK:
                 response.leased.append(leased)
+                size += leased.ByteSize()
             else:
                 # Nobody will ever read it: there is nothing to be made a dead letter.
                 self._groups.ack(one.place.key.group, [receipt])

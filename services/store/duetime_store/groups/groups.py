@@ -193,12 +193,13 @@ class Groups:
             self.store.journal.back(lease.place, lease.id, offsets, now_ms, counted=counted)
             self.progress.give_back(lease.place, lease.id, offsets, now_ms, counted=counted)
 
-    def not_received(self, leases: Iterable[Lease]) -> None:
-        """The caller went away before it was answered: its messages come back at once, uncounted."""
-        for lease in leases:
-            hold_offsets = [offset for offset, hold in lease.place.entries.items() if hold.lease is lease]
-            if hold_offsets:
-                self.give_back(lease, sorted(hold_offsets), self.store.clock.now_ms(), counted=False)
+    def not_received(self, leased: Iterable[tuple[Lease, list[int]]]) -> None:
+        """The caller went away before it was answered: the messages of its leases come back at once, uncounted."""
+        for lease, offsets in leased:
+            get = lease.place.entries.get
+            still = [offset for offset in offsets if (hold := get(offset)) is not None and hold.lease is lease]
+            if still:
+                self.give_back(lease, sorted(still), self.store.clock.now_ms(), counted=False)
 
     def defer(self, group: str, deferrals: Sequence[tuple[bytes, int, bytes]]) -> tuple[list[int], list[int]]:
         """Receipt, delay and history of each; statuses, and when each comes back."""
@@ -309,17 +310,8 @@ class Groups:
     # --- places -----------------------------------------------------------------------------------------------------
 
     def receives(self, group: str, topic: str) -> bool:
-        """Whether the group has a place in the topic."""
-        return any(key.group == group and key.topic == topic for key in self.progress.places)
-
-    def committed(self) -> dict[tuple[str, str], dict[int, int]]:
-        """By group and topic, retry topics too: before which offset of each queue all is done."""
-        found: dict[tuple[str, str], dict[int, int]] = {}
-        for key, place in self.progress.places.items():
-            queues = found.setdefault((key.group, key.queue_topic), {})
-            # A retry queue has a place for each topic that the group receives.
-            queues[key.queue] = min(queues.get(key.queue, place.committed), place.committed)
-        return found
+        """Whether the group has a place in the topic, which may be its retry topic."""
+        return any(key.group == group and topic in (key.topic, key.queue_topic) for key in self.progress.places)
 
     def new_place(self, key: Key, frontier: int) -> Place:
         """Raises: Overloaded: the shard has as many as it may."""

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from duetime_core.errors import Damaged
+from duetime_core.names import GROUPS_TOPIC
+from duetime_core.record import Record, encode, with_crc_mark
 
 from duetime_store.gone import GoneLetters
 from duetime_store.groups.events import (
@@ -167,6 +169,12 @@ def bodies(events: list[Event], bytes_max: int = RECORD_BYTES) -> Iterator[bytes
         yield b"".join([HEAD_FIELDS.pack(VERSION, len(named)), *named, *parts])
 
 
+def event_records(events: list[Event], now_ms: int) -> Iterator[bytes]:
+    """The events as records of the log."""
+    for body in bodies(events):
+        yield encode(Record(GROUPS_TOPIC, 0, body, with_crc_mark(b""), born_at_ms=now_ms))
+
+
 def _place(place: Place) -> bytes:
     key = place.key
     names = [name.encode() for name in (key.group, key.topic, key.queue_topic)]
@@ -314,12 +322,25 @@ class Replay:
             ordered, is_taken = bool(flags & ORDERED_FLAG), bool(flags & TAKEN_FLAG)
             lease = Lease(lease_id, place, received, most, ordered=ordered, is_taken=is_taken)
         offsets = offsets_of(payload[at:])
+        self._end_before(place, lease, offsets)
         by_history: dict[bytes, list[int]] = {}
         for offset in offsets:
             hold = place.entries.get(offset)
             by_history.setdefault(hold.history if hold else b"", []).append(offset)
         for history, own in by_history.items():
             progress.give(lease, own, until_ms, attempt, after, expired=expired, history=history)
+
+    def _end_before(self, place: Place, lease: Lease, offsets: list[int]) -> None:
+        """Messages that are given again were under leases that expired, which is no event: of an ordered one, what
+        followed the first of them came back too, uncounted."""
+        firsts: dict[Lease, int] = {}
+        for offset in offsets:
+            hold = place.entries.get(offset)
+            if hold is not None and hold.lease is not None and hold.lease is not lease and hold.lease.ordered:
+                firsts.setdefault(hold.lease, offset)
+        for expired, first in firsts.items():
+            later = [offset for offset in self._progress.later_of(expired, first) if offset not in offsets]
+            self._progress.give_back(place, expired.id, later, lease.received_at_ms, counted=False)
 
     def _reach(self, place: Place, before: int) -> None:
         """What lies between the frontier and where the event found it: nobody knows what became of it. Without anything

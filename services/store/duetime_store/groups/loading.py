@@ -101,7 +101,7 @@ def _replay(store: Store, queue: ConsumeQueue, first: int, replay: Replay) -> in
 def _fit(store: Store, progress: Progress) -> None:
     for key, place in list(progress.places.items()):
         if place.frontier < 0:
-            del progress.places[key]
+            progress.forget(place)
             continue
         least, most = _ends(store, key.queue_topic, key.queue)
         if place.frontier > most:

@@ -225,6 +225,16 @@ class Looker:
             self._store.journal.scan(place, place.frontier, offset)
             place.frontier = offset
 
+    def _others_pass(self, place: Place, offsets: Sequence[int], topics: Sequence[bytes | None], behind: int) -> None:
+        """Records of %RETRY%group before `behind` are about to be the place's, or nobody's: places of the group's other
+        topics that are as far go on to their own ones. So a topic that the group receives no longer holds up nothing.
+        """
+        for other in self._groups.progress.retries[place.key.queue_topic, place.key.queue]:
+            if other is not place and place.frontier <= other.frontier < behind:
+                topic, least = other.key.topic.encode(), other.frontier
+                own = (at for at, of in zip(offsets, topics, strict=True) if at >= least and of == topic)
+                self._pass(other, min(next(own, behind), behind))
+
     def _retried(self, look: Look, place: Place) -> None:
         """New records of %RETRY%group, those that are for this topic; those whose time is still ahead wait for it."""
         if look.asked.ordered and place.entries:
@@ -239,6 +249,7 @@ class Looker:
             if not scanned.sizes:
                 if scanned.next_offset == place.frontier:
                     return
+                self._others_pass(place, [], [], scanned.next_offset)
                 self._pass(place, scanned.next_offset)
                 continue
             self._take_retries(look, place, scanned)
@@ -264,6 +275,7 @@ class Looker:
                 break
             else:
                 taken.append(index)
+        self._others_pass(place, offsets, topics, behind)
         before = place.frontier
         for number, ((until_ms, attempt), own) in enumerate(hidden.items(), 1):
             # The last event moves the frontier: a log that ends before it leaves the messages to be scanned again.

@@ -1,5 +1,6 @@
 """Leases that have ended, remembered for a while: so that an Ack which is repeated is answered as the first one was."""
 
+from collections import OrderedDict
 from dataclasses import dataclass, field
 
 # Leases that have ended and are remembered, each with the offsets that came back: so many together.
@@ -19,7 +20,8 @@ class Ended:
 class Memory:
     """Leases that have ended, the latest; of those that are not known, all messages came back."""
 
-    leases: dict[int, Ended] = field(default_factory=dict)
+    # A dict's first key is found only behind the places of all that were removed before it.
+    leases: OrderedDict[int, Ended] = field(default_factory=OrderedDict)
     size: int = 0
 
     def add(self, lease_id: int, ended: Ended) -> None:

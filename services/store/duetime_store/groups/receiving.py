@@ -35,6 +35,10 @@ FILTER_MS = 60_000
 class _Waiter:
     future: "asyncio.Future[None]"
 
+    def wake(self) -> None:
+        if not self.future.done():
+            self.future.set_result(None)
+
 
 @dataclass(eq=False, slots=True)
 class _Line:
@@ -47,6 +51,8 @@ class _Line:
     filter_text: str = ""
     filter_used_ms: int | None = None
     queues: set[ConsumeQueue] = field(default_factory=set)
+    # The group was deleted.
+    is_over: bool = False
 
     @property
     def is_waking(self) -> bool:
@@ -55,8 +61,8 @@ class _Line:
 
     def wake(self) -> None:
         """Whoever is first looks."""
-        if self.waiters and not self.waiters[0].future.done():
-            self.waiters[0].future.set_result(None)
+        if self.waiters:
+            self.waiters[0].wake()
 
 
 class Receiver:
@@ -109,7 +115,7 @@ class Receiver:
             if given:
                 await self.durable()
         except BaseException:
-            self._groups.not_received([one.lease for one in given])
+            self._groups.not_received((one.lease, one.offsets) for one in given)
             self._flusher.wake()
             raise
         self._groups.gave(asked.group, asked.topic, asked.member, sum(len(one.sizes) for one in given))
@@ -134,7 +140,7 @@ class Receiver:
         try:
             await self.durable()
         except BaseException:
-            groups.not_received([one.lease for one in taken])
+            groups.not_received((one.lease, [one.offset]) for one in taken)
             raise
         return taken
 
@@ -163,7 +169,7 @@ class Receiver:
                         await turn()
                         continue
                 left_ms = give_up_ms - clock.monotonic_ms()
-                if left_ms <= 0:
+                if left_ms <= 0 or line.is_over:
                     return False
                 if waiter is None:
                     waiter = _Waiter(asyncio.get_running_loop().create_future())
@@ -200,11 +206,15 @@ class Receiver:
             line.wake()
 
     def _deleted(self, group: str) -> None:
-        """Nothing listens for it any more; who waits is told by the end of its time."""
+        """Nothing listens for it any more, and who waits is answered that there is nothing: the next call makes the
+        group anew."""
         for key in [key for key in self._lines if key[0] == group]:
             line = self._lines.pop(key)
             for queue in line.queues:
                 queue.listeners.remove(line.wake)
+            line.is_over = True
+            for waiter in line.waiters:
+                waiter.wake()
 
     # --- places -----------------------------------------------------------------------------------------------------
 

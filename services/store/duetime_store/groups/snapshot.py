@@ -53,7 +53,8 @@ class Captured:
     last_lease_id: int
     ended: list[tuple[int, Ended]]
     gone: bytes
-    places: list[tuple[Place, int, list[tuple[int, Hold]]]]
+    # Each with its frontier and outstanding.
+    places: list[tuple[Place, int, dict[int, Hold]]]
     # Of leases from which something came back.
     returned: dict[int, list[int]]
 
@@ -71,9 +72,14 @@ def capture(progress: Progress, gone: GoneLetters, journal_offset: int) -> Captu
         progress.last_lease_id,
         list(progress.ended.leases.items()),
         gone.encode(),
-        [(place, place.frontier, list(place.entries.items())) for place in progress.places.values()],
+        [(place, place.frontier, place.entries.copy()) for place in progress.places.values()],
         {lease.id: sorted(lease.returned) for lease in progress.leases.values() if lease.returned},
     )
+
+
+def committed(captured: Captured) -> list[int]:
+    """Of each place: all before it is done."""
+    return [min(entries, default=frontier) for _, frontier, entries in captured.places]
 
 
 def encode(captured: Captured) -> bytes:
@@ -90,8 +96,8 @@ def encode(captured: Captured) -> bytes:
         group = ended.group.encode()
         parts += (_ENDED.pack(lease_id, ended.was_reset, len(group)), group, _counted(sorted(ended.returned)))
     parts.append(captured.gone)
-    for place, frontier, items in captured.places:
-        parts += _place(place, frontier, items, captured.returned)
+    for place, frontier, entries in captured.places:
+        parts += _place(place, frontier, entries, captured.returned)
     body = b"".join(parts)
     return _MARK_CRC.pack(_MARK, zlib.crc32(body)) + body
 
@@ -101,12 +107,10 @@ def _counted(offsets: list[int]) -> bytes:
     return _COUNT.pack(len(data) // _RANGE_BYTES) + data
 
 
-def _place(
-    place: Place, frontier: int, items: list[tuple[int, Hold]], returned: dict[int, list[int]]
-) -> Iterator[bytes]:
+def _place(place: Place, frontier: int, entries: dict[int, Hold], returned: dict[int, list[int]]) -> Iterator[bytes]:
     key = place.key
     holds: dict[Hold, list[int]] = {}
-    for offset, hold in items:
+    for offset, hold in entries.items():
         own = holds.get(hold)
         if own is None:
             holds[hold] = [offset]

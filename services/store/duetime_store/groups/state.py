@@ -166,6 +166,8 @@ class Progress:
 
     def __init__(self) -> None:
         self.places: dict[Key, Place] = {}
+        # Of each queue of a retry topic: one place for each topic that its group receives.
+        self.retries: dict[tuple[str, int], list[Place]] = {}
         self.leases: dict[int, Lease] = {}
         self.ended = Memory()
         self.last_lease_id = 0
@@ -187,7 +189,19 @@ class Progress:
         if found is None:
             self._numbers += 1
             found = self.places[key] = Place(key, self._numbers, frontier)
+            if key.topic != key.queue_topic:
+                self.retries.setdefault((key.queue_topic, key.queue), []).append(found)
         return found
+
+    def forget(self, place: Place) -> None:
+        """There is no such place any more."""
+        key = place.key
+        del self.places[key]
+        if key.topic != key.queue_topic:
+            of_queue = self.retries[key.queue_topic, key.queue]
+            of_queue.remove(place)
+            if not of_queue:
+                del self.retries[key.queue_topic, key.queue]
 
     def of_group(self, group: str) -> list[Place]:
         return [place for place in self.places.values() if place.key.group == group]
@@ -219,16 +233,11 @@ class Progress:
         self.last_lease_id = max(self.last_lease_id, lease.id)
         if lease.id in self.ended.leases:
             self.ended.forget(lease.id)
-        hold = Hold(
-            place,
-            LEASED,
-            offsets,
-            attempt=attempt,
-            until_ms=until_ms,
-            lease=lease,
-            expired=expired,
-            history=history,
-        )
+        if lease.returned:
+            # Recovery: what the snapshot knows already happens once more.
+            lease.returned.difference_update(offsets)
+        hold = Hold(place, LEASED, offsets, attempt=attempt, until_ms=until_ms, lease=lease)
+        hold.expired, hold.history = expired, history
         self.hold(hold)
 
     def hide(self, place: Place, offsets: list[int], until_ms: int, attempt: int, frontier: int) -> None:
@@ -266,16 +275,8 @@ class Progress:
     def change(self, place: Place, lease_id: int, offsets: Iterable[int], until_ms: int) -> None:
         """The lease ends at another time."""
         for hold, held in self._under(place, lease_id, offsets):
-            changed = Hold(
-                place,
-                LEASED,
-                held,
-                attempt=hold.attempt,
-                until_ms=until_ms,
-                lease=hold.lease,
-                expired=hold.expired,
-                history=hold.history,
-            )
+            changed = Hold(place, LEASED, held, attempt=hold.attempt, until_ms=until_ms, lease=hold.lease)
+            changed.expired, changed.history = hold.expired, hold.history
             self.hold(changed)
 
     def give_back(
@@ -318,7 +319,7 @@ class Progress:
     def delete(self, group: str) -> None:
         for place in self.of_group(group):
             self.reset(place, 0)
-            del self.places[place.key]
+            self.forget(place)
 
     def drop_before(self, place: Place, offset: int) -> int:
         """Retention has taken what lies before `offset`: it counts as done. How many messages were outstanding."""
@@ -445,7 +446,7 @@ class Progress:
                     lease.holds = [one for one in lease.holds if one.open]
                 lease.holds.append(hold)
         before = len(place.entries)
-        self._leave_all(place, offsets)
+        self._leave_all(place, offsets, lease)
         place.entries.update(dict.fromkeys(offsets, hold))
         self.outstanding += len(place.entries) - before
         if lease is not None:
@@ -458,13 +459,17 @@ class Progress:
         else:
             self._set_deadline(hold)
 
-    def _leave_all(self, place: Place, offsets: Sequence[int]) -> None:
+    def _leave_all(self, place: Place, offsets: Sequence[int], lease: Lease | None) -> None:
+        """They go over to another hold, under `lease`."""
         if not place.entries:
             return
         get = place.entries.get
         for offset in offsets:
             hold = get(offset)
             if hold is not None:
+                if hold.lease is not None and hold.lease is not lease:
+                    # Recovery: that the lease ended in between is no event.
+                    hold.lease.came_back((offset,))
                 self._leave(hold, 1)
 
     def _leave(self, hold: Hold, count: int) -> None:

@@ -1,0 +1,27 @@
+"""What tests of consumers share."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from duetime import Consumer, LeasedMessage
+from duetime.client import connection
+
+WITHIN_S = 20
+
+
+@asynccontextmanager
+async def consuming(consumer: Consumer) -> AsyncIterator[None]:
+    """Runs it meanwhile, within a time."""
+    async with asyncio.timeout(WITHIN_S), consumer:
+        yield
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """For what happens on this side of the wire."""
+    while not condition():
+        await connection.pause(0.002)
+
+
+async def nothing(message: LeasedMessage) -> None:
+    """A handler."""

@@ -1,0 +1,209 @@
+"""Consumers: how they are stopped, and what becomes of what they hold."""
+
+import asyncio
+import contextlib
+import threading
+
+import pytest
+from duetime import (
+    Closed,
+    Consumer,
+    InvalidArgument,
+    LeasedMessage,
+)
+from duetime.client import consumer as consumers
+from duetime.client import handling
+from duetime_core import errors
+from duetime_core.errors import Violation
+
+from tests.sdk.consuming import WITHIN_S, consuming, nothing
+from tests.sdk.fake_groups import FakeGroups
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+async def test_stopping_lets_handlers_end_and_gives_back_what_was_not_begun(groups: FakeGroups) -> None:
+    groups.fill("orders", 300)
+    consumer = Consumer(groups.address, group="billing")
+    release, begun = asyncio.Event(), asyncio.Event()
+    held: list[bytes] = []
+
+    @consumer.handler("orders", concurrency=2)
+    async def handle(message: LeasedMessage) -> None:
+        # The first ones are quick, which lets the consumer fetch ahead.
+        if len(groups.leases) > 10 or held:
+            held.append(message.body)
+            begun.set()
+            await release.wait()
+
+    async with asyncio.timeout(WITHIN_S):
+        running = asyncio.create_task(consumer.run_async())
+        await begun.wait()
+        consumer.stop()
+        assert not (await asyncio.wait({running}, timeout=0.2))[0]
+        release.set()
+        await running
+    assert len(held) == 2
+    assert set(held) <= set(groups.bodies("ack"))
+    assert len(groups.bodies("return")) == consumer.stats.returned > 0
+    assert len(groups.bodies("ack")) + len(groups.bodies("return")) == len(groups.bodies("receive"))
+    assert groups.leases == {}
+
+
+async def test_an_answer_on_its_way_when_it_stops_is_given_back(groups: FakeGroups) -> None:
+    groups.fill("orders", 3)
+    consumer = Consumer(groups.address, group="billing")
+    calls: list[bytes] = []
+
+    @consumer.handler("orders", concurrency=2)
+    async def handle(message: LeasedMessage) -> None:
+        calls.append(message.body)
+
+    async def stop() -> None:
+        consumer.stop()
+
+    groups.before["Receive"] = stop
+    async with asyncio.timeout(WITHIN_S):
+        await consumer.run_async()
+    assert calls == []
+    assert groups.bodies("return") == [b"0", b"1"]
+    assert groups.leases == {}
+    assert [entry.attempt for entry in groups.returned["orders"]] == [1, 1]
+    assert consumer.stats.returned == 2
+
+
+async def test_handlers_that_do_not_end_in_time_are_broken_off(
+    groups: FakeGroups, caplog: pytest.LogCaptureFixture
+) -> None:
+    groups.fill("orders", 1)
+    groups.fill("plain", 1)
+    consumer = Consumer(groups.address, group="billing", drain="50ms")
+    cancelled: list[bytes] = []
+    begun, begun_too, end = asyncio.Event(), threading.Event(), threading.Event()
+
+    @consumer.handler("orders")
+    async def hang(message: LeasedMessage) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append(message.topic.encode())
+            raise
+
+    @consumer.handler("plain")
+    def hang_too(message: LeasedMessage) -> None:
+        begun_too.set()
+        end.wait(WITHIN_S)
+
+    async with consuming(consumer):
+        await begun.wait()
+        await asyncio.to_thread(begun_too.wait)
+    end.set()
+    assert cancelled == [b"orders"]
+    # What a thread still does stays leased.
+    assert [entry.topic for entry in groups.leases.values()] == ["plain"]
+    assert len(groups.bodies("break off")) == 1
+    assert groups.returned["orders"][0].attempt == 2
+    assert "1 handlers are broken off after 0.05 s" in caplog.text
+    assert "its handler still runs; it comes again when its lease ends" in caplog.text
+
+
+def test_a_handler_that_takes_no_notice_of_its_end_does_not_hold_up_the_process(
+    threaded_gateway: FakeGroups, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(handling, "CANCEL_S", 0.05)
+    monkeypatch.setattr(consumers, "CANCEL_S", 0.05)
+    threaded_gateway.fill("orders", 1)
+    consumer = Consumer(threaded_gateway.address, group="billing", drain="50ms")
+
+    @consumer.handler("orders")
+    async def stay(message: LeasedMessage) -> None:
+        consumer.stop()
+        while True:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
+    running = threading.Thread(target=consumer.run)
+    running.start()
+    running.join(WITHIN_S)
+    assert not running.is_alive()
+    assert "1 tasks take no notice of their cancellation and are left" in caplog.text
+
+
+async def test_a_cancelled_consumer_gives_all_back_at_once(groups: FakeGroups) -> None:
+    groups.fill("orders", 3)
+    consumer = Consumer(groups.address, group="billing")
+
+    begun = asyncio.Semaphore(0)
+
+    @consumer.handler("orders", concurrency=2)
+    async def hang(message: LeasedMessage) -> None:
+        begun.release()
+        await asyncio.Event().wait()
+
+    async with asyncio.timeout(WITHIN_S):
+        running = asyncio.create_task(consumer.run_async())
+        for _ in range(2):
+            await begun.acquire()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    assert groups.leases == {}
+    assert sorted(groups.bodies("break off")) == [b"0", b"1"]
+
+
+async def test_decisions_that_reach_nobody_do_not_hold_up_the_end(
+    groups: FakeGroups, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(handling, "FLUSH_S", 0.05)
+    groups.fill("orders", 1)
+    groups.faults["Ack"] += [errors.Unavailable("away")] * 10_000
+    consumer = Consumer(groups.address, group="billing")
+    consumer.handler("orders")(nothing)
+    async with consuming(consumer):
+        await groups.until(lambda: groups.calls["Ack"] > 0)
+    assert "1 decisions reached no server" in caplog.text
+
+
+async def test_a_consumer_runs_again_after_it_has_ended(groups: FakeGroups) -> None:
+    consumer = Consumer(groups.address, group="billing")
+    consumer.handler("orders")(nothing)
+    for n in range(2):
+        groups.make_topic("orders")
+        groups.append("orders", 0, b"%d" % n)
+        async with consuming(consumer):
+            with pytest.raises(Closed, match="runs already"):
+                await consumer.run_async()
+            await groups.until(lambda n=n: len(groups.bodies("ack")) == n + 1)  # type: ignore[misc]
+        await groups.until(lambda: not groups.waiting_count)
+    consumer.stop()
+    await consumer.run_async()
+    assert consumer.stats.handled == 2
+
+
+def test_another_thread_may_stop_it(threaded_gateway: FakeGroups) -> None:
+    threaded_gateway.fill("orders", 3)
+    consumer = Consumer(threaded_gateway.address, group="billing")
+    handled = threading.Semaphore(0)
+
+    @consumer.handler("orders")
+    def handle(message: LeasedMessage) -> None:
+        handled.release()
+
+    running = threading.Thread(target=consumer.run)
+    running.start()
+    for _ in range(3):
+        assert handled.acquire(timeout=WITHIN_S)
+    consumer.stop()
+    running.join(WITHIN_S)
+    assert not running.is_alive()
+    assert consumer.stats.handled == 3
+
+
+async def test_a_wrong_filter_is_told_when_the_block_ends(groups: FakeGroups) -> None:
+    groups.faults["ListGroups"].append(errors.InvalidArgument([Violation("group", "is no name")]))
+    consumer = Consumer(groups.address, group="b!")
+    consumer.handler("orders")(nothing)
+    with pytest.raises(InvalidArgument, match="group: is no name"):
+        async with consumer:
+            raise AssertionError
