@@ -26,6 +26,8 @@ class StoreMetrics:
         self.bytes_out = Counter(
             "duetime_store_bytes_out", "Record bytes given to readers", ["call"], registry=registry
         )
+        self.export_bytes = Counter("duetime_store_export_bytes", "File bytes given to exports", registry=registry)
+        self.exports = Gauge("duetime_store_exports", "Exports that run", registry=registry)
         self.refused = Counter("duetime_store_records_refused_total", "Records refused", ["status"], registry=registry)
         self.damaged = Counter(
             "duetime_store_records_damaged_total", "Damaged records met by recovery and readers", registry=registry

@@ -17,6 +17,7 @@ from duetime_store.checkpointer import Checkpointer
 from duetime_store.dead_letters import DeadLetterCollector
 from duetime_store.directory import StoreDirectory
 from duetime_store.disk import Disk
+from duetime_store.exporting import Exporter
 from duetime_store.finder import Finder
 from duetime_store.flusher import Flusher
 from duetime_store.group_offsets import GroupOffsets
@@ -60,6 +61,7 @@ class StoreNode:
         self._server: Server | None = None
         self._stopping = False
         self._loops: asyncio.Task[None] | None = None
+        self.exporter: Exporter | None = None
         # None: the setting is off.
         self.indexer: Indexer | None = None
         # One thread flushes the log; the other writes checkpoints, whose flushes must not delay it.
@@ -185,6 +187,14 @@ class StoreNode:
     async def _serve(self, store: Store, server: Server) -> None:
         settings = self._settings
         assert self._directory is not None
+        self.exporter = Exporter(
+            store,
+            self._directory.root,
+            self._clock,
+            self._metrics,
+            bytes_per_s=settings.export_bytes_per_s,
+            exports_max=settings.exports_max,
+        )
         finder = Finder(store, self.indexer, self._metrics, shard=settings.shard)
         service = StoreService(
             store,
@@ -205,6 +215,7 @@ class StoreNode:
                 self._metrics,
                 shard=settings.shard,
             ),
+            self.exporter,
             self._metrics,
             shard=settings.shard,
         )
@@ -268,10 +279,14 @@ class StoreNode:
 
     async def stop(self) -> None:
         """NOT_SERVING, calls drained, everything flushed, checkpoint, `abort` removed, files closed: in this order,
-        so that what a caller was told is on disk and the next start finds a clean directory."""
+        so that what a caller was told is on disk and the next start finds a clean directory. No export is waited for."""
         self._stopping = True
+        if self.exporter:
+            self.exporter.end()
         if self._server:
             await self._server.stop(self._settings.drain_ms)
+        if self.exporter:
+            self.exporter.close()
         if self._loops:
             await self._end_loops()
             self._alarm.close()

@@ -1,9 +1,10 @@
 """The Store's gRPC surface: translate in, call, translate out."""
 
 from collections import Counter
+from collections.abc import AsyncIterator
 from typing import Any
 
-from duetime.v1 import consumer_pb2, gateway_pb2, message_pb2, store_pb2, store_pb2_grpc
+from duetime.v1 import consumer_pb2, export_pb2, gateway_pb2, message_pb2, store_pb2, store_pb2_grpc
 from duetime_core import limits
 from duetime_core.errors import InvalidArgument, ReadOnly, Violation
 from duetime_core.serving import code_of
@@ -11,6 +12,7 @@ from grpc import StatusCode
 
 from duetime_store.checkpointer import Checkpointer
 from duetime_store.consumequeue import ConsumeQueue
+from duetime_store.exporting import Exporter
 from duetime_store.filters import Filter
 from duetime_store.finder import Finder
 from duetime_store.flusher import Flusher
@@ -52,6 +54,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         offsets: GroupOffsets,
         subscription_groups: SubscriptionGroups,
         groups: GroupCalls,
+        exporter: Exporter,
         metrics: StoreMetrics,
         *,
         shard: int,
@@ -65,6 +68,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         self._checkpointer = checkpointer
         self._offsets = offsets
         self._groups = groups
+        self._exporter = exporter
         self._subscription_groups = subscription_groups
         self._metrics = metrics
         self._shard = shard
@@ -325,6 +329,13 @@ class StoreService(store_pb2_grpc.StoreServicer):
 
     async def ListLanes(self, request: gateway_pb2.ListLanesRequest, context: Any) -> gateway_pb2.ListLanesResponse:
         return gateway_pb2.ListLanesResponse(lanes=[self._lane(level) for level in sorted(self._store.lanes)])
+
+    async def ListFiles(self, request: export_pb2.ListFilesRequest, context: Any) -> export_pb2.ListFilesResponse:
+        return await self._exporter.list()
+
+    async def Export(self, request: export_pb2.ExportRequest, context: Any) -> AsyncIterator[export_pb2.ExportChunk]:
+        async for data in self._exporter.read(request.path, request.offset, request.length):
+            yield export_pb2.ExportChunk(data=data)
 
     def _lane(self, level: int) -> gateway_pb2.Lane:
         store = self._store

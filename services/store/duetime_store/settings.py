@@ -79,4 +79,8 @@ class StoreSettings(NodeSettings):
     )
     groups_max: int = Field(10_000, ge=1, description="most groups that receive")
     group_queues_max: int = Field(100_000, ge=1, description="most queues in which groups have a place, all together")
+    export_bytes_per_s: int = Field(
+        100_000_000, ge=0, description="most bytes a second that all exports together read; 0: no limit"
+    )
+    exports_max: int = Field(32, ge=1, description="most exports at a time")
     calls_in_flight_max: int = Field(8_192, ge=1, description="most calls in work, long polls included")
