@@ -1,0 +1,56 @@
+"""Expressions that several jobs use: what is restored, minutes, exact percentiles."""
+
+from collections.abc import Mapping, Sequence
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+SECOND_MS, MINUTE_MS, HOUR_MS, DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
+LANE_TOPIC, QUARANTINE_TOPIC = "SCHEDULE_TOPIC_XXXX", "DT_QUARANTINE"
+RETRY_PREFIX, DEAD_PREFIX = "%RETRY%", "%DLQ%"
+
+# In thousandths, so that ranks are whole numbers.
+PERCENTILES = {"p50_ms": 500, "p99_ms": 990, "p999_ms": 999}
+
+
+def is_restored() -> Column:
+    """Of a row of `messages`: it came out of a lane. A broker leaves no mark of the lane, and REAL_TOPIC as it was."""
+    ours = F.col("lane_level").isNotNull() & (F.col("topic") != QUARANTINE_TOPIC)
+    return ours | (F.col("lane_level").isNull() & F.col("real_topic").eqNullSafe(F.col("topic")))
+
+
+def floor_to(name: str, unit_ms: int) -> Column:
+    """A moment's number of whole units since 1970; moments are not negative."""
+    return F.expr(f"{name} div {unit_ms}")
+
+
+def of_shard(moments: Mapping[int, int]) -> Column:
+    """The moment of a row's shard: Unix ms; null for a shard that has none."""
+    values = set(moments.values())
+    if len(values) == 1:
+        return F.lit(values.pop()).cast("bigint")
+    chosen = F.lit(None).cast("bigint")
+    for shard, at_ms in moments.items():
+        chosen = F.when(F.col("shard") == shard, F.lit(at_ms).cast("bigint")).otherwise(chosen)
+    return chosen
+
+
+def percentiles(histogram: DataFrame, keys: Sequence[str], value: str, count: str) -> DataFrame:
+    """Exact percentiles of each group, from rows (keys, value, count): columns of PERCENTILES, `max_ms` and `count`.
+
+    A percentile is the lowest value that so many of the group do not exceed (nearest rank).
+    """
+    groups = [F.lit(1).alias("_all")] if not keys else [F.col(key) for key in keys]
+    names = list(keys) or ["_all"]
+    small = histogram.groupBy(*groups, value).agg(F.sum(count).alias("_count"))
+    all_of_it = Window.partitionBy(*names)
+    up_to_here = all_of_it.orderBy(value).rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    ranked = small.withColumn("_until", F.sum("_count").over(up_to_here)).withColumn(
+        "_total", F.sum("_count").over(all_of_it)
+    )
+    found = [
+        F.min(F.when(F.col("_until") * 1000 >= F.col("_total") * thousandths, F.col(value))).alias(name)
+        for name, thousandths in PERCENTILES.items()
+    ]
+    result = ranked.groupBy(*names).agg(F.sum("_count").alias("count"), *found, F.max(value).alias("max_ms"))
+    return result if keys else result.drop("_all")

@@ -1,0 +1,48 @@
+"""What a job is given: tables at one snapshot, and the moment that counts as now."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+
+LANES_COLUMNS = "shard,level,delay_ms,min_offset,watermark,max_offset,pending,snapshot_position,snapshot_at_ms"
+
+
+class Tables(Protocol):
+    """Reads the tables of the data source, all at one snapshot."""
+
+    def __call__(self, table: str, columns: str) -> DataFrame:
+        """The comma-separated columns of a table."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """A job's surroundings.
+
+    Args:
+        now_ms: Unix ms that count as now; None: each shard's moment of the snapshot.
+        late_ms: what is later than this is late.
+        listed: most entries of a list that may grow with the data; counts are always whole.
+    """
+
+    spark: SparkSession
+    table: Tables
+    now_ms: int | None = None
+    late_ms: int = 100
+    listed: int = 100
+
+    @cached_property
+    def lanes(self) -> list[dict[str, Any]]:
+        """The rows of the table `lanes`, by shard and level."""
+        rows = [row.asDict() for row in self.table("lanes", LANES_COLUMNS).collect()]
+        return sorted(rows, key=lambda row: (row["shard"], row["level"]))
+
+    @property
+    def moments(self) -> dict[int, int]:
+        """The moment that counts as now, for each shard: Unix ms, 0 where nothing was ever stored."""
+        shards: dict[int, int] = {}
+        for lane in self.lanes:
+            at_ms = lane["snapshot_at_ms"] or 0 if self.now_ms is None else self.now_ms
+            shards[lane["shard"]] = max(at_ms, shards.get(lane["shard"], 0))
+        return shards
