@@ -78,6 +78,9 @@ class GatewayMetrics:
             "Leases given back because the receiver went away before it had the answer.",
             registry=registry,
         )
+        self.export_bytes = Counter(
+            "duetime_gateway_export_bytes", "Bytes of shards' files that were passed on.", registry=registry
+        )
         self.topics = Gauge("duetime_gateway_topics", "Topics whose route is known.", registry=registry)
 
     def sent(self, size: int, count: int, faults: list[str], duplicate_count: int) -> None:

@@ -14,6 +14,7 @@ from duetime_gateway.adoption import Adoption
 from duetime_gateway.consumer_groups import ConsumerGroups
 from duetime_gateway.consumer_service import ConsumerService
 from duetime_gateway.encoding import Encoder
+from duetime_gateway.export_service import ExportService
 from duetime_gateway.finder import Finder
 from duetime_gateway.ids import MessageIds
 from duetime_gateway.leases import Leases
@@ -104,7 +105,8 @@ class GatewayNode:
         finder = Finder(reader, shards, timeout_ms=timeout_ms)
         leases = Leases(topics, reader, shards, groups, clock, metrics, timeout_ms=timeout_ms)
         consumers = ConsumerService(leases, ConsumerGroups(groups, reader, shards, clock), retry)
-        return GatewayService(sender, reader, finder, topics, shards, database, retry, consumers)
+        exports = ExportService(shards, metrics)
+        return GatewayService(sender, reader, finder, topics, shards, database, retry, consumers, exports)
 
     async def _run(self, shards: Shards, service: GatewayService, started: asyncio.Event) -> None:
         """The parent of all tasks: puts, questions to shards, readers of streams."""

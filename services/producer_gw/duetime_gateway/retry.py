@@ -1,16 +1,14 @@
 """The way to the retry service: it judges what it is asked, so that the bytes pass through both ways."""
 
-import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
 
 import grpc
 from duetime_core.calls import translate
 from duetime_core.errors import Unsupported, Violation
 from duetime_core.serving import make_channel
 
-from duetime_gateway.batcher import stopping
 from duetime_gateway.shards import as_is
+from duetime_gateway.streams import Streams
 
 
 class RetryClient:
@@ -20,8 +18,7 @@ class RetryClient:
         self._whom = f"the retry service at {address}"
         self._timeout_ms = timeout_ms
         self._channel = make_channel(address) if address else None
-        self._streams: set[grpc.aio.UnaryStreamCall[Any, bytes]] = set()
-        self._streams_end = False
+        self._streams = Streams()
 
     async def forward(self, method: str, data: bytes, remaining_ms: float | None) -> bytes:
         """Raises: Unsupported: there is no retry service. Else what it answered."""
@@ -36,31 +33,18 @@ class RetryClient:
 
     async def stream(self, method: str, data: bytes, remaining_ms: float | None) -> AsyncIterator[bytes]:
         """As `forward`, of a call with many answers, which lasts as long as the caller likes."""
-        if self._streams_end:
-            raise stopping()
         call = self._connected().unary_stream(
             f"/duetime.v1.Retry/{method}", request_serializer=as_is, response_deserializer=as_is
         )(data, timeout=None if remaining_ms is None else remaining_ms / 1000.0)
-        self._streams.add(call)
         try:
-            async for answer in call:
+            async for answer in self._streams.follow(call):
                 yield answer
         except grpc.aio.AioRpcError as error:
             raise translate(error, self._whom, "RETRY_UNAVAILABLE") from error
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if self._streams_end and task is not None and not task.cancelling():
-                raise stopping() from None
-            raise
-        finally:
-            self._streams.discard(call)
-            call.cancel()
 
     def end_streams(self) -> None:
         """They end now: a stop does not wait for them. Called again, each goes on where it was."""
-        self._streams_end = True
-        for call in self._streams:
-            call.cancel()
+        self._streams.end()
 
     def _connected(self) -> grpc.aio.Channel:
         if self._channel is None:

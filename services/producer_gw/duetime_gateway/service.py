@@ -12,6 +12,7 @@ from duetime_core.metadata import Database
 from duetime_gateway.admission import check_new_topic, topic_violations
 from duetime_gateway.batcher import stopping
 from duetime_gateway.consumer_service import ConsumerService, remaining_ms
+from duetime_gateway.export_service import ExportService
 from duetime_gateway.finder import Finder
 from duetime_gateway.group_offsets import GroupOffsets
 from duetime_gateway.lanes import list_lanes
@@ -40,6 +41,7 @@ class GatewayService:
         database: Database,
         retry: RetryClient,
         consumers: ConsumerService,
+        exports: ExportService,
     ) -> None:
         self._sender = sender
         self._reader = reader
@@ -50,6 +52,7 @@ class GatewayService:
         self._database = database
         self._retry = retry
         self._consumers = consumers
+        self._exports = exports
         self._tasks: asyncio.TaskGroup | None = None
         self._readers: set[asyncio.Task[None]] = set()
 
@@ -91,6 +94,7 @@ class GatewayService:
             "ListLanes": unary(self.list_lanes, pb.ListLanesRequest.FromString, pb.ListLanesResponse.SerializeToString),
             "SendBack": unary(self.send_back, as_is, as_is),
             **self._consumers.handlers(),
+            **self._exports.handlers(),
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, handlers),))
 

@@ -1,7 +1,7 @@
 """The stores: one connection each, what is known of them, and their puts."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -18,6 +18,7 @@ from google.protobuf.message import Message
 from duetime_gateway.batcher import Batcher, stopping
 from duetime_gateway.metrics import GatewayMetrics
 from duetime_gateway.routing import Route
+from duetime_gateway.streams import Streams
 
 log = structlog.get_logger()
 
@@ -85,6 +86,8 @@ class Shard:
         self._pull = self._as_bytes("Pull", gateway_pb2.PullRequest)
         self._pull_queues = self._as_bytes("PullQueues", gateway_pb2.PullQueuesRequest)
         self._receive = self._as_bytes("Receive", consumer_pb2.ReceiveRequest)
+        self._list_files = self._as_bytes("ListFiles", None)
+        self._streams = Streams()
         self._settles = {call: self._as_bytes(call, None) for call in ("Ack", "ChangeInvisible")}
 
     def _as_bytes(self, call: str, request: type[Message] | None) -> "grpc.aio.UnaryUnaryMultiCallable[Any, bytes]":
@@ -100,10 +103,11 @@ class Shard:
         self.batcher.start(tasks)
 
     def end_pulls(self) -> None:
-        """Long polls end now: a stop does not wait for them."""
+        """Long polls and exports end now: a stop does not wait for them."""
         self._pulls_end = True
         for call in self._pulls:
             call.cancel()
+        self._streams.end()
 
     def stop(self) -> None:
         self._tasks = None
@@ -297,14 +301,32 @@ class Shard:
         """Raises: DueTimeError."""
         return await self._call(self._stub.SearchOffset(request, timeout=timeout_ms / 1000.0))
 
+    async def list_files(self, data: bytes, timeout_ms: float) -> bytes:
+        """A ListFiles, encoded as its answer is. Raises: DueTimeError."""
+        return await self._call(self._list_files(data, timeout=timeout_ms / 1000.0))
+
+    async def export(self, data: bytes, timeout_ms: float | None) -> AsyncIterator[bytes]:
+        """An Export, encoded as its answers are. Raises: DueTimeError."""
+        call = self._channel.unary_stream(
+            "/duetime.v1.Store/Export", request_serializer=as_is, response_deserializer=as_is
+        )(data, timeout=None if timeout_ms is None else timeout_ms / 1000.0)
+        try:
+            async for chunk in self._streams.follow(call):
+                yield chunk
+        except grpc.aio.AioRpcError as error:
+            raise self._translated(error) from error
+
     async def _call(self, call: Awaitable[T]) -> T:
         try:
             return await call
         except grpc.aio.AioRpcError as error:
-            translated = translate(error, self._whom, UNAVAILABLE)
-            if error.code() in _GONE and not isinstance(translated, Answered):
-                self._lose(translated.text)
-            raise translated from error
+            raise self._translated(error) from error
+
+    def _translated(self, error: grpc.aio.AioRpcError) -> DueTimeError:
+        translated = translate(error, self._whom, UNAVAILABLE)
+        if error.code() in _GONE and not isinstance(translated, Answered):
+            self._lose(translated.text)
+        return translated
 
     def _lose(self, why: str) -> None:
         """The store may come back as another one: it is asked again before it is used again."""

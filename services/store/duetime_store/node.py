@@ -279,7 +279,7 @@ class StoreNode:
 
     async def stop(self) -> None:
         """NOT_SERVING, calls drained, everything flushed, checkpoint, `abort` removed, files closed: in this order,
-        so that what a caller was told is on disk and the next start finds a clean directory. No export is waited for."""
+        so that what a caller was told is on disk and the next start finds a clean directory. It waits for no export."""
         self._stopping = True
         if self.exporter:
             self.exporter.end()

@@ -1,0 +1,66 @@
+"""The Gateway's gRPC surface for analysis: which shards there are, and their files, passed on as bytes."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+from duetime.v1 import export_pb2 as pb
+from duetime.v1 import store_pb2
+from duetime_core.errors import DueTimeError, NotFound
+
+from duetime_gateway.consumer_service import Context, remaining_ms
+from duetime_gateway.metrics import GatewayMetrics
+from duetime_gateway.shards import Shard, Shards, as_is
+
+# A directory of many topics takes a while to list.
+LIST_TIMEOUT_MS = 60_000
+
+
+class ExportService:
+    """A part of duetime.v1.Gateway: see proto/duetime/v1/gateway.proto for what each call promises."""
+
+    def __init__(self, shards: Shards, metrics: GatewayMetrics) -> None:
+        self._shards = shards
+        self._metrics = metrics
+
+    def handlers(self) -> "dict[str, grpc.RpcMethodHandler[Any, Any]]":
+        """By call. Of what is passed on only the shard's number is looked at."""
+        unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
+        return {
+            "ListShards": unary(
+                self.list_shards, pb.ListShardsRequest.FromString, pb.ListShardsResponse.SerializeToString
+            ),
+            "ListFiles": unary(self.list_files, as_is, as_is),
+            "Export": stream(self.export, as_is, as_is),
+        }
+
+    async def list_shards(self, request: pb.ListShardsRequest, context: Context) -> pb.ListShardsResponse:
+        shards = self._shards.all()
+        answers = await asyncio.gather(*(_answers(shard) for shard in shards))
+        away = [shard.number for shard, answers_ in zip(shards, answers, strict=True) if not answers_]
+        return pb.ListShardsResponse(shards=self._shards.numbers, unreachable_shards=away)
+
+    async def list_files(self, data: bytes, context: Context) -> bytes:
+        shard = self._shard(pb.ListFilesRequest.FromString(data).shard)
+        remaining = remaining_ms(context)
+        return await shard.list_files(data, LIST_TIMEOUT_MS if remaining is None else min(remaining, LIST_TIMEOUT_MS))
+
+    async def export(self, data: bytes, context: Context) -> AsyncIterator[bytes]:
+        shard = self._shard(pb.ExportRequest.FromString(data).shard)
+        async for chunk in shard.export(data, remaining_ms(context)):
+            self._metrics.export_bytes.inc(len(chunk))
+            yield chunk
+
+    def _shard(self, number: int) -> Shard:
+        if number not in self._shards.numbers:
+            raise NotFound(f"shard {number} is none of {self._shards.numbers}", reason="SHARD_NOT_FOUND")
+        return self._shards.get(number)
+
+
+async def _answers(shard: Shard) -> bool:
+    try:
+        await shard.ask("Describe", store_pb2.DescribeRequest())
+    except DueTimeError:
+        return False
+    return True
