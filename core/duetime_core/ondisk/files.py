@@ -94,7 +94,9 @@ def _segment_bytes(files: list[tuple[int, int]]) -> int:
 class QueueFiles:
     """The units of one (topic, queue) in its files: those of [min_offset, max_offset) are valid."""
 
-    def __init__(self, files: Files, topic: str, queue: int) -> None:
+    def __init__(self, files: Files, topic: str, queue: int, *, probe: bool = False) -> None:
+        """`probe`: the end is looked for by halves, for files that are far away, and not unit by unit: a damaged one
+        may stand for the end."""
         self.topic = topic
         self.queue = queue
         self._files = files
@@ -107,14 +109,23 @@ class QueueFiles:
         # The last units as they were then: in a store that runs, retention may let them name later records.
         self._last_first, self._last = 0, np.empty(0, UNIT_TYPE)
         for base in sorted(self.files, reverse=True):
-            first = base // UNIT.size
-            units = self.read(first, self.file_bytes // UNIT.size)
+            first = self._last_block(base // UNIT.size) if probe else base // UNIT.size
+            units = self.read(first, _KEPT_UNITS if probe else self.file_units)
             valid = _valid_count(units)
             if valid:
                 self.max_offset = first + valid
                 kept = max(valid - _KEPT_UNITS, 0)
                 self._last_first, self._last = first + kept, units[kept:valid].copy()
                 break
+
+    def _last_block(self, first: int) -> int:
+        """Where the last units of the file that begins at `first` are to be read from."""
+        low, high = 0, (self.file_units - 1) // _KEPT_UNITS
+        while low < high:
+            middle = (low + high + 1) // 2
+            valid = _valid_count(self.read(first + middle * _KEPT_UNITS, 1))
+            low, high = (middle, high) if valid else (low, middle - 1)
+        return first + low * _KEPT_UNITS
 
     @classmethod
     def none(cls, topic: str, queue: int) -> "QueueFiles":

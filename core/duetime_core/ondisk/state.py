@@ -127,6 +127,8 @@ class State:
     unqueued: list[Unqueued] = field(default_factory=list)
     # Position and words.
     damaged: list[tuple[int, str]] = field(default_factory=list)
+    # The latest store time of an intact record; 0: none was read.
+    stored_at_ms: int = 0
     # By level: the next entry to restore, as checkpoint and delayOffset.json had it before the log was read.
     known: dict[int, int] = field(default_factory=dict)
     # By level: the entries from there on that records of the log restore, in runs.
@@ -155,16 +157,17 @@ def open_root(source: Path | Files) -> Files:
     return files
 
 
-def load(source: Path | Files, levels: DelayLevels) -> State:
+def load(source: Path | Files, levels: DelayLevels, *, probe: bool = False) -> State:
     """Opens the directory and looks at its queues; the log is not read yet.
 
     Args:
         levels: the table by which a broker's lanes are dated; our directories tell theirs.
+        probe: as QueueFiles has it.
     """
     files = open_root(source)
     history = LevelHistory.load(configs.load_from(files, configs.STORE).value, levels, accept=True)
     known = _known_marks(files)
-    queues = {key: Queue(QueueFiles(files, *key)) for key in queue_directories(files)}
+    queues = {key: Queue(QueueFiles(files, *key, probe=probe)) for key in queue_directories(files)}
     # After the queues: what they hold is in the log by then, and what comes meanwhile is made from the log.
     return State(files, LogFiles(files), history or LevelHistory.of(levels), queues, known=known)
 
@@ -183,22 +186,22 @@ def queue_directories(files: Files) -> list[tuple[str, int]]:
 def read(source: Path | Files, levels: DelayLevels, progress: Progress = no_progress) -> State:
     """The directory with its log walked and its queues in line. Raises: InvalidArgument."""
     state = load(source, levels)
-    reader = _Reader(state)
+    reader = Reader(state)
     for item in walk_whole(state):
         progress(reader.see(item))
     reader.settle()
     return state
 
 
-def walk(log: LogFiles) -> Iterator[Item]:
-    """Everything from the log's first position to its last intact record."""
-    return scan_runs(log, log.min_position)
+def walk(log: LogFiles, first: int | None = None) -> Iterator[Item]:
+    """Everything from the log's first position, or another one, to its last intact record."""
+    return scan_runs(log, log.min_position if first is None else first)
 
 
-def walk_whole(state: State) -> Iterator[Item]:
+def walk_whole(state: State, first: int | None = None) -> Iterator[Item]:
     """As `walk`, without records at the end that a kill has torn: their CRC tells, and no unit was made of them yet."""
     held: list[Item] = []
-    for item in walk(state.log):
+    for item in walk(state.log, first):
         if isinstance(item, Found) and item.damage and _may_be_torn(state, item.record):
             held.append(item)
             continue
@@ -219,13 +222,13 @@ def item_end(item: Item) -> int:
     return item.position + (item.record.size if isinstance(item, Found) else item.size)
 
 
-class _Reader:
-    """Takes in what the walk gives."""
+class Reader:
+    """Takes in what the walk gives, from a position on: what lies before it is in its queues already."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, first: int | None = None) -> None:
         self._state = state
         self._codes = TagsCodes(state.history)
-        state.end = state.min_position
+        state.end = state.min_position if first is None else first
 
     def see(self, item: Item) -> int:
         """Returns how far the walk is."""
@@ -253,6 +256,7 @@ class _Reader:
         state = self._state
         state.records += run.count
         state.record_bytes += int(run.sizes.sum())
+        state.stored_at_ms = max(state.stored_at_ms, int(run.stored_at_ms.max()))
         queued = run.queued
         names = [(topic.decode(), queue) for topic, queue in run.keys]
         known = np.array([state.queues[key].files.max_offset if key in state.queues else -1 for key in names])
@@ -276,6 +280,8 @@ class _Reader:
         state.record_bytes += found.size
         if item.damage:
             state.damaged.append((item.position, item.damage))
+        else:
+            state.stored_at_ms = max(state.stored_at_ms, found.stored_at_ms)
         if found.sys_flag & record.SYS_TRANSACTION_PREPARED:
             self._leave(item.position, found.size, found.topic, found.queue, found.queue_offset, found.sys_flag)
             return
@@ -326,6 +332,11 @@ def is_possible(offsets: Ints, positions: Ints) -> npt.NDArray[np.bool_]:
 
 def watermarks(state: State) -> dict[int, tuple[int, int]]:
     """By level, as recovery has it: the next entry to restore, and how many behind it are restored already."""
+    return {level: (mark, len(ahead)) for level, (mark, ahead) in marks(state).items()}
+
+
+def marks(state: State) -> dict[int, tuple[int, Ints]]:
+    """As `watermarks`, with the entries that are restored already."""
     lanes = {queue.queue + 1: queue for queue in state.queues.values() if queue.topic == SCHEDULE_TOPIC}
     found = {}
     for level in range(1, max([state.history.current.highest, *lanes]) + 1):
@@ -334,7 +345,7 @@ def watermarks(state: State) -> dict[int, tuple[int, int]]:
         entries = np.unique(np.concatenate([np.empty(0, np.int64), *state.restored.get(level, ())]))
         entries = entries[(entries >= mark) & (entries < high)]
         in_order = int((entries == mark + np.arange(len(entries))).sum())
-        found[level] = mark + in_order, len(entries) - in_order
+        found[level] = mark + in_order, entries[in_order:]
     return found
 
 
