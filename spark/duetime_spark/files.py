@@ -1,0 +1,219 @@
+"""Where a shard's files are: a directory, any file system that fsspec knows, a running store or gateway.
+
+/data/store-0   file:///data/store-0     this machine
+s3://bucket/store-0, memory://…          fsspec (its own packages and settings)
+grpc://HOST:PORT                         a store, or a gateway and all of its shards, by their Export
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import fsspec
+import grpc
+from duetime.v1 import export_pb2, gateway_pb2_grpc, store_pb2_grpc
+from duetime_core.errors import InvalidArgument, Unavailable, Violation
+from duetime_core.ondisk.folder import IS_FOLDER, Files, LocalFiles
+
+_GRPC = "grpc://"
+_OPTIONS = (("grpc.max_receive_message_length", 64 << 20),)
+_CALL_S = 20.0
+# A listing is told again to those who ask within so long: readers go from folder to folder.
+_LISTING_S = 2.0
+_TRIES = 6
+_PAUSE_S = 0.2
+_RETRIED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
+
+T = TypeVar("T")
+
+
+def open_source(source: str) -> list[Files]:
+    """The shards of a source, in order.
+
+    Raises:
+        InvalidArgument: there is no such file system, or no such directory.
+        Unavailable: nobody answers, or not all of a gateway's shards do.
+    """
+    if source.startswith(_GRPC):
+        return _shards(source)
+    if "://" not in source:
+        return [LocalFiles(Path(source))]
+    if source.startswith("file://"):
+        return [LocalFiles(Path(urlsplit(source).path))]
+    return [FsspecFiles(source)]
+
+
+class FsspecFiles:
+    """A directory on a file system of fsspec."""
+
+    def __init__(self, url: str) -> None:
+        """Raises: InvalidArgument for a file system that is not known or not there."""
+        self.url = url
+        try:
+            self._fs, root = fsspec.core.url_to_fs(url)
+        except (ImportError, ValueError, OSError) as error:
+            raise InvalidArgument([Violation("path", f"{url}: {error}")]) from error
+        self._root = root.rstrip("/")
+
+    def __reduce__(self) -> tuple[type["FsspecFiles"], tuple[str]]:
+        return FsspecFiles, (self.url,)
+
+    @property
+    def name(self) -> str:
+        return self.url
+
+    def listed(self, folder: str) -> list[tuple[str, int]]:
+        self._fs.invalidate_cache()
+        try:
+            found = self._fs.ls(self._path(folder), detail=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return sorted(
+            (str(entry["name"]).rstrip("/").rsplit("/", 1)[-1], _size(entry))
+            for entry in found
+            # Object stores name the folder itself among what is in it.
+            if str(entry["name"]).strip("/") != self._path(folder).strip("/")
+        )
+
+    def read(self, path: str, at: int, length: int) -> bytes:
+        if at < 0 or length <= 0:
+            return b""
+        try:
+            return bytes(self._fs.cat_file(self._path(path), start=at, end=at + length))
+        except (FileNotFoundError, NotADirectoryError):
+            return b""
+
+    def content(self, path: str) -> bytes | None:
+        try:
+            return bytes(self._fs.cat_file(self._path(path)))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def exists(self, path: str) -> bool:
+        return bool(self._fs.exists(self._path(path)))
+
+    def next_data(self, path: str, at: int) -> int | None:
+        """Nobody tells where the holes are."""
+        try:
+            return at if at < self._fs.size(self._path(path)) else None
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def close(self) -> None:
+        """The file system keeps its own connections."""
+
+    def _path(self, path: str) -> str:
+        return f"{self._root}/{path}" if path else self._root
+
+
+def _size(entry: dict[str, Any]) -> int:
+    return IS_FOLDER if entry["type"] == "directory" else int(entry["size"] or 0)
+
+
+class GrpcFiles:
+    """A shard of a running store or gateway, whose files are exported."""
+
+    def __init__(self, address: str, shard: int, is_gateway: bool) -> None:
+        """`address`: HOST:PORT."""
+        self.address = address
+        self.shard = shard
+        self.is_gateway = is_gateway
+        self._channel: grpc.Channel | None = None
+        self._listing: dict[str, export_pb2.StoredFile] = {}
+        self._listed_at_s = float("-inf")
+
+    def __reduce__(self) -> tuple[type["GrpcFiles"], tuple[str, int, bool]]:
+        return GrpcFiles, (self.address, self.shard, self.is_gateway)
+
+    @property
+    def name(self) -> str:
+        return f"{_GRPC}{self.address} shard {self.shard}" if self.is_gateway else f"{_GRPC}{self.address}"
+
+    def listed(self, folder: str) -> list[tuple[str, int]]:
+        prefix = f"{folder}/" if folder else ""
+        found: dict[str, int] = {}
+        for path, file in self._files().items():
+            if path.startswith(prefix):
+                name, _, rest = path[len(prefix) :].partition("/")
+                found[name] = IS_FOLDER if rest else file.size
+        return sorted(found.items())
+
+    def read(self, path: str, at: int, length: int) -> bytes:
+        return (self._export(path, at, length) or b"") if at >= 0 and length > 0 else b""
+
+    def content(self, path: str) -> bytes | None:
+        return self._export(path, 0, 0)
+
+    def exists(self, path: str) -> bool:
+        return any(not path or name == path or name.startswith(f"{path}/") for name in self._files())
+
+    def next_data(self, path: str, at: int) -> int | None:
+        file = self._files().get(path)
+        return at if file is not None and at < file.written_bytes else None
+
+    def close(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+    def _files(self) -> dict[str, export_pb2.StoredFile]:
+        if time.monotonic() - self._listed_at_s > _LISTING_S:
+            request = export_pb2.ListFilesRequest(shard=self.shard)
+            answer = self._tried(lambda stub: stub.ListFiles(request, timeout=_CALL_S))
+            self._listing = {file.path: file for file in answer.files}
+            self._listed_at_s = time.monotonic()
+        return self._listing
+
+    def _export(self, path: str, at: int, length: int) -> bytes | None:
+        request = export_pb2.ExportRequest(path=path, offset=at, length=length, shard=self.shard)
+        try:
+            return self._tried(lambda stub: b"".join(chunk.data for chunk in stub.Export(request)))
+        except Unavailable as error:
+            if isinstance(error.__cause__, grpc.RpcError) and error.__cause__.code() == grpc.StatusCode.NOT_FOUND:
+                return None
+            raise
+
+    def _tried(self, call: Callable[[Any], T]) -> T:
+        for tries in range(_TRIES):
+            try:
+                return call(self._stub())
+            except grpc.RpcError as error:
+                if error.code() not in _RETRIED or tries == _TRIES - 1:
+                    raise Unavailable(f"{self.name}: {error.code().name}, {error.details()}") from error
+            _pause(_PAUSE_S * 2**tries)
+        raise AssertionError("the last try returns or raises")
+
+    def _stub(self) -> Any:
+        if self._channel is None:
+            self._channel = grpc.insecure_channel(self.address, options=_OPTIONS)
+        return (gateway_pb2_grpc.GatewayStub if self.is_gateway else store_pb2_grpc.StoreStub)(self._channel)
+
+
+def _pause(seconds: float) -> None:
+    time.sleep(seconds)  # noqa: TID251 (a task of Spark has no loop, and nothing to do meanwhile)
+
+
+def _shards(source: str) -> list[Files]:
+    address = source.removeprefix(_GRPC).rstrip("/")
+    if ":" not in address or "/" in address:
+        raise InvalidArgument([Violation("endpoint", f"{source} is not grpc://HOST:PORT")])
+    return list(_asked(address))
+
+
+def _asked(address: str) -> Iterator[Files]:
+    """A gateway knows its shards; a store does not know the question."""
+    with grpc.insecure_channel(address, options=_OPTIONS) as channel:
+        try:
+            stub = gateway_pb2_grpc.GatewayStub(channel)  # type: ignore[no-untyped-call]
+            answer = stub.ListShards(export_pb2.ListShardsRequest(), timeout=_CALL_S)
+        except grpc.RpcError as error:
+            if error.code() == grpc.StatusCode.UNIMPLEMENTED:
+                yield GrpcFiles(address, 0, is_gateway=False)
+                return
+            raise Unavailable(f"{_GRPC}{address} does not answer: {error.code().name}, {error.details()}") from error
+    if answer.unreachable_shards:
+        raise Unavailable(f"{_GRPC}{address}: shards {list(answer.unreachable_shards)} do not answer")
+    for shard in answer.shards:
+        yield GrpcFiles(address, shard, is_gateway=True)

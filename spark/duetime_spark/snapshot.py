@@ -1,0 +1,396 @@
+"""A shard at one moment: what every reader of a job sees, whatever the shard does meanwhile.
+
+    log   min ─────────── P ──────────────── E        E: behind the last intact record, which is the moment
+                          │  walked once     │
+    queue [min, ─────────────────────── max)          P: where the checkpoint says that queues hold everything before
+    lane  [min, ── watermark ────────── max)
+
+From the checkpoint on the log is walked as recovery walks it: queue ends, watermarks and units that are not in their
+files yet come from there. Without a checkpoint of ours (a broker's directory), or where the queues do not hold what it
+counts, the whole log is walked. What happens to the shard later changes nothing in [min, max): a unit may name a later
+copy of its record, and files whose messages have left may go.
+"""
+
+import base64
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from duetime_core.errors import InvalidArgument, Violation
+from duetime_core.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from duetime_core.names import SCHEDULE_TOPIC
+from duetime_core.ondisk import checkpoint, configs
+from duetime_core.ondisk.checkpoint import Checkpoint
+from duetime_core.ondisk.columns import Key, Run
+from duetime_core.ondisk.folder import Files
+from duetime_core.ondisk.scan import Skipped
+from duetime_core.ondisk.state import (
+    Item,
+    Queue,
+    Reader,
+    State,
+    load,
+    marks,
+    open_root,
+    walk_whole,
+)
+from duetime_core.ondisk.timers import TIMER_TOPIC
+from duetime_core.ondisk.units import UNIT_TYPE, Ints, Units
+
+from duetime_spark.files import open_source
+from duetime_spark.timers import waiting
+
+VERSION = 1
+_NO_OFFSETS = np.empty(0, np.int64)
+_NO_UNITS = np.empty(0, UNIT_TYPE)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    """A queue's messages [min_offset, max_offset). Those below `files_max` have their units in its files."""
+
+    topic: str
+    queue: int
+    min_offset: int
+    max_offset: int
+    files_max: int
+    file_bytes: int
+    # Units of the others: offsets (i64, little-endian) and units (20 bytes) in pairs, by offset.
+    made_offsets: bytes = b""
+    made_units: bytes = b""
+
+    @property
+    def made(self) -> tuple[Ints, Units]:
+        return np.frombuffer(self.made_offsets, "<i8"), np.frombuffer(self.made_units, UNIT_TYPE)
+
+
+@dataclass(frozen=True, slots=True)
+class LaneView:
+    """A lane: entries [min_offset, watermark) are restored or cancelled, and those in `ahead`; the others pend.
+
+    Level 0: the timers of a 5.x broker, all of which pend; their queue's units are `QueueView.made`.
+    """
+
+    level: int
+    delay_ms: int
+    min_offset: int
+    watermark: int
+    max_offset: int
+    ahead: tuple[int, ...] = ()
+    pending: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Damage: bytes [position, position + size) of a file were passed over, or are not what they should be."""
+
+    path: str
+    position: int
+    size: int
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """See the module. Positions are bytes of the log, times Unix ms."""
+
+    shard: int
+    # Where it is, for people.
+    name: str
+    min_position: int
+    end: int
+    segment_bytes: int
+    # Store time of the last record.
+    stored_at_ms: int
+    # Whether the directory has been written by DueTime.
+    is_ours: bool
+    # Whether the whole log was walked for it.
+    is_whole: bool
+    # The level table by now.
+    delay_levels: str
+    queues: tuple[QueueView, ...] = ()
+    lanes: tuple[LaneView, ...] = ()
+    # The units of timers that wait in a 5.x broker.
+    timers: QueueView | None = None
+    findings: tuple[Finding, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return dict(asdict(self, dict_factory=_plain))
+
+    @classmethod
+    def from_dict(cls, value: dict[str, Any]) -> "Snapshot":
+        """Raises: ValueError for what `to_dict` has not made."""
+        try:
+            timers = value["timers"]
+            return cls(
+                **{
+                    **value,
+                    "queues": tuple(_queue_of(queue) for queue in value["queues"]),
+                    "lanes": tuple(LaneView(**{**lane, "ahead": tuple(lane["ahead"])}) for lane in value["lanes"]),
+                    "timers": _queue_of(timers) if timers else None,
+                    "findings": tuple(Finding(**finding) for finding in value["findings"]),
+                }
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"no snapshot: {error}") from error
+
+
+def _plain(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: base64.b64encode(value).decode() if isinstance(value, bytes) else value for name, value in pairs}
+
+
+def _queue_of(value: dict[str, Any]) -> QueueView:
+    made = {name: base64.b64decode(value[name]) for name in ("made_offsets", "made_units")}
+    return QueueView(**{**value, **made})
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Files, and what they held at a moment."""
+
+    files: Files
+    snapshot: Snapshot
+
+
+def open_shards(sources: Sequence[str], levels: str = DEFAULT_DELAY_LEVELS, snapshot: str | None = None) -> list[Shard]:
+    """The shards of sources, at a snapshot that `take_snapshots` made of the same sources, or at one taken now.
+
+    Raises:
+        InvalidArgument: no source, one that is no store's, a snapshot of other sources.
+        Unavailable: a store does not answer.
+    """
+    if not sources:
+        raise InvalidArgument([Violation("path", "there is no source: give a path or an endpoint")])
+    files = [shard for source in sources for shard in open_source(source)]
+    if snapshot is not None:
+        return _pinned(files, snapshot)
+    try:
+        table = DelayLevels.parse(levels)
+    except ValueError as error:
+        raise InvalidArgument([Violation("levels", str(error))]) from error
+    taken = [take_snapshot(shard, table) for shard in files]
+    return [Shard(*pair) for pair in zip(files, _with_own_numbers(taken), strict=True)]
+
+
+def take_snapshots(sources: Sequence[str], levels: str = DEFAULT_DELAY_LEVELS) -> str:
+    """The snapshots of all shards, for option `snapshot`: several reads of one job see the same. Raises: as
+    `open_shards`."""
+    return to_json(shard.snapshot for shard in open_shards(sources, levels))
+
+
+def to_json(snapshots: Iterable[Snapshot]) -> str:
+    return json.dumps({"version": VERSION, "shards": [snapshot.to_dict() for snapshot in snapshots]})
+
+
+def _pinned(files: list[Files], text: str) -> list[Shard]:
+    try:
+        value = json.loads(text)
+        if value["version"] != VERSION:
+            raise ValueError(f"version {value['version']} is not {VERSION}")
+        found = [Snapshot.from_dict(shard) for shard in value["shards"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidArgument([Violation("snapshot", f"it can't be read: {error}")]) from error
+    names = [shard.name for shard in files]
+    if [snapshot.name for snapshot in found] != names:
+        raise InvalidArgument([Violation("snapshot", f"it is not of {', '.join(names)}")])
+    return [Shard(*pair) for pair in zip(files, found, strict=True)]
+
+
+def _with_own_numbers(taken: list[Snapshot]) -> list[Snapshot]:
+    """Shards that say the same number, as brokers' do, get the next ones that are free, in order."""
+    free = iter(number for number in range(2 * len(taken)) if number not in {one.shard for one in taken})
+    used: set[int] = set()
+    found = []
+    for one in taken:
+        number = one.shard if one.shard not in used else next(free)
+        used.add(number)
+        found.append(replace(one, shard=number))
+    return found
+
+
+def take_snapshot(files: Files, levels: DelayLevels) -> Snapshot:
+    """
+    Args:
+        levels: the table by which a broker's lanes are dated; our directories tell theirs.
+
+    Raises:
+        InvalidArgument: it is no store's directory.
+    """
+    open_root(files)
+    point = checkpoint.decode(files.content("checkpoint") or b"")
+    if point is not None:
+        # A checkpoint or retention between two looks: once more.
+        for _ in range(2):
+            walk = _Walk(files, levels, point)
+            if walk.is_trusted():
+                return walk.snapshot()
+            point = checkpoint.decode(files.content("checkpoint") or b"") or point
+    return _Walk(files, levels, None).snapshot()
+
+
+@dataclass(slots=True)
+class _Tally:
+    """By queue: the first offset of records behind the checkpoint, copies that retention has made apart."""
+
+    latest_ms: int
+    first: dict[Key, int] = field(default_factory=dict)
+
+    def see(self, item: Item) -> None:
+        if not isinstance(item, Run):
+            return
+        stored_at_ms = item.stored_at_ms
+        before = np.maximum.accumulate(np.append(self.latest_ms, stored_at_ms))
+        self.latest_ms = int(before[-1])
+        own = item.queued & (stored_at_ms >= before[:-1])
+        lowest = np.full(len(item.keys), np.iinfo(np.int64).max)
+        np.minimum.at(lowest, item.key_of[own], item.offsets[own])
+        seen = np.bincount(item.key_of[own], minlength=len(item.keys))
+        for number in np.flatnonzero(seen).tolist():
+            self.first.setdefault(item.keys[number], int(lowest[number]))
+
+
+class _Walk:
+    """Reads a directory, from a checkpoint on where one is given."""
+
+    def __init__(self, files: Files, levels: DelayLevels, point: Checkpoint | None) -> None:
+        self._files = files
+        self._point = point
+        self.state = state = load(files, levels, probe=point is not None)
+        self._skipped: dict[int, int] = {}
+        self._tally = _Tally(point.stored_at_ms if point else 0)
+        self._is_reached = point is None or state.min_position <= point.position <= _log_end(state)
+        if self._is_reached:
+            first = point.position if point else None
+            reader = Reader(state, first)
+            for item in walk_whole(state, first):
+                if isinstance(item, Skipped):
+                    self._skipped[item.position] = item.size
+                reader.see(item)
+                self._tally.see(item)
+            reader.settle()
+            for queue in state.queues.values():
+                _adopt(queue)
+        self._stored_at_ms = max(state.stored_at_ms, point.stored_at_ms if point else 0)
+
+    def is_trusted(self) -> bool:
+        """Whether the queues hold as many units before the checkpoint as it counts."""
+        point, state = self._point, self.state
+        if point is None or not self._is_reached:
+            return False
+        units = 0
+        for (topic, number), queue in state.queues.items():
+            behind = self._tally.first.get((topic.encode(), number), queue.max_offset)
+            # Records whose units are missing: there is a gap between files and log.
+            if behind > queue.files.max_offset and queue.files.max_offset > 0:
+                return False
+            units += max(behind - queue.min_offset, 0)
+        return units == point.unit_count
+
+    def snapshot(self) -> Snapshot:
+        state = self.state
+        store = configs.load_from(self._files, configs.STORE).value
+        timers = self._timers()
+        return Snapshot(
+            shard=_shard(store),
+            name=self._files.name,
+            min_position=state.min_position,
+            end=state.end,
+            segment_bytes=state.log.segment_bytes,
+            stored_at_ms=self._stored_at_ms,
+            is_ours=store is not None,
+            is_whole=self._point is None,
+            delay_levels=str(state.history.current),
+            queues=tuple(_view(queue) for _, queue in sorted(state.queues.items())),
+            lanes=self._lanes(timers),
+            timers=timers,
+            findings=tuple(self._findings()),
+        )
+
+    def _timers(self) -> QueueView | None:
+        if not self._files.exists("timerwheel"):
+            return None
+        offsets, units = waiting(self.state)
+        return QueueView(TIMER_TOPIC, 0, 0, len(offsets), 0, 0, offsets.astype("<i8").tobytes(), units.tobytes())
+
+    def _lanes(self, timers: QueueView | None) -> tuple[LaneView, ...]:
+        state, found = self.state, []
+        if timers is not None:
+            found.append(LaneView(0, 0, 0, 0, timers.max_offset, pending=timers.max_offset))
+        table = state.history.current
+        for level, (mark, ahead) in marks(state).items():
+            queue = state.queues.get((SCHEDULE_TOPIC, level - 1))
+            low, high = (queue.min_offset, queue.max_offset) if queue else (mark, mark)
+            delay_ms = table.delay_ms(min(level, table.highest))
+            pending = high - mark - len(ahead)
+            found.append(LaneView(level, delay_ms, low, mark, high, tuple(ahead.tolist()), pending))
+        return tuple(found)
+
+    def _findings(self) -> Iterable[Finding]:
+        state = self.state
+        for position, words in state.damaged:
+            size = self._skipped.get(position, 0)
+            base = position - position % max(state.log.segment_bytes, 1)
+            yield Finding(f"commitlog/{base:020d}", position - base, size, words)
+        last = max(state.log.files, default=0)
+        for base, file in sorted(state.log.files.items()):
+            if file.size != state.log.segment_bytes and base != last:
+                words = f"the file has {file.size} bytes, its neighbours {state.log.segment_bytes}"
+                yield Finding(file.path, 0, file.size, words)
+        for name in (configs.STORE, configs.DELAY_OFFSETS):
+            fault = configs.load_from(self._files, name).fault
+            if fault:
+                yield Finding(f"config/{name}", 0, 0, fault)
+
+
+def _log_end(state: State) -> int:
+    return max(state.log.files, default=0) + state.log.segment_bytes if state.log.files else state.min_position
+
+
+def _shard(store: dict[str, Any] | None) -> int:
+    number = (store or {}).get("shard")
+    return number if isinstance(number, int) else 0
+
+
+def _adopt(queue: Queue) -> None:
+    """Units that came into the files while the log was walked need not be made."""
+    files = queue.files
+    while queue.made:
+        offsets, units = queue.made[0]
+        found = files.read(files.max_offset, len(offsets))
+        count = min(len(found), len(offsets))
+        same = _same(offsets[:count], files.max_offset, units[:count], found[:count])
+        if not same:
+            return
+        files.max_offset += same
+        queue.made[0] = offsets[same:], units[same:]
+        if same == len(offsets):
+            queue.made.pop(0)
+
+
+def _same(offsets: Ints, first: int, units: Units, found: Units) -> int:
+    """How many of the first units are in the file as they were made."""
+    is_same: npt.NDArray[np.bool_] = (offsets == first + np.arange(len(offsets))) & (units == found)
+    differing = np.flatnonzero(~is_same)
+    return int(differing[0]) if len(differing) else len(offsets)
+
+
+def _view(queue: Queue) -> QueueView:
+    made = [(offsets, units) for offsets, units in queue.made if len(offsets)]
+    offsets = np.concatenate([_NO_OFFSETS, *(offsets for offsets, _ in made)])
+    units = np.concatenate([_NO_UNITS, *(units for _, units in made)])
+    files = queue.files
+    own = offsets >= files.max_offset
+    return QueueView(
+        queue.topic,
+        queue.queue,
+        queue.min_offset,
+        queue.max_offset,
+        min(files.max_offset, queue.max_offset),
+        files.file_bytes,
+        offsets[own].astype("<i8").tobytes(),
+        units[own].astype(UNIT_TYPE).tobytes(),
+    )
