@@ -1,10 +1,20 @@
 """One Spark session for all tests: it takes seconds to start."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from duetime_spark.session import start
 from pyspark.sql import SparkSession
+
+# A cold JVM on a machine that others use compiles for minutes what takes it seconds alone.
+TIMEOUT_S = 600
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
 
 
 @pytest.fixture(scope="session")

@@ -35,22 +35,28 @@ def of_shard(moments: Mapping[int, int]) -> Column:
     return chosen
 
 
-def percentiles(histogram: DataFrame, keys: Sequence[str], value: str, count: str) -> DataFrame:
-    """Exact percentiles of each group, from rows (keys, value, count): columns of PERCENTILES, `max_ms` and `count`.
+def percentiles(
+    histogram: DataFrame, keys: Sequence[str], value: str, count: str, sums: Sequence[str] = ()
+) -> DataFrame:
+    """Exact percentiles of each group, from rows (keys, value, count, sums).
 
-    A percentile is the lowest value that so many of the group do not exceed (nearest rank).
+    Gives: keys, `count`, the columns of PERCENTILES, `max_ms`, and the sums. A percentile is the lowest value that so
+    many of the group do not exceed (nearest rank).
     """
-    groups = [F.lit(1).alias("_all")] if not keys else [F.col(key) for key in keys]
-    names = list(keys) or ["_all"]
-    small = histogram.groupBy(*groups, value).agg(F.sum(count).alias("_count"))
-    all_of_it = Window.partitionBy(*names)
-    up_to_here = all_of_it.orderBy(value).rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    ranked = small.withColumn("_until", F.sum("_count").over(up_to_here)).withColumn(
-        "_total", F.sum("_count").over(all_of_it)
+    small = histogram.groupBy(*keys, value).agg(
+        F.sum(count).alias("_count"), *[F.sum(name).alias(name) for name in sums]
     )
+    group = Window.partitionBy(*keys)
+    up_to_here = group.orderBy(value).rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    until = F.sum("_count").over(up_to_here)
+    ranked = small.withColumn("_until", until).withColumn("_total", F.sum("_count").over(group))
     found = [
         F.min(F.when(F.col("_until") * 1000 >= F.col("_total") * thousandths, F.col(value))).alias(name)
         for name, thousandths in PERCENTILES.items()
     ]
-    result = ranked.groupBy(*names).agg(F.sum("_count").alias("count"), *found, F.max(value).alias("max_ms"))
-    return result if keys else result.drop("_all")
+    return ranked.groupBy(*keys).agg(
+        F.sum("_count").alias("count"),
+        *found,
+        F.max(value).alias("max_ms"),
+        *[F.sum(name).alias(name) for name in sums],
+    )

@@ -1,0 +1,249 @@
+"""The proof that every accepted message has exactly one end, and that none was early.
+
+A lane's entries are numbered from 0 without gaps. At the snapshot each of them is one of
+
+    expired     gone with retention, and its restored copy with it: entries below the lane's first
+    pending     from the watermark on
+    restored    below the watermark, and its one copy is in its topic
+    dead        below the watermark, and it is in DT_QUARANTINE
+    cancelled   below the watermark, and a record says so
+
+Anything else is a violation. A lane's entries are compared with the copies in buckets of 65,536: by count, by the sums
+of their offsets and of the offsets' squares, and by a 64-bit digest of offset and due time. Only buckets that differ
+are compared entry by entry, so that the proof of what is sound shuffles nothing. Entries that a broker restored have
+copies without a mark of their lane: they are matched by message id.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, GroupedData, Window
+from pyspark.sql import functions as F
+
+from duetime_spark.jobs.columns import LANE_TOPIC, QUARANTINE_TOPIC, is_restored
+
+BUCKET = 65_536
+MISSING, TWICE, EARLY, DUE_DIFFERS, UNKNOWN = "missing", "twice", "early", "due differs", "unknown entry"
+KINDS = {
+    MISSING: "below the watermark, and no copy in its topic",
+    TWICE: "more than one copy",
+    EARLY: "stored in its topic before its due time",
+    DUE_DIFFERS: "the copy names another due time than the lane",
+    UNKNOWN: "a copy of an entry that its lane does not have",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Entries or copies of one lane with offsets of one bucket; `first` and `last` are offsets, `squares` a sum."""
+
+    count: int
+    offsets: int
+    squares: int
+    digest: int
+    first: int
+    last: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Every offset from the first to the last is there once."""
+        return (self.count, self.offsets, self.squares) == _range_sums(self.first % BUCKET, self.last % BUCKET)
+
+    def agrees(self, other: "Bucket | None") -> bool:
+        mine = (self.count, self.offsets, self.squares, self.digest)
+        return other is not None and mine == (other.count, other.offsets, other.squares, other.digest)
+
+
+def _range_sums(first: int, last: int) -> tuple[int, int, int]:
+    def squares(to: int) -> int:
+        return to * (to + 1) * (2 * to + 1) // 6
+
+    count = last - first + 1
+    return count, (first + last) * count // 2, squares(last) - squares(first - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """One lane, or all of them. accepted = expired + pending + restored + dead + cancelled + missing, if it is sound.
+
+    Cancelling is not built, so that `cancelled` is 0. A lane of level 0, a broker's 5.x timers, has nothing but what is
+    pending: the broker leaves no account of the others.
+    """
+
+    shard: int | None
+    level: int | None
+    accepted: int
+    expired: int
+    pending: int
+    restored: int
+    dead: int
+    cancelled: int
+    missing: int
+    early: int
+    violation_count: int
+    is_proven: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """`position` is the copy's in the log, or the lane record's where there is no copy."""
+
+    kind: str
+    shard: int
+    level: int
+    offset: int
+    id: str | None
+    position: int | None
+    due_at_ms: int | None
+    stored_at_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """The result; of each kind of violation the first ones are listed, `violation_counts` has how many there are."""
+
+    is_proven: bool
+    total: Proof
+    lanes: list[Proof]
+    violation_counts: dict[str, int]
+    violations: list[Violation]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def entry_buckets(entries: DataFrame, lanes: DataFrame) -> DataFrame:
+    """Of rows of queue_entries, entries below the watermark, by (shard, level, bucket): the sums of a Bucket."""
+    return _summed(_entries(entries, lanes).groupBy("shard", "level", "bucket"))
+
+
+def copy_buckets(messages: DataFrame, lanes: DataFrame) -> DataFrame:
+    """Copies with a mark of their lane, by (shard, level, bucket, zone): the sums of a Bucket, `dead` and `early`.
+
+    zone: `kept` between the lane's first entry and its watermark, `expired` below, `ahead` above.
+    """
+    copies = _copies(messages, lanes)
+    return _summed(
+        copies.groupBy("shard", "level", "bucket", "zone"),
+        F.count(F.when(F.col("dead"), 1)).alias("dead"),
+        F.count(F.when(_is_early(), 1)).alias("early"),
+    )
+
+
+def differences(entries: DataFrame, messages: DataFrame, lanes: DataFrame, buckets: DataFrame) -> DataFrame:
+    """Entry by entry, of some (shard, level, bucket): (shard, level, offset, position, due_at_ms, stored_at_ms, dead,
+    kind). kind is null where the entry has its one copy."""
+    keys = ["shard", "level", "bucket"]
+    here = F.broadcast(buckets)
+    ours = _entries(entries, lanes).join(here, keys, "left_semi")
+    copies = _copies(messages, lanes).where("zone != 'ahead'").join(here, keys, "left_semi")
+    ends = copies.groupBy("shard", "level", "offset", "zone").agg(
+        F.count(F.lit(1)).alias("copies"),
+        F.min("position").alias("copy_position"),
+        F.min_by("due_at_ms", "position").alias("copy_due_at_ms"),
+        F.min_by("stored_at_ms", "position").alias("stored_at_ms"),
+        F.min_by("id", "position").alias("id"),
+        F.bool_or("dead").alias("dead"),
+    )
+    both = ours.join(ends, ["shard", "level", "offset"], "full_outer")
+    kind = (
+        F.when(F.col("copies").isNull(), MISSING)
+        .when(F.col("copies") > 1, TWICE)
+        .when(F.col("position").isNull() & (F.col("zone") == "kept") & ~F.col("dead"), UNKNOWN)
+        .when((F.col("due_at_ms") != F.col("copy_due_at_ms")) & ~F.col("dead"), DUE_DIFFERS)
+    )
+    return both.select(
+        "shard",
+        "level",
+        "offset",
+        "zone",
+        F.coalesce("copy_position", "position").alias("position"),
+        F.coalesce("copy_due_at_ms", "due_at_ms").alias("due_at_ms"),
+        "stored_at_ms",
+        "id",
+        "dead",
+        kind.alias("kind"),
+    )
+
+
+def without_brokers(missing: DataFrame, messages: DataFrame) -> DataFrame:
+    """Entries without a copy, with their ids; `by_broker` where a copy without a mark of a lane has that id.
+
+    Of several entries with one id (retries) as many are matched as there are copies. What has no id is matched by
+    birth and body.
+    """
+    key = F.coalesce("id", F.concat_ws("-", F.lit("born"), "born_at_ms", "body_crc", "body_size")).alias("key")
+    in_lanes = messages.where(F.col("topic") == LANE_TOPIC)
+    named = missing.drop("id").join(
+        in_lanes.select("shard", "position", "id", key, F.col("real_topic").alias("topic")),
+        ["shard", "position"],
+        "left",
+    )
+    copies = messages.where(is_restored() & F.col("lane_level").isNull())
+    counted = (
+        copies.select("shard", "topic", key).groupBy("shard", "topic", "key").agg(F.count(F.lit(1)).alias("copies"))
+    )
+    turn = F.row_number().over(Window.partitionBy("shard", "topic", "key").orderBy("position"))
+    joined = named.withColumn("turn", turn).join(counted, ["shard", "topic", "key"], "left")
+    by_broker = F.coalesce(F.col("turn") <= F.col("copies"), F.lit(False))
+    return joined.select("shard", "level", "offset", "position", "due_at_ms", "id", by_broker.alias("by_broker"))
+
+
+def early(messages: DataFrame, lanes: DataFrame) -> DataFrame:
+    """Copies that were stored before their due time."""
+    return _copies(messages, lanes).where(_is_early())
+
+
+def _is_early() -> Column:
+    return (F.col("stored_at_ms") < F.col("due_at_ms")) & ~F.col("dead")
+
+
+def _entries(entries: DataFrame, lanes: DataFrame) -> DataFrame:
+    ours = entries.where(F.col("topic") == LANE_TOPIC).withColumn("level", F.col("queue") + 1)
+    marks = F.broadcast(lanes.select("shard", "level", "min_offset", "watermark"))
+    below = ours.join(marks, ["shard", "level"]).where(
+        (F.col("offset") >= F.col("min_offset")) & (F.col("offset") < F.col("watermark"))
+    )
+    return below.select("shard", "level", _bucket("offset"), "offset", "position", "due_at_ms")
+
+
+def _copies(messages: DataFrame, lanes: DataFrame) -> DataFrame:
+    marks = F.broadcast(lanes.select("shard", F.col("level").alias("lane_level"), "min_offset", "watermark"))
+    zone = (
+        F.when(F.col("lane_offset") < F.col("min_offset"), "expired")
+        .when(F.col("lane_offset") < F.col("watermark"), "kept")
+        .otherwise("ahead")
+    )
+    return (
+        messages.where(F.col("lane_level").isNotNull())
+        .join(marks, ["shard", "lane_level"], "left")
+        .select(
+            "shard",
+            F.col("lane_level").alias("level"),
+            _bucket("lane_offset"),
+            F.col("lane_offset").alias("offset"),
+            "position",
+            "id",
+            F.col("lane_due_at_ms").alias("due_at_ms"),
+            "stored_at_ms",
+            (F.col("topic") == QUARANTINE_TOPIC).alias("dead"),
+            zone.alias("zone"),
+        )
+    )
+
+
+def _bucket(name: str) -> Column:
+    return F.expr(f"{name} div {BUCKET}").alias("bucket")
+
+
+def _summed(groups: GroupedData, *others: Column) -> DataFrame:
+    inside = F.col("offset") % BUCKET
+    return groups.agg(
+        F.count(F.lit(1)).alias("count"),
+        F.sum(inside).alias("offsets"),
+        F.sum(inside * inside).alias("squares"),
+        F.bit_xor(F.xxhash64("offset", "due_at_ms")).alias("digest"),
+        F.min("offset").alias("first"),
+        F.max("offset").alias("last"),
+        *others,
+    )

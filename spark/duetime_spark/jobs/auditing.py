@@ -1,0 +1,166 @@
+"""Runs the audit: buckets first, then entry by entry where they differ."""
+
+from collections import Counter, defaultdict
+from dataclasses import fields, replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
+
+from duetime_spark.jobs.audit import (
+    EARLY,
+    KINDS,
+    MISSING,
+    Audit,
+    Bucket,
+    Proof,
+    Violation,
+    copy_buckets,
+    differences,
+    early,
+    entry_buckets,
+    without_brokers,
+)
+from duetime_spark.jobs.context import Context
+
+_ENTRIES = "shard,topic,queue,offset,position,due_at_ms"
+_COPIES = "shard,topic,position,id,real_topic,lane_level,lane_offset,lane_due_at_ms,stored_at_ms"
+_BUCKET_COLUMNS = "shard,topic,lane_level,lane_offset,lane_due_at_ms,stored_at_ms"
+_NAMED = "shard,topic,position,id,real_topic,lane_level,born_at_ms,body_crc,body_size"
+_BUCKET_FIELDS = tuple(field.name for field in fields(Bucket))
+Lane = tuple[int, int]
+Key = tuple[int, int, int]
+
+
+class _Auditor:
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._lanes = context.table("lanes", "shard,level,min_offset,watermark")
+        # Of each lane: how many there are of each end, and of each kind of violation.
+        self.ends: dict[Lane, Counter[str]] = defaultdict(Counter)
+        self.violations: list[Violation] = []
+
+    def run(self) -> Audit:
+        table, lanes = self._context.table, self._lanes
+        entries = {_key(row): _bucket(row) for row in entry_buckets(table("queue_entries", _ENTRIES), lanes).collect()}
+        # `_copies` names its columns; those that buckets do not need are not read.
+        messages = table("messages", _BUCKET_COLUMNS).withColumns({"position": F.lit(0), "id": F.lit("")})
+        copies = copy_buckets(messages, lanes).collect()
+        if differing := _differing(entries, copies):
+            self._compare(differing)
+        for row in copies:
+            ends = self.ends[row["shard"], row["level"]]
+            ends[EARLY] += row["early"]
+            if row["zone"] == "ahead":
+                ends["ahead"] += row["count"]
+            elif _key(row) not in differing:
+                ends[f"{row['zone']} restored"] += row["count"] - row["dead"]
+                ends[f"{row['zone']} dead"] += row["dead"]
+        if sum(ends[EARLY] for ends in self.ends.values()):
+            self._list(early(table("messages", _COPIES), lanes).withColumn("kind", F.lit(EARLY)))
+        return self._result()
+
+    def _compare(self, differing: set[Any]) -> None:
+        table = self._context.table
+        columns = list(zip(*sorted(differing), strict=True))
+        schema = pa.schema([("shard", pa.int32()), ("level", pa.int32()), ("bucket", pa.int64())])
+        buckets = self._context.spark.createDataFrame(pa.table([pa.array(c) for c in columns], schema=schema))
+        entries, copies = table("queue_entries", _ENTRIES), table("messages", _COPIES)
+        found = differences(entries, copies, self._lanes, buckets).persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            end = F.when(F.col("dead"), "dead").otherwise("restored")
+            counted = found.groupBy("shard", "level", "zone", "kind", end.alias("end")).count().collect()
+            for row in counted:
+                ends = self.ends[row["shard"], row["level"]]
+                if row["kind"] != MISSING:
+                    ends[f"{row['zone']} {row['end']}"] += row["count"]
+                    ends[row["kind"] or ""] += row["count"]
+            if any(row["kind"] == MISSING for row in counted):
+                self._name_missing(found.where(F.col("kind") == MISSING))
+            self._list(found.where(F.col("kind").isNotNull() & (F.col("kind") != MISSING)))
+        finally:
+            found.unpersist()
+
+    def _name_missing(self, missing: DataFrame) -> None:
+        named = without_brokers(missing, self._context.table("messages", _NAMED)).persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            for row in named.groupBy("shard", "level", "by_broker").count().collect():
+                ends = self.ends[row["shard"], row["level"]]
+                ends["kept restored" if row["by_broker"] else MISSING] += row["count"]
+            lost = named.where(~F.col("by_broker"))
+            self._list(lost.withColumns({"kind": F.lit(MISSING), "stored_at_ms": F.lit(None).cast("bigint")}))
+        finally:
+            named.unpersist()
+
+    def _list(self, found: DataFrame) -> None:
+        names = [field.name for field in fields(Violation)]
+        first = (
+            found.select(*names).orderBy("kind", "shard", "level", "offset").limit(self._context.listed * len(KINDS))
+        )
+        listed: Counter[str] = Counter()
+        for row in first.collect():
+            listed[row["kind"]] += 1
+            if listed[row["kind"]] <= self._context.listed:
+                self.violations.append(Violation(**row.asDict()))
+
+    def _result(self) -> Audit:
+        lanes = [self._proof(lane) for lane in self._context.lanes]
+        counts = {kind: sum(ends[kind] for ends in self.ends.values()) for kind in KINDS}
+        sums = {
+            field.name: sum(getattr(lane, field.name) for lane in lanes)
+            for field in fields(Proof)
+            if field.name not in ("shard", "level", "is_proven")
+        }
+        is_proven = all(lane.is_proven for lane in lanes) and not any(counts.values())
+        total = Proof(shard=None, level=None, is_proven=is_proven, **sums)
+        return Audit(is_proven, total, lanes, counts, self.violations)
+
+    def _proof(self, lane: dict[str, Any]) -> Proof:
+        ends = self.ends[lane["shard"], lane["level"]]
+        # A copy above the watermark: a crash left it, and not that of an entry before it. Its entry does not pend.
+        ahead = lane["max_offset"] - lane["watermark"] - lane["pending"]
+        gone = ends["expired restored"] + ends["expired dead"]
+        violations = sum(ends[kind] for kind in KINDS)
+        proof = Proof(
+            shard=lane["shard"],
+            level=lane["level"],
+            accepted=lane["max_offset"],
+            expired=lane["min_offset"] - gone,
+            pending=lane["pending"],
+            restored=ends["kept restored"] + ends["expired restored"] + ahead,
+            dead=ends["kept dead"] + ends["expired dead"],
+            cancelled=0,
+            missing=ends[MISSING],
+            early=ends[EARLY],
+            violation_count=violations,
+            is_proven=False,
+        )
+        parts = proof.expired + proof.pending + proof.restored + proof.dead + proof.cancelled + proof.missing
+        return replace(proof, is_proven=parts == proof.accepted and ahead == ends["ahead"] and not violations)
+
+
+def run(context: Context) -> Audit:
+    return _Auditor(context).run()
+
+
+def _differing(entries: dict[Key, Bucket], copies: list[Row]) -> set[Key]:
+    """Buckets that are to be looked at entry by entry: both what is expired and what is kept of them."""
+    differing = set(entries)
+    torn = set()
+    for row in copies:
+        key, found = _key(row), _bucket(row)
+        if row["zone"] == "kept":
+            (differing.discard if found.agrees(entries.get(key)) else differing.add)(key)
+        elif row["zone"] == "expired" and not found.is_whole:
+            torn.add(key)
+    return differing | torn
+
+
+def _key(row: Row) -> Key:
+    return row["shard"], row["level"], row["bucket"]
+
+
+def _bucket(row: Row) -> Bucket:
+    return Bucket(**{name: row[name] for name in _BUCKET_FIELDS})

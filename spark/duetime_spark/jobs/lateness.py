@@ -1,0 +1,163 @@
+"""Were we late: restored messages against their due times, and for late ones the part of the way that took longest.
+
+What time stamps tell. A lane record's store time is the due time less the level's delay, and so
+
+    born ──accept──▶ stored in the lane ──delay──▶ due ──scan──▶ stored in its topic ──consumer──▶ first received
+
+are lengths between stamps. What they cannot tell: a record is stamped when it is appended, so the wait for its flush is
+no stretch of its own; it lies in `scan` of what waits behind a flush, and in `consumer` of who waits for what is
+flushed. What is born by another machine's clock is accepted late, or early, by as much as the clocks differ. Retries
+are born long before they enter a lane, so they have no `accept`.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
+
+from duetime_spark.jobs.columns import MINUTE_MS, RETRY_PREFIX, floor_to, is_restored, percentiles
+from duetime_spark.jobs.context import Context
+
+CAUSES = ("accept", "scan", "consumer")
+_MESSAGES = "shard,topic,queue,offset,real_topic,lane_level,lane_due_at_ms,born_at_ms,stored_at_ms,reconsume_times"
+_DELIVERIES = "shard,queue_topic,queue,offset,received_at_ms"
+_MINUTES_LISTED = 10_000
+_KEYS = ("level", "topic", "minute")
+# What the results are summed by.
+GRAINS = {"total": (), "topics": ("level", "topic"), "level_minutes": ("level", "minute"), "minutes": _KEYS}
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """Of the restored messages of one level, topic and minute of their due times; what is None is summed over.
+
+    Percentiles are exact, of whole ms from due to stored; `late_count` is of those of which a part of the way took
+    longer than the threshold, and `late_accept` to `late_consumer` say which part was the longest.
+    """
+
+    level: int | None
+    topic: str | None
+    at_ms: int | None
+    count: int
+    p50_ms: int
+    p99_ms: int
+    p999_ms: int
+    max_ms: int
+    early_count: int
+    late_count: int
+    late_accept: int
+    late_scan: int
+    late_consumer: int
+
+
+@dataclass(frozen=True, slots=True)
+class LatenessFound:
+    """The result. `undated_count`: restored by a broker, which leaves no due time.
+
+    `minutes` has the newest so many minutes of each level and topic, `minutes_left_out` says how many more there are.
+    """
+
+    late_ms: int
+    total: Lateness | None
+    topics: list[Lateness]
+    level_minutes: list[Lateness]
+    minutes: list[Lateness]
+    minutes_left_out: int
+    undated_count: int
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def transform(messages: DataFrame, lanes: DataFrame, deliveries: DataFrame, late_ms: int) -> DataFrame:
+    """Restored messages by (level, topic, minute, lateness_ms): their count, and how many were early, or late by what.
+
+    level and minute are null for what has no due time. Minutes are counted since 1970, of due times.
+    """
+    received = deliveries.groupBy("shard", F.col("queue_topic").alias("topic"), "queue", "offset").agg(
+        F.min("received_at_ms").alias("received_at_ms")
+    )
+    delays = F.broadcast(lanes.select("shard", F.col("level").alias("lane_level"), "delay_ms"))
+    restored = (
+        messages.where(is_restored())
+        .join(delays, ["shard", "lane_level"], "left")
+        .join(received, ["shard", "topic", "queue", "offset"], "left")
+    )
+    due, stored = F.col("lane_due_at_ms"), F.col("stored_at_ms")
+    is_first = (F.col("reconsume_times") == 0) & ~F.col("topic").startswith(RETRY_PREFIX)
+    parts = {
+        "accept": F.when(is_first, due - F.col("delay_ms") - F.col("born_at_ms")),
+        "scan": stored - due,
+        "consumer": F.col("received_at_ms") - stored,
+    }
+    measured = restored.select(
+        F.col("lane_level").alias("level"),
+        "topic",
+        floor_to("lane_due_at_ms", MINUTE_MS).alias("minute"),
+        (stored - due).alias("lateness_ms"),
+        *[F.coalesce(part, F.lit(0)).alias(name) for name, part in parts.items()],
+    )
+    longest = F.greatest(*CAUSES)
+    is_late = F.col("lateness_ms").isNotNull() & (longest > late_ms)
+    # Of equal parts the first: it came before the others.
+    first = F.when(F.col("accept") == longest, "accept").when(F.col("scan") == longest, "scan").otherwise("consumer")
+    caused = measured.withColumn("cause", F.when(is_late, first))
+    return caused.groupBy("level", "topic", "minute", "lateness_ms").agg(
+        F.count(F.lit(1)).alias("count"),
+        F.count(F.when(F.col("lateness_ms") < 0, 1)).alias("early_count"),
+        F.count("cause").alias("late_count"),
+        *[F.count(F.when(F.col("cause") == name, 1)).alias(f"late_{name}") for name in CAUSES],
+    )
+
+
+def summed(histogram: DataFrame) -> DataFrame:
+    """Percentiles and sums of `transform`'s rows in one go, for each of GRAINS: null is what is summed over."""
+    grains = [
+        F.struct(
+            F.lit(grain).alias("grain"), *[(F.col(key) if key in keys else F.lit(None)).alias(key) for key in _KEYS]
+        )
+        for grain, keys in GRAINS.items()
+    ]
+    sums = ["early_count", "late_count", *(f"late_{name}" for name in CAUSES)]
+    dated = histogram.where("lateness_ms IS NOT NULL")
+    spread = dated.withColumn("key", F.explode(F.array(*grains))).select("key.*", "lateness_ms", "count", *sums)
+    return percentiles(spread, ["grain", *_KEYS], "lateness_ms", "count", sums)
+
+
+def run(context: Context) -> LatenessFound:
+    histogram = transform(
+        context.table("messages", _MESSAGES),
+        context.table("lanes", "shard,level,delay_ms"),
+        context.table("deliveries", _DELIVERIES),
+        context.late_ms,
+    ).persist(StorageLevel.MEMORY_AND_DISK)
+    found = summed(histogram).persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        undated = histogram.where("lateness_ms IS NULL").agg(F.sum("count")).first()
+        rows: dict[str, list[Lateness]] = {grain: [] for grain in GRAINS}
+        for row in found.where("grain != 'minutes'").orderBy("minute", "level", "topic").collect():
+            rows[row["grain"]].append(_of(row))
+        minutes = found.where("grain = 'minutes'")
+        newest = minutes.orderBy(F.desc("minute"), F.desc("level"), F.desc("topic")).limit(_MINUTES_LISTED).collect()
+        left_out = minutes.count() - len(newest) if len(newest) == _MINUTES_LISTED else 0
+    finally:
+        found.unpersist()
+        histogram.unpersist()
+    return LatenessFound(
+        late_ms=context.late_ms,
+        total=next(iter(rows["total"]), None),
+        topics=rows["topics"],
+        level_minutes=rows["level_minutes"],
+        minutes=[_of(row) for row in reversed(newest)],
+        minutes_left_out=left_out,
+        undated_count=(undated and undated[0]) or 0,
+    )
+
+
+def _of(row: Row) -> Lateness:
+    values = row.asDict()
+    del values["grain"]
+    minute = values.pop("minute")
+    return Lateness(**values, at_ms=None if minute is None else minute * MINUTE_MS)
