@@ -22,6 +22,7 @@ SCHEMAS = {
     "properties MAP<STRING,STRING>, damage STRING",
     "deliveries": "shard INT, group STRING, topic STRING, queue_topic STRING, queue INT, offset BIGINT, lease BIGINT, "
     "attempt INT, received_at_ms BIGINT, ended_at_ms BIGINT, end STRING",
+    "gone": "shard INT, topic STRING, queue INT, offset BIGINT",
     "findings": "shard INT, path STRING, position BIGINT, size BIGINT, words STRING",
 }
 

@@ -39,6 +39,11 @@ class Context:
         return sorted(rows, key=lambda row: (row["shard"], row["level"]))
 
     @property
+    def gone(self) -> DataFrame:
+        """(shard, topic, queue, offset) of dead letters that were redriven or discarded; their records are there."""
+        return self.table("gone", "shard,topic,queue,offset")
+
+    @property
     def moments(self) -> dict[int, int]:
         """The moment that counts as now, for each shard: Unix ms, 0 where nothing was ever stored."""
         shards: dict[int, int] = {}

@@ -1,0 +1,146 @@
+"""What failed for good: dead letters that are still there, grouped by what went wrong, with samples."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from duetime_spark.jobs.columns import DEAD_PREFIX
+from duetime_spark.jobs.context import Context
+
+_MESSAGES = "shard,topic,queue,offset,id,stored_at_ms,born_host,reconsume_times,properties"
+_SAMPLES = 3
+_GROUP = ("group", "topic", "signature", "attempts", "producer")
+# In this order: what is quoted may hold numbers, and a number is no word of hex digits.
+_MASKS = (
+    (r"'[^']*'|\"[^\"]*\"|`[^`]*`", "'?'"),
+    (r"(?i)\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "#"),
+    (r"(?i)\b0x[0-9a-f]+\b", "#"),
+    (r"(?i)\b(?=[a-f]*[0-9])[0-9a-f]{6,}\b", "#"),
+    (r"[0-9]+([.,:][0-9]+)*", "#"),
+)
+_UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A dead letter; `error` is its last attempt's message as it was."""
+
+    id: str | None
+    shard: int
+    queue: int
+    offset: int
+    stored_at_ms: int
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterGroup:
+    """Dead letters of one consumer group that failed alike.
+
+    topic: where they came from. signature: `type: message` of the last attempt, in which quoted parts, numbers and hex
+    digits are masked; `REJECTED` or another reason where no error is known. attempts: deliveries that failed. producer:
+    the host that sent them.
+    """
+
+    group: str
+    topic: str
+    signature: str
+    attempts: int
+    producer: str
+    count: int
+    first_at_ms: int
+    last_at_ms: int
+    samples: list[Sample] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetters:
+    """The result: groups with the most letters first. `left_out`: groups that are not listed."""
+
+    count: int
+    group_count: int
+    left_out: int
+    groups: list[DeadLetterGroup]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def transform(messages: DataFrame) -> DataFrame:
+    """Dead letters, one a row: the columns of _GROUP, and those of a sample."""
+    properties = F.col("properties")
+    history = F.from_json(properties["DT_ATTEMPTS"], "attempts ARRAY<ARRAY<STRING>>, left_out INT")
+    letters = messages.where(F.col("topic").startswith(DEAD_PREFIX)).withColumn("history", history)
+    attempts = F.col("history.attempts")
+    last = letters.withColumn("last", F.try_element_at(attempts, F.lit(-1)))
+    kind, words = _text("last", 4), _text("last", 5)
+    # One that nothing is known of died by its reason alone.
+    signature = F.coalesce(
+        F.nullif(F.concat_ws(": ", kind, masked(words)), F.lit("")), properties["DT_DEAD_REASON"], F.lit(_UNKNOWN)
+    )
+    told = F.try_element_at(F.col("last"), F.lit(1)).cast("int")
+    return last.select(
+        F.expr(f"substring(topic, {len(DEAD_PREFIX) + 1})").alias("group"),
+        F.coalesce(properties["DLQ_ORIGIN_TOPIC"], properties["RETRY_TOPIC"], F.lit(_UNKNOWN)).alias("topic"),
+        signature.alias("signature"),
+        F.coalesce(told, F.col("reconsume_times")).alias("attempts"),
+        F.coalesce(F.regexp_replace("born_host", r":\d+$", ""), F.lit(_UNKNOWN)).alias("producer"),
+        "id",
+        "shard",
+        "queue",
+        "offset",
+        "stored_at_ms",
+        words.alias("error"),
+    )
+
+
+def masked(words: Column) -> Column:
+    """An error's message without what differs from one message to the next."""
+    for pattern, stand_in in _MASKS:
+        words = F.regexp_replace(words, pattern, stand_in)
+    return words
+
+
+def _text(array: str, place: int) -> Column:
+    """An element of an array of texts; null where it is empty or not there."""
+    return F.nullif(F.try_element_at(F.col(array), F.lit(place)), F.lit(""))
+
+
+def grouped(letters: DataFrame) -> DataFrame:
+    """By _GROUP: count, first_at_ms, last_at_ms and the newest samples."""
+    names = ("id", "shard", "queue", "offset", "stored_at_ms", "error")
+    newest = Window.partitionBy(*_GROUP).orderBy(F.desc("stored_at_ms"), "shard", "queue", "offset")
+    place = letters.withColumn("place", F.row_number().over(newest))
+    sample = F.when(F.col("place") <= _SAMPLES, F.struct("place", *names))
+    return place.groupBy(*_GROUP).agg(
+        F.count(F.lit(1)).alias("count"),
+        F.min("stored_at_ms").alias("first_at_ms"),
+        F.max("stored_at_ms").alias("last_at_ms"),
+        F.sort_array(F.collect_list(sample)).alias("samples"),
+    )
+
+
+def run(context: Context) -> DeadLetters:
+    dead = F.col("topic").startswith(DEAD_PREFIX)
+    letters = context.table("messages", _MESSAGES).where(dead)
+    there = letters.join(context.gone, ["shard", "topic", "queue", "offset"], "left_anti")
+    groups = grouped(transform(there)).persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        sums = groups.agg(F.sum("count").alias("letters"), F.count(F.lit(1)).alias("groups")).first()
+        rows = groups.orderBy(F.desc("count"), *_GROUP).limit(context.listed).collect()
+    finally:
+        groups.unpersist()
+    listed = [
+        DeadLetterGroup(**{**row.asDict(), "samples": [_sample(sample.asDict()) for sample in row["samples"]]})
+        for row in rows
+    ]
+    count, group_count = ((sums["letters"] or 0), sums["groups"]) if sums else (0, 0)
+    return DeadLetters(count, group_count, group_count - len(listed), listed)
+
+
+def _sample(values: dict[str, Any]) -> Sample:
+    del values["place"]
+    return Sample(**values)

@@ -1,0 +1,89 @@
+"""What success costs: deliveries until it came, and those that were for nothing."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from duetime_spark.jobs.context import Context
+
+_DELIVERIES = "group,topic,attempt,end"
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """Deliveries of one topic's messages to one group, as far back as the log goes.
+
+    succeeded: acknowledged; `by_attempt` counts them by the attempt that succeeded, 1 is the first. Wasted are those
+    that failed or whose lease expired, and the last ones before a dead letter (`dead`); `returned` were given back
+    uncounted, `open` are under way.
+    """
+
+    group: str
+    topic: str
+    deliveries: int
+    succeeded: int
+    failed: int
+    expired: int
+    dead: int
+    returned: int
+    open: int
+    wasted: int
+    wasted_share: float
+    attempts_per_success: float | None
+    by_attempt: dict[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class RetriesFound:
+    """The result, by group and topic."""
+
+    deliveries: int
+    succeeded: int
+    wasted: int
+    groups: list[Retries]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def transform(deliveries: DataFrame) -> DataFrame:
+    """(group, topic, attempt, end, count)."""
+    return deliveries.groupBy("group", "topic", "attempt", "end").agg(F.count(F.lit(1)).alias("count"))
+
+
+def run(context: Context) -> RetriesFound:
+    found: dict[tuple[str, str], dict[tuple[str, int], int]] = {}
+    for row in transform(context.table("deliveries", _DELIVERIES)).collect():
+        found.setdefault((row["group"], row["topic"]), {})[row["end"], row["attempt"]] = row["count"]
+    groups = [_retries(group, topic, counts) for (group, topic), counts in sorted(found.items())]
+    return RetriesFound(
+        deliveries=sum(one.deliveries for one in groups),
+        succeeded=sum(one.succeeded for one in groups),
+        wasted=sum(one.wasted for one in groups),
+        groups=groups,
+    )
+
+
+def _retries(group: str, topic: str, counts: dict[tuple[str, int], int]) -> Retries:
+    def ended(name: str) -> int:
+        return sum(count for (end, _), count in counts.items() if end == name)
+
+    deliveries, succeeded = sum(counts.values()), ended("acked")
+    wasted = ended("failed") + ended("expired") + ended("dead")
+    return Retries(
+        group=group,
+        topic=topic,
+        deliveries=deliveries,
+        succeeded=succeeded,
+        failed=ended("failed"),
+        expired=ended("expired"),
+        dead=ended("dead"),
+        returned=ended("returned"),
+        open=ended("open"),
+        wasted=wasted,
+        wasted_share=round(wasted / deliveries, 4),
+        attempts_per_success=round((succeeded + wasted) / succeeded, 3) if succeeded else None,
+        by_attempt={attempt: count for (end, attempt), count in sorted(counts.items()) if end == "acked"},
+    )
