@@ -111,6 +111,8 @@ class Snapshot:
     is_whole: bool
     # The level table by now.
     delay_levels: str
+    # Whether due times ascend in each lane: one level table has always been in force.
+    dues_ascend: bool
     queues: tuple[QueueView, ...] = ()
     lanes: tuple[LaneView, ...] = ()
     # The units of timers that wait in a 5.x broker.
@@ -304,6 +306,7 @@ class _Walk:
             is_ours=store is not None,
             is_whole=self._point is None,
             delay_levels=str(state.history.current),
+            dues_ascend=store is not None and len(state.history.since) == 1,
             queues=tuple(_view(queue) for _, queue in sorted(state.queues.items())),
             lanes=self._lanes(timers),
             timers=timers,
@@ -314,12 +317,14 @@ class _Walk:
         if not self._files.exists("timerwheel"):
             return None
         offsets, units = waiting(self.state)
-        return QueueView(TIMER_TOPIC, 0, 0, len(offsets), 0, 0, offsets.astype("<i8").tobytes(), units.tobytes())
+        low, high = (int(offsets[0]), int(offsets[-1]) + 1) if len(offsets) else (0, 0)
+        return QueueView(TIMER_TOPIC, 0, low, high, low, 0, offsets.astype("<i8").tobytes(), units.tobytes())
 
     def _lanes(self, timers: QueueView | None) -> tuple[LaneView, ...]:
         state, found = self.state, []
         if timers is not None:
-            found.append(LaneView(0, 0, 0, 0, timers.max_offset, pending=timers.max_offset))
+            low, high = timers.min_offset, timers.max_offset
+            found.append(LaneView(0, 0, low, low, high, pending=len(timers.made[0])))
         table = state.history.current
         for level, (mark, ahead) in marks(state).items():
             queue = state.queues.get((SCHEDULE_TOPIC, level - 1))

@@ -1,0 +1,38 @@
+"""Columns of numbers as Arrow's, without a look at their values: what numpy has is what Arrow gets."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+# Rows of a batch. 16 Ki rows gave 1.7 M rows/s to the JVM on two cores, 256 Ki 4 to 7 M.
+ROWS_MAX = 262_144
+
+
+class Repeated:
+    """Columns of one value each, made once and cut to length."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, pa.DataType], pa.Array] = {}
+
+    def array(self, value: object, kind: pa.DataType, *, count: int) -> pa.Array:
+        known = self._known.get((value, kind))
+        if known is None or len(known) < count:
+            rows = max(count, min(ROWS_MAX, 2 * count))
+            known = pa.nulls(rows, kind) if value is None else pa.repeat(pa.scalar(value, kind), rows)
+            self._known[value, kind] = known
+        return known.slice(0, count)
+
+
+def numbers(values: npt.NDArray[np.integer], kind: pa.DataType, none: int | None = None) -> pa.Array:
+    """Of any byte order and step; null where the value is `none`."""
+    hidden = None if none is None else values == none
+    if hidden is not None and not hidden.any():
+        hidden = None
+    return pa.array(np.ascontiguousarray(values, kind.to_pandas_dtype()), kind, mask=hidden)
+
+
+def batch(schema: pa.Schema, makers: Mapping[str, Callable[[pa.DataType], pa.Array]]) -> pa.RecordBatch:
+    """The wanted columns only are made."""
+    return pa.record_batch([makers[field.name](field.type) for field in schema], schema=schema)

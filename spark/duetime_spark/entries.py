@@ -1,0 +1,104 @@
+"""Table `queue_entries`: what stands in the units of queues. Fillers, which hold the place of nothing, are left out."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+from duetime_core.names import SCHEDULE_TOPIC
+from duetime_core.ondisk.folder import Files
+from duetime_core.ondisk.units import FILLER_SIZE, Ints, Units
+
+from duetime_spark.batches import ROWS_MAX, Repeated, batch, numbers
+from duetime_spark.filters import Wanted
+from duetime_spark.snapshot import QueueView, Shard
+from duetime_spark.units import Window, cut, read_units
+
+
+@dataclass(frozen=True)
+class EntriesTask:
+    """Some windows of a shard's queues."""
+
+    shard: int
+    files: Files
+    windows: tuple[Window, ...]
+    schema: pa.Schema
+    wanted: Wanted
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        repeated = Repeated()
+        for window in self.windows:
+            for offsets, units in window.read(self.files, ROWS_MAX):
+                found = self._batch(window, offsets, units, repeated)
+                if found.num_rows:
+                    yield found
+        self.files.close()
+
+    def _batch(self, window: Window, offsets: Ints, units: Units, repeated: Repeated) -> pa.RecordBatch:
+        is_lane = window.topic == SCHEDULE_TOPIC
+        tags, other = ("due_at_ms", "tags_code") if is_lane else ("tags_code", "due_at_ms")
+        columns = {"offset": offsets, "position": units["position"], "size": units["size"], tags: units["tags"]}
+        kept = (units["size"] != FILLER_SIZE) & (units["size"] > 0)
+        for name, values in columns.items():
+            mask = self.wanted.mask(name, values)
+            kept = kept if mask is None else kept & mask
+        if not kept.all():
+            columns = {name: values[kept] for name, values in columns.items()}
+        count = int(kept.sum())
+        constants = {"shard": self.shard, "topic": window.topic, "queue": window.queue, other: None}
+        return batch(
+            self.schema,
+            {name: partial(repeated.array, value, count=count) for name, value in constants.items()}
+            | {name: partial(numbers, values) for name, values in columns.items()},
+        )
+
+
+def plan(shards: Sequence[Shard], schema: pa.Schema, wanted: Wanted, rows: int) -> list[EntriesTask]:
+    """Tasks of about so many rows each."""
+    tasks: list[EntriesTask] = []
+    for shard in shards:
+        snapshot = shard.snapshot
+        if not wanted.allows("shard", snapshot.shard):
+            continue
+        windows: list[Window] = []
+        for queue in snapshot.queues:
+            if wanted.allows("topic", queue.topic) and wanted.allows("queue", queue.queue):
+                windows += _windows(shard, queue, wanted, rows)
+        groups = grouped(windows, rows)
+        tasks += [EntriesTask(snapshot.shard, shard.files, group, schema, wanted) for group in groups]
+        shard.files.close()
+    return tasks
+
+
+def _windows(shard: Shard, queue: QueueView, wanted: Wanted, rows: int) -> Iterator[Window]:
+    low, high = wanted.range("offset")
+    for window in cut(queue, max(low, 0), min(high, queue.max_offset) + 1, rows):
+        if queue.topic != SCHEDULE_TOPIC or may_be_due(shard, window, wanted):
+            yield window
+
+
+def may_be_due(shard: Shard, window: Window, wanted: Wanted) -> bool:
+    """Whether a lane's window may hold entries of the due times that are wanted: dues ascend where one table has always
+    been in force."""
+    if "due_at_ms" not in wanted or not shard.snapshot.dues_ascend or window.made_offsets:
+        return True
+    # Two at each end: one of them may be damaged.
+    ends = [read_units(shard.files, window, offset, 2) for offset in (window.first, max(window.behind - 2, 0))]
+    if any(len(units) < 2 or (units["size"] <= 0).any() or (units["size"] == FILLER_SIZE).any() for units in ends):
+        return True
+    low, high = wanted.range("due_at_ms")
+    return int(ends[0]["tags"].min()) <= high and int(ends[1]["tags"].max()) >= low
+
+
+def grouped(windows: Sequence[Window], rows: int) -> Iterator[tuple[Window, ...]]:
+    """Windows together, up to so many rows."""
+    group: list[Window] = []
+    count = 0
+    for window in windows:
+        if group and count + len(window) > rows:
+            yield tuple(group)
+            group, count = [], 0
+        group.append(window)
+        count += len(window)
+    if group:
+        yield tuple(group)

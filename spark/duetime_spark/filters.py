@@ -1,0 +1,99 @@
+"""What a query asks of columns, as far as a reader can leave rows out by it: Spark asks again of each row it gets.
+
+All conditions hold together. What is not understood here leaves nothing out.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+)
+
+_LOW, _HIGH = -(1 << 63), (1 << 63) - 1
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(slots=True)
+class Bounds:
+    """Of one column: values in [low, high], and among `values`, if given."""
+
+    low: int = _LOW
+    high: int = _HIGH
+    values: frozenset[int | str] | None = None
+
+    def narrow(self, values: frozenset[int | str]) -> None:
+        self.values = values if self.values is None else self.values & values
+
+
+@dataclass(slots=True)
+class Wanted:
+    """Bounds by column."""
+
+    columns: dict[str, Bounds] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, filters: Iterable[Filter]) -> "Wanted":
+        wanted = cls()
+        for one in filters:
+            wanted._add(one)
+        return wanted
+
+    def _add(self, one: Filter) -> None:
+        name = ".".join(getattr(one, "attribute", ()))
+        value = getattr(one, "value", None)
+        bounds = self.columns.get(name, Bounds())
+        if isinstance(one, EqualTo | EqualNullSafe) and isinstance(value, int | str):
+            bounds.narrow(frozenset((value,)))
+        elif isinstance(one, In) and all(isinstance(each, int | str) for each in one.value):
+            bounds.narrow(frozenset(one.value))
+        elif isinstance(value, bool) or not isinstance(value, int):
+            return
+        elif isinstance(one, GreaterThan | GreaterThanOrEqual):
+            bounds.low = max(bounds.low, value + isinstance(one, GreaterThan))
+        elif isinstance(one, LessThan | LessThanOrEqual):
+            bounds.high = min(bounds.high, value - isinstance(one, LessThan))
+        else:
+            return
+        self.columns[name] = bounds
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.columns
+
+    def allows(self, name: str, value: int | str) -> bool:
+        """Whether a row with this value may be wanted."""
+        bounds = self.columns.get(name)
+        if bounds is None:
+            return True
+        in_range = isinstance(value, str) or bounds.low <= value <= bounds.high
+        return in_range and (bounds.values is None or value in bounds.values)
+
+    def range(self, name: str) -> tuple[int, int]:
+        """The lowest and the highest value that is wanted."""
+        bounds = self.columns.get(name)
+        if bounds is None:
+            return _LOW, _HIGH
+        values = [value for value in bounds.values or () if isinstance(value, int)]
+        if bounds.values is None:
+            return bounds.low, bounds.high
+        return max([bounds.low, min(values, default=_HIGH)]), min([bounds.high, max(values, default=_LOW)])
+
+    def mask(self, name: str, values: npt.NDArray[np.integer]) -> Mask | None:
+        """Which values are wanted; None: all."""
+        bounds = self.columns.get(name)
+        if bounds is None:
+            return None
+        wanted: Mask = (values >= bounds.low) & (values <= bounds.high)
+        if bounds.values is not None:
+            wanted &= np.isin(values, [value for value in bounds.values if isinstance(value, int)])
+        return wanted

@@ -1,0 +1,60 @@
+"""Tables `lanes` and `findings`: what the snapshots themselves say."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from duetime_spark.filters import Wanted
+from duetime_spark.snapshot import Shard, Snapshot
+
+
+@dataclass(frozen=True)
+class RowsTask:
+    """Rows that are known already."""
+
+    table: pa.RecordBatch
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        yield self.table
+
+
+def plan_lanes(shards: Sequence[Shard], schema: pa.Schema, wanted: Wanted) -> list[RowsTask]:
+    return _task(schema, [row for shard in shards for row in _lanes(shard.snapshot)], wanted)
+
+
+def plan_findings(shards: Sequence[Shard], schema: pa.Schema, wanted: Wanted) -> list[RowsTask]:
+    return _task(schema, [row for shard in shards for row in _findings(shard.snapshot)], wanted)
+
+
+def _task(schema: pa.Schema, rows: list[dict[str, Any]], wanted: Wanted) -> list[RowsTask]:
+    kept = [row for row in rows if all(wanted.allows(name, row[name]) for name in row if row[name] is not None)]
+    return [RowsTask(pa.RecordBatch.from_pylist([{name: row[name] for name in schema.names} for row in kept], schema))]
+
+
+def _lanes(snapshot: Snapshot) -> Iterator[dict[str, Any]]:
+    for lane in snapshot.lanes:
+        yield {
+            "shard": snapshot.shard,
+            "level": lane.level,
+            # A timer has its own.
+            "delay_ms": lane.delay_ms if lane.level else None,
+            "min_offset": lane.min_offset,
+            "watermark": lane.watermark,
+            "max_offset": lane.max_offset,
+            "pending": lane.pending,
+            "snapshot_position": snapshot.end,
+            "snapshot_at_ms": snapshot.stored_at_ms,
+        }
+
+
+def _findings(snapshot: Snapshot) -> Iterator[dict[str, Any]]:
+    for finding in snapshot.findings:
+        yield {
+            "shard": snapshot.shard,
+            "path": finding.path,
+            "position": finding.position,
+            "size": finding.size,
+            "words": finding.words,
+        }

@@ -1,0 +1,151 @@
+"""`spark.read.format("duetime")`: tables of store directories and running stores, at one snapshot for each shard.
+
+    option        what it says
+    path          directories and URLs, comma-separated; so does `load(...)`
+    endpoint      HOST:PORT of stores and gateways, comma-separated
+    table         one of tables.py
+    columns       comma-separated; without it all
+    levels        the delay table of a broker's directory; ours tell theirs
+    snapshot      what `take_snapshots` gave: the moment that is read; without it: now
+    rows          rows of a task, roughly
+    strict        true: damage that the snapshot has found is an error
+
+PySpark's data sources are told filters, and not which columns are wanted: name them, or give a schema.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+from duetime_core.errors import Damaged, InvalidArgument, Violation
+from duetime_core.levels import DEFAULT_DELAY_LEVELS
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
+from pyspark.sql.types import StructType
+
+from duetime_spark import entries, small
+from duetime_spark.filters import Wanted
+from duetime_spark.snapshot import Shard, open_shards
+from duetime_spark.tables import chosen, schema_of
+
+_ROWS = 1_000_000
+_OPTIONS = frozenset(("path", "endpoint", "table", "columns", "levels", "snapshot", "rows", "strict"))
+
+
+class Task(Protocol):
+    """What one Spark task reads. It can be pickled."""
+
+    def batches(self) -> Iterator[pa.RecordBatch]: ...
+
+
+class Partition(InputPartition):
+    """A task, as Spark hands it out."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(None)
+        self.task = task
+
+
+class DueTimeSource(DataSource):
+    """See the module."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "duetime"
+
+    def schema(self) -> StructType:
+        return from_arrow_schema(self._arrow_schema())
+
+    def reader(self, schema: StructType) -> "DueTimeReader":
+        self._check()
+        arrow = self._of_user(schema)
+        return DueTimeReader(self._table, arrow, self._shards(), self._rows())
+
+    @property
+    def _table(self) -> str:
+        table = self.options.get("table")
+        if table is None:
+            schema_of("", None)
+            raise AssertionError("there is no table without a name")
+        return str(table)
+
+    def _arrow_schema(self) -> pa.Schema:
+        return schema_of(self._table, self.options.get("columns"))
+
+    def _of_user(self, schema: StructType) -> pa.Schema:
+        """Columns in the user's order; their types are the table's."""
+        self._arrow_schema()
+        found = chosen(self._table, schema.fieldNames())
+        for field in schema.fields:
+            own, wanted = found.field(field.name).type, to_arrow_type(field.dataType)
+            if own != wanted:
+                words = f"column {field.name} of table {self._table} is {own}, the schema says {wanted}"
+                raise InvalidArgument([Violation("schema", words)])
+        return found
+
+    def _check(self) -> None:
+        unknown = sorted(set(self.options) - _OPTIONS)
+        if unknown:
+            words = f"there is no such option; there are {', '.join(sorted(_OPTIONS))}"
+            raise InvalidArgument([Violation(name, words) for name in unknown])
+
+    def _shards(self) -> list[Shard]:
+        sources = _split(self.options.get("path"))
+        sources += [f"grpc://{address.removeprefix('grpc://')}" for address in _split(self.options.get("endpoint"))]
+        levels = self.options.get("levels") or DEFAULT_DELAY_LEVELS
+        shards = open_shards(sources, levels, self.options.get("snapshot"))
+        found = [finding for shard in shards for finding in shard.snapshot.findings]
+        if found and (self.options.get("strict") or "").lower() == "true":
+            place = f"{found[0].path} at {found[0].position}: {found[0].words}"
+            raise Damaged(f"{len(found)} places are damaged, the first is {place}")
+        return shards
+
+    def _rows(self) -> int:
+        text = str(self.options.get("rows") or _ROWS)
+        if not text.isdigit() or not int(text):
+            raise InvalidArgument([Violation("rows", f"{text!r} is not a whole number above 0")])
+        return int(text)
+
+
+def _split(text: str | None) -> list[str]:
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+class DueTimeReader(DataSourceReader):
+    """Plans tasks on the driver; what a task needs is in its partition."""
+
+    def __init__(self, table: str, schema: pa.Schema, shards: Sequence[Shard], rows: int) -> None:
+        self._table = table
+        self._schema = schema
+        self._shards = shards
+        self._rows = rows
+        self._wanted = Wanted()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Each task is sent the reader, and wants nothing of it."""
+        return {}
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
+        self._wanted = Wanted.of(filters)
+        return filters
+
+    def partitions(self) -> Sequence[InputPartition]:
+        empty = small.RowsTask(pa.RecordBatch.from_pylist([], self._schema))
+        return [Partition(task) for task in self._plan() or [empty]]
+
+    def _plan(self) -> Sequence[Task]:
+        if self._table == "queue_entries":
+            return entries.plan(self._shards, self._schema, self._wanted, self._rows)
+        if self._table == "lanes":
+            return small.plan_lanes(self._shards, self._schema, self._wanted)
+        return small.plan_findings(self._shards, self._schema, self._wanted)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Partition)
+        return partition.task.batches()
+
+
+def register(spark: SparkSession) -> None:
+    """Makes `spark.read.format("duetime")` known."""
+    spark.dataSource.register(DueTimeSource)

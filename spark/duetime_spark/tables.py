@@ -1,0 +1,79 @@
+"""The tables of the data source: their columns, with Arrow's types; times are Unix ms.
+
+queue_entries   every message of every queue, by the units of the queues
+pending         lane entries that wait, and the timers of a 5.x broker
+messages        every record of the log (decode.py)
+lanes           one row for each lane
+findings        damage that was passed over
+"""
+
+import pyarrow as pa
+from duetime_core.errors import InvalidArgument, Violation
+
+_I32, _I64, _TEXT = pa.int32(), pa.int64(), pa.string()
+
+QUEUE_ENTRIES = pa.schema(
+    [
+        ("shard", _I32),
+        ("topic", _TEXT),
+        ("queue", _I32),
+        ("offset", _I64),
+        ("position", _I64),
+        ("size", _I32),
+        # Null in lanes.
+        ("tags_code", _I64),
+        # Null elsewhere.
+        ("due_at_ms", _I64),
+    ]
+)
+PENDING = pa.schema(
+    [
+        ("shard", _I32),
+        # 0: a timer of a 5.x broker.
+        ("level", _I32),
+        # Where it goes (REAL_TOPIC); null where the record does not say, is damaged or is gone.
+        ("topic", _TEXT),
+        ("offset", _I64),
+        # These are null where the entry has left since the snapshot.
+        ("position", _I64),
+        ("size", _I32),
+        ("due_at_ms", _I64),
+    ]
+)
+LANES = pa.schema(
+    [
+        ("shard", _I32),
+        ("level", _I32),
+        ("delay_ms", _I64),
+        ("min_offset", _I64),
+        ("watermark", _I64),
+        ("max_offset", _I64),
+        ("pending", _I64),
+        ("snapshot_position", _I64),
+        ("snapshot_at_ms", _I64),
+    ]
+)
+FINDINGS = pa.schema([("shard", _I32), ("path", _TEXT), ("position", _I64), ("size", _I64), ("words", _TEXT)])
+
+SCHEMAS = {"queue_entries": QUEUE_ENTRIES, "lanes": LANES, "findings": FINDINGS}
+
+
+def schema_of(table: str, columns: str | None) -> pa.Schema:
+    """The schema of a table, of some columns (comma-separated) or of all. Raises: InvalidArgument."""
+    schema = SCHEMAS.get(table)
+    if schema is None:
+        known = ", ".join(sorted(SCHEMAS))
+        raise InvalidArgument([Violation("table", f"there is no table {table!r}; there are {known}")])
+    if columns is None:
+        return schema
+    return chosen(table, [name.strip() for name in columns.split(",") if name.strip()])
+
+
+def chosen(table: str, names: list[str]) -> pa.Schema:
+    """Columns of a table, in this order. Raises: InvalidArgument."""
+    schema = SCHEMAS[table]
+    unknown = [name for name in names if name not in schema.names]
+    if unknown or not names:
+        words = f"table {table} has no column {', '.join(unknown)}" if unknown else "no column is named"
+        raise InvalidArgument([Violation("columns", f"{words}; it has {', '.join(schema.names)}")])
+    return pa.schema([schema.field(name) for name in names])

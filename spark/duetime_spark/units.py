@@ -1,0 +1,78 @@
+"""Ranges of a queue's units, as tasks read them: from its files, or as the snapshot has made them from the log."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from duetime_core.ondisk.folder import Files
+from duetime_core.ondisk.units import UNIT, UNIT_TYPE, Ints, Units
+
+from duetime_spark.snapshot import QueueView
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Messages [first, behind) of a queue. `made`: those of them whose units are not in its files."""
+
+    topic: str
+    queue: int
+    first: int
+    behind: int
+    files_max: int
+    file_bytes: int
+    made_offsets: bytes = b""
+    made_units: bytes = b""
+
+    def __len__(self) -> int:
+        return self.behind - self.first
+
+    def read(self, files: Files, rows_max: int) -> Iterator[tuple[Ints, Units]]:
+        """Offsets and units, so many at a time; units that have left are missing, and so are offsets that have none."""
+        at, end = self.first, min(self.behind, self.files_max)
+        while at < end:
+            units = read_units(files, self, at, min(rows_max, end - at))
+            if not len(units):
+                at = min(at - at % self.file_units + self.file_units, end)  # its file has left
+                continue
+            yield np.arange(at, at + len(units)), units
+            at += len(units)
+        if self.made_offsets:
+            offsets, units = np.frombuffer(self.made_offsets, "<i8"), np.frombuffer(self.made_units, UNIT_TYPE)
+            for start in range(0, len(offsets), rows_max):
+                yield offsets[start : start + rows_max], units[start : start + rows_max]
+
+    @property
+    def file_units(self) -> int:
+        return max(self.file_bytes // UNIT.size, 1)
+
+
+def read_units(files: Files, queue: Window | QueueView, offset: int, count: int) -> Units:
+    """Up to `count` units from `offset` on, fewer at the end of a file; none where it has left."""
+    if not queue.file_bytes:
+        return np.empty(0, UNIT_TYPE)
+    at = offset * UNIT.size
+    base = at - at % queue.file_bytes
+    length = min(count * UNIT.size, base + queue.file_bytes - at)
+    data = files.read(f"consumequeue/{queue.topic}/{queue.queue}/{base:020d}", at - base, length)
+    return np.frombuffer(data, UNIT_TYPE, len(data) // UNIT.size)
+
+
+def window_of(queue: QueueView, first: int, behind: int) -> Window:
+    """A part of a queue; bounds outside of it are cut."""
+    first, behind = max(first, queue.min_offset), min(behind, queue.max_offset)
+    behind = max(behind, first)
+    made_offsets, made_units = b"", b""
+    if behind > queue.files_max and queue.made_offsets:
+        offsets, units = queue.made
+        low, high = np.searchsorted(offsets, [max(first, queue.files_max), behind]).tolist()
+        made_offsets, made_units = offsets[low:high].tobytes(), units[low:high].tobytes()
+    return Window(queue.topic, queue.queue, first, behind, queue.files_max, queue.file_bytes, made_offsets, made_units)
+
+
+def cut(queue: QueueView, first: int, behind: int, rows: int) -> Iterator[Window]:
+    """A part of a queue in windows of about so many messages, each ending with a file where one ends near by."""
+    first, behind = max(first, queue.min_offset), min(behind, queue.max_offset)
+    while first < behind:
+        end = min(first + rows, behind)
+        yield window_of(queue, first, end)
+        first = end

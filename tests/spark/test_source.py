@@ -1,0 +1,121 @@
+"""The data source on directories that real brokers wrote: their manifests say what is in them."""
+
+from pathlib import Path
+
+import pytest
+from duetime_core.names import SCHEDULE_TOPIC
+from duetime_spark import register, take_snapshots
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from tests.core.golden import NAMES, summary, units, unpack
+
+
+@pytest.fixture(scope="module")
+def session(spark: SparkSession) -> SparkSession:
+    register(spark)
+    return spark
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def golden(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return unpack(request.param, tmp_path_factory.mktemp("golden"))
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return unpack(NAMES[-1], tmp_path_factory.mktemp("one"))
+
+
+def table(spark: SparkSession, root: Path, name: str, **options: str) -> DataFrame:
+    return spark.read.format("duetime").options(table=name, **options).load(str(root))
+
+
+def tuples(frame: DataFrame) -> list[tuple[object, ...]]:
+    return sorted((tuple(row) for row in frame.collect()), key=repr)
+
+
+def test_queue_entries_are_the_units_of_the_manifest(session: SparkSession, golden: Path) -> None:
+    found = tuples(table(session, golden, "queue_entries", rows="2000"))
+    wanted = []
+    for unit in units(golden.name):
+        is_lane = unit["topic"] == SCHEDULE_TOPIC
+        tags = (None, unit["tagsCode"]) if is_lane else (unit["tagsCode"], None)
+        place = (unit["topic"], unit["queueId"], unit["queueOffset"], unit["physicalOffset"], unit["size"])
+        wanted.append((0, *place, *tags))
+    assert found == sorted(wanted, key=repr)
+
+
+def test_lanes_are_the_manifests(session: SparkSession, golden: Path) -> None:
+    wanted = summary(golden.name)
+    rows = {row["level"]: row for row in table(session, golden, "lanes").collect()}
+    pending = {str(level): row["pending"] for level, row in rows.items() if level}
+    assert pending == wanted["pendingPerDelayLevel"]
+    marks = {
+        str(level): row["watermark"] for level, row in rows.items() if str(level) in wanted["delayOffsetAfterLoad"]
+    }
+    assert marks == wanted["delayOffsetAfterLoad"]
+    assert {row["snapshot_position"] for row in rows.values()} == {wanted["commitLog"]["maxPhysicalOffset"]}
+    assert (rows[0]["pending"] if 0 in rows else None) == wanted.get("timer", {}).get("pending")
+
+
+def test_columns_come_in_the_order_that_is_asked_for(session: SparkSession, one: Path) -> None:
+    frame = table(session, one, "queue_entries", columns="size, topic")
+    assert frame.columns == ["size", "topic"]
+    reader = session.read.format("duetime").option("table", "queue_entries").schema("topic STRING, size INT")
+    assert tuples(reader.load(str(one)).select("size", "topic")) == tuples(frame)
+
+
+CONDITIONS = {
+    "topic = 'SCHEDULE_TOPIC_XXXX' AND due_at_ms BETWEEN 1795224800000 AND 1795225900000": lambda row: (
+        row["topic"] == SCHEDULE_TOPIC and 1795224800000 <= row["due_at_ms"] <= 1795225900000
+    ),
+    "queue IN (1, 3) AND offset > 20": lambda row: row["queue"] in (1, 3) and row["offset"] > 20,
+    "shard = 1": lambda row: row["shard"] == 1,
+    "queue = 4 AND offset >= 3 AND offset < 9": lambda row: row["queue"] == 4 and 3 <= row["offset"] < 9,
+    "size > 400 AND position <= 3000000": lambda row: row["size"] > 400 and row["position"] <= 3_000_000,
+    "tags_code IS NULL AND due_at_ms < 1795224800000": lambda row: (
+        row["tags_code"] is None and row["due_at_ms"] < 1795224800000
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def entries(session: SparkSession, one: Path) -> list[Row]:
+    return table(session, one, "queue_entries").collect()
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_pushed_filters_leave_out_what_spark_would(
+    session: SparkSession, one: Path, entries: list[Row], condition: str
+) -> None:
+    frame = table(session, one, "queue_entries", rows="1000")
+    wanted = [tuple(row) for row in entries if CONDITIONS[condition](row)]
+    assert tuples(frame.where(condition)) == sorted(wanted, key=repr)
+
+
+def test_reads_at_one_snapshot_see_the_same(session: SparkSession, one: Path, tmp_path: Path) -> None:
+    pinned = take_snapshots([str(one)])
+    frame = table(session, one, "queue_entries", snapshot=pinned)
+    assert frame.count() == summary(one.name)["consumeQueueUnits"]
+    with pytest.raises(PySparkException, match="it is not of"):
+        table(session, tmp_path, "queue_entries", snapshot=pinned).count()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"table": "queues"}, "there is no table 'queues'"),
+        (
+            {"table": "lanes", "columns": "level,delay"},
+            "table lanes has no column delay; it has shard, level, delay_ms",
+        ),
+        ({"table": "lanes", "level": "1s"}, "there is no such option"),
+        ({"table": "lanes", "levels": "1x"}, "delay '1x' is not a whole number"),
+        ({"table": "lanes", "path": "/nowhere"}, "/nowhere is no store directory: there is no directory"),
+        ({"table": "lanes", "path": "", "endpoint": "127.0.0.1:1"}, "grpc://127.0.0.1:1 does not answer"),
+    ],
+)
+def test_bad_options_are_told(session: SparkSession, one: Path, options: dict[str, str], words: str) -> None:
+    with pytest.raises(PySparkException, match=words):
+        session.read.format("duetime").options(**{"path": str(one), **options}).load().count()
