@@ -69,8 +69,8 @@ class Activity:
 
     acks: Rate = field(default_factory=Rate)
     receives: Rate = field(default_factory=Rate)
-    # Topic and time, by name; the latest last.
-    members: dict[str, tuple[str, int]] = field(default_factory=dict)
+    # When they received, by name and topic; the latest last.
+    members: dict[tuple[str, str], int] = field(default_factory=dict)
 
 
 class Groups:
@@ -405,7 +405,7 @@ class Groups:
             active.receives.add(now_ms, count)
             self.armed()
         members = active.members
-        members.pop(member, None)
-        members[member] = (topic, now_ms)
+        members.pop((member, topic), None)
+        members[member, topic] = now_ms
         if len(members) > MEMBERS_MAX:
             del members[next(iter(members))]
