@@ -156,8 +156,14 @@ class StoreNode:
                 settings.disk_force,
             ),
             interval_ms=settings.retention_check_ms,
-            dropped=self.indexer.drop_before if self.indexer else lambda position: None,
+            dropped=self._dropped,
         )
+
+    def _dropped(self, position: int) -> None:
+        """The log begins there now."""
+        if self.indexer:
+            self.indexer.drop_before(position)
+        self.groups.segment_left()
 
     def _make_groups(self, store: Store) -> None:
         settings = self._settings

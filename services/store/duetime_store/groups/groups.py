@@ -307,6 +307,14 @@ class Groups:
                 self.lost_count += count
                 log.warning("retention took unacknowledged messages", **place.key._asdict(), count=count)
 
+    def segment_left(self) -> None:
+        """Retention has deleted a segment, and what lay in it."""
+        for key, place in self.progress.places.items():
+            queue = self.store.queues.known(key.queue_topic.encode(), key.queue)
+            if queue is not None:
+                self.drop_before(place, queue.min_offset)
+                self._unblocked(place)
+
     # --- places -----------------------------------------------------------------------------------------------------
 
     def receives(self, group: str, topic: str) -> bool:
