@@ -23,6 +23,7 @@ from duetime_store.group_offsets import GroupOffsets
 from duetime_store.groups import loading, snapshot
 from duetime_store.groups.admin import GroupAdmin
 from duetime_store.groups.calls import GroupCalls
+from duetime_store.groups.collecting import GroupCollector
 from duetime_store.groups.groups import Groups
 from duetime_store.groups.keeping import Keeper
 from duetime_store.groups.receiving import Receiver
@@ -185,6 +186,7 @@ class StoreNode:
             store, self.groups, self._offsets, self._flusher, self._disk, path, self._checkpoint_thread
         )
         self.registry.register(DeadLetterCollector(store, state.gone))
+        self.registry.register(GroupCollector(self.groups))
         # A lease that recovery has opened again is journaled.
         self._flusher.wake()
 

@@ -100,9 +100,8 @@ class Groups:
         # Told of a group that is gone.
         self.deleted: Callable[[str], None] = lambda group: None
         self.activity: dict[str, Activity] = {}
-        # Outstanding messages that retention took.
+        # Outstanding messages that retention took, or that can't be read.
         self.lost_count = 0
-        self.expired_count = 0
         self._exhausted_waiters: list[asyncio.Future[None]] = []
         self._deadline_changed: asyncio.Future[None] | None = None
         self._armed_for_ms = 0
