@@ -189,6 +189,8 @@ def reset(
 ) -> None:
     """Move a group's place in a topic: what lies before it counts as done, what lies behind it is given out (again).
 
+    Retries stay where they are: to drop or repeat them, reset %RETRY%NAME, a topic of its own.
+
     \b
     Examples:
       duetime groups reset billing orders --to earliest --dry-run
@@ -232,7 +234,10 @@ def delete(
     ] = False,
     server: Server = None,
 ) -> None:
-    """Forget a group and its places. Its retries and dead letters stay in their topics.
+    """Forget a group and its places.
+
+    A group of that name that is used later begins anew: the dead letters are still there, the retries are not given
+    to it.
 
     \b
     Examples:
