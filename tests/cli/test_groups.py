@@ -137,7 +137,7 @@ def test_description_is_a_table_that_people_can_read(
     first, second, header, _, row, retries = captured.out.splitlines()
     assert first.startswith("group billing starts earliest; 17 deliveries at most, retries levels; created 2026-01-01 ")
     assert second == (
-        "lag 2,000, in flight 15, waiting 5, dead letters 4; "
+        "of the shards that answer: lag 2,000, in flight 15, waiting 5, dead letters 4; "
         "over the last minute 0.0 received and 1,234.5 acknowledged per second"
     )
     assert header.split()[:3] == ["topic", "queue", "shard"]

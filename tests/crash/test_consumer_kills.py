@@ -110,7 +110,7 @@ class Senders:
         self._number = 0
 
     async def run(self) -> None:
-        async with AsyncProducer(self._address, timeout=60.0) as producer, asyncio.TaskGroup() as group:
+        async with AsyncProducer(self._address, timeout=180.0) as producer, asyncio.TaskGroup() as group:
             for _ in range(SENDERS):
                 group.create_task(self._send(producer))
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 
 async def test_stopping_lets_handlers_end_and_gives_back_what_was_not_begun(groups: FakeGroups) -> None:
-    groups.fill("orders", 300)
+    groups.fill("orders", 3_000)
     consumer = Consumer(groups.address, group="billing")
     release, begun = asyncio.Event(), asyncio.Event()
     held: list[bytes] = []

@@ -9,6 +9,7 @@ from duetime import (
     Consumer,
     InvalidArgument,
     LeasedMessage,
+    MessageFilter,
     Retry,
 )
 from duetime.client import connection
@@ -43,6 +44,40 @@ async def test_the_lease_of_a_slow_handler_is_renewed_before_half_of_it_is_over(
     assert groups.moves[0].invisible_ms == 600
     # A third of the lease, or up to a sixth more; the rest is for a busy machine.
     assert 0.15 < ends[0] < 0.5
+
+
+async def test_renewals_that_fail_are_told_once_and_go_on(groups: FakeGroups, caplog: pytest.LogCaptureFixture) -> None:
+    groups.fill("orders", 1)
+    groups.faults["ChangeInvisible"] += [errors.Unavailable("away")] * 5
+    consumer = Consumer(groups.address, group="billing")
+
+    @consumer.handler("orders", lease="600ms")
+    async def handle(message: LeasedMessage) -> None:
+        before = message.lease_ends_at
+        await until(lambda: message.lease_ends_at > before)
+
+    caplog.set_level(logging.INFO)
+    async with consuming(consumer):
+        await groups.until(lambda: groups.bodies("ack") == [b"0"])
+    told = [record.getMessage() for record in caplog.records if "renewing" in record.getMessage()]
+    assert told == [
+        "renewing leases of orders: away; tries again",
+        "renewing leases of orders: goes on after 5 faults",
+    ]
+
+
+async def test_a_fault_of_acknowledging_is_no_message_s_own(
+    groups: FakeGroups, caplog: pytest.LogCaptureFixture
+) -> None:
+    groups.fill("orders", 1)
+    groups.faults["Ack"].append(errors.Unavailable("away"))
+    consumer = Consumer(groups.address, group="billing")
+    consumer.handler("orders")(nothing)
+    caplog.handler.addFilter(MessageFilter())
+    async with consuming(consumer):
+        await groups.until(lambda: groups.bodies("ack") == [b"0"])
+    (line,) = (record for record in caplog.records if record.getMessage().startswith("ack: "))
+    assert line.message_id == "-"  # type: ignore[attr-defined]
 
 
 async def test_a_handler_that_blocks_the_event_loop_is_told(

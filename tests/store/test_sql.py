@@ -187,6 +187,13 @@ def test_a_tag_that_no_message_can_have_is_refused() -> None:
         Filter.parse("a | b || c")
 
 
+@pytest.mark.parametrize("tags", ["||", " || ", "||||"])
+def test_tags_that_name_none_are_refused(tags: str) -> None:
+    with pytest.raises(InvalidArgument, match="names no tag; empty, or \\*, is for all"):
+        Filter.parse(tags)
+    assert Filter.parse(" ").passes_all
+
+
 def test_filters_that_say_the_same_have_one_text() -> None:
     texts = {Filter.parse(tags, " a\n=  'x  y' -- no").text for tags in ("p || q", " q||p ||", "q || p || q")}
     assert texts == {"tags: p || q; sql: a = 'x  y'"}

@@ -248,6 +248,25 @@ async def test_what_was_not_read_is_told(shard: Consuming, monkeypatch: pytest.M
     assert "more than 1 records" in (await life(shard)).gaps[0]
 
 
+async def test_what_groups_did_while_a_message_was_deferred_is_not_read(
+    shard: Consuming, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace, "_STEP_RECORDS", 1)
+    monkeypatch.setattr(trace, "TRACE_JOURNAL_BYTES_MAX", 1)
+    await shard.send("B")
+    started = shard.clock.now_ms()
+    await shard.put(data := sent("A", level=1))
+    await shard.clock.advance(10)
+    await shard.ack(*await shard.receive())
+    pending = await life(shard)
+    assert (lines(pending), list(pending.gaps)) == ([f"accepted {LANE}:0:0", f"deferred {LANE}:0:0"], [])
+    await shard.clock.advance(1_000)
+    await restored(shard, 1, 0, data, started + 1_000)
+    assert len(await shard.receive()) == 1
+    answer = await life(shard)
+    assert (lines(answer)[-1], list(answer.gaps)) == (f"received {TOPIC}:0:1 #1", [])
+
+
 async def test_what_retention_has_left_of_a_life_is_told_as_the_rest_of_it(shard: Consuming) -> None:
     start = shard.clock.now_ms()
     await shard.put(copy(RETRY, [[1, start - 50, start - 20, "E", "", ""]], times=1))

@@ -189,6 +189,8 @@ def reset(
 ) -> None:
     """Move a group's place in a topic: what lies before it counts as done, what lies behind it is given out (again).
 
+    Retries stay where they are: to drop or repeat them, reset %RETRY%NAME, a topic of its own.
+
     \b
     Examples:
       duetime groups reset billing orders --to earliest --dry-run
@@ -232,7 +234,10 @@ def delete(
     ] = False,
     server: Server = None,
 ) -> None:
-    """Forget a group and its places. Its retries and dead letters stay in their topics.
+    """Forget a group and its places.
+
+    A group of that name that is used later begins anew: the dead letters are still there, the retries are not given
+    to it.
 
     \b
     Examples:
@@ -274,13 +279,15 @@ def _print_description(described: consumer_pb2.GroupDescription) -> None:
     lag, in_flight, waiting = (
         sum(getattr(queue, name) for queue in described.queues) for name in ("lag", "in_flight", "waiting")
     )
+    known = "of the shards that answer: " if described.unreachable_shards else ""
     print(
-        f"lag {lag:,}, in flight {in_flight:,}, waiting {waiting:,}, dead letters {described.dead_letters:,}; over the "
-        f"last minute {described.receives_per_s:,.1f} received and {described.acks_per_s:,.1f} acknowledged per second"
+        f"{known}lag {lag:,}, in flight {in_flight:,}, waiting {waiting:,}, dead letters {described.dead_letters:,}; "
+        f"over the last minute {described.receives_per_s:,.1f} received and {described.acks_per_s:,.1f} acknowledged "
+        "per second"
     )
     if described.queues:
         print_table(_QUEUE_COLUMNS, [_queue_row(queue) for queue in described.queues])
-    else:
+    elif not known:
         print("nothing was received yet")
     if described.members:
         rows = [(one.name, one.topic, local(_moment(one.seen_at_ms))) for one in described.members]

@@ -309,7 +309,7 @@ class Handling:
     # --- renewing -------------------------------------------------------------------------------------------------
 
     async def _renew_all(self) -> None:
-        loop = asyncio.get_running_loop()
+        loop, told = asyncio.get_running_loop(), Faults(f"renewing leases of {self._topic}")
         length_s, faults = self._lease_s / RENEW_LOOKS, 0
         while True:
             pause_s = length_s if not faults else min(length_s, backoff_s(faults))
@@ -326,8 +326,12 @@ class Handling:
                 for messages in by_shard.values()
                 for at in range(0, len(messages), RECEIPTS_MAX)
             ]
-            went_well = await asyncio.gather(*map(self._renew, batches))
-            faults = 0 if all(went_well) else faults + 1
+            errors = list(filter(None, await asyncio.gather(*map(self._renew, batches))))
+            faults = faults + 1 if errors else 0
+            if errors:
+                told.tell(errors[0], errors[0].reason)
+            elif batches:
+                told.over()
 
     def _look_for_blocks(self, late_s: float) -> None:
         """Nothing is renewed while a coroutine keeps the event loop to itself."""
@@ -338,19 +342,18 @@ class Handling:
                 *(self._topic, late_s, self._lease_s),
             )
 
-    async def _renew(self, messages: list[LeasedMessage]) -> bool:
+    async def _renew(self, messages: list[LeasedMessage]) -> DueTimeError | None:
         try:
             statuses = await self._leases.move(messages, self._lease_s)
         except DueTimeError as error:
-            log.warning("%s: %d leases are not renewed: %s; tries again", self._topic, len(messages), error)
-            return False
+            return error
         for message, status in zip(messages, statuses, strict=True):
             # One that was decided on meanwhile has no lease to renew.
             if status != consumer_pb2.RECEIPT_STATUS_OK and message in self._open:
                 message.lost = True
                 self._stats.lost += 1
                 tell(logging.WARNING, message, "its lease has ended; it comes again, and is not acknowledged here")
-        return True
+        return None
 
 
 async def _call_within(function: Callable[[LeasedMessage], Any], message: LeasedMessage, timeout_s: float) -> None:

@@ -50,11 +50,15 @@ class Faults:
         self._count = 0
         self._reason = ""
 
-    async def pause(self, error: Exception, reason: str) -> None:
-        """Tells of one more fault and waits until it is time to try again."""
+    def tell(self, error: Exception, reason: str) -> None:
+        """One more fault."""
         loud = reason != self._reason or self._count % _TELL_AGAIN_FAULTS == 0
         self._count, self._reason = self._count + 1, reason
         log.log(logging.WARNING if loud else logging.DEBUG, "%s: %s; tries again", self._place, error)
+
+    async def pause(self, error: Exception, reason: str) -> None:
+        """Tells of one more fault and waits until it is time to try again."""
+        self.tell(error, reason)
         await pause(backoff_s(self._count))
 
     def over(self) -> None:

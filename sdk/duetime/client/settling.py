@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextvars import Context
 from dataclasses import dataclass
 from typing import Any
 
@@ -179,7 +180,8 @@ class _Lane:
     def add(self, item: Any) -> None:
         self.waiting.append(item)
         if self.task is None:
-            self.task = asyncio.get_running_loop().create_task(self._run())
+            # In no message's context: it tells of all.
+            self.task = asyncio.get_running_loop().create_task(self._run(), context=Context())
             self.task.add_done_callback(self._done)
 
     async def _run(self) -> None:

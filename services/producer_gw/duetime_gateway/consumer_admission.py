@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from duetime.v1 import consumer_pb2
 from duetime_core import limits, retry_policy
 from duetime_core.errors import InvalidArgument, Violation
-from duetime_core.names import is_name
+from duetime_core.names import SCHEDULE_TOPIC, is_name, retry_topic
 
 from duetime_gateway.admission import filter_violations, outside, shown, topic_violations
 
@@ -19,6 +19,10 @@ def check_receive(request: consumer_pb2.ReceiveRequest) -> None:
         InvalidArgument: with all that is wrong.
     """
     found = [*group_violations("group", request.group), *topic_violations("topic", request.topic, system=True)]
+    if request.topic in (retry_topic(request.group), SCHEDULE_TOPIC):
+        # Received as a topic it would come a second time, beside what comes back from it.
+        text = f"{shown(request.topic)} is not received from: its messages come with the topics that they go to"
+        found.append(Violation("topic", f"{text}; Pull reads it"))
     found += outside(
         ("max_count", request.max_count, limits.RECEIVE_COUNT_MAX),
         ("max_bytes", request.max_bytes, limits.PULL_BYTES_MAX),

@@ -34,6 +34,8 @@ _HEADS = {
     (20, 20): (Struct(">iiiiiqqiq20sq20siqi"), record.SYS_BORN_V6 | record.SYS_STORE_V6),
 }
 _TAGS_REMEMBERED_MAX = 16_384
+# Longer ones are tested each time, so that what is remembered stays small.
+_TAG_CHARS_REMEMBERED_MAX = 256
 _LANE_TOPIC_FIELD = bytes([len(SCHEDULE_TOPIC)]) + SCHEDULE_TOPIC.encode()
 _PROPERTIES_BYTES_MAX = limits.PROPERTIES_BYTES_MAX - limits.CHECKSUM_BYTES
 _PROPERTIES_BYTES_MAX_DELAYED = limits.PROPERTIES_BYTES_MAX - limits.DEFERRAL_BYTES_MAX
@@ -226,9 +228,11 @@ class Encoder:
         return -1
 
     def _remember(self, tags: str) -> str:
-        if len(self._tags) >= _TAGS_REMEMBERED_MAX:
-            self._tags = {"": ""}
-        text = self._tags[tags] = f"TAGS\x01{tags}\x02" if tags else ""
+        text = f"TAGS\x01{tags}\x02" if tags else ""
+        if len(tags) <= _TAG_CHARS_REMEMBERED_MAX:
+            if len(self._tags) >= _TAGS_REMEMBERED_MAX:
+                self._tags = {"": ""}
+            self._tags[tags] = text
         return text
 
     def _fault(

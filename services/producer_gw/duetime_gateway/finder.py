@@ -96,9 +96,11 @@ class Finder:
         gaps += [f"a shard does not answer, so that events may be missing: {error.text}" for error in silent]
         # Stable: those of one shard stay in its order.
         events = sorted((event for one in told for event in one.events), key=lambda event: event.at_ms)
+        numbers = {(event.topic, event.shard, event.queue): event.queue for event in events if event.topic}
+        for place in numbers:
+            numbers[place] = await self._public_queue(*place)
         for event in events:
-            if event.topic:
-                event.queue = await self._public_queue(event.topic, event.shard, event.queue)
+            event.queue = numbers.get((event.topic, event.shard, event.queue), event.queue)
         return consumer_pb2.TraceMessageResponse(id=told[0].id, events=events, gaps=gaps)
 
     async def search(

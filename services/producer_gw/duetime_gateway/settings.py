@@ -11,7 +11,9 @@ class GatewaySettings(StoreClientSettings):
 
     model_config = SettingsConfigDict(env_prefix="DUETIME_GATEWAY_", cli_prog_name="duetime-gateway")
 
-    retry_address: str = Field("", description="HOST:PORT of the retry service; empty: SendBack is not supported")
+    retry_address: str = Field(
+        "", description="HOST:PORT of the retry service; empty: no Nack, SendBack and dead letters"
+    )
     queue_count_default: int = Field(4, ge=1, le=QUEUE_COUNT_MAX, description="queues of a topic made without a count")
     auto_create_topics: bool = Field(True, description="whether a Send to an unknown topic makes it")
     calls_in_flight_max: int = Field(4_096, ge=1, le=1_000_000, description="calls worked on at once; more are refused")

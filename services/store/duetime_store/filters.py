@@ -18,6 +18,7 @@ from duetime_store.sql import Sql
 
 _TAGS = record.TAGS.encode()
 _REMEMBERED = 1_024
+_SHOWN_CHARS = 40
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -73,6 +74,9 @@ def _parse(tags: str, sql: str) -> Filter:
     condition = expressions.parse(sql) if sql.strip() else None
     text = f"sql: {condition.text}" if condition else ""
     names = frozenset(tag.strip() for tag in tags.split("||")) - {""}
+    if not names and tags.strip():
+        # To RocketMQ too: taken for all it would be a filter that nobody meant.
+        raise expressions.refused("tags", f"{tags[:_SHOWN_CHARS]!r} names no tag; empty, or *, is for all")
     if not names or "*" in names:
         return Filter(text, sql=condition)
     if wrong := sorted(tag for tag in names if "|" in tag):

@@ -24,6 +24,7 @@ from duetime_store.group_offsets import GroupOffsets
 from duetime_store.groups import loading, snapshot
 from duetime_store.groups.admin import GroupAdmin
 from duetime_store.groups.calls import GroupCalls
+from duetime_store.groups.collecting import GroupCollector
 from duetime_store.groups.groups import Groups
 from duetime_store.groups.keeping import Keeper
 from duetime_store.groups.receiving import Receiver
@@ -158,8 +159,14 @@ class StoreNode:
                 settings.disk_force,
             ),
             interval_ms=settings.retention_check_ms,
-            dropped=self.indexer.drop_before if self.indexer else lambda position: None,
+            dropped=self._dropped,
         )
+
+    def _dropped(self, position: int) -> None:
+        """The log begins there now."""
+        if self.indexer:
+            self.indexer.drop_before(position)
+        self.groups.segment_left()
 
     def _make_groups(self, store: Store) -> None:
         settings = self._settings
@@ -181,6 +188,7 @@ class StoreNode:
             store, self.groups, self._offsets, self._flusher, self._disk, path, self._checkpoint_thread
         )
         self.registry.register(DeadLetterCollector(store, state.gone))
+        self.registry.register(GroupCollector(self.groups))
         # A lease that recovery has opened again is journaled.
         self._flusher.wake()
 

@@ -75,7 +75,10 @@ class StoreSettings(NodeSettings):
     )
     disk_force: float = Field(0.85, gt=0, le=1, description="disk use above which the oldest file leaves at any age")
     leases_max: int = Field(
-        1_000_000, ge=1, description="most messages of all groups that are leased, waiting or to come back"
+        1_000_000,
+        ge=1,
+        description="most messages of all groups that are leased, waiting or to come back; each takes 110 bytes "
+        "of memory where a Receive leases 32, 640 where it leases one",
     )
     groups_max: int = Field(10_000, ge=1, description="most groups that receive")
     group_queues_max: int = Field(100_000, ge=1, description="most queues in which groups have a place, all together")

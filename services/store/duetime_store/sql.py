@@ -209,7 +209,7 @@ class _Maker(Transformer[Token, Node]):
         plain = token.rstrip("lL")
         value = int(plain) if plain.isdigit() else float(plain)
         if value > _I64_MAX if isinstance(value, int) else math.isinf(value):
-            raise _WrongError(at, f"{plain} is too large a number")
+            raise _WrongError(at, f"{plain[:_EXCERPT_CHARS]} is too large a number")
         return constant(at, value)
 
     def true(self, token: Token) -> Node:

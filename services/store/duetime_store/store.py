@@ -404,10 +404,8 @@ class Store:
         return self._flushing
 
     def publish(self, batch: Batch, now_ms: float) -> OSError | None:
-        """The batch is durable: readers see it, watermarks move, waiting callers go on.
-
-        Returns what kept units from being written; they are late then, and nothing else is different.
-        """
+        """The batch is durable: readers see it, watermarks move, waiting callers go on. Returns what kept units from
+        being written; they are late then, and nothing else is different."""
         trouble = None
         for queue, count in batch.queues.items():
             try:
@@ -442,10 +440,8 @@ class Store:
         return trouble
 
     def undo(self) -> "list[asyncio.Future[None]]":
-        """Everything that is staged and not published was never put; the callers, who are to be told so.
-
-        The log is to be brought back to `published_end` before the next batch is written.
-        """
+        """What is staged and not published was never put; the callers, who are to be told so. The log is to be brought
+        back to `published_end` before the next batch is written."""
         callers: list[asyncio.Future[None]] = []
         for batch in (self._staged, self._flushing):
             if batch is not None:

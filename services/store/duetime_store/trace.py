@@ -2,7 +2,7 @@
 
     its records      accepted, deferred, restored; copies in %RETRY%group and %DLQ%group; put aside in DT_QUARANTINE
     DT_ATTEMPTS      of the copies: deliveries that failed, and with what
-    DT_GROUPS        the journal, from the first record's store time on: received, acknowledged, leases that ended
+    DT_GROUPS        the journal, from when it first could be received on: received, acknowledged, leases that ended
 
 A delivery is known by its group and when it was received; what several sources say of one is put together. Nothing is
 guessed: what was not read, or is no longer stored, is told as a gap.
@@ -130,8 +130,11 @@ class Tracer:
             self._tell_record(life, seen)
         if not more and all(event.kind not in (ACCEPTED, QUARANTINED) for event in life.events):
             life.gaps.append("the record with which it was accepted is no longer stored: retention has deleted it")
-        places = {_place(seen) for seen in records}
-        await self._read_journal(life, places, min(seen.record.stored_at_ms for seen in records))
+        # Nothing in a lane is received: a journal of hours is not read for a message that was deferred for so long.
+        given = [seen for seen in records if seen.record.topic != SCHEDULE_TOPIC]
+        if given:
+            places = {_place(seen) for seen in given}
+            await self._read_journal(life, places, min(seen.record.stored_at_ms for seen in given))
         self._tell_deliveries(life)
         life.events.sort(key=lambda event: (event.at_ms, event.attempt, _ORDER.index(event.kind)))
         message_id = records[-1].id or message_id

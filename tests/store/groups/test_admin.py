@@ -45,6 +45,16 @@ async def test_describe_tells_where_a_group_is(store: Consuming) -> None:
     assert (await store.describe()).receives_per_s == 0
 
 
+async def test_one_that_receives_several_topics_is_a_member_for_each(store: Consuming) -> None:
+    for topic in (TOPIC, "other"):
+        await store.send("a", topic=topic)
+        await store.receive(topic=topic, member="worker-1")
+    found = await store.describe()
+    assert sorted((one.name, one.topic) for one in found.members) == sorted(
+        [("worker-1", TOPIC), ("worker-1", "other")]
+    )
+
+
 async def test_a_group_starts_where_it_was_told_to(store: Consuming) -> None:
     await store.send("a")
     await store.clock.advance(1_000)

@@ -40,7 +40,7 @@ class GroupAdmin:
         now_ms, active = self._store.clock.now_ms(), self._groups.activity.get(group)
         if active is not None:
             found.acks_per_s, found.receives_per_s = active.acks.per_s(now_ms), active.receives.per_s(now_ms)
-            for name, (topic, seen_at_ms) in reversed(active.members.items()):
+            for (name, topic), seen_at_ms in reversed(active.members.items()):
                 if now_ms - seen_at_ms < MEMBER_MS:
                     found.members.add(name=name, topic=topic, seen_at_ms=seen_at_ms)
         found.dead_letters = self._dead_letters(group)
@@ -135,10 +135,10 @@ class GroupAdmin:
         check_group(request.name)
         active, now_ms = self._groups.activity.get(request.name), self._store.clock.now_ms()
         if active is not None and not request.force:
-            seen = [name for name, (_, at_ms) in active.members.items() if now_ms - at_ms < IN_USE_MS]
+            seen = {name for (name, _), at_ms in active.members.items() if now_ms - at_ms < IN_USE_MS}
             if seen:
                 raise FailedPrecondition(
-                    f"group {request.name} has {len(seen)} receivers of the last minute, such as {seen[-1]}",
+                    f"group {request.name} has {len(seen)} receivers of the last minute, such as {min(seen)}",
                     reason="GROUP_IN_USE",
                 )
         self._groups.delete(request.name)

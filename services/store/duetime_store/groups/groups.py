@@ -69,8 +69,8 @@ class Activity:
 
     acks: Rate = field(default_factory=Rate)
     receives: Rate = field(default_factory=Rate)
-    # Topic and time, by name; the latest last.
-    members: dict[str, tuple[str, int]] = field(default_factory=dict)
+    # When they received, by name and topic; the latest last.
+    members: dict[tuple[str, str], int] = field(default_factory=dict)
 
 
 class Groups:
@@ -100,9 +100,8 @@ class Groups:
         # Told of a group that is gone.
         self.deleted: Callable[[str], None] = lambda group: None
         self.activity: dict[str, Activity] = {}
-        # Outstanding messages that retention took.
+        # Outstanding messages that retention took, or that can't be read.
         self.lost_count = 0
-        self.expired_count = 0
         self._exhausted_waiters: list[asyncio.Future[None]] = []
         self._deadline_changed: asyncio.Future[None] | None = None
         self._armed_for_ms = 0
@@ -307,6 +306,14 @@ class Groups:
                 self.lost_count += count
                 log.warning("retention took unacknowledged messages", **place.key._asdict(), count=count)
 
+    def segment_left(self) -> None:
+        """Retention has deleted a segment, and what lay in it."""
+        for key, place in self.progress.places.items():
+            queue = self.store.queues.known(key.queue_topic.encode(), key.queue)
+            if queue is not None:
+                self.drop_before(place, queue.min_offset)
+                self._unblocked(place)
+
     # --- places -----------------------------------------------------------------------------------------------------
 
     def receives(self, group: str, topic: str) -> bool:
@@ -405,7 +412,7 @@ class Groups:
             active.receives.add(now_ms, count)
             self.armed()
         members = active.members
-        members.pop(member, None)
-        members[member] = (topic, now_ms)
+        members.pop((member, topic), None)
+        members[member, topic] = now_ms
         if len(members) > MEMBERS_MAX:
             del members[next(iter(members))]

@@ -322,12 +322,16 @@ class Progress:
             self.forget(place)
 
     def drop_before(self, place: Place, offset: int) -> int:
-        """Retention has taken what lies before `offset`: it counts as done. How many messages were outstanding."""
+        """Retention has taken what lies before `offset`: it counts as done, and its leases have expired. How many
+        messages were outstanding."""
         place.least = offset
         place.frontier = max(place.frontier, offset)
         gone = [one for one in place.entries if one < offset]
         for one in gone:
-            self._leave(place.entries.pop(one), 1)
+            hold = place.entries.pop(one)
+            if hold.lease is not None:
+                hold.lease.came_back((one,))
+            self._leave(hold, 1)
             place.settling.discard(one)
         self.outstanding -= len(gone)
         return len(gone)
