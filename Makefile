@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH_STAMP := $(VENV)/.bench-installed
 SOURCES := sdk core services spark tests bench hatch_build.py
-TWINS := $(wildcard core/*/_*.p?? core/*/ondisk/_*.pyx services/*/*/_*.pyx spark/*/_*.pyx)
+TWINS := $(wildcard core/*/_*.p?? core/*/ondisk/_*.pyx services/*/*/_*.pyx spark/*/_*.p??)
 
 .PHONY: help setup java run test soak check format proto torture bench bench-docs clean
 

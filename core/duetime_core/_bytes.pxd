@@ -152,6 +152,8 @@ cdef extern from *:
     void crc_init "dt_crc_start"() nogil
     # As zlib.crc32; the log keeps its lower 31 bits.
     uint32_t crc32 "dt_crc32"(const uint8_t *at, int64_t size) nogil
+    # How many bytes of the mark that ends properties, which end there and have `size` bytes (1 or more), are others.
+    int mark_faults "dt_mark_faults"(const uint8_t *end, int64_t size) nogil
     # Whether the properties end with a CRC mark behind others: its 21 bytes, with the 0x02 in front.
     bint has_crc_mark "dt_has_crc_mark"(const uint8_t *properties, int64_t size) nogil
     # The mark of a record of `size` bytes; no mark, nothing is done.

@@ -193,6 +193,13 @@ def _record_at(window: _Window, segment: LogFile, position: int, size: int, magi
     if magic not in (MAGIC_V1, MAGIC_V2) or not record.FIXED_BYTES_V4 <= size <= segment.end - position:
         return None, f"no record at position {position}"
     data, index = window.at(position, size)
+    found, damage = judge(data, index, position)
+    return (None, damage) if found is None else (Found(position, found, damage), "")
+
+
+def judge(data: bytes | memoryview, index: int, position: int) -> tuple[Record | None, str]:
+    """The record at an index of bytes that have all that it says of its size, and its damage; or None, and what is
+    wrong with what lies there."""
     damage = ""
     try:
         try:
@@ -205,9 +212,9 @@ def _record_at(window: _Window, segment: LogFile, position: int, size: int, magi
     if found.properties.endswith(b"\0"):
         # No writer ends properties so; a torn write leaves zeros at the end.
         return None, f"the record at position {position} is cut short"
-    if found.size != size or found.position != position:
+    if found.position != position:
         return None, f"the record at position {position} says that it lies at {found.position}"
-    return Found(position, found, damage), ""
+    return found, damage
 
 
 def _resume(window: _Window, segment: LogFile, position: int) -> int | None:

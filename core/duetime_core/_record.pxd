@@ -1,0 +1,61 @@
+# What the compiled twins share of a record's layout (record.py): where its parts lie, followed front to back with every
+# length checked against the record's end before it is used.
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from duetime_core._bytes cimport load32, load64
+
+cdef enum:
+    RECORD_BYTES_MIN = 91  # two IPv4 hosts, nothing of body, topic and properties
+    RECORD_MAGIC_V1 = -626843481
+    RECORD_MAGIC_V2 = -626843477
+    BODY_CRC_AT = 8, QUEUE_ID_AT = 12, FLAG_AT = 16, QUEUE_OFFSET_AT = 20, POSITION_AT = 28, SYS_FLAG_AT = 36
+    BORN_AT = 40, BORN_HOST_AT = 48
+    # Behind the two hosts: reconsumeTimes, preparedTransactionOffset, bodyLength.
+    PREPARED_FROM_TAIL = 4, BODY_LENGTH_FROM_TAIL = 12
+
+cdef struct Span:
+    int64_t begin
+    int64_t end
+
+cdef struct Parts:
+    int64_t stored_at
+    int64_t store_host
+    int64_t tail
+    Span body
+    Span topic
+    Span properties
+
+
+cdef inline bint is_record_magic(int32_t magic) noexcept nogil:
+    return magic == RECORD_MAGIC_V1 or magic == RECORD_MAGIC_V2
+
+
+cdef inline bint find_parts(const uint8_t *data, int64_t start, int64_t end, Parts *parts) noexcept nogil:
+    """Whether bytes [start, end), 91 or more, that begin with a record's size and magic have its structure."""
+    cdef int64_t flags = data[start + SYS_FLAG_AT + 3], length, topic_length_bytes = 1
+    parts.stored_at = start + BORN_HOST_AT + 8 + 12 * (flags >> 4 & 1)
+    parts.store_host = parts.stored_at + 8
+    parts.tail = parts.store_host + 8 + 12 * (flags >> 5 & 1)
+    if load32(data + start + 4) == RECORD_MAGIC_V2:
+        topic_length_bytes = 2
+    parts.body.begin = parts.tail + BODY_LENGTH_FROM_TAIL + 4
+    if parts.body.begin + topic_length_bytes + 2 > end:
+        return False
+    length = load32(data + parts.tail + BODY_LENGTH_FROM_TAIL)
+    parts.body.end = parts.body.begin + length
+    parts.topic.begin = parts.body.end + topic_length_bytes
+    if length < 0 or parts.topic.begin + 2 > end:
+        return False
+    length = data[parts.topic.begin - 1]
+    if topic_length_bytes == 2:
+        length |= <int64_t>data[parts.topic.begin - 2] << 8
+    elif length > 0x7F:
+        return False
+    parts.topic.end = parts.topic.begin + length
+    parts.properties.begin = parts.topic.end + 2
+    parts.properties.end = end
+    if length > 0x7FFF or parts.properties.begin > end:
+        return False
+    length = <int64_t>data[parts.topic.end] << 8 | data[parts.topic.end + 1]
+    # No writer ends properties with a zero; a torn write leaves some there.
+    return length == end - parts.properties.begin and length <= 0x7FFF and not (length and data[end - 1] == 0)
