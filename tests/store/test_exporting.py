@@ -354,3 +354,9 @@ async def test_small_reads_count_for_what_a_call_costs() -> None:
     assert not second.done()
     await clock.advance(1 + exporting.SAVED_MS_MAX)
     await second
+
+
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 16_383, 16_384, CHUNK_BYTES - 1, CHUNK_BYTES])
+def test_chunk_is_encoded_as_the_contract_says(size: int) -> None:
+    data = random.Random(size).randbytes(size)
+    assert pb.ExportChunk.FromString(exporting.encoded_chunk(data)) == pb.ExportChunk(data=data)

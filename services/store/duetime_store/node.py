@@ -5,7 +5,6 @@ import ipaddress
 from concurrent.futures import ThreadPoolExecutor
 
 import structlog
-from duetime.v1 import store_pb2_grpc
 from duetime_core.clock import Clock
 from duetime_core.errors import StartupError
 from duetime_core.record import host_bytes
@@ -36,7 +35,7 @@ from duetime_store.reader import Reader
 from duetime_store.recovery import Opened, open_store
 from duetime_store.reserve import Reserve
 from duetime_store.retention import Cleaner, Policy
-from duetime_store.service import StoreService
+from duetime_store.service import SERVICE_NAME, StoreService
 from duetime_store.settings import StoreSettings
 from duetime_store.store import Store
 from duetime_store.subscription_groups import SubscriptionGroups
@@ -136,7 +135,7 @@ class StoreNode:
         await self._checkpointer.write()
         self._directory.mark_serving()
         await self._watch.look()
-        self._server = Server(["duetime.v1.Store"], settings.calls_in_flight_max)
+        self._server = Server([SERVICE_NAME], settings.calls_in_flight_max)
         self._loops = asyncio.create_task(self._run())
         await self._serve(store, self._server)
 
@@ -227,7 +226,7 @@ class StoreNode:
             self._metrics,
             shard=settings.shard,
         )
-        store_pb2_grpc.add_StoreServicer_to_server(service, server.grpc)  # type: ignore[no-untyped-call]
+        service.add_to(server.grpc)
         await server.start(settings.host, settings.port)
         service.store_host = host_bytes(settings.advertise_host, server.port)
 

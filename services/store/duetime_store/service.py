@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
+import grpc
 from duetime.v1 import consumer_pb2, export_pb2, gateway_pb2, message_pb2, store_pb2, store_pb2_grpc
 from duetime_core import limits
 from duetime_core.errors import InvalidArgument, ReadOnly, Violation
@@ -12,7 +13,7 @@ from grpc import StatusCode
 
 from duetime_store.checkpointer import Checkpointer
 from duetime_store.consumequeue import ConsumeQueue
-from duetime_store.exporting import Exporter
+from duetime_store.exporting import Exporter, encoded_chunk
 from duetime_store.filters import Filter
 from duetime_store.finder import Finder
 from duetime_store.flusher import Flusher
@@ -33,6 +34,7 @@ NO_NEW = gateway_pb2.PULL_STATUS_NO_NEW
 NO_MATCH = gateway_pb2.PULL_STATUS_NO_MATCH
 OUT_OF_RANGE = gateway_pb2.PULL_STATUS_OFFSET_OUT_OF_RANGE
 _STATUS_NAMES = store_pb2.PutStatus.keys()
+SERVICE_NAME = "duetime.v1.Store"
 # RocketMQ's permissions of a topic.
 READ_WRITE = 6
 
@@ -74,6 +76,14 @@ class StoreService(store_pb2_grpc.StoreServicer):
         self._shard = shard
         # Known once the server listens.
         self.store_host = b""
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Registers all calls: Export first, whose answers come encoded, and so not by generated code."""
+        export: grpc.RpcMethodHandler[Any, Any] = grpc.unary_stream_rpc_method_handler(
+            self.Export, request_deserializer=export_pb2.ExportRequest.FromString, response_serializer=None
+        )
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, {"Export": export}),))
+        store_pb2_grpc.add_StoreServicer_to_server(self, server)  # type: ignore[no-untyped-call]
 
     async def PutMessage(self, request: store_pb2.PutMessageRequest, context: Any) -> store_pb2.PutMessageResponse:
         if request.lane:
@@ -333,9 +343,9 @@ class StoreService(store_pb2_grpc.StoreServicer):
     async def ListFiles(self, request: export_pb2.ListFilesRequest, context: Any) -> export_pb2.ListFilesResponse:
         return await self._exporter.list()
 
-    async def Export(self, request: export_pb2.ExportRequest, context: Any) -> AsyncIterator[export_pb2.ExportChunk]:
+    async def Export(self, request: export_pb2.ExportRequest, context: Any) -> AsyncIterator[bytes]:
         async for data in self._exporter.read(request.path, request.offset, request.length):
-            yield export_pb2.ExportChunk(data=data)
+            yield encoded_chunk(data)
 
     def _lane(self, level: int) -> gateway_pb2.Lane:
         store = self._store
