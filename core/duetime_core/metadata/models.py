@@ -1,6 +1,6 @@
 """The tables of the metadata database. A change here needs a migration beside it (`migrations/versions`)."""
 
-from sqlalchemy import BigInteger, ForeignKey, String
+from sqlalchemy import BigInteger, ForeignKey, String, Text, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from duetime_core.limits import GROUP_CHARS_MAX, TOPIC_CHARS_MAX
@@ -9,6 +9,8 @@ MEMBER_CHARS_MAX = 255
 ADDRESS_CHARS_MAX = 255
 # More than 64 delays of up to ten characters, and options, take.
 POLICY_CHARS_MAX = 1_024
+JOB_CHARS_MAX = 64
+SNAPSHOT_ID_CHARS_MAX = 128
 
 
 class Base(DeclarativeBase):
@@ -94,3 +96,21 @@ class DelayOffsetModel(Base):
     max_offset: Mapped[int] = mapped_column(BigInteger)
     published_at_ms: Mapped[int] = mapped_column(BigInteger)
     published_by: Mapped[str] = mapped_column(String(MEMBER_CHARS_MAX))
+
+
+class BacklogReportModel(Base):
+    """What an analysis job found at a snapshot. Written by the job; one that is run again on a snapshot replaces it."""
+
+    __tablename__ = "backlog_reports"
+    __table_args__ = (UniqueConstraint("job", "snapshot_id", name="backlog_reports_of_a_snapshot"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    job: Mapped[str] = mapped_column(String(JOB_CHARS_MAX))
+    snapshot_id: Mapped[str] = mapped_column(String(SNAPSHOT_ID_CHARS_MAX))
+    # The moment of its newest shard.
+    snapshot_at_ms: Mapped[int] = mapped_column(BigInteger)
+    created_at_ms: Mapped[int] = mapped_column(BigInteger)
+    # JSON: ["..."], [{"shard": 0, "position": 0, "at_ms": 0}], {...}.
+    sources: Mapped[str] = mapped_column(Text)
+    snapshots: Mapped[str] = mapped_column(Text)
+    summary: Mapped[str] = mapped_column(Text)

@@ -1,0 +1,205 @@
+"""Reports of analysis jobs: written by them, read by gateways.
+
+A job has one report of a snapshot: to write it again replaces it, so that a job may be repeated. The newest 1,000 of
+each job are kept. Which is newest says the snapshot's moment, not when a report was written.
+"""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from duetime_core.errors import InvalidArgument, Violation
+from duetime_core.metadata.database import Database
+from duetime_core.metadata.models import JOB_CHARS_MAX, SNAPSHOT_ID_CHARS_MAX, BacklogReportModel
+
+SUMMARY_BYTES_MAX = 1024 * 1024
+KEPT_COUNT = 1_000
+BACKLOG = "backlog"
+
+
+@dataclass(frozen=True, slots=True)
+class ShardMoment:
+    """Up to where a shard's log was read, and its last record's store time."""
+
+    shard: int
+    position: int
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a job found; `summary` is its result as JSON has it, 1 MiB of text at most (`condensed`)."""
+
+    job: str
+    snapshot_id: str
+    created_at_ms: int
+    sources: tuple[str, ...]
+    snapshots: tuple[ShardMoment, ...]
+    summary: Mapping[str, Any]
+
+    @property
+    def snapshot_at_ms(self) -> int:
+        return max((one.at_ms for one in self.snapshots), default=0)
+
+
+class Reports:
+    """The table of reports."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def put(self, report: Report) -> int:
+        """The report's number, the same for a job and a snapshot however often they are written.
+
+        Raises:
+            InvalidArgument: a name or the summary is too long.
+            Unavailable: the database does not answer.
+        """
+        values = _columns(report)
+
+        def work(session: Session) -> int:
+            row = session.scalar(
+                select(BacklogReportModel).filter_by(job=report.job, snapshot_id=report.snapshot_id).with_for_update()
+            )
+            if row is None:
+                row = BacklogReportModel(job=report.job, snapshot_id=report.snapshot_id)
+                session.add(row)
+            for name, value in values.items():
+                setattr(row, name, value)
+            session.flush()
+            _forget_old(session, report.job)
+            return row.id
+
+        return await self._database.run(work)
+
+    async def newest(self, job: str) -> Report | None:
+        """The report of the newest snapshot; None: the job has none. Raises: Unavailable."""
+        row = await self._database.run(lambda session: session.scalar(_newest_first(job).limit(1)))
+        return None if row is None else _report(row)
+
+    async def newest_key(self, job: str) -> tuple[int, int] | None:
+        """What changes whenever `newest` would: its number and when it was written. Raises: Unavailable."""
+        columns = BacklogReportModel.id, BacklogReportModel.created_at_ms
+        query = _newest_first(job).with_only_columns(*columns).limit(1)
+        row = await self._database.run(lambda session: session.execute(query).first())
+        return None if row is None else (row[0], row[1])
+
+
+def keep(database_url: str, report: Report) -> int:
+    """`Reports.put` for who has no event loop, such as a Spark driver.
+
+    Raises:
+        StartupError: the database does not answer, or has another schema.
+        InvalidArgument: a name or the summary is too long.
+        Unavailable: the database stopped answering.
+    """
+
+    async def work() -> int:
+        database = Database(database_url)
+        try:
+            await database.start()
+            return await Reports(database).put(report)
+        finally:
+            await database.stop()
+
+    return asyncio.run(work())
+
+
+def condensed(result: Mapping[str, Any], bytes_max: int = SUMMARY_BYTES_MAX) -> dict[str, Any]:
+    """The result of the job `backlog`, made to fit: due counts are summed over levels, and where there are too many
+    rows of `pending` those with the most messages stay, `pending_left_out` counts the others, and `lanes` tell in
+    `counted` what all rows of theirs held.
+
+    Raises:
+        InvalidArgument: it does not fit without them.
+    """
+    summary = dict(result)
+    for name in ("due_minutes", "due_hours"):
+        summary[name] = _over_levels(result[name])
+    counted: Counter[tuple[int, int]] = Counter()
+    for row in result["pending"]:
+        counted[row["shard"], row["level"]] += row["count"]
+    summary["lanes"] = [{**lane, "counted": counted[lane["shard"], lane["level"]]} for lane in result["lanes"]]
+    summary |= {"pending": [], "pending_left_out": len(result["pending"])}
+    room = bytes_max - len(_json(summary))
+    kept = []
+    for place, row in sorted(enumerate(result["pending"]), key=lambda one: -one[1]["count"]):
+        room -= len(_json(row)) + 1
+        if room < 0:
+            break
+        kept.append((place, row))
+    summary["pending"] = [row for _, row in sorted(kept, key=lambda one: one[0])]
+    summary["pending_left_out"] -= len(kept)
+    _check_size(_json(summary), bytes_max)
+    return summary
+
+
+def _over_levels(dues: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    sums: dict[int, list[int]] = {}
+    for due in dues:
+        found = sums.setdefault(due["at_ms"], [0, 0])
+        found[0] += due["count"]
+        found[1] += due["bytes"]
+    return [{"at_ms": at_ms, "count": count, "bytes": size} for at_ms, (count, size) in sorted(sums.items())]
+
+
+def _columns(report: Report) -> dict[str, Any]:
+    found = [
+        Violation(name, f"{len(value)} characters are not within 1 and {limit}")
+        for name, value, limit in (
+            ("job", report.job, JOB_CHARS_MAX),
+            ("snapshot_id", report.snapshot_id, SNAPSHOT_ID_CHARS_MAX),
+        )
+        if not 1 <= len(value) <= limit
+    ]
+    if found:
+        raise InvalidArgument(found)
+    summary = _json(report.summary)
+    _check_size(summary, SUMMARY_BYTES_MAX)
+    return {
+        "snapshot_at_ms": report.snapshot_at_ms,
+        "created_at_ms": report.created_at_ms,
+        "sources": _json(report.sources),
+        "snapshots": _json([asdict(one) for one in report.snapshots]),
+        "summary": summary,
+    }
+
+
+def _report(row: BacklogReportModel) -> Report:
+    return Report(
+        row.job,
+        row.snapshot_id,
+        row.created_at_ms,
+        tuple(json.loads(row.sources)),
+        tuple(ShardMoment(**one) for one in json.loads(row.snapshots)),
+        json.loads(row.summary),
+    )
+
+
+def _forget_old(session: Session, job: str) -> None:
+    kept = _newest_first(job).with_only_columns(BacklogReportModel.id).limit(KEPT_COUNT)
+    session.execute(
+        delete(BacklogReportModel).where(BacklogReportModel.job == job, BacklogReportModel.id.not_in(kept)),
+        execution_options={"synchronize_session": False},
+    )
+
+
+def _newest_first(job: str) -> Any:
+    order = BacklogReportModel.snapshot_at_ms.desc(), BacklogReportModel.id.desc()
+    return select(BacklogReportModel).where(BacklogReportModel.job == job).order_by(*order)
+
+
+def _check_size(summary: str, bytes_max: int) -> None:
+    size = len(summary)
+    if size > bytes_max:
+        raise InvalidArgument([Violation("summary", f"{size} bytes are more than {bytes_max}")])
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
