@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from duetime.v1 import backlog_pb2 as duetime_dot_v1_dot_backlog__pb2
 from duetime.v1 import consumer_pb2 as duetime_dot_v1_dot_consumer__pb2
 from duetime.v1 import export_pb2 as duetime_dot_v1_dot_export__pb2
 from duetime.v1 import gateway_pb2 as duetime_dot_v1_dot_gateway__pb2
@@ -201,6 +202,11 @@ class GatewayStub:
                 '/duetime.v1.Gateway/Export',
                 request_serializer=duetime_dot_v1_dot_export__pb2.ExportRequest.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_export__pb2.ExportChunk.FromString,
+                _registered_method=True)
+        self.GetBacklogReport = channel.unary_unary(
+                '/duetime.v1.Gateway/GetBacklogReport',
+                request_serializer=duetime_dot_v1_dot_backlog__pb2.GetBacklogReportRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_backlog__pb2.GetBacklogReportResponse.FromString,
                 _registered_method=True)
 
 
@@ -451,6 +457,14 @@ class GatewayServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetBacklogReport(self, request, context):
+        """What Spark's job `backlog` found at its newest snapshot, beside the live counters of now.
+        NOT_FOUND: no report was written yet.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_GatewayServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -613,6 +627,11 @@ def add_GatewayServicer_to_server(servicer, server):
                     servicer.Export,
                     request_deserializer=duetime_dot_v1_dot_export__pb2.ExportRequest.FromString,
                     response_serializer=duetime_dot_v1_dot_export__pb2.ExportChunk.SerializeToString,
+            ),
+            'GetBacklogReport': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetBacklogReport,
+                    request_deserializer=duetime_dot_v1_dot_backlog__pb2.GetBacklogReportRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_backlog__pb2.GetBacklogReportResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1484,6 +1503,33 @@ class Gateway:
             '/duetime.v1.Gateway/Export',
             duetime_dot_v1_dot_export__pb2.ExportRequest.SerializeToString,
             duetime_dot_v1_dot_export__pb2.ExportChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetBacklogReport(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Gateway/GetBacklogReport',
+            duetime_dot_v1_dot_backlog__pb2.GetBacklogReportRequest.SerializeToString,
+            duetime_dot_v1_dot_backlog__pb2.GetBacklogReportResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,14 +1,15 @@
-"""The Gateway's gRPC surface for analysis: which shards there are, and their files, passed on as bytes."""
+"""The Gateway's gRPC surface for analysis: shards and their files, passed on as bytes, and what Spark found."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
+from duetime.v1 import backlog_pb2, store_pb2
 from duetime.v1 import export_pb2 as pb
-from duetime.v1 import store_pb2
 from duetime_core.errors import DueTimeError, NotFound
 
+from duetime_gateway.backlog import Backlog
 from duetime_gateway.consumer_service import Context, remaining_ms
 from duetime_gateway.metrics import GatewayMetrics
 from duetime_gateway.shards import Shard, Shards, as_is
@@ -17,11 +18,12 @@ from duetime_gateway.shards import Shard, Shards, as_is
 LIST_TIMEOUT_MS = 60_000
 
 
-class ExportService:
+class AnalysisService:
     """A part of duetime.v1.Gateway: see proto/duetime/v1/gateway.proto for what each call promises."""
 
-    def __init__(self, shards: Shards, metrics: GatewayMetrics) -> None:
+    def __init__(self, shards: Shards, backlog: Backlog, metrics: GatewayMetrics) -> None:
         self._shards = shards
+        self._backlog = backlog
         self._metrics = metrics
 
     def handlers(self) -> "dict[str, grpc.RpcMethodHandler[Any, Any]]":
@@ -33,7 +35,16 @@ class ExportService:
             ),
             "ListFiles": unary(self.list_files, as_is, as_is),
             "Export": stream(self.export, as_is, as_is),
+            "GetBacklogReport": unary(
+                self.get_backlog_report,
+                backlog_pb2.GetBacklogReportRequest.FromString,
+                backlog_pb2.GetBacklogReportResponse.SerializeToString,
+            ),
         }
+
+    def start(self, tasks: asyncio.TaskGroup) -> None:
+        """The comparison of the backlog is a task of `tasks`."""
+        tasks.create_task(self._backlog.run())
 
     async def list_shards(self, request: pb.ListShardsRequest, context: Context) -> pb.ListShardsResponse:
         shards = self._shards.all()
@@ -51,6 +62,11 @@ class ExportService:
         async for chunk in shard.export(data, remaining_ms(context)):
             self._metrics.export_bytes.inc(len(chunk))
             yield chunk
+
+    async def get_backlog_report(
+        self, request: backlog_pb2.GetBacklogReportRequest, context: Context
+    ) -> backlog_pb2.GetBacklogReportResponse:
+        return await self._backlog.get()
 
     def _shard(self, number: int) -> Shard:
         if number not in self._shards.numbers:

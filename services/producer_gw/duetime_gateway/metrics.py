@@ -1,6 +1,11 @@
 """The gateway's metrics, updated per call or batch and never per message."""
 
+from collections.abc import Callable, Iterable
+
+from duetime.v1 import backlog_pb2
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 _COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
@@ -101,3 +106,31 @@ class GatewayMetrics:
             self._put_bytes.labels(shard),
             self._put_seconds.labels(shard),
         )
+
+
+class BacklogMetrics(Collector):
+    """Spark's newest count of the backlog beside the live counters; nothing where there is no report."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._shown: tuple[backlog_pb2.GetBacklogReportResponse, Callable[[], int]] | None = None
+        registry.register(self)
+
+    def show(self, compared: backlog_pb2.GetBacklogReportResponse, now_ms: Callable[[], int]) -> None:
+        self._shown = compared, now_ms
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        if self._shown is None:
+            return
+        compared, now_ms = self._shown
+        age_ms = now_ms() - max((one.at_ms for one in compared.report.snapshots), default=compared.report.now_ms)
+        for name, text, value in (
+            (
+                "duetime_gateway_backlog_report_age_seconds",
+                "Since the snapshot of Spark's newest report",
+                age_ms / 1000,
+            ),
+            ("duetime_gateway_backlog_report_count", "Pending messages by that report", compared.report_count),
+            ("duetime_gateway_backlog_live_count", "Pending messages of the same lanes now", compared.live_count),
+            ("duetime_gateway_backlog_drift", "What the two disagree about, movement set off", compared.drift),
+        ):
+            yield GaugeMetricFamily(name, text, value)

@@ -11,14 +11,15 @@ from duetime_core.serving import Server
 from prometheus_client import CollectorRegistry
 
 from duetime_gateway.adoption import Adoption
+from duetime_gateway.analysis_service import AnalysisService
+from duetime_gateway.backlog import Backlog
 from duetime_gateway.consumer_groups import ConsumerGroups
 from duetime_gateway.consumer_service import ConsumerService
 from duetime_gateway.encoding import Encoder
-from duetime_gateway.export_service import ExportService
 from duetime_gateway.finder import Finder
 from duetime_gateway.ids import MessageIds
 from duetime_gateway.leases import Leases
-from duetime_gateway.metrics import GatewayMetrics
+from duetime_gateway.metrics import BacklogMetrics, GatewayMetrics
 from duetime_gateway.reader import Reader
 from duetime_gateway.retry import RetryClient
 from duetime_gateway.sender import Sender
@@ -105,8 +106,8 @@ class GatewayNode:
         finder = Finder(reader, shards, timeout_ms=timeout_ms)
         leases = Leases(topics, reader, shards, groups, clock, metrics, timeout_ms=timeout_ms)
         consumers = ConsumerService(leases, ConsumerGroups(groups, reader, shards, clock), retry)
-        exports = ExportService(shards, metrics)
-        return GatewayService(sender, reader, finder, topics, shards, database, retry, consumers, exports)
+        analysis = AnalysisService(shards, Backlog(database, shards, clock, BacklogMetrics(self.registry)), metrics)
+        return GatewayService(sender, reader, finder, topics, shards, database, retry, consumers, analysis)
 
     async def _run(self, shards: Shards, service: GatewayService, started: asyncio.Event) -> None:
         """The parent of all tasks: puts, questions to shards, readers of streams."""

@@ -10,9 +10,9 @@ from duetime_core.errors import InvalidArgument
 from duetime_core.metadata import Database
 
 from duetime_gateway.admission import check_new_topic, topic_violations
+from duetime_gateway.analysis_service import AnalysisService
 from duetime_gateway.batcher import stopping
 from duetime_gateway.consumer_service import ConsumerService, remaining_ms
-from duetime_gateway.export_service import ExportService
 from duetime_gateway.finder import Finder
 from duetime_gateway.group_offsets import GroupOffsets
 from duetime_gateway.lanes import list_lanes
@@ -41,7 +41,7 @@ class GatewayService:
         database: Database,
         retry: RetryClient,
         consumers: ConsumerService,
-        exports: ExportService,
+        analysis: AnalysisService,
     ) -> None:
         self._sender = sender
         self._reader = reader
@@ -52,7 +52,7 @@ class GatewayService:
         self._database = database
         self._retry = retry
         self._consumers = consumers
-        self._exports = exports
+        self._analysis = analysis
         self._tasks: asyncio.TaskGroup | None = None
         self._readers: set[asyncio.Task[None]] = set()
 
@@ -94,7 +94,7 @@ class GatewayService:
             "ListLanes": unary(self.list_lanes, pb.ListLanesRequest.FromString, pb.ListLanesResponse.SerializeToString),
             "SendBack": unary(self.send_back, as_is, as_is),
             **self._consumers.handlers(),
-            **self._exports.handlers(),
+            **self._analysis.handlers(),
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, handlers),))
 
@@ -102,6 +102,7 @@ class GatewayService:
         """The readers of streams are tasks of `tasks`."""
         self._tasks = tasks
         self._consumers.start(tasks)
+        self._analysis.start(tasks)
 
     def end_waits(self) -> None:
         """Streams and long polls, which last as long as their clients like, end once what is in work is answered."""

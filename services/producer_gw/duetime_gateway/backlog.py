@@ -1,0 +1,121 @@
+"""Spark's count of the backlog beside the live counters: told to clients, and every 15 s as metrics.
+
+The two are counted in different ways, from the log and by the stores as they go, and at different moments. A lane's
+offsets say what came and went between the moments, so that what is left of the difference, the drift, is an error of
+one of them.
+"""
+
+import asyncio
+from collections.abc import Iterable
+
+import structlog
+from duetime.v1 import backlog_pb2 as pb
+from duetime.v1 import gateway_pb2
+from duetime_core.clock import Clock
+from duetime_core.errors import DueTimeError, NotFound
+from duetime_core.metadata import Database, Report, Reports
+from duetime_core.metadata.reports import BACKLOG
+from google.protobuf import json_format
+
+from duetime_gateway.metrics import BacklogMetrics
+from duetime_gateway.shards import Shard, Shards
+
+log = structlog.get_logger()
+
+LOOK_MS = 15_000
+
+
+def message_of(report: Report) -> pb.BacklogReport:
+    """The report as the contract has it; what a newer job adds is left out.
+
+    Raises:
+        ParseError: the summary is none of a backlog's.
+    """
+    message = json_format.ParseDict(dict(report.summary), pb.BacklogReport(), ignore_unknown_fields=True)
+    message.job, message.snapshot_id = report.job, report.snapshot_id
+    message.created_at_ms = report.created_at_ms
+    message.sources.extend(report.sources)
+    for one in report.snapshots:
+        message.snapshots.add(shard=one.shard, position=one.position, at_ms=one.at_ms)
+    return message
+
+
+def compare(report: pb.BacklogReport, live: Iterable[gateway_pb2.Lane]) -> pb.GetBacklogReportResponse:
+    """The lanes that both know, and their sums."""
+    counted = {(lane.shard, lane.level): lane for lane in report.lanes}
+    response = pb.GetBacklogReportResponse(report=report)
+    for now in sorted(live, key=lambda lane: (lane.shard, lane.level)):
+        then = counted.get((now.shard, now.level))
+        if then is None:
+            continue
+        came, went = now.max_offset - then.max_offset, now.watermark - then.watermark
+        drift = now.pending_count - (then.counted + came - went)
+        response.lanes.add(
+            shard=now.shard,
+            level=now.level,
+            report_count=then.counted,
+            live_count=now.pending_count,
+            drift=drift,
+        )
+    response.report_count = sum(lane.report_count for lane in response.lanes)
+    response.live_count = sum(lane.live_count for lane in response.lanes)
+    response.drift = sum(lane.drift for lane in response.lanes)
+    return response
+
+
+class Backlog:
+    """The newest report, read again only when there is another, and what the shards say of themselves."""
+
+    def __init__(self, database: Database, shards: Shards, clock: Clock, metrics: BacklogMetrics) -> None:
+        self._reports = Reports(database)
+        self._shards = shards
+        self._clock = clock
+        self._metrics = metrics
+        self._known: tuple[tuple[int, int], pb.BacklogReport] | None = None
+
+    async def get(self) -> pb.GetBacklogReportResponse:
+        """Raises: NotFound: there is no report; Unavailable: the database does not answer."""
+        report = await self._newest()
+        if report is None:
+            raise NotFound("no backlog report was written yet: `duetime spark backlog`", reason="REPORT_NOT_FOUND")
+        return await self._beside(report)
+
+    async def run(self) -> None:
+        """Keeps the metrics; what does not answer is asked again."""
+        while True:
+            try:
+                report = await self._newest()
+                if report is not None:
+                    self._metrics.show(await self._beside(report), self._clock.now_ms)
+            except DueTimeError as error:
+                log.debug("backlog not compared", why=error.text)
+            except json_format.ParseError as error:
+                log.warning("backlog report can't be read", why=str(error))
+            await self._clock.sleep(LOOK_MS)
+
+    async def _newest(self) -> pb.BacklogReport | None:
+        key = await self._reports.newest_key(BACKLOG)
+        if key is None:
+            return None
+        if self._known is None or self._known[0] != key:
+            report = await self._reports.newest(BACKLOG)
+            if report is None:
+                return None
+            self._known = key, message_of(report)
+        return self._known[1]
+
+    async def _beside(self, report: pb.BacklogReport) -> pb.GetBacklogReportResponse:
+        shards = self._shards.all()
+        answers = await asyncio.gather(*(_lanes(shard) for shard in shards))
+        response = compare(report, (lane for lanes in answers for lane in lanes or ()))
+        response.unreachable_shards.extend(
+            shard.number for shard, lanes in zip(shards, answers, strict=True) if lanes is None
+        )
+        return response
+
+
+async def _lanes(shard: Shard) -> list[gateway_pb2.Lane] | None:
+    try:
+        return list((await shard.list_lanes()).lanes)
+    except DueTimeError:
+        return None
