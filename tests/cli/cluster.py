@@ -32,6 +32,7 @@ class Up:
     """A running `duetime up`; the constructor returns when it serves. `ready` is what it said then."""
 
     def __init__(self, data: Path, *options: str, environment: Mapping[str, str] | None = None) -> None:
+        self.data = data
         self.process = subprocess.Popen(
             [sys.executable, "-m", "duetime", "up", "--data", str(data), "--port", "0", "--json", *options],
             stdout=subprocess.PIPE,

@@ -365,7 +365,10 @@ def test_wrong_usage_is_one_line_and_exit_code_2(arguments: list[str], capsys: p
 
 @pytest.mark.parametrize(
     "command",
-    [[], ["up"], ["send"], ["pull"], ["find"], ["topics"], ["topics", "create"], ["topics", "describe"], ["lanes"]],
+    [
+        *([], ["up"], ["send"], ["pull"], ["find"], ["lanes"], ["backlog"]),
+        *(["topics"], ["topics", "create"], ["topics", "describe"]),
+    ],
 )
 def test_every_command_has_help_with_examples(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*command, "--help"]) == 0

@@ -4,6 +4,7 @@ import sys
 
 import typer
 
+from duetime.cli.backlog import backlog
 from duetime.cli.consume import consume
 from duetime.cli.dlq import dlq
 from duetime.cli.find import find
@@ -51,6 +52,7 @@ app.add_typer(topics, name="topics")
 app.add_typer(groups, name="groups")
 app.add_typer(dlq, name="dlq")
 app.command()(lanes)
+app.command()(backlog)
 
 
 @app.callback()

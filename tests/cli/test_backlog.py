@@ -1,0 +1,121 @@
+"""`duetime backlog`: the live counters, and Spark's report beside them."""
+
+import json
+import time
+from typing import Any
+
+import pytest
+from duetime.cli.app import run
+from duetime.cli.backlog import _about, _size
+from duetime.cli.topics import call
+from duetime.v1 import gateway_pb2
+from duetime_core.metadata import Report, ShardMoment, reports
+
+from tests.cli.cluster import Up
+
+
+@pytest.fixture
+def pending(server: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """A topic with 3 messages that are due in 30 minutes."""
+    for body in "xyz":
+        assert run(["send", "billing", body, "--delay", "30m"]) == 0
+    capsys.readouterr()
+    return "billing"
+
+
+def test_backlog_tells_the_live_counters(pending: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["backlog", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    lane = next(lane for lane in found["lanes"] if lane["delay_ms"] == 1_800_000)
+    assert lane["pending_count"] >= 3
+    assert found["pending_count"] == sum(lane["pending_count"] for lane in found["lanes"])
+    assert found["next_due_at"] == min(lane["next_due_at"] for lane in found["lanes"] if lane["next_due_at"])
+    assert run(["backlog"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"{found['pending_count']:,} pending, ")
+    assert any(" 30m " in line for line in lines[2:])
+
+
+def test_report_is_shown_beside_the_live_counters(
+    cluster: Up, pending: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["backlog", "--json"]) == 0
+    live = json.loads(capsys.readouterr().out)
+    now_ms = time.time_ns() // 1_000_000
+    reports.keep(f"sqlite:///{cluster.data / 'metadata.db'}", report(now_ms, live_lanes()))
+    assert run(["backlog", "--spark", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["drift"], found["live_count"]) == (0, live["pending_count"])
+    assert found["pending"][0]["topic"] == "billing"
+    assert found["forecast"]["measured_peak_per_s"] == 40
+    assert run(["backlog", "--spark"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith(" old, from file:///store")
+    assert "falling due: 3 within 10 minutes, 3 within hour" in lines[2]
+    assert lines[4] == f"live counters now: {live['pending_count']:,} pending; drift 0"
+    assert any(line.split()[2:4] == ["billing", f"{live['pending_count']:,}"] for line in lines[6:])
+
+
+def live_lanes() -> list[gateway_pb2.Lane]:
+    return list(call(None, "ListLanes", gateway_pb2.ListLanesRequest()).lanes)
+
+
+def report(now_ms: int, lanes: list[gateway_pb2.Lane]) -> Report:
+    rows = [
+        {
+            "shard": lane.shard,
+            "level": lane.level,
+            "topic": "billing",
+            "count": lane.pending_count,
+            "bytes": 1_000,
+            "oldest_due_at_ms": now_ms,
+            "overdue_count": 0,
+            "overdue_by_ms": 0,
+            "next_due_at_ms": now_ms,
+        }
+        for lane in lanes
+        if lane.pending_count
+    ]
+    result: dict[str, Any] = {
+        "now_ms": now_ms,
+        "pending_count": sum(row["count"] for row in rows),
+        "pending_bytes": 1_000 * len(rows),
+        "overdue_count": 0,
+        "overdue_by_ms": 0,
+        "next_due_at_ms": now_ms,
+        "forecast": {
+            "needed_per_s": 0.1,
+            "needed_at_ms": now_ms,
+            "measured_per_s": 12.25,
+            "measured_peak_per_s": 40,
+        },
+        "lanes": [
+            {
+                "shard": lane.shard,
+                "level": lane.level,
+                "watermark": lane.watermark,
+                "max_offset": lane.max_offset,
+                "pending_count": lane.pending_count,
+            }
+            for lane in lanes
+        ],
+        "pending": rows,
+        "due_minutes": [{"at_ms": now_ms, "level": 15, "count": 3, "bytes": 300}],
+        "due_hours": [],
+        "later_count": 0,
+    }
+    moments = (ShardMoment(0, 1, now_ms),)
+    return Report("backlog", "s1", now_ms, ("file:///store",), moments, reports.condensed(result))
+
+
+@pytest.mark.parametrize(
+    ("length_ms", "text"),
+    [(0, "0ms"), (999, "999ms"), (1_000, "1s"), (61_500, "1m 1s"), (3_600_000, "1h"), (90_061_000, "1d 1h")],
+)
+def test_length_is_told_in_two_units_at_most(length_ms: int, text: str) -> None:
+    assert _about(length_ms) == text
+
+
+@pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (999, "999 B"), (1_000, "1.0 kB"), (1_234_567_890, "1.2 GB")])
+def test_size_is_told_in_its_unit(count: int, text: str) -> None:
+    assert _size(count) == text
