@@ -5,4 +5,5 @@ columns     records of the log, as columns           scan         walking the re
 checkpoint  how far queues and watermarks are        configs      the JSON files
 files       the files of a log and of queues         state        what a whole directory holds
 levels      what stands in a unit's tagsCode         timers       those of a 5.x broker
+group_events  what groups did, as records of DT_GROUPS tell it
 """

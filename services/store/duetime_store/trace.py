@@ -17,9 +17,9 @@ from duetime_core import record
 from duetime_core.clock import turn
 from duetime_core.errors import Damaged, NotFound
 from duetime_core.names import DLQ_PREFIX, GROUPS_TOPIC, QUARANTINE_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC
+from duetime_core.ondisk import group_events as events
 
 from duetime_store.finder import Finder, Seen
-from duetime_store.groups import events
 from duetime_store.groups.telling import Told, told
 from duetime_store.offsets import first_stored_at
 from duetime_store.reader import Reader

@@ -18,6 +18,7 @@ from typing import Any
 from duetime_core import receipts, record
 from duetime_core.errors import DiskFull, Overloaded, ReadOnly
 from duetime_core.names import GROUPS_TOPIC
+from duetime_core.ondisk.group_events import Key
 from duetime_core.record import Record
 from duetime_store.alarm import Alarm, ShardClock
 from duetime_store.filters import Filter
@@ -26,7 +27,6 @@ from duetime_store.groups import loading, snapshot
 from duetime_store.groups.groups import OK, Groups, Open
 from duetime_store.groups.keeping import Keeper
 from duetime_store.groups.looking import Asked, Given, Looker
-from duetime_store.groups.state import Key
 from duetime_store.metrics import StoreMetrics
 from duetime_store.reader import Reader
 from prometheus_client import CollectorRegistry

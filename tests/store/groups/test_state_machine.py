@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from duetime_core import receipts, record
+from duetime_core.ondisk.group_events import Key
 from duetime_store.alarm import Alarm, ShardClock
 from duetime_store.filters import Filter
 from duetime_store.group_offsets import GroupOffsets
 from duetime_store.groups import loading, snapshot
 from duetime_store.groups.groups import EXPIRED, OK, UNKNOWN, Groups, Open
 from duetime_store.groups.looking import Asked, Looker
-from duetime_store.groups.state import EXHAUSTED, LEASED, RETURNED, WAITING, Key
+from duetime_store.groups.state import EXHAUSTED, LEASED, RETURNED, WAITING
 from duetime_store.metrics import StoreMetrics
 from duetime_store.reader import Reader
 from hypothesis import HealthCheck, settings

@@ -5,11 +5,12 @@ from collections.abc import Awaitable, Callable
 from duetime.v1 import consumer_pb2
 from duetime_core.errors import FailedPrecondition, InvalidArgument, Violation
 from duetime_core.names import dlq_topic, retry_topic
+from duetime_core.ondisk.group_events import Key
 
 from duetime_store.consumequeue import ConsumeQueue
 from duetime_store.group_offsets import GroupOffsets, check_group
 from duetime_store.groups.groups import Groups
-from duetime_store.groups.state import Key, Place
+from duetime_store.groups.state import Place
 from duetime_store.offsets import first_stored_at, first_that_tells
 from duetime_store.store import Store
 

@@ -7,12 +7,12 @@ import structlog
 from duetime.v1 import consumer_pb2, store_pb2
 from duetime_core import limits, receipts
 from duetime_core.errors import Damaged, FailedPrecondition, InvalidArgument, NotFound, Violation
+from duetime_core.ondisk.group_events import Letter
 
 from duetime_store import dead_letters
 from duetime_store.filters import Filter
 from duetime_store.group_offsets import check_group
 from duetime_store.groups.admin import GroupAdmin
-from duetime_store.groups.events import Letter
 from duetime_store.groups.groups import EXPIRED, OK, Groups, Open
 from duetime_store.groups.looking import Asked, Given
 from duetime_store.groups.receiving import Receiver

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 import structlog
 from duetime_core import receipts
 from duetime_core.errors import Overloaded
+from duetime_core.ondisk.group_events import Key, Letter
 
 from duetime_store.gone import GoneLetters
-from duetime_store.groups.events import Letter
-from duetime_store.groups.state import Hold, Key, Lease, Place, Progress
+from duetime_store.groups.state import Hold, Lease, Place, Progress
 from duetime_store.store import Store
 
 log = structlog.get_logger()

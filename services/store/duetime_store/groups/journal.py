@@ -1,4 +1,4 @@
-"""The journal of groups (events.py): what is written into records of the log, and what they do when read at a start."""
+"""The journal of groups: what is written into records of the log (group_events.py), and what they do at a start."""
 
 import asyncio
 import struct
@@ -7,10 +7,7 @@ from dataclasses import dataclass, field
 
 from duetime_core.errors import Damaged
 from duetime_core.names import GROUPS_TOPIC
-from duetime_core.record import Record, encode, with_crc_mark
-
-from duetime_store.gone import GoneLetters
-from duetime_store.groups.events import (
+from duetime_core.ondisk.group_events import (
     BACK,
     BACK_FIELDS,
     CHANGE,
@@ -42,12 +39,16 @@ from duetime_store.groups.events import (
     TAKEN_FIELDS,
     TAKEN_FLAG,
     VERSION,
+    Key,
     Letter,
     keys_of,
     offsets_of,
     ranges,
 )
-from duetime_store.groups.state import Key, Lease, Pairs, Place, Progress
+from duetime_core.record import Record, encode, with_crc_mark
+
+from duetime_store.gone import GoneLetters
+from duetime_store.groups.state import Lease, Pairs, Place, Progress
 
 # Bytes of events in one record; it has one event at least.
 RECORD_BYTES = 256 * 1024

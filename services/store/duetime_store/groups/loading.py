@@ -15,6 +15,7 @@ import structlog
 from duetime_core import record
 from duetime_core.errors import Damaged
 from duetime_core.names import GROUPS_TOPIC
+from duetime_core.ondisk.group_events import Key
 from duetime_core.ondisk.units import FILLER_SIZE
 
 from duetime_store.consumequeue import ConsumeQueue
@@ -22,7 +23,7 @@ from duetime_store.gone import GoneLetters
 from duetime_store.group_offsets import GroupOffsets
 from duetime_store.groups import snapshot
 from duetime_store.groups.journal import Replay
-from duetime_store.groups.state import Key, Progress
+from duetime_store.groups.state import Progress
 from duetime_store.store import Store
 
 log = structlog.get_logger()

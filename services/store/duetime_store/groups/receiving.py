@@ -13,6 +13,7 @@ import structlog
 from duetime_core.clock import turn
 from duetime_core.errors import FailedPrecondition, Overloaded
 from duetime_core.names import retry_topic
+from duetime_core.ondisk.group_events import Key
 
 from duetime_store.alarm import Alarm
 from duetime_store.consumequeue import ConsumeQueue
@@ -20,7 +21,7 @@ from duetime_store.flusher import Flusher
 from duetime_store.group_offsets import GroupOffsets
 from duetime_store.groups.groups import Groups, Open
 from duetime_store.groups.looking import Asked, Given, Look, Looker
-from duetime_store.groups.state import Key, Place
+from duetime_store.groups.state import Place
 from duetime_store.offsets import first_stored_at
 from duetime_store.reader import Reader
 from duetime_store.store import Store

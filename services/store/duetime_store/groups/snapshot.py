@@ -23,12 +23,12 @@ from pathlib import Path
 from struct import Struct
 
 from duetime_core.errors import Damaged
+from duetime_core.ondisk.group_events import Key, offsets_of, ranges
 
 from duetime_store.disk import Disk
 from duetime_store.gone import GoneLetters
-from duetime_store.groups.events import offsets_of, ranges
 from duetime_store.groups.memory import Ended
-from duetime_store.groups.state import Hold, Key, Lease, Place, Progress
+from duetime_store.groups.state import Hold, Lease, Place, Progress
 
 FILE = "duetimeGroups"
 

@@ -20,7 +20,8 @@ Expiry is no event: it follows from the hold and the time, and the next lease te
 import heapq
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+
+from duetime_core.ondisk.group_events import Key
 
 from duetime_store.groups.memory import Ended, Memory
 
@@ -32,15 +33,6 @@ EXPIRED_MAX = 64
 _STALE_MIN = 4_096
 
 Pairs = tuple[tuple[int, int], ...]
-
-
-class Key(NamedTuple):
-    """What a place is of. `queue_topic` is `topic`, or the group's retry topic for what comes back to `topic`."""
-
-    group: str
-    topic: str
-    queue_topic: str
-    queue: int
 
 
 class Lease:

@@ -1,4 +1,4 @@
-"""What the journal of groups (events.py) says of single messages.
+"""What the journal of groups (group_events.py) says of single messages.
 
 Nearly all events are about others: an event is taken apart only when its ranges, which ascend, come near. A MiB of
 events of a busy queue takes some 15 ms, one of other queues nothing.
@@ -11,8 +11,7 @@ from struct import Struct
 
 from duetime_core.errors import Damaged
 from duetime_core.names import DLQ_PREFIX
-
-from duetime_store.groups.events import (
+from duetime_core.ondisk.group_events import (
     BACK,
     BACK_FIELDS,
     CHANGE,
@@ -34,10 +33,12 @@ from duetime_store.groups.events import (
     TAKEN_FIELDS,
     TAKEN_FLAG,
     VERSION,
+    Key,
     Letter,
     keys_of,
 )
-from duetime_store.groups.state import Key, Pairs
+
+from duetime_store.groups.state import Pairs
 
 _NUMBER = Struct(">I")
 _RANGES_AT = {END: END_FIELDS.size, CHANGE: CHANGE_FIELDS.size, BACK: BACK_FIELDS.size}

@@ -29,10 +29,9 @@ may end between the two.
 """
 
 from struct import Struct
+from typing import NamedTuple
 
 from duetime_core.errors import Damaged
-
-from duetime_store.groups.state import Key
 
 GIVE, END, CHANGE, BACK, DEFER, SETTLE, SCAN, HIDE, RESET, DELETE, TAKEN, LETTER, LEFT = range(1, 14)
 VERSION = 1
@@ -56,6 +55,15 @@ LETTER_FIELDS = Struct(">iqqiB")
 RANGE_FIELDS = Struct(">qI")
 
 Letter = tuple[str, int, int]
+
+
+class Key(NamedTuple):
+    """What a place is of. `queue_topic` is `topic`, or the group's retry topic for what comes back to `topic`."""
+
+    group: str
+    topic: str
+    queue_topic: str
+    queue: int
 
 
 def ranges(offsets: list[int]) -> bytes:
