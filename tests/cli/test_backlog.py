@@ -53,7 +53,7 @@ def test_report_is_shown_beside_the_live_counters(
     assert lines[0].endswith(" old, from file:///store")
     assert "falling due: 3 within 10 minutes, 3 within hour" in lines[2]
     assert lines[4] == f"live counters now: {live['pending_count']:,} pending; drift 0"
-    counts = [int(line.split()[3].replace(",", "")) for line in lines[6:]]
+    counts = [int(line.split()[3].replace(",", "")) for line in lines[7:]]
     assert sum(counts) == live["pending_count"]
 
 
