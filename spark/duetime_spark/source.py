@@ -24,7 +24,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 from pyspark.sql.types import StructType
 
-from duetime_spark import entries, small
+from duetime_spark import entries, pending, small
 from duetime_spark.filters import Wanted
 from duetime_spark.snapshot import Shard, open_shards
 from duetime_spark.tables import chosen, schema_of
@@ -137,6 +137,8 @@ class DueTimeReader(DataSourceReader):
     def _plan(self) -> Sequence[Task]:
         if self._table == "queue_entries":
             return entries.plan(self._shards, self._schema, self._wanted, self._rows)
+        if self._table == "pending":
+            return pending.plan(self._shards, self._schema, self._wanted, self._rows)
         if self._table == "lanes":
             return small.plan_lanes(self._shards, self._schema, self._wanted)
         return small.plan_findings(self._shards, self._schema, self._wanted)

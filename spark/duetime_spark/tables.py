@@ -55,7 +55,7 @@ LANES = pa.schema(
 )
 FINDINGS = pa.schema([("shard", _I32), ("path", _TEXT), ("position", _I64), ("size", _I64), ("words", _TEXT)])
 
-SCHEMAS = {"queue_entries": QUEUE_ENTRIES, "lanes": LANES, "findings": FINDINGS}
+SCHEMAS = {"queue_entries": QUEUE_ENTRIES, "pending": PENDING, "lanes": LANES, "findings": FINDINGS}
 
 
 def schema_of(table: str, columns: str | None) -> pa.Schema:

@@ -119,3 +119,30 @@ def test_reads_at_one_snapshot_see_the_same(session: SparkSession, one: Path, tm
 def test_bad_options_are_told(session: SparkSession, one: Path, options: dict[str, str], words: str) -> None:
     with pytest.raises(PySparkException, match=words):
         session.read.format("duetime").options(**{"path": str(one), **options}).load().count()
+
+
+def test_pending_entries_are_those_behind_the_watermarks(session: SparkSession, golden: Path) -> None:
+    wanted = summary(golden.name)
+    marks = {int(level): offset for level, offset in wanted["delayOffsetAfterLoad"].items()}
+    places = [
+        (unit["queueId"] + 1, unit["queueOffset"], unit["physicalOffset"], unit["size"], unit["tagsCode"])
+        for unit in units(golden.name)
+        if unit["topic"] == SCHEDULE_TOPIC and unit["queueOffset"] >= marks.get(unit["queueId"] + 1, 0)
+    ]
+    topics = {
+        unit["physicalOffset"]: unit["properties"]["REAL_TOPIC"]
+        for unit in units(golden.name)
+        if "REAL_TOPIC" in unit["properties"]
+    }
+    found = table(session, golden, "pending", rows="150").collect()
+    names = ("level", "offset", "position", "size", "due_at_ms")
+    lanes = [tuple(row[name] for name in names) for row in found if row["level"]]
+    assert sorted(lanes) == sorted(places)
+    assert {row["position"]: row["topic"] for row in found}.items() <= topics.items()
+    assert sum(not row["level"] for row in found) == wanted.get("timer", {}).get("pending", 0)
+
+
+def test_pending_entries_without_topics_are_the_same(session: SparkSession, one: Path) -> None:
+    columns = "level,offset,due_at_ms"
+    lean = table(session, one, "pending", columns=columns, rows="300")
+    assert tuples(lean) == tuples(table(session, one, "pending").select(*columns.split(",")))

@@ -1,0 +1,322 @@
+"""Table `pending`: what waits in the lanes, and whereto.
+
+Where an entry goes stands in its record alone. Lanes lie between each other in the log, so a task has of every lane the
+entries of about one stretch of it, and reads that once, in order of position:
+
+    log      ... 1 3 3 1 2 | 1 1 3 2 3 | 3 2 1 ...        by level; | between tasks
+    lane 1   . .           | . .       | .
+
+The bounds are looked for by halves, as if positions ascended in each lane. They do but for copies that retention has
+made; then a task reads more of the log, and the rows are the same. Entries whose units or records have left since the
+snapshot are rows too: they were pending.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from duetime_core.names import SCHEDULE_TOPIC
+from duetime_core.ondisk.folder import Files
+from duetime_core.ondisk.units import FILLER_SIZE, UNIT_TYPE, Ints, Units
+
+from duetime_spark.batches import ROWS_MAX, Repeated, batch, numbers
+from duetime_spark.entries import grouped, may_be_due
+from duetime_spark.filters import Wanted
+from duetime_spark.snapshot import LaneView, QueueView, Shard
+from duetime_spark.topics import find_topics
+from duetime_spark.units import Window, cut, read_units, window_of
+
+# Of the log, read in one go.
+_STRETCH_BYTES = 4 * 1024 * 1024
+# What lies between two records is read too, up to so much: a call costs as much.
+_GAP_BYTES = 64 * 1024
+# Of an entry that has left, or whose record is damaged and gone.
+_GONE = -1
+
+
+@dataclass(frozen=True)
+class LanePart:
+    """A window of a lane, and the entries above the watermark that are restored already."""
+
+    level: int
+    window: Window
+    ahead: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class Entries:
+    """Rows of a task; _GONE where there is no record, and as due time where that is not known either."""
+
+    levels: npt.NDArray[np.int32]
+    offsets: Ints
+    positions: Ints
+    sizes: Ints
+    dues: Ints
+
+    def take(self, chosen: npt.NDArray[np.generic]) -> "Entries":
+        return Entries(
+            self.levels[chosen], self.offsets[chosen], self.positions[chosen], self.sizes[chosen], self.dues[chosen]
+        )
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+
+@dataclass(frozen=True)
+class PendingTask:
+    """Parts of a shard's lanes."""
+
+    shard: int
+    files: Files
+    segment_bytes: int
+    parts: tuple[LanePart, ...]
+    schema: pa.Schema
+    wanted: Wanted
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        repeated = Repeated()
+        if "topic" not in self.schema.names:
+            for part in self.parts:
+                for entries in self._of(part):
+                    yield from self._batches(entries, None, repeated)
+        else:
+            entries = _joined([entries for part in self.parts for entries in self._of(part)])
+            entries = entries.take(np.argsort(entries.positions, kind="stable"))
+            topics = self._topics(entries)
+            if len(lost := np.flatnonzero((topics.codes < 0) & (entries.positions >= 0))):
+                self._look_again(entries, topics, lost)
+            yield from self._batches(entries, topics, repeated)
+        self.files.close()
+
+    def _of(self, part: LanePart) -> Iterator[Entries]:
+        """The entries of a part, and those of its offsets that have left."""
+        at = part.window.first
+        for offsets, units in part.window.read(self.files, ROWS_MAX):
+            first = int(offsets[0]) if len(offsets) else at
+            if part.level and at < first:
+                yield from self._left(part, at, first)
+            at = int(offsets[-1]) + 1 if len(offsets) else at
+            entries = _entries(part.level, offsets, units)
+            kept = ~np.isin(offsets, part.ahead)
+            for name, values in (("offset", offsets), ("size", entries.sizes), ("due_at_ms", entries.dues)):
+                mask = self.wanted.mask(name, values)
+                kept = kept if mask is None else kept & mask
+            yield entries if kept.all() else entries.take(kept)
+        if part.level and at < part.window.behind:
+            yield from self._left(part, at, part.window.behind)
+
+    def _left(self, part: LanePart, first: int, behind: int) -> Iterator[Entries]:
+        """They were pending, and are restored and gone by now: all that is known of them is their offset."""
+        if any(name in self.wanted for name in ("due_at_ms", "size", "position", "topic")):
+            return
+        offsets = np.setdiff1d(np.arange(first, behind), np.array(part.ahead, np.int64))
+        mask = self.wanted.mask("offset", offsets)
+        offsets = offsets if mask is None else offsets[mask]
+        gone = np.full(len(offsets), _GONE, np.int64)
+        yield Entries(np.full(len(offsets), part.level, np.int32), offsets, gone, gone, gone)
+
+    def _topics(self, entries: Entries) -> "_Topics":
+        """Of entries in order of position."""
+        topics = _Topics(len(entries))
+        for first, behind in stretches(entries.positions, entries.sizes, self.segment_bytes):
+            start = int(entries.positions[first])
+            end = int((entries.positions[first:behind] + entries.sizes[first:behind]).max())
+            base = start - start % self.segment_bytes
+            end = min(end, base + self.segment_bytes)
+            data = self.files.read(f"commitlog/{base:020d}", start - base, end - start)
+            found = find_topics(data, start, entries.positions[first:behind], entries.sizes[first:behind])
+            topics.put(slice(first, behind), found.names, found.codes)
+        return topics
+
+    def _look_again(self, entries: Entries, topics: "_Topics", lost: Ints) -> None:
+        """Retention may have let their units name copies meanwhile."""
+        for part in self.parts:
+            own = lost[entries.levels[lost] == part.level]
+            own = own[(entries.offsets[own] >= part.window.first) & (entries.offsets[own] < part.window.behind)]
+            if not len(own) or not part.level:
+                continue
+            own = own[np.argsort(entries.offsets[own])]
+            for offsets, units in part.window.read(self.files, ROWS_MAX):
+                at = np.searchsorted(offsets, entries.offsets[own])
+                there = at < len(offsets)
+                there[there] = offsets[at[there]] == entries.offsets[own][there]
+                entries.positions[own[there]] = units["position"][at[there]]
+        again = lost[np.argsort(entries.positions[lost], kind="stable")]
+        found = self._topics(entries.take(again))
+        topics.put(again, found.names, found.codes)
+
+    def _batches(self, entries: Entries, topics: "_Topics | None", repeated: Repeated) -> Iterator[pa.RecordBatch]:
+        mask = self.wanted.mask("position", entries.positions)
+        codes = topics.codes if topics is not None else None
+        if mask is not None:
+            entries, codes = entries.take(mask), codes[mask] if codes is not None else None
+        for first in range(0, len(entries), ROWS_MAX):
+            part = slice(first, first + ROWS_MAX)
+            names = topics.text(codes[part]) if topics is not None and codes is not None else None
+            yield self._batch(entries.take(np.arange(len(entries))[part]), names, repeated)
+
+    def _batch(self, entries: Entries, names: pa.Array | None, repeated: Repeated) -> pa.RecordBatch:
+        return batch(
+            self.schema,
+            {
+                "shard": lambda kind: repeated.array(self.shard, kind, count=len(entries)),
+                "level": lambda kind: numbers(entries.levels, kind),
+                "topic": lambda kind: names,
+                "offset": lambda kind: numbers(entries.offsets, kind),
+                "position": lambda kind: numbers(entries.positions, kind, _GONE),
+                "size": lambda kind: numbers(entries.sizes, kind, _GONE),
+                "due_at_ms": lambda kind: numbers(entries.dues, kind, _GONE),
+            },
+        )
+
+
+class _Topics:
+    """Topics of entries: which of `names`, -1 without one."""
+
+    def __init__(self, count: int) -> None:
+        self.codes = np.full(count, -1, np.int32)
+        self.names: list[bytes] = []
+        self._numbers: dict[bytes, int] = {}
+
+    def put(self, where: "slice | Ints", names: list[bytes], codes: npt.NDArray[np.int32]) -> None:
+        own = []
+        for name in names:
+            number = self._numbers.setdefault(name, len(self.names))
+            if number == len(self.names):
+                self.names.append(name)
+            own.append(number)
+        # The last one is that of -1.
+        self.codes[where] = np.array([*own, -1], np.int32)[codes]
+
+    def text(self, codes: npt.NDArray[np.int32]) -> pa.Array:
+        names = pa.array([name.decode(errors="replace") for name in self.names], pa.string())
+        return names.take(pa.array(codes, mask=codes < 0))
+
+
+def _entries(level: int, offsets: Ints, units: Units) -> Entries:
+    is_record = (units["size"] != FILLER_SIZE) & (units["size"] > 0)
+    return Entries(
+        np.full(len(offsets), level, np.int32),
+        offsets,
+        np.where(is_record, units["position"], _GONE).astype(np.int64),
+        np.where(is_record, units["size"], _GONE).astype(np.int64),
+        units["tags"].astype(np.int64),
+    )
+
+
+def _joined(parts: list[Entries]) -> Entries:
+    if not parts:
+        return _entries(0, np.empty(0, np.int64), np.empty(0, UNIT_TYPE))
+    return Entries(
+        np.concatenate([part.levels for part in parts]),
+        np.concatenate([part.offsets for part in parts]),
+        np.concatenate([part.positions for part in parts]),
+        np.concatenate([part.sizes for part in parts]),
+        np.concatenate([part.dues for part in parts]),
+    )
+
+
+def stretches(positions: Ints, sizes: Ints, segment_bytes: int) -> Iterator[tuple[int, int]]:
+    """Rows that are read together, as [first, behind): ascending positions, of one segment, with small gaps."""
+    known = int(np.searchsorted(positions, 0))
+    if known == len(positions) or not segment_bytes:
+        return
+    ends = np.maximum.accumulate(positions + np.clip(sizes, 0, segment_bytes))
+    apart = (positions[1:] - ends[:-1] > _GAP_BYTES) | (
+        positions[1:] // segment_bytes != positions[:-1] // segment_bytes
+    )
+    breaks = np.append(np.flatnonzero(apart) + 1, len(positions))
+    for behind in breaks[breaks > known].tolist():
+        while known < behind:
+            limit = int(positions[known]) + _STRETCH_BYTES
+            step = min(max(int(np.searchsorted(ends[known:behind], limit, "right")), 1), behind - known)
+            yield known, known + step
+            known += step
+
+
+# --- planning -------------------------------------------------------------------------------------------------------
+
+
+def plan(shards: Sequence[Shard], schema: pa.Schema, wanted: Wanted, rows: int) -> list[PendingTask]:
+    """Tasks of about so many rows each."""
+    tasks = []
+    for shard in shards:
+        snapshot = shard.snapshot
+        if not wanted.allows("shard", snapshot.shard):
+            continue
+        lanes = _lanes(shard, wanted)
+        if "topic" in schema.names:
+            groups = list(_by_position(shard, lanes, rows))
+        else:
+            parts = [
+                LanePart(lane.level, window, _within(lane.ahead, window))
+                for lane, queue in lanes
+                for window in cut(queue, lane.watermark, lane.max_offset, rows)
+            ]
+            levels = {id(part.window): part for part in parts}
+            groups = [
+                tuple(levels[id(window)] for window in group)
+                for group in grouped([part.window for part in parts], rows)
+            ]
+        for group in groups:
+            chosen = tuple(part for part in group if not part.level or may_be_due(shard, part.window, wanted))
+            if chosen:
+                task = PendingTask(snapshot.shard, shard.files, snapshot.segment_bytes, chosen, schema, wanted)
+                tasks.append(task)
+        shard.files.close()
+    return tasks
+
+
+def _lanes(shard: Shard, wanted: Wanted) -> list[tuple[LaneView, QueueView]]:
+    snapshot = shard.snapshot
+    queues = {queue.queue + 1: queue for queue in snapshot.queues if queue.topic == SCHEDULE_TOPIC}
+    if snapshot.timers is not None:
+        queues[0] = snapshot.timers
+    return [
+        (lane, queues[lane.level])
+        for lane in snapshot.lanes
+        if lane.pending and lane.level in queues and wanted.allows("level", lane.level)
+    ]
+
+
+def _by_position(shard: Shard, lanes: list[tuple[LaneView, QueueView]], rows: int) -> Iterator[tuple[LanePart, ...]]:
+    """Parts of all lanes that lie in one stretch of the log."""
+    snapshot = shard.snapshot
+    count = sum(lane.pending for lane, _ in lanes)
+    tasks = max(-(-count // rows), 1)
+    span = snapshot.end - snapshot.min_position
+    bounds = [snapshot.min_position + span * number // tasks for number in range(1, tasks)]
+    firsts = [lane.watermark for lane, _ in lanes]
+    for bound in [*bounds, None]:
+        group: list[LanePart] = []
+        for index, (lane, queue) in enumerate(lanes):
+            behind = lane.max_offset if bound is None else _first_at(shard, queue, firsts[index], lane, bound)
+            # Where positions do not ascend, a task may get too much of a lane.
+            windows = cut(queue, firsts[index], behind, max(rows, 1))
+            group += [LanePart(lane.level, window, _within(lane.ahead, window)) for window in windows]
+            firsts[index] = behind
+        if group:
+            yield tuple(group)
+
+
+def _first_at(shard: Shard, queue: QueueView, first: int, lane: LaneView, position: int) -> int:
+    """The first entry from `first` on whose record lies at a position or behind it."""
+    low, high = first, lane.max_offset
+    while low < high:
+        middle = (low + high) // 2
+        if middle >= queue.files_max:
+            window = window_of(queue, middle, middle + 1)
+            units = np.frombuffer(window.made_units, UNIT_TYPE)
+        else:
+            units = read_units(shard.files, queue, middle, 1)
+        if len(units) and int(units["position"][0]) < position:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _within(ahead: tuple[int, ...], window: Window) -> tuple[int, ...]:
+    return tuple(offset for offset in ahead if window.first <= offset < window.behind)
