@@ -1,0 +1,24 @@
+"""Directories that are made for benchmarks are what a store would have written."""
+
+from pathlib import Path
+
+import pytest
+from duetime_store.offline.verify import verify
+
+from bench.spark_store import LEVELS, TOPICS, make
+from tests.store.conftest import MIB, HandClock, Shard
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_store_serves_what_was_made(tmp_path: Path, whole: bool) -> None:
+    make(tmp_path / "made", 5_000, segment_bytes=MIB)
+    assert verify(tmp_path / "made", LEVELS).damages == []
+    if whole:
+        (tmp_path / "made" / "checkpoint").unlink()
+    shard = Shard(tmp_path / "made", HandClock(), delay_levels=str(LEVELS), queue_file_units=300_000)
+    report = shard.opened.report
+    assert (report.whole_log, report.damage.count) == (whole, 0)
+    assert sum(lane.queue.max_offset - lane.watermark for lane in shard.store.lanes.values()) == 5_000
+    shard.restore(3, 0, 5, TOPICS[0])
+    assert shard.store.lane(3).watermark == 5
+    shard.crash()
