@@ -1,6 +1,12 @@
 """`python -m duetime_spark JOB SOURCE...`, and what `spark-submit` runs: the same as `duetime spark`."""
 
-from duetime_spark.cli import main
+import sys
+from pathlib import Path
 
 if __name__ == "__main__":
+    # Run as a file its folder comes first, and modules of the package would stand for others' of the same name.
+    if sys.path and Path(sys.path[0]).resolve() == Path(__file__).resolve().parent:
+        del sys.path[0]
+    from duetime_spark.cli import main
+
     raise SystemExit(main())

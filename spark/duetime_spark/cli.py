@@ -1,17 +1,339 @@
 """`duetime spark`: jobs over store directories and running stores. A plug-in of the `duetime` command."""
 
-import typer
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
-app = typer.Typer(name="spark", rich_markup_mode=None, add_completion=False, invoke_without_command=True)
+import typer
+from duetime.cli.output import print_json
+from duetime_core.clock import SystemClock
+from duetime_core.errors import DueTimeError, StartupError
+from duetime_core.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+
+from duetime_spark.java import find_java, is_submitted
+from duetime_spark.moment import Moment, look
+
+if TYPE_CHECKING:
+    from duetime_spark.running import Outcome
+
+DAMAGED = 3
+# The last line of a traceback: `duetime_core.errors.Damaged: 3 places are damaged`.
+_RAISED = re.compile(r"(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*: (.+)")
+_PACKAGES = ("pyspark", "pyarrow", "fsspec", "plotly")
+_HELP = """Compute what is pending, late, lost or retried from the files of stores, beside the serving path.
+
+A SOURCE is a store directory (in use or not; a RocketMQ broker's too), a URL that fsspec knows, or grpc://HOST:PORT of
+a store or a gateway. Several are shards of one cluster.
+
+\\b
+Examples:
+  duetime spark backlog duetime-data/store-0
+  duetime spark audit duetime-data/store-* --strict --json
+  duetime spark lateness grpc://localhost:9800 --html lateness.html
+"""
+
+app = typer.Typer(name="spark", help=_HELP, rich_markup_mode=None, add_completion=False, invoke_without_command=True)
+
+Sources = Annotated[list[str], typer.Argument(metavar="SOURCE...", help="Directories, URLs, grpc://HOST:PORT.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page with charts.")]
+Out = Annotated[
+    str | None, typer.Option("--out", metavar="DIR", help="Write Parquet: DIR/JOB/TABLE/day=.../snapshot=...")
+]
+Master = Annotated[
+    str | None, typer.Option("--master", metavar="URL", help="Spark's master. Default: this machine, all cores.")
+]
+Conf = Annotated[list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark's.")]
+Strict = Annotated[bool, typer.Option("--strict", help="End with 3 where something is damaged.")]
+Levels = Annotated[
+    str,
+    typer.Option(
+        "--levels",
+        envvar="DUETIME_DELAY_LEVELS",
+        metavar="TABLE",
+        help="A broker's messageDelayLevel, where it is not RocketMQ's default. DueTime's directories tell theirs.",
+    ),
+]
+Now = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="What counts as now: a time, or `now`. Default: each shard's last record."),
+]
+DatabaseUrl = Annotated[
+    str | None,
+    typer.Option("--database-url", metavar="URL", help="The metadata database: the summary is kept there."),
+]
+Late = Annotated[int, typer.Option("--late-ms", min=0, metavar="MS", help="What takes longer is late.")]
+Listed = Annotated[int, typer.Option("--listed", min=1, metavar="N", help="Most entries that are listed.")]
+
+
+@dataclass(frozen=True)
+class _Request:
+    """A command line."""
+
+    job: str
+    sources: list[str]
+    as_json: bool
+    html: Path | None
+    out: str | None
+    strict: bool
+    levels: str
+    master: str | None
+    conf: list[str] | None
+    database_url: str | None = None
+    now: str | None = None
+    late_ms: int = 100
+    listed: int = 100
 
 
 @app.callback()
 def _no_command(context: typer.Context) -> None:
-    """Compute backlog, lateness and proofs from the files of stores, on Spark."""
     if context.invoked_subcommand is None:
         print(context.get_help())
 
 
-def main() -> int:
-    """Runs the command line; the exit code."""
-    return app(standalone_mode=False) or 0
+@app.command()
+def backlog(
+    sources: Sources,
+    as_json: Json = False,
+    html: Html = None,
+    out: Out = None,
+    now: Now = None,
+    database_url: DatabaseUrl = None,
+    strict: Strict = False,
+    levels: Levels = DEFAULT_DELAY_LEVELS,
+    master: Master = None,
+    conf: Conf = None,
+) -> None:
+    """What is pending by shard, level and topic, what falls due when, and whether restores keep up.
+
+    \b
+    Examples:
+      duetime spark backlog duetime-data/store-* --html backlog.html
+      duetime spark backlog /var/lib/rocketmq/store --now now --json | jq .overdue_count
+    """
+    _do(_Request("backlog", sources, as_json, html, out, strict, levels, master, conf, database_url, now=now))
+
+
+@app.command()
+def lateness(
+    sources: Sources,
+    as_json: Json = False,
+    html: Html = None,
+    out: Out = None,
+    late_ms: Late = 100,
+    strict: Strict = False,
+    levels: Levels = DEFAULT_DELAY_LEVELS,
+    master: Master = None,
+    conf: Conf = None,
+) -> None:
+    """How late restored messages were by level, topic and minute, and what late ones waited for.
+
+    \b
+    Examples:
+      duetime spark lateness duetime-data/store-* --html lateness.html
+      duetime spark lateness grpc://localhost:9800 --late-ms 20
+    """
+    _do(_Request("lateness", sources, as_json, html, out, strict, levels, master, conf, late_ms=late_ms))
+
+
+@app.command()
+def audit(
+    sources: Sources,
+    as_json: Json = False,
+    html: Html = None,
+    out: Out = None,
+    listed: Listed = 100,
+    strict: Strict = False,
+    levels: Levels = DEFAULT_DELAY_LEVELS,
+    master: Master = None,
+    conf: Conf = None,
+) -> None:
+    """Prove that every accepted message has exactly one end and none was early. Ends with 3 under --strict where not.
+
+    \b
+    Examples:
+      duetime spark audit duetime-data/store-* --strict
+      duetime spark audit duetime-data/store-0 --json | jq .violations
+    """
+    _do(_Request("audit", sources, as_json, html, out, strict, levels, master, conf, listed=listed))
+
+
+@app.command("dead_letters")
+def dead_letters(
+    sources: Sources,
+    as_json: Json = False,
+    html: Html = None,
+    out: Out = None,
+    listed: Listed = 100,
+    strict: Strict = False,
+    levels: Levels = DEFAULT_DELAY_LEVELS,
+    master: Master = None,
+    conf: Conf = None,
+) -> None:
+    """Dead letters that are still there, grouped by what went wrong, with samples.
+
+    \b
+    Examples:
+      duetime spark dead_letters duetime-data/store-* --html letters.html
+    """
+    _do(_Request("dead_letters", sources, as_json, html, out, strict, levels, master, conf, listed=listed))
+
+
+@app.command()
+def retries(
+    sources: Sources,
+    as_json: Json = False,
+    html: Html = None,
+    out: Out = None,
+    strict: Strict = False,
+    levels: Levels = DEFAULT_DELAY_LEVELS,
+    master: Master = None,
+    conf: Conf = None,
+) -> None:
+    """Deliveries until success by group and topic, and those that were for nothing.
+
+    \b
+    Examples:
+      duetime spark retries duetime-data/store-*
+    """
+    _do(_Request("retries", sources, as_json, html, out, strict, levels, master, conf))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs a command line without its first words, `duetime spark`; the exit code."""
+    from duetime.cli.app import run
+
+    return run(["spark", *(sys.argv[1:] if arguments is None else arguments)])
+
+
+def _do(request: _Request) -> None:
+    """Everything that can be wrong is looked for before Spark is started."""
+    settings = _settings(request.conf)
+    now_ms = None if request.now is None else _moment_ms(request.now)
+    _check_levels(request.levels)
+    with _told():
+        _check_software()
+        _check_targets(request)
+        moment = look(request.sources, request.levels)
+        outcome = _run(request, moment, settings, now_ms)
+        if request.html is not None:
+            from duetime_spark.report import page
+
+            request.html.write_text(page(outcome.to_dict()))
+        if request.database_url is not None:
+            _keep(request.database_url, outcome)
+    found = outcome.to_dict()
+    if request.as_json:
+        print_json(found)
+    else:
+        from duetime_spark.pages import print_outcome
+
+        print_outcome(request.job, found)
+    if request.strict and (found["findings"] or not found.get("is_proven", True)):
+        raise typer.Exit(DAMAGED)
+
+
+def _run(request: _Request, moment: Moment, settings: dict[str, str], now_ms: int | None) -> "Outcome":
+    from pyspark.sql import SparkSession
+
+    from duetime_spark.progress import TaskBars
+    from duetime_spark.running import Order, run
+    from duetime_spark.session import start
+
+    order = Order(request.job, now_ms=now_ms, late_ms=request.late_ms, listed=request.listed, out=request.out)
+    is_shared = SparkSession.getActiveSession() is not None
+    spark = start(request.master, settings)
+    try:
+        with TaskBars(spark, request.job):
+            return run(spark, order, moment)
+    finally:
+        if not is_shared:
+            spark.stop()
+
+
+def _keep(database_url: str, outcome: "Outcome") -> None:
+    from duetime_core.metadata.reports import Report, ShardMoment, condensed, keep
+
+    moment = outcome.moment
+    shards = tuple(ShardMoment(one["shard"], one["end"], one["stored_at_ms"]) for one in moment.shards)
+    summary = condensed(outcome.result.to_dict())
+    keep(database_url, Report(outcome.order.job, moment.id, _now_ms(), moment.sources, shards, summary))
+
+
+def _check_software() -> None:
+    if missing := [name for name in _PACKAGES if find_spec(name) is None]:
+        raise StartupError(f"this needs the spark extra ({missing[0]} is missing): pip install 'duetime[spark]'")
+    if not is_submitted():
+        find_java()
+
+
+def _check_targets(request: _Request) -> None:
+    if request.html is not None and not (request.html.parent.is_dir() and not request.html.is_dir()):
+        raise StartupError(f"can't write {request.html}: {request.html.parent} is no directory, or it is one itself")
+    if request.out is not None and "://" not in request.out and Path(request.out).is_file():
+        raise StartupError(f"can't write into {request.out}: it is a file")
+
+
+def _check_levels(levels: str) -> None:
+    try:
+        DelayLevels.parse(levels)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--levels") from None
+
+
+def _settings(conf: list[str] | None) -> dict[str, str]:
+    found = {}
+    for text in conf or []:
+        name, equals, value = text.partition("=")
+        if not equals or not name.startswith("spark."):
+            raise typer.BadParameter(f"{text!r} is not spark.NAME=VALUE", param_hint="--conf")
+        found[name] = value
+    return found
+
+
+def _moment_ms(text: str) -> int:
+    if text == "now":
+        return _now_ms()
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        example = "a time such as 2026-01-31T12:00, local, or 2026-01-31T12:00Z, or `now`"
+        raise typer.BadParameter(f"{text!r} is not {example}", param_hint="--now") from None
+
+
+def _now_ms() -> int:
+    return SystemClock().now_ms()
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Errors as one line, and 1."""
+    try:
+        yield
+    except DueTimeError as error:
+        _fail(error.text)
+    except OSError as error:
+        _fail(str(error))
+    except Exception as error:
+        # Spark's errors come with pages of Java.
+        if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
+            raise
+        _fail(_first_line(error))
+
+
+def _first_line(error: Exception) -> str:
+    """What went wrong, without where: of a traceback that came from a worker its last line."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    raised = [found.group(1) for line in lines if (found := _RAISED.match(line))]
+    return f"Spark: {(raised or lines or [type(error).__name__])[-1 if raised else 0]}"
+
+
+def _fail(text: str) -> NoReturn:
+    print(f"duetime: {' '.join(text.split())}", file=sys.stderr)
+    raise typer.Exit(1) from None

@@ -15,6 +15,11 @@ _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 INSTALL = f"install Java {JAVA_MIN} or newer (Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME"
 
 
+def is_submitted() -> bool:
+    """Whether spark-submit started us: Java and Spark run already."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
 def find_java() -> Path:
     """The program that Spark will run.
 

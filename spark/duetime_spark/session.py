@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from pyspark.sql import SparkSession
 
-from duetime_spark.java import find_java
+from duetime_spark.java import find_java, is_submitted
 
 EMBEDDED = "local[*]"
 _LOG4J = Path(__file__).with_name("log4j2.properties")
@@ -43,10 +43,9 @@ def start(master: str | None = None, settings: Mapping[str, str] | None = None) 
     Raises:
         StartupError: no Java that Spark can run on.
     """
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("duetime")
-    if not submitted:
+    if not is_submitted():
         find_java()
         master = master or EMBEDDED
     if master is not None:

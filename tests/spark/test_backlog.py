@@ -87,6 +87,16 @@ def test_forecast_sets_the_fullest_minute_against_what_was_restored(spark: Spark
     assert (found.measured_per_s, found.measured_peak_per_s) == (0.005, 2)
 
 
+def test_entries_that_left_meanwhile_are_counted(spark: SparkSession) -> None:
+    left = {"shard": 0, "level": 1, "topic": None, "size": None, "due_at_ms": None}
+    found = backlog.run(context(spark, {"pending": [left, left, entry(1, NOW + 5)], "lanes": [lane()]}))
+    assert found.pending == [
+        Pending(0, 1, None, 2, 0, None, 0, 0, None),
+        Pending(0, 1, "orders", 1, 100, NOW + 5, 0, 0, NOW + 5),
+    ]
+    assert (found.pending_count, found.later_count, found.forecast.needed_at_ms) == (3, 0, NOW)
+
+
 def test_nothing_pending_is_an_answer(spark: SparkSession) -> None:
     found = backlog.run(context(spark, {"lanes": [lane(at_ms=None)]}))
     assert (found.pending_count, found.next_due_at_ms, found.due_minutes, found.later_count) == (0, None, [], 0)

@@ -19,14 +19,18 @@ _RESTORED = "shard,topic,real_topic,lane_level,stored_at_ms"
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """What is pending of one topic on one level of one shard; level 0: a broker's 5.x timers."""
+    """What is pending of one topic on one level of one shard; level 0: a broker's 5.x timers.
+
+    topic: None where the record does not say or is damaged. Entries that were restored, and whose record retention
+    took, while the job ran are counted without bytes and due time.
+    """
 
     shard: int
     level: int
-    topic: str
+    topic: str | None
     count: int
     bytes: int
-    oldest_due_at_ms: int
+    oldest_due_at_ms: int | None
     overdue_count: int
     overdue_by_ms: int
     next_due_at_ms: int | None
@@ -100,7 +104,7 @@ def transform(pending: DataFrame, moments: Mapping[int, int]) -> DataFrame:
     is_overdue = due <= of_shard(moments)
     return pending.groupBy("shard", "level", "topic", floor_to("due_at_ms", MINUTE_MS).alias("minute")).agg(
         F.count(F.lit(1)).alias("count"),
-        F.sum("size").alias("bytes"),
+        F.sum(F.coalesce("size", F.lit(0))).alias("bytes"),
         F.min(due).alias("oldest_due_at_ms"),
         F.count(F.when(is_overdue, 1)).alias("overdue_count"),
         F.sum(F.when(is_overdue, F.col("size")).otherwise(0)).alias("overdue_bytes"),
@@ -144,7 +148,7 @@ def run(context: Context) -> Backlog:
     minutes = transform(context.table("pending", _PENDING), moments).persist(StorageLevel.MEMORY_AND_DISK)
     try:
         pending = [
-            Pending(**row.asDict(), overdue_by_ms=max(0, moments.get(row.shard, 0) - row.oldest_due_at_ms))
+            Pending(**row.asDict(), overdue_by_ms=_overdue_by_ms(moments.get(row["shard"]), row["oldest_due_at_ms"]))
             for row in by_topic(minutes).orderBy("shard", "level", "topic").collect()
         ]
         due_minutes = _listed(due_ahead(minutes, now_ms, MINUTE_MS, MINUTES_AHEAD))
@@ -174,13 +178,21 @@ def run(context: Context) -> Backlog:
     )
 
 
+def _overdue_by_ms(moment_ms: int | None, due_at_ms: int | None) -> int:
+    return 0 if moment_ms is None or due_at_ms is None else max(0, moment_ms - due_at_ms)
+
+
 def _listed(dues: DataFrame) -> list[Due]:
     return [Due(**row.asDict()) for row in dues.orderBy("at_ms", "level").collect()]
 
 
 def _fullest_minute(minutes: DataFrame) -> tuple[int, int]:
     """(count, minute) of the minute in which the most falls due; (0, 0) where nothing will."""
-    ahead = minutes.groupBy("minute").agg(F.sum(F.col("count") - F.col("overdue_count")).alias("count"))
+    ahead = (
+        minutes.where("minute IS NOT NULL")
+        .groupBy("minute")
+        .agg(F.sum(F.col("count") - F.col("overdue_count")).alias("count"))
+    )
     fullest = ahead.orderBy(F.desc("count"), "minute").first()
     return (fullest["count"], fullest["minute"]) if fullest is not None and fullest["count"] else (0, 0)
 

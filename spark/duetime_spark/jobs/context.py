@@ -24,6 +24,7 @@ class Context:
         now_ms: Unix ms that count as now; None: each shard's moment of the snapshot.
         late_ms: what is later than this is late.
         listed: most entries of a list that may grow with the data; counts are always whole.
+        whole: rows that go into files are listed to the last.
     """
 
     spark: SparkSession
@@ -31,6 +32,7 @@ class Context:
     now_ms: int | None = None
     late_ms: int = 100
     listed: int = 100
+    whole: bool = False
 
     @cached_property
     def lanes(self) -> list[dict[str, Any]]:

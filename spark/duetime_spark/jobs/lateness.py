@@ -23,7 +23,7 @@ from duetime_spark.jobs.context import Context
 CAUSES = ("accept", "scan", "consumer")
 _MESSAGES = "shard,topic,queue,offset,real_topic,lane_level,lane_due_at_ms,born_at_ms,stored_at_ms,reconsume_times"
 _DELIVERIES = "shard,queue_topic,queue,offset,received_at_ms"
-_MINUTES_LISTED = 10_000
+_MINUTES_LISTED, _ALL_MINUTES = 10_000, 2**31 - 1
 _KEYS = ("level", "topic", "minute")
 # What the results are summed by.
 GRAINS = {"total": (), "topics": ("level", "topic"), "level_minutes": ("level", "minute"), "minutes": _KEYS}
@@ -133,6 +133,7 @@ def run(context: Context) -> LatenessFound:
         context.table("deliveries", _DELIVERIES),
         context.late_ms,
     ).persist(StorageLevel.MEMORY_AND_DISK)
+    most = _ALL_MINUTES if context.whole else _MINUTES_LISTED
     found = summed(histogram).persist(StorageLevel.MEMORY_AND_DISK)
     try:
         undated = histogram.where("lateness_ms IS NULL").agg(F.sum("count")).first()
@@ -140,8 +141,8 @@ def run(context: Context) -> LatenessFound:
         for row in found.where("grain != 'minutes'").orderBy("minute", "level", "topic").collect():
             rows[row["grain"]].append(_of(row))
         minutes = found.where("grain = 'minutes'")
-        newest = minutes.orderBy(F.desc("minute"), F.desc("level"), F.desc("topic")).limit(_MINUTES_LISTED).collect()
-        left_out = minutes.count() - len(newest) if len(newest) == _MINUTES_LISTED else 0
+        newest = minutes.orderBy(F.desc("minute"), F.desc("level"), F.desc("topic")).limit(most).collect()
+        left_out = minutes.count() - len(newest) if len(newest) == most else 0
     finally:
         found.unpersist()
         histogram.unpersist()

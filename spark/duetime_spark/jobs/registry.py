@@ -1,0 +1,31 @@
+"""The jobs by name: what runs them, and which lists of their results are tables."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from duetime_spark.jobs import auditing, backlog, dead_letters, lateness, retries
+from duetime_spark.jobs.context import Context
+
+
+class Result(Protocol):
+    """A dataclass of plain values."""
+
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class Job:
+    """`tables`: lists of the result that `--out` writes."""
+
+    run: Callable[[Context], Result]
+    tables: tuple[str, ...]
+
+
+JOBS = {
+    "backlog": Job(backlog.run, ("lanes", "pending", "due_minutes", "due_hours")),
+    "lateness": Job(lateness.run, ("topics", "minutes")),
+    "audit": Job(auditing.run, ("lanes", "violations")),
+    "dead_letters": Job(dead_letters.run, ("groups",)),
+    "retries": Job(retries.run, ("groups",)),
+}

@@ -1,0 +1,65 @@
+"""One look at all sources, before Spark is started: what is wrong with them is told at once."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from duetime_core.levels import DEFAULT_DELAY_LEVELS
+
+_DIGEST_CHARS = 12
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Snapshots of all shards; `text` is what the data source's option `snapshot` takes."""
+
+    sources: tuple[str, ...]
+    levels: str
+    text: str
+    shards: tuple[dict[str, Any], ...]
+
+    @property
+    def at_ms(self) -> int:
+        """Store time of the newest record of all shards; 0 where there is none."""
+        return max((shard["stored_at_ms"] for shard in self.shards), default=0)
+
+    @property
+    def id(self) -> str:
+        """The same for the same state of the same shards, wherever and however often they are read."""
+        told = sorted((one["shard"], one["end"], one["stored_at_ms"], _marks(one)) for one in self.shards)
+        return f"{self.at_ms}-{hashlib.sha256(json.dumps(told).encode()).hexdigest()[:_DIGEST_CHARS]}"
+
+    @property
+    def day(self) -> str:
+        """The UTC day, as `2026-01-31`."""
+        return f"{datetime.fromtimestamp(self.at_ms / 1000, UTC):%Y-%m-%d}"
+
+    @property
+    def findings(self) -> list[dict[str, Any]]:
+        return [{"shard": shard["shard"], **found} for shard in self.shards for found in shard["findings"]]
+
+    def to_dict(self) -> dict[str, Any]:
+        shards = [
+            {"shard": one["shard"], "name": one["name"], "position": one["end"], "at_ms": one["stored_at_ms"]}
+            for one in self.shards
+        ]
+        return {"snapshot_id": self.id, "snapshot_at_ms": self.at_ms, "shards": shards}
+
+
+def _marks(shard: dict[str, Any]) -> list[list[int]]:
+    return [[lane["level"], lane["watermark"], lane["max_offset"], lane["pending"]] for lane in shard["lanes"]]
+
+
+def look(sources: Sequence[str], levels: str = DEFAULT_DELAY_LEVELS) -> Moment:
+    """
+    Raises:
+        InvalidArgument: a source is no store's, or the level table is none.
+        Unavailable: a store does not answer.
+    """
+    from duetime_spark.snapshot import take_snapshots
+
+    text = take_snapshots(sources, levels)
+    return Moment(tuple(sources), levels, text, tuple(json.loads(text)["shards"]))

@@ -1,0 +1,132 @@
+"""The page of a result: one file without anything outside, light or dark as the reader's screen is."""
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from html import escape
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import plotly.graph_objects as go
+from plotly.offline import get_plotlyjs
+
+_TEMPLATE = Path(__file__).with_name("report.html")
+_LINES = 200
+# What stands where there is no value.
+NOTHING = "-"
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One figure; `mood` is good, bad or nothing."""
+
+    value: str
+    words: str
+    mood: str = ""
+
+
+@dataclass(frozen=True)
+class Chart:
+    title: str
+    words: str
+    figure: go.Figure
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table that is more than text or a number."""
+
+    text: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table; heads that begin with `#` are of numbers."""
+
+    title: str
+    words: str
+    heads: tuple[str, ...]
+    rows: list[tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class Page:
+    heading: str
+    tiles: list[Tile]
+    parts: list[Chart | Grid]
+
+
+def page(found: dict[str, Any]) -> str:
+    """HTML of a result as JSON has it."""
+    from duetime_spark.charts import PAGES
+
+    made: Page = PAGES[found["job"]](found)
+    charts = {}
+    body = ['<div class="tiles">', *map(_tile, made.tiles), "</div>"]
+    for number, part in enumerate(made.parts):
+        name = f"part-{number}"
+        if isinstance(part, Chart):
+            figure = json.loads(part.figure.to_json())
+            charts[name] = {"data": figure["data"], "layout": figure["layout"]}
+            body.append(_section(part, f'<div class="chart" id="{name}"></div>'))
+        else:
+            body.append(_section(part, _table(part)))
+    if found["findings"]:
+        rows = [(one["path"], one["position"], Cell(one["words"], "words")) for one in found["findings"]]
+        grid = Grid("Damage", "Passed over; the rest is counted.", ("file", "#byte", "what"), rows)
+        body.append(_section(grid, _table(grid)))
+    shards = ", ".join(f"shard {one['shard']} of {one['name']}" for one in found["shards"])
+    about = f"At {moment(found['snapshot_at_ms'])} UTC (the last record): {shards}. All times are UTC."
+    return Template(_TEMPLATE.read_text()).substitute(
+        title=escape(f"DueTime: {made.heading}"),
+        heading=escape(made.heading),
+        about=escape(about),
+        body="\n".join(body),
+        # No text of the data may end the script.
+        charts=json.dumps(charts).replace("</", "<\\/"),
+        plotly=get_plotlyjs(),
+    )
+
+
+def moment(at_ms: int | None) -> str:
+    if not at_ms:
+        return NOTHING
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def clock(at_ms: int | None, near_ms: int) -> str:
+    """The time alone where it is on the day of another moment."""
+    text = moment(at_ms)
+    return text.rpartition(" ")[2] if at_ms and text[:10] == moment(near_ms)[:10] else text
+
+
+def _tile(tile: Tile) -> str:
+    return f'<div class="tile {tile.mood}"><b>{escape(tile.value)}</b><span>{escape(tile.words)}</span></div>'
+
+
+def _section(part: Chart | Grid, inside: str) -> str:
+    words = f"<p>{escape(part.words)}</p>" if part.words else ""
+    return f"<section><h2>{escape(part.title)}</h2>{words}{inside}</section>"
+
+
+def _table(grid: Grid) -> str:
+    def mark(head: str) -> str:
+        return ' class="number"' if head.startswith("#") else ""
+
+    heads = "".join(f"<th{mark(head)}>{escape(head.lstrip('#'))}</th>" for head in grid.heads)
+    rows = []
+    for row in grid.rows[:_LINES]:
+        cells = [_cell(value, mark(head)) for value, head in zip(row, grid.heads, strict=True)]
+        rows.append(f"<tr>{''.join(cells)}</tr>")
+    left = len(grid.rows) - _LINES
+    more = f"<p>and {left:,} more rows: --json has all</p>" if left > 0 else ""
+    return f'<div class="scroll"><table><tr>{heads}</tr>{"".join(rows)}</table></div>{more}'
+
+
+def _cell(value: Any, mark: str) -> str:
+    if isinstance(value, Cell):
+        return f'<td class="{value.kind}">{escape(value.text)}</td>'
+    text = f"{value:,}" if isinstance(value, int) and mark else NOTHING if value is None else str(value)
+    return f"<td{mark}>{escape(text)}</td>"

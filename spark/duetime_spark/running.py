@@ -1,0 +1,64 @@
+"""Runs a job over sources: one snapshot, one session, one result."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from duetime_spark.jobs.context import Context
+from duetime_spark.jobs.registry import JOBS, Result
+from duetime_spark.moment import Moment
+from duetime_spark.output import write
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is asked for, beside the sources; see Context."""
+
+    job: str
+    now_ms: int | None = None
+    late_ms: int = 100
+    listed: int = 100
+    out: str | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A job's result at a moment."""
+
+    order: Order
+    moment: Moment
+    result: Result
+
+    def to_dict(self) -> dict[str, Any]:
+        head = {"job": self.order.job, **self.moment.to_dict(), "findings": self.moment.findings}
+        return {**head, **self.result.to_dict()}
+
+
+def run(spark: SparkSession, order: Order, moment: Moment) -> Outcome:
+    """The job's result; with `out` its tables are in files when this returns."""
+    context = Context(
+        spark,
+        tables(spark, moment),
+        now_ms=order.now_ms,
+        late_ms=order.late_ms,
+        listed=order.listed,
+        whole=order.out is not None,
+    )
+    outcome = Outcome(order, moment, JOBS[order.job].run(context))
+    if order.out is not None:
+        write(spark, order.out, order.job, moment, outcome.result, JOBS[order.job].tables)
+    return outcome
+
+
+def tables(spark: SparkSession, moment: Moment) -> Any:
+    """The tables of the data source, all at one moment."""
+    from duetime_spark import register
+
+    register(spark)
+
+    def read(table: str, columns: str) -> DataFrame:
+        reader = spark.read.format("duetime").option("table", table).option("columns", columns)
+        return reader.option("levels", moment.levels).option("snapshot", moment.text).load(",".join(moment.sources))
+
+    return read
