@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import (
     EqualNullSafe,
     EqualTo,
@@ -78,6 +80,17 @@ class Wanted:
         in_range = isinstance(value, str) or bounds.low <= value <= bounds.high
         return in_range and (bounds.values is None or value in bounds.values)
 
+    def keep(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of a batch that are wanted."""
+        kept = None
+        for name, bounds in self.columns.items():
+            kind = batch.schema.field(name).type if name in batch.schema.names else None
+            if kind is None or not (pa.types.is_integer(kind) or pa.types.is_string(kind)):
+                continue
+            mask = _mask(batch.column(name), bounds)
+            kept = mask if kept is None else pc.and_(kept, mask)
+        return batch if kept is None else batch.filter(kept)
+
     def range(self, name: str) -> tuple[int, int]:
         """The lowest and the highest value that is wanted."""
         bounds = self.columns.get(name)
@@ -97,3 +110,16 @@ class Wanted:
         if bounds.values is not None:
             wanted &= np.isin(values, [value for value in bounds.values if isinstance(value, int)])
         return wanted
+
+
+def _mask(column: pa.Array, bounds: Bounds) -> pa.Array:
+    """Which values lie within bounds; null where there is none."""
+    if pa.types.is_string(column.type):
+        texts = [value for value in bounds.values or () if isinstance(value, str)]
+        return pc.is_in(column, pa.array(texts, pa.string())) if bounds.values is not None else pc.is_valid(column)
+    numbers = pc.cast(column, pa.int64())
+    mask = pc.and_(pc.greater_equal(numbers, bounds.low), pc.less_equal(numbers, bounds.high))
+    if bounds.values is not None:
+        integers = [value for value in bounds.values if isinstance(value, int) and _LOW <= value <= _HIGH]
+        mask = pc.and_(mask, pc.is_in(numbers, pa.array(integers, pa.int64())))
+    return mask

@@ -26,7 +26,7 @@ from duetime_spark.entries import grouped, may_be_due
 from duetime_spark.filters import Wanted
 from duetime_spark.snapshot import LaneView, QueueView, Shard
 from duetime_spark.topics import find_topics
-from duetime_spark.units import Window, cut, read_units, window_of
+from duetime_spark.units import Window, cut, first_at
 
 # Of the log, read in one go.
 _STRETCH_BYTES = 4 * 1024 * 1024
@@ -292,30 +292,15 @@ def _by_position(shard: Shard, lanes: list[tuple[LaneView, QueueView]], rows: in
     for bound in [*bounds, None]:
         group: list[LanePart] = []
         for index, (lane, queue) in enumerate(lanes):
-            behind = lane.max_offset if bound is None else _first_at(shard, queue, firsts[index], lane, bound)
+            behind = lane.max_offset
+            if bound is not None:
+                behind = first_at(shard.files, queue, firsts[index], behind, bound)[0]
             # Where positions do not ascend, a task may get too much of a lane.
             windows = cut(queue, firsts[index], behind, max(rows, 1))
             group += [LanePart(lane.level, window, _within(lane.ahead, window)) for window in windows]
             firsts[index] = behind
         if group:
             yield tuple(group)
-
-
-def _first_at(shard: Shard, queue: QueueView, first: int, lane: LaneView, position: int) -> int:
-    """The first entry from `first` on whose record lies at a position or behind it."""
-    low, high = first, lane.max_offset
-    while low < high:
-        middle = (low + high) // 2
-        if middle >= queue.files_max:
-            window = window_of(queue, middle, middle + 1)
-            units = np.frombuffer(window.made_units, UNIT_TYPE)
-        else:
-            units = read_units(shard.files, queue, middle, 1)
-        if len(units) and int(units["position"][0]) < position:
-            low = middle + 1
-        else:
-            high = middle
-    return low
 
 
 def _within(ahead: tuple[int, ...], window: Window) -> tuple[int, ...]:

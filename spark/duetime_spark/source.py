@@ -4,7 +4,7 @@
     path          directories and URLs, comma-separated; so does `load(...)`
     endpoint      HOST:PORT of stores and gateways, comma-separated
     table         one of tables.py
-    columns       comma-separated; without it all
+    columns       comma-separated; without it all, but for bodies of messages
     levels        the delay table of a broker's directory; ours tell theirs
     snapshot      what `take_snapshots` gave: the moment that is read; without it: now
     rows          rows of a task, roughly
@@ -24,7 +24,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 from pyspark.sql.types import StructType
 
-from duetime_spark import entries, pending, small
+from duetime_spark import entries, messages, pending, small
 from duetime_spark.filters import Wanted
 from duetime_spark.snapshot import Shard, open_shards
 from duetime_spark.tables import chosen, schema_of
@@ -139,6 +139,8 @@ class DueTimeReader(DataSourceReader):
             return entries.plan(self._shards, self._schema, self._wanted, self._rows)
         if self._table == "pending":
             return pending.plan(self._shards, self._schema, self._wanted, self._rows)
+        if self._table == "messages":
+            return messages.plan(self._shards, self._schema, self._wanted)
         if self._table == "lanes":
             return small.plan_lanes(self._shards, self._schema, self._wanted)
         return small.plan_findings(self._shards, self._schema, self._wanted)

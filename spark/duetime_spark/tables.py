@@ -10,6 +10,9 @@ findings        damage that was passed over
 import pyarrow as pa
 from duetime_core.errors import InvalidArgument, Violation
 
+from duetime_spark.decode import DEFAULT_COLUMNS
+from duetime_spark.decode import SCHEMA as MESSAGES
+
 _I32, _I64, _TEXT = pa.int32(), pa.int64(), pa.string()
 
 QUEUE_ENTRIES = pa.schema(
@@ -55,7 +58,13 @@ LANES = pa.schema(
 )
 FINDINGS = pa.schema([("shard", _I32), ("path", _TEXT), ("position", _I64), ("size", _I64), ("words", _TEXT)])
 
-SCHEMAS = {"queue_entries": QUEUE_ENTRIES, "pending": PENDING, "lanes": LANES, "findings": FINDINGS}
+SCHEMAS = {
+    "messages": MESSAGES,
+    "queue_entries": QUEUE_ENTRIES,
+    "pending": PENDING,
+    "lanes": LANES,
+    "findings": FINDINGS,
+}
 
 
 def schema_of(table: str, columns: str | None) -> pa.Schema:
@@ -65,7 +74,7 @@ def schema_of(table: str, columns: str | None) -> pa.Schema:
         known = ", ".join(sorted(SCHEMAS))
         raise InvalidArgument([Violation("table", f"there is no table {table!r}; there are {known}")])
     if columns is None:
-        return schema
+        return chosen(table, list(DEFAULT_COLUMNS)) if table == "messages" else schema
     return chosen(table, [name.strip() for name in columns.split(",") if name.strip()])
 
 

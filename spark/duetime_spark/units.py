@@ -76,3 +76,21 @@ def cut(queue: QueueView, first: int, behind: int, rows: int) -> Iterator[Window
         end = min(first + rows, behind)
         yield window_of(queue, first, end)
         first = end
+
+
+def first_at(files: Files, queue: QueueView, low: int, high: int, position: int) -> tuple[int, int | None]:
+    """The first of the messages [low, high) whose record lies at a position or behind it, by halves, as if positions
+    ascended; and where it lies, if its unit says so."""
+    found = None
+    while low < high:
+        middle = (low + high) // 2
+        if middle >= queue.files_max:
+            units = np.frombuffer(window_of(queue, middle, middle + 1).made_units, UNIT_TYPE)
+        else:
+            units = read_units(files, queue, middle, 1)
+        place = int(units["position"][0]) if len(units) else None
+        if place is not None and place < position:
+            low = middle + 1
+        else:
+            high, found = middle, place
+    return low, found

@@ -146,3 +146,27 @@ def test_pending_entries_without_topics_are_the_same(session: SparkSession, one:
     columns = "level,offset,due_at_ms"
     lean = table(session, one, "pending", columns=columns, rows="300")
     assert tuples(lean) == tuples(table(session, one, "pending").select(*columns.split(",")))
+
+
+def test_messages_are_the_records_of_the_manifest(session: SparkSession, golden: Path) -> None:
+    columns = (
+        "topic,queue,offset,position,size,id,stored_at_ms,born_at_ms,born_host,body_crc,body_size,properties,damage"
+    )
+    rows = {row["position"]: row for row in table(session, golden, "messages", columns=names).collect()}
+    assert len(rows) == summary(golden.name)["commitLog"]["records"]
+    assert not any(row["damage"] for row in rows.values())
+    for unit in units(golden.name):
+        row = rows[unit["physicalOffset"]]
+        place = (unit["topic"], unit["queueId"], unit["queueOffset"], unit["physicalOffset"], unit["size"])
+        times = (unit["storeTimestamp"], unit["bornTimestamp"], unit["bornHost"])
+        assert tuple(row)[:11] == (*place, unit["uniqKey"], *times, unit["bodyCRC"], unit["bodyLength"])
+        assert row["properties"] == unit["properties"]
+
+
+def test_messages_of_a_time_are_those_of_all(session: SparkSession, one: Path) -> None:
+    everything = table(session, one, "messages", columns="position,stored_at_ms,topic").collect()
+    at_ms = sorted(row["stored_at_ms"] for row in everything)[len(everything) // 2]
+    found = table(session, one, "messages", columns="position,stored_at_ms,topic")
+    wanted = [tuple(row) for row in everything if row["stored_at_ms"] >= at_ms and row["topic"] == "DkLogs"]
+    assert wanted
+    assert tuples(found.where(f"stored_at_ms >= {at_ms} AND topic = 'DkLogs'")) == sorted(wanted, key=repr)

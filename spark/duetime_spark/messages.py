@@ -1,0 +1,163 @@
+"""Table `messages`: every record of the log, by ranges that begin and end where records do.
+
+A unit of any queue says where a record begins. So a segment is cut at units that lie near the places where tasks should
+end; a segment's first byte is a record's too. Records that retention has appended again are rows as often as they are
+in the log: (topic, queue, offset) tells them.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+from duetime_core import record
+from duetime_core.ondisk.columns import take
+from duetime_core.ondisk.folder import Files
+from duetime_core.ondisk.state import KEPT_TOPICS
+
+from duetime_spark.decode import Decoder, batches
+from duetime_spark.filters import Wanted
+from duetime_spark.snapshot import QueueView, Shard
+from duetime_spark.units import first_at
+
+# Of the log, in one task.
+TASK_BYTES = 64 * 1024 * 1024
+# Whose units are asked for places to cut.
+_QUEUES = 3
+# Records that are looked at for the time of a place.
+_SAMPLE_BYTES = 128 * 1024
+_KEPT = frozenset(topic.encode() for topic in KEPT_TOPICS)
+
+
+@dataclass(frozen=True)
+class MessagesTask:
+    """Ranges [first, behind) of a shard's log, each within a segment."""
+
+    shard: int
+    files: Files
+    segment_bytes: int
+    ranges: tuple[tuple[int, int], ...]
+    schema: pa.Schema
+    wanted: Wanted
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        for first, behind in self.ranges:
+            base = first - first % self.segment_bytes
+            path, bound = f"commitlog/{base:020d}", base + self.segment_bytes
+            decoder = Decoder(behind, bound, columns=self.schema.names, shard=self.shard)
+
+            def read(position: int, length: int, path: str = path, base: int = base) -> bytes:
+                return self.files.read(path, position - base, length)
+
+            for found in batches(read, first, decoder, behind, bound):
+                kept = self.wanted.keep(found)
+                if kept.num_rows:
+                    yield kept
+        self.files.close()
+
+
+def plan(
+    shards: Sequence[Shard], schema: pa.Schema, wanted: Wanted, task_bytes: int = TASK_BYTES
+) -> list[MessagesTask]:
+    """Tasks of about so many bytes of the log each."""
+    tasks = []
+    for shard in shards:
+        snapshot = shard.snapshot
+        if wanted.allows("shard", snapshot.shard):
+            for group in _grouped(_of_time(shard, wanted, list(_ranges(shard, wanted, task_bytes))), task_bytes):
+                task = MessagesTask(snapshot.shard, shard.files, snapshot.segment_bytes, group, schema, wanted)
+                tasks.append(task)
+        shard.files.close()
+    return tasks
+
+
+def _ranges(shard: Shard, wanted: Wanted, task_bytes: int) -> Iterator[tuple[int, int]]:
+    """The log up to the snapshot's end, cut at records."""
+    snapshot = shard.snapshot
+    low, high = wanted.range("position")
+    queues = sorted(snapshot.queues, key=lambda queue: queue.files_max - queue.min_offset)[-_QUEUES:]
+    segment = snapshot.segment_bytes
+    for base in range(snapshot.min_position, snapshot.end, segment) if segment else ():
+        end = min(base + segment, snapshot.end)
+        cuts = [base]
+        for target in range(base + task_bytes, end - task_bytes // 2, task_bytes):
+            place = _record_near(shard, queues, target, min(target + task_bytes // 2, end))
+            if place is not None:
+                cuts.append(place)
+        for first, behind in zip(cuts, [*cuts[1:], end], strict=True):
+            if behind > low and first <= high:
+                yield first, behind
+
+
+def _record_near(shard: Shard, queues: Sequence[QueueView], position: int, limit: int) -> int | None:
+    """Where a record begins, from a position on and before a limit."""
+    segment, found = shard.snapshot.segment_bytes, []
+    for queue in queues:
+        place = first_at(shard.files, queue, queue.min_offset, queue.max_offset, position)[1]
+        if place is not None and position <= place < limit:
+            found.append(place)
+    for place in sorted(found):
+        base = place - place % segment
+        head = shard.files.read(f"commitlog/{base:020d}", place - base, record.PREFIX.size)
+        # What a damaged unit says is no place to cut at.
+        if len(head) == record.PREFIX.size:
+            fields = record.PREFIX.unpack(head)
+            if fields[1] in (record.MAGIC_V1, record.MAGIC_V2) and fields[6] == place:
+                return place
+    return None
+
+
+def _grouped(ranges: Sequence[tuple[int, int]], task_bytes: int) -> Iterator[tuple[tuple[int, int], ...]]:
+    group: list[tuple[int, int]] = []
+    size = 0
+    for first, behind in ranges:
+        if group and size + behind - first > task_bytes * 5 // 4:
+            yield tuple(group)
+            group, size = [], 0
+        group.append((first, behind))
+        size += behind - first
+    if group:
+        yield tuple(group)
+
+
+# --- by time --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Times:
+    """What records at places of the log, in order, say of all that lie before: store times ascend but for copies.
+
+    The time of a topic's record is its own. One of a lane may be a copy's: it counts only if it is later than all that
+    were seen before it, as a copy's is not, whose first record lies before it.
+    """
+
+    latest_ms: int = 0
+    known: list[tuple[int, int]] = field(default_factory=list)
+
+    def see(self, shard: Shard, position: int) -> None:
+        base = position - position % shard.snapshot.segment_bytes
+        data = shard.files.read(f"commitlog/{base:020d}", position - base, _SAMPLE_BYTES)
+        run = take(data, 0, position)
+        if not run.count:
+            return
+        is_kept = np.array([topic in _KEPT for topic, _ in run.keys])[run.key_of]
+        own = run.stored_at_ms[~is_kept]
+        at_ms = int(own.min()) if len(own) else int(run.stored_at_ms.min())
+        if len(own) or at_ms > self.latest_ms:
+            self.known.append((position, at_ms))
+        self.latest_ms = max(self.latest_ms, int(run.stored_at_ms.max()))
+
+    def is_before(self, behind: int, at_ms: int) -> bool:
+        """Whether all that lies before a position was stored before a moment."""
+        return any(position >= behind and known_ms < at_ms for position, known_ms in self.known)
+
+
+def _of_time(shard: Shard, wanted: Wanted, ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Without ranges all of whose records were stored too early. Late ones stay: copies have early times."""
+    low = wanted.range("stored_at_ms")[0]
+    if "stored_at_ms" not in wanted or low <= 0:
+        return ranges
+    times = _Times()
+    for first, _ in ranges:
+        times.see(shard, first)
+    return [(first, behind) for first, behind in ranges if not times.is_before(behind, low)]

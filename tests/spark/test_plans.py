@@ -1,0 +1,86 @@
+"""What tasks read: ranges and windows that hold every row once."""
+
+import pytest
+from duetime_core.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from duetime_core.ondisk.folder import LocalFiles
+from duetime_spark import messages, pending, tables
+from duetime_spark.filters import Wanted
+from duetime_spark.snapshot import Shard, take_snapshot
+from duetime_spark.source import Task
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, In, LessThan
+
+from bench.spark_store import FIRST_MS, TOPICS, make
+from tests.store.conftest import MIB
+
+PENDING = 20_000
+
+
+@pytest.fixture(scope="module")
+def shard(tmp_path_factory: pytest.TempPathFactory) -> Shard:
+    root = tmp_path_factory.mktemp("made") / "store"
+    make(root, PENDING, segment_bytes=MIB)
+    files = LocalFiles(root)
+    return Shard(files, take_snapshot(files, DelayLevels.parse(DEFAULT_DELAY_LEVELS)))
+
+
+def read(tasks: Sequence[Task]) -> list[dict[str, object]]:
+    return [row for task in tasks for batch in task.batches() for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize("rows", [300, 7_000, 1_000_000])
+def test_each_pending_entry_is_in_one_task(shard: Shard, rows: int) -> None:
+    tasks = pending.plan([shard], tables.PENDING, Wanted(), rows)
+    assert len(tasks) >= min(PENDING // rows, 1)
+    found = read(tasks)
+    assert len({(row["level"], row["offset"]) for row in found}) == len(found) == PENDING
+    assert {row["topic"] for row in found} == set(TOPICS)
+
+
+def test_a_task_reads_one_stretch_of_the_log(shard: Shard) -> None:
+    tasks = pending.plan([shard], tables.PENDING, Wanted(), 2_000)
+    spans = [[row["position"] for row in read([task])] for task in tasks]
+    assert all(max(before) < min(behind) for before, behind in pairwise(spans))
+
+
+def test_each_record_is_in_one_task(shard: Shard) -> None:
+    schema = tables.chosen("messages", ["position", "size"])
+    tasks = messages.plan([shard], schema, Wanted(), 100_000)
+    assert len(tasks) > 20
+    found = read(tasks)
+    assert len({row["position"] for row in found}) == len(found) == PENDING
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        [GreaterThanOrEqual(("stored_at_ms",), FIRST_MS + 3_000_000)],
+        [EqualTo(("shard",), 7)],
+        [LessThan(("position",), 2_000_000), GreaterThanOrEqual(("position",), 1_500_000)],
+    ],
+)
+def test_records_that_nobody_wants_are_hardly_read(shard: Shard, filters: list[Filter]) -> None:
+    schema = tables.chosen("messages", ["shard", "position", "stored_at_ms"])
+    everything = read(messages.plan([shard], schema, Wanted(), 100_000))
+    wanted = [row for row in everything if all(_holds(one, row) for one in filters)]
+    tasks = messages.plan([shard], schema, Wanted.of(filters), 100_000)
+    assert read(tasks) == wanted
+    ranges = [behind - first for task in tasks for first, behind in task.ranges]
+    assert sum(ranges) <= (len(wanted) / PENDING + 0.1) * shard.snapshot.end
+
+
+def test_dues_that_nobody_wants_are_not_read(shard: Shard) -> None:
+    filters = [LessThan(("due_at_ms",), FIRST_MS + 60_000), In(("level",), (1, 2, 18))]
+    found = pending.plan([shard], tables.chosen("pending", ["level", "due_at_ms"]), Wanted.of(filters), 100)
+    rows = read(found)
+    assert {row["level"] for row in rows} == {1, 2}
+    assert sum(len(part.window) for task in found for part in task.parts) < len(rows) + 300
+    everything = read(pending.plan([shard], tables.PENDING, Wanted(), 1_000))
+    wanted = [row for row in everything if row["level"] in (1, 2, 18) and row["due_at_ms"] < FIRST_MS + 60_000]
+    assert len(rows) == len(wanted)
+
+
+def _holds(one: Filter, row: dict[str, object]) -> bool:
+    value = row[one.attribute[0]]
+    if isinstance(one, EqualTo):
+        return value == one.value
+    return value >= one.value if isinstance(one, GreaterThanOrEqual) else value < one.value
