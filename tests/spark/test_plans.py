@@ -1,5 +1,8 @@
 """What tasks read: ranges and windows that hold every row once."""
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 import pytest
 from duetime_core.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_core.ondisk.folder import LocalFiles

@@ -152,7 +152,7 @@ def test_messages_are_the_records_of_the_manifest(session: SparkSession, golden:
     columns = (
         "topic,queue,offset,position,size,id,stored_at_ms,born_at_ms,born_host,body_crc,body_size,properties,damage"
     )
-    rows = {row["position"]: row for row in table(session, golden, "messages", columns=names).collect()}
+    rows = {row["position"]: row for row in table(session, golden, "messages", columns=columns).collect()}
     assert len(rows) == summary(golden.name)["commitLog"]["records"]
     assert not any(row["damage"] for row in rows.values())
     for unit in units(golden.name):
