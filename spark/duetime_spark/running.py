@@ -5,6 +5,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from duetime_spark.gone import GONE, gone_letters
 from duetime_spark.jobs.context import Context
 from duetime_spark.jobs.registry import JOBS, Result
 from duetime_spark.moment import Moment
@@ -58,6 +59,8 @@ def tables(spark: SparkSession, moment: Moment) -> Any:
     register(spark)
 
     def read(table: str, columns: str) -> DataFrame:
+        if table == GONE:
+            return gone_letters(spark, read, moment).select(*columns.split(","))
         reader = spark.read.format("duetime").option("table", table).option("columns", columns)
         return reader.option("levels", moment.levels).option("snapshot", moment.text).load(",".join(moment.sources))
 

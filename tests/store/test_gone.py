@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from duetime_core.errors import Damaged
-from duetime_store.gone import GoneLetters
+from duetime_core.ondisk.gone import GoneLetters
 from hypothesis import given
 from hypothesis import strategies as st
 

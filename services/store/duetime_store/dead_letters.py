@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from duetime_core.errors import InvalidArgument, Violation
 from duetime_core.names import DLQ_PREFIX
+from duetime_core.ondisk.gone import GoneLetters
 from duetime_core.ondisk.units import FILLER_SIZE
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from duetime_store.consumequeue import ConsumeQueue
-from duetime_store.gone import GoneLetters
 from duetime_store.reader import SCAN_UNITS, SCAN_UNITS_MAX, Reader
 from duetime_store.store import Store
 

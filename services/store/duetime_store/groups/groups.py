@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 import structlog
 from duetime_core import receipts
 from duetime_core.errors import Overloaded
+from duetime_core.ondisk.gone import GoneLetters
 from duetime_core.ondisk.group_events import Key, Letter
 
-from duetime_store.gone import GoneLetters
 from duetime_store.groups.state import Hold, Lease, Place, Progress
 from duetime_store.store import Store
 

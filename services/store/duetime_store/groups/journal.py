@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from duetime_core.errors import Damaged
 from duetime_core.names import GROUPS_TOPIC
+from duetime_core.ondisk.gone import GoneLetters
 from duetime_core.ondisk.group_events import (
     BACK,
     BACK_FIELDS,
@@ -47,7 +48,6 @@ from duetime_core.ondisk.group_events import (
 )
 from duetime_core.record import Record, encode, with_crc_mark
 
-from duetime_store.gone import GoneLetters
 from duetime_store.groups.state import Lease, Pairs, Place, Progress
 
 # Bytes of events in one record; it has one event at least.

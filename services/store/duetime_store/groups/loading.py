@@ -15,11 +15,11 @@ import structlog
 from duetime_core import record
 from duetime_core.errors import Damaged
 from duetime_core.names import GROUPS_TOPIC
+from duetime_core.ondisk.gone import GoneLetters
 from duetime_core.ondisk.group_events import Key
 from duetime_core.ondisk.units import FILLER_SIZE
 
 from duetime_store.consumequeue import ConsumeQueue
-from duetime_store.gone import GoneLetters
 from duetime_store.group_offsets import GroupOffsets
 from duetime_store.groups import snapshot
 from duetime_store.groups.journal import Replay

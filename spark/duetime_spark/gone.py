@@ -1,0 +1,143 @@
+"""Dead letters that were redriven or discarded: their records stay in %DLQ%group, and a store keeps a bit for each.
+
+The bits are in the store's file of groups, as of an offset of its journal DT_GROUPS; the journal from there on tells
+the rest. Where the file cannot be read the whole journal does, as far as retention has left it.
+"""
+
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from struct import Struct
+
+import numpy as np
+import pyarrow as pa
+from duetime_core.errors import Damaged
+from duetime_core.names import GROUPS_TOPIC
+from duetime_core.ondisk.folder import Files
+from duetime_core.ondisk.gone import GoneLetters
+from duetime_core.ondisk.group_events import (
+    EVENT_FIELDS,
+    HEAD_FIELDS,
+    LEFT,
+    LETTER,
+    LETTER_FIELDS,
+    RANGE_FIELDS,
+    TAKEN,
+    TAKEN_FIELDS,
+    keys_of,
+    offsets_of,
+)
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from duetime_spark.jobs.context import Tables
+from duetime_spark.moment import Moment
+
+GONE = "gone"
+FILE = "duetimeGroups"
+_SCHEMA = pa.schema([("shard", pa.int32()), ("topic", pa.string()), ("queue", pa.int32()), ("offset", pa.int64())])
+# Of the file: mark, CRC, journal offset, last lease, ended leases, bytes of dead letters, places; an ended lease.
+_HEAD = Struct(">4sIqQIII")
+_MARK = b"DTG1"
+_ENDED = Struct(">QBB")
+_COUNT = Struct(">I")
+Ends = Callable[[str, int], int]
+
+
+def gone_letters(spark: SparkSession, read: Tables, moment: Moment) -> DataFrame:
+    """(shard, topic, queue, offset), which the driver works out; what went after the snapshot may be among them."""
+    from duetime_spark.snapshot import open_shards
+
+    found: dict[str, list[object]] = {name: [] for name in _SCHEMA.names}
+    for shard in open_shards(moment.sources, moment.levels, moment.text):
+        number = shard.snapshot.shard
+        ends = {(queue.topic, queue.queue): queue.max_offset for queue in shard.snapshot.queues}
+        if (GROUPS_TOPIC, 0) not in ends and not any(topic.startswith("%DLQ%") for topic, _ in ends):
+            continue
+        first, gone = _kept(shard.files)
+        journal = read("messages", "shard,topic,offset,body").where(
+            (F.col("topic") == GROUPS_TOPIC) & (F.col("shard") == number) & (F.col("offset") >= first)
+        )
+        bodies = (bytes(row["body"] or b"") for row in journal.orderBy("offset").toLocalIterator())
+        replay(gone, bodies, lambda topic, queue, ends=ends: ends.get((topic, queue), 0))  # type: ignore[misc]
+        for topic, queue in gone.queues():
+            for offset in offsets_in(gone, topic, queue, ends.get((topic, queue), 0)):
+                for name, value in zip(_SCHEMA.names, (number, topic, queue, offset), strict=True):
+                    found[name].append(value)
+    return spark.createDataFrame(pa.table(found, _SCHEMA))
+
+
+def _kept(files: Files) -> tuple[int, GoneLetters]:
+    """The journal's offset from which on its events are not in the bits yet, and the bits."""
+    data = files.content(FILE)
+    try:
+        return decode(data) if data else (0, GoneLetters())
+    except Damaged:
+        return 0, GoneLetters()
+
+
+def decode(data: bytes) -> tuple[int, GoneLetters]:
+    """See `duetime_store.groups.snapshot`. Raises: Damaged."""
+    try:
+        mark, _, first, _, ended_count, gone_bytes, _ = _HEAD.unpack_from(data)
+        if mark != _MARK:
+            raise Damaged(f"it begins with {mark!r}")
+        at = _HEAD.size
+        for _ in range(ended_count):
+            _, _, name_bytes = _ENDED.unpack_from(data, at)
+            at += _ENDED.size + name_bytes
+            (ranges,) = _COUNT.unpack_from(data, at)
+            at += _COUNT.size + ranges * RANGE_FIELDS.size
+        return first, GoneLetters.decode(data[at : at + gone_bytes])
+    except struct.error as error:
+        raise Damaged(f"it can't be read: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What an event says of dead letters."""
+
+    is_gone: bool
+    topic: str
+    queue: int
+    offsets: list[int]
+
+
+def replay(gone: GoneLetters, bodies: Iterable[bytes], max_offset: Ends) -> None:
+    """Applies records of the journal, in order; one that can't be read is passed over."""
+    for body in bodies:
+        try:
+            for change in _changes(body, max_offset):
+                places = [(change.topic, change.queue, offset) for offset in change.offsets]
+                (gone.taken if change.is_gone else gone.left)(places)
+        except (Damaged, struct.error, IndexError, UnicodeDecodeError):
+            continue
+
+
+def _changes(body: bytes, max_offset: Ends) -> Iterator[_Change]:
+    _, count = HEAD_FIELDS.unpack_from(body)
+    _, at = keys_of(body, count)
+    while at < len(body):
+        kind, length = EVENT_FIELDS.unpack_from(body, at)
+        at += EVENT_FIELDS.size + length
+        payload = body[at - length : at]
+        if kind in (TAKEN, LEFT):
+            queue, name_bytes = TAKEN_FIELDS.unpack_from(payload)
+            topic, offsets = _split(payload[TAKEN_FIELDS.size :], name_bytes)
+            yield _Change(kind == TAKEN, topic, queue, offsets_of(offsets))
+        elif kind == LETTER:
+            queue, offset, copy_offset, copy_queue, name_bytes = LETTER_FIELDS.unpack_from(payload)
+            topic, copy_topic = _split(payload[LETTER_FIELDS.size :], name_bytes)
+            # A crash may have taken the copy.
+            if max_offset(copy_topic.decode(), copy_queue) > copy_offset:
+                yield _Change(True, topic, queue, [offset])
+
+
+def _split(payload: bytes, name_bytes: int) -> tuple[str, bytes]:
+    return payload[:name_bytes].decode(), payload[name_bytes:]
+
+
+def offsets_in(gone: GoneLetters, topic: str, queue: int, behind: int) -> list[int]:
+    """Those of a queue before an offset."""
+    offsets = np.arange(behind)
+    return [int(offset) for offset in offsets[gone.among(topic, queue, offsets)]]
