@@ -1,0 +1,128 @@
+"""`duetime spark` as a person meets it: errors in one line and at once, results as text, JSON, page and files."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from duetime_spark.cli import main
+from pyspark.sql import SparkSession
+
+from tests.core import golden
+
+NAME = "rmq-4.9.8-clean"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return golden.unpack(NAME, tmp_path_factory.mktemp("golden"))
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 1) -> str:
+    """The one line of a command that fails."""
+    assert main(list(arguments)) == code
+    told = capsys.readouterr()
+    assert (told.out, told.err.count("\n")) == ("", 1)
+    assert told.err.startswith("duetime: ")
+    return told.err
+
+
+class TestBadInput:
+    """None of these needs a session: they answer at once."""
+
+    @pytest.fixture(autouse=True)
+    def _no_session(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(*_: object, **__: object) -> None:
+            raise AssertionError("Spark was started")
+
+        monkeypatch.setattr("duetime_spark.session.start", fail)
+
+    def test_no_directory(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+        assert "there is no directory" in refused(capsys, "backlog", str(tmp_path / "none"))
+
+    def test_a_directory_of_something_else(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+        assert "is no store directory" in refused(capsys, "audit", str(tmp_path))
+
+    def test_an_endpoint_that_nobody_answers_at(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert "grpc://127.0.0.1:1 does not answer" in refused(capsys, "backlog", "grpc://127.0.0.1:1")
+
+    def test_no_java(self, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+        assert "install Java 17 or newer" in refused(capsys, "backlog", str(tmp_path))
+
+    def test_a_page_that_can_not_be_written(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+        assert "can't write" in refused(capsys, "backlog", str(tmp_path), "--html", str(tmp_path / "none" / "a.html"))
+
+    @pytest.mark.parametrize(
+        ("option", "value"), [("--now", "soon"), ("--levels", "3x"), ("--conf", "memory=3g"), ("--listed", "0")]
+    )
+    def test_wrong_usage(self, capsys: pytest.CaptureFixture[str], tmp_path: Path, option: str, value: str) -> None:
+        job = "audit" if option == "--listed" else "backlog"
+        assert option in refused(capsys, job, str(tmp_path), option, value, code=2)
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict[str, Any]:
+    assert main([*arguments, "--json"]) == code
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("name", golden.NAMES)
+def test_backlog_of_a_broker_is_its_manifest(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    expected = golden.summary(name)
+    found = told(capsys, "backlog", str(golden.unpack(name, tmp_path)))
+    levels = {str(level): 0 for level in range(1, 19)}
+    for row in found["pending"]:
+        if row["level"]:
+            levels[str(row["level"])] += row["count"]
+    assert levels == expected["pendingPerDelayLevel"]
+    assert {lane["level"]: lane["pending_count"] for lane in found["lanes"] if lane["level"]} == {
+        int(level): count for level, count in expected["pendingPerDelayLevel"].items()
+    }
+
+
+def test_backlog_in_all_its_forms(
+    spark: SparkSession, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page, out = tmp_path / "backlog.html", tmp_path / "out"
+    command = ("backlog", str(store), "--now", "2100-01-01", "--html", str(page), "--out", str(out))
+    assert main(list(command)) == 0
+    text = capsys.readouterr().out
+    assert "345 pending" in text
+    assert "345 overdue" in text
+    html = page.read_text()
+    assert "<h1>Backlog</h1>" in html
+    assert not re.search("<(script|link|img|iframe)[^>]* (src|href)=", html)
+
+    first = {path.relative_to(out).parent for path in out.rglob("*.parquet")}
+    assert {str(path).split("/")[1] for path in first} == {"lanes", "pending"}
+    assert all("/day=20" in str(path) and "/snapshot=" in str(path) for path in first)
+    rows = spark.read.parquet(str(out / "backlog" / "pending")).agg({"count": "sum"}).first()
+    assert rows is not None
+    assert rows[0] == 345
+
+    # The same snapshot again: replaced. Another one: beside it.
+    told(capsys, *command)
+    assert {path.relative_to(out).parent for path in out.rglob("*.parquet")} == first
+    rows = spark.read.parquet(str(out / "backlog" / "pending")).agg({"count": "sum"}).first()
+    assert rows is not None
+    assert rows[0] == 345
+
+
+def test_damage_is_told_and_ends_with_3_under_strict(
+    spark: SparkSession, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = shutil.copytree(store, tmp_path / "broken")
+    unit = next(golden.units(NAME))
+    segment = sorted((broken / "commitlog").iterdir())[0]
+    with segment.open("r+b") as file:
+        file.seek(unit["physicalOffset"] + 90)
+        file.write(b"\xff\xff\xff\xff")
+    found = told(capsys, "backlog", str(broken))
+    assert [finding["path"] for finding in found["findings"]] == [f"commitlog/{segment.name}"]
+    assert found["pending_count"] == 345
+    told(capsys, "backlog", str(broken), "--strict", code=3)
+    told(capsys, "backlog", str(store), "--strict")
