@@ -1,0 +1,494 @@
+"""Deliveries to groups, from the journal of their store (group_events.py): who received what, and what came of it.
+
+    acked      the group is done with it
+    failed     it comes again: later, or as a copy in %RETRY%group
+    dead       it was the last one: the message is a dead letter, in %DLQ%group
+    expired    its lease ended, or the receiver gave it back and it counts
+    returned   it came back as if it had never been given
+    open       its lease goes on
+
+That a lease expires is no event. It is told by the next lease of the message, which has the times of those before it,
+and at the end of the journal by the clock. Of an ordered lease the first message expires, and those behind it return. A
+message whose last lease expired is taken by a retry service, under a lease that is no delivery: what becomes of it
+there says whether the delivery before was the last one.
+
+What is outstanding is kept as ranges of offsets, as the events have them; rows are made of ranges, all at once. So
+memory is that of what is outstanding, and a range costs as much as a message.
+"""
+
+import struct
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from duetime_core.errors import Damaged
+from duetime_core.names import DLQ_PREFIX
+from duetime_core.ondisk.group_events import (
+    BACK,
+    BACK_FIELDS,
+    CHANGE,
+    CHANGE_FIELDS,
+    DEFER,
+    DEFER_FIELDS,
+    DELETE,
+    END,
+    END_FIELDS,
+    EVENT_FIELDS,
+    GIVE,
+    GIVE_FIELDS,
+    HEAD_FIELDS,
+    ORDERED_FLAG,
+    PAIR_FIELDS,
+    RANGE_FIELDS,
+    RESET,
+    RESET_FIELDS,
+    SETTLE,
+    SETTLE_FIELDS,
+    TAKEN_FLAG,
+    VERSION,
+    Key,
+    Letter,
+    keys_of,
+)
+
+SCHEMA = pa.schema(
+    [
+        ("shard", pa.int32()),
+        ("group", pa.string()),
+        # What the group receives.
+        ("topic", pa.string()),
+        # Where the message lies: the same, or %RETRY%group.
+        ("queue_topic", pa.string()),
+        ("queue", pa.int32()),
+        ("offset", pa.int64()),
+        ("lease", pa.int64()),
+        # Counted from 1 anew in each queue that counts its deliveries.
+        ("attempt", pa.int32()),
+        ("received_at_ms", pa.int64()),
+        # Null: it goes on.
+        ("ended_at_ms", pa.int64()),
+        ("end", pa.string()),
+    ]
+)
+ENDS = ("open", "acked", "failed", "dead", "expired", "returned")
+OPEN, ACKED, FAILED, DEAD, EXPIRED, RETURNED = range(len(ENDS))
+ROWS_MAX = 262_144
+
+_COLUMNS = {"lease": 3, "attempt": 4, "received_at_ms": 5, "ended_at_ms": 6}
+_I64_MAX = (1 << 63) - 1
+# More than any call leases.
+_EVENT_MESSAGES_MAX = 1 << 24
+# A settle may be void: its copy is not there. The start after a crash says so in its first record of the journal; this
+# many lie between at most.
+_RECORDS_BETWEEN_MAX = 64
+
+Ints = npt.NDArray[np.int64]
+Span = tuple[int, int]  # offsets [first, behind)
+
+
+class Spans:
+    """Offsets as ranges that ascend and do not touch each other by more than their ends."""
+
+    __slots__ = ("_behind", "_first")
+
+    def __init__(self, spans: Sequence[Span]) -> None:
+        """Of ranges that ascend."""
+        self._first = [first for first, _ in spans]
+        self._behind = [behind for _, behind in spans]
+
+    def __bool__(self) -> bool:
+        return bool(self._first)
+
+    def __iter__(self) -> Iterator[Span]:
+        return iter(zip(self._first, self._behind, strict=True))
+
+    def take(self, first: int, behind: int) -> list[Span]:
+        """Takes out what it has of [first, behind)."""
+        if len(self._first) == 1 and first <= self._first[0] and behind >= self._behind[0]:
+            return [(self._first.pop(), self._behind.pop())]
+        at = end = bisect_right(self._behind, first)
+        found = []
+        while end < len(self._first) and self._first[end] < behind:
+            found.append((max(self._first[end], first), min(self._behind[end], behind)))
+            end += 1
+        if found:
+            rest = [(self._first[at], found[0][0]), (found[-1][1], self._behind[end - 1])]
+            rest = [span for span in rest if span[0] < span[1]]
+            self._first[at:end] = [span[0] for span in rest]
+            self._behind[at:end] = [span[1] for span in rest]
+        return found
+
+
+@dataclass(slots=True)
+class Given:
+    """Deliveries that have all but their offsets in common, and are under one lease still."""
+
+    spans: Spans
+    lease: int
+    attempt: int
+    received_at_ms: int
+    until_ms: int
+    is_ordered: bool
+    # When they expired, if a retry service has taken them: the lease that they are under is not theirs then.
+    expired_at_ms: int | None = None
+
+
+@dataclass(slots=True)
+class _Place:
+    """What a group has outstanding in one queue."""
+
+    code: int
+    leases: dict[int, list[Given]] = field(default_factory=dict)
+    # Leases under which deliveries are that were received then.
+    by_received: dict[int, list[int]] = field(default_factory=dict)
+
+    def add(self, lease: int, given: Given) -> None:
+        self.leases.setdefault(lease, []).append(given)
+        known = self.by_received.setdefault(given.received_at_ms, [])
+        if lease not in known:
+            known.append(lease)
+
+    def forget(self, lease: int) -> None:
+        """Those of a lease that have no offsets any more."""
+        parts = self.leases.get(lease, [])
+        kept = [given for given in parts if given.spans]
+        if len(kept) == len(parts):
+            return
+        for received in {given.received_at_ms for given in parts} - {given.received_at_ms for given in kept}:
+            known = self.by_received[received]
+            known.remove(lease)
+            if not known:
+                del self.by_received[received]
+        if kept:
+            self.leases[lease] = kept
+        elif parts:
+            del self.leases[lease]
+
+
+@dataclass(slots=True)
+class _Settled:
+    """A delivery that ended by a copy, if that is there."""
+
+    given: Given
+    ended_at_ms: int
+    end: int
+    copy: Letter
+    record: int
+
+
+class Deliveries:
+    """Of a shard: takes the bodies of records of DT_GROUPS, in order, and has the rows of what has ended."""
+
+    def __init__(self, shard: int = 0, *, columns: Collection[str] = SCHEMA.names, rows_max: int = ROWS_MAX) -> None:
+        self.schema = pa.schema([SCHEMA.field(name) for name in columns])
+        # Rows that can be taken.
+        self.rows = 0
+        # Messages of which an end was told and no beginning: that is no longer in the journal.
+        self.unknown = 0
+        self.rows_max = rows_max
+        self._shard = shard
+        self._keys: dict[Key, int] = {}
+        self._places: list[_Place] = []
+        # Columns: place, first, count, lease, attempt, received, ended, end.
+        self._ended: list[tuple[int, int, int, int, int, int, int, int]] = []
+        self._settled: dict[tuple[int, int, int], _Settled] = {}
+        self._settles: deque[tuple[int, int, int]] = deque()
+        self._record = 0
+
+    # --- what comes in ----------------------------------------------------------------------------------------------
+
+    def feed(self, body: bytes, stored_at_ms: int) -> None:
+        """The events of one record, which was stored at that time. Raises: Damaged: those behind the fault are left."""
+        self._record += 1
+        self._confirm(self._record - _RECORDS_BETWEEN_MAX)
+        try:
+            version, count = HEAD_FIELDS.unpack_from(body)
+            if version != VERSION:
+                raise Damaged(f"version {version} of group events is not known")
+            keys, at = keys_of(body, count)
+            places = {number: self._place(key) for number, key in keys.items()}
+            while at < len(body):
+                kind, length = EVENT_FIELDS.unpack_from(body, at)
+                at += EVENT_FIELDS.size + length
+                if at > len(body):
+                    raise Damaged(f"an event of {length} bytes is cut short")
+                self._event(kind, body[at - length : at], places, stored_at_ms)
+        except (struct.error, KeyError, IndexError, UnicodeDecodeError) as error:
+            raise Damaged(f"group events can't be read: {error!r}") from error
+
+    def finish(self, now_ms: int, max_offset: Callable[[str, int], int] | None = None) -> None:
+        """The journal ends at `now_ms`: what is outstanding becomes rows too. `max_offset`: where the queue of a topic
+        ends (0: there is none), which tells the copies that are there; without it all are."""
+        for (code, lease, _), one in list(self._settled.items()):
+            topic, queue, offset = one.copy
+            if max_offset is not None and max_offset(topic, queue) <= offset:
+                self._places[code].add(lease, one.given)
+            else:
+                self._end(code, one.given, list(one.given.spans), one.ended_at_ms, one.end)
+        self._settled.clear()
+        self._settles.clear()
+        for place in self._places:
+            for parts in place.leases.values():
+                self._end_at(place.code, parts, now_ms)
+            place.leases.clear()
+            place.by_received.clear()
+
+    def _place(self, key: Key) -> _Place:
+        code = self._keys.get(key)
+        if code is None:
+            code = self._keys[key] = len(self._places)
+            self._places.append(_Place(code))
+        return self._places[code]
+
+    def _event(self, kind: int, payload: bytes, places: dict[int, _Place], stored_at_ms: int) -> None:
+        if kind == GIVE:
+            self._give(payload, places)
+        elif kind == END:
+            number, lease = END_FIELDS.unpack_from(payload)
+            # Under no lease: what came back could not be read.
+            if lease:
+                self._leave(places[number], lease, spans_of(payload[END_FIELDS.size :]), stored_at_ms, ACKED)
+        elif kind == CHANGE:
+            number, lease, until_ms = CHANGE_FIELDS.unpack_from(payload)
+            self._change(places[number], lease, spans_of(payload[CHANGE_FIELDS.size :]), until_ms)
+        elif kind == BACK:
+            number, lease, ended, counted = BACK_FIELDS.unpack_from(payload)
+            end = EXPIRED if counted else RETURNED
+            self._leave(places[number], lease, spans_of(payload[BACK_FIELDS.size :]), ended, end)
+        elif kind == DEFER:
+            number, lease, offset, _ = DEFER_FIELDS.unpack_from(payload)
+            self._leave(places[number], lease, [(offset, offset + 1)], stored_at_ms, FAILED)
+        elif kind == SETTLE:
+            self._settle(payload, places, stored_at_ms)
+        elif kind == RESET:
+            number, _ = RESET_FIELDS.unpack(payload)
+            self._reset(places[number], stored_at_ms)
+        elif kind == DELETE:
+            group = payload.decode()
+            for key, code in self._keys.items():
+                if key.group == group:
+                    self._reset(self._places[code], stored_at_ms)
+
+    # --- events -----------------------------------------------------------------------------------------------------
+
+    def _give(self, payload: bytes, places: dict[int, _Place]) -> None:
+        number, lease, received, until_ms, _, flags, attempt, _, _, count = GIVE_FIELDS.unpack_from(payload)
+        if lease > _I64_MAX:
+            raise Damaged(f"lease {lease} is none")
+        place, at = places[number], GIVE_FIELDS.size + count * PAIR_FIELDS.size
+        spans = spans_of(payload[at:])
+        if self._settled and len(spans) == 1 and self._opened_again(place, lease, spans[0], until_ms):
+            return
+        before = self._expired(place, spans, *PAIR_FIELDS.unpack_from(payload, at - PAIR_FIELDS.size)) if count else []
+        if not flags & TAKEN_FLAG:
+            for given, expired_at_ms in before:
+                self._end(place.code, given, list(given.spans), expired_at_ms, EXPIRED)
+            is_ordered = bool(flags & ORDERED_FLAG)
+            place.add(lease, Given(Spans(spans), lease, attempt, received, until_ms, is_ordered))
+            return
+        for given, expired_at_ms in before:
+            place.add(lease, replace(given, expired_at_ms=expired_at_ms))
+
+    def _opened_again(self, place: _Place, lease: int, span: Span, until_ms: int) -> bool:
+        """After a crash: the copy that ended the lease is not there."""
+        one = self._settled.pop((place.code, lease, span[0]), None) if span[1] - span[0] == 1 else None
+        if one is None:
+            return False
+        one.given.until_ms = until_ms
+        place.add(lease, one.given)
+        return True
+
+    def _expired(self, place: _Place, spans: list[Span], received: int, ended: int) -> list[tuple[Given, int]]:
+        """Takes out the deliveries that ended before a new one of the same messages, which tells when that was."""
+        found = []
+        for lease in list(place.by_received.get(received, ())):
+            parts = place.leases[lease]
+            is_ordered, least = False, _I64_MAX
+            for given in parts:
+                taken = (
+                    [one for span in spans for one in given.spans.take(*span)]
+                    if given.received_at_ms == received
+                    else []
+                )
+                if taken:
+                    found.append((replace(given, spans=Spans(taken)), ended))
+                    is_ordered, least = given.is_ordered and given.expired_at_ms is None, min(least, taken[0][0])
+            if is_ordered:
+                for given in parts:
+                    self._end(place.code, given, given.spans.take(least + 1, _I64_MAX), ended, RETURNED)
+            place.forget(lease)
+        return found
+
+    def _leave(self, place: _Place, lease: int, spans: list[Span], ended_at_ms: int, end: int) -> None:
+        """Messages of a lease are done, or come back."""
+        known = 0
+        parts = place.leases.get(lease, ())
+        for given in parts:
+            if given.expired_at_ms is None:
+                taken = [one for span in spans for one in given.spans.take(*span)]
+                self._end(place.code, given, taken, ended_at_ms, end)
+            elif end == ACKED:
+                # Nobody can read it: there is nothing to be made a dead letter.
+                taken = [one for span in spans for one in given.spans.take(*span)]
+                self._end(place.code, given, taken, given.expired_at_ms, EXPIRED)
+            else:
+                # It waits for a retry service again.
+                taken = [one for span in spans for one in overlap(given.spans, span)]
+            known += sum(behind - first for first, behind in taken)
+        self.unknown += sum(behind - first for first, behind in spans) - known
+        place.forget(lease)
+
+    def _change(self, place: _Place, lease: int, spans: list[Span], until_ms: int) -> None:
+        for given in list(place.leases.get(lease, ())):
+            taken = [one for span in spans for one in given.spans.take(*span)]
+            if taken and not given.spans:
+                given.spans, given.until_ms = Spans(taken), until_ms
+            elif taken:
+                place.add(lease, replace(given, spans=Spans(taken), until_ms=until_ms))
+
+    def _settle(self, payload: bytes, places: dict[int, _Place], stored_at_ms: int) -> None:
+        number, lease, offset, copy_offset, queue = SETTLE_FIELDS.unpack_from(payload)
+        place, topic = places[number], payload[SETTLE_FIELDS.size :].decode()
+        for given in place.leases.get(lease, ()):
+            taken = given.spans.take(offset, offset + 1)
+            if taken:
+                end, ended_at_ms = DEAD if topic.startswith(DLQ_PREFIX) else FAILED, stored_at_ms
+                if given.expired_at_ms is not None:
+                    end, ended_at_ms = DEAD if end == DEAD else EXPIRED, given.expired_at_ms
+                settled = _Settled(
+                    replace(given, spans=Spans(taken)), ended_at_ms, end, (topic, queue, copy_offset), self._record
+                )
+                self._settled[place.code, lease, offset] = settled
+                self._settles.append((place.code, lease, offset))
+                place.forget(lease)
+                return
+        self.unknown += 1
+
+    def _confirm(self, before: int) -> None:
+        """Settles of records before that one are not taken back any more."""
+        while self._settles:
+            one = self._settled.get(self._settles[0])
+            if one is not None and one.record >= before:
+                return
+            code, _, _ = key = self._settles.popleft()
+            if one is not None:
+                del self._settled[key]
+                self._end(code, one.given, list(one.given.spans), one.ended_at_ms, one.end)
+
+    def _reset(self, place: _Place, at_ms: int) -> None:
+        """All leases of a place end."""
+        for parts in place.leases.values():
+            for given in parts:
+                if given.expired_at_ms is None:
+                    self._end(place.code, given, list(given.spans), at_ms, RETURNED)
+                else:
+                    self._end(place.code, given, list(given.spans), given.expired_at_ms, EXPIRED)
+        place.leases.clear()
+        place.by_received.clear()
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def _end_at(self, code: int, parts: list[Given], now_ms: int) -> None:
+        """What is left of a lease at the end of the journal."""
+        for given in sorted(parts, key=lambda given: given.until_ms):
+            if given.expired_at_ms is not None:
+                self._end(code, given, list(given.spans), given.expired_at_ms, EXPIRED)
+            elif given.until_ms > now_ms:
+                self._end(code, given, list(given.spans), -1, OPEN)
+            elif not given.is_ordered:
+                self._end(code, given, list(given.spans), given.until_ms, EXPIRED)
+            elif given.spans:
+                first = next(iter(given.spans))[0]
+                self._end(code, given, given.spans.take(first, first + 1), given.until_ms, EXPIRED)
+                # What follows was not reached.
+                for other in parts:
+                    self._end(code, other, other.spans.take(first + 1, _I64_MAX), given.until_ms, RETURNED)
+
+    def _end(self, code: int, given: Given, spans: list[Span], ended_at_ms: int, end: int) -> None:
+        for first, behind in spans:
+            self._ended.append(
+                (code, first, behind - first, given.lease, given.attempt, given.received_at_ms, ended_at_ms, end)
+            )
+            self.rows += behind - first
+
+    # --- what comes out ---------------------------------------------------------------------------------------------
+
+    def take(self) -> Iterator[pa.RecordBatch]:
+        """The rows so far, in the order of their ends; there are none then."""
+        ended = np.array(self._ended, np.int64).reshape(-1, 8)
+        self._ended.clear()
+        self.rows = 0
+        counts = ended[:, 2]
+        behind = np.cumsum(counts)
+        start = 0
+        while start < len(ended):
+            taken = int(behind[start - 1]) if start else 0
+            stop = max(int(np.searchsorted(behind, taken + self.rows_max, "right")), start + 1)
+            yield self._batch(ended[start:stop])
+            start = stop
+
+    def _batch(self, ended: Ints) -> pa.RecordBatch:
+        counts = ended[:, 2]
+        of = np.repeat(np.arange(len(ended)), counts)
+        return pa.record_batch([self._column(one, ended, of) for one in self.schema], schema=self.schema)
+
+    def _column(self, column: pa.Field, ended: Ints, of: Ints) -> pa.Array:
+        """`of`: which of the ranges each row is of."""
+        name = column.name
+        if name == "shard":
+            return pa.repeat(pa.scalar(self._shard, column.type), len(of))
+        if name in Key._fields:
+            values = pa.array([getattr(key, name) for key in self._keys], column.type)
+            return values.take(pa.array(ended[:, 0][of]))
+        if name == "offset":
+            counts = ended[:, 2]
+            return pa.array(np.arange(len(of)) + (ended[:, 1] - np.cumsum(counts) + counts)[of])
+        if name == "end":
+            return pa.array(ENDS, column.type).take(pa.array(ended[:, 7][of]))
+        values = ended[:, _COLUMNS[name]][of]
+        return pa.array(values, pa.int64(), mask=values < 0 if name == "ended_at_ms" else None).cast(column.type)
+
+
+def rows_of(
+    deliveries: Deliveries,
+    records: Iterable[tuple[bytes, int]],
+    now_ms: int,
+    max_offset: Callable[[str, int], int] | None = None,
+    damaged: Callable[[int, str], None] = lambda index, words: None,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a whole journal: bodies and store times of its records, in order. `damaged` is told of records, by
+    their number from 0 on, that can't be read."""
+    for index, (body, stored_at_ms) in enumerate(records):
+        try:
+            deliveries.feed(body, stored_at_ms)
+        except Damaged as error:
+            damaged(index, error.text)
+        if deliveries.rows >= deliveries.rows_max:
+            yield from deliveries.take()
+    deliveries.finish(now_ms, max_offset)
+    yield from deliveries.take()
+
+
+def spans_of(data: bytes) -> list[Span]:
+    """The ranges of an event, which ascend. Raises: Damaged."""
+    if len(data) % RANGE_FIELDS.size:
+        raise Damaged(f"{len(data)} bytes are not whole ranges")
+    found: list[Span] = []
+    least = total = 0
+    for first, count in RANGE_FIELDS.iter_unpack(data):
+        total += count
+        if not (least <= first <= _I64_MAX - count and count > 0 and total <= _EVENT_MESSAGES_MAX):
+            raise Damaged(f"an event of {count} messages from offset {first} on")
+        least = first + count
+        found.append((first, least))
+    return found
+
+
+def overlap(spans: Iterable[Span], other: Span) -> list[Span]:
+    """What both have."""
+    both = ((max(first, other[0]), min(behind, other[1])) for first, behind in spans)
+    return [span for span in both if span[0] < span[1]]
