@@ -64,8 +64,9 @@ ROWS_MAX = 262_144
 # Of records in one batch, so that bodies do not make it as large as they like.
 BATCH_BYTES = 64 * 1024 * 1024
 _CHUNK_BYTES = 8 * 1024 * 1024
-# Asked for where nobody knows how much is needed.
+# Asked for where nobody knows how much is needed; and searched at once.
 _LOOK_BYTES = 1024 * 1024
+_SEARCH_BYTES = 1024 * 1024
 _MAGICS = tuple((magic & 0xFFFFFFFF).to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
 _SIZE_MAGIC_AT_POSITION = Struct(">ii20xq")
 _I32 = Struct(">i")
@@ -231,7 +232,7 @@ class Decoder:
         """The first position from `at` on at which a record seems to lie that knows it; None: not in these bytes."""
         index = at - base
         while index < len(view) - record.PREFIX.size:
-            stop = min(index + _LOOK_BYTES, len(view))
+            stop = min(index + _SEARCH_BYTES, len(view))
             part = bytes(view[index:stop])
             hit = min((hit for magic in _MAGICS if (hit := part.find(magic, 4)) >= 0), default=-1)
             if hit < 0:

@@ -222,6 +222,41 @@ def test_damage_is_told_and_what_is_no_record_is_skipped(make: Callable[..., Any
     assert [row["damage"] for row in whole(bytes(damaged), make, check_crc=False)] == [None] * 3
 
 
+@pytest.mark.parametrize("search", [12, 64, 100])
+def test_records_are_found_again_wherever_a_search_was_cut(
+    make: Callable[..., Any], search: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decode, "_SEARCH_BYTES", search)
+    for length in range(90, 110):
+        data, sizes = log_of([(Record("t", 0, b"b", b"n" * length), False), (Record("u", 0, b"b", b""), False)], BASE)
+        table, decoder = in_pieces(b"\1" + data[1:], 1 << 20, make)
+        assert table.column("topic").to_pylist() == ["u"]
+        assert [(one.position, one.size) for one in decoder.skipped] == [(BASE, sizes[0])]
+
+
+def test_a_mark_that_does_not_lead_to_the_end_closes_nothing(make: Callable[..., Any]) -> None:
+    data, sizes = log_of([(Record(name, 0, b"b", b""), False) for name in "tuv"], BASE)
+    marked = data[: sizes[0]] + record.blank(9) + data[sizes[0] + 8 :]
+    table, decoder = in_pieces(marked, 1 << 20, make)
+    assert table.column("topic").to_pylist() == ["t", "v"]
+    assert [(one.position, one.size) for one in decoder.skipped] == [(BASE + sizes[0], sizes[1])]
+
+
+def test_what_is_skipped_ends_with_the_range(make: Callable[..., Any]) -> None:
+    """Whoever reads the next range tells the rest."""
+    data, sizes = log_of([(Record(name, 0, b"b", b""), False) for name in "tuvw"], BASE)
+    damaged = data[: sizes[0]] + bytes(sizes[0] * 2) + data[sizes[0] * 3 :]
+    bound, middle = BASE + len(data), BASE + 2 * sizes[0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decode, "_twin", None if make is PythonRows else True)
+        told = []
+        for start, end in ((BASE, middle), (middle, bound)):
+            decoder = Decoder(end, bound, columns=["topic"])
+            assert decoder.feed(damaged[start - BASE :], start) == end
+            told.append((decoder.take().to_pydict()["topic"], [(one.position, one.size) for one in decoder.skipped]))
+    assert told == [(["t"], [(BASE + sizes[0], sizes[0])]), (["w"], [(middle, sizes[0])])]
+
+
 def test_a_file_that_ends_early_is_told(make: Callable[..., Any]) -> None:
     data, sizes = log_of([(Record("t", 0, b"body" * 20, b""), True)] * 3, BASE)
     end = BASE + len(data)
