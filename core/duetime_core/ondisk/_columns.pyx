@@ -16,29 +16,21 @@ import numpy
 from duetime_core import record
 
 from duetime_core._bytes cimport CRC_ENDING_BYTES, crc32, crc_init, has_crc_mark, load32, load64, matches_crc_mark
+from duetime_core._record cimport (
+    BODY_CRC_AT, POSITION_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, RECORD_BYTES_MIN, SYS_FLAG_AT, Parts, Span, find_parts,
+    is_record_magic
+)
 
 crc_init()
 
 cdef enum:
-    SIZE_MIN = 91  # of a record with two IPv4 hosts
-    QUEUE_ID_AT = 12, QUEUE_OFFSET_AT = 20, POSITION_AT = 28, FLAGS_AT = 36
     DIGITS_MAX = 19, DELAY_DIGITS_MAX = 18, SLOTS = 64
 
 # Rows of the columns.
 cdef enum:
     STARTS, SIZES, KEY_OF, OFFSETS, FLAGS, STORED_AT, TAGS_CODES, LEVELS, ID_HASHES, PROPERTIES_AT, ROWS
 
-cdef int32_t MAGIC_V1 = record.MAGIC_V1, MAGIC_V2 = record.MAGIC_V2
 cdef object tags_code = record.tags_code
-
-cdef struct Span:
-    int64_t begin
-    int64_t end
-
-cdef struct Parts:
-    int64_t stored_at
-    Span topic
-    int64_t properties_at
 
 # The properties that are looked for; `begin` is -1 where there is none.
 cdef struct Named:
@@ -58,9 +50,9 @@ cdef int64_t count_records(const uint8_t *data, int64_t at, int64_t length) noex
     """How many records seem to lie there, by their sizes and magics."""
     cdef int64_t count = 0, size
     cdef int32_t magic
-    while length - at >= SIZE_MIN:
+    while length - at >= RECORD_BYTES_MIN:
         size, magic = load32(data + at), load32(data + at + 4)
-        if (magic != MAGIC_V1 and magic != MAGIC_V2) or size < SIZE_MIN or size > length - at:
+        if not is_record_magic(magic) or size < RECORD_BYTES_MIN or size > length - at:
             break
         at += size
         count += 1
@@ -70,34 +62,14 @@ cdef int64_t count_records(const uint8_t *data, int64_t at, int64_t length) noex
 cdef bint is_intact(const uint8_t *data, int64_t start, int64_t end, int64_t position, Parts *parts) noexcept nogil:
     """Whether it is a record that lies at `position` and matches its CRC; finds its parts."""
     cdef int matches
-    cdef int64_t flags = data[start + FLAGS_AT + 3], length_at, body, length, topic_length_bytes = 1
-    parts.stored_at = start + 56 + 12 * (flags >> 4 & 1)
-    length_at = parts.stored_at + 28 + 12 * (flags >> 5 & 1)
-    if load32(data + start + 4) == MAGIC_V2:
-        topic_length_bytes = 2
-    body = length_at + 4
-    if body + topic_length_bytes + 2 > end or load64(data + start + POSITION_AT) != position:
+    if load64(data + start + POSITION_AT) != position or not find_parts(data, start, end, parts):
         return False
-    length = load32(data + length_at)
-    parts.topic.begin = body + length + topic_length_bytes
-    if length < 0 or parts.topic.begin + 2 > end:
-        return False
-    length = data[parts.topic.begin - 1]
-    if topic_length_bytes == 2:
-        length |= <int64_t>data[parts.topic.begin - 2] << 8
-    elif length > 0x7F:
-        return False
-    parts.topic.end = parts.topic.begin + length
-    parts.properties_at = parts.topic.end + 2
-    if length > 0x7FFF or parts.properties_at > end:
-        return False
-    length = <int64_t>data[parts.topic.end] << 8 | data[parts.topic.end + 1]
-    if length != end - parts.properties_at or length > 0x7FFF or (length and data[end - 1] == 0):
-        return False
-    matches = matches_crc_mark(data + start, end - start, length)
+    matches = matches_crc_mark(data + start, end - start, end - parts.properties.begin)
     if matches >= 0:
         return matches
-    return <int32_t>(crc32(data + body, load32(data + length_at)) & 0x7FFFFFFF) == load32(data + start + 8)
+    return <int32_t>(
+        crc32(data + parts.body.begin, parts.body.end - parts.body.begin) & 0x7FFFFFFF
+    ) == load32(data + start + BODY_CRC_AT)
 
 
 cdef inline bint begins(const uint8_t *data, int64_t at, int64_t end, const char *name, int64_t length) noexcept nogil:
@@ -240,18 +212,18 @@ def take(bytes records not None, int64_t at, int64_t position):
         if key < 0:
             break
         last = end
-        if has_crc_mark(data + parts.properties_at, end - parts.properties_at):
+        if has_crc_mark(data + parts.properties.begin, end - parts.properties.begin):
             last -= CRC_ENDING_BYTES
-        find_named(data, parts.properties_at, end, last, &named)
+        find_named(data, parts.properties.begin, end, last, &named)
         column[STARTS * count + index] = at
         column[SIZES * count + index] = end - at
         column[KEY_OF * count + index] = key
         column[OFFSETS * count + index] = load64(data + at + QUEUE_OFFSET_AT)
-        column[FLAGS * count + index] = load32(data + at + FLAGS_AT)
+        column[FLAGS * count + index] = load32(data + at + SYS_FLAG_AT)
         column[STORED_AT * count + index] = load64(data + parts.stored_at)
         column[TAGS_CODES * count + index] = hash_tags(data, named.tags) if named.tags.begin >= 0 else 0
         column[LEVELS * count + index] = read_delay(data, named.delay)
-        column[PROPERTIES_AT * count + index] = parts.properties_at
+        column[PROPERTIES_AT * count + index] = parts.properties.begin
         column[ID_HASHES * count + index] = -1 if named.message_id.begin < 0 else <int64_t>crc32(
             data + named.message_id.begin, named.message_id.end - named.message_id.begin
         )
