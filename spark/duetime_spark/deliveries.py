@@ -66,7 +66,7 @@ SCHEMA = pa.schema(
         ("queue", pa.int32()),
         ("offset", pa.int64()),
         ("lease", pa.int64()),
-        # Counted from 1 anew in each queue that counts its deliveries.
+        # From 1; a copy in %RETRY%group goes on counting where the message was.
         ("attempt", pa.int32()),
         ("received_at_ms", pa.int64()),
         # Null: it goes on.

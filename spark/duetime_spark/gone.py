@@ -7,12 +7,12 @@ the rest. Where the file cannot be read the whole journal does, as far as retent
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from struct import Struct
 
 import numpy as np
 import pyarrow as pa
 from duetime_core.errors import Damaged
-from duetime_core.names import GROUPS_TOPIC
 from duetime_core.ondisk.folder import Files
 from duetime_core.ondisk.gone import GoneLetters
 from duetime_core.ondisk.group_events import (
@@ -28,10 +28,10 @@ from duetime_core.ondisk.group_events import (
     offsets_of,
 )
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
-from duetime_spark.jobs.context import Tables
+from duetime_spark.journal import journal_of
 from duetime_spark.moment import Moment
+from duetime_spark.snapshot import open_shards
 
 GONE = "gone"
 FILE = "duetimeGroups"
@@ -44,27 +44,25 @@ _COUNT = Struct(">I")
 Ends = Callable[[str, int], int]
 
 
-def gone_letters(spark: SparkSession, read: Tables, moment: Moment) -> DataFrame:
+def gone_letters(spark: SparkSession, moment: Moment) -> DataFrame:
     """(shard, topic, queue, offset), which the driver works out; what went after the snapshot may be among them."""
-    from duetime_spark.snapshot import open_shards
-
     found: dict[str, list[object]] = {name: [] for name in _SCHEMA.names}
     for shard in open_shards(moment.sources, moment.levels, moment.text):
-        number = shard.snapshot.shard
         ends = {(queue.topic, queue.queue): queue.max_offset for queue in shard.snapshot.queues}
-        if (GROUPS_TOPIC, 0) not in ends and not any(topic.startswith("%DLQ%") for topic, _ in ends):
-            continue
         first, gone = _kept(shard.files)
-        journal = read("messages", "shard,topic,offset,body").where(
-            (F.col("topic") == GROUPS_TOPIC) & (F.col("shard") == number) & (F.col("offset") >= first)
-        )
-        bodies = (bytes(row["body"] or b"") for row in journal.orderBy("offset").toLocalIterator())
-        replay(gone, bodies, lambda topic, queue, ends=ends: ends.get((topic, queue), 0))  # type: ignore[misc]
+        journal = journal_of(shard, first)
+        if journal is not None:
+            replay(gone, (body for body, _ in journal.records()), partial(_behind, ends))
         for topic, queue in gone.queues():
-            for offset in offsets_in(gone, topic, queue, ends.get((topic, queue), 0)):
-                for name, value in zip(_SCHEMA.names, (number, topic, queue, offset), strict=True):
+            for offset in offsets_in(gone, topic, queue, _behind(ends, topic, queue)):
+                for name, value in zip(_SCHEMA.names, (shard.snapshot.shard, topic, queue, offset), strict=True):
                     found[name].append(value)
+        shard.files.close()
     return spark.createDataFrame(pa.table(found, _SCHEMA))
+
+
+def _behind(ends: dict[tuple[str, int], int], topic: str, queue: int) -> int:
+    return ends.get((topic, queue), 0)
 
 
 def _kept(files: Files) -> tuple[int, GoneLetters]:

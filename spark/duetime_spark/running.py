@@ -60,7 +60,7 @@ def tables(spark: SparkSession, moment: Moment) -> Any:
 
     def read(table: str, columns: str) -> DataFrame:
         if table == GONE:
-            return gone_letters(spark, read, moment).select(*columns.split(","))
+            return gone_letters(spark, moment).select(*columns.split(","))
         reader = spark.read.format("duetime").option("table", table).option("columns", columns)
         return reader.option("levels", moment.levels).option("snapshot", moment.text).load(",".join(moment.sources))
 

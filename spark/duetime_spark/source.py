@@ -24,7 +24,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 from pyspark.sql.types import StructType
 
-from duetime_spark import entries, messages, pending, small
+from duetime_spark import entries, journal, messages, pending, small
 from duetime_spark.filters import Wanted
 from duetime_spark.snapshot import Shard, open_shards
 from duetime_spark.tables import chosen, schema_of
@@ -141,6 +141,8 @@ class DueTimeReader(DataSourceReader):
             return pending.plan(self._shards, self._schema, self._wanted, self._rows)
         if self._table == "messages":
             return messages.plan(self._shards, self._schema, self._wanted)
+        if self._table == "deliveries":
+            return journal.plan(self._shards, self._schema, self._wanted)
         if self._table == "lanes":
             return small.plan_lanes(self._shards, self._schema, self._wanted)
         return small.plan_findings(self._shards, self._schema, self._wanted)

@@ -3,6 +3,7 @@
 queue_entries   every message of every queue, by the units of the queues
 pending         lane entries that wait, and the timers of a 5.x broker
 messages        every record of the log (decode.py)
+deliveries      what groups received, and what came of it (deliveries.py)
 lanes           one row for each lane
 findings        damage that was passed over
 """
@@ -12,6 +13,7 @@ from duetime_core.errors import InvalidArgument, Violation
 
 from duetime_spark.decode import DEFAULT_COLUMNS
 from duetime_spark.decode import SCHEMA as MESSAGES
+from duetime_spark.deliveries import SCHEMA as DELIVERIES
 
 _I32, _I64, _TEXT = pa.int32(), pa.int64(), pa.string()
 
@@ -62,6 +64,7 @@ SCHEMAS = {
     "messages": MESSAGES,
     "queue_entries": QUEUE_ENTRIES,
     "pending": PENDING,
+    "deliveries": DELIVERIES,
     "lanes": LANES,
     "findings": FINDINGS,
 }

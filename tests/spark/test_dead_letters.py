@@ -71,16 +71,11 @@ def test_what_differs_between_messages_is_masked(spark: SparkSession) -> None:
 
 def test_retries_tell_what_success_costs(spark: SparkSession) -> None:
     def ended(end: str, attempt: int, times: int = 1, group: str = "billing") -> list[dict[str, Any]]:
-        place = {"shard": 0, "queue_topic": "orders", "queue": 0, "offset": 5}
-        return [{"group": group, "topic": "orders", "attempt": attempt, "end": end, **place}] * times
+        return [{"group": group, "topic": "orders", "attempt": attempt, "end": end}] * times
 
-    rows = ended("acked", 1, 6) + ended("acked", 3, 1) + ended("failed", 1, 2) + ended("expired", 2, 2)
+    rows = ended("acked", 1, 6) + ended("acked", 3, 2) + ended("failed", 1, 2) + ended("expired", 2, 2)
     rows += ended("open", 1) + ended("returned", 1) + ended("dead", 4) + ended("failed", 1, group="mail")
-    # The third delivery of one that was copied after two; a copy's queue counts anew.
-    copy = {"shard": 0, "queue": 0, "offset": 5, "reconsume_times": 2}
-    rows += [{**ended("acked", 1)[0], "queue_topic": "%RETRY%billing"}]
-    messages = [{**copy, "topic": "%RETRY%billing"}, {**copy, "topic": "orders"}]
-    found = retries.run(context(spark, {"deliveries": rows, "messages": messages}))
+    found = retries.run(context(spark, {"deliveries": rows}))
     billing, mail = found.groups
     assert billing == retries.Retries(
         "billing", "orders", 15, 8, 2, 2, 1, 1, 1, 5, 0.3333, 1.625, by_attempt={1: 6, 3: 2}

@@ -6,11 +6,9 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from duetime_spark.jobs.columns import RETRY_PREFIX
 from duetime_spark.jobs.context import Context
 
-_DELIVERIES = "shard,group,topic,queue_topic,queue,offset,attempt,end"
-_COPIES = "shard,topic,queue,offset,reconsume_times"
+_DELIVERIES = "group,topic,attempt,end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +48,14 @@ class RetriesFound:
         return asdict(self)
 
 
-def transform(deliveries: DataFrame, messages: DataFrame) -> DataFrame:
-    """(group, topic, attempt, end, count). A queue counts its deliveries from 1; a copy in %RETRY%group says how many
-    there were before it."""
-    copies = messages.where(F.col("topic").startswith(RETRY_PREFIX))
-    before = copies.withColumnRenamed("topic", "queue_topic")
-    known = deliveries.join(before, ["shard", "queue_topic", "queue", "offset"], "left")
-    attempt = F.col("attempt") + F.coalesce("reconsume_times", F.lit(0))
-    return known.groupBy("group", "topic", attempt.alias("attempt"), "end").agg(F.count(F.lit(1)).alias("count"))
+def transform(deliveries: DataFrame) -> DataFrame:
+    """(group, topic, attempt, end, count). A copy in %RETRY%group goes on counting where the message was."""
+    return deliveries.groupBy("group", "topic", "attempt", "end").agg(F.count(F.lit(1)).alias("count"))
 
 
 def run(context: Context) -> RetriesFound:
     found: dict[tuple[str, str], dict[tuple[str, int], int]] = {}
-    for row in transform(context.table("deliveries", _DELIVERIES), context.table("messages", _COPIES)).collect():
+    for row in transform(context.table("deliveries", _DELIVERIES)).collect():
         found.setdefault((row["group"], row["topic"]), {})[row["end"], row["attempt"]] = row["count"]
     groups = [_retries(group, topic, counts) for (group, topic), counts in sorted(found.items())]
     return RetriesFound(

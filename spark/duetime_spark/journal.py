@@ -1,0 +1,84 @@
+"""The journal of a shard's groups, DT_GROUPS: its records in order, and table `deliveries` from them.
+
+One task reads the journal of a shard: what an event means depends on those before it.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from duetime_core import record
+from duetime_core.errors import Damaged
+from duetime_core.names import GROUPS_TOPIC
+from duetime_core.ondisk.folder import Files
+from duetime_core.ondisk.units import FILLER_SIZE
+
+from duetime_spark.deliveries import Deliveries, rows_of
+from duetime_spark.filters import Wanted
+from duetime_spark.snapshot import Shard
+from duetime_spark.units import Window, window_of
+
+_UNITS_AT_ONCE = 1_024
+
+
+@dataclass(frozen=True)
+class Journal:
+    """A part of it, from a shard's files; it can be pickled."""
+
+    files: Files
+    segment_bytes: int
+    window: Window
+
+    def records(self) -> Iterator[tuple[bytes, int]]:
+        """Bodies and store times, in order; what is damaged or has left is passed over."""
+        for _, units in self.window.read(self.files, _UNITS_AT_ONCE):
+            for position, size, _ in units.tolist():
+                if size == FILLER_SIZE:
+                    continue
+                base = position - position % self.segment_bytes
+                data = self.files.read(f"commitlog/{base:020d}", position - base, size)
+                try:
+                    found = record.decode(data)
+                except Damaged:
+                    continue
+                if found.topic == GROUPS_TOPIC:
+                    yield found.body, found.stored_at_ms
+
+
+def journal_of(shard: Shard, first: int = 0) -> Journal | None:
+    """From an offset on; None: the shard has none."""
+    for queue in shard.snapshot.queues:
+        if (queue.topic, queue.queue) == (GROUPS_TOPIC, 0):
+            window = window_of(queue, first, queue.max_offset)
+            return Journal(shard.files, shard.snapshot.segment_bytes, window)
+    return None
+
+
+@dataclass(frozen=True)
+class DeliveriesTask:
+    """A shard's journal. `ends`: where its queues end."""
+
+    shard: int
+    journal: Journal
+    now_ms: int
+    ends: dict[tuple[str, int], int]
+    schema: pa.Schema
+    wanted: Wanted
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        deliveries = Deliveries(self.shard, columns=self.schema.names)
+        ends = self.ends
+        found = rows_of(
+            deliveries, self.journal.records(), self.now_ms, lambda topic, queue: ends.get((topic, queue), 0)
+        )
+        yield from map(self.wanted.keep, found)
+
+
+def plan(shards: Sequence[Shard], schema: pa.Schema, wanted: Wanted) -> list[DeliveriesTask]:
+    tasks = []
+    for shard in shards:
+        journal, snapshot = journal_of(shard), shard.snapshot
+        if journal is not None and wanted.allows("shard", snapshot.shard):
+            ends = {(queue.topic, queue.queue): queue.max_offset for queue in snapshot.queues}
+            tasks.append(DeliveriesTask(snapshot.shard, journal, snapshot.stored_at_ms, ends, schema, wanted))
+    return tasks
