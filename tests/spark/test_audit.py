@@ -41,7 +41,7 @@ def audit(spark: SparkSession, lanes: Rows, queue_entries: Rows, messages: Rows)
 
 
 def test_what_is_sound_is_proven(spark: SparkSession) -> None:
-    lanes = [lane(), lane(2, first=4, mark=7, end=7), {**lane(0, mark=0, end=6)}]
+    lanes = [lane(), lane(2, first=4, mark=7, end=7), lane(0, first=4, mark=5, end=9, pending=6)]
     units = entries(1, 0, 1, 2, 3, 4) + entries(2, 3, 4, 5, 6)
     copies = [copy(1, 0), copy(1, 1), copy(1, 2, "DT_QUARANTINE", stored_at_ms=0)]
     # Of what is gone from the lane two copies are still there.

@@ -84,6 +84,23 @@ def test_backlog_of_a_broker_is_its_manifest(name: str, tmp_path: Path, capsys: 
     }
 
 
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("name", golden.NAMES)
+def test_what_a_broker_restored_is_proven(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By message ids: a broker marks no copy with its lane entry."""
+    expected = golden.summary(name)
+    found = told(capsys, "audit", str(golden.unpack(name, tmp_path)))
+    # A half message with a delay: 5.3.3 took it from its lane and put it nowhere.
+    lost = ["rawhalfdelay"] if name == "rmq-5.3.3-clean" else []
+    assert [one["id"] for one in found["violations"]] == lost
+    assert found["is_proven"] == (not lost)
+    ended = {str(row["level"]): row["restored"] + row["missing"] for row in found["lanes"] if row["level"]}
+    marks = expected["delayOffsetAfterLoad"]
+    assert {level: count for level, count in ended.items() if count} == {
+        level: offset for level, offset in marks.items() if offset
+    }
+
+
 def test_backlog_in_all_its_forms(
     spark: SparkSession, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -86,6 +86,7 @@ def test_what_has_no_such_way_is_left_out(spark: SparkSession) -> None:
         restored(2, -1),
         restored(0, 500, topic="DT_QUARANTINE"),
         restored(3, 1, lane_level=None, lane_due_at_ms=None),
+        restored(4, 1, lane_level=None, lane_due_at_ms=None, sys_flag=8),
         {"shard": 0, "topic": "SCHEDULE_TOPIC_XXXX", "queue": 0, "offset": 0, "real_topic": "orders", "level": 1},
         {"shard": 0, "topic": "orders", "queue": 0, "offset": 9},
     ]

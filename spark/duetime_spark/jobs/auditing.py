@@ -28,7 +28,7 @@ from duetime_spark.jobs.context import Context
 _ENTRIES = "shard,topic,queue,offset,position,due_at_ms"
 _COPIES = "shard,topic,position,id,real_topic,lane_level,lane_offset,lane_due_at_ms,stored_at_ms"
 _BUCKET_COLUMNS = "shard,topic,lane_level,lane_offset,lane_due_at_ms,stored_at_ms"
-_NAMED = "shard,topic,position,id,real_topic,lane_level,born_at_ms,body_crc,body_size"
+_NAMED = "shard,topic,position,id,real_topic,lane_level,born_at_ms,body_crc,body_size,sys_flag"
 _BUCKET_FIELDS = tuple(field.name for field in fields(Bucket))
 Lane = tuple[int, int]
 Key = tuple[int, int, int]
@@ -118,6 +118,8 @@ class _Auditor:
         return Audit(is_proven, total, lanes, counts, self.violations)
 
     def _proof(self, lane: dict[str, Any]) -> Proof:
+        if not lane["level"]:
+            return _timers(lane)
         ends = self.ends[lane["shard"], lane["level"]]
         # A copy above the watermark: a crash left it, and not that of an entry before it. Its entry does not pend.
         ahead = lane["max_offset"] - lane["watermark"] - lane["pending"]
@@ -143,6 +145,13 @@ class _Auditor:
 
 def run(context: Context) -> Audit:
     return _Auditor(context).run()
+
+
+def _timers(lane: dict[str, Any]) -> Proof:
+    """A 5.x broker's: what pends is all that it tells."""
+    none = dict.fromkeys(("expired", "restored", "dead", "cancelled", "missing", "early", "violation_count"), 0)
+    pending = lane["pending"]
+    return Proof(shard=lane["shard"], level=0, accepted=pending, pending=pending, is_proven=True, **none)
 
 
 def _differing(entries: dict[Key, Bucket], copies: list[Row]) -> set[Key]:

@@ -14,7 +14,7 @@ from duetime_spark.jobs.context import Context
 MINUTES_AHEAD, HOURS_AHEAD = 24 * 60, 30 * 24
 MEASURED_MS = 600_000
 _PENDING = "shard,level,topic,size,due_at_ms"
-_RESTORED = "shard,topic,real_topic,lane_level,stored_at_ms"
+_RESTORED = "shard,topic,real_topic,lane_level,stored_at_ms,sys_flag"
 
 
 @dataclass(frozen=True, slots=True)

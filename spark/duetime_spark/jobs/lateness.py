@@ -21,7 +21,9 @@ from duetime_spark.jobs.columns import MINUTE_MS, RETRY_PREFIX, floor_to, is_res
 from duetime_spark.jobs.context import Context
 
 CAUSES = ("accept", "scan", "consumer")
-_MESSAGES = "shard,topic,queue,offset,real_topic,lane_level,lane_due_at_ms,born_at_ms,stored_at_ms,reconsume_times"
+_MESSAGES = (
+    "shard,topic,queue,offset,real_topic,lane_level,lane_due_at_ms,born_at_ms,stored_at_ms,reconsume_times,sys_flag"
+)
 _DELIVERIES = "shard,queue_topic,queue,offset,received_at_ms"
 _MINUTES_LISTED, _ALL_MINUTES = 10_000, 2**31 - 1
 _KEYS = ("level", "topic", "minute")
