@@ -9,7 +9,7 @@ a template and, for each byte that differs, what it adds: CRC-32 is linear.
 """
 
 import argparse
-import resource
+import os
 import time
 import zlib
 from collections.abc import Iterator
@@ -266,14 +266,43 @@ def measure(root: Path, master: str, rows: str | None) -> Iterator[str]:
     spark.range(1).count()
     for name, table, columns, query in _QUERIES:
         for _ in range(2):
-            started = time.perf_counter()
+            started, used = time.perf_counter(), _cpu_s()
             frame = read(table, columns)
             row = frame.selectExpr(*query, "count(*) AS rows").collect()[0]  # type: ignore[attr-defined]
             took = time.perf_counter() - started
-            yield f"{name}: {row['rows']:,} rows in {took:.2f} s, {row['rows'] / took / 1e6:.2f} M/s"
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    yield f"driver's peak {peak} MiB"
+            rate, cpu_s = row["rows"] / took / 1e6, _cpu_s() - used
+            yield f"{name}: {row['rows']:,} rows in {took:.2f} s, {rate:.2f} M/s; {cpu_s:.1f} s of processors"
+    peaks = sorted(_peak_mib(pid) for pid in _family())
+    yield f"processes' peaks: {', '.join(f'{peak} MiB' for peak in peaks)}"
     spark.stop()
+
+
+def _family() -> list[int]:
+    """This process, the JVM and Python's workers."""
+    parents = {int(path.name): int(_stat(path)[1]) for path in Path("/proc").iterdir() if path.name.isdigit()}
+    found = [os.getpid()]
+    for pid in found:
+        found += [child for child, parent in parents.items() if parent == pid]
+    return found
+
+
+def _stat(path: Path) -> list[str]:
+    """From the state on."""
+    try:
+        return (path / "stat").read_text().rpartition(") ")[2].split()
+    except OSError:
+        return ["", "-1", *"0" * 50]  # it ended
+
+
+def _cpu_s() -> float:
+    """Of the family, with what its ended children used."""
+    ticks = sum(int(field) for pid in _family() for field in _stat(Path("/proc") / str(pid))[11:15])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _peak_mib(pid: int) -> int:
+    lines = (Path("/proc") / str(pid) / "status").read_text().splitlines()
+    return next((int(line.split()[1]) // 1024 for line in lines if line.startswith("VmHWM")), 0)
 
 
 def main() -> None:
