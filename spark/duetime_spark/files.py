@@ -39,10 +39,24 @@ def open_source(source: str) -> list[Files]:
     if source.startswith(_GRPC):
         return _shards(source)
     if "://" not in source:
-        return [LocalFiles(Path(source))]
+        return [TaskFiles(Path(source).absolute())]
     if source.startswith("file://"):
-        return [LocalFiles(Path(urlsplit(source).path))]
+        return [TaskFiles(Path(urlsplit(source).path))]
     return [FsspecFiles(source)]
+
+
+class TaskFiles(LocalFiles):
+    """A directory that must be there wherever a task runs: what is not there would read as gone, and count nothing."""
+
+    def __reduce__(self) -> tuple[Any, tuple[Path]]:
+        return _there, (self.root,)
+
+
+def _there(root: Path) -> TaskFiles:
+    """Raises: Unavailable."""
+    if not root.is_dir():
+        raise Unavailable(f"{root} is not there where a task runs: mount it on all workers, or read by grpc://")
+    return TaskFiles(root)
 
 
 class FsspecFiles:

@@ -5,6 +5,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from duetime_core.levels import DEFAULT_DELAY_LEVELS
@@ -61,5 +62,7 @@ def look(sources: Sequence[str], levels: str = DEFAULT_DELAY_LEVELS) -> Moment:
     """
     from duetime_spark.snapshot import take_snapshots
 
-    text = take_snapshots(sources, levels)
-    return Moment(tuple(sources), levels, text, tuple(json.loads(text)["shards"]))
+    # Whoever reads them works in another folder.
+    named = [source if "://" in source else str(Path(source).absolute()) for source in sources]
+    text = take_snapshots(named, levels)
+    return Moment(tuple(named), levels, text, tuple(json.loads(text)["shards"]))

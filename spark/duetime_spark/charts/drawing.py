@@ -45,5 +45,5 @@ def level_name(level: int, delays: dict[int, int | None]) -> str:
 def ramp(levels: Iterable[int]) -> dict[int, str]:
     """Colours by level, from short delays to long ones."""
     ordered = sorted(set(levels))
-    places = [0.08 + 0.84 * number / max(len(ordered) - 1, 1) for number in range(len(ordered))]
+    places = [0.18 + 0.74 * number / max(len(ordered) - 1, 1) for number in range(len(ordered))]
     return dict(zip(ordered, sample_colorscale("Viridis", places), strict=True)) if ordered else {}

@@ -10,6 +10,7 @@ from duetime_spark.charts.drawing import MINUTE_MS, ROWS_MOST, Found, figure, ut
 from duetime_spark.pages import span
 from duetime_spark.report import Chart, Grid, Page, Tile
 
+_LONG_MS = 10_000
 _CAUSES = {"accept": "#8d6fc7", "scan": "#d9902f", "consumer": "#3b82c4"}
 
 
@@ -20,9 +21,9 @@ def lateness(found: Found) -> Page:
     late, early = total["late_count"], total["early_count"]
     tiles = [
         Tile(f"{total['count']:,}", "restored"),
-        Tile(f"{total['p50_ms']:,} ms", "late at the median"),
-        Tile(f"{total['p99_ms']:,} ms", "at p99"),
-        Tile(f"{total['p999_ms']:,} ms", f"at p99.9; {total['max_ms']:,} ms at most"),
+        Tile(f"{_ms(total['p50_ms'])}", "late at the median"),
+        Tile(f"{_ms(total['p99_ms'])}", "at p99"),
+        Tile(f"{_ms(total['p999_ms'])}", f"at p99.9; {_ms(total['max_ms'])} at most"),
         Tile(f"{late:,}", f"late: over {found['late_ms']} ms somewhere on the way", "bad" if late else "good"),
         Tile(f"{early:,}", "early", "bad" if early else "good"),
     ]
@@ -75,6 +76,10 @@ def lateness(found: Found) -> Page:
         )
     )
     return Page("Lateness", tiles, parts)
+
+
+def _ms(length_ms: int) -> str:
+    return f"{length_ms:,} ms" if length_ms < _LONG_MS else span(length_ms)
 
 
 def _heat(title: str, cells: list[tuple[int, str, Found]], place: Callable[[str], int]) -> Chart:

@@ -1,6 +1,6 @@
 """The pages of `audit`, `dead_letters` and `retries`."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 
 import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
@@ -35,29 +35,7 @@ def audit(found: Found) -> Page:
     lanes = [row for row in found["lanes"] if row["accepted"]]
     parts: list[Chart | Grid] = []
     if lanes:
-        names = [f"shard {row['shard']} level {row['level']}" for row in reversed(lanes)]
-        bars = [
-            go.Bar(
-                y=names,
-                x=[row[end] / row["accepted"] for row in reversed(lanes)],
-                text=[f"{row[end]:,}" for row in reversed(lanes)],
-                textposition="none",
-                hovertemplate="%{y}: %{text} " + end + "<extra></extra>",
-                orientation="h",
-                name=end,
-                marker={"color": colour, "line": {"width": 0}},
-            )
-            for end, colour in _ENDS.items()
-            if any(row[end] for row in lanes)
-        ]
-        axis = {"tickformat": ".0%", "range": [0, 1]}
-        parts.append(
-            Chart(
-                "Where accepted messages are",
-                "Shares of each lane.",
-                figure(100 + 26 * len(lanes), bars, barmode="stack", xaxis=axis, yaxis={"type": "category"}),
-            )
-        )
+        parts.append(_shares(lanes))
     heads: tuple[str, ...] = (
         "#shard",
         "#level",
@@ -100,6 +78,30 @@ def audit(found: Found) -> Page:
         ]
         parts.append(Grid("Violations", f"{len(rows):,} of {violations:,}.", heads, rows))
     return Page("Audit", tiles, parts)
+
+
+def _shares(lanes: list[Found]) -> Chart:
+    """Of levels, over all shards."""
+    sums: dict[int, Counter[str]] = defaultdict(Counter)
+    for lane in lanes:
+        sums[lane["level"]].update({end: lane[end] for end in ("accepted", *_ENDS)})
+    levels = sorted(sums, reverse=True)
+    bars = [
+        go.Bar(
+            y=[f"level {level}" for level in levels],
+            x=[sums[level][end] / sums[level]["accepted"] for level in levels],
+            customdata=[f"{sums[level][end]:,}" for level in levels],
+            hovertemplate="%{y}: %{customdata} " + end + "<extra></extra>",
+            orientation="h",
+            name=end,
+            marker={"color": colour, "line": {"width": 0}},
+        )
+        for end, colour in _ENDS.items()
+        if any(sums[level][end] for level in levels)
+    ]
+    axis = {"tickformat": ".0%", "range": [0, 1]}
+    drawn = figure(100 + 24 * len(levels), bars, barmode="stack", xaxis=axis, yaxis={"type": "category"})
+    return Chart("Where accepted messages are", "Shares of each level, over all shards.", drawn)
 
 
 def dead_letters(found: Found) -> Page:
