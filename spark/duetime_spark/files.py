@@ -196,7 +196,7 @@ class GrpcFiles:
             except grpc.RpcError as error:
                 if error.code() not in _RETRIED or tries == _TRIES - 1:
                     raise Unavailable(f"{self.name}: {error.code().name}, {error.details()}") from error
-            _pause(_PAUSE_S * 2**tries)
+            pause(_PAUSE_S * 2**tries)
         raise AssertionError("the last try returns or raises")
 
     def _stub(self) -> Any:
@@ -205,7 +205,8 @@ class GrpcFiles:
         return (gateway_pb2_grpc.GatewayStub if self.is_gateway else store_pb2_grpc.StoreStub)(self._channel)
 
 
-def _pause(seconds: float) -> None:
+def pause(seconds: float) -> None:
+    """Waits."""
     time.sleep(seconds)  # noqa: TID251 (a task of Spark has no loop, and nothing to do meanwhile)
 
 

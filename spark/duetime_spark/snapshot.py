@@ -40,10 +40,13 @@ from duetime_core.ondisk.state import (
 from duetime_core.ondisk.timers import TIMER_TOPIC
 from duetime_core.ondisk.units import UNIT_TYPE, Ints, Units
 
-from duetime_spark.files import open_source
+from duetime_spark.files import open_source, pause
 from duetime_spark.timers import waiting
 
 VERSION = 1
+# Looks at a store that runs before the whole of its log is walked.
+_TRIES = 4
+_PAUSE_S = 0.25
 _NO_OFFSETS = np.empty(0, np.int64)
 _NO_UNITS = np.empty(0, UNIT_TYPE)
 
@@ -223,14 +226,16 @@ def take_snapshot(files: Files, levels: DelayLevels) -> Snapshot:
         InvalidArgument: it is no store's directory.
     """
     open_root(files)
-    point = checkpoint.decode(files.content("checkpoint") or b"")
-    if point is not None:
-        # A checkpoint or retention between two looks: once more.
-        for _ in range(2):
-            walk = _Walk(files, levels, point)
-            if walk.is_trusted():
-                return walk.snapshot()
-            point = checkpoint.decode(files.content("checkpoint") or b"") or point
+    for tries in range(_TRIES):
+        point = checkpoint.decode(files.content("checkpoint") or b"")
+        walk = _Walk(files, levels, point)
+        if point is None or walk.is_trusted():
+            return walk.snapshot()
+        if not files.exists("abort"):
+            break
+        # In a store that runs, retention has taken units away, and its next checkpoint counts without them.
+        if tries < _TRIES - 1:
+            pause(_PAUSE_S)
     return _Walk(files, levels, None).snapshot()
 
 

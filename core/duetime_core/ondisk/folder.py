@@ -6,6 +6,7 @@ retention takes files away while they are read.
 
 import errno
 import os
+import weakref
 from collections import OrderedDict
 from pathlib import Path
 from typing import Protocol
@@ -57,6 +58,8 @@ class LocalFiles:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._fds: OrderedDict[str, int] = OrderedDict()
+        # Those who read a directory once do not close it.
+        weakref.finalize(self, _close_all, self._fds)
 
     def __reduce__(self) -> tuple[type["LocalFiles"], tuple[Path]]:
         return LocalFiles, (self.root,)
@@ -101,8 +104,7 @@ class LocalFiles:
             raise
 
     def close(self) -> None:
-        while self._fds:
-            os.close(self._fds.popitem()[1])
+        _close_all(self._fds)
 
     def _fd(self, path: str) -> int | None:
         fd = self._fds.get(path)
@@ -117,3 +119,8 @@ class LocalFiles:
             os.close(self._fds.popitem(last=False)[1])
         self._fds[path] = fd
         return fd
+
+
+def _close_all(fds: OrderedDict[str, int]) -> None:
+    while fds:
+        os.close(fds.popitem()[1])
