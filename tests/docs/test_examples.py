@@ -22,7 +22,7 @@ from duetime_core.testing import LocalCluster
 
 PROJECT = Path(__file__).resolve().parents[2]
 PAGES = [PROJECT / "README.md", PROJECT / "sdk" / "README.md", *sorted((PROJECT / "docs").rglob("*.md"))]
-DEADLINE_S = 60.0
+DEADLINE_S = 110.0
 NOT_RUN_COUNT = 0
 
 _BLOCK = re.compile(r"(?:^<!-- example: (?P<mark>.*?) -->\n)?^ *```python\n(?P<code>.*?)^ *```$", re.M | re.S)

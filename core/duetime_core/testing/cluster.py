@@ -46,7 +46,8 @@ class Cluster:
         self._shards = shards
         self._schedulers = schedulers
         self._settings = {
-            "store": {"segment_bytes": 64 * 1024 * 1024, **(store_settings or {})},
+            # On a clock that stands, a throttled export would never end.
+            "store": {"segment_bytes": 64 * 1024 * 1024, "export_bytes_per_s": 0, **(store_settings or {})},
             "gateway": gateway_settings or {},
             "scheduler": scheduler_settings or {},
         }
