@@ -20,6 +20,7 @@ from duetime_core.clock import Clock, SystemClock
 from duetime_core.compiled import in_use
 from duetime_core.errors import StartupError
 from duetime_core.logs import configure_logs
+from duetime_core.meter import tell_process
 from duetime_core.settings import NodeSettings
 
 log = structlog.get_logger()
@@ -106,6 +107,7 @@ async def _run(process: str, settings: S, make: Callable[[S, Clock], Node]) -> N
         await node.start()
         metrics_port, stop_metrics = serve_metrics(node.registry, settings.host, settings.metrics_port)
         with_metrics.callback(stop_metrics)
+        tell_process(process, node.registry)
         _calm_collector(node.registry)
         ready: dict[str, Any] = {"serving": process, "port": node.port, "metrics_port": metrics_port}
         log.info("serving", **ready, compiled=in_use)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterable, Sequence
+from time import perf_counter
 from typing import Any, cast
 
 import grpc
@@ -14,9 +15,11 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2  # type: ignore[i
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from grpc_status import rpc_status
+from prometheus_client import CollectorRegistry
 
 from duetime_core.errors import DOMAIN, DueTimeError, Overloaded, StartupError
 from duetime_core.limits import GRPC_MESSAGE_BYTES_MAX
+from duetime_core.meter import CallMeter, MethodMeter
 
 log = structlog.get_logger()
 
@@ -59,11 +62,12 @@ class _Border:
     It wraps each method once, when it is first called. A server interceptor would do the same anew for every call.
     """
 
-    def __init__(self, calls_in_flight_max: int) -> None:
+    def __init__(self, calls_in_flight_max: int, meter: CallMeter) -> None:
         self._free = calls_in_flight_max
         self._limit = calls_in_flight_max
+        self._meter = meter
 
-    def wrap(self, handler: grpc.RpcMethodHandler[Any, Any]) -> grpc.RpcMethodHandler[Any, Any]:
+    def wrap(self, method: str, handler: grpc.RpcMethodHandler[Any, Any]) -> grpc.RpcMethodHandler[Any, Any]:
         make = {
             (False, False): (grpc.unary_unary_rpc_method_handler, self._unary, handler.unary_unary),
             (True, True): (grpc.stream_stream_rpc_method_handler, self._stream, handler.stream_stream),
@@ -71,7 +75,7 @@ class _Border:
         }[handler.request_streaming, handler.response_streaming]
         factory, wrap, behaviour = make
         return factory(
-            wrap(behaviour),
+            wrap(behaviour, self._meter.of(method)),
             request_deserializer=handler.request_deserializer,
             response_serializer=handler.response_serializer,
         )
@@ -81,38 +85,61 @@ class _Border:
             raise Overloaded(f"{self._limit} calls are in flight, the most this process takes")
         self._free -= 1
 
-    def _unary(self, behaviour: Any) -> Any:
+    def _unary(self, behaviour: Any, meter: MethodMeter) -> Any:
         async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-            entered = False
+            started, code, entered = perf_counter(), "CANCELLED", False
+            meter.running += 1
             try:
                 self._enter()
                 entered = True
-                return await behaviour(request, context)
+                answer = await behaviour(request, context)
+                code = "OK"
+                return answer
             except grpc.aio.AbortError:
+                code = _code_name(context)
                 raise
             except Exception as error:
+                code = _status_name(error)
                 await _end(context, error)
             finally:
                 self._free += entered
+                meter.running -= 1
+                meter.ended(perf_counter() - started, code)
 
         return call
 
-    def _stream(self, behaviour: Any) -> Any:
+    def _stream(self, behaviour: Any, meter: MethodMeter) -> Any:
         async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-            entered = False
+            started, code, entered = perf_counter(), "CANCELLED", False
+            meter.running += 1
             try:
                 self._enter()
                 entered = True
                 async for response in behaviour(request, context):
                     yield response
+                code = "OK"
             except grpc.aio.AbortError:
+                code = _code_name(context)
                 raise
             except Exception as error:
+                code = _status_name(error)
                 await _end(context, error)
             finally:
                 self._free += entered
+                meter.running -= 1
+                meter.ended(perf_counter() - started, code)
 
         return call
+
+
+def _status_name(error: Exception) -> str:
+    return error.status.name if isinstance(error, DueTimeError) else "INTERNAL"
+
+
+def _code_name(context: grpc.aio.ServicerContext[Any, Any]) -> str:
+    """The status that the service itself has ended a call with."""
+    code = context.code()
+    return code.name if isinstance(code, grpc.StatusCode) else "UNKNOWN"
 
 
 async def _end(context: grpc.aio.ServicerContext[Any, Any], error: Exception) -> None:
@@ -137,7 +164,7 @@ class _Bordered(grpc.GenericRpcHandler):
             handler = self._inner.service(handler_call_details)
             if handler is None:
                 return None
-            self._handlers[method] = self._border.wrap(handler)
+            self._handlers[method] = self._border.wrap(method, handler)
         return self._handlers[method]
 
 
@@ -170,9 +197,12 @@ def _probe(host: str, port: int) -> None:
 class Server:
     """A gRPC server with health and reflection. `port` is known after `start`."""
 
-    def __init__(self, service_names: Sequence[str], calls_in_flight_max: int) -> None:
+    def __init__(
+        self, service_names: Sequence[str], calls_in_flight_max: int, registry: CollectorRegistry | None = None
+    ) -> None:
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
-        self._registrar = _Registrar(self._server, _Border(calls_in_flight_max))
+        border = _Border(calls_in_flight_max, CallMeter(calls_in_flight_max, registry))
+        self._registrar = _Registrar(self._server, border)
         self._health = health.aio.HealthServicer()
         self._names = ["", *service_names]
         self._stopping = asyncio.Event()

@@ -64,7 +64,7 @@ class GatewayNode:
         await started.wait()
         await self._shards.check()
         await self._adoption.start()
-        self._server = Server([SERVICE_NAME], settings.calls_in_flight_max)
+        self._server = Server([SERVICE_NAME], settings.calls_in_flight_max, self.registry)
         self._service.add_to(self._server.grpc)
         await self._server.start(settings.host, settings.port)
 

@@ -55,7 +55,7 @@ class RetryNode:
         topics = Topics(self._database, self._clock, stores.put_topic)
         settler = Settler(stores, topics, settings.levels, self._metrics)
         judge = Judge(Policies(self._database, self._clock), topics, settler, settings.levels, self._metrics)
-        self._server = Server(["duetime.v1.Retry"], settings.calls_in_flight_max)
+        self._server = Server(["duetime.v1.Retry"], settings.calls_in_flight_max, self.registry)
         letters = DeadLetters(
             stores.call, topics.places, topics.is_group, topics.ensure, self._clock, self._metrics.letters_ended
         )

@@ -13,6 +13,7 @@ import asyncio
 import random
 from collections import deque
 from dataclasses import dataclass
+from time import perf_counter
 
 import grpc
 import structlog
@@ -77,6 +78,7 @@ class Restorer:
         self._restored = metrics.restored.labels(*labels)
         self._duplicates = metrics.duplicates.labels(*labels)
         self._quarantined = metrics.quarantined.labels(*labels)
+        self._put_seconds = metrics.put_seconds.labels(str(shard))
 
     async def run(self) -> None:
         """Serves the lane for ever."""
@@ -155,7 +157,9 @@ class Restorer:
         return asyncio.create_task(self._put(request))
 
     async def _put(self, request: store_pb2.PutMessageRequest) -> store_pb2.PutMessageResponse:
+        started = perf_counter()
         answer: store_pb2.PutMessageResponse = await self._store.PutMessage(request, timeout=self._timeout_s)
+        self._put_seconds.observe(perf_counter() - started)
         return answer
 
     async def _land(self, flights: deque[Flight]) -> None:

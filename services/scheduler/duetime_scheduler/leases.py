@@ -19,6 +19,8 @@ class Tick:
     paused: frozenset[LaneKey]
     live: frozenset[str]
     dead: frozenset[str]
+    # Lanes of all shards whose lease nobody alive holds.
+    unowned: frozenset[LaneKey] = frozenset()
 
 
 class Leases:
@@ -46,7 +48,8 @@ class Leases:
         if wanted or gone:
             rows = await self._database.run(lambda session: self._take(session, wanted, gone))
         paused = frozenset(row.key for row in rows if row.paused)
-        return Tick(frozenset(held(rows, self._me)), paused, frozenset(live), frozenset(dead))
+        unowned = frozenset(row.key for row in rows if row.owner not in live)
+        return Tick(frozenset(held(rows, self._me)), paused, frozenset(live), frozenset(dead), unowned)
 
     async def release(self) -> None:
         """Gives all lanes back and leaves, so that the others need not wait for the lease to run out."""

@@ -36,6 +36,19 @@ class SchedulerMetrics:
         )
         self.owned_lanes = Gauge("duetime_scheduler_owned_lanes", "lanes held by lease", registry=registry)
         self.served_lanes = Gauge("duetime_scheduler_served_lanes", "lanes held and not paused", registry=registry)
+        self.paused_lanes = Gauge("duetime_scheduler_paused_lanes", "lanes paused by hand", registry=registry)
+        self.unowned_lanes = Gauge(
+            "duetime_scheduler_unowned_lanes",
+            "lanes of all shards whose lease no live scheduler holds",
+            registry=registry,
+        )
+        self.put_seconds = Histogram(
+            "duetime_scheduler_put_seconds",
+            "time from a put to the store's answer, the hold until due included",
+            ("shard",),
+            buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5),
+            registry=registry,
+        )
         self.live_members = Gauge("duetime_scheduler_live_members", "schedulers seen alive", registry=registry)
         self.lease_changes = Counter(
             "duetime_scheduler_lease_changes", "lanes taken over and handed over", ("change",), registry=registry

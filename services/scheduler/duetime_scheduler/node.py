@@ -71,7 +71,7 @@ class SchedulerNode:
         settings = self._settings
         self._database = Database(settings.database_url)
         await self._database.start()
-        self._server = Server(["duetime.v1.Scheduler"], CALLS_IN_FLIGHT_MAX)
+        self._server = Server(["duetime.v1.Scheduler"], CALLS_IN_FLIGHT_MAX, self.registry)
         service = SchedulerService(self._database, self._wake_tick)
         scheduler_pb2_grpc.add_SchedulerServicer_to_server(service, self._server.grpc)  # type: ignore[no-untyped-call]
         await self._server.start(settings.host, settings.port)
@@ -169,6 +169,8 @@ class SchedulerNode:
         taken, given = tick.held - before.held, before.held - tick.held
         self._metrics.owned_lanes.set(len(tick.held))
         self._metrics.live_members.set(len(tick.live))
+        self._metrics.paused_lanes.set(len(tick.paused))
+        self._metrics.unowned_lanes.set(len(tick.unowned))
         self._metrics.lease_changes.labels("taken").inc(len(taken))
         self._metrics.lease_changes.labels("given").inc(len(given))
         for member in sorted(tick.dead):

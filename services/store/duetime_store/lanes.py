@@ -32,6 +32,9 @@ class Lane:
         self.ahead: frozenset[int] = frozenset()
         self.quarantined_count = 0
         self.restored_count = 0
+        # Schedulers that ask for due entries at this moment, and when the last one ended, on the monotonic clock.
+        self.asking_count = 0
+        self.asked_at_ms = 0.0
         self.late_counts = np.zeros(len(LATE_BUCKETS_MS) + 1, np.int64)
         self.late_sum_ms = 0.0
         self._late_window: deque[float] = deque(maxlen=LATE_WINDOW)
@@ -74,6 +77,10 @@ class Lane:
             return -1.0, -1.0
         p50, p99 = np.percentile(np.array(self._late_window), (50, 99))
         return float(p50), float(p99)
+
+    def unasked_ms(self, now_ms: float, since_ms: float) -> float:
+        """How long no scheduler has asked for due entries; since `since_ms` where none ever did. Monotonic clock."""
+        return 0.0 if self.asking_count else max(0.0, now_ms - max(self.asked_at_ms, since_ms))
 
     @property
     def pending_count(self) -> int:

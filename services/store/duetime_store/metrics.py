@@ -51,6 +51,12 @@ class StoreMetrics:
             "duetime_store_flush_errors_total", "Writes and flushes that failed", ["errno"], registry=registry
         )
         self.disk_free_bytes = Gauge("duetime_store_disk_free_bytes", "Bytes that the disk has left", registry=registry)
+        self.disk_used = Gauge(
+            "duetime_store_disk_used_ratio", "Part of the disk in use, 0 to 1, as df counts", registry=registry
+        )
+        self.disk_used_max = Gauge(
+            "duetime_store_disk_used_max_ratio", "Use above which sends are refused", registry=registry
+        )
         self.checkpoint_seconds = Histogram(
             "duetime_store_checkpoint_seconds", "Time of one checkpoint", registry=registry
         )
@@ -64,10 +70,12 @@ class StoreMetrics:
             "duetime_store_recovery_findings", "What the last recovery found wrong", ["kind"], registry=registry
         )
         self.recovery_seconds = Gauge("duetime_store_recovery_seconds", "Time of the last recovery", registry=registry)
-
         self.index_behind = Gauge(
             "duetime_store_index_behind_bytes", "Log bytes that are not indexed yet", registry=registry
         )
+        self._count_retention(registry)
+
+    def _count_retention(self, registry: CollectorRegistry) -> None:
         self.retention_segments = Counter(
             "duetime_store_retention_segments_total", "Segments deleted", ["reason"], registry=registry
         )
@@ -101,6 +109,7 @@ class LaneCollector(Collector):
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._since_ms = store.clock.clock.monotonic_ms()
 
     def collect(self) -> Iterable[GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily]:
         store = self._store
@@ -112,7 +121,10 @@ class LaneCollector(Collector):
         late = HistogramMetricFamily(
             "duetime_store_lane_late_ms", "From due to durable in the topic, in ms", labels=["lane"]
         )
-        now_ms = store.clock.now_ms()
+        unasked = GaugeMetricFamily(
+            "duetime_store_lane_unasked_seconds", "How long no scheduler has asked for due entries", labels=["lane"]
+        )
+        now_ms, monotonic_ms = store.clock.now_ms(), store.clock.clock.monotonic_ms()
         for level, lane in sorted(store.lanes.items()):
             label = [str(level)]
             oldest = lane.dues(now_ms)[0]
@@ -120,7 +132,8 @@ class LaneCollector(Collector):
             overdue.add_metric(label, max(0, now_ms - oldest) if oldest else 0)
             restored.add_metric(label, lane.restored_count)
             late.add_metric(label, _buckets(lane), lane.late_sum_ms)
-        yield from (pending, overdue, restored, late)
+            unasked.add_metric(label, lane.unasked_ms(monotonic_ms, self._since_ms) / 1000)
+        yield from (pending, overdue, restored, late, unasked)
         kept = GaugeMetricFamily(
             "duetime_store_kept_messages", "Messages that DueTime keeps and does not deliver", labels=["topic"]
         )

@@ -135,7 +135,7 @@ class StoreNode:
         await self._checkpointer.write()
         self._directory.mark_serving()
         await self._watch.look()
-        self._server = Server([SERVICE_NAME], settings.calls_in_flight_max)
+        self._server = Server([SERVICE_NAME], settings.calls_in_flight_max, self.registry)
         self._loops = asyncio.create_task(self._run())
         await self._serve(store, self._server)
 

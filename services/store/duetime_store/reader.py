@@ -247,6 +247,16 @@ class Reader:
         """Entries at the head of a lane that are due within `ahead_ms`, after waiting for the first to be due within
         half of that."""
         lane = self._store.lane(level)
+        lane.asking_count += 1
+        try:
+            return await self._pull_due(lane, after, max_count, max_bytes, wait_ms, ahead_ms)
+        finally:
+            lane.asking_count -= 1
+            lane.asked_at_ms = self._store.clock.clock.monotonic_ms()
+
+    async def _pull_due(
+        self, lane: Lane, after: int, max_count: int, max_bytes: int, wait_ms: float, ahead_ms: int
+    ) -> Due:
         clock = self._store.clock
         give_up_ms = clock.clock.monotonic_ms() + wait_ms
         while True:

@@ -61,6 +61,8 @@ class Watch:
             log.error("can't look at the disk", path=str(self._root), error=str(error))
             return
         self._metrics.disk_free_bytes.set(space.free_bytes)
+        self._metrics.disk_used.set(space.used)
+        self._metrics.disk_used_max.set(self._used_max)
         # What was seen before there was no room is no news.
         if fill_count == self._fill_count:
             self._store.gate.fill(self._why_full(space, held=held))
