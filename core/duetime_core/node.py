@@ -10,17 +10,23 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from http import HTTPStatus
+from socket import AF_INET, AF_INET6
+from socketserver import ThreadingMixIn
+from threading import Thread
 from typing import Any, Protocol, TypeVar
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import structlog
 import uvloop
-from prometheus_client import CollectorRegistry, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Histogram, make_wsgi_app
 
 from duetime_core.clock import Clock, SystemClock
 from duetime_core.compiled import in_use
 from duetime_core.errors import StartupError
 from duetime_core.logs import configure_logs
 from duetime_core.meter import tell_process
+from duetime_core.probes import Health, Pages
 from duetime_core.settings import NodeSettings
 
 log = structlog.get_logger()
@@ -50,6 +56,11 @@ class Node(Protocol):
         """The gRPC port, once started."""
         ...
 
+    @property
+    def health(self) -> Health:
+        """What probes are told, once started."""
+        ...
+
     async def start(self) -> None:
         """Serves when it returns. Raises StartupError."""
         ...
@@ -63,14 +74,41 @@ class Node(Protocol):
         ...
 
 
-def serve_metrics(registry: CollectorRegistry, host: str, port: int) -> tuple[int, Callable[[], None]]:
-    """Serves `registry` over HTTP; returns the port and what stops it. Port -1: nothing is served."""
+class _Threads(ThreadingMixIn, WSGIServer):
+    """A thread for each request: a scrape must not wait for a probe."""
+
+    daemon_threads = True
+
+
+class _Silent(WSGIRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the base class's name for it
+        """Requests are not logged."""
+
+
+def serve_metrics(
+    registry: CollectorRegistry, host: str, port: int, pages: Pages | None = None
+) -> tuple[int, Callable[[], None]]:
+    """Serves `registry` over HTTP, and `pages`; returns the port and what stops it. Port -1: nothing is served."""
     if port < 0:
         return -1, lambda: None
+    metrics = make_wsgi_app(registry)
+
+    def answer(environ: dict[str, Any], start_response: Any) -> Any:
+        page = pages.answer(environ["PATH_INFO"]) if pages else None
+        if page is None:
+            return metrics(environ, start_response)
+        status, text = page
+        start_response(f"{status} {HTTPStatus(status).phrase}", [("Content-Type", "text/plain; charset=utf-8")])
+        return [text.encode()]
+
+    server: WSGIServer
+    kind = type("_Family", (_Threads,), {"address_family": AF_INET6 if ":" in host else AF_INET})
     try:
-        server, thread = start_http_server(port, host, registry)
+        server = make_server(host, port, answer, kind, _Silent)
     except OSError as error:
         raise StartupError(f"can't serve metrics on {host}:{port}: {str(error.strerror).lower()}") from error
+    thread = Thread(target=server.serve_forever, name="metrics", daemon=True)
+    thread.start()
 
     def stop() -> None:
         server.shutdown()
@@ -105,7 +143,8 @@ async def _run(process: str, settings: S, make: Callable[[S, Clock], Node]) -> N
     with_metrics = ExitStack()
     try:
         await node.start()
-        metrics_port, stop_metrics = serve_metrics(node.registry, settings.host, settings.metrics_port)
+        pages = Pages(node.health, loop)
+        metrics_port, stop_metrics = serve_metrics(node.registry, settings.host, settings.metrics_port, pages)
         with_metrics.callback(stop_metrics)
         tell_process(process, node.registry)
         _calm_collector(node.registry)

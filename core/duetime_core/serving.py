@@ -12,7 +12,7 @@ import grpc
 import structlog
 from google.protobuf import any_pb2
 from google.rpc import code_pb2, error_details_pb2, status_pb2  # type: ignore[import-untyped]
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from grpc_status import rpc_status
 from prometheus_client import CollectorRegistry
@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry
 from duetime_core.errors import DOMAIN, DueTimeError, Overloaded, StartupError
 from duetime_core.limits import GRPC_MESSAGE_BYTES_MAX
 from duetime_core.meter import CallMeter, MethodMeter
+from duetime_core.probes import Health, Stuck, never_stuck
 
 log = structlog.get_logger()
 
@@ -198,15 +199,18 @@ class Server:
     """A gRPC server with health and reflection. `port` is known after `start`."""
 
     def __init__(
-        self, service_names: Sequence[str], calls_in_flight_max: int, registry: CollectorRegistry | None = None
+        self,
+        service_names: Sequence[str],
+        calls_in_flight_max: int,
+        registry: CollectorRegistry | None = None,
+        stuck: Stuck = never_stuck,
     ) -> None:
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
         border = _Border(calls_in_flight_max, CallMeter(calls_in_flight_max, registry))
         self._registrar = _Registrar(self._server, border)
-        self._health = health.aio.HealthServicer()
-        self._names = ["", *service_names]
+        self.health = Health(list(service_names), stuck)
         self._stopping = asyncio.Event()
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self.health, self._server)
         reflection.enable_server_reflection(
             (*service_names, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server
         )
@@ -235,9 +239,7 @@ class Server:
 
     async def report(self, *, serving: bool) -> None:
         """Sets the health of all services."""
-        status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
-        for name in self._names:
-            await self._health.set(name, status)
+        await self.health.report(serving=serving)
 
     async def stop(self, drain_ms: int) -> None:
         """NOT_SERVING first, so that callers turn away; then calls in flight end, within `drain_ms`."""

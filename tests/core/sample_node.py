@@ -1,10 +1,12 @@
 """A process for the tests of `duetime_core.node`: a node that does nothing, run by the real `main`."""
 
 import asyncio
+from threading import Event
 
 from duetime_core.clock import Clock
 from duetime_core.errors import StartupError
 from duetime_core.node import main
+from duetime_core.probes import Health
 from duetime_core.serving import Server
 from duetime_core.settings import NodeSettings
 from prometheus_client import CollectorRegistry
@@ -15,7 +17,7 @@ from pydantic_settings import SettingsConfigDict
 class SampleSettings(NodeSettings):
     model_config = SettingsConfigDict(env_prefix="DUETIME_SAMPLE_")
 
-    fail: str = Field("", description="how it ends by itself: start, loop or return")
+    fail: str = Field("", description="how it ends by itself: start, loop or return; or stuck")
 
 
 class SampleNode:
@@ -26,11 +28,15 @@ class SampleNode:
     def __init__(self, settings: SampleSettings, clock: Clock) -> None:
         self._settings = settings
         self.registry = CollectorRegistry()
-        self._server = Server(["sample"], 1)
+        self._server = Server(["sample"], 1, stuck=self._stuck)
 
     @property
     def port(self) -> int:
         return self._server.port
+
+    @property
+    def health(self) -> Health:
+        return self._server.health
 
     async def start(self) -> None:
         if self._settings.fail == "start":
@@ -40,9 +46,15 @@ class SampleNode:
     async def stop(self) -> None:
         await self._server.stop(0)
 
+    async def _stuck(self) -> str:
+        return "lane 0/1 does not move" if self._settings.fail == "stuck" else ""
+
     async def failed(self) -> None:
         if self._settings.fail == "loop":
             raise ZeroDivisionError("a loop died")
+        if self._settings.fail == "block":
+            # A loop that never gives way.
+            Event().wait()
         if self._settings.fail != "return":
             await asyncio.Event().wait()
 

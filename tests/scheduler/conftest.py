@@ -76,6 +76,9 @@ class Proxy(store_pb2_grpc.StoreServicer):
     async def ListLanes(self, request: Any, context: Any) -> Any:
         return await self._pass("ListLanes", request, context)
 
+    async def Describe(self, request: Any, context: Any) -> Any:
+        return await self._pass("Describe", request, context)
+
     async def ListQueues(self, request: Any, context: Any) -> Any:
         return await self._pass("ListQueues", request, context)
 

@@ -7,6 +7,7 @@ import secrets
 import structlog
 from duetime_core.clock import Clock
 from duetime_core.metadata import Database, Groups
+from duetime_core.probes import Health
 from duetime_core.serving import Server
 from prometheus_client import CollectorRegistry
 
@@ -51,6 +52,11 @@ class GatewayNode:
     @property
     def port(self) -> int:
         return self._server.port if self._server else 0
+
+    @property
+    def health(self) -> Health:
+        assert self._server is not None, "not started"
+        return self._server.health
 
     async def start(self) -> None:
         settings = self._settings

@@ -7,6 +7,7 @@ import structlog
 from duetime.v1 import retry_pb2_grpc
 from duetime_core.clock import Clock
 from duetime_core.metadata import Database
+from duetime_core.probes import Health
 from duetime_core.serving import Server, make_channel
 from prometheus_client import CollectorRegistry
 
@@ -46,6 +47,11 @@ class RetryNode:
     @property
     def port(self) -> int:
         return self._server.port if self._server else 0
+
+    @property
+    def health(self) -> Health:
+        assert self._server is not None, "not started"
+        return self._server.health
 
     async def start(self) -> None:
         settings = self._settings

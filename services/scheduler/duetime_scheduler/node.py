@@ -11,11 +11,13 @@ from duetime.v1 import gateway_pb2, scheduler_pb2_grpc, store_pb2_grpc
 from duetime_core.clock import Clock
 from duetime_core.errors import Unavailable
 from duetime_core.metadata import Database
+from duetime_core.probes import Health
 from duetime_core.serving import Server, make_channel
 from prometheus_client import CollectorRegistry
 
 from duetime_scheduler.lane import BACKOFF_MS_MAX, BACKOFF_MS_MIN, Restorer
 from duetime_scheduler.leases import Leases, Tick
+from duetime_scheduler.liveness import Liveness
 from duetime_scheduler.metrics import SchedulerMetrics
 from duetime_scheduler.offsets import LaneOffsets, OffsetTable, read_offsets
 from duetime_scheduler.service import SchedulerService
@@ -53,6 +55,7 @@ class SchedulerNode:
         self._stores: dict[int, store_pb2_grpc.StoreStub] = {}
         # What the stores have told, and what is held and running.
         self._lanes: dict[int, set[int]] = {}
+        self._liveness = Liveness(self._stores, clock, stuck_ms=settings.stuck_ms)
         self._tick = Tick(frozenset(), frozenset(), frozenset(), frozenset())
         self._restorers: dict[LaneKey, asyncio.Task[None]] = {}
         self._tick_now: asyncio.Future[None] | None = None
@@ -63,6 +66,11 @@ class SchedulerNode:
         return self._server.port if self._server else 0
 
     @property
+    def health(self) -> Health:
+        assert self._server is not None, "not started"
+        return self._server.health
+
+    @property
     def held(self) -> frozenset[LaneKey]:
         """The lanes (shard, level) whose leases this scheduler held at its last tick."""
         return self._tick.held
@@ -71,7 +79,7 @@ class SchedulerNode:
         settings = self._settings
         self._database = Database(settings.database_url)
         await self._database.start()
-        self._server = Server(["duetime.v1.Scheduler"], CALLS_IN_FLIGHT_MAX, self.registry)
+        self._server = Server(["duetime.v1.Scheduler"], CALLS_IN_FLIGHT_MAX, self.registry, self._why_stuck)
         service = SchedulerService(self._database, self._wake_tick)
         scheduler_pb2_grpc.add_SchedulerServicer_to_server(service, self._server.grpc)  # type: ignore[no-untyped-call]
         await self._server.start(settings.host, settings.port)
@@ -90,6 +98,9 @@ class SchedulerNode:
             self._group.create_task(self._publish_always())
             for shard in self._stores:
                 self._group.create_task(self._discover(shard))
+
+    async def _why_stuck(self) -> str:
+        return await self._liveness.why(set(self._restorers))
 
     async def failed(self) -> None:
         assert self._loops is not None

@@ -19,6 +19,13 @@ class SchedulerSettings(StoreClientSettings):
     tick_ms: int = Field(500, ge=50, le=60_000, description="period of heartbeats and of sharing out the lanes")
     publish_ms: int = Field(10_000, ge=100, le=3_600_000, description="period of publishing the delay offset table")
 
+    stuck_ms: int = Field(
+        60_000,
+        ge=1_000,
+        le=3_600_000,
+        description="a lane that is overdue and moves on by nothing for so long makes liveness NOT_SERVING",
+    )
+
     @model_validator(mode="after")
     def _lease_outlives_ticks(self) -> Self:
         if self.lease_ms < 3 * self.tick_ms:

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import structlog
 from duetime_core.clock import Clock
 from duetime_core.errors import StartupError
+from duetime_core.probes import Health
 from duetime_core.record import host_bytes
 from duetime_core.serving import Server
 from prometheus_client import CollectorRegistry
@@ -71,6 +72,11 @@ class StoreNode:
     @property
     def port(self) -> int:
         return self._server.port if self._server else 0
+
+    @property
+    def health(self) -> Health:
+        assert self._server is not None, "not started"
+        return self._server.health
 
     @property
     def store(self) -> Store:

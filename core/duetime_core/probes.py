@@ -1,0 +1,96 @@
+"""What a process says of its health, by gRPC and by HTTP.
+
+    gRPC health service          HTTP, on the metrics port    says
+    "" and duetime.v1.NAME       /readyz                      give it work: SERVING from the moment it answers calls
+                                                              until it begins to stop
+    "liveness"                   /healthz                     leave it running: NOT_SERVING when starting it anew may
+                                                              help; SERVING while it stops
+
+Nothing is polled inside: each question is answered by the event loop at that moment, so a loop that hangs answers none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import structlog
+from grpc_health.v1 import health, health_pb2
+
+log = structlog.get_logger()
+
+LIVENESS = "liveness"
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+# Why a process should be started anew; empty while it is well.
+Stuck = Callable[[], Awaitable[str]]
+
+
+async def never_stuck() -> str:
+    """Of processes that are well as long as they answer."""
+    return ""
+
+
+class Health(health.aio.HealthServicer):  # type: ignore[misc]
+    """grpc.health.v1 with the service "liveness", which is looked at when it is asked for."""
+
+    def __init__(self, names: list[str], stuck: Stuck) -> None:
+        super().__init__()
+        self._names = ["", *names]
+        self._stuck = stuck
+        self._told = ""
+        self.ready = False
+        self._server_status = {LIVENESS: SERVING, **dict.fromkeys(self._names, NOT_SERVING)}
+
+    async def report(self, *, serving: bool) -> None:
+        """Sets whether the process is to be given work."""
+        self.ready = serving
+        for name in self._names:
+            await self.set(name, SERVING if serving else NOT_SERVING)
+
+    async def why_stuck(self) -> str:
+        """Empty while the process is to be left running; each change is logged."""
+        why = await self._stuck()
+        if why != self._told:
+            if why:
+                log.error("stuck", why=why)
+            else:
+                log.info("no longer stuck")
+            self._told = why
+        return why
+
+    async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802  named as in the contract
+        if request.service == LIVENESS:
+            return health_pb2.HealthCheckResponse(status=NOT_SERVING if await self.why_stuck() else SERVING)
+        return await super().Check(request, context)
+
+
+class Pages:
+    """`/healthz` and `/readyz` for a thread that serves HTTP: each asks the event loop."""
+
+    # A loop that does not answer within it is as good as dead.
+    ANSWER_S = 5.0
+
+    def __init__(self, health_of_process: Health, loop: asyncio.AbstractEventLoop) -> None:
+        self._health = health_of_process
+        self._loop = loop
+
+    def answer(self, path: str) -> tuple[int, str] | None:
+        """Status and text; None: there is no such page."""
+        if path not in ("/healthz", "/readyz"):
+            return None
+        future = asyncio.run_coroutine_threadsafe(self._look(path), self._loop)
+        try:
+            return future.result(self.ANSWER_S)
+        except TimeoutError:
+            future.cancel()
+            return 503, f"the event loop does not answer within {self.ANSWER_S:g} s\n"
+
+    async def _look(self, path: str) -> tuple[int, str]:
+        if path == "/readyz":
+            text = "ready\n" if self._health.ready else "not ready: it stops, or its disk does not answer\n"
+            return (200 if self._health.ready else 503), text
+        why = await self._health.why_stuck()
+        return (503, f"stuck: {why}\n") if why else (200, "alive\n")
