@@ -11,7 +11,7 @@ from alembic.migration import MigrationContext
 from duetime_core.errors import StartupError
 from duetime_core.metadata import Base, Database, current_revision, head_revision, upgrade
 from duetime_core.metadata.engine import make_engine, parse_url
-from duetime_core.metadata.schema import ADVISORY_LOCK
+from duetime_core.metadata.schema import ADVISORY_LOCK, await_schema
 from sqlalchemy import text
 
 
@@ -119,3 +119,20 @@ def test_command_says_in_one_line_what_is_wrong(command: str, tmp_path: Path) ->
     assert ended.returncode == 1
     assert ended.stderr.count("\n") == 1
     assert "unable to open database file" in ended.stderr
+
+
+def test_who_waits_for_the_schema_goes_on_once_another_has_brought_it(empty_database_url: str) -> None:
+    command = [sys.executable, "-m", "duetime_core.metadata", "wait", "--database-url", empty_database_url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as waiting:
+        with pytest.raises(subprocess.TimeoutExpired):
+            waiting.wait(timeout=1.5)
+        upgrade(empty_database_url)
+        assert waiting.communicate(timeout=60)[0].strip() == head_revision()
+    assert waiting.returncode == 0
+
+
+def test_waiting_for_the_schema_ends_with_what_is_wrong(empty_database_url: str) -> None:
+    with pytest.raises(StartupError, match="metadata schema is missing"):
+        await_schema(empty_database_url, 0.1)
+    with pytest.raises(StartupError, match="does not answer"):
+        await_schema("sqlite:////no/such/folder/meta.db", 0.1)

@@ -1,10 +1,12 @@
-"""`python -m duetime_core.metadata upgrade|current --database-url URL`: the schema, by hand or before a start."""
+"""`python -m duetime_core.metadata upgrade|wait|current --database-url URL`: the schema, by hand or before a start."""
 
 import argparse
 import sys
 
 from duetime_core.errors import StartupError
-from duetime_core.metadata.schema import current_revision, head_revision, upgrade
+from duetime_core.metadata.schema import await_schema, current_revision, head_revision, upgrade
+
+WAIT_S = 300
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -13,6 +15,7 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     for name, purpose in (
         ("upgrade", "bring the schema to this version; may be repeated, and run by several at once"),
+        ("wait", "return once the schema is this version's, which another process sees to; exit code 1 after 300 s"),
         ("current", "show the database's schema version and this code's"),
     ):
         command = commands.add_parser(name, help=purpose, description=purpose)
@@ -21,6 +24,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if options.command == "upgrade":
             sys.stdout.write(f"{upgrade(options.database_url)}\n")
+        elif options.command == "wait":
+            sys.stdout.write(f"{await_schema(options.database_url, WAIT_S)}\n")
         else:
             current = current_revision(options.database_url) or "none"
             sys.stdout.write(f"{current} (this version of DueTime: {head_revision()})\n")

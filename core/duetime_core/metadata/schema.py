@@ -19,6 +19,10 @@ ADVISORY_LOCK = 0x64756574696D65
 _MIGRATION_WAIT_S = 60
 
 
+class _NotYet(StartupError):
+    """No answer, or no schema of this version: that may pass."""
+
+
 def _config() -> Config:
     config = Config()
     config.set_main_option("script_location", str(files("duetime_core.metadata") / "migrations"))
@@ -48,9 +52,33 @@ def current_revision(database_url: str) -> str | None:
         with engine.connect() as connection:
             return revision_of(connection)
     except DatabaseError as error:
-        raise StartupError(f"metadata database does not answer: {reason_of(error)}") from error
+        raise _NotYet(f"metadata database does not answer: {reason_of(error)}") from error
     finally:
         engine.dispose()
+
+
+def await_schema(database_url: str, timeout_s: float) -> str:
+    """Returns the revision once the database at a URL answers and has this code's.
+
+    Raises:
+        StartupError: it has not in time, or its schema is newer than this code.
+    """
+
+    def look() -> str:
+        revision = current_revision(database_url)
+        refuse_unknown(revision)
+        if revision != head_revision():
+            raise _NotYet(f"metadata schema is {revision or 'missing'}, not {head_revision()}")
+        return head_revision()
+
+    waiting = Retrying(
+        retry=retry_if_exception(_may_pass), stop=stop_after_delay(timeout_s), wait=wait_random(0.3, 0.7), reraise=True
+    )
+    return waiting(look)
+
+
+def _may_pass(error: BaseException) -> bool:
+    return isinstance(error, _NotYet)
 
 
 def upgrade(database_url: str) -> str:

@@ -306,11 +306,13 @@ class Route(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[QueueRoute, _Mapping]]] = ...) -> None: ...
 
 class ListLanesRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("ahead_ms",)
+    AHEAD_MS_FIELD_NUMBER: _ClassVar[int]
+    ahead_ms: int
+    def __init__(self, ahead_ms: _Optional[int] = ...) -> None: ...
 
 class Lane(_message.Message):
-    __slots__ = ("shard", "level", "delay_ms", "pending_count", "oldest_due_at_ms", "next_due_at_ms", "watermark", "max_offset", "owner", "paused", "late_p50_ms", "late_p99_ms", "restored_count", "quarantined_count")
+    __slots__ = ("shard", "level", "delay_ms", "pending_count", "oldest_due_at_ms", "next_due_at_ms", "watermark", "max_offset", "owner", "paused", "late_p50_ms", "late_p99_ms", "restored_count", "quarantined_count", "due_count")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     LEVEL_FIELD_NUMBER: _ClassVar[int]
     DELAY_MS_FIELD_NUMBER: _ClassVar[int]
@@ -325,6 +327,7 @@ class Lane(_message.Message):
     LATE_P99_MS_FIELD_NUMBER: _ClassVar[int]
     RESTORED_COUNT_FIELD_NUMBER: _ClassVar[int]
     QUARANTINED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DUE_COUNT_FIELD_NUMBER: _ClassVar[int]
     shard: int
     level: int
     delay_ms: int
@@ -339,7 +342,8 @@ class Lane(_message.Message):
     late_p99_ms: float
     restored_count: int
     quarantined_count: int
-    def __init__(self, shard: _Optional[int] = ..., level: _Optional[int] = ..., delay_ms: _Optional[int] = ..., pending_count: _Optional[int] = ..., oldest_due_at_ms: _Optional[int] = ..., next_due_at_ms: _Optional[int] = ..., watermark: _Optional[int] = ..., max_offset: _Optional[int] = ..., owner: _Optional[str] = ..., paused: _Optional[bool] = ..., late_p50_ms: _Optional[float] = ..., late_p99_ms: _Optional[float] = ..., restored_count: _Optional[int] = ..., quarantined_count: _Optional[int] = ...) -> None: ...
+    due_count: int
+    def __init__(self, shard: _Optional[int] = ..., level: _Optional[int] = ..., delay_ms: _Optional[int] = ..., pending_count: _Optional[int] = ..., oldest_due_at_ms: _Optional[int] = ..., next_due_at_ms: _Optional[int] = ..., watermark: _Optional[int] = ..., max_offset: _Optional[int] = ..., owner: _Optional[str] = ..., paused: _Optional[bool] = ..., late_p50_ms: _Optional[float] = ..., late_p99_ms: _Optional[float] = ..., restored_count: _Optional[int] = ..., quarantined_count: _Optional[int] = ..., due_count: _Optional[int] = ...) -> None: ...
 
 class ListLanesResponse(_message.Message):
     __slots__ = ("lanes", "unreachable_shards")

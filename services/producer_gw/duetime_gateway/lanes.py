@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from duetime.v1 import gateway_pb2
-from duetime_core.errors import DueTimeError
+from duetime_core.errors import DueTimeError, InvalidArgument, Violation
+from duetime_core.limits import LANES_AHEAD_MS_MAX
 from duetime_core.metadata import Database, LaneLeaseModel
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -14,14 +15,16 @@ from duetime_gateway.shards import Shard, Shards
 Leases = Mapping[tuple[int, int], tuple[str, bool]]
 
 
-async def list_lanes(shards: Shards, database: Database) -> gateway_pb2.ListLanesResponse:
+async def list_lanes(shards: Shards, database: Database, ahead_ms: int = 0) -> gateway_pb2.ListLanesResponse:
     """All lanes by shard and level; shards that do not answer are named instead.
 
     Raises:
+        InvalidArgument: ahead_ms is out of range.
         Unavailable: the metadata database does not answer.
     """
+    check_ahead(ahead_ms)
     leases = await database.run(_leases)
-    answers = await asyncio.gather(*(_lanes(shard) for shard in shards.all()))
+    answers = await asyncio.gather(*(lanes_of(shard, ahead_ms) for shard in shards.all()))
     return join(answers, leases, shards.numbers)
 
 
@@ -41,9 +44,16 @@ def join(
     return response
 
 
-async def _lanes(shard: Shard) -> Sequence[gateway_pb2.Lane] | None:
+def check_ahead(ahead_ms: int) -> None:
+    """Raises: InvalidArgument."""
+    if not 0 <= ahead_ms <= LANES_AHEAD_MS_MAX:
+        raise InvalidArgument([Violation("ahead_ms", f"{ahead_ms} is not within 0 and {LANES_AHEAD_MS_MAX}")])
+
+
+async def lanes_of(shard: Shard, ahead_ms: int) -> Sequence[gateway_pb2.Lane] | None:
+    """What a shard says of its lanes; None: it does not answer."""
     try:
-        return (await shard.list_lanes()).lanes
+        return (await shard.list_lanes(ahead_ms)).lanes
     except DueTimeError:
         return None
 

@@ -23,6 +23,8 @@ from duetime_gateway.leases import Leases
 from duetime_gateway.metrics import BacklogMetrics, GatewayMetrics
 from duetime_gateway.reader import Reader
 from duetime_gateway.retry import RetryClient
+from duetime_gateway.scaler import SERVICE_NAME as SCALER_NAME
+from duetime_gateway.scaler import Scaler
 from duetime_gateway.sender import Sender
 from duetime_gateway.service import SERVICE_NAME, GatewayService
 from duetime_gateway.settings import GatewaySettings
@@ -70,7 +72,7 @@ class GatewayNode:
         await started.wait()
         await self._shards.check()
         await self._adoption.start()
-        self._server = Server([SERVICE_NAME], settings.calls_in_flight_max, self.registry)
+        self._server = Server([SERVICE_NAME, SCALER_NAME], settings.calls_in_flight_max, self.registry)
         self._service.add_to(self._server.grpc)
         await self._server.start(settings.host, settings.port)
 
@@ -113,7 +115,8 @@ class GatewayNode:
         leases = Leases(topics, reader, shards, groups, clock, metrics, timeout_ms=timeout_ms)
         consumers = ConsumerService(leases, ConsumerGroups(groups, reader, shards, clock), retry)
         analysis = AnalysisService(shards, Backlog(database, shards, clock, BacklogMetrics(self.registry)), metrics)
-        return GatewayService(sender, reader, finder, topics, shards, database, retry, consumers, analysis)
+        scaler = Scaler(shards, clock)
+        return GatewayService(sender, reader, finder, topics, shards, database, retry, consumers, analysis, scaler)
 
     async def _run(self, shards: Shards, service: GatewayService, started: asyncio.Event) -> None:
         """The parent of all tasks: puts, questions to shards, readers of streams."""

@@ -18,6 +18,7 @@ from duetime_gateway.group_offsets import GroupOffsets
 from duetime_gateway.lanes import list_lanes
 from duetime_gateway.reader import Reader
 from duetime_gateway.retry import RetryClient
+from duetime_gateway.scaler import Scaler
 from duetime_gateway.sender import Sender, Sending
 from duetime_gateway.shards import Shards, as_is
 from duetime_gateway.topics import Topics
@@ -42,6 +43,7 @@ class GatewayService:
         retry: RetryClient,
         consumers: ConsumerService,
         analysis: AnalysisService,
+        scaler: Scaler,
     ) -> None:
         self._sender = sender
         self._reader = reader
@@ -53,6 +55,7 @@ class GatewayService:
         self._retry = retry
         self._consumers = consumers
         self._analysis = analysis
+        self._scaler = scaler
         self._tasks: asyncio.TaskGroup | None = None
         self._readers: set[asyncio.Task[None]] = set()
 
@@ -97,6 +100,7 @@ class GatewayService:
             **self._analysis.handlers(),
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, handlers),))
+        self._scaler.add_to(server)
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
         """The readers of streams are tasks of `tasks`."""
@@ -112,6 +116,7 @@ class GatewayService:
         for shard in self._shards.all():
             shard.end_pulls()
         self._retry.end_streams()
+        self._scaler.end()
 
     async def send(self, data: bytes, context: Context) -> bytes:
         sending = await self._sender.begin(data, context.peer(), remaining_ms(context))
@@ -217,7 +222,7 @@ class GatewayService:
     async def list_lanes(
         self, request: gateway_pb2.ListLanesRequest, context: Context
     ) -> gateway_pb2.ListLanesResponse:
-        return await list_lanes(self._shards, self._database)
+        return await list_lanes(self._shards, self._database, request.ahead_ms)
 
     async def send_back(self, data: bytes, context: Context) -> bytes:
         return await self._retry.forward("SendBack", data, remaining_ms(context))

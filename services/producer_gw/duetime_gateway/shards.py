@@ -275,9 +275,10 @@ class Shard:
         """Raises: DueTimeError."""
         return await self._call(self._stub.GetOffsets(request, timeout=self._timeout_ms / 1000.0))
 
-    async def list_lanes(self) -> gateway_pb2.ListLanesResponse:
+    async def list_lanes(self, ahead_ms: int = 0) -> gateway_pb2.ListLanesResponse:
         """Raises: DueTimeError."""
-        return await self._call(self._stub.ListLanes(gateway_pb2.ListLanesRequest(), timeout=self._timeout_ms / 1000.0))
+        request = gateway_pb2.ListLanesRequest(ahead_ms=ahead_ms)
+        return await self._call(self._stub.ListLanes(request, timeout=self._timeout_ms / 1000.0))
 
     async def query_messages(
         self, request: gateway_pb2.QueryMessagesRequest, timeout_ms: float

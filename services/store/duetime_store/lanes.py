@@ -87,6 +87,11 @@ class Lane:
         """Entries not yet restored: exact."""
         return self.queue.max_offset - self.watermark - len(self.ahead)
 
+    def count_due(self, by_ms: int) -> int:
+        """Entries not yet restored that are due at `by_ms`: exact, as entries are in order of due time."""
+        end = self.queue.first_due_after(by_ms, self.watermark)
+        return end - self.watermark - sum(entry < end for entry in self.ahead)
+
     def dues(self, now_ms: int) -> tuple[int, int]:
         """(due time of the oldest pending entry, first due time ahead of now), 0 where there is none."""
         head = self.queue.read(self.watermark, 1)

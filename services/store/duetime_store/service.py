@@ -338,7 +338,11 @@ class StoreService(store_pb2_grpc.StoreServicer):
         )
 
     async def ListLanes(self, request: gateway_pb2.ListLanesRequest, context: Any) -> gateway_pb2.ListLanesResponse:
-        return gateway_pb2.ListLanesResponse(lanes=[self._lane(level) for level in sorted(self._store.lanes)])
+        if not 0 <= request.ahead_ms <= limits.LANES_AHEAD_MS_MAX:
+            text = f"{request.ahead_ms} is not within 0 and {limits.LANES_AHEAD_MS_MAX}"
+            raise InvalidArgument([Violation("ahead_ms", text)])
+        by_ms = self._store.clock.now_ms() + request.ahead_ms
+        return gateway_pb2.ListLanesResponse(lanes=[self._lane(level, by_ms) for level in sorted(self._store.lanes)])
 
     async def ListFiles(self, request: export_pb2.ListFilesRequest, context: Any) -> export_pb2.ListFilesResponse:
         return await self._exporter.list()
@@ -347,7 +351,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         async for data in self._exporter.read(request.path, request.offset, request.length):
             yield encoded_chunk(data)
 
-    def _lane(self, level: int) -> gateway_pb2.Lane:
+    def _lane(self, level: int, by_ms: int) -> gateway_pb2.Lane:
         store = self._store
         lane = store.lanes[level]
         oldest, ahead = lane.dues(store.clock.now_ms())
@@ -365,4 +369,5 @@ class StoreService(store_pb2_grpc.StoreServicer):
             late_p99_ms=p99,
             restored_count=lane.restored_count,
             quarantined_count=lane.quarantined_count,
+            due_count=lane.count_due(by_ms),
         )
