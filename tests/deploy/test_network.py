@@ -1,0 +1,116 @@
+"""Who reaches whom by the network policies, worked out from the rendered manifests as a cluster would."""
+
+from typing import Any
+
+import pytest
+
+from tests.deploy.rendering import OVERLAYS, Manifest, Pods, of_kind, pods
+
+# (caller, called, port). All else within the namespace is closed.
+ALLOWED = {
+    ("gateway", "store", 9801),
+    ("gateway", "retry", 9804),
+    ("scheduler", "store", 9801),
+    ("retry", "store", 9801),
+    ("spark", "gateway", 9800),
+}
+PORTS = {"gateway": (9800, 9810), "store": (9801, 9811), "scheduler": (9803, 9813), "retry": (9804, 9814)}
+METRICS = {9810, 9811, 9813, 9814}
+
+
+def chosen(selector: Manifest, labels: dict[str, str]) -> bool:
+    for rule in selector.get("matchExpressions", []):
+        assert rule["operator"] == "In"
+        if labels.get(rule["key"]) not in rule["values"]:
+            return False
+    return bool(selector.get("matchLabels", {}).items() <= labels.items())
+
+
+def peer_matches(peer: Manifest, labels: dict[str, str]) -> bool:
+    """A pod of this namespace; addresses are outside."""
+    if "podSelector" not in peer:
+        return False
+    assert "namespaceSelector" not in peer
+    return chosen(peer["podSelector"], labels)
+
+
+def open_to(policy: Manifest, direction: str, other: dict[str, str] | None, port: int, names: dict[str, int]) -> bool:
+    """Whether one policy lets one connection through. `other` None: from another namespace."""
+    for rule in policy["spec"].get(direction, []):
+        ports = [names.get(one["port"], one["port"]) for one in rule.get("ports", [])]
+        peers: list[Any] = rule.get("from" if direction == "ingress" else "to", [])
+        if port in ports and (not peers or (other is not None and any(peer_matches(peer, other) for peer in peers))):
+            return True
+    return False
+
+
+class Network:
+    """The policies of an overlay and the pods that they are about, by the last part of their names."""
+
+    def __init__(self, overlay: str) -> None:
+        self.policies = list(of_kind(overlay, "NetworkPolicy").values())
+        self.pods: dict[str, Pods] = {one.name.split("-")[1]: one for one in pods(overlay)}
+
+    def lets(self, direction: str, name: str, other: dict[str, str] | None, port: int) -> bool:
+        pod = self.pods[name]
+        names = {one["name"]: one["containerPort"] for one in pod.spec["containers"][0].get("ports", [])}
+        about = [
+            policy
+            for policy in self.policies
+            if chosen(policy["spec"]["podSelector"], pod.labels) and direction.title() in policy["spec"]["policyTypes"]
+        ]
+        assert about, f"{name} is open: no policy is about its {direction}"
+        return any(open_to(policy, direction, other, port, names) for policy in about)
+
+    def connects(self, caller: str, called: str, port: int) -> bool:
+        out = self.lets("egress", caller, self.pods[called].labels, port)
+        return out and self.lets("ingress", called, self.pods[caller].labels, port)
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_our_pods_reach_whom_they_call_and_nobody_else(overlay: str) -> None:
+    network = Network(overlay)
+    found = {
+        (caller, called, port)
+        for caller in network.pods
+        for called, ports in PORTS.items()
+        for port in ports
+        if network.connects(caller, called, port)
+    }
+    assert found == ALLOWED
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_only_the_gateway_is_reached_from_outside(overlay: str) -> None:
+    network = Network(overlay)
+    found = {port for name, ports in PORTS.items() for port in ports if network.lets("ingress", name, None, port)}
+    assert found == {9800}
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_metrics_are_read_from_namespaces_that_are_labelled_for_it(overlay: str) -> None:
+    policy = of_kind(overlay, "NetworkPolicy")["metrics"]["spec"]
+    network = Network(overlay)
+    assert all(chosen(policy["podSelector"], network.pods[name].labels) for name in PORTS)
+    (rule,) = policy["ingress"]
+    assert rule["from"] == [{"namespaceSelector": {"matchLabels": {"duetime.io/metrics": "scrape"}}}]
+    assert rule["ports"] == [{"protocol": "TCP", "port": "metrics"}]
+
+
+@pytest.mark.parametrize("name", ["gateway", "scheduler", "retry", "migrate", "spark"])
+def test_those_with_metadata_reach_their_database(name: str) -> None:
+    network = Network("local")
+    assert network.connects(name, "postgres", 5432)
+
+
+def test_stores_and_strangers_do_not_reach_the_database() -> None:
+    network = Network("local")
+    assert not network.connects("store", "postgres", 5432)
+    assert not network.lets("ingress", "postgres", None, 5432)
+
+
+def test_production_lets_nobody_out_to_everywhere() -> None:
+    database = of_kind("production", "NetworkPolicy")["database"]["spec"]
+    (rule,) = database["egress"]
+    assert rule["to"]
+    assert rule["ports"] == [{"protocol": "TCP", "port": 5432}]

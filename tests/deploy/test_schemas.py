@@ -1,0 +1,62 @@
+"""The rendered manifests against Kubernetes' own schemas: no field that the API server would drop or refuse."""
+
+import copy
+import warnings
+from collections import Counter
+
+import pytest
+
+from tests.deploy.rendering import OVERLAYS, Manifest, render
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import kubernetes_validate
+
+# The oldest version in use, and the newest that there are schemas of. `sleep` in preStop is from 1.30 on.
+VERSIONS = ("1.32", "1.34", kubernetes_validate.latest_version())
+# Of other projects: `make k8s-test` gives the API server definitions of them.
+CUSTOM = {"ServiceMonitor", "ScaledObject"}
+EXPECTED = {
+    "ConfigMap": 1,
+    "CronJob": 1,
+    "Deployment": 3,
+    "HorizontalPodAutoscaler": 1,
+    "Job": 1,
+    "Namespace": 1,
+    "NetworkPolicy": 10,
+    "PodDisruptionBudget": 4,
+    "ScaledObject": 1,
+    "Service": 7,
+    "ServiceAccount": 1,
+    "ServiceMonitor": 1,
+    "StatefulSet": 1,
+}
+
+
+def validate(manifest: Manifest, version: str) -> None:
+    kubernetes_validate.validate(copy.deepcopy(manifest), version, strict=True)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_every_manifest_is_what_kubernetes_knows(overlay: str, version: str) -> None:
+    for manifest in render(overlay):
+        if manifest["kind"] not in CUSTOM:
+            validate(manifest, version)
+
+
+def test_misspelt_field_is_found() -> None:
+    (store,) = (one for one in render("production") if one["kind"] == "StatefulSet")
+    broken = copy.deepcopy(store)
+    broken["spec"]["template"]["spec"]["terminationGracePeriod"] = 1
+    with pytest.raises(kubernetes_validate.ValidationError):
+        validate(broken, VERSIONS[0])
+
+
+def test_production_has_what_it_is_to_have() -> None:
+    assert Counter(one["kind"] for one in render("production")) == EXPECTED
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_no_resource_is_outside_the_namespace(overlay: str) -> None:
+    assert {one["metadata"].get("namespace") for one in render(overlay) if one["kind"] != "Namespace"} == {"duetime"}
