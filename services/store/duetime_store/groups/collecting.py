@@ -20,6 +20,9 @@ class GroupCollector(Collector):
             "Messages that are leased, waiting, or to come back, of all groups",
             self._groups.progress.outstanding,
         )
+        yield GaugeMetricFamily(
+            "duetime_store_outstanding_max_messages", "The setting leases_max", self._groups.leases_max
+        )
         yield CounterMetricFamily(
             "duetime_store_lost_outstanding_messages",
             "Outstanding messages that were deleted or damaged before a group was done with them",

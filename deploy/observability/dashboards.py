@@ -1,0 +1,328 @@
+"""Grafana's dashboards as code: `python deploy/observability/dashboards.py` writes grafana/dashboards/*.json.
+
+A dashboard is rows of panels, a panel a title and its queries. `bench/dashboards.py` draws the same panels without
+Grafana.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent / "grafana" / "dashboards"
+SOURCE = {"type": "prometheus", "uid": "duetime"}
+WIDTH = 24
+RATE = "[$__rate_interval]"
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Queries (PromQL and legend) under a title; `unit` is Grafana's. A `stat` shows the last value, turning red."""
+
+    title: str
+    queries: tuple[tuple[str, str], ...]
+    unit: str = "short"
+    kind: str = "timeseries"
+    text: str = ""
+    red_above: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Dashboard:
+    """Rows of panels that share the width; stats are half as high."""
+
+    name: str
+    title: str
+    rows: tuple[tuple[Panel, ...], ...]
+
+
+def panel(title: str, *queries: str | tuple[str, str], unit: str = "short", text: str = "") -> Panel:
+    """A graph; a query without a legend has one line."""
+    return Panel(title, tuple((q, "") if isinstance(q, str) else q for q in queries), unit, text=text)
+
+
+def stat(title: str, query: str, unit: str = "short", red_above: float | None = None, text: str = "") -> Panel:
+    return Panel(title, ((query, ""),), unit, "stat", text, red_above)
+
+
+def quantiles(metric: str, by: str = "") -> tuple[tuple[str, str], ...]:
+    """p50, p99 and p99.9 of a histogram."""
+    labels = f"le, {by}" if by else "le"
+    legend = f" {{{{{by}}}}}" if by else ""
+    return tuple(
+        (f"histogram_quantile({q}, sum by ({labels}) (rate({metric}_bucket{RATE})))", name + legend)
+        for q, name in ((0.5, "p50"), (0.99, "p99"), (0.999, "p99.9"))
+    )
+
+
+OVERVIEW = Dashboard(
+    "overview",
+    "DueTime: overview",
+    (
+        (
+            stat("Pending", "sum(duetime_store_lane_pending_count)", text="Messages that wait for their time: exact."),
+            stat("Overdue for", "max(duetime_store_lane_overdue_ms)", "ms", 1_000),
+            stat("Late, p99 of 5 min", quantiles("duetime_store_lane_late_ms")[1][0].replace(RATE, "[5m]"), "ms", 500),
+            stat("Lanes unasked for 30 s", "count(duetime_store_lane_unasked_seconds > 30) or vector(0)", red_above=0),
+            stat(
+                "Stores that refuse", "count(max by (instance) (duetime_store_refusing) == 1) or vector(0)", red_above=0
+            ),
+            stat("Dead letters", "sum(duetime_store_dead_letters) or vector(0)"),
+        ),
+        (
+            panel(
+                "Messages a second",
+                (f"sum by (outcome) (rate(duetime_gateway_messages_total{RATE}))", "sent: {{outcome}}"),
+                (f"sum(rate(duetime_store_lane_restored_total{RATE}))", "restored"),
+                (f'sum(rate(duetime_gateway_receipts_total{{call="Ack"}}{RATE}))', "acknowledged"),
+            ),
+            panel("How late restored messages are", *quantiles("duetime_store_lane_late_ms"), unit="ms"),
+        ),
+        (
+            panel("Pending by lane", ("sum by (lane) (duetime_store_lane_pending_count)", "lane {{lane}}")),
+            panel("Overdue by lane", ("max by (lane) (duetime_store_lane_overdue_ms)", "lane {{lane}}"), unit="ms"),
+        ),
+        (
+            panel(
+                "Burn rate of the lateness budget",
+                ("duetime:late_messages:ratio_rate5m / 0.005", "5 min"),
+                ("duetime:late_messages:ratio_rate1h / 0.005", "1 h"),
+                ("duetime:late_messages:ratio_rate6h / 0.005", "6 h"),
+                text="1: the month's budget lasts a month. 14.4 over 1 h wakes somebody.",
+            ),
+            panel(
+                "Lanes and their schedulers",
+                ("sum by (instance) (duetime_scheduler_served_lanes)", "served by {{instance}}"),
+                ("max(duetime_scheduler_unowned_lanes)", "without an owner"),
+                ("max(duetime_scheduler_paused_lanes)", "paused"),
+            ),
+        ),
+    ),
+)
+
+STORES = Dashboard(
+    "stores",
+    "DueTime: stores",
+    (
+        (
+            stat("Read-only stores", "sum(duetime_store_read_only)", red_above=0),
+            stat("Disk in use", "max(duetime_store_disk_used_ratio)", "percentunit", 0.85),
+            stat("Damaged records", "sum(duetime_store_records_damaged_total)", red_above=0),
+            stat("Clock behind", "max(duetime_store_clock_behind_ms)", "ms", 0),
+        ),
+        (
+            panel("Write and flush", *quantiles("duetime_store_flush_seconds", "instance"), unit="s"),
+            panel(
+                "Messages a flush",
+                (
+                    f"sum by (instance) (rate(duetime_store_flush_messages_sum{RATE})) "
+                    f"/ sum by (instance) (rate(duetime_store_flush_messages_count{RATE}))",
+                    "{{instance}}",
+                ),
+            ),
+        ),
+        (
+            panel(
+                "Bytes a second",
+                (f"sum by (instance) (rate(duetime_store_bytes_in_total{RATE}))", "in {{instance}}"),
+                (f"sum by (instance, call) (rate(duetime_store_bytes_out_total{RATE}))", "{{call}} {{instance}}"),
+                (f"sum by (instance) (rate(duetime_store_export_bytes_total{RATE}))", "export {{instance}}"),
+                unit="Bps",
+            ),
+            panel(
+                "Log and disk",
+                ("sum by (instance) (duetime_store_log_bytes)", "log {{instance}}"),
+                ("min by (instance) (duetime_store_disk_free_bytes)", "free {{instance}}"),
+                unit="bytes",
+            ),
+        ),
+        (
+            panel(
+                "Errors and refusals",
+                (f"sum by (instance, errno) (rate(duetime_store_flush_errors_total{RATE}))", "{{errno}} {{instance}}"),
+                (f"sum by (status) (rate(duetime_store_records_refused_total{RATE}))", "{{status}}"),
+                ("max by (reason) (duetime_store_refusing)", "refuses: {{reason}}"),
+            ),
+            panel(
+                "Retention and checkpoints",
+                (
+                    f"sum by (instance) (rate(duetime_store_checkpoint_seconds_sum{RATE}))",
+                    "checkpoint s/s {{instance}}",
+                ),
+                (f"sum by (reason) (rate(duetime_store_retention_segments_total{RATE}))", "files deleted: {{reason}}"),
+                (f"sum(rate(duetime_store_retention_moved_total{RATE}))", "records appended again"),
+            ),
+        ),
+    ),
+)
+
+GROUPS = Dashboard(
+    "groups",
+    "DueTime: consuming",
+    (
+        (
+            stat("Outstanding", "sum(duetime_store_outstanding_messages)"),
+            stat(
+                "Of leases_max",
+                "max(duetime_store_outstanding_messages / duetime_store_outstanding_max_messages)",
+                "percentunit",
+                0.9,
+            ),
+            stat("Lost", "sum(duetime_store_lost_outstanding_messages_total)", red_above=0),
+            stat("Quarantined", "sum(duetime_store_quarantined_total)", red_above=0),
+        ),
+        (
+            panel(
+                "Messages a second",
+                (f"sum by (call) (rate(duetime_store_messages_out_total{RATE}))", "given: {{call}}"),
+                (f"sum by (call) (rate(duetime_gateway_receipts_total{RATE}))", "{{call}}"),
+            ),
+            panel("Outstanding by shard", ("sum by (instance) (duetime_store_outstanding_messages)", "{{instance}}")),
+        ),
+        (
+            panel(
+                "Failed messages a second",
+                (f"sum by (way) (rate(duetime_retry_retries_total{RATE}))", "come back: {{way}}"),
+                (f"sum by (reason) (rate(duetime_retry_dead_letters_total{RATE}))", "dead: {{reason}}"),
+                (f"sum(rate(duetime_retry_exhausted_total{RATE}))", "last lease ended"),
+                (f"sum by (reason) (rate(duetime_retry_faults_total{RATE}))", "not dealt with: {{reason}}"),
+            ),
+            panel("Dead letters by group", ("sum by (group) (duetime_store_dead_letters)", "{{group}}")),
+        ),
+    ),
+)
+
+PROCESSES = Dashboard(
+    "processes",
+    "DueTime: processes and calls",
+    (
+        (
+            stat("Processes", "count(duetime_build_info)"),
+            stat("Not answering", 'count(up{job=~"duetime-.*"} == 0) or vector(0)', red_above=0),
+            stat(
+                "Calls that fail",
+                '(sum(rate(duetime_calls_total{code!~"OK|CANCELLED|NOT_FOUND"}[5m])) or vector(0)) '
+                "/ sum(rate(duetime_calls_total[5m]))",
+                "percentunit",
+                0.05,
+            ),
+        ),
+        (
+            panel("Calls a second", (f"sum by (job, method) (rate(duetime_calls_total{RATE}))", "{{job}} {{method}}")),
+            panel(
+                "Calls, p99",
+                (
+                    f"histogram_quantile(0.99, sum by (le, job, method) (rate(duetime_call_seconds_bucket{RATE})))",
+                    "{{job}} {{method}}",
+                ),
+                unit="s",
+                text="Receive, Pull, PullDue and AwaitMessages wait for messages.",
+            ),
+        ),
+        (
+            panel(
+                "Calls that failed, a second",
+                (
+                    f'sum by (job, method, code) (rate(duetime_calls_total{{code!~"OK|CANCELLED"}}{RATE}))',
+                    "{{job}} {{method}} {{code}}",
+                ),
+            ),
+            panel("Calls in flight", ("sum by (job, instance) (duetime_calls_in_flight)", "{{job}} {{instance}}")),
+        ),
+        (
+            panel(
+                "Processors",
+                (
+                    f'sum by (job, instance) (rate(process_cpu_seconds_total{{job=~"duetime-.*"}}{RATE}))',
+                    "{{instance}}",
+                ),
+                text="1: one processor's whole time.",
+            ),
+            panel(
+                "Memory",
+                ('sum by (job, instance) (process_resident_memory_bytes{job=~"duetime-.*"})', "{{instance}}"),
+                unit="bytes",
+            ),
+        ),
+        (
+            panel(
+                "Longest pauses of the garbage collector (p99.9)",
+                (
+                    f"histogram_quantile(0.999, sum by (le, job) (rate(duetime_gc_pause_seconds_bucket{RATE})))",
+                    "{{job}}",
+                ),
+                unit="s",
+            ),
+            panel(
+                "Schedulers' puts, p99",
+                (
+                    f"histogram_quantile(0.99, sum by (le, shard) (rate(duetime_scheduler_put_seconds_bucket{RATE})))",
+                    "shard {{shard}}",
+                ),
+                unit="s",
+            ),
+        ),
+    ),
+)
+
+DASHBOARDS = (OVERVIEW, STORES, GROUPS, PROCESSES)
+
+
+def to_json(dashboard: Dashboard) -> str:
+    """As Grafana (schema 39, from 11 on) reads it from a file."""
+    panels, top, number = [], 0, 0
+    for row in dashboard.rows:
+        width, height = WIDTH // len(row), 4 if row[0].kind == "stat" else 8
+        for column, one in enumerate(row):
+            number += 1
+            place = {"x": column * width, "y": top, "w": width, "h": height}
+            panels.append(_panel(one, number) | {"gridPos": place})
+        top += height
+    found = {
+        "uid": f"duetime-{dashboard.name}",
+        "title": dashboard.title,
+        "tags": ["duetime"],
+        "schemaVersion": 39,
+        "editable": False,
+        "refresh": "15s",
+        "time": {"from": "now-1h", "to": "now"},
+        "links": [{"type": "dashboards", "tags": ["duetime"], "title": "DueTime", "asDropdown": False}],
+        "panels": panels,
+    }
+    return json.dumps(found, indent=1) + "\n"
+
+
+def _panel(one: Panel, number: int) -> dict[str, Any]:
+    targets = [
+        {"refId": chr(ord("A") + n), "expr": query, "legendFormat": legend or "__auto", "datasource": SOURCE}
+        for n, (query, legend) in enumerate(one.queries)
+    ]
+    defaults: dict[str, Any] = {"unit": one.unit, "min": 0}
+    options: dict[str, Any] = {"tooltip": {"mode": "multi", "sort": "desc"}}
+    if one.kind == "stat":
+        steps: list[dict[str, Any]] = [{"color": "green", "value": None}]
+        if one.red_above is not None:
+            # Grafana's step begins at its value: what is just above it is red.
+            steps.append({"color": "red", "value": one.red_above + 1e-9})
+        defaults["thresholds"] = {"mode": "absolute", "steps": steps}
+        options = {"reduceOptions": {"calcs": ["lastNotNull"]}}
+    return {
+        "id": number,
+        "type": one.kind,
+        "title": one.title,
+        "description": one.text,
+        "datasource": SOURCE,
+        "targets": targets,
+        "fieldConfig": {"defaults": defaults, "overrides": []},
+        "options": options,
+    }
+
+
+def main() -> None:
+    """Writes all files anew."""
+    for dashboard in DASHBOARDS:
+        (FOLDER / f"{dashboard.name}.json").write_text(to_json(dashboard))
+
+
+if __name__ == "__main__":
+    main()
