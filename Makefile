@@ -8,10 +8,10 @@ BENCH_STAMP := $(VENV)/.bench-installed
 SOURCES := sdk core services spark tests bench hatch_build.py
 TWINS := $(wildcard core/*/_*.p?? core/*/ondisk/_*.pyx services/*/*/_*.pyx spark/*/_*.p??)
 
-.PHONY: help setup java run test soak check format proto torture bench bench-docs clean
+.PHONY: help setup java run test k8s-test soak check format proto torture bench bench-docs clean
 
 help: ## list the tasks
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 setup: $(STAMP) ## make .venv with all that running, testing and checking need
 
@@ -57,6 +57,9 @@ proto: setup ## generate duetime.v1 from proto/
 
 torture: setup ## 1,000 crashes, most of them power cuts, and after each: is all there; POINTS=1000 MINUTES=10 SEED=
 	POINTS=$(or $(POINTS),1000) MINUTES=$(or $(MINUTES),10) SEED=$(SEED) $(BIN)/python -m tests.crash.torture
+
+k8s-test: setup ## deploy/k8s on a real cluster: pods die, updates roll, 1,000 messages are accounted for; KUBECONFIG= K8S_LOAD=
+	tests/kubernetes/run
 
 soak: setup ## ten minutes of mixed delays on segments that soon leave, on a fast clock; MINUTES=10 SEED=0
 	DUETIME_SOAK_MINUTES=$(or $(MINUTES),10) DUETIME_SOAK_SEED=$(or $(SEED),0) $(BIN)/pytest tests/soak -s
