@@ -13,6 +13,8 @@ from duetime_core.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 # Read by every process; a misspelt one of theirs would be nobody's.
 SHARED_VARIABLES = frozenset({"DUETIME_DELAY_LEVELS", "DUETIME_LOG_LEVEL", "DUETIME_LOG_FORMAT"})
 SHARED_PREFIXES = ("DUETIME_DELAY", "DUETIME_LOG")
+# Of commands, which are no processes of the cluster: a password does not belong on a command line.
+DATABASE_URL_VARIABLE = "DUETIME_DATABASE_URL"
 
 
 class NodeSettings(BaseSettings):
@@ -79,6 +81,11 @@ def _sentence(prefix: str, fault: dict[str, Any]) -> str:
     name = field if field.isupper() else (prefix + field).upper()
     value = "" if fault["type"] == "missing" else f" = {fault['input']!r}"
     return f"{name}{value}: {fault['msg'].removeprefix('Value error, ')}"
+
+
+def database_url_of_commands() -> str:
+    """What DUETIME_DATABASE_URL says; empty without it."""
+    return os.environ.get(DATABASE_URL_VARIABLE, "")
 
 
 def parse_stores(text: str) -> dict[int, str]:

@@ -15,6 +15,7 @@ from duetime.cli.output import print_json
 from duetime_core.clock import SystemClock
 from duetime_core.errors import DueTimeError, StartupError
 from duetime_core.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from duetime_core.settings import DATABASE_URL_VARIABLE
 
 from duetime_spark.java import find_java, is_submitted
 from duetime_spark.moment import Moment, look
@@ -66,7 +67,14 @@ Now = Annotated[
 ]
 DatabaseUrl = Annotated[
     str | None,
-    typer.Option("--database-url", metavar="URL", help="The metadata database: the summary is kept there."),
+    typer.Option(
+        "--database-url",
+        envvar=DATABASE_URL_VARIABLE,
+        metavar="URL",
+        help="The metadata database: the summary is kept there.",
+        show_envvar=True,
+        show_default=False,
+    ),
 ]
 Late = Annotated[int, typer.Option("--late-ms", min=0, metavar="MS", help="What takes longer is late.")]
 Listed = Annotated[int, typer.Option("--listed", min=1, metavar="N", help="Most entries that are listed.")]

@@ -5,6 +5,7 @@ import sys
 
 from duetime_core.errors import StartupError
 from duetime_core.metadata.schema import await_schema, current_revision, head_revision, upgrade
+from duetime_core.settings import DATABASE_URL_VARIABLE, database_url_of_commands
 
 WAIT_S = 300
 
@@ -12,6 +13,7 @@ WAIT_S = 300
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m duetime_core.metadata", description="DueTime's metadata schema")
+    database_url = database_url_of_commands()
     commands = parser.add_subparsers(dest="command", required=True)
     for name, purpose in (
         ("upgrade", "bring the schema to this version; may be repeated, and run by several at once"),
@@ -19,7 +21,12 @@ def main(arguments: list[str] | None = None) -> int:
         ("current", "show the database's schema version and this code's"),
     ):
         command = commands.add_parser(name, help=purpose, description=purpose)
-        command.add_argument("--database-url", required=True, help="such as sqlite:////var/lib/duetime/meta.db")
+        command.add_argument(
+            "--database-url",
+            default=database_url,
+            required=not database_url,
+            help=f"such as sqlite:////var/lib/duetime/meta.db; default: {DATABASE_URL_VARIABLE}",
+        )
     options = parser.parse_args(arguments)
     try:
         if options.command == "upgrade":

@@ -1,0 +1,39 @@
+"""`python -m duetime_core.health HOST:PORT`: asks a process's gRPC health, for container health checks.
+
+Exit code 0: SERVING; 1: anything else, in one line; 2: usage.
+"""
+
+import argparse
+import sys
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+TIMEOUT_S = 3.0
+
+
+def health_of(address: str, service: str = "", timeout_s: float = TIMEOUT_S) -> str:
+    """The name of a health status, such as SERVING, or of the gRPC status of a call that got no answer."""
+    with grpc.insecure_channel(address) as channel:
+        try:
+            answer = health_pb2_grpc.HealthStub(channel).Check(
+                health_pb2.HealthCheckRequest(service=service), timeout=timeout_s
+            )
+        except grpc.RpcError as error:
+            return str(error.code().name)
+    return str(health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command; the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m duetime_core.health", description="Asks a process's health.")
+    parser.add_argument("address", metavar="HOST:PORT")
+    parser.add_argument("--service", default="", help="of one service; default: the process as a whole")
+    options = parser.parse_args(arguments)
+    found = health_of(options.address, options.service)
+    sys.stdout.write(f"{found}\n")
+    return 0 if found == "SERVING" else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
