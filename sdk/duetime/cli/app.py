@@ -6,6 +6,7 @@ import typer
 
 from duetime.cli.backlog import backlog
 from duetime.cli.consume import consume
+from duetime.cli.demo import demo
 from duetime.cli.dlq import dlq
 from duetime.cli.find import find
 from duetime.cli.groups import groups
@@ -52,6 +53,7 @@ app.add_typer(topics, name="topics")
 app.add_typer(groups, name="groups")
 app.add_typer(dlq, name="dlq")
 app.command()(lanes)
+app.command()(demo)
 app.command()(backlog)
 
 

@@ -7,8 +7,10 @@ from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from typing import Any
 
+import typer
 from rich.console import Console
 
+from duetime.cli.options import Json, Server, reach
 from duetime.cli.output import local, on_one_line, print_json
 from duetime.cli.pull import message_object
 from duetime.cli.send import receipt_object
@@ -37,25 +39,30 @@ TIMEOUT_S = 60.0
 class Demo:
     """Runs once against a cluster; `began_at` tells what came in before from what is its own or was pending."""
 
-    def __init__(self, server: str, *, as_json: bool) -> None:
+    def __init__(self, server: str, *, as_json: bool, ours: bool = True) -> None:
+        """`ours`: the cluster is this command's, and ends with it."""
         self._server = server
         self._as_json = as_json
+        self._ours = ours
         self._console = Console(highlight=False)
         self._began_at = datetime.now(UTC)
         self._missing: set[str] = set()
 
-    async def run(self) -> None:
-        """A fault of it is told, and does not end the cluster."""
+    async def run(self) -> bool:
+        """Whether all arrived. A fault is told, and does not end the cluster."""
+        whole = False
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 await self._send_and_show()
+            whole = True
         except DueTimeError as error:
             print(f"duetime: the demonstration ends early: {error}", file=sys.stderr, flush=True)
         except TimeoutError:
             text = f"{len(self._missing)} messages did not arrive within {TIMEOUT_S:g} s"
             print(f"duetime: the demonstration ends early: {text}", file=sys.stderr, flush=True)
         if not self._as_json:
-            self._say(_next_steps(self._server))
+            self._say(_next_steps(self._server, self._ours))
+        return whole
 
     async def _send_and_show(self) -> None:
         await self._make_topic()
@@ -121,11 +128,28 @@ class Demo:
         return self._console.status("waiting for the next one to fall due")
 
 
-def _next_steps(server: str) -> str:
+def demo(server: Server = None, as_json: Json = False) -> None:
+    """Send a few delayed messages to a cluster that runs, and show them arrive.
+
+    \b
+    Examples:
+      duetime demo
+      duetime demo --server gateway.example.com:9800
+    """
+
+    async def work() -> bool:
+        return await Demo(await reach(server), as_json=as_json, ours=False).run()
+
+    if not asyncio.run(work()):
+        raise typer.Exit(1)
+
+
+def _next_steps(server: str, ours: bool) -> str:
     command = "duetime" if shutil.which("duetime") else sys.argv[0]
     option = "" if server.rpartition(":")[2] == SERVER_DEFAULT.rpartition(":")[2] else f" --server {server}"
+    invitation = "The cluster stays up until Ctrl-C. Try next, in another terminal:" if ours else "Try next:"
     return f"""
-The cluster stays up until Ctrl-C. Try next, in another terminal:
+{invitation}
 
   {command} send orders "cancel 42" --delay 5s{option}
   {command} pull orders --follow{option}
