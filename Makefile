@@ -5,10 +5,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH_STAMP := $(VENV)/.bench-installed
-SOURCES := sdk core services spark tests bench hatch_build.py
+SOURCES := sdk core services spark deploy tests bench hatch_build.py
 TWINS := $(wildcard core/*/_*.p?? core/*/ondisk/_*.pyx services/*/*/_*.pyx spark/*/_*.p??)
 
-.PHONY: help setup java run test k8s-test soak check format proto torture bench bench-docs clean
+.PHONY: help setup java run test compose-test k8s-test soak check format proto torture bench bench-docs clean
 
 help: ## list the tasks
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -38,6 +38,9 @@ run: setup java ## start the cluster on this machine and show delayed messages a
 
 test: setup java ## all tests
 	$(BIN)/pytest
+
+compose-test: setup ## build the images, and docker compose up under kills, scaling and an upgrade; needs a Docker engine
+	DUETIME_TEST_REQUIRE_COMPOSE=1 $(BIN)/pytest tests/compose -m compose -s
 
 check: setup ## lint, types, import rules, spelling, generated code
 	$(BIN)/ruff check $(SOURCES)
