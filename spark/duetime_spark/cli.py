@@ -1,5 +1,6 @@
 """`duetime spark`: jobs over store directories and running stores. A plug-in of the `duetime` command."""
 
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -8,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from duetime.cli.output import print_json
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from duetime_spark.running import Outcome
 
 DAMAGED = 3
+_PREFIX = "DUETIME_SPARK_"
 # The last line of a traceback: `duetime_core.errors.Damaged: 3 places are damaged`.
 _RAISED = re.compile(r"(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*: (.+)")
 _PACKAGES = ("pyspark", "pyarrow", "fsspec", "plotly")
@@ -41,17 +43,36 @@ Examples:
 
 app = typer.Typer(name="spark", help=_HELP, rich_markup_mode=None, add_completion=False, invoke_without_command=True)
 
-Sources = Annotated[list[str], typer.Argument(metavar="SOURCE...", help="Directories, URLs, grpc://HOST:PORT.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page with charts.")]
+Sources = Annotated[
+    list[str],
+    typer.Argument(metavar="SOURCE...", envvar="DUETIME_SPARK_SOURCES", help="Directories, URLs, grpc://HOST:PORT."),
+]
+Json = Annotated[bool, typer.Option("--json", envvar="DUETIME_SPARK_JSON", help="Print JSON.")]
+Html = Annotated[
+    Path | None, typer.Option("--html", envvar="DUETIME_SPARK_HTML", metavar="FILE", help="Write a page with charts.")
+]
 Out = Annotated[
-    str | None, typer.Option("--out", metavar="DIR", help="Write Parquet: DIR/JOB/TABLE/day=.../snapshot=...")
+    str | None,
+    typer.Option(
+        "--out", envvar="DUETIME_SPARK_OUT", metavar="DIR", help="Write Parquet: DIR/JOB/TABLE/day=.../snapshot=..."
+    ),
 ]
 Master = Annotated[
-    str | None, typer.Option("--master", metavar="URL", help="Spark's master. Default: this machine, all cores.")
+    str | None,
+    typer.Option(
+        "--master",
+        envvar="DUETIME_SPARK_MASTER",
+        metavar="URL",
+        help="Spark's master. Default: this machine, all cores.",
+    ),
 ]
-Conf = Annotated[list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark's.")]
-Strict = Annotated[bool, typer.Option("--strict", help="End with 3 where something is damaged.")]
+Conf = Annotated[
+    list[str] | None,
+    typer.Option("--conf", envvar="DUETIME_SPARK_CONF", metavar="NAME=VALUE", help="A setting of Spark's."),
+]
+Strict = Annotated[
+    bool, typer.Option("--strict", envvar="DUETIME_SPARK_STRICT", help="End with 3 where something is damaged.")
+]
 Levels = Annotated[
     str,
     typer.Option(
@@ -63,7 +84,12 @@ Levels = Annotated[
 ]
 Now = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="What counts as now: a time, or `now`. Default: each shard's last record."),
+    typer.Option(
+        "--now",
+        envvar="DUETIME_SPARK_NOW",
+        metavar="TIME",
+        help="What counts as now: a time, or `now`. Default: each shard's last record.",
+    ),
 ]
 DatabaseUrl = Annotated[
     str | None,
@@ -76,8 +102,14 @@ DatabaseUrl = Annotated[
         show_default=False,
     ),
 ]
-Late = Annotated[int, typer.Option("--late-ms", min=0, metavar="MS", help="What takes longer is late.")]
-Listed = Annotated[int, typer.Option("--listed", min=1, metavar="N", help="Most entries that are listed.")]
+Late = Annotated[
+    int,
+    typer.Option("--late-ms", envvar="DUETIME_SPARK_LATE_MS", min=0, metavar="MS", help="What takes longer is late."),
+]
+Listed = Annotated[
+    int,
+    typer.Option("--listed", envvar="DUETIME_SPARK_LISTED", min=1, metavar="N", help="Most entries that are listed."),
+]
 
 
 @dataclass(frozen=True)
@@ -222,12 +254,15 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _do(request: _Request) -> None:
     """Everything that can be wrong is looked for before Spark is started."""
+    _check_variables()
     settings = _settings(request.conf)
     now_ms = None if request.now is None else _moment_ms(request.now)
     _check_levels(request.levels)
     with _told():
         _check_software()
         _check_targets(request)
+        if request.database_url is not None:
+            _check_database(request.database_url)
         moment = look(request.sources, request.levels)
         outcome = _run(request, moment, settings, now_ms)
         if request.html is not None:
@@ -286,6 +321,21 @@ def _check_targets(request: _Request) -> None:
         raise StartupError(f"can't write {request.html}: {request.html.parent} is no directory, or it is one itself")
     if request.out is not None and "://" not in request.out and Path(request.out).is_file():
         raise StartupError(f"can't write into {request.out}: it is a file")
+
+
+def _check_database(database_url: str) -> None:
+    from duetime_core.metadata.reports import check
+
+    check(database_url)
+
+
+def _check_variables() -> None:
+    """A name that is mistyped must not be silence."""
+    group: Any = typer.main.get_command(app)
+    known = {option.envvar for command in group.commands.values() for option in command.params if option.envvar}
+    names = os.environ  # noqa: TID251 (typer reads those that it knows)
+    if unknown := sorted(name for name in names if name.startswith(_PREFIX) and name not in known):
+        _fail(f"{', '.join(unknown)}: no setting of duetime spark; there are {', '.join(sorted(known))}")
 
 
 def _check_levels(levels: str) -> None:

@@ -7,9 +7,9 @@ each job are kept. Which is newest says the snapshot's moment, not when a report
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
@@ -21,6 +21,8 @@ from duetime_core.metadata.models import JOB_CHARS_MAX, SNAPSHOT_ID_CHARS_MAX, B
 SUMMARY_BYTES_MAX = 1024 * 1024
 KEPT_COUNT = 1_000
 BACKLOG = "backlog"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +102,21 @@ def keep(database_url: str, report: Report) -> int:
         Unavailable: the database stopped answering.
     """
 
-    async def work() -> int:
-        database = Database(database_url)
-        try:
-            await database.start()
-            return await Reports(database).put(report)
-        finally:
-            await database.stop()
+    return asyncio.run(_with(database_url, lambda database: Reports(database).put(report)))
 
-    return asyncio.run(work())
+
+def check(database_url: str) -> None:
+    """Whether reports can be kept there: to be asked before a long job. Raises: StartupError."""
+    asyncio.run(_with(database_url, lambda database: Reports(database).newest_key(BACKLOG)))
+
+
+async def _with(database_url: str, work: Callable[[Database], Awaitable[T]]) -> T:
+    database = Database(database_url)
+    try:
+        await database.start()
+        return await work(database)
+    finally:
+        await database.stop()
 
 
 def condensed(result: Mapping[str, Any], bytes_max: int = SUMMARY_BYTES_MAX) -> dict[str, Any]:
