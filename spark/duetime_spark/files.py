@@ -20,6 +20,9 @@ from duetime_core.ondisk.folder import IS_FOLDER, Files, LocalFiles
 _GRPC = "grpc://"
 _OPTIONS = (("grpc.max_receive_message_length", 64 << 20),)
 _CALL_S = 20.0
+# How long an export may take: stores hold all of them together to a rate.
+_SLOWEST_BYTES_PER_S = 250_000
+_FILE_BYTES_MAX = 64 << 20
 # A listing is told again to those who ask within so long: readers go from folder to folder.
 _LISTING_S = 2.0
 _TRIES = 6
@@ -182,8 +185,9 @@ class GrpcFiles:
 
     def _export(self, path: str, at: int, length: int) -> bytes | None:
         request = export_pb2.ExportRequest(path=path, offset=at, length=length, shard=self.shard)
+        export_s = _CALL_S + (length or _FILE_BYTES_MAX) / _SLOWEST_BYTES_PER_S
         try:
-            return self._tried(lambda stub: b"".join(chunk.data for chunk in stub.Export(request)))
+            return self._tried(lambda stub: b"".join(chunk.data for chunk in stub.Export(request, timeout=export_s)))
         except Unavailable as error:
             if isinstance(error.__cause__, grpc.RpcError) and error.__cause__.code() == grpc.StatusCode.NOT_FOUND:
                 return None
