@@ -42,6 +42,19 @@ class Moment:
     def findings(self) -> list[dict[str, Any]]:
         return [{"shard": shard["shard"], **found} for shard in self.shards for found in shard["findings"]]
 
+    def left(self) -> frozenset[int]:
+        """Shards of whose log the oldest part has left since: what was in it is not read any more."""
+        from duetime_spark.files import open_source
+
+        found = set()
+        files = [shard for source in self.sources for shard in open_source(source)]
+        for one, shard in zip(files, self.shards, strict=True):
+            bases = [int(name) for name, _ in one.listed("commitlog") if name.isdigit()]
+            one.close()
+            if min(bases, default=0) > shard["min_position"]:
+                found.add(shard["shard"])
+        return frozenset(found)
+
     def to_dict(self) -> dict[str, Any]:
         shards = [
             {"shard": one["shard"], "name": one["name"], "position": one["end"], "at_ms": one["stored_at_ms"]}

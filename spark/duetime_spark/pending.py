@@ -33,7 +33,7 @@ _STRETCH_BYTES = 4 * 1024 * 1024
 # What lies between two records is read too, up to so much: a call costs as much.
 _GAP_BYTES = 64 * 1024
 # Of an entry that has left, or whose record is damaged and gone.
-_GONE = -1
+GONE = -1
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class LanePart:
 
 @dataclass(slots=True)
 class Entries:
-    """Rows of a task; _GONE where there is no record, and as due time where that is not known either."""
+    """Rows of a task; GONE where there is no record, and as due time where that is not known either."""
 
     levels: npt.NDArray[np.int32]
     offsets: Ints
@@ -77,17 +77,22 @@ class PendingTask:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         repeated = Repeated()
+        for entries, topics in self.found():
+            yield from self._batches(entries, topics, repeated)
+
+    def found(self) -> Iterator[tuple[Entries, "Topics | None"]]:
+        """Entries, with their topics where those are wanted."""
         if "topic" not in self.schema.names:
             for part in self.parts:
                 for entries in self._of(part):
-                    yield from self._batches(entries, None, repeated)
+                    yield entries, None
         else:
             entries = _joined([entries for part in self.parts for entries in self._of(part)])
             entries = entries.take(np.argsort(entries.positions, kind="stable"))
             topics = self._topics(entries)
             if len(lost := np.flatnonzero((topics.codes < 0) & (entries.positions >= 0))):
                 self._look_again(entries, topics, lost)
-            yield from self._batches(entries, topics, repeated)
+            yield entries, topics
         self.files.close()
 
     def _of(self, part: LanePart) -> Iterator[Entries]:
@@ -114,12 +119,12 @@ class PendingTask:
         offsets = np.setdiff1d(np.arange(first, behind), np.array(part.ahead, np.int64))
         mask = self.wanted.mask("offset", offsets)
         offsets = offsets if mask is None else offsets[mask]
-        gone = np.full(len(offsets), _GONE, np.int64)
+        gone = np.full(len(offsets), GONE, np.int64)
         yield Entries(np.full(len(offsets), part.level, np.int32), offsets, gone, gone, gone)
 
-    def _topics(self, entries: Entries) -> "_Topics":
+    def _topics(self, entries: Entries) -> "Topics":
         """Of entries in order of position."""
-        topics = _Topics(len(entries))
+        topics = Topics(len(entries))
         for first, behind in stretches(entries.positions, entries.sizes, self.segment_bytes):
             start = int(entries.positions[first])
             end = int((entries.positions[first:behind] + entries.sizes[first:behind]).max())
@@ -130,7 +135,7 @@ class PendingTask:
             topics.put(slice(first, behind), found.names, found.codes)
         return topics
 
-    def _look_again(self, entries: Entries, topics: "_Topics", lost: Ints) -> None:
+    def _look_again(self, entries: Entries, topics: "Topics", lost: Ints) -> None:
         """Retention may have let their units name copies meanwhile."""
         for part in self.parts:
             own = lost[entries.levels[lost] == part.level]
@@ -147,7 +152,7 @@ class PendingTask:
         found = self._topics(entries.take(again))
         topics.put(again, found.names, found.codes)
 
-    def _batches(self, entries: Entries, topics: "_Topics | None", repeated: Repeated) -> Iterator[pa.RecordBatch]:
+    def _batches(self, entries: Entries, topics: "Topics | None", repeated: Repeated) -> Iterator[pa.RecordBatch]:
         mask = self.wanted.mask("position", entries.positions)
         codes = topics.codes if topics is not None else None
         if mask is not None:
@@ -165,14 +170,14 @@ class PendingTask:
                 "level": lambda kind: numbers(entries.levels, kind),
                 "topic": lambda kind: names,
                 "offset": lambda kind: numbers(entries.offsets, kind),
-                "position": lambda kind: numbers(entries.positions, kind, _GONE),
-                "size": lambda kind: numbers(entries.sizes, kind, _GONE),
-                "due_at_ms": lambda kind: numbers(entries.dues, kind, _GONE),
+                "position": lambda kind: numbers(entries.positions, kind, GONE),
+                "size": lambda kind: numbers(entries.sizes, kind, GONE),
+                "due_at_ms": lambda kind: numbers(entries.dues, kind, GONE),
             },
         )
 
 
-class _Topics:
+class Topics:
     """Topics of entries: which of `names`, -1 without one."""
 
     def __init__(self, count: int) -> None:
@@ -200,8 +205,8 @@ def _entries(level: int, offsets: Ints, units: Units) -> Entries:
     return Entries(
         np.full(len(offsets), level, np.int32),
         offsets,
-        np.where(is_record, units["position"], _GONE).astype(np.int64),
-        np.where(is_record, units["size"], _GONE).astype(np.int64),
+        np.where(is_record, units["position"], GONE).astype(np.int64),
+        np.where(is_record, units["size"], GONE).astype(np.int64),
         units["tags"].astype(np.int64),
     )
 

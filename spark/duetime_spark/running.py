@@ -40,11 +40,12 @@ def run(spark: SparkSession, order: Order, moment: Moment) -> Outcome:
     """The job's result; with `out` its tables are in files when this returns."""
     context = Context(
         spark,
-        tables(spark, moment),
+        tables(spark, moment, order.now_ms),
         now_ms=order.now_ms,
         late_ms=order.late_ms,
         listed=order.listed,
         whole=order.out is not None,
+        left=moment.left,
     )
     outcome = Outcome(order, moment, JOBS[order.job].run(context))
     if order.out is not None:
@@ -52,7 +53,7 @@ def run(spark: SparkSession, order: Order, moment: Moment) -> Outcome:
     return outcome
 
 
-def tables(spark: SparkSession, moment: Moment) -> Any:
+def tables(spark: SparkSession, moment: Moment, now_ms: int | None = None) -> Any:
     """The tables of the data source, all at one moment."""
     from duetime_spark import register
 
@@ -62,6 +63,8 @@ def tables(spark: SparkSession, moment: Moment) -> Any:
         if table == GONE:
             return gone_letters(spark, moment).select(*columns.split(","))
         reader = spark.read.format("duetime").option("table", table).option("columns", columns)
+        if now_ms is not None:
+            reader = reader.option("now_ms", str(now_ms))
         return reader.option("levels", moment.levels).option("snapshot", moment.text).load(",".join(moment.sources))
 
     return read

@@ -8,6 +8,7 @@
     levels        the delay table of a broker's directory; ours tell theirs
     snapshot      what `take_snapshots` gave: the moment that is read; without it: now
     rows          rows of a task, roughly
+    now_ms        of pending_minutes: what is due by then is overdue; without it: the snapshot's moment
     strict        true: damage that the snapshot has found is an error
 
 PySpark's data sources are told filters, and not which columns are wanted: name them, or give a schema.
@@ -24,13 +25,13 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 from pyspark.sql.types import StructType
 
-from duetime_spark import entries, journal, messages, pending, small
+from duetime_spark import entries, journal, messages, minutes, pending, small
 from duetime_spark.filters import Wanted
 from duetime_spark.snapshot import Shard, open_shards
 from duetime_spark.tables import chosen, schema_of
 
 _ROWS = 1_000_000
-_OPTIONS = frozenset(("path", "endpoint", "table", "columns", "levels", "snapshot", "rows", "strict"))
+_OPTIONS = frozenset(("path", "endpoint", "table", "columns", "levels", "snapshot", "rows", "strict", "now_ms"))
 
 
 class Task(Protocol):
@@ -60,7 +61,7 @@ class DueTimeSource(DataSource):
     def reader(self, schema: StructType) -> "DueTimeReader":
         self._check()
         arrow = self._of_user(schema)
-        return DueTimeReader(self._table, arrow, self._shards(), self._rows())
+        return DueTimeReader(self._table, arrow, self._shards(), self._rows(), self._now_ms())
 
     @property
     def _table(self) -> str:
@@ -107,6 +108,12 @@ class DueTimeSource(DataSource):
             raise InvalidArgument([Violation("rows", f"{text!r} is not a whole number above 0")])
         return int(text)
 
+    def _now_ms(self) -> int | None:
+        text = self.options.get("now_ms")
+        if text is not None and not text.isdigit():
+            raise InvalidArgument([Violation("now_ms", f"{text!r} is no Unix time in milliseconds")])
+        return None if text is None else int(text)
+
 
 def _split(text: str | None) -> list[str]:
     return [part.strip() for part in (text or "").split(",") if part.strip()]
@@ -115,11 +122,12 @@ def _split(text: str | None) -> list[str]:
 class DueTimeReader(DataSourceReader):
     """Plans tasks on the driver; what a task needs is in its partition."""
 
-    def __init__(self, table: str, schema: pa.Schema, shards: Sequence[Shard], rows: int) -> None:
+    def __init__(self, table: str, schema: pa.Schema, shards: Sequence[Shard], rows: int, now_ms: int | None) -> None:
         self._table = table
         self._schema = schema
         self._shards = shards
         self._rows = rows
+        self._now_ms = now_ms
         self._wanted = Wanted()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -139,6 +147,8 @@ class DueTimeReader(DataSourceReader):
             return entries.plan(self._shards, self._schema, self._wanted, self._rows)
         if self._table == "pending":
             return pending.plan(self._shards, self._schema, self._wanted, self._rows)
+        if self._table == "pending_minutes":
+            return minutes.plan(self._shards, self._schema, self._wanted, self._rows, self._now_ms)
         if self._table == "messages":
             return messages.plan(self._shards, self._schema, self._wanted)
         if self._table == "deliveries":

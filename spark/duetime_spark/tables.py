@@ -2,6 +2,7 @@
 
 queue_entries   every message of every queue, by the units of the queues
 pending         lane entries that wait, and the timers of a 5.x broker
+pending_minutes the same, summed by where it goes and when it is due: rows of one key are to be summed again
 messages        every record of the log (decode.py)
 deliveries      what groups received, and what came of it (deliveries.py)
 lanes           one row for each lane
@@ -45,6 +46,23 @@ PENDING = pa.schema(
         ("due_at_ms", _I64),
     ]
 )
+PENDING_MINUTES = pa.schema(
+    [
+        ("shard", _I32),
+        ("level", _I32),
+        ("topic", _TEXT),
+        # Of due times, since 1970; null where an entry has left.
+        ("minute", _I64),
+        ("count", _I64),
+        ("bytes", _I64),
+        ("oldest_due_at_ms", _I64),
+        # Due at the moment or before: option `now_ms`, or the shard's moment of the snapshot.
+        ("overdue_count", _I64),
+        ("overdue_bytes", _I64),
+        # Null where all are overdue.
+        ("next_due_at_ms", _I64),
+    ]
+)
 LANES = pa.schema(
     [
         ("shard", _I32),
@@ -64,6 +82,7 @@ SCHEMAS = {
     "messages": MESSAGES,
     "queue_entries": QUEUE_ENTRIES,
     "pending": PENDING,
+    "pending_minutes": PENDING_MINUTES,
     "deliveries": DELIVERIES,
     "lanes": LANES,
     "findings": FINDINGS,

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
+from duetime_spark.jobs.backlog import transform
 from duetime_spark.jobs.context import Context
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -39,6 +40,10 @@ def context(spark: SparkSession, tables: dict[str, list[dict[str, Any]]], **sett
     """A job's context over tables made by hand; those that are not named are empty."""
 
     def table(name: str, columns: str) -> DataFrame:
+        if name == "pending_minutes":
+            entries = frame(spark, "pending", tables.get("pending", []))
+            return transform(entries, made.moments).select(*columns.split(","))
         return frame(spark, name, tables.get(name, [])).select(*columns.split(","))
 
-    return Context(spark, table, **settings)
+    made = Context(spark, table, **settings)
+    return made

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from duetime_core.names import SCHEDULE_TOPIC
 from duetime_spark import register, take_snapshots
+from duetime_spark.jobs import backlog
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
@@ -170,3 +171,24 @@ def test_messages_of_a_time_are_those_of_all(session: SparkSession, one: Path) -
     wanted = [tuple(row) for row in everything if row["stored_at_ms"] >= at_ms and row["topic"] == "DkLogs"]
     assert wanted
     assert tuples(found.where(f"stored_at_ms >= {at_ms} AND topic = 'DkLogs'")) == sorted(wanted, key=repr)
+
+
+@pytest.mark.parametrize("now_ms", [None, 4_000_000_000_000])
+def test_sums_by_minute_are_those_of_the_entries(session: SparkSession, golden: Path, now_ms: int | None) -> None:
+    options = {"rows": "150", **({"now_ms": str(now_ms)} if now_ms else {})}
+    lanes = table(session, golden, "lanes").select("snapshot_at_ms").distinct().collect()
+    moment_ms = now_ms or lanes[0]["snapshot_at_ms"]
+    found = backlog.merged(table(session, golden, "pending_minutes", **options))
+    wanted = backlog.transform(table(session, golden, "pending"), {0: moment_ms}).select(*found.columns)
+    assert tuples(found) == tuples(wanted)
+    overdue = sum(row["overdue_count"] for row in found.collect())
+    assert (overdue > 0) == (now_ms is not None)
+
+
+def test_sums_without_topics_or_of_one_level_are_of_the_same(session: SparkSession, one: Path) -> None:
+    frame = table(session, one, "pending_minutes", columns="level,minute,count")
+    assert frame.agg({"count": "sum"}).collect()[0][0] == table(session, one, "pending").count()
+    some = table(session, one, "pending_minutes").where("level = 5 AND topic IS NOT NULL")
+    wanted = table(session, one, "pending").where("level = 5 AND topic IS NOT NULL").count()
+    assert wanted > 0
+    assert some.agg({"count": "sum"}).collect()[0][0] == wanted

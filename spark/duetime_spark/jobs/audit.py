@@ -2,7 +2,8 @@
 
 A lane's entries are numbered from 0 without gaps. At the snapshot each of them is one of
 
-    expired     gone with retention, and its restored copy with it: entries below the lane's first
+    expired     gone with retention, and its restored copy with it: entries below the lane's first, and such whose copy
+                retention took after the snapshot, before it was read
     pending     from the watermark on
     restored    below the watermark, and its one copy is in its topic
     dead        below the watermark, and it is in DT_QUARANTINE
@@ -24,6 +25,8 @@ from duetime_spark.jobs.columns import LANE_TOPIC, QUARANTINE_TOPIC, is_restored
 
 BUCKET = 65_536
 MISSING, TWICE, EARLY, DUE_DIFFERS, UNKNOWN = "missing", "twice", "early", "due differs", "unknown entry"
+# No violation: retention took the copy while the audit ran.
+LEFT = "left"
 KINDS = {
     MISSING: "below the watermark, and no copy in its topic",
     TWICE: "more than one copy",
@@ -164,6 +167,29 @@ def differences(entries: DataFrame, messages: DataFrame, lanes: DataFrame, bucke
         "dead",
         kind.alias("kind"),
     )
+
+
+def firsts(found: DataFrame) -> DataFrame:
+    """By (shard, level): the first copy that `differences` has seen of what the lane keeps, and its first entry."""
+    kept = found.where(F.coalesce("zone", F.lit("kept")) == "kept")
+    has_copy = F.coalesce(F.col("kind") != MISSING, F.lit(True))
+    has_entry = F.coalesce(F.col("kind") != UNKNOWN, F.lit(True))
+    return kept.groupBy("shard", "level").agg(
+        F.min(F.when(has_copy, F.col("offset"))).alias("copy"), F.min(F.when(has_entry, F.col("offset"))).alias("entry")
+    )
+
+
+def without_left(found: DataFrame, bounds: DataFrame) -> DataFrame:
+    """`differences` of shards whose log's oldest part has left meanwhile: kind LEFT for an entry whose copy was in it.
+
+    Copies lie in the log in the order of their entries, and so do entries: what is gone of a lane is before the first
+    that is there. bounds: (shard, level, copy, entry), those first ones, for lanes of such shards.
+    """
+    kind, offset = F.col("kind"), F.col("offset")
+    is_left = (kind == MISSING) & (offset < F.col("copy"))
+    is_alone = (kind == UNKNOWN) & (offset < F.col("entry"))
+    told = F.when(is_left, F.lit(LEFT)).when(is_alone, F.lit(None)).otherwise(kind)
+    return found.join(F.broadcast(bounds), ["shard", "level"], "left").withColumn("kind", told).drop("copy", "entry")
 
 
 def without_brokers(missing: DataFrame, messages: DataFrame) -> DataFrame:

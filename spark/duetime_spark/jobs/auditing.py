@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from duetime_spark.jobs.audit import (
     EARLY,
     KINDS,
+    LEFT,
     MISSING,
     Audit,
     Bucket,
@@ -21,7 +22,9 @@ from duetime_spark.jobs.audit import (
     differences,
     early,
     entry_buckets,
+    firsts,
     without_brokers,
+    without_left,
 )
 from duetime_spark.jobs.context import Context
 
@@ -41,6 +44,8 @@ class _Auditor:
         # Of each lane: how many there are of each end, and of each kind of violation.
         self.ends: dict[Lane, Counter[str]] = defaultdict(Counter)
         self.violations: list[Violation] = []
+        # Of lanes whose shards' logs have lost something since the snapshot: the first entry whose copy was there.
+        self._firsts: dict[Lane, int] = {}
 
     def run(self) -> Audit:
         table, lanes = self._context.table, self._lanes
@@ -49,7 +54,8 @@ class _Auditor:
         messages = table("messages", _BUCKET_COLUMNS).withColumns({"position": F.lit(0), "id": F.lit("")})
         copies = copy_buckets(messages, lanes).collect()
         if differing := _differing(entries, copies):
-            self._compare(differing)
+            agreeing = [row for row in copies if row["zone"] == "kept" and _key(row) not in differing]
+            self._compare(differing, agreeing)
         for row in copies:
             ends = self.ends[row["shard"], row["level"]]
             ends[EARLY] += row["early"]
@@ -62,26 +68,54 @@ class _Auditor:
             self._list(early(table("messages", _COPIES), lanes).withColumn("kind", F.lit(EARLY)))
         return self._result()
 
-    def _compare(self, differing: set[Any]) -> None:
+    def _compare(self, differing: set[Any], agreeing: list[Row]) -> None:
         table = self._context.table
         columns = list(zip(*sorted(differing), strict=True))
         schema = pa.schema([("shard", pa.int32()), ("level", pa.int32()), ("bucket", pa.int64())])
         buckets = self._context.spark.createDataFrame(pa.table([pa.array(c) for c in columns], schema=schema))
         entries, copies = table("queue_entries", _ENTRIES), table("messages", _COPIES)
-        found = differences(entries, copies, self._lanes, buckets).persist(StorageLevel.MEMORY_AND_DISK)
+        kept = found = differences(entries, copies, self._lanes, buckets).persist(StorageLevel.MEMORY_AND_DISK)
         try:
+            found = self._without_left(found, agreeing)
             end = F.when(F.col("dead"), "dead").otherwise("restored")
             counted = found.groupBy("shard", "level", "zone", "kind", end.alias("end")).count().collect()
             for row in counted:
                 ends = self.ends[row["shard"], row["level"]]
-                if row["kind"] != MISSING:
+                if row["kind"] not in (MISSING, LEFT):
                     ends[f"{row['zone']} {row['end']}"] += row["count"]
                     ends[row["kind"] or ""] += row["count"]
             if any(row["kind"] == MISSING for row in counted):
                 self._name_missing(found.where(F.col("kind") == MISSING))
-            self._list(found.where(F.col("kind").isNotNull() & (F.col("kind") != MISSING)))
+            self._list(found.where(F.col("kind").isNotNull() & ~F.col("kind").isin(MISSING, LEFT)))
         finally:
-            found.unpersist()
+            kept.unpersist()
+
+    def _without_left(self, found: DataFrame, agreeing: list[Row]) -> DataFrame:
+        """What retention has taken since the snapshot is nobody's fault."""
+        rows = {(row["shard"], row["level"]): row for row in firsts(found).collect()}
+        # Asked once all is read.
+        shards = self._context.left()
+        columns: dict[str, list[int]] = {"shard": [], "level": [], "copy": [], "entry": []}
+        for lane in self._context.lanes:
+            shard, level, mark = lane["shard"], lane["level"], lane["watermark"]
+            if shard in shards:
+                row = rows.get((shard, level))
+                seen = [
+                    one["first"] + one["bucket"] * 0
+                    for one in agreeing
+                    if (one["shard"], one["level"]) == (shard, level)
+                ]
+                for name in ("copy", "entry"):
+                    own = row[name] if row is not None and row[name] is not None else mark
+                    columns[name].append(min([own, *seen]))
+                columns["shard"].append(shard)
+                columns["level"].append(level)
+                self._firsts[shard, level] = columns["copy"][-1]
+        if not columns["shard"]:
+            return found
+        kinds = {"shard": pa.int32(), "level": pa.int32(), "copy": pa.int64(), "entry": pa.int64()}
+        bounds = pa.table({name: pa.array(values, kinds[name]) for name, values in columns.items()})
+        return without_left(found, self._context.spark.createDataFrame(bounds))
 
     def _name_missing(self, missing: DataFrame) -> None:
         named = without_brokers(missing, self._context.table("messages", _NAMED)).persist(StorageLevel.MEMORY_AND_DISK)
@@ -125,11 +159,15 @@ class _Auditor:
         ahead = lane["max_offset"] - lane["watermark"] - lane["pending"]
         gone = ends["expired restored"] + ends["expired dead"]
         violations = sum(ends[kind] for kind in KINDS)
+        seen = gone + ends["kept restored"] + ends["kept dead"] + ends[MISSING]
+        # Entries that have left too are in no table any more: all before the first that is there.
+        first = self._firsts.get((lane["shard"], lane["level"]), 0)
+        left = min(max(lane["watermark"] - seen - (lane["min_offset"] - gone), 0), max(first - lane["min_offset"], 0))
         proof = Proof(
             shard=lane["shard"],
             level=lane["level"],
             accepted=lane["max_offset"],
-            expired=lane["min_offset"] - gone,
+            expired=lane["min_offset"] - gone + left,
             pending=lane["pending"],
             restored=ends["kept restored"] + ends["expired restored"] + ahead,
             dead=ends["kept dead"] + ends["expired dead"],

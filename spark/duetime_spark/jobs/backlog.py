@@ -13,7 +13,7 @@ from duetime_spark.jobs.context import Context
 
 MINUTES_AHEAD, HOURS_AHEAD = 24 * 60, 30 * 24
 MEASURED_MS = 600_000
-_PENDING = "shard,level,topic,size,due_at_ms"
+_MINUTES = "shard,level,topic,minute,count,bytes,oldest_due_at_ms,overdue_count,overdue_bytes,next_due_at_ms"
 _RESTORED = "shard,topic,real_topic,lane_level,stored_at_ms,sys_flag"
 
 
@@ -95,7 +95,8 @@ class Backlog:
 
 
 def transform(pending: DataFrame, moments: Mapping[int, int]) -> DataFrame:
-    """Pending entries by (shard, level, topic, minute): the one pass over them, from which all else follows.
+    """Pending entries by (shard, level, topic, minute), from which all else follows: what table `pending_minutes` is,
+    whose reader sums where it reads.
 
     Adds: count, bytes, oldest_due_at_ms, overdue_count and overdue_bytes (due at or before the shard's moment),
     next_due_at_ms (after it).
@@ -109,6 +110,14 @@ def transform(pending: DataFrame, moments: Mapping[int, int]) -> DataFrame:
         F.count(F.when(is_overdue, 1)).alias("overdue_count"),
         F.sum(F.when(is_overdue, F.col("size")).otherwise(0)).alias("overdue_bytes"),
         F.min(F.when(~is_overdue, due)).alias("next_due_at_ms"),
+    )
+
+
+def merged(minutes: DataFrame) -> DataFrame:
+    """One row of each (shard, level, topic, minute)."""
+    sums, lowest = ("count", "bytes", "overdue_count", "overdue_bytes"), ("oldest_due_at_ms", "next_due_at_ms")
+    return minutes.groupBy("shard", "level", "topic", "minute").agg(
+        *[F.sum(name).alias(name) for name in sums], *[F.min(name).alias(name) for name in lowest]
     )
 
 
@@ -145,7 +154,7 @@ def restored_per_second(messages: DataFrame, until_ms: int) -> DataFrame:
 def run(context: Context) -> Backlog:
     moments = context.moments
     now_ms = max(moments.values(), default=0)
-    minutes = transform(context.table("pending", _PENDING), moments).persist(StorageLevel.MEMORY_AND_DISK)
+    minutes = merged(context.table("pending_minutes", _MINUTES)).persist(StorageLevel.MEMORY_AND_DISK)
     try:
         pending = [
             Pending(**row.asDict(), overdue_by_ms=_overdue_by_ms(moments.get(row["shard"]), row["oldest_due_at_ms"]))

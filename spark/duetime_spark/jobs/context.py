@@ -1,5 +1,6 @@
 """What a job is given: tables at one snapshot, and the moment that counts as now."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -25,6 +26,7 @@ class Context:
         late_ms: what is later than this is late.
         listed: most entries of a list that may grow with the data; counts are always whole.
         whole: rows that go into files are listed to the last.
+        left: shards of whose log retention has taken something since the snapshot, by now.
     """
 
     spark: SparkSession
@@ -33,6 +35,7 @@ class Context:
     late_ms: int = 100
     listed: int = 100
     whole: bool = False
+    left: Callable[[], frozenset[int]] = frozenset
 
     @cached_property
     def lanes(self) -> list[dict[str, Any]]:
