@@ -1,7 +1,7 @@
 """Table `pending_minutes`: what waits, summed by where it goes and the minute in which it falls due.
 
-A sum over rows of `pending` says the same, and takes three times the processor time: each row costs more on its way to the JVM
-and through its hash tables than to be found. So each task sums its own, and whoever reads sums these sums: there may be
+A sum over rows of `pending` says the same, and takes the JVM three times as long: rows go through its hash tables one
+by one. So each task sums its own, and whoever reads sums these sums: there may be
 several rows of one (shard, level, topic, minute).
 """
 
