@@ -24,7 +24,7 @@ def variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]
         "DUETIME_SPARK_SOURCES": " ".join(map(str, sources)),
         "DUETIME_SPARK_OUT": str(tmp_path / "out"),
         "DUETIME_SPARK_HTML": str(tmp_path / "page.html"),
-        "DUETIME_SPARK_DATABASE_URL": database_url,
+        "DUETIME_DATABASE_URL": database_url,
         "DUETIME_SPARK_JSON": "true",
     }
     for name, value in found.items():
@@ -55,7 +55,7 @@ def test_repeated_on_one_snapshot_it_leaves_the_same(
     wanted = sum(golden.summary(name)["pendingTotal"] for name in golden.NAMES[:2])
     assert told[0]["pending_count"] == wanted
     assert "<h1>Backlog</h1>" in (tmp_path / "page.html").read_text()
-    with create_engine(variables["DUETIME_SPARK_DATABASE_URL"]).connect() as connection:
+    with create_engine(variables["DUETIME_DATABASE_URL"]).connect() as connection:
         rows = connection.execute(text("SELECT job, snapshot_id FROM backlog_reports")).all()
     assert rows == [("backlog", told[0]["snapshot_id"])]
 
@@ -63,11 +63,11 @@ def test_repeated_on_one_snapshot_it_leaves_the_same(
 @pytest.mark.parametrize(
     ("name", "value", "code", "words"),
     [
-        ("SOURCES", "/nowhere", 1, "/nowhere is no store directory"),
-        ("SOURCES", "grpc://127.0.0.1:1", 1, "grpc://127.0.0.1:1 does not answer"),
+        ("SPARK_SOURCES", "/nowhere", 1, "/nowhere is no store directory"),
+        ("SPARK_SOURCES", "grpc://127.0.0.1:1", 1, "grpc://127.0.0.1:1 does not answer"),
         ("DATABASE_URL", "sqlite:////nowhere/meta.db", 1, "metadata database /nowhere/meta.db does not exist"),
-        ("SOURSES", "/tmp", 1, "DUETIME_SPARK_SOURSES: no setting of duetime spark; there are "),
-        ("STRICT", "perhaps", 2, "DUETIME_SPARK_STRICT"),
+        ("SPARK_SOURSES", "/tmp", 1, "DUETIME_SPARK_SOURSES: no setting of duetime spark; there are "),
+        ("SPARK_STRICT", "perhaps", 2, "DUETIME_SPARK_STRICT"),
     ],
 )
 def test_what_is_wrong_is_one_line_and_a_code(
@@ -79,7 +79,7 @@ def test_what_is_wrong_is_one_line_and_a_code(
     code: int,
     words: str,
 ) -> None:
-    monkeypatch.setenv(f"DUETIME_SPARK_{name}", value)
+    monkeypatch.setenv(f"DUETIME_{name}", value)
     assert main(["backlog"]) == code
     told = capsys.readouterr()
     assert (told.out, told.err.count("\n")) == ("", 1)
