@@ -1,0 +1,60 @@
+"""What docker-compose.yml promises, read from the file: `make compose-test` brings it up."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+PROJECT = Path(__file__).resolve().parents[2]
+FILE: dict[str, Any] = yaml.safe_load((PROJECT / "docker-compose.yml").read_text())
+SERVICES: dict[str, dict[str, Any]] = FILE["services"]
+SERVERS = ("store-0", "store-1", "scheduler", "retry", "gateway")
+# Started by hand for one answer; it ends by itself.
+ONE_SHOT = ("demo",)
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_service_has_limits_a_restart_policy_and_bounded_logs(name: str) -> None:
+    service = SERVICES[name]
+    if name not in ONE_SHOT:
+        assert set(service["deploy"]["resources"]["limits"]) >= {"cpus", "memory"}
+    assert service["restart"]
+    assert service["logging"]["options"] == {"max-size": "10m", "max-file": "3"}
+    assert "no-new-privileges:true" in service["security_opt"]
+
+
+@pytest.mark.parametrize("name", [name for name in SERVICES if name != "postgres"])
+def test_every_service_but_the_database_is_read_only_and_without_capabilities(name: str) -> None:
+    assert SERVICES[name]["read_only"] is True
+    assert SERVICES[name]["cap_drop"] == ["ALL"]
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_a_server_is_stopped_only_after_its_drain(name: str) -> None:
+    assert SERVICES[name]["stop_grace_period"] == "30s"
+    assert SERVICES[name]["restart"] == "unless-stopped"
+
+
+def test_what_is_published_is_published_on_loopback_unless_told() -> None:
+    published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
+    assert set(published) == {"gateway", "prometheus", "grafana"}
+    assert all(port.startswith("${DUETIME_BIND:-127.0.0.1}:") for ports in published.values() for port in ports)
+    assert FILE["networks"]["inside"] == {"internal": True}
+    assert {name for name, service in SERVICES.items() if "outside" in service["networks"]} == set(published)
+
+
+def test_processes_start_once_what_they_need_is_healthy() -> None:
+    for name in ("scheduler", "retry", "gateway"):
+        needs = {needed: how["condition"] for needed, how in SERVICES[name]["depends_on"].items()}
+        assert needs["migrate"] == "service_completed_successfully"
+        assert needs["store-0"] == needs["store-1"] == "service_healthy"
+
+
+def test_every_mounted_file_is_there() -> None:
+    mounts = [mount for service in SERVICES.values() for mount in service.get("volumes", [])]
+    files = [PROJECT / mount.split(":")[0] for mount in mounts if mount.startswith("./")]
+    assert files
+    assert [path for path in files if not path.exists()] == []
+    volumes = {mount.split(":")[0] for mount in mounts if not mount.startswith("./")}
+    assert volumes == set(FILE["volumes"])
