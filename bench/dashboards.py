@@ -24,7 +24,8 @@ import matplotlib
 
 matplotlib.use("agg")
 import matplotlib.pyplot as plt
-from duetime import AsyncConsumer, AsyncProducer, DueTimeError, Message
+from duetime import AsyncProducer, Consumer, Message
+from duetime.client.leases import LeasedMessage
 from matplotlib.ticker import EngFormatter
 
 from bench.processes import NAMES, Processes, wait_until
@@ -35,7 +36,7 @@ PICTURES = PROJECT / "docs" / "pictures"
 # Grafana makes it four scrapes at least; these are a second apart.
 RATE_INTERVAL = "8s"
 RATE = 400
-FAILING = 97
+FAILING = 101
 LEVELS = "1s 2s 5s 10s 20s"
 UNITS = {"ms": "ms", "s": "s", "bytes": "B", "Bps": "B/s", "percentunit": "", "short": ""}
 Series = list[tuple[str, list[float], list[float]]]
@@ -106,32 +107,24 @@ async def load(address: str, seconds: float) -> None:
     """Delayed messages of all levels, a consumer that fails now and then, and after each failure a retry."""
     delays = LEVELS.split()
     end = time.monotonic() + seconds
-    handled = 0
+    consumer = Consumer(address, group="billing", drain="1s")
 
-    async def consume(consumer: AsyncConsumer) -> None:
-        @consumer.subscribe("orders", lease="5s")
-        async def handle(message: Any) -> None:
-            nonlocal handled
-            handled += 1
-            if handled % FAILING == 0:
-                raise ValueError("no such order")
-
-        await consumer.run()
+    # Of one in a hundred messages the first attempt fails, of some the last one too.
+    @consumer.handler("orders", lease="5s", max_attempts=2, backoff="2s")
+    async def handle(message: LeasedMessage) -> None:
+        if message.offset % FAILING == 0 and (message.attempt == 1 or message.offset % 2):
+            raise ValueError("no such order")
 
     async with AsyncProducer(address, timeout=5) as producer:
-        consumer = AsyncConsumer("billing", address)
-        consuming = asyncio.create_task(consume(consumer))
+        await producer.send("orders", b"first")
+        consuming = asyncio.create_task(consumer.run_async())
         number = 0
         while time.monotonic() < end:
             batch = [Message("orders", b"x" * 128, delays[(number + n) % len(delays)]) for n in range(RATE // 10)]
             number += 1
-            sending = asyncio.gather(producer.send_many(batch), return_exceptions=True)
-            await asyncio.gather(sending, asyncio.sleep(0.1))
-            for error in sending.result():
-                if isinstance(error, BaseException) and not isinstance(error, DueTimeError):
-                    raise error
-        consuming.cancel()
-        await asyncio.gather(consuming, return_exceptions=True)
+            await asyncio.gather(producer.send_many(batch), asyncio.sleep(0.1))
+        consumer.stop()
+        await consuming
 
 
 async def run(cluster: Processes, seconds: float) -> None:

@@ -28,6 +28,7 @@ from duetime_core.logs import configure_logs
 from duetime_core.meter import tell_process
 from duetime_core.probes import Health, Pages
 from duetime_core.settings import NodeSettings
+from duetime_core.tracing import Exporting
 
 log = structlog.get_logger()
 
@@ -139,6 +140,7 @@ async def _run(process: str, settings: S, make: Callable[[S, Clock], Node]) -> N
     supervised = bool(os.environ.get(SUPERVISED_VARIABLE))
     if supervised:
         _die_with_parent()
+    exporting = Exporting(process, settings.otlp_endpoint)
     node = make(settings, SystemClock())
     with_metrics = ExitStack()
     try:
@@ -165,6 +167,7 @@ async def _run(process: str, settings: S, make: Callable[[S, Clock], Node]) -> N
     finally:
         with_metrics.close()
         await node.stop()
+        await exporting.stop()
     log.info("stopped")
 
 

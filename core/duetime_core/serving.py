@@ -17,6 +17,7 @@ from grpc_reflection.v1alpha import reflection
 from grpc_status import rpc_status
 from prometheus_client import CollectorRegistry
 
+from duetime_core import tracing
 from duetime_core.errors import DOMAIN, DueTimeError, Overloaded, StartupError
 from duetime_core.limits import GRPC_MESSAGE_BYTES_MAX
 from duetime_core.meter import CallMeter, MethodMeter
@@ -76,7 +77,7 @@ class _Border:
         }[handler.request_streaming, handler.response_streaming]
         factory, wrap, behaviour = make
         return factory(
-            wrap(behaviour, self._meter.of(method)),
+            wrap(behaviour, self._meter.of(method), method),
             request_deserializer=handler.request_deserializer,
             response_serializer=handler.response_serializer,
         )
@@ -86,14 +87,18 @@ class _Border:
             raise Overloaded(f"{self._limit} calls are in flight, the most this process takes")
         self._free -= 1
 
-    def _unary(self, behaviour: Any, meter: MethodMeter) -> Any:
+    def _unary(self, behaviour: Any, meter: MethodMeter, method: str) -> Any:
         async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             started, code, entered = perf_counter(), "CANCELLED", False
             meter.running += 1
             try:
                 self._enter()
                 entered = True
-                answer = await behaviour(request, context)
+                if tracing.active is None:
+                    answer = await behaviour(request, context)
+                else:
+                    with tracing.active.server_span(method, context.invocation_metadata()):
+                        answer = await behaviour(request, context)
                 code = "OK"
                 return answer
             except grpc.aio.AbortError:
@@ -109,7 +114,7 @@ class _Border:
 
         return call
 
-    def _stream(self, behaviour: Any, meter: MethodMeter) -> Any:
+    def _stream(self, behaviour: Any, meter: MethodMeter, method: str) -> Any:
         async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             started, code, entered = perf_counter(), "CANCELLED", False
             meter.running += 1

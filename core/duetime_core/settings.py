@@ -41,6 +41,11 @@ class NodeSettings(BaseSettings):
         pattern="^(auto|json|console)$",
         description="auto, json or console; DUETIME_LOG_FORMAT sets it for all",
     )
+    otlp_endpoint: str = Field(
+        default_factory=lambda: os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT", ""),
+        pattern="^(https?://.+)?$",
+        description="where traces go, as http://HOST:4318; empty: nowhere; OTEL_EXPORTER_OTLP_ENDPOINT sets it for all",
+    )
     drain_ms: int = Field(5_000, ge=0, le=600_000, description="longest time that a stop waits for calls in flight")
 
     @field_validator("delay_levels")

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+from duetime.client import tracing
 from duetime.client.connection import Connection, backoff_s, pause
 from duetime.client.errors import Closed, DueTimeError, InvalidArgument
 from duetime.client.failing import Reject, Retry, text_of, without_own_frames
@@ -232,12 +233,11 @@ class Handling:
         current.set(message)
         self._begun_count += 1
         try:
-            if not handler.asynchronous:
-                await self._call_in_thread(message)
-            elif handler.timeout_s is None:
-                await handler.function(message)
+            if tracing.active is None:
+                await self._call(message)
             else:
-                await _call_within(handler.function, message, handler.timeout_s)
+                with tracing.active.processing(message, handler.subscription.group):
+                    await self._call(message)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -258,6 +258,15 @@ class Handling:
                     self._settler.ack(message)
                     return True
         return False
+
+    async def _call(self, message: LeasedMessage) -> None:
+        handler = self._handler
+        if not handler.asynchronous:
+            await self._call_in_thread(message)
+        elif handler.timeout_s is None:
+            await handler.function(message)
+        else:
+            await _call_within(handler.function, message, handler.timeout_s)
 
     async def _call_in_thread(self, message: LeasedMessage) -> None:
         """Returns when the thread has done with it: nothing ends a thread from outside."""

@@ -14,6 +14,7 @@ from typing import Self
 
 import grpc
 
+from duetime.client import tracing
 from duetime.client.batch import Batch, Chunks, Outcome, encode, now_ms
 from duetime.client.connection import Connection, backoff_s, pause
 from duetime.client.errors import Closed, DueTimeError, Overloaded, ServerError, from_fault, from_status
@@ -84,7 +85,11 @@ class AsyncProducer:
         """As `send`."""
         self._enter()
         try:
-            outcome = await self._send_gathered(message)
+            if tracing.active is None:
+                outcome = await self._send_gathered(message)
+            else:
+                with tracing.active.sending(message) as carrying:
+                    outcome = await self._send_gathered(carrying)
         finally:
             self._leave()
         if isinstance(outcome, DueTimeError):
@@ -98,6 +103,12 @@ class AsyncProducer:
         one after the other, so that such messages keep their order (what is sent again after a fault excepted).
         Each request has the whole timeout.
         """
+        if tracing.active is None:
+            return await self._send_many(messages)
+        with tracing.active.sending_many(messages) as carrying:
+            return await self._send_many(carrying)
+
+    async def _send_many(self, messages: Iterable[Message]) -> list[Outcome]:
         self._enter()
         try:
             chunks, turn = Chunks(messages), asyncio.Lock()
@@ -211,7 +222,11 @@ class AsyncProducer:
         timeout = min(max(left_s, ATTEMPT_TIMEOUT_S_MIN), ATTEMPT_TIMEOUT_S)
         payload = b"".join(batch.encoded) + (_RETRY if retry else b"")
         try:
-            response = await self._send(payload, timeout=timeout)
+            if tracing.active is None:
+                response = await self._send(payload, timeout=timeout)
+            else:
+                with tracing.active.requesting(_SEND, payload) as metadata:
+                    response = await self._send(payload, timeout=timeout, metadata=metadata)
         except grpc.aio.AioRpcError as error:
             return _all(from_status(error, self._connection.server), batch)
         results = response.results

@@ -11,8 +11,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from contextvars import Context
 from dataclasses import dataclass
+from time import time_ns
 from typing import Any
 
+from duetime.client import tracing
 from duetime.client.connection import pause
 from duetime.client.errors import Closed, DueTimeError, InvalidArgument, Unavailable
 from duetime.client.failing import nack
@@ -108,7 +110,11 @@ class Settler:
         return lane
 
     async def _ack(self, messages: list[LeasedMessage], again: bool) -> list[LeasedMessage]:
+        began_ns = time_ns()
         statuses = await self._leases.ack(messages)
+        if tracing.active is not None:
+            outcomes = ["" if status == _OK else "the lease had ended" for status in statuses]
+            tracing.active.settled("ack", messages, began_ns, outcomes)
         handled = statuses.count(_OK)
         self._stats.handled += handled
         if handled < len(messages):
@@ -118,7 +124,11 @@ class Settler:
         return []
 
     async def _nack(self, failures: list[_Failure], again: bool) -> list[_Failure]:
+        began_ns = time_ns()
         results = await self._leases.nack([failure.wire for failure in failures])
+        if tracing.active is not None:
+            outcomes = [result.fault.message if result.HasField("fault") else "" for result in results]
+            tracing.active.settled("nack", [failure.message for failure in failures], began_ns, outcomes)
         rest = []
         for failure, result in zip(failures, results, strict=True):
             message = failure.message

@@ -12,10 +12,11 @@ not put before its turn.
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from time import time_ns
 
 import structlog
 from duetime.v1 import consumer_pb2, store_pb2
-from duetime_core import names, record
+from duetime_core import names, record, tracing
 from duetime_core.calls import fault_of
 from duetime_core.errors import DueTimeError
 from duetime_core.levels import DelayLevels
@@ -69,6 +70,7 @@ class Settler:
 
     async def settle(self, shard: int, group: str, now_ms: int, cases: Sequence[Case]) -> list[consumer_pb2.NackResult]:
         """What became of each case, in order; `now_ms`: the shard's clock when the leases were looked at."""
+        began_ns = time_ns()
         results = [consumer_pb2.NackResult(attempt=case.leased.attempt) for case in cases]
         puts: list[_Put] = []
         deferred: list[int] = []
@@ -96,6 +98,8 @@ class Settler:
                     await self._store(shard, group, chunk, results)
             except DueTimeError as error:
                 _fail([put.index for put in same], error, results)
+        if tracing.active is not None:
+            _trace(tracing.active, group, cases, results, began_ns)
         return results
 
     def _put_of(self, index: int, group: str, case: Case, now_ms: int) -> _Put | None:
@@ -193,6 +197,23 @@ class Settler:
                 message_id=id_of(put.case.failed.record),
                 properties=put.copy.lost,
             )
+
+
+def _trace(
+    active: tracing.Tracing,
+    group: str,
+    cases: Sequence[Case],
+    results: Sequence[consumer_pb2.NackResult],
+    began_ns: int,
+) -> None:
+    """Spans of the messages that are settled now."""
+    ended_ns = time_ns()
+    for case, result in zip(cases, results, strict=True):
+        context = active.context_of(case.failed.record)
+        if context is not None and result.status == OK and not result.HasField("fault"):
+            what = "dead letter" if result.dead else "retry"
+            of_group = {"messaging.consumer.group.name": group, "duetime.attempt": result.attempt}
+            active.message(what, case.failed.record, context, began_ns, ended_ns, **of_group)
 
 
 def _fail(indices: Sequence[int], error: DueTimeError, results: list[consumer_pb2.NackResult]) -> None:

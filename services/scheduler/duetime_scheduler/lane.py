@@ -13,11 +13,12 @@ import asyncio
 import random
 from collections import deque
 from dataclasses import dataclass
-from time import perf_counter
+from time import perf_counter, time_ns
 
 import grpc
 import structlog
 from duetime.v1 import store_pb2, store_pb2_grpc
+from duetime_core import tracing
 from duetime_core.clock import Clock
 
 from duetime_scheduler.batch import Batch, OutOfStep, make_batch
@@ -46,6 +47,7 @@ class Flight:
     """A batch that is being put."""
 
     batch: Batch
+    began_ns: int
     answer: "asyncio.Task[store_pb2.PutMessageResponse]"
 
 
@@ -113,13 +115,15 @@ class Restorer:
                 await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)  # type: ignore[type-var]
                 if flights and flights[0].answer.done():
                     await self._land(flights)
-                    flights.popleft()
+                    landed = flights.popleft()
+                    if tracing.active is not None:
+                        self._trace(tracing.active, landed)
                     self._backoff_ms = BACKOFF_MS_MIN
                 elif pull is not None and pull.done():
                     due, pull = pull.result(), None
                     if due is not None and due.sizes:
                         batch = make_batch(self._level, due)
-                        flights.append(Flight(batch, self._launch(batch)))
+                        flights.append(Flight(batch, time_ns(), self._launch(batch)))
         finally:
             if pull is not None:
                 pull.cancel()
@@ -228,6 +232,12 @@ class Restorer:
             else:
                 (self._quarantined if index in batch.quarantined else self._restored).inc()
         return batch.count
+
+    def _trace(self, active: tracing.Tracing, landed: Flight) -> None:
+        """Spans of the messages that are restored now."""
+        entries = landed.batch.entries
+        lane = {"duetime.shard": self._shard, "duetime.lane": self._level}
+        active.messages("restore", entries.records, entries.sizes, landed.began_ns, **lane)
 
     def _count_error(self, call: str, error: grpc.aio.AioRpcError) -> None:
         self._metrics.errors.labels(str(self._shard), call, error.code().name).inc()

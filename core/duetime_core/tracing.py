@@ -1,0 +1,193 @@
+"""Traces of messages by OpenTelemetry: off unless an endpoint is set, and then only for messages whose sender traces.
+
+A message carries its sender's context as the property `traceparent` (W3C), through its lane, its copies and its dead
+letter. A process adds spans to that trace for what it did with the message:
+
+    send (SDK) ── Send (gateway) ┄┄ restore (scheduler) ┄┄ process, ack or nack (SDK) ┄┄ retry (retry service) ┄┄ …
+
+Only contexts with the flag `sampled` count: the sender decides once, and an unsampled message costs a search of its
+batch's bytes. Off, it costs a look at one variable for each batch or call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import accumulate
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+from duetime_core import record
+from duetime_core.errors import Damaged, StartupError
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.trace import SpanContext
+    from opentelemetry.trace import TracerProvider as AnyProvider
+
+TRACEPARENT = "traceparent"
+_MARK = b"traceparent\x01"
+# Version 00 and whatever later ones begin with; the last two digits are flags, of which the lowest is `sampled`.
+_CONTEXT = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f][13579bdf]")
+_CONTEXT_BYTES = 55
+# Links of one span, and traced messages of one batch: a trace of everything helps nobody.
+LINKS_MAX = 32
+BATCH_SPANS_MAX = 256
+SHUTDOWN_S = 5.0
+
+
+class Tracing:
+    """Makes spans of this process; imported packages are those of the extra `otel`."""
+
+    def __init__(self, provider: AnyProvider) -> None:
+        from opentelemetry import trace
+
+        self._trace = trace
+        self._tracer = provider.get_tracer("duetime")
+
+    def context(self, traceparent: bytes) -> SpanContext | None:
+        """None: malformed, or not sampled."""
+        match = _CONTEXT.match(traceparent)
+        if match is None:
+            return None
+        flags = self._trace.TraceFlags(self._trace.TraceFlags.SAMPLED)
+        found = self._trace.SpanContext(int(match[1], 16), int(match[2], 16), is_remote=True, trace_flags=flags)
+        return found if found.is_valid else None
+
+    def server_span(self, method: str, metadata: Any) -> AbstractContextManager[Any]:
+        """A span around a call whose caller traces it."""
+        for key, value in metadata or ():
+            if key == TRACEPARENT:
+                parent = self.context(value if isinstance(value, bytes) else value.encode())
+                if parent is not None:
+                    return self._tracer.start_as_current_span(
+                        method.lstrip("/"),
+                        context=self._under(parent),
+                        kind=self._trace.SpanKind.SERVER,
+                        attributes={"rpc.system": "grpc", "rpc.method": method.lstrip("/")},
+                    )
+        return nullcontext()
+
+    def messages(self, what: str, records: bytes, sizes: Sequence[int], began_ns: int, **attributes: Any) -> None:
+        """A span for each traced message of a batch that has been dealt with, and one for the batch that links to
+        them; nothing where none is traced.
+
+        `sizes`: of the records, which lie back to back; 0 where there is none. `began_ns`: Unix time.
+        """
+        traced = list(self._traced(records, sizes))
+        if not traced:
+            return
+        batch = self._tracer.start_span(
+            f"{what} batch",
+            context=self._trace.set_span_in_context(self._trace.INVALID_SPAN),
+            links=[self._trace.Link(context) for _, context in traced[:LINKS_MAX]],
+            attributes={**attributes, "messaging.batch.message_count": len(sizes)},
+            start_time=began_ns,
+        )
+        link = self._trace.Link(batch.get_span_context())
+        ended_ns = time.time_ns()
+        for found, context in traced:
+            self.message(what, found, context, began_ns, ended_ns, link, **attributes)
+        batch.end(ended_ns)
+
+    def message(
+        self,
+        what: str,
+        found: record.Record,
+        parent: SpanContext,
+        began_ns: int,
+        ended_ns: int,
+        *links: Any,
+        **attributes: Any,
+    ) -> None:
+        """A span of one message's trace, begun and ended. `found`: as it was before."""
+        properties = record.decode_properties(found.properties)
+        topic = properties.get(record.REAL_TOPIC) or found.topic
+        span = self._tracer.start_span(
+            f"{what} {topic}",
+            context=self._under(parent),
+            links=links,
+            attributes={
+                "messaging.system": "duetime",
+                "messaging.destination.name": topic,
+                "messaging.message.id": properties.get(record.UNIQ_KEY, ""),
+                **attributes,
+            },
+            start_time=began_ns,
+        )
+        span.end(ended_ns)
+
+    def context_of(self, found: record.Record) -> SpanContext | None:
+        """The context that a message carries, if its trace is sampled."""
+        value = record.property_value(found.properties, TRACEPARENT.encode())
+        return self.context(value) if value else None
+
+    def _traced(self, records: bytes, sizes: Sequence[int]) -> Iterator[tuple[record.Record, SpanContext]]:
+        ends: list[int] = []
+        at = records.find(_MARK)
+        count = 0
+        while at >= 0 and count < BATCH_SPANS_MAX:
+            end = at + len(_MARK)
+            if self.context(records[end : end + _CONTEXT_BYTES]) is not None:
+                ends = ends or list(accumulate(sizes))
+                index = bisect_right(ends, at)
+                end = ends[index]
+                try:
+                    found = record.decode(records[end - sizes[index] : end])
+                except Damaged:
+                    found = None
+                # It may stand in a body.
+                context = self.context_of(found) if found is not None else None
+                if found is not None and context is not None:
+                    count += 1
+                    yield found, context
+            at = records.find(_MARK, end)
+
+    def _under(self, parent: SpanContext) -> Any:
+        return self._trace.set_span_in_context(self._trace.NonRecordingSpan(parent))
+
+
+# None: nothing is traced. Looked at once for each call or batch.
+active: Tracing | None = None
+
+
+def use(provider: AnyProvider | None) -> None:
+    """Traces with this provider from now on; None: not at all."""
+    global active
+    active = Tracing(provider) if provider is not None else None
+
+
+class Exporting:
+    """Spans on their way to an OTLP endpoint, from `start` to `stop`; nothing where `endpoint` is empty."""
+
+    def __init__(self, process: str, endpoint: str) -> None:
+        self._provider: TracerProvider | None = None
+        if not endpoint:
+            return
+        try:
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+            from opentelemetry.sdk.resources import Resource
+            from opentelemetry.sdk.trace import TracerProvider
+            from opentelemetry.sdk.trace.export import BatchSpanProcessor
+            from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+        except ImportError:
+            raise StartupError("otlp_endpoint is set, and OpenTelemetry missing: pip install 'duetime[otel]'") from None
+        # Whoever sent the message has sampled; nothing else begins a trace here.
+        resource = Resource.create({"service.name": f"duetime-{process}"})
+        self._provider = TracerProvider(ALWAYS_ON, resource, shutdown_on_exit=False)
+        exporter = OTLPSpanExporter(f"{endpoint.rstrip('/')}/v1/traces")
+        self._provider.add_span_processor(BatchSpanProcessor(exporter))
+        use(self._provider)
+
+    async def stop(self) -> None:
+        """Sends what is left, for some seconds at most."""
+        use(None)
+        if self._provider is not None:
+            # A thread that nobody waits for: an endpoint that does not answer must not hold up the process's end.
+            ending = Thread(target=self._provider.shutdown, daemon=True)
+            ending.start()
+            await asyncio.to_thread(ending.join, SHUTDOWN_S)

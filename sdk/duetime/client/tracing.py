@@ -1,0 +1,196 @@
+"""Traces of messages by OpenTelemetry, from `send` to the acknowledgement: off until `enable` is called.
+
+from duetime import tracing
+tracing.enable()                    # the application's tracer provider; or DUETIME_TRACING=1 in the environment
+
+A message that is sent within a sampled trace, or begins one, carries its context as the property `traceparent` (W3C),
+through its delay, its retries and its dead letter. So the trace has, hours apart where need be:
+
+    send TOPIC           producer; the span whose context the message carries
+    duetime.v1.Gateway/Send   one request of maybe many messages: in the first one's trace, with links to the others
+    restore TOPIC        the scheduler, where the cluster's processes export their traces
+    process TOPIC        consumer: the handler, with its exception; the current span while it runs
+    ack TOPIC, nack TOPIC     the answer to the decision
+    retry TOPIC          the retry service; then restore, process … again
+
+The sampler of the application's provider decides, once, at the send: nothing is done for a message that is not sampled,
+but to ask. Of one `send_many` TRACED_MAX messages carry the context, of its one span.
+"""
+
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from duetime.client.message import Message
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import SpanContext, TracerProvider
+
+    from duetime.client.leases import LeasedMessage
+
+VARIABLE = "DUETIME_TRACING"
+TRACEPARENT = "traceparent"
+TRACED_MAX = 64
+LINKS_MAX = 32
+
+_CONTEXT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f][13579bdf]")
+# In the wire form of a message: the key's length is behind it, then the value's tag and length.
+_WIRE = re.compile(rb"traceparent\x12\x37([0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f][13579bdf])")
+
+
+class Tracing:
+    """Makes the SDK's spans with one tracer."""
+
+    def __init__(self, provider: "TracerProvider | None" = None) -> None:
+        from opentelemetry import trace
+
+        self._trace = trace
+        self._tracer = trace.get_tracer("duetime", tracer_provider=provider)
+
+    # --- sending --------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def sending(self, message: Message) -> Iterator[Message]:
+        """A span around a send; gives the message that carries its context."""
+        with self._sending(message.topic, 1) as traceparent:
+            yield _carrying(message, traceparent)
+
+    @contextmanager
+    def sending_many(self, messages: Iterable[Message]) -> Iterator[Iterable[Message]]:
+        """A span around a send of many; the first TRACED_MAX of them carry its context."""
+        with self._sending("many", None) as traceparent:
+            yield self._first_carrying(messages, traceparent) if traceparent else messages
+
+    @contextmanager
+    def _sending(self, topic: str, count: int | None) -> Iterator[str]:
+        """The context to carry; empty where the trace is not sampled."""
+        attributes: dict[str, Any] = {"messaging.system": "duetime", "messaging.operation.type": "send"}
+        if count is not None:
+            attributes["messaging.destination.name"] = topic
+        with self._tracer.start_as_current_span(
+            f"send {topic}", kind=self._trace.SpanKind.PRODUCER, attributes=attributes
+        ) as span:
+            context = span.get_span_context()
+            sampled = context.is_valid and context.trace_flags.sampled
+            yield f"00-{context.trace_id:032x}-{context.span_id:016x}-01" if sampled else ""
+
+    @staticmethod
+    def _first_carrying(messages: Iterable[Message], traceparent: str) -> Iterator[Message]:
+        for number, message in enumerate(messages):
+            yield _carrying(message, traceparent) if number < TRACED_MAX else message
+
+    @contextmanager
+    def requesting(self, method: str, payload: bytes) -> Iterator[tuple[tuple[str, str], ...] | None]:
+        """A span around a request that has traced messages; gives the metadata that the gateway goes on with."""
+        found = list(dict.fromkeys(_WIRE.findall(payload)))[: LINKS_MAX + 1]
+        traced = [context for value in found if (context := self._context(value.decode())) is not None]
+        if not traced:
+            yield None
+            return
+        with self._tracer.start_as_current_span(
+            method.lstrip("/"),
+            context=self._under(traced[0]),
+            kind=self._trace.SpanKind.CLIENT,
+            links=[self._trace.Link(context) for context in traced[1:]],
+            attributes={"rpc.system": "grpc", "messaging.system": "duetime"},
+        ) as span:
+            context = span.get_span_context()
+            yield ((TRACEPARENT, f"00-{context.trace_id:032x}-{context.span_id:016x}-01"),)
+
+    # --- consuming ------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def processing(self, message: "LeasedMessage", group: str) -> Iterator[None]:
+        """A span around the handler of a traced message, current while it runs."""
+        parent = self.context_of(message)
+        if parent is None:
+            yield
+            return
+        attributes = {**_about(message), "messaging.consumer.group.name": group, "duetime.attempt": message.attempt}
+        with self._tracer.start_as_current_span(
+            f"process {message.topic}",
+            context=self._under(parent),
+            kind=self._trace.SpanKind.CONSUMER,
+            attributes=attributes,
+        ):
+            yield
+
+    def settled(self, what: str, messages: Sequence["LeasedMessage"], began_ns: int, outcomes: Sequence[str]) -> None:
+        """A span for each traced message of an answered call; `outcomes` in words, empty where all went well."""
+        ended_ns = time.time_ns()
+        for message, outcome in zip(messages, outcomes, strict=True):
+            parent = self.context_of(message)
+            if parent is not None:
+                span = self._tracer.start_span(
+                    f"{what} {message.topic}",
+                    context=self._under(parent),
+                    kind=self._trace.SpanKind.CLIENT,
+                    attributes=_about(message),
+                    start_time=began_ns,
+                )
+                if outcome:
+                    span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, outcome))
+                span.end(ended_ns)
+
+    def context_of(self, message: "LeasedMessage") -> "SpanContext | None":
+        """The context that a message carries, if its trace is sampled."""
+        value = message._property(b"traceparent\x01")
+        return self._context(value) if value else None
+
+    def _context(self, traceparent: str) -> "SpanContext | None":
+        match = _CONTEXT.match(traceparent)
+        if match is None:
+            return None
+        flags = self._trace.TraceFlags(self._trace.TraceFlags.SAMPLED)
+        found = self._trace.SpanContext(int(match[1], 16), int(match[2], 16), is_remote=True, trace_flags=flags)
+        return found if found.is_valid else None
+
+    def _under(self, parent: "SpanContext") -> Any:
+        return self._trace.set_span_in_context(self._trace.NonRecordingSpan(parent))
+
+
+def _carrying(message: Message, traceparent: str) -> Message:
+    """A context that the caller gave the message stays."""
+    if not traceparent or TRACEPARENT in message.properties:
+        return message
+    return replace(message, properties={**message.properties, TRACEPARENT: traceparent})
+
+
+def _about(message: "LeasedMessage") -> dict[str, Any]:
+    return {
+        "messaging.system": "duetime",
+        "messaging.destination.name": message.topic,
+        "messaging.message.id": message.id,
+    }
+
+
+# None: nothing is traced. Looked at once for each call, batch and handler.
+active: Tracing | None = None
+
+
+def enable(provider: "TracerProvider | None" = None) -> None:
+    """Traces from now on, with the application's global provider or another one.
+
+    Raises:
+        ImportError: opentelemetry-api is missing (`pip install 'duetime[otel]'`).
+    """
+    global active
+    active = Tracing(provider)
+
+
+def disable() -> None:
+    """Traces no more."""
+    global active
+    active = None
+
+
+def _enable_by_environment() -> None:
+    if os.environ.get(VARIABLE, "") not in ("", "0"):  # noqa: TID251  the SDK's opt-in
+        enable()
+
+
+_enable_by_environment()

@@ -1,0 +1,5 @@
+"""The switch of the SDK's traces: `tracing.enable()`, `tracing.disable()`; docs/operations.md tells what they show."""
+
+from duetime.client.tracing import TRACEPARENT, disable, enable
+
+__all__ = ["TRACEPARENT", "disable", "enable"]
