@@ -5,8 +5,9 @@ import warnings
 from collections import Counter
 
 import pytest
+import yaml
 
-from tests.deploy.rendering import OVERLAYS, Manifest, render
+from tests.deploy.rendering import K8S, OVERLAYS, Manifest, render
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -15,7 +16,7 @@ with warnings.catch_warnings():
 # The oldest version in use, and the newest that there are schemas of. `sleep` in preStop is from 1.30 on.
 VERSIONS = ("1.32", "1.34", kubernetes_validate.latest_version())
 # Of other projects: `make k8s-test` gives the API server definitions of them.
-CUSTOM = {"ServiceMonitor", "ScaledObject"}
+CUSTOM = {"PrometheusRule", "ScaledObject", "ServiceMonitor"}
 EXPECTED = {
     "ConfigMap": 1,
     "CronJob": 1,
@@ -25,6 +26,7 @@ EXPECTED = {
     "Namespace": 1,
     "NetworkPolicy": 10,
     "PodDisruptionBudget": 4,
+    "PrometheusRule": 1,
     "ScaledObject": 1,
     "Service": 7,
     "ServiceAccount": 1,
@@ -43,6 +45,17 @@ def test_every_manifest_is_what_kubernetes_knows(overlay: str, version: str) -> 
     for manifest in render(overlay):
         if manifest["kind"] not in CUSTOM:
             validate(manifest, version)
+
+
+def test_alert_rules_are_those_of_prometheus() -> None:
+    groups = [
+        group
+        for path in sorted((K8S.parent / "observability" / "alerts").glob("*.yml"))
+        for group in yaml.safe_load(path.read_text())["groups"]
+    ]
+    (rules,) = (one for one in render("production") if one["kind"] == "PrometheusRule")
+    assert rules["spec"]["groups"] == groups, "run python deploy/observability/rules.py"
+    assert groups
 
 
 def test_misspelt_field_is_found() -> None:
