@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 
 import pytest
+import pytest_asyncio
 from duetime import AsyncProducer, Message
 from duetime.v1 import backlog_pb2, externalscaler_pb2, externalscaler_pb2_grpc, gateway_pb2, gateway_pb2_grpc
 from duetime_core.serving import make_channel
@@ -48,7 +49,7 @@ def say(text: str) -> None:
     print(f"[{time.monotonic() - began:6.1f} s] {text}", flush=True)
 
 
-@pytest.fixture(scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def namespace() -> AsyncIterator[None]:
     with pytest.raises(Refused, match="NotFound"):
         await kubectl("get", "namespace", NAMESPACE)
