@@ -9,12 +9,14 @@ import sys
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from duetime_core.channels import make_blocking_channel
+
 TIMEOUT_S = 3.0
 
 
 def health_of(address: str, service: str = "", timeout_s: float = TIMEOUT_S) -> str:
     """The name of a health status, such as SERVING, or of the gRPC status of a call that got no answer."""
-    with grpc.insecure_channel(address) as channel:
+    with make_blocking_channel(address) as channel:
         try:
             answer = health_pb2_grpc.HealthStub(channel).Check(
                 health_pb2.HealthCheckRequest(service=service), timeout=timeout_s

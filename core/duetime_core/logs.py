@@ -5,6 +5,15 @@ import sys
 
 import structlog
 
+from duetime_core.secrets import mask_event, masked
+
+
+class _Masked(logging.Formatter):
+    """Of what libraries log."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return masked(super().format(record))
+
 
 def configure_logs(process: str, level: str = "INFO", fmt: str = "auto") -> None:
     """Sets logging up for the whole process. `fmt`: auto, json or console."""
@@ -16,6 +25,7 @@ def configure_logs(process: str, level: str = "INFO", fmt: str = "auto") -> None
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
+            mask_event,
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level]),
@@ -23,4 +33,6 @@ def configure_logs(process: str, level: str = "INFO", fmt: str = "auto") -> None
         cache_logger_on_first_use=True,
     )
     structlog.contextvars.bind_contextvars(process=process)
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(name)s: %(message)s", force=True)
+    of_libraries = logging.StreamHandler(sys.stderr)
+    of_libraries.setFormatter(_Masked("%(name)s: %(message)s"))
+    logging.basicConfig(handlers=[of_libraries], level=logging.WARNING, force=True)

@@ -21,12 +21,14 @@ import structlog
 import uvloop
 from prometheus_client import CollectorRegistry, Histogram, make_wsgi_app
 
+from duetime_core.channels import is_loopback
 from duetime_core.clock import Clock, SystemClock
 from duetime_core.compiled import in_use
 from duetime_core.errors import StartupError
 from duetime_core.logs import configure_logs
 from duetime_core.meter import tell_process
 from duetime_core.probes import Health, Pages
+from duetime_core.secrets import masked
 from duetime_core.settings import NodeSettings
 from duetime_core.tracing import Exporting
 
@@ -128,7 +130,7 @@ def main(process: str, settings_class: type[S], make: Callable[[S, Clock], Node]
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_run(process, settings, make))
     except StartupError as error:
-        print(f"duetime {process}: {error.text}", file=sys.stderr)
+        print(f"duetime {process}: {masked(error.text)}", file=sys.stderr)
         raise SystemExit(1) from None
 
 
@@ -152,6 +154,8 @@ async def _run(process: str, settings: S, make: Callable[[S, Clock], Node]) -> N
         _calm_collector(node.registry)
         ready: dict[str, Any] = {"serving": process, "port": node.port, "metrics_port": metrics_port}
         log.info("serving", **ready, compiled=in_use)
+        if not is_loopback(settings.host):
+            log.warning("listening beyond this machine without TLS and authentication", host=settings.host, **ready)
         if supervised:
             print(json.dumps(ready), flush=True)
         stopped, failed = asyncio.create_task(stop.wait()), asyncio.create_task(node.failed())

@@ -1,4 +1,4 @@
-"""The gRPC border: servers, channels, and the one place where errors become statuses."""
+"""The gRPC border: servers, which are made here only, and the one place where errors become statuses."""
 
 from __future__ import annotations
 
@@ -18,26 +18,17 @@ from grpc_status import rpc_status
 from prometheus_client import CollectorRegistry
 
 from duetime_core import tracing
+from duetime_core.channels import CHANNEL_OPTIONS, MESSAGE_OPTIONS, make_channel
 from duetime_core.errors import DOMAIN, DueTimeError, Overloaded, StartupError
-from duetime_core.limits import GRPC_MESSAGE_BYTES_MAX
 from duetime_core.meter import CallMeter, MethodMeter
 from duetime_core.probes import Health, Stuck, never_stuck
 
+__all__ = ["CHANNEL_OPTIONS", "SERVER_OPTIONS", "Server", "code_of", "make_channel", "status_of"]
+
 log = structlog.get_logger()
 
-_MESSAGE_OPTIONS = (
-    ("grpc.max_receive_message_length", GRPC_MESSAGE_BYTES_MAX),
-    ("grpc.max_send_message_length", GRPC_MESSAGE_BYTES_MAX),
-)
 # Without SO_REUSEPORT a second process on the same port fails instead of taking half of the calls.
-SERVER_OPTIONS = (*_MESSAGE_OPTIONS, ("grpc.so_reuseport", 0), ("grpc.http2.max_ping_strikes", 0))
-CHANNEL_OPTIONS = (
-    *_MESSAGE_OPTIONS,
-    ("grpc.keepalive_time_ms", 20_000),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 2_000),
-)
+SERVER_OPTIONS = (*MESSAGE_OPTIONS, ("grpc.so_reuseport", 0), ("grpc.http2.max_ping_strikes", 0))
 
 
 def status_of(error: DueTimeError) -> grpc.Status:
@@ -250,11 +241,6 @@ class Server:
         """NOT_SERVING first, so that callers turn away; then calls in flight end, within `drain_ms`."""
         await self.report(serving=False)
         await self._server.stop(drain_ms / 1000.0)
-
-
-def make_channel(address: str) -> grpc.aio.Channel:
-    """A channel to another process of the cluster."""
-    return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
 
 
 def code_of(status: grpc.StatusCode) -> int:

@@ -9,6 +9,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from duetime_core.errors import StartupError
 from duetime_core.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from duetime_core.secrets import masked
 
 # Read by every process; a misspelt one of theirs would be nobody's.
 SHARED_VARIABLES = frozenset({"DUETIME_DELAY_LEVELS", "DUETIME_LOG_LEVEL", "DUETIME_LOG_FORMAT"})
@@ -84,8 +85,10 @@ class NodeSettings(BaseSettings):
 def _sentence(prefix: str, fault: dict[str, Any]) -> str:
     field = "_".join(str(part) for part in fault["loc"])
     name = field if field.isupper() else (prefix + field).upper()
-    value = "" if fault["type"] == "missing" else f" = {fault['input']!r}"
-    return f"{name}{value}: {fault['msg'].removeprefix('Value error, ')}"
+    # Of a rule about several settings the input is all of them.
+    plain = isinstance(fault["input"], str | int | float | bool)
+    value = "" if fault["type"] == "missing" or not plain else f" = {masked(repr(fault['input']))}"
+    return f"{name}{value}: {masked(fault['msg'].removeprefix('Value error, '))}"
 
 
 def database_url_of_commands() -> str:
@@ -114,7 +117,7 @@ def parse_stores(text: str) -> dict[int, str]:
 class StoreClientSettings(NodeSettings):
     """What the processes above the store have in common."""
 
-    database_url: str = Field(description="metadata database, such as sqlite:////var/lib/duetime/meta.db")
+    database_url: str = Field(repr=False, description="metadata database, such as sqlite:////var/lib/duetime/meta.db")
     stores: str = Field(description="store addresses by shard: 0=HOST:PORT,1=HOST:PORT")
     store_timeout_ms: int = Field(5_000, ge=100, le=600_000, description="deadline of one call to a store")
 

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import fsspec
 import grpc
 from duetime.v1 import export_pb2, gateway_pb2_grpc, store_pb2_grpc
+from duetime_core.channels import make_blocking_channel
 from duetime_core.errors import InvalidArgument, Unavailable, Violation
 from duetime_core.ondisk.folder import IS_FOLDER, Files, LocalFiles
 
@@ -205,7 +206,7 @@ class GrpcFiles:
 
     def _stub(self) -> Any:
         if self._channel is None:
-            self._channel = grpc.insecure_channel(self.address, options=_OPTIONS)
+            self._channel = make_blocking_channel(self.address, _OPTIONS)
         return (gateway_pb2_grpc.GatewayStub if self.is_gateway else store_pb2_grpc.StoreStub)(self._channel)
 
 
@@ -223,7 +224,7 @@ def _shards(source: str) -> list[Files]:
 
 def _asked(address: str) -> Iterator[Files]:
     """A gateway knows its shards; a store does not know the question."""
-    with grpc.insecure_channel(address, options=_OPTIONS) as channel:
+    with make_blocking_channel(address, _OPTIONS) as channel:
         try:
             stub = gateway_pb2_grpc.GatewayStub(channel)  # type: ignore[no-untyped-call]
             answer = stub.ListShards(export_pb2.ListShardsRequest(), timeout=_CALL_S)

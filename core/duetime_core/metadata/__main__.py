@@ -5,6 +5,7 @@ import sys
 
 from duetime_core.errors import StartupError
 from duetime_core.metadata.schema import await_schema, current_revision, head_revision, upgrade
+from duetime_core.secrets import masked
 from duetime_core.settings import DATABASE_URL_VARIABLE, database_url_of_commands
 
 WAIT_S = 300
@@ -37,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
             current = current_revision(options.database_url) or "none"
             sys.stdout.write(f"{current} (this version of DueTime: {head_revision()})\n")
     except StartupError as error:
-        sys.stderr.write(f"{error.text}\n")
+        sys.stderr.write(f"{masked(error.text)}\n")
         return 1
     return 0
 

@@ -1,0 +1,29 @@
+"""Keeps passwords out of what people read: log lines, answers to faulty settings, errors of drivers."""
+
+import re
+from collections.abc import MutableMapping
+from typing import Any
+
+# `scheme://user:password@host`. A password may hold a colon or a slash; up to the last @ before a blank or quote.
+_IN_URL = re.compile(r"(\b[a-zA-Z][\w+.-]*://[^\s:/@'\"]*:)[^\s'\"]*(?=@)")
+# `password=…` as in libpq's connection strings and queries of URLs.
+_ASSIGNED = re.compile(r"(?i)((?:password|passwd|secret|token|sslkey)\s*=\s*)('[^']*'|[^\s&,;'\"]+)")
+_BEARER = re.compile(r"(?i)(\bbearer\s+)[\w.~+/=-]{8,}")
+MASK = "***"
+
+
+def masked(text: str) -> str:
+    """`text` without the passwords in it."""
+    if "://" in text:
+        text = _IN_URL.sub(rf"\1{MASK}", text)
+    if "=" in text:
+        text = _ASSIGNED.sub(rf"\1{MASK}", text)
+    return _BEARER.sub(rf"\1{MASK}", text)
+
+
+def mask_event(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """A processor of structlog: no text of a log line has a password."""
+    for key, value in event.items():
+        if isinstance(value, str):
+            event[key] = masked(value)
+    return event

@@ -1,0 +1,145 @@
+"""Passwords that people give processes, and all that processes print."""
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import structlog
+from duetime_core.channels import is_loopback
+from duetime_core.logs import configure_logs
+from duetime_core.secrets import masked
+from duetime_core.settings import StoreClientSettings
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.core.test_node import Process
+
+PROJECT = Path(__file__).resolve().parents[2]
+PASSWORD = "Tr0ub4dor:3/x"
+URL = f"postgresql+psycopg://duetime:{PASSWORD}@127.0.0.1:1/duetime"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (URL, "postgresql+psycopg://duetime:***@127.0.0.1:1/duetime"),
+        (f"can't reach {URL}: refused", "can't reach postgresql+psycopg://duetime:***@127.0.0.1:1/duetime: refused"),
+        ("host=db user=u password=geheim dbname=d", "host=db user=u password=*** dbname=d"),
+        ("http://otlp:4318?token=abc&x=1", "http://otlp:4318?token=***&x=1"),
+        ("Authorization: Bearer abcdefgh.ijkl", "Authorization: Bearer ***"),
+        ("sqlite:////var/lib/duetime/meta.db", "sqlite:////var/lib/duetime/meta.db"),
+        ("http://127.0.0.1:9800", "http://127.0.0.1:9800"),
+        ("basic information about a token", "basic information about a token"),
+    ],
+)
+def test_passwords_are_masked_and_the_rest_is_told(text: str, told: str) -> None:
+    assert masked(text) == told
+
+
+@given(st.text(st.characters(exclude_categories=["Z", "C"], exclude_characters="'\""), min_size=9))
+def test_no_password_of_a_url_is_told(password: str) -> None:
+    assert password not in masked(f"postgresql://user:{password}@host/db failed").removeprefix("postgresql://user:***")
+
+
+def test_settings_do_not_show_the_database_url() -> None:
+    settings = StoreClientSettings(database_url=URL, stores="0=127.0.0.1:9801")
+    assert PASSWORD not in repr(settings) + str(settings)
+
+
+def test_no_log_line_has_a_password(capfd: pytest.CaptureFixture[str]) -> None:
+    configured = structlog.get_config()
+    handlers = logging.root.handlers[:]
+    try:
+        configure_logs("store", "INFO", "json")
+        log = structlog.get_logger()
+        log.info(f"reached {URL}", database=URL, error=str(ValueError(URL)))
+        try:
+            raise ValueError(URL)
+        except ValueError:
+            log.exception("failed")
+        logging.getLogger("driver").warning("can't reach %s", URL)
+    finally:
+        structlog.configure(**configured)
+        structlog.contextvars.clear_contextvars()
+        logging.root.handlers[:] = handlers
+    _, told = capfd.readouterr()
+    assert told.count("***") >= 5
+    assert PASSWORD not in told
+
+
+@pytest.mark.parametrize("service", ["gateway", "scheduler", "retry"])
+@pytest.mark.parametrize(
+    "fault", [[], ["--port", "70000"], ["--stores", "nonsense"]], ids=["database", "port", "stores"]
+)
+def test_process_that_can_t_start_tells_no_password(service: str, fault: list[str]) -> None:
+    arguments = ["--database-url", URL, "--stores", "0=127.0.0.1:1", *fault]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("DUETIME_")}
+    done = subprocess.run(
+        [sys.executable, "-m", f"duetime_{service}", *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert PASSWORD not in done.stdout + done.stderr
+
+
+def test_fault_of_several_settings_tells_no_password() -> None:
+    """Its input is all settings."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("DUETIME_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "duetime_scheduler", "--database-url", URL, "--stores", "0=h:1", "--lease-ms", "300"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "lease_ms 300 is below three ticks" in done.stderr
+    assert PASSWORD not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("host", "only_here"),
+    [
+        ("127.0.0.1", True),
+        ("127.1.2.3", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("10.0.0.1", False),
+        ("store-0", False),
+    ],
+)
+def test_loopback_is_known(host: str, only_here: bool) -> None:
+    assert is_loopback(host) is only_here
+
+
+@pytest.mark.parametrize(("host", "lines"), [("127.0.0.1", 0), ("0.0.0.0", 1)])
+def test_listening_beyond_loopback_is_one_warning(host: str, lines: int) -> None:
+    process = Process("--host", host, "--log-format", "json")
+    process.ready()
+    process.popen.terminate()
+    code, _, told = process.end()
+    assert code == 0
+    assert told.count("listening beyond this machine without TLS") == lines
+
+
+def test_servers_and_channels_are_made_in_one_place_each() -> None:
+    made: dict[str, list[str]] = {}
+    for folder in ("core", "sdk", "services", "spark"):
+        for path in sorted((PROJECT / folder).rglob("*.py")):
+            if "v1" not in path.parts:
+                for call in ("insecure_channel(", "secure_channel(", "aio.server(", "grpc.server(", "_port(address"):
+                    if call in path.read_text():
+                        made.setdefault(call, []).append(path.name)
+    assert made["aio.server("] == ["serving.py"]
+    assert made["_port(address"] == ["serving.py"]
+    assert "grpc.server(" not in made
+    # One of the cluster's processes, one of the SDK, which shares no code with them.
+    assert made["insecure_channel("] == ["channels.py", "connection.py"]
