@@ -10,4 +10,5 @@ if [ ! -s "$PGDATA/PG_VERSION" ]; then
   echo "CREATE DATABASE $POSTGRES_USER" | postgres --single -D "$PGDATA.new" postgres
   mv "$PGDATA.new" "$PGDATA"
 fi
+chmod 700 "$PGDATA"
 exec postgres -D "$PGDATA" -c listen_addresses='*' -c unix_socket_directories=/tmp
