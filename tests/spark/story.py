@@ -4,7 +4,7 @@ import random
 import shutil
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -207,9 +207,15 @@ class Story:
     # --- between lives ----------------------------------------------------------------------------------------------
 
     def copy(self, to: Path) -> dict[int, Path]:
-        """The directories as a crash would leave them."""
+        """The directories as a crash would leave them. Meanwhile the loop stands; a checkpoint that a
+        thread is writing is let end, for a copy takes its files one after the other."""
         for shard, root in self.roots.items():
-            shutil.copytree(root, to / f"store-{shard}", ignore=shutil.ignore_patterns("lock"))
+            target, before = to / f"store-{shard}", None
+            while before != (now := _stamps(root)):
+                before = now
+                shutil.rmtree(target, ignore_errors=True)
+                with suppress(shutil.Error):
+                    shutil.copytree(root, target, ignore=shutil.ignore_patterns("lock"))
         return {shard: to / f"store-{shard}" for shard in self.roots}
 
     def crash_to(self, copied: dict[int, Path]) -> None:
@@ -235,6 +241,14 @@ class Story:
                 file.seek(-1, 1)
                 file.write(bytes([byte[0] ^ 1 << self.dice.randrange(8)]))
             self.account.damaged.append((shard, level, offset))
+
+
+def _stamps(root: Path) -> dict[Path, tuple[int, int]]:
+    found = {}
+    for path in root.rglob("*"):
+        with suppress(FileNotFoundError):
+            found[path] = (path.stat().st_size, path.stat().st_mtime_ns)
+    return found
 
 
 @dataclass
