@@ -1,4 +1,4 @@
-"""What tests of several parts share: metadata databases."""
+"""What tests of several parts share: metadata databases, and how examples are tried."""
 
 import os
 import uuid
@@ -7,12 +7,17 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from hypothesis import settings
 from sqlalchemy import make_url
 
 from tests.postgresql import NoPostgres, postgres_server
 
 # Every store of a test would hold its 64 MiB until the directory is deleted, three runs later.
 os.environ.setdefault("DUETIME_STORE_RESERVE_BYTES", "0")
+
+# How long an example takes is the machine's affair: a busy one is no fault.
+settings.register_profile("duetime", deadline=None)
+settings.load_profile("duetime")
 
 
 @pytest.fixture(scope="session")
