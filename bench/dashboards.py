@@ -38,7 +38,7 @@ RATE_INTERVAL = "8s"
 RATE = 400
 FAILING = 101
 LEVELS = "1s 2s 5s 10s 20s"
-UNITS = {"ms": "ms", "s": "s", "bytes": "B", "Bps": "B/s", "percentunit": "", "short": ""}
+UNITS = {"ms": "s", "s": "s", "bytes": "B", "Bps": "B/s", "percentunit": "", "short": ""}
 Series = list[tuple[str, list[float], list[float]]]
 
 
@@ -161,15 +161,21 @@ def draw(dashboard: Any, prometheus: Prometheus, start: float, end: float) -> li
 def _stat(axes: Any, panel: Any, lines: Series) -> None:
     axes.axis("off")
     value = lines[0][2][-1] if lines else 0.0
+    scale = 0.001 if panel.unit == "ms" else 1
     red = panel.red_above is not None and value > panel.red_above
-    text = f"{value:.1%}" if panel.unit == "percentunit" else EngFormatter(UNITS[panel.unit], places=None)(value)
+    text = (
+        f"{value:.1%}"
+        if panel.unit == "percentunit"
+        else EngFormatter(UNITS[panel.unit], places=0 if panel.unit == "ms" else None)(value * scale)
+    )
     axes.text(0.5, 0.42, text, ha="center", va="center", fontsize=20, color="#c4162a" if red else "#37872d")
     axes.set_title(panel.title, fontsize=9)
 
 
 def _graph(axes: Any, panel: Any, lines: Series) -> None:
     for label, times, values in sorted(lines, key=lambda line: -max(line[2]))[:10]:
-        axes.plot(times, values, label=label or panel.title, linewidth=1.1)
+        scale = 0.001 if panel.unit == "ms" else 1
+        axes.plot(times, [value * scale for value in values], label=label or panel.title, linewidth=1.1)
     axes.set_title(panel.title, fontsize=9, loc="left")
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(EngFormatter(UNITS[panel.unit]))

@@ -143,3 +143,15 @@ def test_promtool_takes_the_rules() -> None:
 @pytest.mark.parametrize("path", RULE_TESTS, ids=lambda path: path.stem)
 def test_promtool_raises_the_alerts_that_it_should(path: Path) -> None:
     assert "SUCCESS" in promtool("test", "rules", path)
+
+
+def test_prometheus_scrapes_the_services_and_ports_of_the_compose_file() -> None:
+    services = yaml.safe_load((PROJECT / "docker-compose.yml").read_text())["services"]
+    images = "".join(path.read_text() for path in (PROJECT / "services").glob("*/Dockerfile"))
+    ports = dict(re.findall(r"DUETIME_([A-Z]+)_METRICS_PORT=(\d+)", images))
+    config = yaml.safe_load((FOLDER / "prometheus" / "prometheus.yml").read_text())
+    for job in config["scrape_configs"]:
+        process = job["job_name"].removeprefix("duetime-").upper()
+        for found in job["dns_sd_configs"]:
+            assert set(found["names"]) <= services.keys()
+            assert found["port"] == int(ports[process])

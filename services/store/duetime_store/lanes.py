@@ -8,7 +8,9 @@ import numpy.typing as npt
 from duetime_store.consumequeue import ConsumeQueue
 
 # Upper bounds of the lateness histogram in ms.
-LATE_BUCKETS_MS = np.array([1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 5_000, 30_000, 300_000, 3_600_000])
+LATE_BUCKETS_MS = np.array(
+    [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 300_000, 3_600_000]
+)
 LATE_WINDOW = 1_024
 
 
