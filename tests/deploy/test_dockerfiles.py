@@ -10,7 +10,7 @@ import pytest
 PROJECT = Path(__file__).resolve().parents[2]
 SERVERS = sorted(PROJECT.glob("services/*/Dockerfile"))
 DOCKERFILES = [*SERVERS, PROJECT / "spark" / "Dockerfile"]
-SHARED = ("packages", "compiler", "wheel")
+SHARED = ("requirements", "packages", "compiler", "wheel")
 
 
 def stages(path: Path) -> dict[str, str]:
