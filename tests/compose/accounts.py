@@ -23,12 +23,15 @@ class Accounts:
     dice: random.Random
     count: int
     pause_s: float
+    # Sent once `calm` is set: however slow the machine is, some follow what is done to the cluster meanwhile.
+    kept_back: int
     sent_at_ms: dict[str, int] = field(default_factory=dict)
     delay_ms: dict[str, int] = field(default_factory=dict)
     acknowledged: set[str] = field(default_factory=set)
     faults: list[str] = field(default_factory=list)
     arrived: Counter[str] = field(default_factory=Counter)
     late_ms: list[int] = field(default_factory=list)
+    calm: asyncio.Event = field(default_factory=asyncio.Event)
     begun: asyncio.Event = field(default_factory=asyncio.Event)
     all_sent: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -49,6 +52,8 @@ class Accounts:
     async def _send(self) -> None:
         async with AsyncProducer(self.address, timeout=TIMEOUT_S) as producer:
             for first in range(0, self.count, BATCH):
+                if first >= self.count - self.kept_back:
+                    await self.calm.wait()
                 messages = [self._message(number) for number in range(first, min(first + BATCH, self.count))]
                 for message, outcome in zip(messages, await producer.send_many(messages), strict=True):
                     if isinstance(outcome, Receipt):
