@@ -81,6 +81,17 @@ def test_our_pods_reach_whom_they_call_and_nobody_else(overlay: str) -> None:
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
+def test_called_and_callers_are_each_closed_by_themselves(overlay: str) -> None:
+    """One side's policy is not what keeps the other side closed."""
+    network = Network(overlay)
+    every = [(caller, called, port) for caller in network.pods for called, ports in PORTS.items() for port in ports]
+    let_in = {one for one in every if network.lets("ingress", one[1], network.pods[one[0]].labels, one[2])}
+    let_out = {one for one in every if network.lets("egress", one[0], network.pods[one[1]].labels, one[2])}
+    assert {one for one in let_in if one[1] != "gateway"} == {one for one in ALLOWED if one[1] != "gateway"}
+    assert let_out == ALLOWED
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
 def test_only_the_gateway_is_reached_from_outside(overlay: str) -> None:
     network = Network(overlay)
     found = {port for name, ports in PORTS.items() for port in ports if network.lets("ingress", name, None, port)}
