@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from duetime.client.errors import Closed, InvalidArgument, Violation, from_status
+from duetime.client.errors import Closed, InvalidArgument, from_status
 from duetime.v1 import gateway_pb2_grpc
 
 SERVER_DEFAULT = "localhost:9800"
@@ -45,7 +45,7 @@ def resolve_server(server: str | None) -> str:
     match = _ADDRESS.fullmatch(address)
     if match is None or not 0 < int(match[2]) <= 65_535:
         description = f"{address!r} is not HOST:PORT"
-        raise InvalidArgument(f"server: {description}", violations=[Violation("server", description)])
+        raise InvalidArgument.of("server", description)
     return address
 
 
@@ -64,7 +64,7 @@ def seconds(length: str | float | timedelta, field: str = "wait") -> float:
         value = float(length)
     if not value >= 0:
         description = f"{length!r} is neither a length such as '2s' or '500ms' nor seconds from 0 up"
-        raise InvalidArgument(f"{field}: {description}", violations=[Violation(field, description)])
+        raise InvalidArgument.of(field, description)
     return value
 
 

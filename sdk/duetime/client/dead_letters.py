@@ -12,7 +12,7 @@ from typing import Any, Literal, Self, TypedDict, Unpack
 import grpc
 
 from duetime.client.connection import Connection
-from duetime.client.errors import Closed, DueTimeError, InvalidArgument, Violation, from_fault, from_status
+from duetime.client.errors import Closed, DueTimeError, InvalidArgument, from_fault, from_status
 from duetime.client.message import at_ms, moment
 from duetime.client.record import decompressed
 from duetime.v1 import consumer_pb2
@@ -313,7 +313,7 @@ class AsyncDeadLetters:
 
 def _count(count: int | None) -> int:
     if count is not None and count < 1:
-        raise InvalidArgument(f"max: {count} is below 1", violations=[Violation("max", f"{count} is below 1")])
+        raise InvalidArgument.of("max", f"{count} is below 1")
     return count or 0
 
 

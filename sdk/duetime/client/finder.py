@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from duetime.client.connection import Connection
-from duetime.client.errors import InvalidArgument, Violation
+from duetime.client.errors import InvalidArgument
 from duetime.client.message import at_ms, moment
 from duetime.client.record import decompressed
 from duetime.client.trace import Trace, from_proto
@@ -158,7 +158,7 @@ class AsyncFinder:
             DueTimeError: a shard does not answer, so that messages might be missing.
         """
         if max < 1:
-            raise InvalidArgument(f"max: {max} is below 1", violations=[Violation("max", f"{max} is below 1")])
+            raise InvalidArgument.of("max", f"{max} is below 1")
         # Whole milliseconds, as messages are stored; 0 would be no bound.
         last_ms = 0 if end is None else builtins.max(at_ms(end.replace(microsecond=end.microsecond // 1000 * 1000)), 1)
         request = gateway_pb2.QueryMessagesRequest(

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from duetime.client.connection import Connection, backoff_s, pause, seconds
-from duetime.client.errors import Closed, DueTimeError, InvalidArgument, NotFound, Violation
+from duetime.client.errors import Closed, DueTimeError, InvalidArgument, NotFound
 from duetime.client.message import at_ms
 from duetime.client.record import ReceivedMessage, split_records
 from duetime.v1 import gateway_pb2
@@ -86,10 +86,10 @@ class AsyncPuller:
         long_poll: str | float | timedelta = LONG_POLL_S,
     ) -> None:
         if not topic:
-            raise InvalidArgument("topic: is empty", violations=[Violation("topic", "is empty")])
+            raise InvalidArgument.of("topic", "is empty")
         if isinstance(start, str) and start not in ("earliest", "latest"):
             description = f"{start!r} is neither 'earliest', 'latest', a datetime nor {{queue: offset}}"
-            raise InvalidArgument(f"start: {description}", violations=[Violation("start", description)])
+            raise InvalidArgument.of("start", description)
         self._connection = Connection(server)
         self.topic = topic
         self._start = start
@@ -141,7 +141,7 @@ class AsyncPuller:
             DueTimeError: the server refuses to go on; a server that does not answer is waited for.
         """
         if max < 1:
-            raise InvalidArgument(f"max: {max} is below 1", violations=[Violation("max", f"{max} is below 1")])
+            raise InvalidArgument.of("max", f"{max} is below 1")
         deadline = asyncio.get_running_loop().time() + seconds(wait)
         await self.open()
         while True:
@@ -172,7 +172,7 @@ class AsyncPuller:
             DueTimeError: the server did not answer within the timeout.
         """
         if self._group is None:
-            raise InvalidArgument("group: is not given", violations=[Violation("group", "is not given")])
+            raise InvalidArgument.of("group", "is not given")
         # A position that nothing has moved may lie outside of its queue, as long as no answer has said so.
         moved = {
             queue: offset
