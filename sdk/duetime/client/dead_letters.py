@@ -1,6 +1,5 @@
 """Dead letters of a group: looked at, sent round again, or thrown away."""
 
-import asyncio
 import builtins
 from collections.abc import AsyncGenerator, Collection, Iterable
 from contextlib import aclosing
@@ -9,11 +8,9 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, Self, TypedDict, Unpack
 
-import grpc
-
 from duetime.client.connection import Connection
-from duetime.client.errors import Closed, DueTimeError, InvalidArgument, from_fault, from_status
-from duetime.client.message import at_ms, moment
+from duetime.client.errors import DueTimeError, InvalidArgument, from_fault
+from duetime.client.message import moment, range_ms
 from duetime.client.record import decompressed
 from duetime.v1 import consumer_pb2
 
@@ -264,32 +261,15 @@ class AsyncDeadLetters:
         return self._results("DiscardDeadLetters", request)
 
     async def _results(self, method: str, request: Any) -> AsyncGenerator[DeadLetterResult, None]:
-        async with aclosing(self._stream(method, request)) as results:
+        async with aclosing(self._connection.stream(method, request)) as results:
             async for result in results:
                 yield DeadLetterResult(result)
 
-    async def _stream(self, method: str, request: Any) -> AsyncGenerator[Any, None]:
-        call = getattr(self._connection.stub, method)(request)
-        try:
-            async for answer in call:
-                yield answer
-        except grpc.aio.AioRpcError as error:
-            raise from_status(error, self._connection.server) from error
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if self._connection.closed and task is not None and not task.cancelling():
-                raise Closed("it was closed meanwhile", reason="CLOSED") from None
-            raise
-        finally:
-            call.cancel()
-
     def _filter(self, wanted: Wanted) -> consumer_pb2.DeadLetterFilter:
-        start, end = wanted.get("start"), wanted.get("end")
-        # Whole milliseconds, as they are stored; 0 would be no bound.
-        to_ms = 0 if end is None else max(at_ms(end.replace(microsecond=end.microsecond // 1000 * 1000)), 1)
+        from_ms, to_ms = range_ms(wanted.get("start"), wanted.get("end"))
         return consumer_pb2.DeadLetterFilter(
             group=self.group,
-            from_ms=0 if start is None else max(at_ms(start), 0),
+            from_ms=from_ms,
             to_ms=to_ms,
             error=wanted.get("error", ""),
             tag=wanted.get("tag", ""),

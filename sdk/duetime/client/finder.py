@@ -1,13 +1,12 @@
 """Finding messages by key and id, wherever they are in their life."""
 
-import builtins
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, Self
 
 from duetime.client.connection import Connection
 from duetime.client.errors import InvalidArgument
-from duetime.client.message import at_ms, moment
+from duetime.client.message import moment, range_ms
 from duetime.client.record import decompressed
 from duetime.client.trace import Trace, from_proto
 from duetime.v1 import consumer_pb2, gateway_pb2
@@ -159,13 +158,12 @@ class AsyncFinder:
         """
         if max < 1:
             raise InvalidArgument.of("max", f"{max} is below 1")
-        # Whole milliseconds, as messages are stored; 0 would be no bound.
-        last_ms = 0 if end is None else builtins.max(at_ms(end.replace(microsecond=end.microsecond // 1000 * 1000)), 1)
+        from_ms, to_ms = range_ms(start, end)
         request = gateway_pb2.QueryMessagesRequest(
             topic=topic,
             key=key,
-            from_ms=0 if start is None else builtins.max(at_ms(start), 0),
-            to_ms=last_ms,
+            from_ms=from_ms,
+            to_ms=to_ms,
             max_count=max,
         )
         answer: Any = await self._connection.call("QueryMessages", request, self._timeout)

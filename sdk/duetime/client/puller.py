@@ -19,7 +19,7 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from duetime.client.connection import Connection, backoff_s, pause, seconds
+from duetime.client.connection import Connection, backoff_s, pause, repeated, seconds
 from duetime.client.errors import Closed, DueTimeError, InvalidArgument, NotFound
 from duetime.client.message import at_ms
 from duetime.client.record import ReceivedMessage, split_records
@@ -259,18 +259,7 @@ class AsyncPuller:
 
     async def _call(self, method: str, request: Any) -> Any:
         """One call, tried until the timeout."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._timeout
-        attempt = 0
-        while True:
-            attempt += 1
-            try:
-                return await self._connection.call(method, request, max(deadline - loop.time(), 0.001))
-            except DueTimeError as error:
-                pause_s = backoff_s(attempt)
-                if not error.retriable or loop.time() + pause_s >= deadline:
-                    raise
-                await pause(pause_s)
+        return await repeated(lambda left_s: self._connection.call(method, request, left_s), self._timeout)
 
     async def _read_all(self, queues: Iterable[gateway_pb2.QueueDescription | gateway_pb2.QueueRoute]) -> None:
         """Reads the queues, and those that the topic gets later too, until cancelled."""
