@@ -11,7 +11,7 @@ from typing import Any, Literal, Self, TypedDict, Unpack
 from duetime.client.connection import Connection
 from duetime.client.errors import DueTimeError, InvalidArgument, from_fault
 from duetime.client.message import moment, range_ms
-from duetime.client.record import decompressed
+from duetime.client.view import MessageView
 from duetime.v1 import consumer_pb2
 
 PAGE_COUNT = 256
@@ -58,14 +58,14 @@ class FailedAttempt:
     trace: str
 
 
-class DeadLetter:
+class DeadLetter(MessageView):
     """A message that its group could not handle. Read on access from its wire form."""
 
-    __slots__ = ("_letter", "_message")
+    __slots__ = ("_letter",)
 
     def __init__(self, letter: consumer_pb2.DeadLetter) -> None:
+        super().__init__(letter.message)
         self._letter = letter
-        self._message = letter.message
 
     @property
     def id(self) -> str:
@@ -86,29 +86,6 @@ class DeadLetter:
     def offset(self) -> int:
         """As `queue`."""
         return self._message.offset
-
-    @property
-    def body(self) -> bytes:
-        """As the sender gave it: a compressed one is decompressed. Raises: Damaged."""
-        return decompressed(self._message.body, self._message.sys_flag)
-
-    @property
-    def tags(self) -> str:
-        return self._message.tags
-
-    @property
-    def keys(self) -> list[str]:
-        return list(self._message.keys)
-
-    @property
-    def properties(self) -> dict[str, str]:
-        """The user's own; a new dict each time."""
-        return dict(self._message.properties)
-
-    @property
-    def born_at(self) -> datetime:
-        """The producer's clock."""
-        return moment(self._message.born_at_ms)
 
     @property
     def group(self) -> str:
