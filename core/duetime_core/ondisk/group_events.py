@@ -28,6 +28,9 @@ messages between come back. A SETTLE counts only if the copy is there: it lies i
 may end between the two.
 """
 
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from struct import Struct
 from typing import NamedTuple
 
@@ -84,18 +87,42 @@ def ranges(offsets: list[int]) -> bytes:
     return b"".join(parts)
 
 
-def offsets_of(data: bytes) -> list[int]:
-    """Raises: Damaged."""
+def ranges_of(data: bytes) -> Iterator[tuple[int, int]]:
+    """First offset and count of each. Raises: Damaged."""
     if len(data) % RANGE_FIELDS.size:
         raise Damaged(f"{len(data)} bytes are not whole ranges")
+    return RANGE_FIELDS.iter_unpack(data)
+
+
+def offsets_of(data: bytes) -> list[int]:
+    """Raises: Damaged."""
     found: list[int] = []
-    for first, count in RANGE_FIELDS.iter_unpack(data):
+    for first, count in ranges_of(data):
         found += range(first, first + count)
     return found
 
 
-def keys_of(body: bytes, count: int) -> tuple[dict[int, Key], int]:
-    """Places by their numbers, and where they end."""
+@contextmanager
+def reading() -> Iterator[None]:
+    """Bytes that are no events are Damaged."""
+    try:
+        yield
+    except (struct.error, KeyError, IndexError, UnicodeDecodeError) as error:
+        raise Damaged(f"group events can't be read: {error!r}") from error
+
+
+def letters_of(payload: bytes) -> tuple[str, int, bytes]:
+    """Of TAKEN and LEFT: topic, queue, and the ranges."""
+    queue, length = TAKEN_FIELDS.unpack_from(payload)
+    at = TAKEN_FIELDS.size + length
+    return payload[TAKEN_FIELDS.size : at].decode(), queue, payload[at:]
+
+
+def keys_of(body: bytes) -> tuple[dict[int, Key], int]:
+    """Places by their numbers, and where the events begin. Raises: Damaged: another version."""
+    version, count = HEAD_FIELDS.unpack_from(body)
+    if version != VERSION:
+        raise Damaged(f"version {version} of group events is not known")
     keys, at = {}, HEAD_FIELDS.size
     for _ in range(count):
         number, queue = PLACE_FIELDS.unpack_from(body, at)

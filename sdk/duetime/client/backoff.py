@@ -15,7 +15,7 @@ from datetime import timedelta
 from functools import lru_cache
 
 from duetime.client.connection import seconds
-from duetime.client.errors import InvalidArgument, InvalidMessage, Violation
+from duetime.client.errors import InvalidArgument, InvalidMessage
 from duetime.v1 import message_pb2
 
 Backoff = str | Sequence[str | float | timedelta]
@@ -40,7 +40,7 @@ def handler_policy(backoff: Backoff | None, max_attempts: int | None) -> message
     try:
         policy = message_pb2.RetryPolicy() if backoff is None else _policy(backoff)
     except ValueError as error:
-        raise InvalidArgument(f"backoff: {error}", violations=[Violation("backoff", str(error))]) from None
+        raise InvalidArgument.of("backoff", str(error)) from None
     if max_attempts is not None:
         description = ""
         if not 1 <= max_attempts <= ATTEMPTS_MAX:
@@ -48,7 +48,7 @@ def handler_policy(backoff: Backoff | None, max_attempts: int | None) -> message
         elif policy.max_attempts not in (0, max_attempts):
             description = f"is {max_attempts}, and max={policy.max_attempts} in the backoff; give one"
         if description:
-            raise InvalidArgument(f"max_attempts: {description}", violations=[Violation("max_attempts", description)])
+            raise InvalidArgument.of("max_attempts", description)
         policy.max_attempts = max_attempts
     return policy if policy.ByteSize() else None
 

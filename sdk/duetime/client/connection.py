@@ -4,12 +4,14 @@ import asyncio
 import os
 import random
 import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
-from duetime.client.errors import Closed, InvalidArgument, Violation, from_status
+from duetime.client.errors import Closed, DueTimeError, InvalidArgument, from_status
 from duetime.v1 import gateway_pb2_grpc
 
 SERVER_DEFAULT = "localhost:9800"
@@ -34,6 +36,8 @@ _LENGTH_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 BACKOFF_S_MIN = 0.05
 BACKOFF_S_MAX = 2.0
 
+T = TypeVar("T")
+
 
 def resolve_server(server: str | None) -> str:
     """`server`, else DUETIME_SERVER, else localhost:9800.
@@ -45,7 +49,7 @@ def resolve_server(server: str | None) -> str:
     match = _ADDRESS.fullmatch(address)
     if match is None or not 0 < int(match[2]) <= 65_535:
         description = f"{address!r} is not HOST:PORT"
-        raise InvalidArgument(f"server: {description}", violations=[Violation("server", description)])
+        raise InvalidArgument.of("server", description)
     return address
 
 
@@ -64,7 +68,7 @@ def seconds(length: str | float | timedelta, field: str = "wait") -> float:
         value = float(length)
     if not value >= 0:
         description = f"{length!r} is neither a length such as '2s' or '500ms' nor seconds from 0 up"
-        raise InvalidArgument(f"{field}: {description}", violations=[Violation(field, description)])
+        raise InvalidArgument.of(field, description)
     return value
 
 
@@ -77,6 +81,22 @@ def backoff_s(attempt: int) -> float:
 async def pause(length_s: float) -> None:
     """Waits between attempts."""
     await asyncio.sleep(length_s)  # noqa: TID251  the SDK has no clock of the cluster's; this is its one wait
+
+
+async def repeated(call: Callable[[float], Awaitable[T]], timeout: float) -> T:
+    """A call, told how many seconds are left, made again until the timeout (s) while nobody answers."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout
+    attempt = 0
+    while True:
+        attempt += 1
+        try:
+            return await call(max(deadline - loop.time(), 0.001))
+        except DueTimeError as error:
+            pause_s = backoff_s(attempt)
+            if not error.retriable or loop.time() + pause_s >= deadline:
+                raise
+            await pause(pause_s)
 
 
 class Connection:
@@ -110,8 +130,24 @@ class Connection:
         """
         if self.closed:
             raise Closed("it is closed", reason="CLOSED")
-        try:
+        with self._told():
             return await getattr(self.stub, method)(request, timeout=timeout)
+
+    async def stream(self, method: str, request: Any) -> AsyncGenerator[Any, None]:
+        """The answers of a call that streams them; it has no deadline. Raises: DueTimeError."""
+        call = getattr(self.stub, method)(request)
+        try:
+            with self._told():
+                async for answer in call:
+                    yield answer
+        finally:
+            call.cancel()
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """How a call ended, as an error of ours."""
+        try:
+            yield
         except grpc.aio.AioRpcError as error:
             raise from_status(error, self.server) from error
         except asyncio.CancelledError:

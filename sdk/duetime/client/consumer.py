@@ -18,7 +18,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from duetime.client.backoff import Backoff, handler_policy
 from duetime.client.connection import Connection, resolve_server, seconds
-from duetime.client.errors import AlreadyExists, Closed, DueTimeError, InvalidArgument, Violation
+from duetime.client.errors import AlreadyExists, Closed, DueTimeError, InvalidArgument
 from duetime.client.handling import CANCEL_S, Handler, Handling
 from duetime.client.leases import CALL_TIMEOUT_S, LeasedMessage, Subscription, lease_s, named
 from duetime.client.logs import Faults, log
@@ -96,7 +96,7 @@ class Consumer:
         """
         self._check_free(topic)
         if not 1 <= concurrency <= CONCURRENCY_MAX:
-            raise _invalid("concurrency", f"{concurrency} is not within 1 and {CONCURRENCY_MAX}")
+            raise InvalidArgument.of("concurrency", f"{concurrency} is not within 1 and {CONCURRENCY_MAX}")
         policy = handler_policy(backoff, max_attempts)
         subscription = Subscription(self.group, named("topic", topic), tags or "", sql or "", lease_s(lease), policy)
         timeout_s = None if timeout is None else seconds(timeout, "timeout")
@@ -139,7 +139,7 @@ class Consumer:
     async def run_async(self) -> None:
         """As `run`, in an event loop and without signals. Cancelled, it breaks its handlers off and gives all back."""
         if not self._handlers:
-            raise _invalid("handler", "there is none; decorate a function with @consumer.handler(TOPIC)")
+            raise InvalidArgument.of("handler", "there is none; decorate a function with @consumer.handler(TOPIC)")
         if self._loop is not None:
             raise Closed("the consumer runs already", reason="RUNNING")
         self._loop, self._error, self._stopping = asyncio.get_running_loop(), None, asyncio.Event()
@@ -186,7 +186,9 @@ class Consumer:
 
     def _check_free(self, topic: str) -> None:
         if topic in self._handlers:
-            raise _invalid("topic", f"{topic} has a handler; a group's consumers treat all its messages alike")
+            raise InvalidArgument.of(
+                "topic", f"{topic} has a handler; a group's consumers treat all its messages alike"
+            )
         if self._loop is not None:
             raise Closed(f"the consumer runs already, and has no handler of {topic}", reason="RUNNING")
 
@@ -265,7 +267,7 @@ class Consumer:
                 await faults.pause(error, error.reason)
         if self._ordered is not None and group.ordered != self._ordered:
             kind = "is ordered" if group.ordered else "is not ordered"
-            raise _invalid("ordered", f"group {self.group} exists and {kind}; delete it, or consume as it is")
+            raise InvalidArgument.of("ordered", f"group {self.group} exists and {kind}; delete it, or consume as it is")
         return bool(group.ordered)
 
 
@@ -295,14 +297,10 @@ def _new_group(name: str, ordered: bool, start: str | datetime) -> consumer_pb2.
     elif start == "latest":
         group.start = consumer_pb2.GROUP_START_LATEST
     elif start != "earliest":
-        raise _invalid("start", f"{start!r} is neither 'earliest', 'latest' nor a datetime")
+        raise InvalidArgument.of("start", f"{start!r} is neither 'earliest', 'latest' nor a datetime")
     return group
 
 
 def _is_asynchronous(function: Callable[..., Any]) -> bool:
     """Of an object that is called like a function its method decides."""
     return any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
-
-
-def _invalid(field: str, description: str) -> InvalidArgument:
-    return InvalidArgument(f"{field}: {description}", violations=[Violation(field, description)])

@@ -1,6 +1,5 @@
 """Dead letters of a group: looked at, sent round again, or thrown away."""
 
-import asyncio
 import builtins
 from collections.abc import AsyncGenerator, Collection, Iterable
 from contextlib import aclosing
@@ -9,12 +8,10 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, Self, TypedDict, Unpack
 
-import grpc
-
 from duetime.client.connection import Connection
-from duetime.client.errors import Closed, DueTimeError, InvalidArgument, Violation, from_fault, from_status
-from duetime.client.message import at_ms, moment
-from duetime.client.record import decompressed
+from duetime.client.errors import DueTimeError, InvalidArgument, from_fault
+from duetime.client.message import moment, range_ms
+from duetime.client.view import MessageView
 from duetime.v1 import consumer_pb2
 
 PAGE_COUNT = 256
@@ -61,14 +58,14 @@ class FailedAttempt:
     trace: str
 
 
-class DeadLetter:
+class DeadLetter(MessageView):
     """A message that its group could not handle. Read on access from its wire form."""
 
-    __slots__ = ("_letter", "_message")
+    __slots__ = ("_letter",)
 
     def __init__(self, letter: consumer_pb2.DeadLetter) -> None:
+        super().__init__(letter.message)
         self._letter = letter
-        self._message = letter.message
 
     @property
     def id(self) -> str:
@@ -89,29 +86,6 @@ class DeadLetter:
     def offset(self) -> int:
         """As `queue`."""
         return self._message.offset
-
-    @property
-    def body(self) -> bytes:
-        """As the sender gave it: a compressed one is decompressed. Raises: Damaged."""
-        return decompressed(self._message.body, self._message.sys_flag)
-
-    @property
-    def tags(self) -> str:
-        return self._message.tags
-
-    @property
-    def keys(self) -> list[str]:
-        return list(self._message.keys)
-
-    @property
-    def properties(self) -> dict[str, str]:
-        """The user's own; a new dict each time."""
-        return dict(self._message.properties)
-
-    @property
-    def born_at(self) -> datetime:
-        """The producer's clock."""
-        return moment(self._message.born_at_ms)
 
     @property
     def group(self) -> str:
@@ -264,32 +238,15 @@ class AsyncDeadLetters:
         return self._results("DiscardDeadLetters", request)
 
     async def _results(self, method: str, request: Any) -> AsyncGenerator[DeadLetterResult, None]:
-        async with aclosing(self._stream(method, request)) as results:
+        async with aclosing(self._connection.stream(method, request)) as results:
             async for result in results:
                 yield DeadLetterResult(result)
 
-    async def _stream(self, method: str, request: Any) -> AsyncGenerator[Any, None]:
-        call = getattr(self._connection.stub, method)(request)
-        try:
-            async for answer in call:
-                yield answer
-        except grpc.aio.AioRpcError as error:
-            raise from_status(error, self._connection.server) from error
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if self._connection.closed and task is not None and not task.cancelling():
-                raise Closed("it was closed meanwhile", reason="CLOSED") from None
-            raise
-        finally:
-            call.cancel()
-
     def _filter(self, wanted: Wanted) -> consumer_pb2.DeadLetterFilter:
-        start, end = wanted.get("start"), wanted.get("end")
-        # Whole milliseconds, as they are stored; 0 would be no bound.
-        to_ms = 0 if end is None else max(at_ms(end.replace(microsecond=end.microsecond // 1000 * 1000)), 1)
+        from_ms, to_ms = range_ms(wanted.get("start"), wanted.get("end"))
         return consumer_pb2.DeadLetterFilter(
             group=self.group,
-            from_ms=0 if start is None else max(at_ms(start), 0),
+            from_ms=from_ms,
             to_ms=to_ms,
             error=wanted.get("error", ""),
             tag=wanted.get("tag", ""),
@@ -313,7 +270,7 @@ class AsyncDeadLetters:
 
 def _count(count: int | None) -> int:
     if count is not None and count < 1:
-        raise InvalidArgument(f"max: {count} is below 1", violations=[Violation("max", f"{count} is below 1")])
+        raise InvalidArgument.of("max", f"{count} is below 1")
     return count or 0
 
 

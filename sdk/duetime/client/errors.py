@@ -63,14 +63,18 @@ class DueTimeError(Exception):
 class InvalidArgument(DueTimeError, ValueError):
     """Something given breaks rules: `violations` lists all of them."""
 
+    _own_reason = ""
+
+    @classmethod
+    def of(cls, field: str, description: str) -> Self:
+        """For what the SDK refuses itself."""
+        return cls(f"{field}: {description}", reason=cls._own_reason, violations=[Violation(field, description)])
+
 
 class InvalidMessage(InvalidArgument):
     """A message breaks rules; it was not stored."""
 
-    @classmethod
-    def of(cls, field: str, description: str) -> "InvalidMessage":
-        """For what the SDK refuses itself."""
-        return cls(f"{field}: {description}", reason="MESSAGE_INVALID", violations=[Violation(field, description)])
+    _own_reason = "MESSAGE_INVALID"
 
 
 class Unsupported(InvalidArgument):

@@ -11,7 +11,7 @@ import traceback
 from datetime import timedelta
 
 from duetime.client.connection import seconds
-from duetime.client.errors import InvalidArgument, Violation
+from duetime.client.errors import InvalidArgument
 from duetime.v1 import consumer_pb2
 
 # What the server takes of an error, in characters.
@@ -39,7 +39,7 @@ class Retry(Exception):
         self.after_s = None if after is None else seconds(after, "after")
         if self.after_s is not None and self.after_s > RETRY_AFTER_S_MAX:
             description = f"{after!r} is more than 12 h"
-            raise InvalidArgument(f"after: {description}", violations=[Violation("after", description)])
+            raise InvalidArgument.of("after", description)
 
 
 class Reject(Exception):

@@ -1,15 +1,14 @@
 """Finding messages by key and id, wherever they are in their life."""
 
-import builtins
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, Self
 
 from duetime.client.connection import Connection
-from duetime.client.errors import InvalidArgument, Violation
-from duetime.client.message import at_ms, moment
-from duetime.client.record import decompressed
+from duetime.client.errors import InvalidArgument
+from duetime.client.message import moment, range_ms
 from duetime.client.trace import Trace, from_proto
+from duetime.client.view import MessageView
 from duetime.v1 import consumer_pb2, gateway_pb2
 
 State = Literal["stored", "pending", "quarantined"]
@@ -21,17 +20,17 @@ _STATES: dict[int, State] = {
 }
 
 
-class FoundMessage:
+class FoundMessage(MessageView):
     """A message and where it is in its life. Read on access from its wire form.
 
     What is pending or quarantined has the topic and queue that it was to go to, and its lane's offset.
     """
 
-    __slots__ = ("_found", "_message")
+    __slots__ = ("_found",)
 
     def __init__(self, found: gateway_pb2.FoundMessage) -> None:
+        super().__init__(found.message)
         self._found = found
-        self._message = found.message
 
     @property
     def state(self) -> State:
@@ -67,29 +66,6 @@ class FoundMessage:
     @property
     def flag(self) -> int:
         return self._message.flag
-
-    @property
-    def body(self) -> bytes:
-        """As the sender gave it: a compressed one is decompressed. Raises: Damaged."""
-        return decompressed(self._message.body, self._message.sys_flag)
-
-    @property
-    def tags(self) -> str:
-        return self._message.tags
-
-    @property
-    def keys(self) -> list[str]:
-        return list(self._message.keys)
-
-    @property
-    def properties(self) -> dict[str, str]:
-        """The user's own; a new dict each time."""
-        return dict(self._message.properties)
-
-    @property
-    def born_at(self) -> datetime:
-        """The producer's clock."""
-        return moment(self._message.born_at_ms)
 
     @property
     def stored_at(self) -> datetime:
@@ -158,14 +134,13 @@ class AsyncFinder:
             DueTimeError: a shard does not answer, so that messages might be missing.
         """
         if max < 1:
-            raise InvalidArgument(f"max: {max} is below 1", violations=[Violation("max", f"{max} is below 1")])
-        # Whole milliseconds, as messages are stored; 0 would be no bound.
-        last_ms = 0 if end is None else builtins.max(at_ms(end.replace(microsecond=end.microsecond // 1000 * 1000)), 1)
+            raise InvalidArgument.of("max", f"{max} is below 1")
+        from_ms, to_ms = range_ms(start, end)
         request = gateway_pb2.QueryMessagesRequest(
             topic=topic,
             key=key,
-            from_ms=0 if start is None else builtins.max(at_ms(start), 0),
-            to_ms=last_ms,
+            from_ms=from_ms,
+            to_ms=to_ms,
             max_count=max,
         )
         answer: Any = await self._connection.call("QueryMessages", request, self._timeout)

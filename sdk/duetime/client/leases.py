@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from duetime.client.connection import Connection, seconds
-from duetime.client.errors import Damaged, InvalidArgument, Violation
+from duetime.client.errors import Damaged, InvalidArgument
 from duetime.client.message import moment
 from duetime.client.record import ReceivedMessage, slices
 from duetime.v1 import consumer_pb2, message_pb2
@@ -234,12 +234,12 @@ def lease_s(lease: str | float | timedelta) -> float:
     length = seconds(lease, "lease")
     if not LEASE_S_MIN <= length <= LEASE_S_MAX:
         description = f"{lease!r} is not within 10 ms and 12 h"
-        raise InvalidArgument(f"lease: {description}", violations=[Violation("lease", description)])
+        raise InvalidArgument.of("lease", description)
     return length
 
 
 def named(field: str, name: str) -> str:
     """A name that is not empty. Raises: InvalidArgument."""
     if not name:
-        raise InvalidArgument(f"{field}: is empty", violations=[Violation(field, "is empty")])
+        raise InvalidArgument.of(field, "is empty")
     return name

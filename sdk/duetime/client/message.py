@@ -27,6 +27,13 @@ def at_ms(when: datetime) -> int:
     return -((_EPOCH - when.astimezone(UTC)) // _MILLISECOND)
 
 
+def range_ms(start: datetime | None, end: datetime | None) -> tuple[int, int]:
+    """A range of stored times, both ends included, in whole milliseconds as they are stored; 0: no bound."""
+    from_ms = 0 if start is None else max(at_ms(start), 0)
+    to_ms = 0 if end is None else max(at_ms(end.replace(microsecond=end.microsecond // 1000 * 1000)), 1)
+    return from_ms, to_ms
+
+
 @dataclass(slots=True)
 class Message:
     """A message to send. At most one of `delay` and `level` is set; neither: it reaches its topic at once."""

@@ -19,8 +19,8 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from duetime.client.connection import Connection, backoff_s, pause, seconds
-from duetime.client.errors import Closed, DueTimeError, InvalidArgument, NotFound, Violation
+from duetime.client.connection import Connection, backoff_s, pause, repeated, seconds
+from duetime.client.errors import Closed, DueTimeError, InvalidArgument, NotFound
 from duetime.client.message import at_ms
 from duetime.client.record import ReceivedMessage, split_records
 from duetime.v1 import gateway_pb2
@@ -86,10 +86,10 @@ class AsyncPuller:
         long_poll: str | float | timedelta = LONG_POLL_S,
     ) -> None:
         if not topic:
-            raise InvalidArgument("topic: is empty", violations=[Violation("topic", "is empty")])
+            raise InvalidArgument.of("topic", "is empty")
         if isinstance(start, str) and start not in ("earliest", "latest"):
             description = f"{start!r} is neither 'earliest', 'latest', a datetime nor {{queue: offset}}"
-            raise InvalidArgument(f"start: {description}", violations=[Violation("start", description)])
+            raise InvalidArgument.of("start", description)
         self._connection = Connection(server)
         self.topic = topic
         self._start = start
@@ -141,7 +141,7 @@ class AsyncPuller:
             DueTimeError: the server refuses to go on; a server that does not answer is waited for.
         """
         if max < 1:
-            raise InvalidArgument(f"max: {max} is below 1", violations=[Violation("max", f"{max} is below 1")])
+            raise InvalidArgument.of("max", f"{max} is below 1")
         deadline = asyncio.get_running_loop().time() + seconds(wait)
         await self.open()
         while True:
@@ -172,7 +172,7 @@ class AsyncPuller:
             DueTimeError: the server did not answer within the timeout.
         """
         if self._group is None:
-            raise InvalidArgument("group: is not given", violations=[Violation("group", "is not given")])
+            raise InvalidArgument.of("group", "is not given")
         # A position that nothing has moved may lie outside of its queue, as long as no answer has said so.
         moved = {
             queue: offset
@@ -259,18 +259,7 @@ class AsyncPuller:
 
     async def _call(self, method: str, request: Any) -> Any:
         """One call, tried until the timeout."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._timeout
-        attempt = 0
-        while True:
-            attempt += 1
-            try:
-                return await self._connection.call(method, request, max(deadline - loop.time(), 0.001))
-            except DueTimeError as error:
-                pause_s = backoff_s(attempt)
-                if not error.retriable or loop.time() + pause_s >= deadline:
-                    raise
-                await pause(pause_s)
+        return await repeated(lambda left_s: self._connection.call(method, request, left_s), self._timeout)
 
     async def _read_all(self, queues: Iterable[gateway_pb2.QueueDescription | gateway_pb2.QueueRoute]) -> None:
         """Reads the queues, and those that the topic gets later too, until cancelled."""

@@ -1,6 +1,5 @@
 """Receiving without handlers: messages are leased, and the caller says what becomes of each."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -10,8 +9,8 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from duetime.client.backoff import Backoff, handler_policy
-from duetime.client.connection import Connection, backoff_s, pause, seconds
-from duetime.client.errors import DueTimeError, InvalidArgument, Violation, from_fault
+from duetime.client.connection import Connection, repeated, seconds
+from duetime.client.errors import InvalidArgument, from_fault
 from duetime.client.failing import Reject, Retry, nack
 from duetime.client.leases import (
     RECEIPTS_MAX,
@@ -86,9 +85,9 @@ class AsyncReceiver:
         """
         wait_ms = round(seconds(wait) * 1000)
         if not 1 <= max <= RECEIVE_COUNT_MAX:
-            raise _out_of_range("max", f"{max} is not within 1 and {RECEIVE_COUNT_MAX}")
+            raise InvalidArgument.of("max", f"{max} is not within 1 and {RECEIVE_COUNT_MAX}")
         if wait_ms > WAIT_MS_MAX:
-            raise _out_of_range("wait", f"{wait!r} is more than {WAIT_MS_MAX} ms")
+            raise InvalidArgument.of("wait", f"{wait!r} is more than {WAIT_MS_MAX} ms")
         runs = await self._repeated(lambda: self._leases.receive(max, wait_ms))
         return list(chain.from_iterable(runs))
 
@@ -163,19 +162,4 @@ class AsyncReceiver:
 
     async def _repeated(self, call: Callable[[], Awaitable[T]]) -> T:
         """A call, made again until the timeout while nobody answers."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._timeout
-        attempt = 0
-        while True:
-            attempt += 1
-            try:
-                return await call()
-            except DueTimeError as error:
-                pause_s = backoff_s(attempt)
-                if not error.retriable or loop.time() + pause_s >= deadline:
-                    raise
-                await pause(pause_s)
-
-
-def _out_of_range(field: str, description: str) -> InvalidArgument:
-    return InvalidArgument(f"{field}: {description}", violations=[Violation(field, description)])
+        return await repeated(lambda _: call(), self._timeout)

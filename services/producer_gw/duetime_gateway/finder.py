@@ -1,7 +1,7 @@
 """Finding messages by key and id over the shards that may have them, and a queue's offset at a time."""
 
 import asyncio
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 import grpc
@@ -15,6 +15,7 @@ from duetime_gateway.reader import Reader, place_of
 from duetime_gateway.shards import Shard, Shards
 
 _Answer = TypeVar("_Answer")
+_Request = TypeVar("_Request", gateway_pb2.GetMessageRequest, consumer_pb2.TraceMessageRequest)
 _NOT_FOUND = grpc.StatusCode.NOT_FOUND
 
 
@@ -63,10 +64,7 @@ class Finder:
             NotFound: all shards have answered, and none has it.
             DueTimeError: none has it, and one did not answer; bad fields; no such topic.
         """
-        check_get(request)
-        shards = await self._holders(request.topic) if request.topic else self._shards.all()
-        timeout_ms = self._timeout(remaining_ms)
-        answers = await _answers(shard.get_message(request, timeout_ms) for shard in shards)
+        answers = await self._ask(Shard.get_message, request, remaining_ms)
         found = [answer for answer in answers if isinstance(answer, gateway_pb2.FoundMessage)]
         if found:
             # One of a user's topic rather than its retry or dead letter; of several the newest.
@@ -84,10 +82,7 @@ class Finder:
             NotFound: all shards have answered, and none has it.
             DueTimeError: none has it, and one did not answer; bad fields; no such topic.
         """
-        check_get(request)
-        shards = await self._holders(request.topic) if request.topic else self._shards.all()
-        timeout_ms = self._timeout(remaining_ms)
-        answers = await _answers(shard.trace_message(request, timeout_ms) for shard in shards)
+        answers = await self._ask(Shard.trace_message, request, remaining_ms)
         told = [answer for answer in answers if isinstance(answer, consumer_pb2.TraceMessageResponse)]
         if not told:
             raise _nowhere(request.id, answers)
@@ -112,6 +107,18 @@ class Finder:
         number, request.queue = place_of(places, request.topic, request.queue)
         shard = await self._reader.ready_shard(number, request.topic)
         return await shard.search_offset(request, self._timeout(remaining_ms))
+
+    async def _ask(
+        self,
+        call: Callable[[Shard, _Request, float], Awaitable[_Answer]],
+        request: _Request,
+        remaining_ms: float | None,
+    ) -> list[_Answer | DueTimeError]:
+        """Of all shards that may have a message. Raises: DueTimeError: bad fields, no such topic."""
+        check_get(request)
+        shards = await self._holders(request.topic) if request.topic else self._shards.all()
+        timeout_ms = self._timeout(remaining_ms)
+        return await _answers(call(shard, request, timeout_ms) for shard in shards)
 
     async def _holders(self, topic: str) -> list[Shard]:
         """The shards that have queues of a topic. Raises: NotFound, Unavailable."""

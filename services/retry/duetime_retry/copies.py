@@ -31,7 +31,7 @@ from duetime_retry.history import History
 _WAIT = "WAIT"
 # What the message carries from its way here and would misread on its next: a lane entry names one restore only, a CRC
 # one record.
-_DROPPED = frozenset(
+OF_ONE_WAY = frozenset(
     {
         record.CRC,
         record.LANE_ENTRY,
@@ -40,13 +40,13 @@ _DROPPED = frozenset(
         record.REAL_QID,
         record.FAULT,
         record.VISIBLE_AT,
-        record.ATTEMPTS,
         record.DEAD_REASON,
         record.DLQ_ORIGIN_TOPIC,
         record.DLQ_ORIGIN_MESSAGE_ID,
-        _WAIT,
     }
 )
+# The history is written anew.
+_DROPPED = OF_ONE_WAY | {record.ATTEMPTS, _WAIT}
 # The last that a dead letter loses: without them it could not be told from another, or redriven.
 _PRECIOUS = frozenset({record.UNIQ_KEY, record.RETRY_TOPIC, record.REDRIVEN})
 # DT_ENTRY, which a restored record has beside all that it had in its lane: 0x02, the name, 0x01, three numbers.

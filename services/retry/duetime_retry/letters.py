@@ -16,24 +16,8 @@ from duetime_core.limits import PROPERTIES_BYTES_MAX
 from duetime_core.names import DLQ_PREFIX, retry_topic
 from duetime_core.record import Record
 
-from duetime_retry.copies import copied, history_of
+from duetime_retry.copies import OF_ONE_WAY, copied, history_of
 from duetime_retry.history import History
-
-# What only a dead letter has, or would be misread on the way back.
-_DROPPED = frozenset(
-    {
-        record.CRC,
-        record.LANE_ENTRY,
-        record.DELAY,
-        record.REAL_TOPIC,
-        record.REAL_QID,
-        record.FAULT,
-        record.VISIBLE_AT,
-        record.DEAD_REASON,
-        record.DLQ_ORIGIN_TOPIC,
-        record.DLQ_ORIGIN_MESSAGE_ID,
-    }
-)
 
 
 class NotRedrivable(DueTimeError):
@@ -164,7 +148,7 @@ def redriven(letter: Letter) -> Record:
     """
     if not letter.origin_topic:
         raise NotRedrivable("it does not say which topic it came from: it has neither RETRY_TOPIC nor DLQ_ORIGIN_TOPIC")
-    properties = {name: value for name, value in letter.properties.items() if name not in _DROPPED}
+    properties = {name: value for name, value in letter.properties.items() if name not in OF_ONE_WAY}
     properties[record.RETRY_TOPIC] = letter.origin_topic
     properties[record.REDRIVEN] = str(letter.redriven_count + 1)
     copy = copied(letter.record, retry_topic(group_of(letter)), 0, properties, 0)

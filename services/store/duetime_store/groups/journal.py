@@ -1,7 +1,6 @@
 """The journal of groups: what is written into records of the log (group_events.py), and what they do at a start."""
 
 import asyncio
-import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -43,8 +42,10 @@ from duetime_core.ondisk.group_events import (
     Key,
     Letter,
     keys_of,
+    letters_of,
     offsets_of,
     ranges,
+    reading,
 )
 from duetime_core.record import Record, encode, with_crc_mark
 
@@ -217,11 +218,8 @@ class Replay:
 
     def apply(self, body: bytes) -> None:
         """Raises: Damaged: what comes behind the fault is not applied."""
-        try:
-            version, count = HEAD_FIELDS.unpack_from(body)
-            if version != VERSION:
-                raise Damaged(f"version {version} of group events is not known")
-            at = self._read_places(body, count)
+        with reading():
+            at = self._read_places(body)
             while at < len(body):
                 kind, length = EVENT_FIELDS.unpack_from(body, at)
                 at += EVENT_FIELDS.size
@@ -230,11 +228,9 @@ class Replay:
                 self._event(kind, body[at : at + length])
                 at += length
                 self.found.events += 1
-        except (struct.error, KeyError, IndexError, UnicodeDecodeError) as error:
-            raise Damaged(f"group events can't be read: {error!r}") from error
 
-    def _read_places(self, body: bytes, count: int) -> int:
-        keys, at = keys_of(body, count)
+    def _read_places(self, body: bytes) -> int:
+        keys, at = keys_of(body)
         self._places = {}
         for number, key in keys.items():
             known = self._progress.places.get(key)
@@ -290,10 +286,8 @@ class Replay:
                 for number, place in self._places.items()
             }
         elif kind in (TAKEN, LEFT):
-            queue, length = TAKEN_FIELDS.unpack_from(payload)
-            at = TAKEN_FIELDS.size + length
-            topic = payload[TAKEN_FIELDS.size : at].decode()
-            letters = ((topic, queue, offset) for offset in offsets_of(payload[at:]))
+            topic, queue, data = letters_of(payload)
+            letters = ((topic, queue, offset) for offset in offsets_of(data))
             if kind == TAKEN:
                 self._gone.taken(letters)
             else:

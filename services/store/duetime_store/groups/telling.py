@@ -4,12 +4,10 @@ Nearly all events are about others: an event is taken apart only when its ranges
 events of a busy queue takes some 15 ms, one of other queues nothing.
 """
 
-import struct
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from struct import Struct
 
-from duetime_core.errors import Damaged
 from duetime_core.names import DLQ_PREFIX
 from duetime_core.ondisk.group_events import (
     BACK,
@@ -23,19 +21,19 @@ from duetime_core.ondisk.group_events import (
     EVENT_FIELDS,
     GIVE,
     GIVE_FIELDS,
-    HEAD_FIELDS,
     LEFT,
     PAIR_FIELDS,
     RANGE_FIELDS,
     SETTLE,
     SETTLE_FIELDS,
     TAKEN,
-    TAKEN_FIELDS,
     TAKEN_FLAG,
-    VERSION,
     Key,
     Letter,
     keys_of,
+    letters_of,
+    ranges_of,
+    reading,
 )
 
 from duetime_store.groups.state import Pairs
@@ -70,11 +68,8 @@ def told(body: bytes, messages: Collection[Letter]) -> Iterator[Told]:
 
     Raises: Damaged.
     """
-    try:
-        version, count = HEAD_FIELDS.unpack_from(body)
-        if version != VERSION:
-            raise Damaged(f"version {version} of group events is not known")
-        keys, at = keys_of(body, count)
+    with reading():
+        keys, at = keys_of(body)
         # By number of a place, whose own they are.
         wanted = {
             number: {offset for topic, queue, offset in messages if (topic, queue) == (key.queue_topic, key.queue)}
@@ -93,16 +88,12 @@ def told(body: bytes, messages: Collection[Letter]) -> Iterator[Told]:
                 (number,) = _NUMBER.unpack_from(body, begin)
                 if number in spans and _is_near(kind, body, begin, at, *spans[number]):
                     yield from _told(kind, body[begin:at], keys[number], wanted[number])
-    except (struct.error, KeyError, IndexError, UnicodeDecodeError) as error:
-        raise Damaged(f"group events can't be read: {error!r}") from error
 
 
 def _told_letters(kind: int, payload: bytes, messages: Collection[Letter]) -> Iterator[Told]:
-    queue, length = TAKEN_FIELDS.unpack_from(payload)
-    at = TAKEN_FIELDS.size + length
-    topic = payload[TAKEN_FIELDS.size : at].decode()
+    topic, queue, data = letters_of(payload)
     wanted = {offset for name, number, offset in messages if (name, number) == (topic, queue)}
-    for offset in _among(wanted, payload[at:]):
+    for offset in _among(wanted, data):
         yield Told(kind, offset, Key(topic.removeprefix(DLQ_PREFIX), "", topic, queue))
 
 
@@ -154,7 +145,4 @@ def _is_near(kind: int, body: bytes, begin: int, end: int, least: int, most: int
 
 def _among(wanted: set[int], data: bytes) -> list[int]:
     """Those that the ranges hold."""
-    if len(data) % RANGE_FIELDS.size:
-        raise Damaged(f"{len(data)} bytes are not whole ranges")
-    found = RANGE_FIELDS.iter_unpack(data)
-    return sorted({offset for first, count in found for offset in wanted if first <= offset < first + count})
+    return sorted({offset for first, count in ranges_of(data) for offset in wanted if first <= offset < first + count})
