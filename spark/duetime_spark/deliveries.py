@@ -16,7 +16,6 @@ What is outstanding is kept as ranges of offsets, as the events have them; rows 
 memory is that of what is outstanding, and a range costs as much as a message.
 """
 
-import struct
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -37,22 +36,21 @@ from duetime_core.ondisk.group_events import (
     DELETE,
     END,
     END_FIELDS,
-    EVENT_FIELDS,
     GIVE,
     GIVE_FIELDS,
-    HEAD_FIELDS,
     ORDERED_FLAG,
     PAIR_FIELDS,
-    RANGE_FIELDS,
     RESET,
     RESET_FIELDS,
     SETTLE,
     SETTLE_FIELDS,
     TAKEN_FLAG,
-    VERSION,
     Key,
     Letter,
+    events_in,
     keys_of,
+    ranges_of,
+    reading,
 )
 
 SCHEMA = pa.schema(
@@ -205,20 +203,11 @@ class Deliveries:
         """The events of one record, which was stored at that time. Raises: Damaged: those behind the fault are left."""
         self._record += 1
         self._confirm(self._record - _RECORDS_BETWEEN_MAX)
-        try:
-            version, count = HEAD_FIELDS.unpack_from(body)
-            if version != VERSION:
-                raise Damaged(f"version {version} of group events is not known")
-            keys, at = keys_of(body, count)
+        with reading():
+            keys, at = keys_of(body)
             places = {number: self._place(key) for number, key in keys.items()}
-            while at < len(body):
-                kind, length = EVENT_FIELDS.unpack_from(body, at)
-                at += EVENT_FIELDS.size + length
-                if at > len(body):
-                    raise Damaged(f"an event of {length} bytes is cut short")
-                self._event(kind, body[at - length : at], places, stored_at_ms)
-        except (struct.error, KeyError, IndexError, UnicodeDecodeError) as error:
-            raise Damaged(f"group events can't be read: {error!r}") from error
+            for kind, payload in events_in(body, at):
+                self._event(kind, payload, places, stored_at_ms)
 
     def finish(self, now_ms: int, max_offset: Callable[[str, int], int] | None = None) -> None:
         """The journal ends at `now_ms`: what is outstanding becomes rows too. `max_offset`: where the queue of a topic
@@ -475,11 +464,9 @@ def rows_of(
 
 def spans_of(data: bytes) -> list[Span]:
     """The ranges of an event, which ascend. Raises: Damaged."""
-    if len(data) % RANGE_FIELDS.size:
-        raise Damaged(f"{len(data)} bytes are not whole ranges")
     found: list[Span] = []
     least = total = 0
-    for first, count in RANGE_FIELDS.iter_unpack(data):
+    for first, count in ranges_of(data):
         total += count
         if not (least <= first <= _I64_MAX - count and count > 0 and total <= _EVENT_MESSAGES_MAX):
             raise Damaged(f"an event of {count} messages from offset {first} on")

@@ -6,6 +6,7 @@ the rest. Where the file cannot be read the whole journal does, as far as retent
 
 import struct
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from struct import Struct
@@ -16,16 +17,16 @@ from duetime_core.errors import Damaged
 from duetime_core.ondisk.folder import Files
 from duetime_core.ondisk.gone import GoneLetters
 from duetime_core.ondisk.group_events import (
-    EVENT_FIELDS,
-    HEAD_FIELDS,
     LEFT,
     LETTER,
     LETTER_FIELDS,
     RANGE_FIELDS,
     TAKEN,
-    TAKEN_FIELDS,
+    events_in,
     keys_of,
+    letters_of,
     offsets_of,
+    reading,
 )
 from pyspark.sql import DataFrame, SparkSession
 
@@ -104,35 +105,24 @@ class _Change:
 def replay(gone: GoneLetters, bodies: Iterable[bytes], max_offset: Ends) -> None:
     """Applies records of the journal, in order; one that can't be read is passed over."""
     for body in bodies:
-        try:
+        with suppress(Damaged), reading():
             for change in _changes(body, max_offset):
                 places = [(change.topic, change.queue, offset) for offset in change.offsets]
                 (gone.taken if change.is_gone else gone.left)(places)
-        except (Damaged, struct.error, IndexError, UnicodeDecodeError):
-            continue
 
 
 def _changes(body: bytes, max_offset: Ends) -> Iterator[_Change]:
-    _, count = HEAD_FIELDS.unpack_from(body)
-    _, at = keys_of(body, count)
-    while at < len(body):
-        kind, length = EVENT_FIELDS.unpack_from(body, at)
-        at += EVENT_FIELDS.size + length
-        payload = body[at - length : at]
+    _, at = keys_of(body)
+    for kind, payload in events_in(body, at):
         if kind in (TAKEN, LEFT):
-            queue, name_bytes = TAKEN_FIELDS.unpack_from(payload)
-            topic, offsets = _split(payload[TAKEN_FIELDS.size :], name_bytes)
-            yield _Change(kind == TAKEN, topic, queue, offsets_of(offsets))
+            topic, queue, ranges = letters_of(payload)
+            yield _Change(kind == TAKEN, topic, queue, offsets_of(ranges))
         elif kind == LETTER:
             queue, offset, copy_offset, copy_queue, name_bytes = LETTER_FIELDS.unpack_from(payload)
-            topic, copy_topic = _split(payload[LETTER_FIELDS.size :], name_bytes)
+            end = LETTER_FIELDS.size + name_bytes
             # A crash may have taken the copy.
-            if max_offset(copy_topic.decode(), copy_queue) > copy_offset:
-                yield _Change(True, topic, queue, [offset])
-
-
-def _split(payload: bytes, name_bytes: int) -> tuple[str, bytes]:
-    return payload[:name_bytes].decode(), payload[name_bytes:]
+            if max_offset(payload[end:].decode(), copy_queue) > copy_offset:
+                yield _Change(True, payload[LETTER_FIELDS.size : end].decode(), queue, [offset])
 
 
 def offsets_in(gone: GoneLetters, topic: str, queue: int, behind: int) -> list[int]:

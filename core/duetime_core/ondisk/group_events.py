@@ -134,3 +134,13 @@ def keys_of(body: bytes) -> tuple[dict[int, Key], int]:
             at += 1 + length
         keys[number] = Key(names[0], names[1], names[2], queue)
     return keys, at
+
+
+def events_in(body: bytes, at: int) -> Iterator[tuple[int, bytes]]:
+    """Kind and payload of each, from where the events begin. Raises: Damaged: one is cut short."""
+    while at < len(body):
+        kind, length = EVENT_FIELDS.unpack_from(body, at)
+        at += EVENT_FIELDS.size + length
+        if at > len(body):
+            raise Damaged(f"an event of {length} bytes is cut short")
+        yield kind, body[at - length : at]

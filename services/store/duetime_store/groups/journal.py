@@ -41,6 +41,7 @@ from duetime_core.ondisk.group_events import (
     VERSION,
     Key,
     Letter,
+    events_in,
     keys_of,
     letters_of,
     offsets_of,
@@ -219,14 +220,8 @@ class Replay:
     def apply(self, body: bytes) -> None:
         """Raises: Damaged: what comes behind the fault is not applied."""
         with reading():
-            at = self._read_places(body)
-            while at < len(body):
-                kind, length = EVENT_FIELDS.unpack_from(body, at)
-                at += EVENT_FIELDS.size
-                if at + length > len(body):
-                    raise Damaged(f"an event of {length} bytes is cut short")
-                self._event(kind, body[at : at + length])
-                at += length
+            for kind, payload in events_in(body, self._read_places(body)):
+                self._event(kind, payload)
                 self.found.events += 1
 
     def _read_places(self, body: bytes) -> int:
