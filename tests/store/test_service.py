@@ -11,6 +11,8 @@ import grpc
 import pytest
 from duetime.v1 import gateway_pb2, store_pb2, store_pb2_grpc
 from duetime_core import record
+from duetime_core.clock import turn
+from duetime_core.errors import StartupError
 from duetime_core.serving import make_channel
 from duetime_core.testing import FakeClock
 from duetime_store.disk import Disk
@@ -70,6 +72,30 @@ class Running:
 async def store(tmp_path: Path) -> AsyncIterator[Running]:
     async with Running(tmp_path / "store") as running:
         yield running
+
+
+async def test_start_waits_for_the_process_that_holds_the_directory(tmp_path: Path) -> None:
+    later = Running(tmp_path, lock_wait_ms=5_000)
+    async with Running(tmp_path):
+        starting = asyncio.create_task(later.__aenter__())
+        await turn()
+        await later.clock.advance(4_900)
+        assert not starting.done()
+    await later.clock.advance(100)
+    await starting
+    await later.__aexit__()
+
+
+async def test_start_ends_when_the_directory_stays_in_use(store: Running, tmp_path: Path) -> None:
+    later = Running(tmp_path / "store", lock_wait_ms=5_000)
+    starting = asyncio.create_task(later.__aenter__())
+    await turn()
+    await later.clock.advance(4_900)
+    assert not starting.done()
+    await later.clock.advance(100)
+    with pytest.raises(StartupError, match="is in use by another process"):
+        await starting
+    await later.node.stop()
 
 
 async def test_pull_gives_messages_in_order(store: Running) -> None:

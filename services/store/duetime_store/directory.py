@@ -12,11 +12,19 @@ from duetime_store import configs
 from duetime_store.disk import Disk
 
 
+class DirectoryInUse(StartupError):
+    """Another process holds the directory."""
+
+
 class StoreDirectory:
     """A shard's directory, held exclusively from construction to `close`."""
 
     def __init__(self, root: Path, disk: Disk | None = None) -> None:
-        """Raises: StartupError when the directory can't be made, written, or is held by another process."""
+        """
+        Raises:
+            DirectoryInUse: another process holds it.
+            StartupError: it can't be made or written.
+        """
         self.root = root
         self.disk = disk or Disk()
         try:
@@ -33,7 +41,7 @@ class StoreDirectory:
             fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
         except OSError as error:
             os.close(self._lock)
-            raise StartupError(f"data directory {root} is in use by another process") from error
+            raise DirectoryInUse(f"data directory {root} is in use by another process") from error
         os.pwrite(self._lock, b"lock", 0)
 
     @property

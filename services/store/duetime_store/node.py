@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from duetime_store.alarm import Alarm, ShardClock
 from duetime_store.checkpointer import Checkpointer
 from duetime_store.dead_letters import DeadLetterCollector
-from duetime_store.directory import StoreDirectory
+from duetime_store.directory import DirectoryInUse, StoreDirectory
 from duetime_store.disk import Disk
 from duetime_store.exporting import Exporter
 from duetime_store.finder import Finder
@@ -44,6 +44,9 @@ from duetime_store.trace import Tracer
 from duetime_store.watch import Watch
 
 log = structlog.get_logger()
+
+# How often it is tried while another process holds the directory.
+LOCK_CHECK_MS = 100
 
 
 class StoreNode:
@@ -84,13 +87,28 @@ class StoreNode:
         assert self._opened is not None, "not started"
         return self._opened.store
 
+    async def _take_directory(self) -> StoreDirectory:
+        """Waits for the process that serves the shard until now: it may be about to end."""
+        root, until_ms = self._settings.data_dir, self._clock.monotonic_ms() + self._settings.lock_wait_ms
+        told = False
+        while True:
+            try:
+                return StoreDirectory(root, self._disk)
+            except DirectoryInUse:
+                if self._clock.monotonic_ms() >= until_ms:
+                    raise
+            if not told:
+                log.warning("data directory is in use by another process: waiting for it", data_dir=str(root))
+                told = True
+            await self._clock.sleep(LOCK_CHECK_MS)
+
     async def start(self) -> None:
         settings = self._settings
         try:
             ipaddress.ip_address(settings.advertise_host)
         except ValueError as error:
             raise StartupError(f"advertise host {settings.advertise_host!r} is not an IP address") from error
-        self._directory = StoreDirectory(settings.data_dir, self._disk)
+        self._directory = await self._take_directory()
         reserve = Reserve(self._disk, settings.data_dir, settings.reserve_bytes)
         if self._disk.space(settings.data_dir).free_bytes < reserve.size:
             # Recovery may have to write.

@@ -16,6 +16,9 @@ class StoreSettings(NodeSettings):
     model_config = SettingsConfigDict(env_prefix="DUETIME_STORE_")
 
     data_dir: Path = Field(description="the shard's directory, RocketMQ's storePathRootDir")
+    lock_wait_ms: int = Field(
+        10_000, ge=0, description="how long a start waits for the process that still holds data_dir"
+    )
     shard: int = Field(0, ge=0, le=65_535, description="the shard's number")
     flush_mode: Literal["sync", "async"] = Field(
         "sync", description="sync: flushed before the answer; async: written before, flushed within flush_interval_ms"
