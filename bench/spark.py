@@ -136,7 +136,8 @@ _LOOP = """
 import sys, time
 from duetime_spark.moment import look
 from duetime_spark.running import Order, run
-from duetime_spark.session import start
+from duetime_spark.session import give_way, start
+give_way(None)
 spark = start(None)
 spark.range(1).count()
 print("ready", flush=True)

@@ -71,7 +71,7 @@ Conf = Annotated[
     typer.Option("--conf", envvar="DUETIME_SPARK_CONF", metavar="NAME=VALUE", help="A setting of Spark's."),
 ]
 Strict = Annotated[
-    bool, typer.Option("--strict", envvar="DUETIME_SPARK_STRICT", help="End with 3 where something is damaged.")
+    bool, typer.Option("--strict", envvar="DUETIME_SPARK_STRICT", help="Check every record; end with 3 for damage.")
 ]
 Levels = Annotated[
     str,
@@ -287,10 +287,12 @@ def _run(request: _Request, moment: Moment, settings: dict[str, str], now_ms: in
 
     from duetime_spark.progress import TaskBars
     from duetime_spark.running import Order, run
-    from duetime_spark.session import start
+    from duetime_spark.session import give_way, start
 
-    order = Order(request.job, now_ms=now_ms, late_ms=request.late_ms, listed=request.listed, out=request.out)
+    order = Order(request.job, now_ms, request.late_ms, request.listed, request.out, is_strict=request.strict)
     is_shared = SparkSession.getActiveSession() is not None
+    if not is_shared:
+        give_way(request.master)
     spark = start(request.master, settings)
     try:
         with TaskBars(spark, request.job):

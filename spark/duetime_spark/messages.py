@@ -5,7 +5,7 @@ end; a segment's first byte is a record's too. Records that retention has append
 in the log: (topic, queue, offset) tells them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -41,18 +41,23 @@ class MessagesTask:
     wanted: Wanted
 
     def batches(self) -> Iterator[pa.RecordBatch]:
+        for _, _, found in self.decoded(self.schema.names):
+            for each in found:
+                kept = self.wanted.keep(each)
+                if kept.num_rows:
+                    yield kept
+
+    def decoded(self, columns: Collection[str]) -> Iterator[tuple[int, Decoder, Iterator[pa.RecordBatch]]]:
+        """By range: where its segment begins, its decoder, and the rows; of what has left there are none."""
         for first, behind in self.ranges:
             base = first - first % self.segment_bytes
             path, bound = f"commitlog/{base:020d}", base + self.segment_bytes
-            decoder = Decoder(behind, bound, columns=self.schema.names, shard=self.shard)
+            decoder = Decoder(behind, bound, columns=columns, shard=self.shard)
 
             def read(position: int, length: int, path: str = path, base: int = base) -> bytes:
                 return self.files.read(path, position - base, length)
 
-            for found in batches(read, first, decoder, behind, bound):
-                kept = self.wanted.keep(found)
-                if kept.num_rows:
-                    yield kept
+            yield base, decoder, batches(read, first, decoder, behind, bound)
         self.files.close()
 
 

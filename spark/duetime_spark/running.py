@@ -11,6 +11,10 @@ from duetime_spark.jobs.registry import JOBS, Result
 from duetime_spark.moment import Moment
 from duetime_spark.output import write
 
+# Of damage, in a result.
+FINDINGS_MAX = 1_000
+_FINDING = "shard,path,position,size,words"
+
 
 @dataclass(frozen=True)
 class Order:
@@ -21,6 +25,8 @@ class Order:
     late_ms: int = 100
     listed: int = 100
     out: str | None = None
+    # Every record is read and checked, whether the job needs it or not.
+    is_strict: bool = False
 
 
 @dataclass(frozen=True)
@@ -30,9 +36,11 @@ class Outcome:
     order: Order
     moment: Moment
     result: Result
+    # Damage: (shard, path, position, size, words).
+    findings: list[dict[str, Any]]
 
     def to_dict(self) -> dict[str, Any]:
-        head = {"job": self.order.job, **self.moment.to_dict(), "findings": self.moment.findings}
+        head = {"job": self.order.job, **self.moment.to_dict(), "findings": self.findings}
         return {**head, **self.result.to_dict()}
 
 
@@ -47,10 +55,21 @@ def run(spark: SparkSession, order: Order, moment: Moment) -> Outcome:
         whole=order.out is not None,
         left=moment.left,
     )
-    outcome = Outcome(order, moment, JOBS[order.job].run(context))
+    job = JOBS[order.job]
+    result = job.run(context)
+    findings = moment.findings + context.findings
+    if job.reads_all or order.is_strict:
+        findings = with_damage(findings, context.table("damage", _FINDING))
     if order.out is not None:
-        write(spark, order.out, order.job, moment, outcome.result, JOBS[order.job].tables)
-    return outcome
+        write(spark, order.out, order.job, moment, result, job.tables)
+    return Outcome(order, moment, result, findings)
+
+
+def with_damage(findings: list[dict[str, Any]], damage: DataFrame) -> list[dict[str, Any]]:
+    """Those of a snapshot, and rows of table `damage`: the first FINDINGS_MAX of them."""
+    rows = [row.asDict() for row in damage.orderBy("shard", "path", "position").limit(FINDINGS_MAX).collect()]
+    known = {(row["shard"], row["path"], row["position"]) for row in rows}
+    return [one for one in findings if (one["shard"], one["path"], one["position"]) not in known] + rows
 
 
 def tables(spark: SparkSession, moment: Moment, now_ms: int | None = None) -> Any:

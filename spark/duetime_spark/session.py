@@ -13,6 +13,8 @@ from pyspark.sql import SparkSession
 from duetime_spark.java import find_java, is_submitted
 
 EMBEDDED = "local[*]"
+# What serves messages on the same machine goes first.
+NICE = 10
 _LOG4J = Path(__file__).with_name("log4j2.properties")
 # What a JVM and spark-submit say at each start, whatever the log level is.
 _NOISE = (b"WARNING: Using incubator modules", b"Setting default log level to", b"To adjust logging level use")
@@ -55,6 +57,13 @@ def start(master: str | None = None, settings: Mapping[str, str] | None = None) 
         builder = builder.config(name, value)
     with _without_noise():
         return builder.getOrCreate()
+
+
+def give_way(master: str | None) -> None:
+    """Lowers the priority of this process, for good, and of all that it starts: the JVM and the workers of a session on
+    this machine."""
+    if not is_submitted() and (master is None or master.startswith("local")) and os.nice(0) < NICE:
+        os.nice(NICE - os.nice(0))
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 from pyspark.sql.types import StructType
 
-from duetime_spark import entries, journal, messages, minutes, pending, small
+from duetime_spark import damage, entries, journal, messages, minutes, pending, small
 from duetime_spark.filters import Wanted
 from duetime_spark.snapshot import Shard, open_shards
 from duetime_spark.tables import chosen, schema_of
@@ -153,6 +153,8 @@ class DueTimeReader(DataSourceReader):
             return messages.plan(self._shards, self._schema, self._wanted)
         if self._table == "deliveries":
             return journal.plan(self._shards, self._schema, self._wanted)
+        if self._table == "damage":
+            return damage.plan(self._shards, self._schema, self._wanted)
         if self._table == "lanes":
             return small.plan_lanes(self._shards, self._schema, self._wanted)
         return small.plan_findings(self._shards, self._schema, self._wanted)

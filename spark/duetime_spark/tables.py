@@ -6,7 +6,8 @@ pending_minutes the same, summed by where it goes and when it is due: rows of on
 messages        every record of the log (decode.py)
 deliveries      what groups received, and what came of it (deliveries.py)
 lanes           one row for each lane
-findings        damage that was passed over
+findings        damage that the snapshot has found
+damage          the same of all of the log, which is read for it
 """
 
 import pyarrow as pa
@@ -86,6 +87,7 @@ SCHEMAS = {
     "deliveries": DELIVERIES,
     "lanes": LANES,
     "findings": FINDINGS,
+    "damage": FINDINGS,
 }
 
 

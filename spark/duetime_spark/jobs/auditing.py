@@ -100,11 +100,7 @@ class _Auditor:
             shard, level, mark = lane["shard"], lane["level"], lane["watermark"]
             if shard in shards:
                 row = rows.get((shard, level))
-                seen = [
-                    one["first"] + one["bucket"] * 0
-                    for one in agreeing
-                    if (one["shard"], one["level"]) == (shard, level)
-                ]
+                seen = [one["first"] for one in agreeing if (one["shard"], one["level"]) == (shard, level)]
                 for name in ("copy", "entry"):
                     own = row[name] if row is not None and row[name] is not None else mark
                     columns[name].append(min([own, *seen]))

@@ -4,16 +4,18 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from duetime_core.ondisk.units import UNIT
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from duetime_spark.jobs.columns import HOUR_MS, MINUTE_MS, SECOND_MS, floor_to, is_restored, of_shard
+from duetime_spark.jobs.columns import HOUR_MS, LANE_TOPIC, MINUTE_MS, SECOND_MS, floor_to, is_restored, of_shard
 from duetime_spark.jobs.context import Context
 
 MINUTES_AHEAD, HOURS_AHEAD = 24 * 60, 30 * 24
 MEASURED_MS = 600_000
 _MINUTES = "shard,level,topic,minute,count,bytes,oldest_due_at_ms,overdue_count,overdue_bytes,next_due_at_ms"
+_PLACES = "shard,level,topic,offset,position"
 _RESTORED = "shard,topic,real_topic,lane_level,stored_at_ms,sys_flag"
 
 
@@ -167,6 +169,8 @@ def run(context: Context) -> Backlog:
         later = minutes.where(F.col("minute") * MINUTE_MS >= end_ms).agg(F.sum("count")).first()
     finally:
         minutes.unpersist()
+    if any(row.topic is None for row in pending):
+        context.findings.extend(unreadable(context.table("pending", _PLACES), context.left(), context.listed))
     lanes = [
         Lane(row["shard"], row["level"], row["delay_ms"], row["watermark"], row["max_offset"], row["pending"])
         for row in context.lanes
@@ -185,6 +189,22 @@ def run(context: Context) -> Backlog:
         due_hours=due_hours,
         later_count=(later and later[0]) or 0,
     )
+
+
+def unreadable(pending: DataFrame, left: frozenset[int], most: int) -> list[dict[str, Any]]:
+    """Findings: entries whose units name no record that can be read. What has `left` with retention is none."""
+    lost = pending.where("topic IS NULL AND position IS NOT NULL AND level > 0").where(~F.col("shard").isin(*left))
+    rows = lost.orderBy("shard", "level", "offset").limit(most).collect()
+    return [
+        {
+            "shard": row["shard"],
+            "path": f"consumequeue/{LANE_TOPIC}/{row['level'] - 1}",
+            "position": row["offset"] * UNIT.size,
+            "size": UNIT.size,
+            "words": f"entry {row['offset']} names no readable record at position {row['position']}",
+        }
+        for row in rows
+    ]
 
 
 def _overdue_by_ms(moment_ms: int | None, due_at_ms: int | None) -> int:

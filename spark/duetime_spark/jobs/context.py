@@ -1,7 +1,7 @@
 """What a job is given: tables at one snapshot, and the moment that counts as now."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -27,6 +27,7 @@ class Context:
         listed: most entries of a list that may grow with the data; counts are always whole.
         whole: rows that go into files are listed to the last.
         left: shards of whose log retention has taken something since the snapshot, by now.
+        findings: damage that the job comes upon, as rows of table `findings`.
     """
 
     spark: SparkSession
@@ -36,6 +37,7 @@ class Context:
     listed: int = 100
     whole: bool = False
     left: Callable[[], frozenset[int]] = frozenset
+    findings: list[dict[str, Any]] = field(default_factory=list)
 
     @cached_property
     def lanes(self) -> list[dict[str, Any]]:

@@ -16,16 +16,17 @@ class Result(Protocol):
 
 @dataclass(frozen=True)
 class Job:
-    """`tables`: lists of the result that `--out` writes."""
+    """`tables`: lists of the result that `--out` writes. `reads_all`: every record is read anyway."""
 
     run: Callable[[Context], Result]
     tables: tuple[str, ...]
+    reads_all: bool
 
 
 JOBS = {
-    "backlog": Job(backlog.run, ("lanes", "pending", "due_minutes", "due_hours")),
-    "lateness": Job(lateness.run, ("topics", "minutes")),
-    "audit": Job(auditing.run, ("lanes", "violations")),
-    "dead_letters": Job(dead_letters.run, ("groups",)),
-    "retries": Job(retries.run, ("groups",)),
+    "backlog": Job(backlog.run, ("lanes", "pending", "due_minutes", "due_hours"), reads_all=False),
+    "lateness": Job(lateness.run, ("topics", "minutes"), reads_all=True),
+    "audit": Job(auditing.run, ("lanes", "violations"), reads_all=True),
+    "dead_letters": Job(dead_letters.run, ("groups",), reads_all=True),
+    "retries": Job(retries.run, ("groups",), reads_all=False),
 }

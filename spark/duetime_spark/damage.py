@@ -1,0 +1,57 @@
+"""Table `damage`: what in the log is not as it was written, found by reading every byte of it up to the snapshot.
+
+Rows as those of `findings`: records whose CRC does not match, and bytes that are no record and were passed over. What
+has left with retention since the snapshot is not looked at.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from duetime_spark.decode import Decoder
+from duetime_spark.filters import Wanted
+from duetime_spark.messages import MessagesTask
+from duetime_spark.messages import plan as plan_messages
+from duetime_spark.snapshot import Shard
+
+_COLUMNS = ("position", "size", "damage")
+
+
+@dataclass(frozen=True)
+class DamageTask:
+    """The damage in what a task of `messages` reads."""
+
+    task: MessagesTask
+    schema: pa.Schema
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        for base, decoder, batches in self.task.decoded(_COLUMNS):
+            rows = [row for batch in batches for row in self._records(base, batch)]
+            rows += self._skipped(base, decoder)
+            if rows:
+                rows.sort(key=lambda row: row["position"])
+                found = [{name: row[name] for name in self.schema.names} for row in rows]
+                yield pa.RecordBatch.from_pylist(found, self.schema)
+
+    def _records(self, base: int, batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+        for row in batch.filter(pc.is_valid(batch.column("damage"))).to_pylist():
+            yield self._row(base, row["position"], row["size"], row["damage"])
+
+    def _skipped(self, base: int, decoder: Decoder) -> Iterator[dict[str, Any]]:
+        has_left = decoder.skipped and not self.task.files.exists(f"commitlog/{base:020d}")
+        for skipped in decoder.skipped if not has_left else ():
+            yield self._row(base, skipped.position, skipped.size, skipped.damage)
+
+    def _row(self, base: int, position: int, size: int, words: str) -> dict[str, Any]:
+        path = f"commitlog/{base:020d}"
+        return {"shard": self.task.shard, "path": path, "position": position - base, "size": size, "words": words}
+
+
+def plan(shards: Sequence[Shard], schema: pa.Schema, wanted: Wanted) -> list[DamageTask]:
+    """Tasks of about so many bytes of the log each as those of `messages`."""
+    # Columns of other names are not those of messages: a position here is one in its file.
+    keys = Wanted({name: bounds for name, bounds in wanted.columns.items() if name == "shard"})
+    return [DamageTask(task, schema) for task in plan_messages(shards, schema, keys)]
