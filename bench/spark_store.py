@@ -248,12 +248,11 @@ _QUERIES = (
 
 def measure(root: Path, master: str, rows: str | None) -> Iterator[str]:
     """Seconds and rates, line by line."""
-    from duetime_spark import register, take_snapshots
+    from duetime_spark import take_snapshots
     from duetime_spark.session import start
 
     started = time.perf_counter()
     spark = start(master)
-    register(spark)
     yield f"session {time.perf_counter() - started:.1f} s"
     started = time.perf_counter()
     pinned = take_snapshots([str(root)])

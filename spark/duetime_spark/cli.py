@@ -285,6 +285,7 @@ def _do(request: _Request) -> None:
 def _run(request: _Request, moment: Moment, settings: dict[str, str], now_ms: int | None) -> "Outcome":
     from pyspark.sql import SparkSession
 
+    from duetime_spark.jobs.registry import JOBS
     from duetime_spark.progress import TaskBars
     from duetime_spark.running import Order, run
     from duetime_spark.session import give_way, start
@@ -293,7 +294,7 @@ def _run(request: _Request, moment: Moment, settings: dict[str, str], now_ms: in
     is_shared = SparkSession.getActiveSession() is not None
     if not is_shared:
         give_way(request.master)
-    spark = start(request.master, settings)
+    spark = start(request.master, settings, is_brief=JOBS[request.job].is_brief)
     try:
         with TaskBars(spark, request.job):
             return run(spark, order, moment)

@@ -17,8 +17,10 @@ from pyspark.sql.datasource import (
     GreaterThan,
     GreaterThanOrEqual,
     In,
+    IsNotNull,
     LessThan,
     LessThanOrEqual,
+    Not,
 )
 
 _LOW, _HIGH = -(1 << 63), (1 << 63) - 1
@@ -28,11 +30,12 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(slots=True)
 class Bounds:
-    """Of one column: values in [low, high], and among `values`, if given."""
+    """Of one column: there is a value, in [low, high], among `values`, if given, and not among `others`."""
 
     low: int = _LOW
     high: int = _HIGH
     values: frozenset[int | str] | None = None
+    others: frozenset[int | str] = frozenset()
 
     def narrow(self, values: frozenset[int | str]) -> None:
         self.values = values if self.values is None else self.values & values
@@ -59,6 +62,12 @@ class Wanted:
             bounds.narrow(frozenset((value,)))
         elif isinstance(one, In) and all(isinstance(each, int | str) for each in one.value):
             bounds.narrow(frozenset(one.value))
+        elif isinstance(one, Not) and isinstance(one.child, EqualTo) and isinstance(one.child.value, int | str):
+            name = ".".join(one.child.attribute)
+            bounds = self.columns.get(name, Bounds())
+            bounds.others |= {one.child.value}
+        elif isinstance(one, IsNotNull):
+            pass
         elif isinstance(value, bool) or not isinstance(value, int):
             return
         elif isinstance(one, GreaterThan | GreaterThanOrEqual):
@@ -78,7 +87,7 @@ class Wanted:
         if bounds is None:
             return True
         in_range = isinstance(value, str) or bounds.low <= value <= bounds.high
-        return in_range and (bounds.values is None or value in bounds.values)
+        return in_range and (bounds.values is None or value in bounds.values) and value not in bounds.others
 
     def keep(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of a batch that are wanted."""
@@ -104,22 +113,33 @@ class Wanted:
     def mask(self, name: str, values: npt.NDArray[np.integer]) -> Mask | None:
         """Which values are wanted; None: all."""
         bounds = self.columns.get(name)
-        if bounds is None:
+        if bounds is None or bounds == Bounds():
             return None
         wanted: Mask = (values >= bounds.low) & (values <= bounds.high)
         if bounds.values is not None:
             wanted &= np.isin(values, [value for value in bounds.values if isinstance(value, int)])
+        if bounds.others:
+            wanted &= ~np.isin(values, [value for value in bounds.others if isinstance(value, int)])
         return wanted
 
 
 def _mask(column: pa.Array, bounds: Bounds) -> pa.Array:
-    """Which values lie within bounds; null where there is none."""
+    """Which values lie within bounds; null or false where there is none."""
     if pa.types.is_string(column.type):
-        texts = [value for value in bounds.values or () if isinstance(value, str)]
-        return pc.is_in(column, pa.array(texts, pa.string())) if bounds.values is not None else pc.is_valid(column)
-    numbers = pc.cast(column, pa.int64())
-    mask = pc.and_(pc.greater_equal(numbers, bounds.low), pc.less_equal(numbers, bounds.high))
+        kind: type = str
+        mask = pc.is_valid(column)
+    else:
+        kind, column = int, pc.cast(column, pa.int64())
+        mask = pc.and_(pc.greater_equal(column, bounds.low), pc.less_equal(column, bounds.high))
     if bounds.values is not None:
-        integers = [value for value in bounds.values if isinstance(value, int) and _LOW <= value <= _HIGH]
-        mask = pc.and_(mask, pc.is_in(numbers, pa.array(integers, pa.int64())))
+        mask = pc.and_(mask, pc.is_in(column, _array(bounds.values, kind)))
+    if bounds.others:
+        mask = pc.and_(mask, pc.invert(pc.is_in(column, _array(bounds.others, kind))))
     return mask
+
+
+def _array(values: frozenset[int | str], kind: type) -> pa.Array:
+    """Those of a kind, and numbers that a column can have."""
+    if kind is str:
+        return pa.array([value for value in values if isinstance(value, str)], pa.string())
+    return pa.array([value for value in values if isinstance(value, int) and _LOW <= value <= _HIGH], pa.int64())

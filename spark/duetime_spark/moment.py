@@ -39,6 +39,15 @@ class Moment:
         return f"{datetime.fromtimestamp(self.at_ms / 1000, UTC):%Y-%m-%d}"
 
     @property
+    def lanes(self) -> list[dict[str, Any]]:
+        """The rows of table `lanes`, by shard and level."""
+        from duetime_spark.small import lane_rows
+        from duetime_spark.snapshot import Snapshot
+
+        rows = [row for shard in self.shards for row in lane_rows(Snapshot.from_dict(shard))]
+        return sorted(rows, key=lambda row: (row["shard"], row["level"]))
+
+    @property
     def findings(self) -> list[dict[str, Any]]:
         return [{"shard": shard["shard"], **found} for shard in self.shards for found in shard["findings"]]
 

@@ -49,6 +49,7 @@ def run(spark: SparkSession, order: Order, moment: Moment) -> Outcome:
     context = Context(
         spark,
         tables(spark, moment, order.now_ms),
+        moment.lanes,
         now_ms=order.now_ms,
         late_ms=order.late_ms,
         listed=order.listed,
@@ -74,9 +75,6 @@ def with_damage(findings: list[dict[str, Any]], damage: DataFrame) -> list[dict[
 
 def tables(spark: SparkSession, moment: Moment, now_ms: int | None = None) -> Any:
     """The tables of the data source, all at one moment."""
-    from duetime_spark import register
-
-    register(spark)
 
     def read(table: str, columns: str) -> DataFrame:
         if table == GONE:

@@ -11,6 +11,7 @@ from typing import BinaryIO
 from pyspark.sql import SparkSession
 
 from duetime_spark.java import find_java, is_submitted
+from duetime_spark.source import register
 
 EMBEDDED = "local[*]"
 # What serves messages on the same machine goes first.
@@ -18,8 +19,11 @@ NICE = 10
 _LOG4J = Path(__file__).with_name("log4j2.properties")
 # What a JVM and spark-submit say at each start, whatever the log level is.
 _NOISE = (b"WARNING: Using incubator modules", b"Setting default log level to", b"To adjust logging level use")
+# The parallel collector takes less than the default one: 6.9 s of two cores, not 8.5 s, for a backlog of 20 million.
+_JAVA = f"-Dlog4j2.configurationFile={_LOG4J.as_uri()} -XX:+UseParallelGC"
+# For a job that ends before the better compiler has paid for itself: 10 s of a processor at least.
+_JAVA_BRIEF = f"{_JAVA} -XX:TieredStopAtLevel=1"
 _SETTINGS = {
-    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}",
     "spark.driver.memory": "2g",
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
     # The data source hands out larger batches than this; they travel as they are.
@@ -35,12 +39,15 @@ _SETTINGS = {
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
-def start(master: str | None = None, settings: Mapping[str, str] | None = None) -> SparkSession:
-    """A session, with this Python for its workers; one that already runs is used as it is.
+def start(
+    master: str | None = None, settings: Mapping[str, str] | None = None, *, is_brief: bool = False
+) -> SparkSession:
+    """A session that knows the data source, with this Python for its workers; one that already runs is used as it is.
 
     Args:
         master: None: what spark-submit was told, else all cores of this machine.
         settings: Spark's own (`spark.…`), over ours.
+        is_brief: few rows will go through its JVM, and it will not live long.
 
     Raises:
         StartupError: no Java that Spark can run on.
@@ -53,10 +60,13 @@ def start(master: str | None = None, settings: Mapping[str, str] | None = None) 
     if master is not None:
         builder = builder.master(master)
     loopback = _LOOPBACK if master is not None and master.startswith("local") else {}
-    for name, value in {**_SETTINGS, **loopback, **(settings or {})}.items():
+    java = {"spark.driver.extraJavaOptions": _JAVA_BRIEF if is_brief else _JAVA}
+    for name, value in {**_SETTINGS, **java, **loopback, **(settings or {})}.items():
         builder = builder.config(name, value)
     with _without_noise():
-        return builder.getOrCreate()
+        session = builder.getOrCreate()
+    register(session)
+    return session
 
 
 def give_way(master: str | None) -> None:

@@ -21,7 +21,7 @@ class RowsTask:
 
 
 def plan_lanes(shards: Sequence[Shard], schema: pa.Schema, wanted: Wanted) -> list[RowsTask]:
-    return _task(schema, [row for shard in shards for row in _lanes(shard.snapshot)], wanted)
+    return _task(schema, [row for shard in shards for row in lane_rows(shard.snapshot)], wanted)
 
 
 def plan_findings(shards: Sequence[Shard], schema: pa.Schema, wanted: Wanted) -> list[RowsTask]:
@@ -33,7 +33,8 @@ def _task(schema: pa.Schema, rows: list[dict[str, Any]], wanted: Wanted) -> list
     return [RowsTask(pa.RecordBatch.from_pylist([{name: row[name] for name in schema.names} for row in kept], schema))]
 
 
-def _lanes(snapshot: Snapshot) -> Iterator[dict[str, Any]]:
+def lane_rows(snapshot: Snapshot) -> Iterator[dict[str, Any]]:
+    """Rows of table `lanes`."""
     for lane in snapshot.lanes:
         yield {
             "shard": snapshot.shard,

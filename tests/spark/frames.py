@@ -45,5 +45,7 @@ def context(spark: SparkSession, tables: dict[str, list[dict[str, Any]]], **sett
             return transform(entries, made.moments).select(*columns.split(","))
         return frame(spark, name, tables.get(name, [])).select(*columns.split(","))
 
-    made = Context(spark, table, **settings)
+    names = [column.split()[0] for column in SCHEMAS["lanes"].split(", ")]
+    lanes = [{name: row.get(name) for name in names} for row in tables.get("lanes", [])]
+    made = Context(spark, table, sorted(lanes, key=lambda row: (row["shard"], row["level"])), **settings)
     return made

@@ -4,18 +4,12 @@ from pathlib import Path
 
 import pytest
 from duetime_core.names import SCHEDULE_TOPIC
-from duetime_spark import register, take_snapshots
+from duetime_spark import take_snapshots
 from duetime_spark.jobs import backlog
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from tests.core.golden import NAMES, summary, units, unpack
-
-
-@pytest.fixture(scope="module")
-def session(spark: SparkSession) -> SparkSession:
-    register(spark)
-    return spark
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -36,8 +30,8 @@ def tuples(frame: DataFrame) -> list[tuple[object, ...]]:
     return sorted((tuple(row) for row in frame.collect()), key=repr)
 
 
-def test_queue_entries_are_the_units_of_the_manifest(session: SparkSession, golden: Path) -> None:
-    found = tuples(table(session, golden, "queue_entries", rows="2000"))
+def test_queue_entries_are_the_units_of_the_manifest(spark: SparkSession, golden: Path) -> None:
+    found = tuples(table(spark, golden, "queue_entries", rows="2000"))
     wanted = []
     for unit in units(golden.name):
         is_lane = unit["topic"] == SCHEDULE_TOPIC
@@ -47,9 +41,9 @@ def test_queue_entries_are_the_units_of_the_manifest(session: SparkSession, gold
     assert found == sorted(wanted, key=repr)
 
 
-def test_lanes_are_the_manifests(session: SparkSession, golden: Path) -> None:
+def test_lanes_are_the_manifests(spark: SparkSession, golden: Path) -> None:
     wanted = summary(golden.name)
-    rows = {row["level"]: row for row in table(session, golden, "lanes").collect()}
+    rows = {row["level"]: row for row in table(spark, golden, "lanes").collect()}
     pending = {str(level): row["pending"] for level, row in rows.items() if level}
     assert pending == wanted["pendingPerDelayLevel"]
     marks = {
@@ -60,10 +54,10 @@ def test_lanes_are_the_manifests(session: SparkSession, golden: Path) -> None:
     assert (rows[0]["pending"] if 0 in rows else None) == wanted.get("timer", {}).get("pending")
 
 
-def test_columns_come_in_the_order_that_is_asked_for(session: SparkSession, one: Path) -> None:
-    frame = table(session, one, "queue_entries", columns="size, topic")
+def test_columns_come_in_the_order_that_is_asked_for(spark: SparkSession, one: Path) -> None:
+    frame = table(spark, one, "queue_entries", columns="size, topic")
     assert frame.columns == ["size", "topic"]
-    reader = session.read.format("duetime").option("table", "queue_entries").schema("topic STRING, size INT")
+    reader = spark.read.format("duetime").option("table", "queue_entries").schema("topic STRING, size INT")
     assert tuples(reader.load(str(one)).select("size", "topic")) == tuples(frame)
 
 
@@ -82,25 +76,25 @@ CONDITIONS = {
 
 
 @pytest.fixture(scope="module")
-def entries(session: SparkSession, one: Path) -> list[Row]:
-    return table(session, one, "queue_entries").collect()
+def entries(spark: SparkSession, one: Path) -> list[Row]:
+    return table(spark, one, "queue_entries").collect()
 
 
 @pytest.mark.parametrize("condition", CONDITIONS)
 def test_pushed_filters_leave_out_what_spark_would(
-    session: SparkSession, one: Path, entries: list[Row], condition: str
+    spark: SparkSession, one: Path, entries: list[Row], condition: str
 ) -> None:
-    frame = table(session, one, "queue_entries", rows="1000")
+    frame = table(spark, one, "queue_entries", rows="1000")
     wanted = [tuple(row) for row in entries if CONDITIONS[condition](row)]
     assert tuples(frame.where(condition)) == sorted(wanted, key=repr)
 
 
-def test_reads_at_one_snapshot_see_the_same(session: SparkSession, one: Path, tmp_path: Path) -> None:
+def test_reads_at_one_snapshot_see_the_same(spark: SparkSession, one: Path, tmp_path: Path) -> None:
     pinned = take_snapshots([str(one)])
-    frame = table(session, one, "queue_entries", snapshot=pinned)
+    frame = table(spark, one, "queue_entries", snapshot=pinned)
     assert frame.count() == summary(one.name)["consumeQueueUnits"]
     with pytest.raises(PySparkException, match="it is not of"):
-        table(session, tmp_path, "queue_entries", snapshot=pinned).count()
+        table(spark, tmp_path, "queue_entries", snapshot=pinned).count()
 
 
 @pytest.mark.parametrize(
@@ -117,12 +111,12 @@ def test_reads_at_one_snapshot_see_the_same(session: SparkSession, one: Path, tm
         ({"table": "lanes", "path": "", "endpoint": "127.0.0.1:1"}, "grpc://127.0.0.1:1 does not answer"),
     ],
 )
-def test_bad_options_are_told(session: SparkSession, one: Path, options: dict[str, str], words: str) -> None:
+def test_bad_options_are_told(spark: SparkSession, one: Path, options: dict[str, str], words: str) -> None:
     with pytest.raises(PySparkException, match=words):
-        session.read.format("duetime").options(**{"path": str(one), **options}).load().count()
+        spark.read.format("duetime").options(**{"path": str(one), **options}).load().count()
 
 
-def test_pending_entries_are_those_behind_the_watermarks(session: SparkSession, golden: Path) -> None:
+def test_pending_entries_are_those_behind_the_watermarks(spark: SparkSession, golden: Path) -> None:
     wanted = summary(golden.name)
     marks = {int(level): offset for level, offset in wanted["delayOffsetAfterLoad"].items()}
     places = [
@@ -135,7 +129,7 @@ def test_pending_entries_are_those_behind_the_watermarks(session: SparkSession, 
         for unit in units(golden.name)
         if "REAL_TOPIC" in unit["properties"]
     }
-    found = table(session, golden, "pending", rows="150").collect()
+    found = table(spark, golden, "pending", rows="150").collect()
     names = ("level", "offset", "position", "size", "due_at_ms")
     lanes = [tuple(row[name] for name in names) for row in found if row["level"]]
     assert sorted(lanes) == sorted(places)
@@ -143,17 +137,17 @@ def test_pending_entries_are_those_behind_the_watermarks(session: SparkSession, 
     assert sum(not row["level"] for row in found) == wanted.get("timer", {}).get("pending", 0)
 
 
-def test_pending_entries_without_topics_are_the_same(session: SparkSession, one: Path) -> None:
+def test_pending_entries_without_topics_are_the_same(spark: SparkSession, one: Path) -> None:
     columns = "level,offset,due_at_ms"
-    lean = table(session, one, "pending", columns=columns, rows="300")
-    assert tuples(lean) == tuples(table(session, one, "pending").select(*columns.split(",")))
+    lean = table(spark, one, "pending", columns=columns, rows="300")
+    assert tuples(lean) == tuples(table(spark, one, "pending").select(*columns.split(",")))
 
 
-def test_messages_are_the_records_of_the_manifest(session: SparkSession, golden: Path) -> None:
+def test_messages_are_the_records_of_the_manifest(spark: SparkSession, golden: Path) -> None:
     columns = (
         "topic,queue,offset,position,size,id,stored_at_ms,born_at_ms,born_host,body_crc,body_size,properties,damage"
     )
-    rows = {row["position"]: row for row in table(session, golden, "messages", columns=columns).collect()}
+    rows = {row["position"]: row for row in table(spark, golden, "messages", columns=columns).collect()}
     assert len(rows) == summary(golden.name)["commitLog"]["records"]
     assert not any(row["damage"] for row in rows.values())
     for unit in units(golden.name):
@@ -164,32 +158,32 @@ def test_messages_are_the_records_of_the_manifest(session: SparkSession, golden:
         assert row["properties"] == unit["properties"]
 
 
-def test_messages_of_a_time_are_those_of_all(session: SparkSession, one: Path) -> None:
-    everything = table(session, one, "messages", columns="position,stored_at_ms,topic").collect()
+def test_messages_of_a_time_are_those_of_all(spark: SparkSession, one: Path) -> None:
+    everything = table(spark, one, "messages", columns="position,stored_at_ms,topic").collect()
     at_ms = sorted(row["stored_at_ms"] for row in everything)[len(everything) // 2]
-    found = table(session, one, "messages", columns="position,stored_at_ms,topic")
+    found = table(spark, one, "messages", columns="position,stored_at_ms,topic")
     wanted = [tuple(row) for row in everything if row["stored_at_ms"] >= at_ms and row["topic"] == "DkLogs"]
     assert wanted
     assert tuples(found.where(f"stored_at_ms >= {at_ms} AND topic = 'DkLogs'")) == sorted(wanted, key=repr)
 
 
 @pytest.mark.parametrize("now_ms", [None, 4_000_000_000_000])
-def test_sums_by_minute_are_those_of_the_entries(session: SparkSession, golden: Path, now_ms: int | None) -> None:
+def test_sums_by_minute_are_those_of_the_entries(spark: SparkSession, golden: Path, now_ms: int | None) -> None:
     options = {"rows": "150", **({"now_ms": str(now_ms)} if now_ms else {})}
-    lanes = table(session, golden, "lanes").select("snapshot_at_ms").distinct().collect()
+    lanes = table(spark, golden, "lanes").select("snapshot_at_ms").distinct().collect()
     moment_ms = now_ms or lanes[0]["snapshot_at_ms"]
-    found = backlog.merged(table(session, golden, "pending_minutes", **options))
-    wanted = backlog.transform(table(session, golden, "pending"), {0: moment_ms}).select(*found.columns)
+    found = backlog.merged(table(spark, golden, "pending_minutes", **options))
+    wanted = backlog.transform(table(spark, golden, "pending"), {0: moment_ms}).select(*found.columns)
     assert tuples(found) == tuples(wanted)
     sums = found.agg({"count": "sum", "overdue_count": "sum"}).collect()[0]
     # A broker that was killed has restored some that its files still call pending.
     assert (sums["sum(overdue_count)"] == sums["sum(count)"]) == (now_ms is not None)
 
 
-def test_sums_without_topics_or_of_one_level_are_of_the_same(session: SparkSession, one: Path) -> None:
-    frame = table(session, one, "pending_minutes", columns="level,minute,count")
-    assert frame.agg({"count": "sum"}).collect()[0][0] == table(session, one, "pending").count()
-    some = table(session, one, "pending_minutes").where("level = 5 AND topic IS NOT NULL")
-    wanted = table(session, one, "pending").where("level = 5 AND topic IS NOT NULL").count()
+def test_sums_without_topics_or_of_one_level_are_of_the_same(spark: SparkSession, one: Path) -> None:
+    frame = table(spark, one, "pending_minutes", columns="level,minute,count")
+    assert frame.agg({"count": "sum"}).collect()[0][0] == table(spark, one, "pending").count()
+    some = table(spark, one, "pending_minutes").where("level = 5 AND topic IS NOT NULL")
+    wanted = table(spark, one, "pending").where("level = 5 AND topic IS NOT NULL").count()
     assert wanted > 0
     assert some.agg({"count": "sum"}).collect()[0][0] == wanted

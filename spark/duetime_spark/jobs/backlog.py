@@ -6,7 +6,7 @@ from typing import Any
 
 from duetime_core.ondisk.units import UNIT
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from duetime_spark.jobs.columns import HOUR_MS, LANE_TOPIC, MINUTE_MS, SECOND_MS, floor_to, is_restored, of_shard
@@ -123,27 +123,54 @@ def merged(minutes: DataFrame) -> DataFrame:
     )
 
 
-def by_topic(minutes: DataFrame) -> DataFrame:
-    """By (shard, level, topic), from `transform`'s rows."""
-    return minutes.groupBy("shard", "level", "topic").agg(
-        F.sum("count").alias("count"),
-        F.sum("bytes").alias("bytes"),
+def summed(minutes: DataFrame, now_ms: int) -> DataFrame:
+    """`transform`'s rows in one go, by grain; null is what is summed over.
+
+    topic    by (shard, level, topic)
+    minute   by (at_ms, level): each of MINUTES_AHEAD minutes from now's on
+    hour     by (at_ms, level): each of HOURS_AHEAD hours
+    """
+    none, minute, hour = F.lit(None), F.col("minute"), F.expr("minute div 60")
+    next_minutes = (minute - now_ms // MINUTE_MS).between(0, MINUTES_AHEAD - 1)
+    next_hours = (hour - now_ms // HOUR_MS).between(0, HOURS_AHEAD - 1)
+    grains = [
+        _grain("topic", None, F.col("shard"), F.col("topic"), none),
+        _grain("minute", next_minutes, none, none, minute * MINUTE_MS),
+        _grain("hour", next_hours, none, none, hour * HOUR_MS),
+    ]
+    sums = ("count", "bytes", "overdue_count", "overdue_bytes")
+    keyed = minutes.withColumn("key", F.explode(F.array_compact(F.array(*grains)))).select(
+        "key.*", "level", *sums, "oldest_due_at_ms", "next_due_at_ms"
+    )
+    return keyed.groupBy("grain", "at_ms", "shard", "level", "topic").agg(
+        *[F.sum(name).alias(name) for name in sums],
         F.min("oldest_due_at_ms").alias("oldest_due_at_ms"),
-        F.sum("overdue_count").alias("overdue_count"),
         F.min("next_due_at_ms").alias("next_due_at_ms"),
     )
 
 
-def due_ahead(minutes: DataFrame, now_ms: int, unit_ms: int, units: int) -> DataFrame:
-    """By (at_ms, level): what falls due in each of so many units from now's on; what is before now is left out."""
-    first = now_ms // unit_ms
-    per_unit = minutes.withColumn("unit", F.expr(f"minute div {unit_ms // MINUTE_MS}"))
-    ahead = per_unit.where((F.col("unit") >= first) & (F.col("unit") < first + units))
-    sums = ahead.groupBy((F.col("unit") * unit_ms).alias("at_ms"), "level").agg(
-        F.sum(F.col("count") - F.col("overdue_count")).alias("count"),
-        F.sum(F.col("bytes") - F.col("overdue_bytes")).alias("bytes"),
+def _grain(name: str, condition: Column | None, shard: Column, topic: Column, at_ms: Column) -> Column:
+    key = F.struct(
+        F.lit(name).alias("grain"),
+        at_ms.cast("bigint").alias("at_ms"),
+        shard.cast("int").alias("shard"),
+        topic.cast("string").alias("topic"),
     )
-    return sums.where(F.col("count") > 0)
+    return key if condition is None else F.when(condition, key)
+
+
+def ahead(minutes: DataFrame, end_ms: int) -> DataFrame:
+    """One row: `fullest`, the most that falls due in a minute and the negative of its number, and `later_count`, what
+    falls due from `end_ms` on."""
+    per_minute = (
+        minutes.where("minute IS NOT NULL")
+        .groupBy("minute")
+        .agg(F.sum("count").alias("count"), F.sum(F.col("count") - F.col("overdue_count")).alias("waiting"))
+    )
+    return per_minute.agg(
+        F.max(F.struct("waiting", (-F.col("minute")).alias("minute"))).alias("fullest"),
+        F.sum(F.when(F.col("minute") * MINUTE_MS >= end_ms, F.col("count"))).alias("later_count"),
+    )
 
 
 def restored_per_second(messages: DataFrame, until_ms: int) -> DataFrame:
@@ -158,17 +185,13 @@ def run(context: Context) -> Backlog:
     now_ms = max(moments.values(), default=0)
     minutes = merged(context.table("pending_minutes", _MINUTES)).persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        pending = [
-            Pending(**row.asDict(), overdue_by_ms=_overdue_by_ms(moments.get(row["shard"]), row["oldest_due_at_ms"]))
-            for row in by_topic(minutes).orderBy("shard", "level", "topic").collect()
-        ]
-        due_minutes = _listed(due_ahead(minutes, now_ms, MINUTE_MS, MINUTES_AHEAD))
-        due_hours = _listed(due_ahead(minutes, now_ms, HOUR_MS, HOURS_AHEAD))
-        needed = _fullest_minute(minutes)
-        end_ms = (now_ms // HOUR_MS + HOURS_AHEAD) * HOUR_MS
-        later = minutes.where(F.col("minute") * MINUTE_MS >= end_ms).agg(F.sum("count")).first()
+        rows: dict[str, list[dict[str, Any]]] = {"topic": [], "minute": [], "hour": []}
+        for row in summed(minutes, now_ms).orderBy("at_ms", "shard", "level", "topic").collect():
+            rows[row["grain"]].append(row.asDict())
+        rest = ahead(minutes, (now_ms // HOUR_MS + HOURS_AHEAD) * HOUR_MS).first()
     finally:
         minutes.unpersist()
+    pending = [_pending(row, moments.get(row["shard"])) for row in rows["topic"]]
     if any(row.topic is None for row in pending):
         context.findings.extend(unreadable(context.table("pending", _PLACES), context.left(), context.listed))
     lanes = [
@@ -182,12 +205,12 @@ def run(context: Context) -> Backlog:
         overdue_count=sum(row.overdue_count for row in pending),
         overdue_by_ms=max((row.overdue_by_ms for row in pending), default=0),
         next_due_at_ms=min((row.next_due_at_ms for row in pending if row.next_due_at_ms is not None), default=None),
-        forecast=_forecast(context, needed),
+        forecast=_forecast(context, _fullest(rest)),
         lanes=lanes,
         pending=pending,
-        due_minutes=due_minutes,
-        due_hours=due_hours,
-        later_count=(later and later[0]) or 0,
+        due_minutes=_due(rows["minute"]),
+        due_hours=_due(rows["hour"]),
+        later_count=(rest and rest["later_count"]) or 0,
     )
 
 
@@ -207,23 +230,26 @@ def unreadable(pending: DataFrame, left: frozenset[int], most: int) -> list[dict
     ]
 
 
-def _overdue_by_ms(moment_ms: int | None, due_at_ms: int | None) -> int:
-    return 0 if moment_ms is None or due_at_ms is None else max(0, moment_ms - due_at_ms)
+def _pending(row: dict[str, Any], moment_ms: int | None) -> Pending:
+    oldest_ms = row["oldest_due_at_ms"]
+    overdue_by_ms = 0 if moment_ms is None or oldest_ms is None else max(0, moment_ms - oldest_ms)
+    names = ("shard", "level", "topic", "count", "bytes", "oldest_due_at_ms", "overdue_count", "next_due_at_ms")
+    return Pending(**{name: row[name] for name in names}, overdue_by_ms=overdue_by_ms)
 
 
-def _listed(dues: DataFrame) -> list[Due]:
-    return [Due(**row.asDict()) for row in dues.orderBy("at_ms", "level").collect()]
+def _due(rows: list[dict[str, Any]]) -> list[Due]:
+    """Without what is overdue."""
+    found = [
+        Due(row["at_ms"], row["level"], row["count"] - row["overdue_count"], row["bytes"] - row["overdue_bytes"])
+        for row in rows
+    ]
+    return [due for due in found if due.count]
 
 
-def _fullest_minute(minutes: DataFrame) -> tuple[int, int]:
+def _fullest(rest: Row | None) -> tuple[int, int]:
     """(count, minute) of the minute in which the most falls due; (0, 0) where nothing will."""
-    ahead = (
-        minutes.where("minute IS NOT NULL")
-        .groupBy("minute")
-        .agg(F.sum(F.col("count") - F.col("overdue_count")).alias("count"))
-    )
-    fullest = ahead.orderBy(F.desc("count"), "minute").first()
-    return (fullest["count"], fullest["minute"]) if fullest is not None and fullest["count"] else (0, 0)
+    fullest = rest and rest["fullest"]
+    return (fullest["waiting"], -fullest["minute"]) if fullest and fullest["waiting"] else (0, 0)
 
 
 def _forecast(context: Context, needed: tuple[int, int]) -> Forecast:

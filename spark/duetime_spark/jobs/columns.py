@@ -20,7 +20,9 @@ def is_restored() -> Column:
     it does where a transaction is committed, which sysFlag tells."""
     ours = F.col("lane_level").isNotNull() & (F.col("topic") != QUARANTINE_TOPIC)
     is_plain = F.coalesce("sys_flag", F.lit(0)).bitwiseAND(_TRANSACTION) == 0
-    return ours | (F.col("lane_level").isNull() & F.col("real_topic").eqNullSafe(F.col("topic")) & is_plain)
+    by_broker = F.col("lane_level").isNull() & F.col("real_topic").eqNullSafe(F.col("topic")) & is_plain
+    # Said by itself, it is a filter that readers of the log know: most rows go no further.
+    return (F.col("topic") != LANE_TOPIC) & (ours | by_broker)
 
 
 def floor_to(name: str, unit_ms: int) -> Column:

@@ -2,12 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
-
-LANES_COLUMNS = "shard,level,delay_ms,min_offset,watermark,max_offset,pending,snapshot_position,snapshot_at_ms"
 
 
 class Tables(Protocol):
@@ -22,6 +19,7 @@ class Context:
     """A job's surroundings.
 
     Args:
+        lanes: the rows of the table `lanes`, by shard and level, which the driver knows without Spark.
         now_ms: Unix ms that count as now; None: each shard's moment of the snapshot.
         late_ms: what is later than this is late.
         listed: most entries of a list that may grow with the data; counts are always whole.
@@ -32,18 +30,13 @@ class Context:
 
     spark: SparkSession
     table: Tables
+    lanes: list[dict[str, Any]]
     now_ms: int | None = None
     late_ms: int = 100
     listed: int = 100
     whole: bool = False
     left: Callable[[], frozenset[int]] = frozenset
     findings: list[dict[str, Any]] = field(default_factory=list)
-
-    @cached_property
-    def lanes(self) -> list[dict[str, Any]]:
-        """The rows of the table `lanes`, by shard and level."""
-        rows = [row.asDict() for row in self.table("lanes", LANES_COLUMNS).collect()]
-        return sorted(rows, key=lambda row: (row["shard"], row["level"]))
 
     @property
     def gone(self) -> DataFrame:
