@@ -25,6 +25,8 @@ _JAVA = f"-Dlog4j2.configurationFile={_LOG4J.as_uri()} -XX:+UseParallelGC"
 _JAVA_BRIEF = f"{_JAVA} -XX:TieredStopAtLevel=1"
 _SETTINGS = {
     "spark.driver.memory": "2g",
+    # Between the JVM and Python's workers, which are on one machine: 5.0 M entries/s instead of 3.6 M by loopback.
+    "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
     # The data source hands out larger batches than this; they travel as they are.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1000000",
