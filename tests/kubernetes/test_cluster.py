@@ -70,14 +70,14 @@ async def until(what: str, holds: Callable[[], object], within_s: float = 120) -
 
 
 async def delete_pods(dice: random.Random) -> Counter[str]:
-    """One pod after the other, of any app; every second one without the time to drain."""
+    """One pod after the other, of any app; every second one, the first included, without the time to drain."""
     deleted: Counter[str] = Counter()
     for number in range(KILLS):
         pods = await live_pods(*APPS)
         # Apps in turn come first, so that each is hit; which pod of it is chance.
         app = APPS[number % len(APPS)] if number < len(APPS) else dice.choice(APPS)
         name = dice.choice(sorted(name for name, of in pods.items() if of == app))
-        force = ["--grace-period=0", "--force"] if number % 2 else []
+        force = [] if number % 2 else ["--grace-period=0", "--force"]
         await kubectl("delete", "pod", name, "--wait=false", *force)
         deleted[f"{app}{' (killed)' if force else ''}"] += 1
         await asyncio.sleep(dice.uniform(2, 10))
