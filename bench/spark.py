@@ -136,8 +136,9 @@ _LOOP = """
 import sys, time
 from duetime_spark.moment import look
 from duetime_spark.running import Order, run
-from duetime_spark.session import give_way, start
-give_way(None)
+from duetime_spark.manners import give_way
+from duetime_spark.session import start
+give_way(None, sys.argv[2:])
 spark = start(None)
 spark.range(1).count()
 print("ready", flush=True)

@@ -286,14 +286,15 @@ def _run(request: _Request, moment: Moment, settings: dict[str, str], now_ms: in
     from pyspark.sql import SparkSession
 
     from duetime_spark.jobs.registry import JOBS
+    from duetime_spark.manners import give_way
     from duetime_spark.progress import TaskBars
     from duetime_spark.running import Order, run
-    from duetime_spark.session import give_way, start
+    from duetime_spark.session import start
 
     order = Order(request.job, now_ms, request.late_ms, request.listed, request.out, is_strict=request.strict)
     is_shared = SparkSession.getActiveSession() is not None
     if not is_shared:
-        give_way(request.master)
+        give_way(request.master, request.sources)
     spark = start(request.master, settings, is_brief=JOBS[request.job].is_brief)
     try:
         with TaskBars(spark, request.job):

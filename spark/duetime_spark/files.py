@@ -18,7 +18,7 @@ from duetime_core.channels import make_blocking_channel
 from duetime_core.errors import InvalidArgument, Unavailable, Violation
 from duetime_core.ondisk.folder import IS_FOLDER, Files, LocalFiles
 
-_GRPC = "grpc://"
+GRPC = "grpc://"
 _OPTIONS = (("grpc.max_receive_message_length", 64 << 20),)
 _CALL_S = 20.0
 # How long an export may take: stores hold all of them together to a rate.
@@ -40,7 +40,7 @@ def open_source(source: str) -> list[Files]:
         InvalidArgument: there is no such file system, or no such directory.
         Unavailable: nobody answers, or not all of a gateway's shards do.
     """
-    if source.startswith(_GRPC):
+    if source.startswith(GRPC):
         return _shards(source)
     if "://" not in source:
         return [TaskFiles(Path(source).absolute())]
@@ -147,7 +147,7 @@ class GrpcFiles:
 
     @property
     def name(self) -> str:
-        return f"{_GRPC}{self.address} shard {self.shard}" if self.is_gateway else f"{_GRPC}{self.address}"
+        return f"{GRPC}{self.address} shard {self.shard}" if self.is_gateway else f"{GRPC}{self.address}"
 
     def listed(self, folder: str) -> list[tuple[str, int]]:
         prefix = f"{folder}/" if folder else ""
@@ -216,7 +216,7 @@ def pause(seconds: float) -> None:
 
 
 def _shards(source: str) -> list[Files]:
-    address = source.removeprefix(_GRPC).rstrip("/")
+    address = source.removeprefix(GRPC).rstrip("/")
     if ":" not in address or "/" in address:
         raise InvalidArgument([Violation("endpoint", f"{source} is not grpc://HOST:PORT")])
     return list(_asked(address))
@@ -232,8 +232,8 @@ def _asked(address: str) -> Iterator[Files]:
             if error.code() == grpc.StatusCode.UNIMPLEMENTED:
                 yield GrpcFiles(address, 0, is_gateway=False)
                 return
-            raise Unavailable(f"{_GRPC}{address} does not answer: {error.code().name}, {error.details()}") from error
+            raise Unavailable(f"{GRPC}{address} does not answer: {error.code().name}, {error.details()}") from error
     if answer.unreachable_shards:
-        raise Unavailable(f"{_GRPC}{address}: shards {list(answer.unreachable_shards)} do not answer")
+        raise Unavailable(f"{GRPC}{address}: shards {list(answer.unreachable_shards)} do not answer")
     for shard in answer.shards:
         yield GrpcFiles(address, shard, is_gateway=True)

@@ -14,7 +14,6 @@ from duetime_spark.java import find_java, is_submitted
 from duetime_spark.source import register
 
 EMBEDDED = "local[*]"
-NICE_MAX = 19
 _LOG4J = Path(__file__).with_name("log4j2.properties")
 # What a JVM and spark-submit say at each start, whatever the log level is.
 _NOISE = (b"WARNING: Using incubator modules", b"Setting default log level to", b"To adjust logging level use")
@@ -68,17 +67,6 @@ def start(
         session = builder.getOrCreate()
     register(session)
     return session
-
-
-def give_way(master: str | None) -> None:
-    """For a session on this machine: this process, its JVM and its workers get what no other program wants of the
-    processors, for good. What serves messages beside them is not kept waiting."""
-    if is_submitted() or (master is not None and not master.startswith("local")):
-        return
-    if hasattr(os, "SCHED_IDLE"):
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    else:
-        os.nice(NICE_MAX)
 
 
 @contextmanager
