@@ -1,16 +1,19 @@
 """What tasks read: ranges and windows that hold every row once."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from duetime_core.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from duetime_core.names import SCHEDULE_TOPIC
 from duetime_core.ondisk.folder import LocalFiles
-from duetime_spark import messages, pending, tables
+from duetime_spark import entries, messages, pending, tables
 from duetime_spark.filters import Wanted
 from duetime_spark.snapshot import Shard, take_snapshot
 from duetime_spark.source import Task
-from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, In, LessThan
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, In, IsNotNull, LessThan, Not
 
 from bench.spark_store import FIRST_MS, TOPICS, make
 from tests.store.conftest import MIB
@@ -80,6 +83,34 @@ def test_dues_that_nobody_wants_are_not_read(shard: Shard) -> None:
     everything = read(pending.plan([shard], tables.PENDING, Wanted(), 1_000))
     wanted = [row for row in everything if row["level"] in (1, 2, 18) and row["due_at_ms"] < FIRST_MS + 60_000]
     assert len(rows) == len(wanted)
+
+
+@pytest.mark.parametrize(
+    ("filters", "kept"),
+    [
+        ([IsNotNull(("lane_level",))], lambda row: row["lane_level"] is not None),
+        ([Not(EqualTo(("topic",), "orders"))], lambda row: row["topic"] != "orders"),
+        ([Not(EqualTo(("position",), 7)), IsNotNull(("position",))], lambda row: row["position"] != 7),
+    ],
+)
+def test_rows_that_nobody_wants_go_no_further(filters: list[Filter], kept: Callable[[dict[str, object]], bool]) -> None:
+    rows: list[dict[str, object]] = [
+        {"topic": topic, "lane_level": level, "position": position}
+        for position, (topic, level) in enumerate([("orders", 1), ("mail", None), ("orders", None), ("mail", 2)], 6)
+    ]
+    schema = tables.chosen("messages", ["topic", "lane_level", "position"])
+    found = Wanted.of(filters).keep(pa.RecordBatch.from_pylist(rows, schema))
+    assert found.to_pylist() == [row for row in rows if kept(row)]
+    assert 0 < found.num_rows < len(rows)
+
+
+def test_entries_of_other_queues_are_not_read(shard: Shard) -> None:
+    wanted = Wanted.of([Not(EqualTo(("topic",), SCHEDULE_TOPIC))])
+    assert entries.plan([shard], tables.QUEUE_ENTRIES, wanted, 1_000) == []
+    positions = np.array([6, 7, 8])
+    mask = Wanted.of([Not(EqualTo(("position",), 7))]).mask("position", positions)
+    assert mask is not None
+    assert mask.tolist() == [True, False, True]
 
 
 def _holds(one: Filter, row: dict[str, object]) -> bool:
