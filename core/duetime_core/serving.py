@@ -30,7 +30,8 @@ CHANNEL_OPTIONS = (
     *_MESSAGE_OPTIONS,
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    # What one attempt may take, for all its name: a peer whose machine is busy is slow to shake hands.
+    ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),
 )
 

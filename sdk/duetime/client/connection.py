@@ -24,7 +24,8 @@ _CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", _MESSAGE_BYTES_MAX),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    # What one attempt may take, for all its name: a server whose machine is busy is slow to shake hands.
+    ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     # Clients of one process that share an event loop must not share a broken connection's backoff.
     ("grpc.use_local_subchannel_pool", 1),
