@@ -75,7 +75,7 @@ async def test_gateway_starts_and_serves_while_a_store_is_down(tmp_path: Path) -
 async def test_late_shard_fails_its_messages_after_the_timeout(tmp_path: Path) -> None:
     store = await FakeStore().start()
     try:
-        async with Gateway(tmp_path, {0: store.port}, store_timeout_ms=200) as gateway:
+        async with Gateway(tmp_path, {0: store.port}, store_timeout_ms=1_000) as gateway:
             store.gate.clear()
             (result,) = await gateway.send(message(id="a"))
             assert (result.message_id, result.fault.reason) == ("a", "SHARD_UNAVAILABLE")
