@@ -74,12 +74,14 @@ def with_damage(findings: list[dict[str, Any]], damage: DataFrame) -> list[dict[
 
 
 def tables(spark: SparkSession, moment: Moment, now_ms: int | None = None) -> Any:
-    """The tables of the data source, all at one moment."""
+    """The tables of the data source, all at one moment; each call makes a DataFrame that a query may read once."""
 
     def read(table: str, columns: str) -> DataFrame:
         if table == GONE:
             return gone_letters(spark, moment).select(*columns.split(","))
-        reader = spark.read.format("duetime").option("table", table).option("columns", columns)
+        reader = (
+            spark.read.format("duetime").option("table", table).option("columns", columns).option("pushdown", "true")
+        )
         if now_ms is not None:
             reader = reader.option("now_ms", str(now_ms))
         return reader.option("levels", moment.levels).option("snapshot", moment.text).load(",".join(moment.sources))

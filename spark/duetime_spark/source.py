@@ -10,8 +10,11 @@
     rows          rows of a task, roughly
     now_ms        of pending_minutes: what is due by then is overdue; without it: the snapshot's moment
     strict        true: damage that the snapshot has found is an error
+    pushdown      true: filters leave files and ranges out, and rows where they are read; for what a query reads once
 
-PySpark's data sources are told filters, and not which columns are wanted: name them, or give a schema.
+PySpark's data sources are told filters, and not which columns are wanted: name them, or give a schema. And PySpark 4.3
+has one place for what a DataFrame's reader made of its filters, however many scans of it there are: with filters pushed
+`df.where(a).union(df.where(b))` reads what b wants, twice. So it is up to who knows the query.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,7 +34,9 @@ from duetime_spark.snapshot import Shard, open_shards
 from duetime_spark.tables import chosen, schema_of
 
 _ROWS = 1_000_000
-_OPTIONS = frozenset(("path", "endpoint", "table", "columns", "levels", "snapshot", "rows", "strict", "now_ms"))
+_OPTIONS = frozenset(
+    ("path", "endpoint", "table", "columns", "levels", "snapshot", "rows", "strict", "now_ms", "pushdown")
+)
 
 
 class Task(Protocol):
@@ -61,7 +66,9 @@ class DueTimeSource(DataSource):
     def reader(self, schema: StructType) -> "DueTimeReader":
         self._check()
         arrow = self._of_user(schema)
-        return DueTimeReader(self._table, arrow, self._shards(), self._rows(), self._now_ms())
+        return DueTimeReader(
+            self._table, arrow, self._shards(), self._rows(), self._now_ms(), pushes=self._is_true("pushdown")
+        )
 
     @property
     def _table(self) -> str:
@@ -97,10 +104,13 @@ class DueTimeSource(DataSource):
         levels = self.options.get("levels") or DEFAULT_DELAY_LEVELS
         shards = open_shards(sources, levels, self.options.get("snapshot"))
         found = [finding for shard in shards for finding in shard.snapshot.findings]
-        if found and (self.options.get("strict") or "").lower() == "true":
+        if found and self._is_true("strict"):
             place = f"{found[0].path} at {found[0].position}: {found[0].words}"
             raise Damaged(f"{len(found)} places are damaged, the first is {place}")
         return shards
+
+    def _is_true(self, name: str) -> bool:
+        return (self.options.get(name) or "").lower() == "true"
 
     def _rows(self) -> int:
         text = str(self.options.get("rows") or _ROWS)
@@ -122,12 +132,22 @@ def _split(text: str | None) -> list[str]:
 class DueTimeReader(DataSourceReader):
     """Plans tasks on the driver; what a task needs is in its partition."""
 
-    def __init__(self, table: str, schema: pa.Schema, shards: Sequence[Shard], rows: int, now_ms: int | None) -> None:
+    def __init__(
+        self,
+        table: str,
+        schema: pa.Schema,
+        shards: Sequence[Shard],
+        rows: int,
+        now_ms: int | None,
+        *,
+        pushes: bool = False,
+    ) -> None:
         self._table = table
         self._schema = schema
         self._shards = shards
         self._rows = rows
         self._now_ms = now_ms
+        self._pushes = pushes
         self._wanted = Wanted()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -135,7 +155,8 @@ class DueTimeReader(DataSourceReader):
         return {}
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
-        self._wanted = Wanted.of(filters)
+        if self._pushes:
+            self._wanted = Wanted.of(filters)
         return filters
 
     def partitions(self) -> Sequence[InputPartition]:

@@ -84,9 +84,25 @@ def entries(spark: SparkSession, one: Path) -> list[Row]:
 def test_pushed_filters_leave_out_what_spark_would(
     spark: SparkSession, one: Path, entries: list[Row], condition: str
 ) -> None:
-    frame = table(spark, one, "queue_entries", rows="1000")
     wanted = [tuple(row) for row in entries if CONDITIONS[condition](row)]
-    assert tuples(frame.where(condition)) == sorted(wanted, key=repr)
+    for pushdown in ("true", "false"):
+        frame = table(spark, one, "queue_entries", rows="1000", pushdown=pushdown)
+        assert tuples(frame.where(condition)) == sorted(wanted, key=repr), pushdown
+
+
+def test_scans_of_one_frame_keep_their_own_filters(spark: SparkSession, one: Path, entries: list[Row]) -> None:
+    frame = table(spark, one, "queue_entries", rows="1000")
+    both = frame.where("topic = 'DkLogs'").union(frame.where("queue = 0"))
+    wanted = [row for row in entries if row["topic"] == "DkLogs"] + [row for row in entries if row["queue"] == 0]
+    assert tuples(both) == sorted(map(tuple, wanted), key=repr)
+
+
+def test_pushed_filters_leave_tasks_out(spark: SparkSession, one: Path) -> None:
+    def tasks(pushdown: str) -> int:
+        frame = table(spark, one, "queue_entries", rows="1000", pushdown=pushdown)
+        return frame.where("topic = 'DkLogs'").rdd.getNumPartitions()
+
+    assert tasks("true") < tasks("false")
 
 
 def test_reads_at_one_snapshot_see_the_same(spark: SparkSession, one: Path, tmp_path: Path) -> None:

@@ -192,20 +192,22 @@ def without_left(found: DataFrame, bounds: DataFrame) -> DataFrame:
     return found.join(F.broadcast(bounds), ["shard", "level"], "left").withColumn("kind", told).drop("copy", "entry")
 
 
-def without_brokers(missing: DataFrame, messages: DataFrame) -> DataFrame:
-    """Entries without a copy, with their ids; `by_broker` where a copy without a mark of a lane has that id.
+def without_brokers(missing: DataFrame, in_lanes: DataFrame, in_topics: DataFrame) -> DataFrame:
+    """Entries without a copy, with their ids; `by_broker` where a copy without a mark of a lane has that id. Both are
+    rows of messages.
 
     Of several entries with one id (retries) as many are matched as there are copies. What has no id is matched by
     birth and body.
     """
     key = F.coalesce("id", F.concat_ws("-", F.lit("born"), "born_at_ms", "body_crc", "body_size")).alias("key")
-    in_lanes = messages.where(F.col("topic") == LANE_TOPIC)
     named = missing.drop("id").join(
-        in_lanes.select("shard", "position", "id", key, F.col("real_topic").alias("topic")),
+        in_lanes.where(F.col("topic") == LANE_TOPIC).select(
+            "shard", "position", "id", key, F.col("real_topic").alias("topic")
+        ),
         ["shard", "position"],
         "left",
     )
-    copies = messages.where(is_restored() & F.col("lane_level").isNull())
+    copies = in_topics.where(is_restored() & F.col("lane_level").isNull())
     counted = (
         copies.select("shard", "topic", key).groupBy("shard", "topic", "key").agg(F.count(F.lit(1)).alias("copies"))
     )

@@ -114,7 +114,8 @@ class _Auditor:
         return without_left(found, self._context.spark.createDataFrame(bounds))
 
     def _name_missing(self, missing: DataFrame) -> None:
-        named = without_brokers(missing, self._context.table("messages", _NAMED)).persist(StorageLevel.MEMORY_AND_DISK)
+        in_lanes, in_topics = (self._context.table("messages", _NAMED) for _ in range(2))
+        named = without_brokers(missing, in_lanes, in_topics).persist(StorageLevel.MEMORY_AND_DISK)
         try:
             for row in named.groupBy("shard", "level", "by_broker").count().collect():
                 ends = self.ends[row["shard"], row["level"]]

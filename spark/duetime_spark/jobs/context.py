@@ -11,7 +11,7 @@ class Tables(Protocol):
     """Reads the tables of the data source, all at one snapshot."""
 
     def __call__(self, table: str, columns: str) -> DataFrame:
-        """The comma-separated columns of a table."""
+        """The comma-separated columns of a table; a query reads what this gives once (source.py says why)."""
 
 
 @dataclass(frozen=True)
