@@ -81,6 +81,10 @@ class _Window:
         self.data = b""
         self.end = segment.end if end is None else min(end, segment.end)
 
+    def forget(self) -> None:
+        """What is asked for next is read anew."""
+        self.data = b""
+
     def at(self, position: int, length: int) -> tuple[bytes, int]:
         """A buffer and the index in it of `position`, with `length` bytes from there where the segment has them."""
         index = position - self.start
@@ -158,11 +162,14 @@ def _runs_of(segment: LogFile, position: int, end: int | None) -> Iterator[Run |
             yield Blank(position, segment.end - position)
             return
         found, damage = _record_at(window, segment, position, size, magic)
-        if found is not None:
+        if found is not None and not (found.damage and _is_written_now(segment, position)):
             yield found
             position += size
             continue
-        behind = _resume(window, segment, position)
+        behind = _resume(window, segment, position) if found is None else None
+        if found is not None or (behind is not None and _is_written_now(segment, position)):
+            window.forget()
+            continue
         yield Skipped(position, (segment.end if behind is None else behind) - position, damage)
         if behind is None:
             return
@@ -177,15 +184,32 @@ def _scan_segment(segment: LogFile, position: int) -> Iterator[Found | Skipped]:
         if magic == MAGIC_BLANK:
             return
         found, damage = _record_at(window, segment, position, size, magic)
-        if found is not None:
+        if found is not None and not (found.damage and _is_written_now(segment, position)):
             yield found
             position += size
             continue
-        behind = _resume(window, segment, position)
+        behind = _resume(window, segment, position) if found is None else None
+        if found is not None or (behind is not None and _is_written_now(segment, position)):
+            window.forget()
+            continue
         yield Skipped(position, (segment.end if behind is None else behind) - position, damage)
         if behind is None:
             return
         position = behind
+
+
+def _is_written_now(segment: LogFile, position: int) -> bool:
+    """Whether an intact record lies there by now: a store that runs may have been writing it when it was read. Records
+    are written in order, so that nothing is behind one that is not whole."""
+    head = segment.read_file(position, record.SIZE_MAGIC.size)
+    if len(head) < record.SIZE_MAGIC.size:
+        return False
+    size, magic = record.SIZE_MAGIC.unpack(head)
+    if magic not in (MAGIC_V1, MAGIC_V2) or not record.FIXED_BYTES_V4 <= size <= segment.end - position:
+        return False
+    data = segment.read_file(position, size)
+    found, damage = judge(data, 0, position) if len(data) == size else (None, "")
+    return found is not None and not damage
 
 
 def _record_at(window: _Window, segment: LogFile, position: int, size: int, magic: int) -> tuple[Found | None, str]:

@@ -22,7 +22,7 @@ from duetime_core.ondisk.files import LogFiles, QueueFiles
 from duetime_core.ondisk.folder import IS_FOLDER, Files, LocalFiles
 from duetime_core.ondisk.history import LevelHistory
 from duetime_core.ondisk.levels import TagsCodes
-from duetime_core.ondisk.scan import Blank, Found, Skipped, scan_runs
+from duetime_core.ondisk.scan import Blank, Found, Skipped, judge, scan_runs
 from duetime_core.ondisk.units import FILLER_SIZE, UNIT_TYPE, Units
 from duetime_core.record import Record
 
@@ -199,15 +199,23 @@ def walk(log: LogFiles, first: int | None = None) -> Iterator[Item]:
 
 
 def walk_whole(state: State, first: int | None = None) -> Iterator[Item]:
-    """As `walk`, without records at the end that a kill has torn: their CRC tells, and no unit was made of them yet."""
-    held: list[Item] = []
+    """As `walk`, without records at the end that a kill has torn, or that a running store has not written whole: their
+    CRC tells, and no unit was made of them yet."""
+    held: list[Found] = []
     for item in walk(state.log, first):
         if isinstance(item, Found) and item.damage and _may_be_torn(state, item.record):
             held.append(item)
             continue
-        yield from held
+        yield from (_again(state, one) for one in held)
         held.clear()
         yield item
+
+
+def _again(state: State, found: Found) -> Found:
+    """A record that is whole by now, since something is behind it."""
+    data = state.log.read(found.position, found.record.size)
+    now, damage = judge(data, 0, found.position) if len(data) == found.record.size else (None, "")
+    return found if now is None or damage else Found(found.position, now)
 
 
 def _may_be_torn(state: State, found: Record) -> bool:

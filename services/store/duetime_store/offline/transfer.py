@@ -18,7 +18,10 @@ from pathlib import Path
 
 from duetime_core.errors import DueTimeError
 from duetime_core.levels import DelayLevels
-from duetime_core.ondisk.state import Progress, no_progress
+from duetime_core.ondisk.files import LogFiles
+from duetime_core.ondisk.folder import LocalFiles
+from duetime_core.ondisk.scan import scan_runs
+from duetime_core.ondisk.state import Progress, item_end, no_progress
 
 from duetime_store.disk import Disk
 from duetime_store.offline.report import Report
@@ -27,7 +30,8 @@ from duetime_store.reserve import FILE as RESERVE
 
 _BYTES_AT_ONCE = 4 << 20
 # What is not named goes between the second and the third.
-_FIRST, _LAST = ("config", "checkpoint", "consumequeue"), ("timerlog", "commitlog")
+_LOG = "commitlog"
+_FIRST, _LAST = ("config", "checkpoint", "consumequeue"), ("timerlog", _LOG)
 # Held by whoever serves the directory; every process makes its own.
 # Of the process that serves, and of no use to another.
 _NOT_COPIED = frozenset(("lock", RESERVE))
@@ -133,8 +137,10 @@ def check_room(target: Path, files: list[tuple[Path, Path]]) -> None:
 
 
 def copy_files(disk: Disk, files: list[tuple[Path, Path]], target: Path, progress: Progress = no_progress) -> None:
-    """Copies files; each is on disk on return. One that has gone meanwhile is left out."""
+    """Copies files; each is on disk on return. One that has gone meanwhile is left out, and so is what lies behind the
+    records of the log's last file: a store that runs may be writing there."""
     done = 0
+    newest = max((name for _, name in files if name.parts[0] == _LOG and name.name.isdigit()), default=None)
 
     def advance(count: int) -> None:
         nonlocal done
@@ -143,7 +149,20 @@ def copy_files(disk: Disk, files: list[tuple[Path, Path]], target: Path, progres
 
     for path, name in files:
         disk.make_directory((target / name).parent)
-        copy_file(disk, path, target / name, advance)
+        copy_file(disk, path, target / name, advance, records_bytes(path) if name == newest else None)
+
+
+def records_bytes(path: Path) -> int | None:
+    """Where in a file of the log its records end by now; None: it does not fit into its log."""
+    log = LogFiles(LocalFiles(path.parent.parent), _LOG)
+    base = int(path.name)
+    if base not in log.files:
+        return None
+    end = base
+    for item in scan_runs(log, base, base + log.segment_bytes):
+        end = item_end(item)
+    log.close()
+    return end - base
 
 
 def copy_file(disk: Disk, source: Path, target: Path, advance: Progress = no_progress, end: int | None = None) -> None:
