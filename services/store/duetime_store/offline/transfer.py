@@ -32,7 +32,6 @@ _BYTES_AT_ONCE = 4 << 20
 # What is not named goes between the second and the third.
 _LOG = "commitlog"
 _FIRST, _LAST = ("config", "checkpoint", "consumequeue"), ("timerlog", _LOG)
-# Held by whoever serves the directory; every process makes its own.
 # Of the process that serves, and of no use to another.
 _NOT_COPIED = frozenset(("lock", RESERVE))
 
