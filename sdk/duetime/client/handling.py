@@ -247,6 +247,9 @@ class Handling:
             self._failed(message, error)
         except Exception as error:
             self._failed(message, error)
+        except GeneratorExit:
+            # It took no notice of its cancellation, and the loop is closed: there is nobody to tell.
+            raise
         except BaseException as error:
             # Such as SystemExit: the message failed, and the consumer ends as the handler wants it.
             self._failed(message, error)
