@@ -38,9 +38,9 @@ async def test_scheduler_tells_of_lanes_without_a_living_owner() -> None:
 
 
 async def test_disk_says_how_full_it_is_and_may_be() -> None:
-    async with Cluster() as cluster:
+    async with Cluster(store_settings={"disk_used_max": 0.97}) as cluster:
         registry = cluster.stores[0].registry
         used = registry.get_sample_value("duetime_store_disk_used_ratio")
         assert used is not None
         assert 0 < used <= 1
-        assert registry.get_sample_value("duetime_store_disk_used_max_ratio") == 0.9
+        assert registry.get_sample_value("duetime_store_disk_used_max_ratio") == 0.97
