@@ -12,7 +12,7 @@ from sqlalchemy import make_url
 
 from tests.postgresql import NoPostgres, postgres_server
 
-# Every store of a test would hold its 64 MiB until the directory is deleted, three runs later.
+# Every store of a test would take 64 MiB of the disk for as long as the test runs.
 os.environ.setdefault("DUETIME_STORE_RESERVE_BYTES", "0")
 # How full the machine's disk is anyway must not decide what a store takes and keeps.
 os.environ.setdefault("DUETIME_STORE_DISK_USED_MAX", "1")

@@ -161,19 +161,9 @@ def _runs_of(segment: LogFile, position: int, end: int | None) -> Iterator[Run |
         if magic == MAGIC_BLANK:
             yield Blank(position, segment.end - position)
             return
-        found, damage = _record_at(window, segment, position, size, magic)
-        if found is not None and not (found.damage and _is_written_now(segment, position)):
-            yield found
-            position += size
-            continue
-        behind = _resume(window, segment, position) if found is None else None
-        if found is not None or (behind is not None and _is_written_now(segment, position)):
-            window.forget()
-            continue
-        yield Skipped(position, (segment.end if behind is None else behind) - position, damage)
-        if behind is None:
-            return
-        position = behind
+        item, position = _item_at(window, segment, position, size, magic)
+        if item is not None:
+            yield item
 
 
 def _scan_segment(segment: LogFile, position: int) -> Iterator[Found | Skipped]:
@@ -183,33 +173,38 @@ def _scan_segment(segment: LogFile, position: int) -> Iterator[Found | Skipped]:
         size, magic = record.SIZE_MAGIC.unpack_from(data, index)
         if magic == MAGIC_BLANK:
             return
-        found, damage = _record_at(window, segment, position, size, magic)
-        if found is not None and not (found.damage and _is_written_now(segment, position)):
-            yield found
-            position += size
-            continue
-        behind = _resume(window, segment, position) if found is None else None
-        if found is not None or (behind is not None and _is_written_now(segment, position)):
-            window.forget()
-            continue
-        yield Skipped(position, (segment.end if behind is None else behind) - position, damage)
-        if behind is None:
-            return
-        position = behind
+        item, position = _item_at(window, segment, position, size, magic)
+        if item is not None:
+            yield item
 
 
-def _is_written_now(segment: LogFile, position: int) -> bool:
-    """Whether an intact record lies there by now: a store that runs may have been writing it when it was read. Records
-    are written in order, so that nothing is behind one that is not whole."""
+def _item_at(
+    window: _Window, segment: LogFile, position: int, size: int, magic: int
+) -> tuple[Found | Skipped | None, int]:
+    """The record there, or what is passed over for want of one, and where to go on. None: a store that runs was writing
+    it, and it is to be read anew; records are written in order, so that nothing is behind one that is not whole."""
+    item: Found | Skipped
+    found, damage = _record_at(window, segment, position, size, magic)
+    if found is not None:
+        item, behind, may_be_whole = found, position + size, bool(found.damage)
+    else:
+        resumed = _resume(window, segment, position)
+        behind, may_be_whole = segment.end if resumed is None else resumed, resumed is not None
+        item = Skipped(position, behind - position, damage)
+    if may_be_whole and intact_at(segment, position) is not None:
+        window.forget()
+        return None, position
+    return item, behind
+
+
+def intact_at(segment: LogFile, position: int) -> Record | None:
+    """The record that lies there by now; None: it is not whole."""
     head = segment.read_file(position, record.SIZE_MAGIC.size)
     if len(head) < record.SIZE_MAGIC.size:
-        return False
+        return None
     size, magic = record.SIZE_MAGIC.unpack(head)
-    if magic not in (MAGIC_V1, MAGIC_V2) or not record.FIXED_BYTES_V4 <= size <= segment.end - position:
-        return False
-    data = segment.read_file(position, size)
-    found, damage = judge(data, 0, position) if len(data) == size else (None, "")
-    return found is not None and not damage
+    found, _ = _record_at(_Window(segment, position + size), segment, position, size, magic)
+    return None if found is None or found.damage else found.record
 
 
 def _record_at(window: _Window, segment: LogFile, position: int, size: int, magic: int) -> tuple[Found | None, str]:

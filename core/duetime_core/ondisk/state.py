@@ -22,7 +22,7 @@ from duetime_core.ondisk.files import LogFiles, QueueFiles
 from duetime_core.ondisk.folder import IS_FOLDER, Files, LocalFiles
 from duetime_core.ondisk.history import LevelHistory
 from duetime_core.ondisk.levels import TagsCodes
-from duetime_core.ondisk.scan import Blank, Found, Skipped, judge, scan_runs
+from duetime_core.ondisk.scan import Blank, Found, Skipped, intact_at, scan_runs
 from duetime_core.ondisk.units import FILLER_SIZE, UNIT_TYPE, Units
 from duetime_core.record import Record
 
@@ -213,9 +213,9 @@ def walk_whole(state: State, first: int | None = None) -> Iterator[Item]:
 
 def _again(state: State, found: Found) -> Found:
     """A record that is whole by now, since something is behind it."""
-    data = state.log.read(found.position, found.record.size)
-    now, damage = judge(data, 0, found.position) if len(data) == found.record.size else (None, "")
-    return found if now is None or damage else Found(found.position, now)
+    segment = state.log.segment_at(found.position)
+    now = None if segment is None else intact_at(segment, found.position)
+    return found if now is None else Found(found.position, now)
 
 
 def _may_be_torn(state: State, found: Record) -> bool:
