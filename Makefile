@@ -8,7 +8,7 @@ BENCH_STAMP := $(VENV)/.bench-installed
 SOURCES := sdk core services spark deploy tests bench hatch_build.py
 TWINS := $(wildcard core/*/_*.p?? core/*/ondisk/_*.pyx services/*/*/_*.pyx spark/*/_*.p??)
 
-.PHONY: help setup java run test compose-test k8s-test soak check format proto torture bench bench-spark bench-docs clean
+.PHONY: help setup java run test compose-test k8s-test hostile soak check format proto torture bench bench-spark bench-docs clean
 
 help: ## list the tasks
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -63,6 +63,9 @@ torture: setup ## 1,000 crashes, most of them power cuts, and after each: is all
 
 k8s-test: setup ## deploy/k8s on a real cluster: pods die, updates roll, 1,000 messages are accounted for; KUBECONFIG= K8S_LOAD=
 	tests/kubernetes/run
+
+hostile: setup ## an adversary with valid requests, slow connections, full disks and lost databases; an hour at most
+	$(BIN)/pytest tests/hostile -m "hostile or not hostile" -s -p no:randomly
 
 soak: setup ## ten minutes of mixed delays on segments that soon leave, on a fast clock; MINUTES=10 SEED=0
 	DUETIME_SOAK_MINUTES=$(or $(MINUTES),10) DUETIME_SOAK_SEED=$(or $(SEED),0) $(BIN)/pytest tests/soak -s

@@ -166,6 +166,15 @@ class FaultyDisk(Disk):
     def sync(self, fd: int) -> None:
         self._enter("sync", fd)
 
+    def open_whole(self, path: Path) -> int | None:
+        fd = super().open_whole(path)
+        if fd is not None:
+            self._paths[fd] = path
+        return fd
+
+    def sync_whole(self, fd: int) -> None:
+        self._enter("sync_whole", fd)
+
     def make_directory(self, path: Path) -> None:
         self._enter("make_directory", path)
         super().make_directory(path)

@@ -8,6 +8,7 @@ import contextlib
 import gc
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -34,7 +35,7 @@ def postgres_server() -> Iterator[str]:
         with _container() as url:
             yield url
     else:
-        with _local(_programs()) as url:
+        with _local() as url:
             yield url
 
 
@@ -99,25 +100,66 @@ def _programs() -> Path:
     return programs
 
 
-@contextmanager
-def _local(programs: Path) -> Iterator[str]:
-    with tempfile.TemporaryDirectory(prefix="duetime-postgres-") as made:
-        directory = Path(made)
+class LocalServer:
+    """A server of this machine's programs, which a test may stop, freeze and start again. It keeps its port."""
+
+    def __init__(self, programs: Path, directory: Path) -> None:
+        self._directory = directory
         # The server refuses to run as root.
         as_user = []
         if os.geteuid() == 0:
             shutil.chown(directory, "postgres", "postgres")
             as_user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
         data = str(directory / "data")
-        control = [*as_user, str(programs / "pg_ctl"), "-D", data, "-w", "-t", str(START_TIMEOUT_S)]
+        self._control = [*as_user, str(programs / "pg_ctl"), "-D", data, "-w", "-t", str(START_TIMEOUT_S)]
+        initdb = [*as_user, str(programs / "initdb"), "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8"]
         port = _free_port()
-        options = f"-c listen_addresses=127.0.0.1 -p {port} -k {directory} -c fsync=off"
-        _run([*as_user, str(programs / "initdb"), "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8"], directory)
-        _run([*control, "-l", str(directory / "log"), "-o", options, "start"], directory)
+        self._options = f"-c listen_addresses=127.0.0.1 -p {port} -k {directory} -c fsync=off"
+        self.url = f"postgresql+psycopg://postgres@127.0.0.1:{port}/postgres"
+        _run(initdb, directory)
+
+    def start(self) -> None:
+        log = str(self._directory / "log")
+        _run([*self._control, "-l", log, "-o", self._options, "start"], self._directory)
+
+    def stop(self) -> None:
+        """At once, as when the machine dies."""
+        _run([*self._control, "-m", "immediate", "stop"], self._directory)
+
+    def freeze(self) -> None:
+        """All its processes stand still; connections stay, and the kernel takes new ones for it."""
+        for pid in self._pids():
+            os.kill(pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        for pid in self._pids():
+            os.kill(pid, signal.SIGCONT)
+
+    def _pids(self) -> list[int]:
+        """The server's, the first of them its parent: nobody is born while it stands still."""
+        first = int((self._directory / "data" / "postmaster.pid").read_text().split()[0])
+        children = Path(f"/proc/{first}/task/{first}/children").read_text().split()
+        return [first, *map(int, children)]
+
+
+@contextmanager
+def own_server() -> Iterator[LocalServer]:
+    """A running server of the test's own. Raises: NoPostgres."""
+    programs = _programs()
+    with tempfile.TemporaryDirectory(prefix="duetime-postgres-") as made:
+        server = LocalServer(programs, Path(made))
+        server.start()
         try:
-            yield f"postgresql+psycopg://postgres@127.0.0.1:{port}/postgres"
+            yield server
         finally:
-            _run([*control, "-m", "immediate", "stop"], directory)
+            server.thaw()
+            server.stop()
+
+
+@contextmanager
+def _local() -> Iterator[str]:
+    with own_server() as server:
+        yield server.url
 
 
 def _run(command: list[str], directory: Path) -> None:

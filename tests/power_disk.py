@@ -186,6 +186,12 @@ class PowerDisk(FaultyDisk):
         self._leave()
         self._changes.pop(os.fstat(fd).st_ino, None)
 
+    def sync_whole(self, fd: int) -> None:
+        super().sync_whole(fd)
+        self._leave()
+        self._changes.clear()
+        self._names.clear()
+
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def close_all(self) -> None:

@@ -8,7 +8,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
-from duetime_core import errors
+from duetime_core import errors, limits
 from duetime_core.errors import DueTimeError
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -16,6 +16,8 @@ FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 SOURCES = ("core", "sdk", "services", "spark", "tests", "bench")
 PACKAGES = {"duetime_store", "duetime_gateway", "duetime_scheduler", "duetime_retry"}
+# Bytes that DueTime itself adds; nobody meets them.
+NOT_LIMITS = {"DEFERRAL_BYTES_MAX"}
 GENERATED = PROJECT / "sdk" / "duetime" / "v1"
 
 NODES = sorted(entry_points(group="duetime.nodes"), key=lambda entry: entry.name)
@@ -57,7 +59,7 @@ def test_all_services_are_looked_at() -> None:
 
 
 def test_operations_page_lists_every_metric() -> None:
-    literal = re.compile(r'"(duetime_(?:store|gateway|scheduler|retry|build|calls?|gc)(?:_[a-z0-9_]+)?)"')
+    literal = re.compile(r'"(duetime_(?:store|gateway|scheduler|retry|metadata|build|calls?|gc)(?:_[a-z0-9_]+)?)"')
     names = {
         name.removesuffix("_total")
         for path in modules("core", "services")
@@ -112,3 +114,16 @@ def test_every_module_says_what_it_is_for() -> None:
         if not ast.get_docstring(ast.parse(path.read_text()))
     ]
     assert silent == []
+
+
+def test_limits_page_names_every_limit() -> None:
+    names = {name for name in vars(limits) if name.endswith(("_MAX", "_MIN"))} - NOT_LIMITS
+    for entry in NODES:
+        names |= {name for name in entry.load().settings_class.model_fields if name.endswith(("_max", "_max_bytes"))}
+    assert missing(names, document("docs/limits.md")) == []
+
+
+def test_limits_page_names_metrics_that_exist() -> None:
+    metrics = set(re.findall(r"`(duetime_[a-z_]+)`", document("docs/limits.md")))
+    assert metrics
+    assert missing(metrics, document("docs/operations.md")) == []

@@ -1,18 +1,25 @@
 """Calls to other processes: their statuses become this project's errors here, and nowhere else."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
+from typing import TypeVar
 
 import grpc
 from duetime.v1 import message_pb2
-from google.rpc import error_details_pb2  # type: ignore[import-untyped]
-from grpc_status import rpc_status
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 
-from duetime_core.errors import DOMAIN, DueTimeError, Unavailable, Violation
+from duetime_core.bounds import brief
+from duetime_core.errors import DOMAIN, DueTimeError, Unauthenticated, Unavailable, Violation
 from duetime_core.serving import code_of
 
+T = TypeVar("T")
+
+_DETAILS = "grpc-status-details-bin"
 _RETRIABLE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED}
 # What gRPC itself answers when the other side is not there, not there in time, or goes away.
 _TROUBLE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
+_CODES = {code.value[0]: code for code in grpc.StatusCode if code is not grpc.StatusCode.OK}
 
 
 class Answered(DueTimeError):
@@ -29,35 +36,89 @@ class Answered(DueTimeError):
         return self._violations
 
 
+class Unreadable(DueTimeError):
+    """Another process answered with bytes that are none of its answers."""
+
+    reason = "ANSWER_UNREADABLE"
+
+
+async def answer_of(call: Awaitable[T], whom: str, reason: str) -> T:
+    """The answer to a call. Raises: DueTimeError: see `translate`."""
+    try:
+        answer = await call
+    except grpc.aio.AioRpcError as error:
+        raise translate(error, whom, reason) from error
+    return readable(answer, whom)
+
+
+def readable(answer: T, whom: str) -> T:
+    """The answer itself. gRPC logs what its deserializer raises, and gives None for the answer. Raises: Unreadable."""
+    if answer is None:
+        raise Unreadable(f"the answer of {whom} can't be read; this process's log has more")
+    return answer
+
+
 def translate(error: grpc.aio.AioRpcError, whom: str, reason: str) -> DueTimeError:
-    """The error of a call to `whom`, such as `shard 0 at HOST:PORT`; `reason` where it does not answer at all."""
-    info, violations = _details(error)
-    if info is not None:
-        return Answered(error.code(), error.details() or "", info.reason, violations)
+    """The error of a call to `whom`, such as `shard 0 at HOST:PORT`; `reason` where it does not answer at all.
+
+    Never raises, whatever the other side has sent. Where its details and gRPC's status differ, the details hold: gRPC
+    makes up a status of its own when headers or messages are larger than it takes.
+    """
+    status = _status(error)
+    if status is not None:
+        info, violations = _details(status.details)
+        if info is not None:
+            if info.reason == Unauthenticated.reason:
+                # A fault in how the cluster is set up, of which the caller's caller knows nothing.
+                return Unavailable(f"{whom} refuses this process: {status.message}", reason=info.reason)
+            code = _CODES.get(status.code, error.code())
+            text = status.message or error.details() or ""
+            return Answered(code, text, info.reason or "UNEXPECTED_STATUS", violations)
     text = f"{whom} does not answer: {error.code().name}, {error.details()}"
     if error.code() in _TROUBLE:
         return Unavailable(text, reason=reason)
     return Answered(error.code(), text, "UNEXPECTED_STATUS", ())
 
 
-def _details(error: grpc.aio.AioRpcError) -> tuple[error_details_pb2.ErrorInfo | None, list[Violation]]:
+def _status(error: grpc.aio.AioRpcError) -> status_pb2.Status | None:
+    """The rich status that came with an error; None: there is none, or it is garbage."""
+    for key, value in error.trailing_metadata() or ():
+        if key == _DETAILS and isinstance(value, bytes):
+            try:
+                return status_pb2.Status.FromString(value)
+            except DecodeError:
+                return None
+    return None
+
+
+def _details(details: Sequence[AnyMessage]) -> tuple[error_details_pb2.ErrorInfo | None, list[Violation]]:
     """DueTime's own details, which tell an answer from what gRPC makes up when there is none."""
-    status = rpc_status.from_call(error)
     info, found, fields = None, error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
-    for detail in status.details if status is not None else ():
-        if detail.Unpack(found) and found.domain == DOMAIN:
-            info = found
-        elif detail.Is(fields.DESCRIPTOR):
-            detail.Unpack(fields)
+    for detail in details:
+        try:
+            if detail.Unpack(found) and found.domain == DOMAIN:
+                info = found
+            else:
+                detail.Unpack(fields)
+        except DecodeError:
+            continue
     return info, [Violation(field.field, field.description) for field in fields.field_violations]
 
 
+def refused(fault: message_pb2.Fault) -> DueTimeError:
+    """The error that a fault in another process's answer stands for."""
+    status = _CODES.get(fault.code, grpc.StatusCode.UNKNOWN)
+    violations = [Violation(one.field, one.description) for one in fault.violations]
+    return Answered(status, fault.message, fault.reason, violations)
+
+
 def fault_of(error: DueTimeError) -> message_pb2.Fault:
-    """The error as one message of a batch carries it."""
+    """The error as one message of a batch carries it: within the bounds of a status, so that a batch of them fits."""
+    told = brief(error)
     return message_pb2.Fault(
         code=code_of(error.status),
-        reason=error.reason,
-        message=error.text,
-        violations=[message_pb2.FieldViolation(field=v.field, description=v.description) for v in error.violations],
+        reason=told.reason,
+        message=told.text,
+        violations=[message_pb2.FieldViolation(field=v.field, description=v.description) for v in told.violations],
         retriable=error.retriable,
     )

@@ -1,11 +1,12 @@
-"""Channels to other processes: made here, so that what secures them will be said here, and nowhere else."""
+"""Channels to other processes: made here, so that what secures them is said here, and nowhere else."""
 
 import ipaddress
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
+from duetime_core.callers import ClusterSecret
 from duetime_core.limits import GRPC_MESSAGE_BYTES_MAX
 
 MESSAGE_OPTIONS = (
@@ -20,16 +21,40 @@ CHANNEL_OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),
 )
+NO_SECRET = ClusterSecret()
+AnyChannel = TypeVar("AnyChannel", grpc.Channel, grpc.aio.Channel)
 
 
-def make_channel(address: str) -> grpc.aio.Channel:
-    """A channel to another process of the cluster."""
-    return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+def make_channel(address: str, secret: ClusterSecret = NO_SECRET) -> grpc.aio.Channel:
+    """A channel to another process of the cluster, whose calls show the secret."""
+    return _showing(grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS), secret)
 
 
-def make_blocking_channel(address: str, options: Sequence[tuple[str, Any]] = CHANNEL_OPTIONS) -> grpc.Channel:
+def make_blocking_channel(
+    address: str, options: Sequence[tuple[str, Any]] = CHANNEL_OPTIONS, secret: ClusterSecret = NO_SECRET
+) -> grpc.Channel:
     """As `make_channel`, for plain code and threads."""
-    return grpc.insecure_channel(address, options=options)
+    return _showing(grpc.insecure_channel(address, options=options), secret)
+
+
+def _showing(channel: AnyChannel, secret: ClusterSecret) -> AnyChannel:
+    """The channel, its calls with the secret as metadata. An interceptor would make a task of each."""
+    if secret:
+        for kind in ("unary_unary", "unary_stream", "stream_unary", "stream_stream"):
+            setattr(channel, kind, _method_maker(getattr(channel, kind), secret.metadata))
+    return channel
+
+
+def _method_maker(make: Any, shown: tuple[tuple[str, str], ...]) -> Any:
+    def make_method(*arguments: Any, **options: Any) -> Any:
+        method = make(*arguments, **options)
+
+        def call(request: Any, *, metadata: Sequence[tuple[str, Any]] | None = None, **further: Any) -> Any:
+            return method(request, metadata=(*shown, *metadata) if metadata else shown, **further)
+
+        return call
+
+    return make_method
 
 
 def is_loopback(host: str) -> bool:

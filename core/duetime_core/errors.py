@@ -6,6 +6,7 @@
     ├── NotFound               NOT_FOUND            TOPIC_NOT_FOUND, ...
     ├── AlreadyExists          ALREADY_EXISTS       TOPIC_EXISTS
     ├── FailedPrecondition     FAILED_PRECONDITION  GROUP_IN_USE, ...
+    ├── Unauthenticated        UNAUTHENTICATED      CLUSTER_SECRET_REFUSED
     ├── Overloaded             RESOURCE_EXHAUSTED   TOO_MANY_REQUESTS      retriable, after a pause
     │   └── DiskFull           RESOURCE_EXHAUSTED   DISK_FULL
     ├── Unavailable            UNAVAILABLE          SHARD_UNAVAILABLE, ... retriable
@@ -33,6 +34,11 @@ class Violation:
     description: str
 
 
+def sentence(violations: Sequence[Violation]) -> str:
+    """All of them in one text."""
+    return "; ".join(f"{one.field}: {one.description}" for one in violations)
+
+
 class DueTimeError(Exception):
     """`reason` is stable and for machines, the text is for people: a lower-case clause."""
 
@@ -52,13 +58,13 @@ class DueTimeError(Exception):
 
 
 class InvalidArgument(DueTimeError):
-    """The caller's input breaks rules: all of them are listed, not only the first."""
+    """The caller's input breaks rules: all of them are listed, as far as an answer has room, not only the first."""
 
     status = grpc.StatusCode.INVALID_ARGUMENT
     reason = "INVALID_ARGUMENT"
 
     def __init__(self, violations: Sequence[Violation], *, reason: str | None = None) -> None:
-        super().__init__("; ".join(f"{v.field}: {v.description}" for v in violations), reason=reason)
+        super().__init__(sentence(violations), reason=reason)
         self._violations = tuple(violations)
 
     @property
@@ -92,6 +98,13 @@ class FailedPrecondition(DueTimeError):
 
     status = grpc.StatusCode.FAILED_PRECONDITION
     reason = "FAILED_PRECONDITION"
+
+
+class Unauthenticated(DueTimeError):
+    """The call is for processes of the cluster, and its caller did not show that it is one."""
+
+    status = grpc.StatusCode.UNAUTHENTICATED
+    reason = "CLUSTER_SECRET_REFUSED"
 
 
 class Overloaded(DueTimeError):

@@ -7,13 +7,23 @@ GROUP_CHARS_MAX = 120
 GROUPS_MAX = 10_000
 ID_CHARS_MAX = 255
 QUEUE_COUNT_MAX = 1_024
+# Of the cluster, and of a shard.
+TOPICS_MAX_DEFAULT = 100_000
 SEND_COUNT_MAX = 4_096
+# Topics that one PutTopics tells a shard of.
+TOPICS_PUT_MAX = 10_000
 PULL_COUNT_DEFAULT = 32
 PULL_COUNT_MAX = 1_024
-PULL_BYTES_DEFAULT = 4 * 1024 * 1024
+# What one answer has at most: a larger one would hold up all others for as long as it is made and written.
+PULL_ANSWER_BYTES_MAX = 4 * 1024 * 1024
+PULL_BYTES_DEFAULT = PULL_ANSWER_BYTES_MAX
 PULL_BYTES_MAX = 16 * 1024 * 1024
 # Of a filter, its tags and its SQL each.
 FILTER_CHARS_MAX = 2_048
+# Of its SQL: names, values, signs, keywords and parentheses, which cost some 10 us each to parse; and comparisons, each
+# of which costs up to a microsecond of every message. IN is one comparison, BETWEEN is two.
+SQL_WORDS_MAX = 512
+SQL_COMPARISONS_MAX = 64
 QUERY_COUNT_DEFAULT = 32
 QUERY_COUNT_MAX = 64
 PULL_DUE_COUNT_MAX = 4_096
@@ -48,3 +58,10 @@ INVISIBLE_MS_MAX = 12 * 3_600_000
 MEMBER_CHARS_MAX = 255
 # How far ahead ListLanes counts: 366 days.
 LANES_AHEAD_MS_MAX = 366 * 86_400_000
+# Of an error as it is answered, so that a status stays below 4 KiB of headers (duetime_core.bounds): its text in gRPC's
+# percent-encoding, the violations in its details, one violation's field and description, and the reason.
+ERROR_TEXT_BYTES_MAX = 1_024
+ERROR_VIOLATIONS_BYTES_MAX = 1_024
+VIOLATION_FIELD_BYTES_MAX = 128
+VIOLATION_BYTES_MAX = 640
+REASON_CHARS_MAX = 64

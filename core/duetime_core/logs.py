@@ -1,26 +1,106 @@
-"""Logging by structlog: console at a terminal, JSON lines elsewhere, always to standard error."""
+"""Logging by structlog: console at a terminal, JSON lines elsewhere, always to standard error.
+
+A line that a caller can bring about is logged by a sparing logger (`sparing`): one of its kind a second at most, which
+says how many were left out (`suppressed`). So nobody fills a disk by repeating what is worth a line. What libraries
+log is treated alike, and is one line each.
+"""
 
 import logging
 import sys
+from collections.abc import Callable, Hashable, MutableMapping
+from typing import Any, TextIO
 
 import structlog
 
-from duetime_core.secrets import mask_event, masked
+from duetime_core.clock import SystemClock
+from duetime_core.secrets import mask_event
+
+SPARING = "sparing"
+# Between two lines of a kind.
+INTERVAL_MS = 1_000
+# Kinds are few: they stand in the code. Beyond that all are forgotten.
+KINDS_MAX = 1_024
 
 
-class _Masked(logging.Formatter):
-    """Of what libraries log."""
+class Sparing:
+    """Which lines are logged, by their kind. Pure."""
 
-    def format(self, record: logging.LogRecord) -> str:
-        return masked(super().format(record))
+    def __init__(self) -> None:
+        # When the last line was logged, and how many were not since.
+        self._kinds: dict[Hashable, tuple[float, int]] = {}
+
+    def admit(self, kind: Hashable, now_ms: float) -> int | None:
+        """How many of this kind were left out since the last one; None: this one is left out too."""
+        last = self._kinds.get(kind)
+        if last is not None and now_ms < last[0] + INTERVAL_MS:
+            self._kinds[kind] = (last[0], last[1] + 1)
+            return None
+        if last is None and len(self._kinds) >= KINDS_MAX:
+            self._kinds.clear()
+        self._kinds[kind] = (now_ms, 0)
+        return last[1] if last is not None else 0
+
+
+def sparing() -> Any:
+    """A logger for what callers can bring about as often as they like."""
+    return structlog.get_logger(SPARING)
+
+
+class _SparingWriter(structlog.WriteLogger):
+    """Of a sparing logger: processors know it by its class."""
+
+
+class _Writers:
+    """Makes the writers of loggers."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def __call__(self, *kinds: Any) -> structlog.WriteLogger:
+        return (_SparingWriter if SPARING in kinds else structlog.WriteLogger)(self._file)
+
+
+def spare(limit: Sparing, now_ms: Callable[[], float]) -> structlog.typing.Processor:
+    """A processor that drops what sparing loggers have too much of. A kind is a level and an event."""
+
+    def process(logger: Any, level: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        if isinstance(logger, _SparingWriter):
+            suppressed = limit.admit((level, event.get("event")), now_ms())
+            if suppressed is None:
+                raise structlog.DropEvent
+            if suppressed:
+                event["suppressed"] = suppressed
+        return event
+
+    return process
+
+
+class Libraries(logging.Handler):
+    """Passes on what libraries log. A kind is the place in their code: their texts have values in them."""
+
+    def __init__(self, limit: Sparing, now_ms: Callable[[], float]) -> None:
+        super().__init__()
+        self._limit = limit
+        self._now_ms = now_ms
+
+    def emit(self, record: logging.LogRecord) -> None:
+        suppressed = self._limit.admit((record.pathname, record.lineno), self._now_ms())
+        if suppressed is None:
+            return
+        more = {"suppressed": suppressed} if suppressed else {}
+        log = structlog.get_logger()
+        tell = log.error if record.levelno >= logging.ERROR else log.warning
+        tell(record.getMessage(), logger=record.name, exc_info=record.exc_info, **more)
 
 
 def configure_logs(process: str, level: str = "INFO", fmt: str = "auto") -> None:
     """Sets logging up for the whole process. `fmt`: auto, json or console."""
     console = fmt == "console" or (fmt == "auto" and sys.stderr.isatty())
     renderer = structlog.dev.ConsoleRenderer() if console else structlog.processors.JSONRenderer()
+    limit, now_ms = Sparing(), SystemClock().monotonic_ms
     structlog.configure(
         processors=[
+            spare(limit, now_ms),
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -29,10 +109,8 @@ def configure_logs(process: str, level: str = "INFO", fmt: str = "auto") -> None
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level]),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=_Writers(sys.stderr),
         cache_logger_on_first_use=True,
     )
     structlog.contextvars.bind_contextvars(process=process)
-    of_libraries = logging.StreamHandler(sys.stderr)
-    of_libraries.setFormatter(_Masked("%(name)s: %(message)s"))
-    logging.basicConfig(handlers=[of_libraries], level=logging.WARNING, force=True)
+    logging.basicConfig(handlers=[Libraries(limit, now_ms)], level=logging.WARNING, force=True)

@@ -12,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from duetime_core.compiled import in_use
+from duetime_core.defects import DefectCollector
 
 # Upper bounds in seconds. The last ones are for long polls, which wait up to 30 s.
 CALL_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0)
@@ -84,3 +85,4 @@ def tell_process(process: str, registry: CollectorRegistry) -> None:
     build = Gauge("duetime_build_info", "1", ["process", "version", "python", "compiled"], registry=registry)
     build.labels(process, release, platform.python_version(), "yes" if in_use else "no").set(1)
     ProcessCollector(registry=registry)
+    registry.register(DefectCollector())

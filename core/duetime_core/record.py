@@ -125,6 +125,11 @@ def body_crc(body: bytes | bytearray | memoryview) -> int:
     return zlib.crc32(body) & 0x7FFFFFFF
 
 
+def id_hash(topic: bytes, message_id: bytes) -> int:
+    """By which a message is looked for; a delayed one's topic is the one that it goes to. Equal for others, rarely."""
+    return zlib.crc32(topic) ^ zlib.crc32(message_id)
+
+
 def with_crc_mark(properties: bytes) -> bytes:
     """The properties and, behind them, the mark for the store to fill in."""
     return properties + (CRC_ENDING if properties and not properties.endswith(VALUE_END) else CRC_MARK)

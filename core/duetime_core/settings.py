@@ -4,16 +4,22 @@ import os
 import sys
 from typing import Any, Self
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from duetime_core.callers import ClusterSecret
 from duetime_core.errors import StartupError
 from duetime_core.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from duetime_core.limits import GRPC_MESSAGE_BYTES_MAX, PULL_BYTES_MAX
 from duetime_core.secrets import masked
+from duetime_core.traffic import TrafficLimits
 
 # Read by every process; a misspelt one of theirs would be nobody's.
-SHARED_VARIABLES = frozenset({"DUETIME_DELAY_LEVELS", "DUETIME_LOG_LEVEL", "DUETIME_LOG_FORMAT"})
-SHARED_PREFIXES = ("DUETIME_DELAY", "DUETIME_LOG")
+CLUSTER_SECRET_VARIABLE = "DUETIME_CLUSTER_SECRET"  # noqa: S105 (its name)
+SHARED_VARIABLES = frozenset(
+    {"DUETIME_DELAY_LEVELS", "DUETIME_LOG_LEVEL", "DUETIME_LOG_FORMAT", CLUSTER_SECRET_VARIABLE}
+)
+SHARED_PREFIXES = ("DUETIME_DELAY", "DUETIME_LOG", "DUETIME_CLUSTER")
 # Of commands, which are no processes of the cluster: a password does not belong on a command line.
 DATABASE_URL_VARIABLE = "DUETIME_DATABASE_URL"
 
@@ -47,6 +53,22 @@ class NodeSettings(BaseSettings):
         pattern="^(https?://.+)?$",
         description="where traces go, as http://HOST:4318; empty: nowhere; OTEL_EXPORTER_OTLP_ENDPOINT sets it for all",
     )
+    cluster_secret: SecretStr = Field(
+        default_factory=lambda: SecretStr(os.environ.get(CLUSTER_SECRET_VARIABLE, "")),
+        description="what processes of the cluster show each other, equal on every node; several with commas: the "
+        "first is shown, all are taken; empty: whoever reaches the port is obeyed; DUETIME_CLUSTER_SECRET sets it "
+        "for all",
+    )
+    upload_bytes_max: int = Field(
+        TrafficLimits.upload_bytes_max,
+        ge=2 * GRPC_MESSAGE_BYTES_MAX,
+        description="bytes of requests that are not whole yet; beyond it the slowest are refused",
+    )
+    answer_bytes_max: int = Field(
+        TrafficLimits.answer_bytes_max,
+        ge=2 * PULL_BYTES_MAX,
+        description="bytes of answers that are made or written; beyond it they are shorter, then refused",
+    )
     drain_ms: int = Field(5_000, ge=0, le=600_000, description="longest time that a stop waits for calls in flight")
 
     @field_validator("delay_levels")
@@ -54,6 +76,20 @@ class NodeSettings(BaseSettings):
     def _levels_parse(cls, text: str) -> str:
         DelayLevels.parse(text)
         return text
+
+    @field_validator("cluster_secret")
+    @classmethod
+    def _secret_fits(cls, secret: SecretStr) -> SecretStr:
+        ClusterSecret(secret.get_secret_value())
+        return secret
+
+    @property
+    def traffic_limits(self) -> TrafficLimits:
+        return TrafficLimits(self.upload_bytes_max, self.answer_bytes_max)
+
+    @property
+    def secret(self) -> ClusterSecret:
+        return ClusterSecret(self.cluster_secret.get_secret_value())
 
     @property
     def levels(self) -> DelayLevels:
@@ -86,7 +122,7 @@ def _sentence(prefix: str, fault: dict[str, Any]) -> str:
     field = "_".join(str(part) for part in fault["loc"])
     name = field if field.isupper() else (prefix + field).upper()
     # Of a rule about several settings the input is all of them.
-    plain = isinstance(fault["input"], str | int | float | bool)
+    plain = isinstance(fault["input"], str | int | float | bool) and "secret" not in field
     value = "" if fault["type"] == "missing" or not plain else f" = {masked(repr(fault['input']))}"
     return f"{name}{value}: {masked(fault['msg'].removeprefix('Value error, '))}"
 
@@ -94,6 +130,14 @@ def _sentence(prefix: str, fault: dict[str, Any]) -> str:
 def database_url_of_commands() -> str:
     """What DUETIME_DATABASE_URL says; empty without it."""
     return os.environ.get(DATABASE_URL_VARIABLE, "")
+
+
+def cluster_secret_of_commands() -> ClusterSecret:
+    """What DUETIME_CLUSTER_SECRET says. Raises: StartupError."""
+    try:
+        return ClusterSecret(os.environ.get(CLUSTER_SECRET_VARIABLE, ""))
+    except ValueError as error:
+        raise StartupError(f"{CLUSTER_SECRET_VARIABLE} {error}") from error
 
 
 def parse_stores(text: str) -> dict[int, str]:

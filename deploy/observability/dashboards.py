@@ -93,6 +93,7 @@ OVERVIEW = Dashboard(
             panel(
                 "Lanes and their schedulers",
                 ("sum by (instance) (duetime_scheduler_served_lanes)", "served by {{instance}}"),
+                ("sum(duetime_scheduler_lanes_without_lease)", "without a lease"),
                 ("max(duetime_scheduler_unowned_lanes)", "without an owner"),
                 ("max(duetime_scheduler_paused_lanes)", "paused"),
             ),
@@ -199,6 +200,7 @@ PROCESSES = Dashboard(
         (
             stat("Processes", "count(duetime_build_info)"),
             stat("Not answering", 'count(up{job=~"duetime-.*"} == 0) or vector(0)', red_above=0),
+            stat("Without the database", "count(duetime_metadata_up == 0) or vector(0)", red_above=0),
             stat(
                 "Calls that fail",
                 '(sum(rate(duetime_calls_total{code!~"OK|CANCELLED|NOT_FOUND"}[5m])) or vector(0)) '

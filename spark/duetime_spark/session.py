@@ -1,22 +1,22 @@
 """The Spark session: embedded by default, or on the cluster that `--master` or spark-submit names."""
 
 import os
+import select
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
 
 from pyspark.sql import SparkSession
 
 from duetime_spark.java import find_java, is_submitted
+from duetime_spark.sieve import Sieve
 from duetime_spark.source import register
 
 EMBEDDED = "local[*]"
 _LOG4J = Path(__file__).with_name("log4j2.properties")
-# What a JVM and spark-submit say at each start, whatever the log level is.
-_NOISE = (b"WARNING: Using incubator modules", b"Setting default log level to", b"To adjust logging level use")
 # The parallel collector takes less than the default one: 6.9 s of two cores, not 8.5 s, for a backlog of 20 million.
 _JAVA = f"-Dlog4j2.configurationFile={_LOG4J.as_uri()} -XX:+UseParallelGC"
 # For a job that ends before the better compiler has paid for itself: 10 s of a processor at least.
@@ -76,17 +76,28 @@ def _without_noise() -> Iterator[None]:
     reading, writing = os.pipe()
     os.dup2(writing, 2)
     os.close(writing)
-    lines = os.fdopen(reading, "rb")
-    threading.Thread(target=_pass_on, args=(lines, kept), name="spark-stderr", daemon=True).start()
+    threading.Thread(target=_pass_on, args=(reading, kept), name="spark-stderr", daemon=True).start()
     try:
         yield
     finally:
         os.dup2(kept, 2)
 
 
-def _pass_on(lines: BinaryIO, to: int) -> None:
-    with lines:
-        for line in lines:
-            if not line.startswith(_NOISE):
-                os.write(to, line)
+def _pass_on(reading: int, to: int) -> None:
+    """Until the last who writes has ended."""
+    sieve = Sieve()
+    while True:
+        wait_s = None if sieve.until_s is None else max(sieve.until_s - time.monotonic(), 0.0)
+        ready, _, _ = select.select([reading], [], [], wait_s)
+        piece = os.read(reading, 65_536) if ready else b""
+        if ready and not piece:
+            break
+        _write(to, sieve.take(piece, time.monotonic()))
+    _write(to, sieve.rest())
+    os.close(reading)
     os.close(to)
+
+
+def _write(to: int, text: bytes) -> None:
+    while text:
+        text = text[os.write(to, text) :]

@@ -38,7 +38,7 @@ from duetime_core.ondisk.state import (
     walk_whole,
 )
 from duetime_core.ondisk.timers import TIMER_TOPIC
-from duetime_core.ondisk.units import UNIT_TYPE, Ints, Units
+from duetime_core.ondisk.units import UNIT_TYPE, Ints, Units, joined
 
 from duetime_spark.files import open_source, pause
 from duetime_spark.timers import waiting
@@ -48,7 +48,6 @@ VERSION = 1
 _TRIES = 4
 _PAUSE_S = 0.25
 _NO_OFFSETS = np.empty(0, np.int64)
-_NO_UNITS = np.empty(0, UNIT_TYPE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,7 +390,7 @@ def _same(offsets: Ints, first: int, units: Units, found: Units) -> int:
 def _view(queue: Queue) -> QueueView:
     made = [(offsets, units) for offsets, units in queue.made if len(offsets)]
     offsets = np.concatenate([_NO_OFFSETS, *(offsets for offsets, _ in made)])
-    units = np.concatenate([_NO_UNITS, *(units for _, units in made)])
+    units = joined(units for _, units in made)
     files = queue.files
     own = offsets >= files.max_offset
     return QueueView(
@@ -402,5 +401,5 @@ def _view(queue: Queue) -> QueueView:
         min(files.max_offset, queue.max_offset),
         files.file_bytes,
         offsets[own].astype("<i8").tobytes(),
-        units[own].astype(UNIT_TYPE).tobytes(),
+        units[own].tobytes(),
     )

@@ -11,7 +11,7 @@ from duetime_core.ondisk.files import LogFiles
 from duetime_core.ondisk.records import decode_properties, message
 from duetime_core.ondisk.state import State
 from duetime_core.ondisk.timers import TIMER_TOPIC, timers
-from duetime_core.ondisk.units import UNIT_TYPE, Ints, Units
+from duetime_core.ondisk.units import UNIT_TYPE, Ints, Units, joined
 
 _LOG_UNIT = np.dtype(
     [
@@ -39,8 +39,7 @@ def waiting(state: State) -> tuple[Ints, Units]:
         return np.empty(0, np.int64), np.empty(0, UNIT_TYPE)
     found = _in_wheel(state, int(known["lastReadTimeMs"]))
     late = [units for _, units in queue.read(int(known["lastTimerQueueOffset"]))] if known["notInWheel"] else []
-    for units in late:
-        found = np.concatenate([found, _dated(state, units.copy())])
+    found = joined([found, *(_dated(state, units.copy()) for units in late)])
     parts = list(queue.read())
     offsets = np.concatenate([part for part, _ in parts] or [np.empty(0, np.int64)])
     positions = np.concatenate([units["position"] for _, units in parts] or [np.empty(0, np.int64)]).astype(np.int64)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from duetime_store.offline.verify import verify
 
-from bench.spark_store import LEVELS, TOPICS, make
+from bench.spark_store import LEVELS, make
 from tests.store.conftest import MIB, HandClock, Shard
 
 
@@ -19,6 +19,6 @@ def test_a_store_serves_what_was_made(tmp_path: Path, whole: bool) -> None:
     report = shard.opened.report
     assert (report.whole_log, report.damage.count) == (whole, 0)
     assert sum(lane.queue.max_offset - lane.watermark for lane in shard.store.lanes.values()) == 5_000
-    shard.restore(3, 0, 5, TOPICS[0])
+    shard.restore(3, 0, 5)
     assert shard.store.lane(3).watermark == 5
     shard.crash()

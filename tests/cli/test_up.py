@@ -13,11 +13,19 @@ from duetime import Message, Producer, Puller, Receipt
 from tests.cli.cluster import Up, alive, run_duetime
 
 
+def strangers(root: Path) -> list[str]:
+    """What others than its owner may read, write or look into."""
+    found = [root, *root.rglob("*")]
+    assert {"metadata.db", "commitlog", "gateway.log"} <= {path.name for path in found}
+    return [f"{path} {path.stat().st_mode:o}" for path in found if path.stat().st_mode & 0o077]
+
+
 def test_it_says_where_it_serves_and_ends_clean_on_sigterm(tmp_path: Path) -> None:
     with Up(tmp_path / "deep" / "data") as up:
         assert up.ready["port"] > 0
         assert up.ready["pid"] == up.process.pid
         pids = [up.pid(name) for name in ("gateway", "scheduler", "retry", "store")]
+        assert strangers(tmp_path / "deep" / "data") == []
         for process in up.ready["processes"].values():
             with socket.create_connection(("127.0.0.1", process["metrics_port"]), timeout=10):
                 pass

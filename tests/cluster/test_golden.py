@@ -1,6 +1,7 @@
 """A cluster that starts on a broker's directory: what was pending falls due, once, and new messages follow."""
 
 import hashlib
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,8 @@ def assert_restored(unit: dict[str, Any], found: record.Record) -> None:
 @pytest.mark.timeout(120)
 async def test_cluster_goes_on_from_a_brokers_directory(name: str, tmp_path: Path) -> None:
     root = unpacked(name, tmp_path)
-    before = {path.name: path.read_bytes() for path in (root / "config").iterdir()}
+    broker = shutil.copytree(root / "config", tmp_path / "broker")
+    before = {path.name: path.read_bytes() for path in broker.iterdir()}
     pending = pending_units(name)
     assert len(pending) == golden.summary(name)["pendingTotal"]
     killed_at_ms = max(unit["storeTimestamp"] for unit in golden.units(name))
@@ -96,9 +98,14 @@ async def test_cluster_goes_on_from_a_brokers_directory(name: str, tmp_path: Pat
         level: end for level, end in ends.items() if end
     }
     assert not (root / "abort").exists()
-    ours = {configs.DELAY_OFFSETS, configs.TOPICS, f"{configs.DELAY_OFFSETS}.bak", f"{configs.TOPICS}.bak"}
+    written = (configs.DELAY_OFFSETS, configs.TOPICS, configs.CONSUMER_OFFSETS)
+    ours = {file for name in written for file in (name, f"{name}.bak")}
     for file, data in before.items():
         assert file in ours or (root / "config" / file).read_bytes() == data
+    # Marked as ours once, so that an old backup of the broker's does not win against what groups do from now on.
+    places = [configs.load(directory, configs.CONSUMER_OFFSETS).value for directory in (broker, root / "config")]
+    assert places[0]
+    assert places[0]["offsetTable"] == (places[1] or {})["offsetTable"]
     known = configs.parse(before[configs.TOPICS].decode())["topicConfigTable"]
     table = (configs.read(root / "config", configs.TOPICS) or {})["topicConfigTable"]
     assert {topic: table[topic] for topic in known} == known

@@ -14,12 +14,12 @@ async def test_lane_that_nobody_asks_for_says_for_how_long() -> None:
             assert value is not None
             return value
 
-        while store.store.lanes[3].asking_count == 0:
+        while store.store.lanes[3].attendance.asking_count == 0:
             await cluster.settle()
             await cluster.lanes()
         assert unasked_s() == 0
         await cluster.stop_node(cluster.schedulers.pop())
-        while store.store.lanes[3].asking_count:
+        while store.store.lanes[3].attendance.asking_count:
             await cluster.lanes()
         before_s = unasked_s()
         cluster.clock.move(90_000)

@@ -13,6 +13,12 @@ ERRORS = [
     (errors.NotFound("no topic x", reason="TOPIC_NOT_FOUND"), grpc.StatusCode.NOT_FOUND, "TOPIC_NOT_FOUND", False),
     (errors.AlreadyExists("taken"), grpc.StatusCode.ALREADY_EXISTS, "ALREADY_EXISTS", False),
     (errors.FailedPrecondition("in use"), grpc.StatusCode.FAILED_PRECONDITION, "FAILED_PRECONDITION", False),
+    (
+        errors.Unauthenticated("no secret"),
+        grpc.StatusCode.UNAUTHENTICATED,
+        "CLUSTER_SECRET_REFUSED",
+        False,
+    ),
     (errors.Overloaded("full"), grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY_REQUESTS", True),
     (errors.Unavailable("away"), grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", True),
     (errors.DiskFull("no room"), grpc.StatusCode.RESOURCE_EXHAUSTED, "DISK_FULL", True),

@@ -71,9 +71,7 @@ def test_no_log_line_has_a_password(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("service", ["gateway", "scheduler", "retry"])
-@pytest.mark.parametrize(
-    "fault", [[], ["--port", "70000"], ["--stores", "nonsense"]], ids=["database", "port", "stores"]
-)
+@pytest.mark.parametrize("fault", [["--port", "70000"], ["--stores", "nonsense"]], ids=["port", "stores"])
 def test_process_that_can_t_start_tells_no_password(service: str, fault: list[str]) -> None:
     arguments = ["--database-url", URL, "--stores", "0=127.0.0.1:1", *fault]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DUETIME_")}
@@ -87,6 +85,30 @@ def test_process_that_can_t_start_tells_no_password(service: str, fault: list[st
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
     assert PASSWORD not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("service", ["gateway", "scheduler", "retry"])
+def test_process_without_its_database_tells_no_password(service: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("DUETIME_")}
+    with subprocess.Popen(
+        [sys.executable, "-m", f"duetime_{service}", "--database-url", URL, "--stores", "0=127.0.0.1:1"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        told = []
+        try:
+            for line in process.stdout:
+                told.append(line)
+                if "metadata database does not answer" in line:
+                    break
+        finally:
+            process.terminate()
+            told += process.stdout
+    assert any("metadata database does not answer" in line for line in told)
+    assert PASSWORD not in "".join(told)
 
 
 def test_fault_of_several_settings_tells_no_password() -> None:

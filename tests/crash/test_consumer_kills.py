@@ -182,7 +182,14 @@ async def settled(address: str, group: str, topic: str) -> Counter[str]:
             assert time.monotonic() < end, f"after {DRAIN_DEADLINE_S:g} s there is left: {left}"
             quiet = 0 if left else quiet + 1
             await asyncio.sleep(0.3)
-        return await _dead_letters(stub, group)
+        while True:
+            try:
+                return await _dead_letters(stub, group)
+            except grpc.aio.AioRpcError as error:
+                # The retry service may have been killed last, and be starting.
+                if error.code() is not grpc.StatusCode.UNAVAILABLE or time.monotonic() > end:
+                    raise
+            await asyncio.sleep(0.3)
 
 
 async def _left(stub: gateway_pb2_grpc.GatewayStub, group: str, topic: str) -> str:

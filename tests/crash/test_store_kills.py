@@ -17,6 +17,8 @@ import pytest
 from duetime.v1 import gateway_pb2, store_pb2, store_pb2_grpc
 from duetime_core import record
 from duetime_core.names import SCHEDULE_TOPIC
+from duetime_core.ondisk.restore import Entry
+from duetime_core.ondisk.restore import restore as restored_record
 from duetime_core.record import Record
 from duetime_core.serving import make_channel
 
@@ -122,10 +124,8 @@ async def restore(stub: store_pb2_grpc.StoreStub, ledger: Ledger) -> None:
 def restored(due: store_pb2.PullDueResponse) -> bytes:
     records, at = [], 0
     for index, (size, due_at_ms) in enumerate(zip(due.sizes, due.due_at_ms, strict=True)):
-        entry = record.decode(due.records, at)
+        records.append(restored_record(Entry(LANE, due.first_entry + index, due_at_ms, due.records[at : at + size])))
         at += size
-        properties = entry.properties + record.VALUE_END + record.lane_entry(LANE, due.first_entry + index, due_at_ms)
-        records.append(record.encode(replace(entry, topic=TOPIC, queue=RESTORED_QUEUE, properties=properties)))
     return b"".join(records)
 
 

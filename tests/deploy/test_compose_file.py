@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
+from duetime_core.callers import ClusterSecret
 
 PROJECT = Path(__file__).resolve().parents[2]
 FILE: dict[str, Any] = yaml.safe_load((PROJECT / "docker-compose.yml").read_text())
@@ -34,6 +35,15 @@ def test_every_service_but_the_database_is_read_only_and_without_capabilities(na
 def test_a_server_is_stopped_only_after_its_drain(name: str) -> None:
     assert SERVICES[name]["stop_grace_period"] == "30s"
     assert SERVICES[name]["restart"] == "unless-stopped"
+
+
+def test_processes_of_the_cluster_share_a_secret_and_nobody_else_is_given_it() -> None:
+    told = {name: service.get("environment", {}).get("DUETIME_CLUSTER_SECRET") for name, service in SERVICES.items()}
+    assert {name for name, secret in told.items() if secret} == set(SERVERS)
+    (default,) = {
+        secret.removeprefix("${DUETIME_CLUSTER_SECRET:-").removesuffix("}") for secret in told.values() if secret
+    }
+    assert ClusterSecret(default)
 
 
 def test_what_is_published_is_published_on_loopback_unless_told() -> None:

@@ -1,9 +1,11 @@
 """What every pod of ours must have, asked of the rendered manifests; each rule breaks with the manifest."""
 
 import re
+from base64 import b64decode
 from importlib.metadata import entry_points
 
 import pytest
+from duetime_core.callers import ClusterSecret
 from duetime_core.settings import SHARED_VARIABLES
 
 from tests.deploy.rendering import OVERLAYS, Pods, of_kind, pods, quantity
@@ -89,6 +91,26 @@ def test_secrets_come_from_secrets(pod: Pods) -> None:
             if re.search("PASSWORD|SECRET|TOKEN|DATABASE_URL", variable["name"]):
                 assert "secretKeyRef" in variable["valueFrom"], variable
         assert "$(" not in " ".join([*container.get("command", []), *container.get("args", [])])
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_processes_of_the_cluster_share_a_secret_and_nobody_else_is_given_it(overlay: str) -> None:
+    given = {
+        one.name: variable["valueFrom"]
+        for one in pods(overlay)
+        for container in one.containers
+        for variable in container.get("env", [])
+        if variable["name"] == "DUETIME_CLUSTER_SECRET"
+    }
+    assert set(given) == {f"duetime-{name}" for name in OURS}
+    references = [(one["secretKeyRef"]["name"], one["secretKeyRef"]["key"]) for one in given.values()]
+    # Where the overlay makes the Secret, its name ends with a hash.
+    assert len(set(references)) == 1
+    assert re.fullmatch(r"duetime-cluster(-\w+)?", references[0][0])
+    assert references[0][1] == "secret"
+    for secret in of_kind(overlay, "Secret").values():
+        if "secret" in secret.get("data", {}):
+            assert ClusterSecret(b64decode(secret["data"]["secret"]).decode())
 
 
 @serving_pod

@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 from duetime.v1 import consumer_pb2, gateway_pb2, store_pb2
 from duetime_core import receipts, record
+from duetime_core.calls import fault_of
 from duetime_core.errors import DueTimeError
 from duetime_core.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_core.names import SCHEDULE_TOPIC
@@ -37,6 +38,10 @@ class FakeStore:
         self.described = 0
         self.now_ms = NOW_MS
         self.listed = 0
+        # Topics that each PutTopics named, and those that are refused.
+        self.topic_calls: list[int] = []
+        self.refused_topics: dict[str, DueTimeError] = {}
+        self.listed_names: list[list[str]] = []
         self.error: DueTimeError | None = None
         self.answer: store_pb2.PutMessageResponse | None = None
         self.gate = asyncio.Event()
@@ -65,7 +70,7 @@ class FakeStore:
         handlers = {
             "PutMessage": unary(self.put, pb.PutMessageRequest.FromString, pb.PutMessageResponse.SerializeToString),
             "Pull": unary(self.pull, gateway_pb2.PullRequest.FromString, None),
-            "PutTopic": unary(self.put_topic, pb.PutTopicRequest.FromString, pb.PutTopicResponse.SerializeToString),
+            "PutTopics": unary(self.put_topics, pb.PutTopicsRequest.FromString, pb.PutTopicsResponse.SerializeToString),
             "ListTopics": unary(
                 self.list_topics, pb.ListStoredTopicsRequest.FromString, pb.ListStoredTopicsResponse.SerializeToString
             ),
@@ -207,16 +212,24 @@ class FakeStore:
             return self.description
         raise AssertionError(f"no call takes {type(request)}")
 
-    async def put_topic(self, request: store_pb2.PutTopicRequest, context: Any) -> store_pb2.PutTopicResponse:
-        self.topics[request.name] = request.queue_count
-        return store_pb2.PutTopicResponse()
+    async def put_topics(self, request: store_pb2.PutTopicsRequest, context: Any) -> store_pb2.PutTopicsResponse:
+        self.topics |= {one.name: one.queue_count for one in request.topics}
+        self.topic_calls.append(len(request.topics))
+        response = store_pb2.PutTopicsResponse()
+        for index, one in enumerate(request.topics):
+            if one.name in self.refused_topics:
+                response.faults[index].CopyFrom(fault_of(self.refused_topics[one.name]))
+        return response
 
     async def list_topics(
         self, request: store_pb2.ListStoredTopicsRequest, context: Any
     ) -> store_pb2.ListStoredTopicsResponse:
         self.listed += 1
+        self.listed_names.append(list(request.names))
         response = store_pb2.ListStoredTopicsResponse()
         for name, count in self.stored.items():
+            if request.names and name not in request.names:
+                continue
             response.topics.add(name=name, read_queue_count=count, write_queue_count=count, perm=6)
         return response
 

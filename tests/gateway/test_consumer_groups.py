@@ -1,5 +1,6 @@
 """Groups through the gateway: made, changed, told to the shards, adopted from them, described, reset, deleted."""
 
+import asyncio
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 from duetime.v1 import consumer_pb2, gateway_pb2
 from duetime.v1.consumer_pb2 import GROUP_START_LATEST, GROUP_START_TIME, Group, GroupMember, GroupQueue
 from duetime_core import retry_policy
-from duetime_core.clock import SystemClock
+from duetime_core.clock import SystemClock, turn
 from duetime_core.errors import Unavailable
 from structlog.testing import capture_logs
 
@@ -54,6 +55,10 @@ async def test_new_and_changed_groups_are_told_to_all_shards(faked: Gateway, fak
     changed = await faked.stub.UpdateGroup(request)
     assert (changed.retry.max_attempts, changed.ordered) == (3, True)
     for store in fakes:
+        # They are told beside the answers.
+        async with asyncio.timeout(10):
+            while len(store.group_calls) < 2:
+                await turn()
         assert store.group_calls == [made, changed]
     assert await names(faked) == ["billing"]
 

@@ -2,11 +2,13 @@
 
 import random
 from typing import Any
+from zlib import crc32
 
 import pytest
 from duetime.v1 import gateway_pb2, message_pb2
 from duetime_core import limits, record
 from duetime_core.levels import DelayLevels
+from duetime_gateway.batcher import PUT_BYTES_MAX
 from duetime_gateway.encoding import Batch, Encoder
 from duetime_gateway.ids import MessageIds
 from duetime_gateway.routing import Route
@@ -66,7 +68,7 @@ def ids() -> MessageIds:
 
 
 def take_data(data: bytes, shards: list[int], born_host: bytes = HOST, store_host: bytes = HOST) -> Any:
-    return take(data, routes(shards, store_host), LEVELS.level_by_ms, 3, ids(), born_host, NOW_MS)
+    return take(data, routes(shards, store_host), LEVELS.level_by_ms, 3, 0, ids(), born_host, NOW_MS)
 
 
 def reference(data: bytes, shards: list[int], born_host: bytes = HOST, store_host: bytes = HOST) -> Batch:
@@ -97,15 +99,15 @@ def vars_of(one: record.Record) -> dict[str, Any]:
 
 def assert_same(taken: Any, batch: Batch) -> None:
     assert not batch.faults
-    assert {shard: count for shard, _, count in taken.parts} == {
-        shard: len(group.records) for shard, group in batch.groups.items()
-    }
-    for shard, records, _ in taken.parts:
-        assert canonical(records) == canonical(b"".join(batch.groups[shard].records))
+    assert dict(taken.parts) == {shard: len(group.records) for shard, group in batch.groups.items()}
+    for number, (shard, _) in enumerate(taken.parts):
+        assert canonical(taken.records(number)) == canonical(b"".join(batch.groups[shard].records))
     assert taken.columns()[:3] == (batch.ids, batch.queues, batch.levels)
 
 
 REQUESTS = st.lists(FITTING, min_size=1, max_size=5)
+# No two messages with one id of their own.
+DISTINCT = st.lists(FITTING, min_size=1, max_size=5, unique_by=lambda one: (one.topic, one.id or object()))
 SHARDS = st.sampled_from([[0, 0, 0, 0], [3, 7, 3, 1]])
 
 
@@ -117,6 +119,11 @@ def test_fitting_messages_are_taken_as_the_encoder_takes_them(
     request = gateway_pb2.SendRequest(messages=sent, retry=retry)
     data = request.SerializeToString()
     taken = take_data(data, shards, born_host, store_host)
+    named = [(one.topic, one.id) for one in sent if one.id]
+    if len(set(named)) < len(named):
+        assert taken is None
+        assert len(reference(data, shards).repeats) == len(named) - len(set(named))
+        return
     assert taken is not None
     assert (taken.count, taken.retry) == (len(sent), retry)
     assert_same(taken, reference(data, shards, born_host, store_host))
@@ -155,6 +162,29 @@ def test_damaged_requests_are_taken_alike_or_left(
 def test_bytes_of_any_kind_do_no_harm(data: bytes) -> None:
     taken = take_data(data, [0])
     assert taken is None or not reference(data, [0]).faults
+
+
+@pytest.mark.parametrize("count", [2, 3, 100, limits.SEND_COUNT_MAX])
+def test_equal_ids_are_found_wherever_they_stand(count: int) -> None:
+    sent = [message(id=f"id-{number}", topic=("orders", "paid")[number % 2]) for number in range(count)]
+    assert take_data(gateway_pb2.SendRequest(messages=sent).SerializeToString(), [0]) is not None
+    # The same id under another topic is another's.
+    sent[-1].id, sent[-1].topic = "id-0", "paid"
+    assert take_data(gateway_pb2.SendRequest(messages=sent).SerializeToString(), [0]) is not None
+    sent[-1].topic = "orders"
+    data = gateway_pb2.SendRequest(messages=sent).SerializeToString()
+    assert take_data(data, [0]) is None
+    assert reference(data, [0]).repeats == {count - 1: 0}
+
+
+def test_ids_chosen_to_collide_cost_no_more_than_others() -> None:
+    """CRC-32 is no secret: these share the lower bits of theirs, and so their place in the table."""
+    alike = [name for name in (f"{number}" for number in range(600_000)) if crc32(name.encode()) & 0x1FFF == 7][:70]
+    assert len(alike) == 70
+    sent = [message(id=name) for name in alike] + [message(id=f"id-{number}") for number in range(4_000)]
+    data = gateway_pb2.SendRequest(messages=sent).SerializeToString()
+    assert take_data(data, [0]) is None
+    assert reference(data, [0]).repeats == {}
 
 
 def message(**fields: Any) -> message_pb2.Message:
@@ -200,25 +230,32 @@ def test_properties_at_the_limit_are_taken(delayed: dict[str, int]) -> None:
     data = gateway_pb2.SendRequest(messages=[message(properties={"a": value}, **delayed)]).SerializeToString()
     taken = take_data(data, [0])
     assert_same(taken, reference(data, [0]))
-    assert record.has_crc_mark(record.decode(taken.parts[0][1]).properties)
+    assert record.has_crc_mark(record.decode(taken.records(0)).properties)
 
 
 def test_a_shard_that_is_not_ready_is_left_to_the_encoder() -> None:
     data = gateway_pb2.SendRequest(messages=[message(queue=0)]).SerializeToString()
     known = routes([0, 1])
-    assert take(data, known, {}, 3, ids(), HOST, 1) is not None
+    assert take(data, known, {}, 3, 0, ids(), HOST, 1) is not None
     del known["orders"].store_hosts[0]
-    assert take(data, known, {}, 3, ids(), HOST, 1) is None
+    assert take(data, known, {}, 3, 0, ids(), HOST, 1) is None
+
+
+def test_an_empty_body_is_left_to_the_encoder_where_it_is_refused() -> None:
+    for body, least, is_taken in ((b"", 0, True), (b"", 1, False), (b"x", 1, True)):
+        data = gateway_pb2.SendRequest(messages=[message(body=body)]).SerializeToString()
+        taken = take(data, routes([0]), LEVELS.level_by_ms, 3, least, ids(), HOST, NOW_MS)
+        assert (taken is not None) is is_taken
 
 
 def test_no_message_and_too_many_are_left_to_the_encoder() -> None:
     assert take_data(b"", [0]) is None
-    many = [message() for _ in range(limits.SEND_COUNT_MAX + 1)]
+    many = [message(id="") for _ in range(limits.SEND_COUNT_MAX + 1)]
     assert take_data(gateway_pb2.SendRequest(messages=many[1:]).SerializeToString(), [0]) is not None
     assert take_data(gateway_pb2.SendRequest(messages=many).SerializeToString(), [0]) is None
 
 
-@given(REQUESTS, SHARDS, st.integers(0, 1 << 62), st.booleans())
+@given(DISTINCT, SHARDS, st.integers(0, 1 << 62), st.booleans())
 def test_results_are_in_the_order_of_the_request(
     sent: list[message_pb2.Message], shards: list[int], first: int, dues_are_told: bool
 ) -> None:
@@ -228,7 +265,7 @@ def test_results_are_in_the_order_of_the_request(
             [first + n for n in range(count)],
             [NOW_MS + n for n in range(count)] if dues_are_told else [],
         )
-        for _, _, count in taken.parts
+        for _, count in taken.parts
     ]
     expected = gateway_pb2.SendResponse()
     next_of = [0] * len(answers)
@@ -245,6 +282,22 @@ def test_results_are_in_the_order_of_the_request(
         if level and dues_are_told:
             result.deliver_at_ms = answers[part][1][at]
     assert gateway_pb2.SendResponse.FromString(taken.response(answers)) == expected
+
+
+def test_a_large_request_comes_in_parts_that_fit_into_a_put() -> None:
+    sizes = [3 << 20, 100, 1 << 20, 4 << 20, 5, 6]
+    sent = [message(id=f"m{n}", body=bytes([n]) * size, queue=n % 2) for n, size in enumerate(sizes)]
+    data = gateway_pb2.SendRequest(messages=sent).SerializeToString()
+    taken = take_data(data, [3, 7])
+    assert taken.parts == [(3, 1), (7, 1), (3, 2), (7, 1), (7, 1)]
+    assert [len(taken.records(part)) <= PUT_BYTES_MAX for part in range(5)] == [True, True, True, False, True]
+    batch = reference(data, [3, 7])
+    for shard in (3, 7):
+        records = [taken.records(part) for part, (at, _) in enumerate(taken.parts) if at == shard]
+        assert canonical(b"".join(records)) == canonical(b"".join(batch.groups[shard].records))
+    assert taken.columns()[3] == [0, 1, 2, 3, 2, 4]
+    with pytest.raises(IndexError):
+        taken.records(5)
 
 
 def test_answers_that_do_not_fit_are_refused() -> None:

@@ -3,8 +3,10 @@
 import asyncio
 
 import grpc
+import pytest
 from duetime.v1 import gateway_pb2, message_pb2
 from duetime_core import record, retry_policy
+from duetime_core.errors import DiskFull
 from duetime_core.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 
 from tests.gateway.conftest import Gateway, error_of, message, request
@@ -142,6 +144,58 @@ async def test_repeated_request_without_the_flag_is_stored_again(gateway: Gatewa
     assert (first.offset, second.offset, second.duplicate) == (0, 1, False)
 
 
+@pytest.mark.parametrize("retry", [False, True])
+async def test_one_of_equal_ids_in_a_request_is_stored_and_answers_the_others(two_shards: Gateway, retry: bool) -> None:
+    ids = ["a", "b", "a", "a", "", ""]
+    sent = [message(id=name, queue=n % 4, delay_level=99 * (n == 0)) for n, name in enumerate(ids)]
+    results = await two_shards.send(*sent, message(id="a", topic="other"), retry=retry)
+    assert [result.duplicate for result in results] == [False, False, True, True, False, False, False]
+    first = results[0]
+    assert (first.requested_level, first.delay_level) == (99, 18)
+    for result in results[2:4]:
+        result.duplicate = False
+        assert result == first
+    assert two_shards.metric("duetime_gateway_messages_total", outcome="duplicate") == 2
+
+
+async def test_message_that_was_refused_is_nobody_s_first(gateway: Gateway) -> None:
+    refused, stored, repeated = await gateway.send(message(id="a", queue=99), message(id="a"), message(id="a"))
+    assert refused.HasField("fault")
+    assert (stored.HasField("fault"), stored.duplicate, repeated.duplicate) == (False, False, True)
+    assert (stored.queue, stored.offset) == (repeated.queue, repeated.offset)
+
+
+async def test_fault_of_a_first_is_that_of_its_repetitions(faked: Gateway, fakes: list[FakeStore]) -> None:
+    await faked.send(message(id="known"))
+    for fake in fakes:
+        fake.error = DiskFull("no room")
+    results = await faked.send(message(id="a"), message(id="a"), retry=True)
+    assert [result.fault.reason for result in results] == ["DISK_FULL", "DISK_FULL"]
+    assert results[0] == results[1]
+
+
+async def test_twenty_ids_sent_twenty_times_in_parallel_are_stored_once(two_shards: Gateway) -> None:
+    """Through one gateway, which joins them into puts, while their first attempts are under way too."""
+    ids = [f"id-{number}" for number in range(20)]
+
+    async def send(number: int) -> list[tuple[int, int, int]]:
+        sent = [message(id=name, delay_level=n % 3, queue=n % 4) for n, name in enumerate(ids)]
+        results = await two_shards.send(*sent, retry=number > 0)
+        assert not any(result.HasField("fault") for result in results)
+        return [(result.shard, result.queue, result.offset) for result in results]
+
+    places = await asyncio.gather(*(send(number) for number in range(20)))
+    assert all(one == places[0] for one in places)
+    assert two_shards.metric("duetime_gateway_messages_total", outcome="stored") == 20
+
+
+async def test_id_known_under_another_topic_is_stored(gateway: Gateway) -> None:
+    await gateway.send(message(id="a", topic="invoices"), retry=True)
+    (result,) = await gateway.send(message(id="a"), retry=True)
+    assert not result.duplicate
+    assert [one.id for one in (await gateway.pull(queue=result.queue)).messages] == ["a"]
+
+
 async def test_concurrent_sends_share_puts(faked: Gateway, fakes: list[FakeStore]) -> None:
     await faked.send(*[message(queue=queue) for queue in range(4)])
     for store in fakes:
@@ -197,6 +251,21 @@ async def test_unknown_topic_is_a_fault_where_topics_are_not_made_by_themselves(
     assert unknown.fault.message == "topic unknown does not exist"
     assert not known.HasField("fault")
     assert (twice.fault.reason, twice.fault.message) == ("MESSAGE_INVALID", "queue: -1 is below 0")
+
+
+async def test_empty_body_is_a_fault_where_that_is_asked_for(tmp_path, gateway: Gateway) -> None:
+    store = gateway.settings.store_addresses[0]
+    async with Gateway(tmp_path, {0: int(store.rpartition(":")[2])}, refuse_empty_bodies=True) as strict:
+        # All of one request are encoded at once where all are plainly right.
+        for _ in range(2):
+            empty, full = await strict.send(message(body=b""), message(body=b"x"))
+            assert (empty.fault.reason, empty.fault.retriable) == ("MESSAGE_INVALID", False)
+            assert empty.fault.message.startswith("body: 0 bytes are below the least, 1")
+            assert not full.HasField("fault")
+        (alone,) = await strict.send(message(body=b""))
+        assert alone.fault.reason == "MESSAGE_INVALID"
+    (taken,) = await gateway.send(message(body=b""))
+    assert not taken.HasField("fault")
 
 
 def test_message_fields_are_all_looked_at() -> None:

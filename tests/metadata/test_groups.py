@@ -1,16 +1,18 @@
 """Groups: made once, found by all within a second, and known while the database is away."""
 
 import asyncio
+import threading
+from collections.abc import Callable
 
 import pytest
-from duetime.v1 import consumer_pb2
 from duetime.v1.consumer_pb2 import GROUP_START_LATEST, GROUP_START_TIME, Group
 from duetime.v1.message_pb2 import LevelBackoff, RetryPolicy
 from duetime_core import retry_policy
 from duetime_core.errors import AlreadyExists, NotFound, Unavailable
-from duetime_core.metadata import Database, Groups, groups, upgrade
+from duetime_core.metadata import Database, GroupModel, Groups, groups, upgrade
 from duetime_core.testing import FakeClock
 from duetime_core.testing.clock import START_MS
+from sqlalchemy.orm import Session
 
 DEFAULT = RetryPolicy(max_attempts=17, levels=LevelBackoff())
 
@@ -118,11 +120,11 @@ async def test_groups_have_a_most(two: Two, monkeypatch: pytest.MonkeyPatch) -> 
 async def test_known_groups_go_on_without_the_database(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
     made = await two.groups.ensure("billing")
 
-    async def fails(work: object) -> consumer_pb2.Group:
+    def is_away() -> None:
         raise Unavailable("metadata database does not answer: gone", reason="METADATA_UNAVAILABLE")
 
     with monkeypatch.context() as patched:
-        patched.setattr(two.database, "run", fails)
+        patched.setattr(two.database, "_check_standing", is_away)
         two.clock.move(10 * groups.FRESH_MS)
         assert await two.groups.find("billing") == made
         with pytest.raises(Unavailable):
@@ -130,3 +132,29 @@ async def test_known_groups_go_on_without_the_database(two: Two, monkeypatch: py
     await two.others.delete("billing")
     two.clock.move(groups.FRESH_MS)
     assert await two.groups.find("billing") is None
+
+
+async def test_slow_database_holds_up_nobody_who_knows_the_group(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who looks goes on with what it knows, and what the look brings in the end is known from then on."""
+    await two.groups.ensure("billing")
+    await two.others.update("billing", RetryPolicy(max_attempts=3))
+    two.clock.move(groups.FRESH_MS)
+    slow, reading = threading.Event(), groups._reading
+
+    def slowly(name: str) -> Callable[[Session], GroupModel | None]:
+        def read(session: Session) -> GroupModel | None:
+            assert slow.wait(20)
+            return reading(name)(session)
+
+        return read
+
+    monkeypatch.setattr(groups, "_reading", slowly)
+    found = await two.groups.find("billing")
+    assert found is not None
+    assert found.retry.max_attempts == 17
+    slow.set()
+    # The one thread of a SQLite database comes to this after it.
+    await two.database.run(lambda session: None)
+    async with asyncio.timeout(20):
+        while (found := await two.groups.find("billing")) is None or found.retry.max_attempts != 3:
+            two.clock.move(groups.FRESH_MS)

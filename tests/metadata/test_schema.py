@@ -1,5 +1,6 @@
 """The schema: migrations make what the models say, however often and by however many they are run."""
 
+import random
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -10,9 +11,12 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from duetime_core.errors import StartupError
 from duetime_core.metadata import Base, Database, current_revision, head_revision, upgrade
+from duetime_core.metadata.__main__ import main
 from duetime_core.metadata.engine import make_engine, parse_url
+from duetime_core.metadata.faults import reason_of
 from duetime_core.metadata.schema import ADVISORY_LOCK, await_schema
 from sqlalchemy import text
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 
 def test_empty_database_has_no_revision(empty_database_url: str) -> None:
@@ -136,3 +140,34 @@ def test_waiting_for_the_schema_ends_with_what_is_wrong(empty_database_url: str)
         await_schema(empty_database_url, 0.1)
     with pytest.raises(StartupError, match="does not answer"):
         await_schema("sqlite:////no/such/folder/meta.db", 0.1)
+
+
+def rotten(path: Path, kind: str) -> str:
+    """The URL of a database file that is none, or is damaged in all but its first page."""
+    url = f"sqlite:///{path}"
+    if kind == "garbage":
+        path.write_bytes(random.Random(1).randbytes(20_000))
+    else:
+        upgrade(url)
+        data = path.read_bytes()
+        path.write_bytes(data[:4_096] + bytes(at * 7 % 251 for at in range(len(data) - 4_096)))
+    return url
+
+
+@pytest.mark.parametrize("kind", ["garbage", "pages"])
+@pytest.mark.parametrize("command", ["upgrade", "current"])
+def test_rotten_file_is_told_in_one_plain_line(
+    tmp_path: Path, kind: str, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "metadata.db"
+    assert main([command, "--database-url", rotten(path, kind)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"metadata database {path} is damaged (")
+    assert "put a copy of it back, or move it and" in line
+    assert "Background" not in line
+
+
+def test_no_error_of_sqlalchemy_is_told_with_its_link() -> None:
+    error = PoolTimeoutError("QueuePool limit of size 1 reached", code="3o7r")
+    assert "Background" in str(error)
+    assert reason_of(error) == "QueuePool limit of size 1 reached"

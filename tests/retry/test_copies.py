@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 from duetime_core import record
 from duetime_core.limits import PROPERTIES_BYTES_MAX
+from duetime_core.ondisk.restore import Entry, restore
 from duetime_core.record import Record
 from duetime_retry.copies import Copy, Failed, NoRoom, dead_letter, history_of, retry_copy
 from duetime_retry.delays import Wait
 from duetime_retry.history import Attempt, History
-from duetime_scheduler.restore import Entry, restore
 from hypothesis import given
 from hypothesis import strategies as st
 

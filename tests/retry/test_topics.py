@@ -20,6 +20,7 @@ class Running:
         self.url = url
         self.databases: list[Database] = []
         self.told: list[tuple[int, str]] = []
+        self.stored: set[tuple[int, str]] = set()
         self.clock = FakeClock()
 
     async def database(self) -> Database:
@@ -33,7 +34,10 @@ class Running:
         async def tell(shard: int, topic: str) -> None:
             self.told.append((shard, topic))
 
-        return Topics(await self.database(), self.clock, tell)
+        return Topics(await self.database(), self.clock, tell, self.has)
+
+    async def has(self, shard: int, topic: str) -> bool:
+        return (shard, topic) in self.stored
 
 
 @pytest.fixture
@@ -92,7 +96,7 @@ async def test_shard_that_was_not_told_is_told_the_next_time(running: Running) -
         if error is not None:
             raise error
 
-    topics = Topics(await running.database(), running.clock, tell)
+    topics = Topics(await running.database(), running.clock, tell, running.has)
     with pytest.raises(Unavailable):
         await topics.ensure(RETRY, 0)
     await topics.ensure(RETRY, 0)
@@ -110,6 +114,21 @@ async def test_queue_that_was_added_later_is_found(running: Running) -> None:
         await topics.place_of(RETRY, 2)
 
 
+def is_away() -> None:
+    raise Unavailable("away")
+
+
+async def test_topic_that_a_shard_has_something_of_needs_no_database(running: Running) -> None:
+    """What a restarted service knows while the database is away: failed messages go on where some went before."""
+    topics = await running.topics()
+    running.databases[-1]._check_standing = is_away  # type: ignore[method-assign]
+    with pytest.raises(Unavailable):
+        await topics.ensure(RETRY, 0)
+    running.stored.add((0, RETRY))
+    await topics.ensure(RETRY, 0)
+    assert await topics.queue_at("orders", 0, 3) is None
+
+
 async def test_changed_rules_of_a_group_hold_soon_and_stay_without_the_database(running: Running) -> None:
     def put(session: Session) -> None:
         session.merge(
@@ -125,10 +144,7 @@ async def test_changed_rules_of_a_group_hold_soon_and_stay_without_the_database(
         rules = await policies.of_group("billing")
         assert (rules.ordered, rules.policy.max_attempts, list(rules.policy.intervals.delays_ms)) == (True, 4, [7_000])
 
-        async def run(work: object) -> None:
-            raise Unavailable("away")
-
-        database.run = run  # type: ignore[assignment, method-assign]
+        database._check_standing = is_away  # type: ignore[method-assign]
         await running.clock.advance(KEPT_MS)
     with pytest.raises(Unavailable):
         await policies.of_group("other")

@@ -73,6 +73,9 @@ class Proxy(store_pb2_grpc.StoreServicer):
         finally:
             self.pulls_in_flight -= 1
 
+    async def StandIn(self, request: store_pb2.StandInRequest, context: Any) -> Any:
+        return await self._pass("StandIn", request, context)
+
     async def ListLanes(self, request: Any, context: Any) -> Any:
         return await self._pass("ListLanes", request, context)
 

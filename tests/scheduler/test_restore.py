@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from duetime_core import record
 from duetime_core.limits import BODY_BYTES_MAX, PROPERTIES_BYTES_MAX
-from duetime_scheduler import restore as module
-from duetime_scheduler.restore import Entry, Unrestorable, quarantine, restore
+from duetime_core.ondisk import restore as module
+from duetime_core.ondisk.restore import Entry, Unrestorable, quarantine, restore
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -150,11 +150,12 @@ async def test_a_server_restart_is_survived(filled: FakeGateway, caplog: pytest.
     async with AsyncPuller(filled.address, "orders") as puller:
         assert len(await take(puller, 8)) == 8
         await filled.stop()
-        assert await puller.poll(wait="50ms") == []
+        # One warning: the call that was out was ended, or, where none was, no server answers.
+        while not any("orders, shard 0: " in record.getMessage() for record in caplog.records):
+            assert await puller.poll(wait="50ms") == []
         filled.append("orders", 1, b"new")
         await filled.start()
         assert await take(puller, 1) == [b"new"]
-    assert any("no DueTime server answers" in record.getMessage() for record in caplog.records)
 
 
 async def test_a_new_queue_of_the_topic_is_noticed(filled: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:

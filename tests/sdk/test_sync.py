@@ -127,3 +127,29 @@ def test_a_forked_child_makes_ids_and_connections_of_its_own(threaded_gateway: F
     assert (status, done.returncode) == ("0", 0)
     (theirs,) = threaded_gateway.stored
     assert theirs[:20] != mine[:20]
+
+
+def test_ctrl_c_at_any_moment_leaves_the_rest_usable(threaded_gateway: FakeGateway) -> None:
+    """Interrupts fall wherever a call is just then, in the locks that it takes too."""
+    with Producer(threaded_gateway.address) as producer:
+        producer.send("orders", b"first", queue=0)
+    done = run_python(
+        """
+        import random, signal
+        from duetime import Producer, Puller
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        interrupted = 0
+        with Producer() as producer, Puller(topic="orders", start="latest") as puller:
+            for _ in range(3_000):
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-6, 4e-4))
+                    puller.poll(wait=0.0003)
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                except KeyboardInterrupt:
+                    interrupted += 1
+            producer.send("orders", b"x", queue=0)
+            print(interrupted > 100, puller.poll(wait="10s")[0].body)
+        """,
+        threaded_gateway.address,
+    )
+    assert (done.returncode, done.stdout) == (0, "True b'x'\n"), done.stderr

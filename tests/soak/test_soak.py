@@ -21,6 +21,8 @@ RETENTION_MS = 120_000
 # Up to an hour.
 LEVEL_MAX = 17
 BATCH = 500
+# Segments that stay when nothing is pending.
+KEPT_MAX = 3
 ROUNDS_PER_RESTART = 25
 
 
@@ -67,7 +69,7 @@ def value(cluster: Cluster, name: str, **labels: str) -> float:
 async def test_every_id_is_accounted_for(tmp_path: Path) -> None:
     print(f"seed {SEED}, {MINUTES} minutes")
     chance, account = random.Random(SEED), Account()
-    settings = {"segment_bytes": MIB, "retention_ms": RETENTION_MS, "retention_check_ms": 10_000, "disk_force": 1.0}
+    settings = {"segment_bytes": MIB, "retention_ms": RETENTION_MS, "retention_check_ms": 10_000}
     give_up = time.monotonic() + MINUTES * 60
     segments = moved = rounds = 0.0
     async with (
@@ -90,13 +92,16 @@ async def test_every_id_is_accounted_for(tmp_path: Path) -> None:
                 await cluster.advance("1m")
                 await read_up(cluster, puller, account)
         store = cluster.stores[0].store
+        # Retention rests between its steps in real time, of which an hour on this clock leaves it little.
+        async with asyncio.timeout(60):
+            while (kept := (store.log.end - store.log.min_position) // MIB) > KEPT_MAX:
+                await cluster.advance("1m")
+                await asyncio.sleep(0.02)
         assert sum(lane.pending_count for lane in store.lanes.values()) == 0
         assert store.quarantined_count == 0
         segments += value(cluster, "duetime_store_retention_segments_total", reason="age")
         moved += value(cluster, "duetime_store_retention_moved_total")
-        kept = (store.log.end - store.log.min_position) // MIB
     print(f"{len(account.came)} messages in {rounds:.0f} rounds")
     print(f"{segments:.0f} segments left, {kept} stay, {moved:.0f} messages were appended again")
     assert account.came == set(account.due_at_ms)
     assert moved > 0
-    assert kept <= 3

@@ -23,7 +23,7 @@ from tests.spark.story import GROUP, RETRY_TOPIC, Moment, told
 MINUTE_MS = 60_000
 Found = dict[str, Any]
 # Segments leave after two minutes, as soon as they are full.
-CLEANED = {"retention_ms": 120_000, "retention_check_ms": 10_000, "disk_force": 1.0}
+CLEANED = {"retention_ms": 120_000, "retention_check_ms": 10_000}
 STORIES: dict[str, Callable[[Path], Any]] = {
     "groups": lambda path: told(path, 1),
     "retention": lambda path: told(path, 3, consumes=False, **CLEANED),

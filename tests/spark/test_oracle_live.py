@@ -106,7 +106,7 @@ def assert_audit(story: Story, found: Found) -> None:
 
 
 async def test_while_segments_leave_the_proof_holds(spark: SparkSession, tmp_path: Path) -> None:
-    settings = {"retention_ms": 120_000, "retention_check_ms": 10_000, "disk_force": 1.0}
+    settings = {"retention_ms": 120_000, "retention_check_ms": 10_000}
     story = await begun(tmp_path, 7, shards=1, consumes=False, **settings)
     async with story.life(TABLES[1]):
         before = lanes_of(story.cluster)

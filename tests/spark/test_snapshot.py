@@ -21,6 +21,7 @@ from duetime_spark.filters import Wanted
 from duetime_spark.snapshot import Shard, Snapshot, open_shards, take_snapshot, take_snapshots
 from duetime_spark.units import window_of
 
+from tests.core.golden import unpack
 from tests.store.conftest import MIB, HandClock, sent
 from tests.store.conftest import Shard as Store
 from tests.store.test_retention import HOUR_MS
@@ -299,3 +300,17 @@ async def test_running_store_gives_the_same_by_export(tmp_path: Path) -> None:
             shard.files.close()
 
         await asyncio.to_thread(look)
+
+
+def test_timers_that_are_not_in_the_wheel_yet_are_read_as_those_that_are(tmp_path: Path) -> None:
+    root = unpack("rmq-5.3.3-clean", tmp_path)
+    before = take_snapshot(LocalFiles(root), LEVELS).timers
+    check = root / "config" / "timercheck"
+    content = bytearray(check.read_bytes())
+    in_wheel = int.from_bytes(content[16:24], "big")
+    content[16:24] = (in_wheel - 2).to_bytes(8, "big")
+    check.write_bytes(content)
+    after = take_snapshot(LocalFiles(root), LEVELS).timers
+    assert before is not None
+    assert after is not None
+    assert set(after.made[1].tolist()) == set(before.made[1].tolist())

@@ -7,14 +7,24 @@ from pathlib import Path
 import pytest
 from duetime_core import record
 from duetime_core.clock import Clock, Timer
+from duetime_core.ondisk.restore import Entry, Unrestorable, quarantine, restore
 from duetime_store.alarm import ShardClock
 from duetime_store.checkpoint import write as write_checkpoint
 from duetime_store.directory import StoreDirectory
 from duetime_store.recovery import Opened, checkpoint_of, open_store
 from duetime_store.settings import StoreSettings
 from duetime_store.staging import Outcome
+from duetime_store.store import Store
+from duetime_store.turns import Turns, Walk
 
 MIB = 1024 * 1024
+
+
+def unhurried() -> Walk:
+    """A step that is never over."""
+    walk = Turns(lambda: 1.0).walk()
+    walk.start()
+    return walk
 
 
 class HandClock(Clock):
@@ -72,8 +82,7 @@ class Shard:
 
     def crash(self) -> None:
         """The process is gone; what was written stays."""
-        for queue in self.store.queues.all():
-            queue.close()
+        self.store.queues.shared.close()
         self.store.log.close()
         self.directory.close()
 
@@ -95,18 +104,21 @@ class Shard:
         found = [self.store.read_record(position, size) for position, size, _ in units.tolist()]
         return [record.decode(data) for data in found if data]
 
-    def restore(self, level: int, first: int, count: int, topic: str = "orders") -> Outcome:
+    def restore(self, level: int, first: int, count: int) -> Outcome:
         """What a scheduler does with entries [first, first + count)."""
-        units = self.store.lane(level).queue.read(first, count)
-        restored = []
-        for index, (position, size, due_at_ms) in enumerate(units.tolist()):
-            found = record.decode(self.store.read_record(position, size))
-            entry = record.lane_entry(level, first + index, due_at_ms)
-            kept = record.without_crc_mark(found.properties) + record.VALUE_END
-            restored.append(
-                record.encode(record.Record(topic, 0, found.body, record.with_crc_mark(kept + entry), stored_at_ms=0))
-            )
-        return self.put(*restored, lane=level, first_entry=first)
+        return self.put(restored(self.store, level, first, count), lane=level, first_entry=first)
+
+
+def restored(store: Store, level: int, first: int, count: int) -> bytes:
+    """What a scheduler puts in place of entries [first, first + count): those that can't be restored are put aside."""
+    parts = []
+    for number, (position, size, due_at_ms) in enumerate(store.lane(level).queue.read(first, count).tolist(), first):
+        entry = Entry(level, number, due_at_ms, store.read_record(position, size))
+        try:
+            parts.append(restore(entry))
+        except Unrestorable as error:
+            parts.append(quarantine(entry, str(error)))
+    return b"".join(parts)
 
 
 def sent(message_id: str, *, topic: str = "orders", queue: int = 0, level: int = 0, body: bytes = b"body") -> bytes:

@@ -13,7 +13,6 @@ begins with recovery, and with the question whether what it found is what the mo
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,23 +21,29 @@ from typing import Any, TypeVar
 from duetime_core import record
 from duetime_core.errors import Damaged, DiskFull, DueTimeError, ReadOnly
 from duetime_core.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
+from duetime_core.ondisk.restore import Entry, quarantine, restore
 from duetime_core.record import Record
+from duetime_store import queuetable
 from duetime_store.alarm import ShardClock
 from duetime_store.checkpointer import Checkpointer
 from duetime_store.directory import StoreDirectory
 from duetime_store.flusher import Flusher
+from duetime_store.late import LateWriter
 from duetime_store.metrics import StoreMetrics
+from duetime_store.queuetable import TableFile
 from duetime_store.recovery import open_store
 from duetime_store.reserve import Reserve
 from duetime_store.settings import StoreSettings
 from duetime_store.staging import DUPLICATE, OK
 from duetime_store.store import Store
+from duetime_store.topics import TopicFile
 from duetime_store.watch import Watch
 from prometheus_client import CollectorRegistry
 
 from tests.faulty_disk import GIB
 from tests.power_disk import PowerCut, PowerDisk
 from tests.store.conftest import MIB, HandClock, sent
+from tests.store.here import Here
 
 T = TypeVar("T")
 TOPICS = ("orders", "mail")
@@ -46,24 +51,6 @@ QUEUES = 2
 LEVELS = 2
 DELAYS_MS = (1_000, 5_000)
 RESERVE_BYTES = 256 * 1024
-
-
-class Here(Executor):
-    """Runs work at once, on the caller's thread; `before` is run first."""
-
-    def __init__(self) -> None:
-        self.before: Callable[[], None] | None = None
-
-    def submit(self, function: Callable[..., T], /, *args: Any, **options: Any) -> "Future[T]":
-        before, self.before = self.before, None
-        if before is not None:
-            before()
-        done: Future[T] = Future()
-        try:
-            done.set_result(function(*args, **options))
-        except Exception as error:
-            done.set_exception(error)
-        return done
 
 
 @dataclass
@@ -105,6 +92,7 @@ class Life:
                 "queue_file_units": 100,
                 "flush_mode": mode,
                 "recent_ids_count": 200,
+                "queue_files_max": 3,
             }
         )
         self.loop = asyncio.new_event_loop()
@@ -122,6 +110,8 @@ class Life:
         self._next_cut = -1
         self._count = 0
         self.directory: StoreDirectory | None = None
+        # Topics whose making was answered.
+        self.made: set[str] = set()
         self._open()
 
     # --- lives ------------------------------------------------------------------------------------------------------
@@ -143,13 +133,30 @@ class Life:
 
     def _begin(self) -> None:
         directory = self.directory = StoreDirectory(self.root, self.disk)
-        self.store: Store = open_store(directory, self.settings, ShardClock(self.clock)).store
+        opened = open_store(directory, self.settings, ShardClock(self.clock))
+        self.store: Store = opened.store
         metrics, self.here = StoreMetrics(CollectorRegistry()), Here()
         reserve = Reserve(self.disk, self.root, RESERVE_BYTES)
-        self.watch = Watch(self.store, self.disk, self.root, reserve, self.here, self.clock, metrics, used_max=1)
+        self.late = LateWriter(self.store, self.here, self.clock, metrics)
+        # Most files are closed when they are wanted, and some publishes open none.
+        self.store.queues.shared.opens_at_once = self.dice.choice((0, 1, 16))
+        self.watch = Watch(
+            self.store, self.late, self.disk, self.root, reserve, self.here, self.clock, metrics, used_max=1
+        )
         self.flusher = Flusher(self.store, self.watch, self.here, self.clock, metrics, sync=self.sync, interval_ms=500)
+        topics = self.topics = TopicFile(self.store.queues.counts, directory, self.here, self.clock)
+        table = TableFile(self.disk, self.root / queuetable.FILE, directory.queues, opened.table)
         self.checkpointer = Checkpointer(
-            self.store, directory, self.flusher, self.here, self.clock, metrics, interval_ms=1, log_bytes=MIB
+            self.store,
+            directory,
+            self.flusher,
+            topics,
+            table,
+            self.here,
+            self.clock,
+            metrics,
+            interval_ms=1,
+            log_bytes=MIB,
         )
         self.run(self.checkpointer.write())
         directory.mark_serving()
@@ -277,19 +284,12 @@ class Life:
             units = units[units["tags"] <= now_ms]
         records = []
         for entry, (position, size, due_at_ms) in enumerate(units.tolist(), first):
+            data = self.store.read_record(position, size)
             try:
-                found = record.decode(self.store.read_record(position, size))
+                record.decode(data)
+                records.append(restore(Entry(level, entry, due_at_ms, data)))
             except Damaged:
-                aside = record.encode_properties({"DT_FAULT": "torn"}) + record.VALUE_END
-                aside += record.lane_entry(level, entry, due_at_ms)
-                records.append(record.encode(Record(QUARANTINE_TOPIC, 0, b"", aside)))
-                continue
-            topic = record.property_value(found.properties, record.REAL_TOPIC.encode())
-            queue = record.property_value(found.properties, record.REAL_QID.encode())
-            assert topic
-            assert queue
-            properties = found.properties + record.VALUE_END + record.lane_entry(level, entry, due_at_ms)
-            records.append(record.encode(Record(topic.decode(), int(queue), found.body, properties)))
+                records.append(quarantine(Entry(level, entry, due_at_ms, b""), "torn"))
         if records:
             self.run(self._restore(records, level, first, [int(due) for due in units["tags"]]))
 
@@ -338,7 +338,16 @@ class Life:
                 self.restore, dice.randint(1, LEVELS), dice.randint(1, 30), dice.random() < 0.3
             )
         elif at < 0.88:
-            plain = [self.checkpoint, self.flush_written, self.add_topic, self.send_again, self.restart, self.kill]
+            plain = [
+                self.write_late,
+                self.checkpoint,
+                self.flush_written,
+                self.add_topic,
+                self.fold_topics,
+                self.send_again,
+                self.restart,
+                self.kill,
+            ]
             plain += [self.checkpoint, self.free_disk, self.cut_power, self.cut_power]
             self.step(dice.choice(plain))
         elif at < 0.97:
@@ -362,8 +371,18 @@ class Life:
         self.flushed = list(self.restored)
 
     def add_topic(self) -> None:
-        self.store.queues.counts[f"topic{len(self.store.queues.counts)}"] = 1
-        self.checkpoint()
+        name = f"topic{len(self.store.queues.counts)}"
+        with suppress(DueTimeError):
+            self.run(self.topics.put(name, 1))
+            self.made.add(name)
+
+    def write_late(self) -> None:
+        with suppress(OSError):
+            self.run(self.late.write())
+
+    def fold_topics(self) -> None:
+        with suppress(DueTimeError):
+            self.run(self.topics.fold(whole=True))
 
     def pass_time(self, by_ms: int) -> None:
         self.clock.wall_ms += by_ms
@@ -419,6 +438,7 @@ class Life:
 
     def check(self) -> None:
         """Compares the shard with the model, which learns what became of what was not answered."""
+        assert self.made <= self.store.queues.counts.keys()
         entries: dict[tuple[int, int], str] = {}
         restored: dict[tuple[int, int], str] = {}
         at: dict[str, int] = {}

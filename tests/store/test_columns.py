@@ -1,7 +1,6 @@
 """Records of the log as columns: the compiled twin, the Python, and the walk record by record tell the same."""
 
 import random
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -102,7 +101,8 @@ def test_record_with_a_crc_tells_any_flipped_bit(items: list[tuple[Record, bool]
 
 
 def test_columns_say_what_the_records_say() -> None:
-    lane = Record("SCHEDULE_TOPIC_XXXX", 2, b"b", b"DELAY\x013\x02TAGS\x01paid", stored_at_ms=5, queue_offset=9)
+    delayed = b"DELAY\x013\x02TAGS\x01paid\x02REAL_TOPIC\x01orders\x02UNIQ_KEY\x01k"
+    lane = Record("SCHEDULE_TOPIC_XXXX", 2, b"b", delayed, stored_at_ms=5, queue_offset=9)
     restored = Record(
         "orders", 1, b"b", b"UNIQ_KEY\x01k\x02DT_ENTRY\x013:9:77", sys_flag=record.SYS_TRANSACTION_PREPARED
     )
@@ -113,7 +113,7 @@ def test_columns_say_what_the_records_say() -> None:
     assert run.end == len(data)
     assert (run.offsets[0], run.stored_at_ms[0], run.levels.tolist()) == (9, 5, [3, -1])
     assert run.tags_codes.tolist() == [record.java_hash("paid"), 0]
-    assert run.id_hashes.tolist() == [-1, zlib.crc32(b"k")]
+    assert run.id_hashes.tolist() == [record.id_hash(b"orders", b"k")] * 2
     assert run.queued.tolist() == [True, False]
     assert run.entries is not None
     assert run.entries[:, 1].tolist() == [3, 9, 77]

@@ -81,7 +81,7 @@ async def slow(tmp_path: Path) -> AsyncIterator[Exporting]:
     """On a fake clock, with a chunk a second, two exports at most."""
     (tmp_path / "store").mkdir()
     (tmp_path / "store" / "timerwheel").write_bytes(bytes(3 * CHUNK_BYTES))
-    async with Exporting(tmp_path / "store", export_bytes_per_s=CHUNK_BYTES, exports_max=2) as running:
+    async with Exporting(tmp_path / "store", export_bytes_per_s=CHUNK_BYTES, exports_max=4) as running:
         yield running
 
 

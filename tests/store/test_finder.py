@@ -12,7 +12,7 @@ from duetime_core import record
 from duetime_store import finder
 from duetime_store.index import key_hash
 
-from tests.store.conftest import MIB, sent
+from tests.store.conftest import MIB, restored, sent
 from tests.store.test_service import Running
 
 STORED = gateway_pb2.MESSAGE_STATE_STORED
@@ -50,13 +50,12 @@ async def get(store: Running, message_id: str, topic: str = "") -> gateway_pb2.F
     return await store.stub.GetMessage(gateway_pb2.GetMessageRequest(id=message_id, topic=topic), timeout=10)
 
 
-async def restore(store: Running, lane: int = 1, topic: str = "orders", **fields: Any) -> None:
+async def restore(store: Running, lane: int = 1) -> None:
     """What a scheduler does with the lane's head."""
     due = await store.pull_due(lane, max_count=1)
-    found = record.decode(due.records)
-    entry = record.lane_entry(lane, due.first_entry, due.due_at_ms[0])
-    values = {"properties": found.properties + record.VALUE_END + entry, "body": found.body} | fields
-    answer = await store.put(record.encode(record.Record(topic, 0, **values)), lane=lane, first_entry=due.first_entry)
+    answer = await store.put(
+        restored(store.node.store, lane, due.first_entry, 1), lane=lane, first_entry=due.first_entry
+    )
     assert not any(answer.statuses)
 
 
@@ -158,12 +157,10 @@ async def test_a_deferred_message_is_pending_and_then_stored_once(store: Running
 
 
 async def test_a_message_put_aside_is_quarantined(store: Running, settle: Any) -> None:
-    await store.put(keyed("A", "key", level=1), keyed("B", "key", level=1))
+    unrestorable = keyed("A", "key", level=1).replace(b"REAL_QID\x013", b"REAL_QID\x01x")
+    await store.put(unrestorable, keyed("B", "key", level=1))
     await store.clock.advance(1_000)
-    aside = record.encode_properties({"UNIQ_KEY": "A", "DT_FAULT": "why"}).split(record.VALUE_END)
-    due = await store.pull_due(1, max_count=1)
-    properties = record.VALUE_END.join([*aside, record.lane_entry(1, 0, due.due_at_ms[0])])
-    await store.put(record.encode(record.Record("DT_QUARANTINE", 0, due.records, properties)), lane=1, first_entry=0)
+    await restore(store)
     await restore(store)
     await settle(store)
     assert [(one.message.id, one.state) for one in await query(store, "key")] == [("B", STORED), ("A", QUARANTINED)]

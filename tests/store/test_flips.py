@@ -20,6 +20,7 @@ from duetime_store.filters import Filter
 from duetime_store.metrics import StoreMetrics
 from duetime_store.reader import Due, Pulled, Reader
 from duetime_store.staging import DUPLICATE, OK
+from duetime_store.turns import Turns
 from prometheus_client import CollectorRegistry
 
 from tests.store.conftest import HandClock, Shard, sent
@@ -43,7 +44,7 @@ class Drained:
         try:
             metrics = StoreMetrics(self.registry)
             metrics.damaged.inc(self.shard.opened.report.damage.count)
-            self.reader = Reader(self.shard.store, Alarm(self.shard.store.clock), metrics)
+            self.reader = Reader(self.shard.store, Alarm(self.shard.store.clock), metrics, Turns())
             for wall_ms in (2_000, 4_999, 5_000, 6_999, 7_000, 20_000):
                 self.clock.wall_ms = START_MS + wall_ms
                 for level in DELAYS_MS:
@@ -96,7 +97,7 @@ class Drained:
 
     def _pulled(self, queue: object, offset: int) -> Pulled:
         async def ask() -> list[Pulled]:
-            return await self.reader.pull([(queue, offset)], Filter.parse(""), 100, 1 << 20, 0)  # type: ignore[list-item]
+            return await self.reader.pull([(queue, offset)], Filter.parse(""), 100, lambda: 1 << 20, 0)  # type: ignore[list-item]
 
         return asyncio.run(ask())[0]
 

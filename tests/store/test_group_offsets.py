@@ -166,7 +166,8 @@ async def test_what_is_no_offset_of_a_group_is_refused(store: Groups) -> None:
     for group in ("", "a@b", "x" * 121):
         code, text = await refusal(store.commit({0: 1}, group=group))
         assert code is invalid
-        assert text == f"group: {group[:64]!r} is not 1 to 120 characters of [%|a-zA-Z0-9_-]"
+        shown = f"{group!r}" if len(group) <= 64 else f"{group[:64]!r}..."
+        assert text == f"group: {shown} is not 1 to 120 characters of [%|a-zA-Z0-9_-]"
         assert (await refusal(store.offsets(group)))[0] is invalid
     assert (await refusal(store.commit({})))[0] is invalid
     assert (await refusal(store.commit({2: 0})))[0] is grpc.StatusCode.NOT_FOUND

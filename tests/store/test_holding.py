@@ -10,7 +10,7 @@ from duetime.v1 import store_pb2
 from duetime_core import record
 from duetime_core.limits import AHEAD_MS_MAX
 
-from tests.store.conftest import MIB, ids, sent
+from tests.store.conftest import MIB, ids, restored, sent
 from tests.store.test_service import Running
 
 OK, DUPLICATE, GAP, NOT_DUE, REFUSED = range(5)
@@ -26,14 +26,7 @@ class Lane(Running):
         self.clock.move(1_000 - apart_ms * len(names))
 
     def restored(self, first: int, count: int) -> bytes:
-        store = self.node.store
-        units = store.lane(1).queue.read(first, count)
-        records = []
-        for entry, (position, size, due_at_ms) in enumerate(units.tolist(), first):
-            found = record.decode(store.read_record(position, size))
-            properties = found.properties + record.VALUE_END + record.lane_entry(1, entry, due_at_ms)
-            records.append(record.encode(record.Record("orders", 0, found.body, properties)))
-        return b"".join(records)
+        return restored(self.node.store, 1, first, count)
 
     def begin(self, first: int, count: int) -> "asyncio.Task[store_pb2.PutMessageResponse]":
         """A put of entries [first, first + count)."""

@@ -48,8 +48,13 @@ def test_records_of_other_shapes_are_left_to_python() -> None:
         sizes = [len(made(b"a\x01y")), len(data) - len(made(b"a\x01y"))]
         assert compiled("duetime_store._properties").columns(data, sizes, (b"a",)) is None
         assert module.columns(data, sizes, (b"a",)) == [[b"y", b"x"]]
-    many = tuple(f"n{n}".encode() for n in range(65))
-    assert module.columns(made(b"n64\x01x"), [len(made(b"n64\x01x"))], many)[64] == [b"x"]
+    many = tuple(f"n{n}".encode() for n in range(265))
+    one = made(b"n64\x01x\x02n1\x01y")
+    assert compiled("duetime_store._properties").columns(one, [len(one)], many) is None
+    assert module.columns(one, [len(one)], many)[64] == [b"x"]
+    of_all = compiled("duetime_store._properties").columns(one, [len(one)], many[:264])
+    assert of_all == module.in_python(one, [len(one)], many[:264])
+    assert of_all[1] == [b"y"]
 
 
 @given(st.binary(max_size=300), st.lists(st.integers(-5, 400), max_size=4))

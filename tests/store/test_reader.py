@@ -13,9 +13,10 @@ from duetime_store.filters import Filter
 from duetime_store.messages import stored_messages
 from duetime_store.metrics import StoreMetrics
 from duetime_store.reader import Due, Pulled, Reader, Scanned
+from duetime_store.turns import Turns
 from prometheus_client import CollectorRegistry
 
-from tests.store.conftest import MIB, HandClock, Shard, sent
+from tests.store.conftest import MIB, HandClock, Shard, sent, unhurried
 from tests.twins import compiled
 
 V6 = bytes(range(16)) + b"\x00\x00\x2a\x9f"
@@ -33,7 +34,7 @@ class Reading:
 
     def __init__(self, shard: Shard) -> None:
         self.registry = CollectorRegistry()
-        self.reader = Reader(shard.store, Alarm(shard.store.clock), StoreMetrics(self.registry))
+        self.reader = Reader(shard.store, Alarm(shard.store.clock), StoreMetrics(self.registry), Turns())
         self._shard = shard
 
     def due(self, after: int = 0, max_count: int = 512, max_bytes: int = LONG) -> Due:
@@ -42,14 +43,14 @@ class Reading:
     def pull(self, offset: int = 0, max_count: int = 512, max_bytes: int = LONG, *tags: str) -> Pulled:
         queue = self._shard.store.queues.find("orders", 0)
         wanted = Filter.parse(" || ".join(tags))
-        (pulled,) = asyncio.run(self.reader.pull([(queue, offset)], wanted, max_count, max_bytes, 0))
+        (pulled,) = asyncio.run(self.reader.pull([(queue, offset)], wanted, max_count, lambda: max_bytes, 0))
         return pulled
 
     def scan(
         self, offset: int = 0, max_count: int = 512, max_bytes: int = LONG, tags: str = "", sql: str = ""
     ) -> Scanned:
         queue = self._shard.store.queues.find("orders", 0)
-        return self.reader.scan(queue, offset, Filter.parse(tags, sql), max_count, max_bytes)
+        return self.reader.scan(queue, offset, Filter.parse(tags, sql), max_count, max_bytes, unhurried())
 
     def damaged(self) -> float:
         return self.registry.get_sample_value("duetime_store_records_damaged_total") or 0
@@ -173,16 +174,16 @@ def test_scan_names_the_offsets_of_what_it_gives(shard: Shard, reading: Reading)
     assert (reading.scan(6).sizes, reading.scan(6).next_offset) == ([], 6)
 
 
-def test_scan_by_properties_goes_in_steps_and_is_bounded(
+def test_scan_by_properties_goes_in_pieces_and_is_bounded(
     shard: Shard, reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shard.put(*(sent(f"{n}") for n in range(40)))
     size = len(sent("0"))
     wanted = "UNIQ_KEY IN ('1', '3', '4', '8', '30')"
     for count, size_max in ((4, LONG), (LONG, 3 * size), (1, 1), (1_024, LONG)):
-        monkeypatch.setattr(reader, "SQL_UNITS", count)
-        monkeypatch.setattr(reader, "SQL_BYTES", size_max)
-        monkeypatch.setattr(reader, "SQL_STEPS", 40)
+        monkeypatch.setattr(reader, "PIECE_RECORDS_MAX", count)
+        monkeypatch.setattr(reader, "PIECE_RECORDS_MIN", min(count, 4))
+        monkeypatch.setattr(reader, "PIECE_BYTES", size_max)
         found, offset = [], 0
         while offset < 40:
             scanned = reading.scan(offset, 2, 2 * size, sql=wanted)
@@ -193,8 +194,8 @@ def test_scan_by_properties_goes_in_steps_and_is_bounded(
         assert found == ["1", "3", "4", "8", "30"]
     assert reading.scan(0, 2, sql=wanted).next_offset == 4
     assert reading.scan(0, max_bytes=1, sql=wanted).next_offset == 3
-    monkeypatch.setattr(reader, "SQL_UNITS", 5)
-    monkeypatch.setattr(reader, "SQL_STEPS", 4)
+    monkeypatch.setattr(reader, "PIECE_RECORDS_MAX", 5)
+    monkeypatch.setattr(reader, "SCAN_UNITS_MAX", 20 * reader.SQL_UNITS)
     scanned = reading.scan(9, sql=wanted)
     assert (scanned.sizes, scanned.next_offset) == ([], 29)
     assert ids(reading.scan(29, sql=wanted)) == ["30"]

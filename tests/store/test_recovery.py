@@ -18,6 +18,7 @@ from duetime_store.disk import Disk
 from duetime_store.metrics import StoreMetrics
 from duetime_store.reader import Reader
 from duetime_store.staging import DUPLICATE, OK
+from duetime_store.turns import Turns
 from prometheus_client import CollectorRegistry
 
 from tests.store.conftest import MIB, HandClock, Shard, flip, ids, log_file, remove, sent
@@ -262,7 +263,7 @@ def test_message_that_is_appended_again_keeps_its_due_time_under_a_new_table(sha
     shard.clock.wall_ms = due
     for _ in range(2):
         registry = CollectorRegistry()
-        reader = Reader(shard.store, Alarm(shard.store.clock), StoreMetrics(registry))
+        reader = Reader(shard.store, Alarm(shard.store.clock), StoreMetrics(registry), Turns())
         found = asyncio.run(reader.pull_due(2, 0, 9, 1 << 20, 0))
         assert (found.due_at_ms, found.damages) == ([due], {})
         assert registry.get_sample_value("duetime_store_units_repaired_total") == 0

@@ -13,6 +13,7 @@ from duetime_store.consumequeue import ConsumeQueue
 from duetime_store.filters import Filter
 from duetime_store.metrics import StoreMetrics
 from duetime_store.reader import Due, Pulled, Reader
+from duetime_store.turns import Turns
 from prometheus_client import CollectorRegistry
 
 from tests.store.conftest import HandClock, Shard, ids, sent
@@ -25,7 +26,7 @@ class Reading:
 
     def __init__(self, shard: Shard) -> None:
         self.registry = CollectorRegistry()
-        self.reader = Reader(shard.store, Alarm(shard.store.clock), StoreMetrics(self.registry))
+        self.reader = Reader(shard.store, Alarm(shard.store.clock), StoreMetrics(self.registry), Turns())
         self._shard = shard
 
     def due(self, ahead_ms: int = 0, after: int = 0) -> Due:
@@ -59,7 +60,7 @@ class Reading:
     def pull(self, topic: str = "orders", offset: int = 0) -> Pulled:
         async def ask() -> list[Pulled]:
             queue = self._shard.store.queues.find(topic, 0)
-            return await self.reader.pull([(queue, offset)], Filter.parse(""), 512, 1 << 30, 0)
+            return await self.reader.pull([(queue, offset)], Filter.parse(""), 512, lambda: 1 << 30, 0)
 
         return asyncio.run(ask())[0]
 
@@ -262,7 +263,7 @@ def test_pull_due_answers_right_where_the_unit_can_not_be_written(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(queue._disk, "pwrite", full)
+    monkeypatch.setattr(queue._shared.disk, "pwrite", full)
     assert reading.due().sizes == []
     clock.wall_ms += 1_000
     due = reading.due()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from duetime.v1 import gateway_pb2
 from duetime_core import record
+from duetime_core.ondisk.restore import Entry, restore
 from duetime_core.ondisk.units import FILLER_SIZE, UNIT
 from duetime_core.testing import FakeClock
 from duetime_store.retention import MOVE_COUNT, Policy, _steps
@@ -31,9 +32,13 @@ BODY = b"x" * 1000
         (Policy(1_000), {"age_ms": 1_000}, "age"),
         (Policy(1_000, hours=frozenset((4,))), {"age_ms": 1_000, "hour": 3}, ""),
         (Policy(1_000, hours=frozenset((4,))), {"age_ms": 1_000, "hour": 4}, "age"),
-        (Policy(1_000, hours=frozenset((4,))), {"age_ms": 1_000, "hour": 3, "disk_used": 0.75}, "age"),
-        (Policy(1_000), {"disk_used": 0.84}, ""),
-        (Policy(1_000), {"disk_used": 0.85}, "disk"),
+        (Policy(1_000, hours=frozenset((4,))), {"age_ms": 1_000, "hour": 3, "disk_used": 0.74}, ""),
+        (Policy(1_000, hours=frozenset((4,))), {"age_ms": 1_000, "hour": 3, "disk_used": 0.75}, "room"),
+        (Policy(1_000, hours=frozenset((4,))), {"age_ms": 1_000, "hour": 4, "disk_used": 0.75}, "age"),
+        (Policy(1_000, hours=frozenset((4,))), {"age_ms": 999, "hour": 3, "disk_used": 1.0}, ""),
+        (Policy(1_000), {"age_ms": 999, "disk_used": 1.0}, ""),
+        (Policy(1_000, disk_force=0.85), {"disk_used": 0.84}, ""),
+        (Policy(1_000, disk_force=0.85), {"disk_used": 0.85}, "disk"),
         (Policy(1_000, 500), {"log_bytes": 500}, ""),
         (Policy(1_000, 500), {"log_bytes": 501}, "size"),
         (Policy(1_000), {"log_bytes": 1 << 60}, ""),
@@ -58,7 +63,7 @@ class Shard(Running):
 
     def __init__(self, root: Path, **settings: object) -> None:
         # No round but those of the tests.
-        values = {"retention_ms": 2 * MINUTE_MS, "retention_check_ms": 1 << 30, "disk_force": 1.0, **settings}
+        values = {"retention_ms": 2 * MINUTE_MS, "retention_check_ms": 1 << 30, **settings}
         super().__init__(root, **values)
 
     async def fill(self, count: int, topic: str = "noise") -> None:
@@ -105,9 +110,8 @@ class Shard(Running):
         for index, size in enumerate(due.sizes):
             lane_record = record.decode(due.records[position : position + size])
             position += size
-            entry = record.lane_entry(level, due.first_entry + index, due.due_at_ms[index])
-            properties = record.without_crc_mark(lane_record.properties) + record.VALUE_END + entry
-            restored += record.encode(record.Record("orders", 0, lane_record.body, record.with_crc_mark(properties)))
+            data = due.records[position - size : position]
+            restored += restore(Entry(level, due.first_entry + index, due.due_at_ms[index], data))
             found.append(lane_record)
         if found:
             answer = await self.put(restored, lane=level, first_entry=due.first_entry)
@@ -197,6 +201,43 @@ async def test_copies_behind_newer_entries_are_found_again(shard: Shard, gone: s
     await shard.put(*(sent(f"P{n}", level=2) for n in range(5)))
     await shard.fill(1_500)
     shard.clock.move(1)
+    await shard.put(*(sent(f"Q{n}", level=2) for n in range(5)))
+    await shard.expire()
+    assert shard.segments[0] == 1
+    await shard.restart(without=gone)
+    assert shard.node.store.lane(2).pending_count == 10
+    shard.clock.move(HOUR_MS)
+    assert await shard.drain() == [*(f"P{n}" for n in range(5)), *(f"Q{n}" for n in range(5))]
+
+
+@pytest.mark.parametrize("gone", ["", "checkpoint", "consumequeue"])
+@pytest.mark.parametrize(("restored", "pending"), [(0, 1), (0, 5), (3, 1), (3, 5)])
+async def test_lane_of_which_only_copies_are_left_is_made_again(
+    shard: Shard, gone: str, restored: int, pending: int
+) -> None:
+    sent_at_ms = shard.clock.now_ms()
+    if restored:
+        await shard.put(*(sent(f"R{n}", level=2) for n in range(restored)))
+        shard.clock.move(HOUR_MS)
+        await shard.drain()
+    await shard.put(*(sent(f"P{n}", level=2) for n in range(pending)))
+    # A copy is told by its store time, which is before that of others.
+    shard.clock.move(1)
+    await shard.fill(1_500)
+    await shard.expire()
+    assert shard.segments[0] == 1
+    await shard.restart(without=gone)
+    assert shard.node.store.lane(2).pending_count == pending
+    shard.clock.move(sent_at_ms + 2 * HOUR_MS - shard.clock.now_ms())
+    assert await shard.drain() == [f"P{n}" for n in range(pending)]
+    assert shard.node.store.quarantined_count == 0
+
+
+@pytest.mark.parametrize("gone", ["", "checkpoint", "consumequeue"])
+async def test_copies_are_found_again_where_all_store_times_are_equal(shard: Shard, gone: str) -> None:
+    """As those of a whole hour are, after a wall clock was set back by one."""
+    await shard.put(*(sent(f"P{n}", level=2) for n in range(5)))
+    await shard.fill(1_500)
     await shard.put(*(sent(f"Q{n}", level=2) for n in range(5)))
     await shard.expire()
     assert shard.segments[0] == 1

@@ -2,8 +2,10 @@
 
 import asyncio
 import errno
+import socket
 import threading
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +74,29 @@ class Running:
 async def store(tmp_path: Path) -> AsyncIterator[Running]:
     async with Running(tmp_path / "store") as running:
         yield running
+
+
+async def test_ids_name_the_port_that_the_shard_had_first(tmp_path: Path) -> None:
+    """Each start listens on another one. A setting goes first, and is kept too."""
+
+    async def advertised(**settings: int) -> tuple[int, int]:
+        async with Running(tmp_path / "store", **settings) as running:
+            host = (await running.stub.Describe(store_pb2.DescribeRequest())).store_host
+            return int.from_bytes(host[-4:], "big"), running.node.port
+
+    first, port = await advertised()
+    assert first == port
+    with socket.socket() as taken:
+        # So that the next start gets another one.
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with suppress(OSError):
+            # Else somebody has it already.
+            taken.bind(("127.0.0.1", port))
+            taken.listen()
+        again, port = await advertised()
+    assert port != again == first
+    assert (await advertised(advertise_port=10_911))[0] == 10_911
+    assert (await advertised())[0] == 10_911
 
 
 async def test_start_waits_for_the_process_that_holds_the_directory(tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ def test_expression_matches(sql: str, properties: dict[str, str], expected: bool
         ("a = 1 OR DT_ENTRY IS NULL", "line 1, column 10", "DT_ENTRY is the system's own"),
         ("a.b = 1", "line 1, column 2", "'.' means nothing"),
         ("NOT " * (SQL_DEPTH_MAX + 1) + "a", "line 1, column", f"more than {SQL_DEPTH_MAX} deep"),
-        ("a = 1" + " = TRUE" * (SQL_DEPTH_MAX + 1), "line 1, column 1", f"more than {SQL_DEPTH_MAX} deep"),
+        ("a OR (b AND (" * 33 + "a" + "))" * 33, "line 1, column", f"more than {SQL_DEPTH_MAX} deep"),
     ],
 )
 def test_wrong_expression_is_told_with_its_place(sql: str, place: str, text: str) -> None:
@@ -174,12 +174,47 @@ def test_wrong_expression_is_told_with_its_place(sql: str, place: str, text: str
 
 def test_what_is_too_long_is_refused() -> None:
     most = limits.FILTER_CHARS_MAX
-    Filter.parse("t" * most, "(" * ((most - 1) // 2) + "a" + ")" * ((most - 1) // 2))
+    Filter.parse("t" * most, "a".rjust(most))
     for field, tags, sql in (("tags", "t" * (most + 1), ""), ("sql", "", "a".rjust(most + 1))):
         with pytest.raises(InvalidArgument) as caught:
             Filter.parse(tags, sql)
         (violation,) = caught.value.violations
         assert (violation.field, violation.description) == (field, f"has {most + 1} characters, more than {most}")
+
+
+@pytest.mark.parametrize(
+    ("sql", "description"),
+    [
+        (" OR ".join(["a = 1"] * 65), "has 65 comparisons, more than 64"),
+        (" or ".join(["a between 1 and 2"] * 33), "has 66 comparisons, more than 64"),
+        (" OR ".join(["a IN ('x', 'y')", "b is null"] * 33), "has 66 comparisons, more than 64"),
+        ("a IN (" + ", ".join(["'x'"] * 256) + ")", "has 515 words, numbers, texts and signs, more than 512"),
+        ("(" * 256 + "a = 1" + ")" * 256, "has 515 words, numbers, texts and signs, more than 512"),
+    ],
+)
+def test_what_is_too_dear_is_refused(sql: str, description: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        Filter.parse("", sql)
+    (violation,) = caught.value.violations
+    assert (violation.field, violation.description, caught.value.reason) == ("sql", description, "FILTER_INVALID")
+
+
+def test_the_dearest_expressions_are_taken() -> None:
+    Filter.parse("", " OR ".join(["a = 1"] * 64))
+    Filter.parse("", " OR ".join(["a BETWEEN 1 AND 2"] * 32))
+    Filter.parse("", "a IN (" + ", ".join(["'=IN'"] * 254) + ")")
+    Filter.parse("", "(" * 254 + "a = 1" + ")" * 254)
+    names = [f"p{number}" for number in range(256)]
+    assert len(Filter.parse("", " OR ".join(names)).sql.names) == 256  # type: ignore[union-attr]
+
+
+def test_a_filter_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Filter.parse("paid", "a = 77")
+    assert Filter.known("paid", "a = 77") is first is Filter.parse("paid", "a = 77")
+    assert Filter.known("paid", "a = 78") is None
+    for number in range(300):
+        Filter.parse("", f"a = {number}")
+    assert Filter.known("paid", "a = 77") is None
 
 
 def test_a_tag_that_no_message_can_have_is_refused() -> None:

@@ -72,6 +72,14 @@ class Shard(RuleBasedStateMachine):
     def add_topic(self) -> None:
         self.life.step(self.life.add_topic)
 
+    @rule()
+    def write_late(self) -> None:
+        self.life.step(self.life.write_late)
+
+    @rule()
+    def fold_topics(self) -> None:
+        self.life.step(self.life.fold_topics)
+
     @rule(free_bytes=st.sampled_from([0, 8_192, 100_000, 400_000]))
     def fill_disk(self, free_bytes: int) -> None:
         self.life.step(self.life.fill_disk, free_bytes)

@@ -5,10 +5,9 @@ import zlib
 import pytest
 from duetime_core import record
 from duetime_core.errors import InvalidArgument, NotFound, Overloaded, ReadOnly, StartupError
-from duetime_core.names import QUARANTINE_TOPIC
 from duetime_store.staging import DUPLICATE, GAP, NOT_DUE, OK, REFUSED
 
-from tests.store.conftest import HandClock, Shard, ids, sent
+from tests.store.conftest import HandClock, Shard, ids, restored, sent
 
 
 def test_records_get_consecutive_offsets_and_positions(shard: Shard) -> None:
@@ -98,9 +97,9 @@ def test_sent_record_can_not_name_a_lane_entry(shard: Shard) -> None:
 
 
 def test_quarantined_entry_is_counted_apart(shard: Shard) -> None:
-    shard.put(sent("A", level=1))
+    shard.put(sent("A", level=1).replace(b"REAL_QID\x010", b"REAL_QID\x01x"))
     shard.clock.wall_ms += 1_000
-    assert shard.restore(1, 0, 1, topic=QUARANTINE_TOPIC).statuses == [OK]
+    assert shard.restore(1, 0, 1).statuses == [OK]
     lane = shard.store.lane(1)
     assert (lane.quarantined_count, lane.restored_count, lane.pending_count) == (1, 0, 0)
 
@@ -108,9 +107,7 @@ def test_quarantined_entry_is_counted_apart(shard: Shard) -> None:
 def test_watermark_moves_when_the_restored_record_is_durable(shard: Shard) -> None:
     shard.put(sent("A", level=1))
     shard.clock.wall_ms += 1_000
-    due = shard.clock.wall_ms
-    restored = record.encode(record.Record("orders", 0, b"", record.lane_entry(1, 0, due)))
-    shard.store.put(restored, lane=1, first_entry=0)
+    shard.store.put(restored(shard.store, 1, 0, 1), lane=1, first_entry=0)
     assert (shard.store.lane(1).watermark, shard.store.lane(1).appended) == (0, 1)
     shard.flush()
     assert shard.store.lane(1).watermark == 1
@@ -204,11 +201,10 @@ def test_refused_and_repeated_records_leave_no_gaps(shard: Shard) -> None:
 
 
 def test_entries_before_and_behind_one_that_is_refused(shard: Shard) -> None:
-    shard.put(*(sent(f"D{n}", level=1) for n in range(5)))
+    shard.put(*(sent(f"D{n}", level=1, queue=n % 2) for n in range(5)))
     shard.clock.wall_ms += 1_000
     shard.restore(1, 0, 1)
-    entries = [record.lane_entry(1, n, shard.clock.wall_ms) for n in (0, 1, 2, 9, 4)]
-    records = [record.encode(record.Record("orders", n % 2, b"", entry)) for n, entry in enumerate(entries)]
+    records = [restored(shard.store, 1, n, 1) for n in (0, 1, 2, 1, 4)]
     outcome = shard.put(*records, lane=1, first_entry=0)
     assert outcome.statuses == [DUPLICATE, OK, OK, REFUSED, GAP]
     assert outcome.queue_offsets == [-1, 0, 1, -1, -1]

@@ -153,3 +153,32 @@ async def test_name_that_is_none_is_refused(tmp_path: Path) -> None:
     async with Running(tmp_path) as store:
         with pytest.raises(grpc.aio.AioRpcError, match="group: 'a b' is not 1 to 120 characters"):
             await put(store, "a b")
+
+
+@pytest.mark.parametrize("attempts", [-1, 1_001, 2**31 - 1])
+async def test_attempts_out_of_range_are_refused(tmp_path: Path, attempts: int) -> None:
+    async with Running(tmp_path / "store") as store:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await put(store, "g", max_attempts=attempts)
+        assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert await listed(store) == {}
+
+
+async def test_many_groups_share_the_writes_and_none_is_missing(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    async with Running(tmp_path, disk=disk) as store:
+        before = disk.calls.get("replace", 0)
+        with disk.stalled("replace") as stall:
+            first = asyncio.create_task(put(store, "first"))
+            await asyncio.to_thread(stall.begun.wait)
+            others = [asyncio.create_task(put(store, f"g{number}", max_attempts=5)) for number in range(300)]
+            last = asyncio.create_task(put(store, "last"))
+            # What waits to be written is listed already.
+            async with asyncio.timeout(20):
+                while len(await listed(store)) < 302:
+                    pass
+        await asyncio.gather(first, last, *others)
+        assert disk.calls["replace"] - before <= 3
+        assert len(content(store)["subscriptionGroupTable"]) == 302
+    async with Running(tmp_path) as store:
+        assert (await listed(store))["g299"] == (5, False)

@@ -1,7 +1,7 @@
 """What several processes share: topics and routes, groups, members, lane leases, the published offset table,
 and what analysis found."""
 
-from duetime_core.metadata.database import Database
+from duetime_core.metadata.database import ANY_FAULT, OUTAGES, Database
 from duetime_core.metadata.groups import Groups
 from duetime_core.metadata.models import (
     BacklogReportModel,
@@ -15,8 +15,11 @@ from duetime_core.metadata.models import (
 )
 from duetime_core.metadata.reports import Report, Reports, ShardMoment
 from duetime_core.metadata.schema import current_revision, head_revision, upgrade
+from duetime_core.metadata.topics import Stored, count_topics, find_topics, make_topics
 
 __all__ = [
+    "ANY_FAULT",
+    "OUTAGES",
     "BacklogReportModel",
     "Base",
     "Database",
@@ -28,9 +31,13 @@ __all__ = [
     "Reports",
     "SchedulerModel",
     "ShardMoment",
+    "Stored",
     "TopicModel",
     "TopicQueueModel",
+    "count_topics",
     "current_revision",
+    "find_topics",
     "head_revision",
+    "make_topics",
     "upgrade",
 ]

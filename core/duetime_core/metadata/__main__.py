@@ -1,6 +1,7 @@
 """`python -m duetime_core.metadata upgrade|wait|current --database-url URL`: the schema, by hand or before a start."""
 
 import argparse
+import os
 import sys
 
 from duetime_core.errors import StartupError
@@ -44,4 +45,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    # For nobody but this user; SQLite gives the files that it keeps beside a database the database's mode.
+    os.umask(0o077)
     sys.exit(main())

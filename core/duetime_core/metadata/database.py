@@ -1,94 +1,301 @@
-"""The metadata database as services use it: transactions on threads of its own, never on the event loop."""
+"""The metadata database as services use it: transactions on threads of its own, never on the event loop.
+
+Whatever state the database is in, a transaction ends within ANSWER_TIMEOUT_S, as done or as `Unavailable`; what is
+running by then is broken off, so that a server which stands still keeps no thread. While it does not answer, calls fail
+at once and a probe asks it again (`standing`): nobody waits for a database that is known to be away.
+"""
 
 import asyncio
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from asyncio import AbstractEventLoop, TimerHandle
+from collections.abc import Callable, Collection
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError
-from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from prometheus_client import CollectorRegistry
+from sqlalchemy import insert, literal, select, text, update
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
 from duetime_core.errors import StartupError, Unavailable
-from duetime_core.metadata.engine import make_engine, parse_url
-from duetime_core.metadata.schema import head_revision, reason_of, refuse_unknown, revision_of
+from duetime_core.metadata.engine import break_off, make_engine, parse_url, ping_each_checkout
+from duetime_core.metadata.faults import SENTENCES, Fault, fault_of, is_conflict, reason_of
+from duetime_core.metadata.models import Base
+from duetime_core.metadata.schema import head_revision, refuse_unknown, revision_of
+from duetime_core.metadata.standing import Standing
 
 T = TypeVar("T")
 
 THREADS = 4
 ATTEMPTS = 8
-# serialization_failure, deadlock_detected, lock_not_available; unique_violation: two ran "insert what is missing".
-_REPEATABLE = {"40001", "40P01", "55P03", "23505"}
+# The most that a transaction takes, waits for a thread, a connection and locks included.
+ANSWER_TIMEOUT_S = 8.0
+# How long `look` waits.
+PATIENCE_S = 0.25
+# How long a stop waits for the transactions that are running.
+STOP_WAIT_S = 2.0
+REASON = "METADATA_UNAVAILABLE"
+ANY_FAULT = frozenset(Fault)
+# With the others a database never served the process that starts: it is the wrong one, or not made yet.
+OUTAGES = ANY_FAULT - {Fault.SCHEMA, Fault.DAMAGED, Fault.REFUSED}
+
+
+class _Attempt:
+    """A transaction on its way, which may be broken off."""
+
+    def __init__(self) -> None:
+        self.connection: Any = None
+        self.has_begun = False
+        self.given_up = False
+
+    def give_up(self) -> None:
+        self.given_up = True
+        if self.connection is not None:
+            break_off(self.connection)
+
+    @property
+    def fault(self) -> Fault:
+        """What it is to have been given up: not to have had a thread by then is no trouble of the database's."""
+        return Fault.AWAY if self.has_begun else Fault.BUSY
 
 
 class Database:
     """A pool of connections and the threads that use them."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, registry: CollectorRegistry | None = None) -> None:
         self._url = parse_url(url)
         self._is_sqlite = self._url.get_backend_name() == "sqlite"
         # SQLite has one writer anyway: a second thread would only wait for the first.
         threads = 1 if self._is_sqlite else THREADS
-        self._engine = make_engine(self._url, connections_max=threads)
+        # SQLite would make an empty one.
+        self._engine = make_engine(self._url, connections_max=threads, may_make=False)
         self._sessions = sessionmaker(self._engine, expire_on_commit=False)
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="metadata")
+        self._running: set[_Attempt] = set()
+        self._here = threading.local()
+        if not self._is_sqlite:
+            ping_each_checkout(self._engine, self._taken)
+        self._standing = Standing(registry)
+        self._probe_at: TimerHandle | None = None
+        self._stopped = False
+        # Whether the schema was seen to be this code's. One that a newer version migrates later goes on to serve.
+        self._schema_known = True
 
-    async def start(self) -> None:
+    @property
+    def available(self) -> bool:
+        """Whether the last that was seen of it is that it reads and writes."""
+        return self._standing.fault is None
+
+    async def start(self, *, despite: Collection[Fault] = ()) -> None:
         """Connects and checks that the schema is this code's.
 
+        `despite`: with these the start is one all the same. The database is waited for in the background, and used
+        once its schema is seen to be right: OUTAGES for who can do something without it, ANY_FAULT for who must.
+
         Raises:
-            StartupError: the database does not answer, has no schema, or another one.
+            StartupError: there is none at the URL, it has no schema or another one, does not answer or is no database.
         """
-        if self._is_sqlite and not await asyncio.to_thread(Path(str(self._url.database)).exists):
-            # SQLite would make an empty one.
-            raise StartupError(f"metadata database {self._url.database} does not exist; {_REMEDY}")
+        self._schema_known = False
         try:
-            revision = await self.run(lambda session: revision_of(session.connection()))
-        except Unavailable as error:
-            raise StartupError(error.text) from error
-        if revision != head_revision():
-            refuse_unknown(revision)
-            raise StartupError(f"metadata schema is {revision or 'missing'}, not {head_revision()}; {_REMEDY}")
+            if self._is_sqlite and not await asyncio.to_thread(Path(str(self._url.database)).exists):
+                raise StartupError(f"metadata database {self._url.database} does not exist; {_REMEDY}")
+            await self._await(*self._submit(_check_schema))
+            self._schema_known = True
+        except StartupError as error:
+            if Fault.SCHEMA not in despite:
+                raise
+            self._failed(Fault.SCHEMA, error.text)
+        except _Failed as error:
+            if error.fault not in despite:
+                raise StartupError(error.text) from error
+            if self._probe_at is None:
+                # Busy is no trouble to tell of, and yet the schema is to be looked at.
+                self._probe_later()
 
     async def run(self, work: Callable[[Session], T]) -> T:
         """The result of `work`, done in one transaction and committed; on a conflict with others it is run again.
 
         Raises:
-            Unavailable: the database does not answer, or conflicts did not end. `work` may have been committed
-                if its answer was lost.
+            Unavailable: the database does not answer, refuses, or conflicts did not end. `work` may have been
+                committed if its answer was lost.
         """
-        return await asyncio.get_running_loop().run_in_executor(self._executor, self._run, work)
+        self._check_standing()
+        return await self._await(*self._submit(work))
 
-    def _run(self, work: Callable[[Session], T]) -> T:
-        for attempt in range(1, ATTEMPTS + 1):
+    def begin(self, work: Callable[[Session], T]) -> "asyncio.Future[T]":
+        """As `run`, for who does not want to wait for the end: it runs whether or not anybody does.
+
+        Raises:
+            Unavailable: it is known not to answer.
+        """
+        self._check_standing()
+        return self._submit(work)[0]
+
+    async def look(self, work: Callable[[Session], T], then: Callable[[T], None]) -> None:
+        """Reads anew what the caller knows already, for who would rather have what was read before than wait: returns
+        within PATIENCE_S. `then` gets the result whenever it comes; never, where the database is in trouble."""
+        try:
+            running = self.begin(work)
+        except Unavailable:
+            return
+        running.add_done_callback(lambda done: None if done.cancelled() or done.exception() else then(done.result()))
+        await asyncio.wait({running}, timeout=PATIENCE_S)
+        if running.done() and not isinstance(running.exception(), Unavailable):
+            running.result()
+
+    def _check_standing(self) -> None:
+        if self._standing.fault is Fault.AWAY or not self._schema_known:
+            raise Unavailable(self._standing.text or "metadata database has not answered yet", reason=REASON)
+
+    async def _await(self, running: "asyncio.Future[T]", attempt: _Attempt) -> T:
+        """Waits no longer than it may take, whatever the thread hangs in: a name server, a network drive."""
+        try:
+            done, _ = await asyncio.wait({running}, timeout=ANSWER_TIMEOUT_S + 1)
+        except asyncio.CancelledError:
+            running.cancel()
+            raise
+        if not done:
+            running.cancel()
+            raise self._failed(attempt.fault, _no_answer())
+        return running.result()
+
+    def _submit(self, work: Callable[[Session], T]) -> "tuple[asyncio.Future[T], _Attempt]":
+        loop, attempt = asyncio.get_running_loop(), _Attempt()
+        running = self._executor.submit(self._run, work, attempt)
+        self._running.add(attempt)
+        end = loop.call_later(ANSWER_TIMEOUT_S, attempt.give_up)
+        running.add_done_callback(partial(self._ended, loop, attempt, end))
+        future = asyncio.wrap_future(running)
+        # Nobody may be left who wants to know.
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return future, attempt
+
+    def _ended(self, loop: AbstractEventLoop, attempt: _Attempt, end: TimerHandle, running: "Future[Any]") -> None:
+        """On the thread of the transaction."""
+        error = None if running.cancelled() else running.exception()
+        with suppress(RuntimeError):
+            # The loop may be closed by now.
+            loop.call_soon_threadsafe(self._settle, attempt, end, error)
+
+    def _settle(self, attempt: _Attempt, end: TimerHandle, error: BaseException | None) -> None:
+        end.cancel()
+        self._running.discard(attempt)
+        if isinstance(error, _Failed):
+            self._failed(error.fault, error.words)
+
+    def _taken(self, connection: Any) -> None:
+        attempt: _Attempt | None = getattr(self._here, "attempt", None)
+        if attempt is not None:
+            attempt.connection = connection
+
+    def _run(self, work: Callable[[Session], T], attempt: _Attempt) -> T:
+        self._here.attempt = attempt
+        if attempt.given_up:
+            raise _Failed(attempt.fault, _no_answer())
+        attempt.has_begun = True
+        for number in range(1, ATTEMPTS + 1):
             try:
                 with self._sessions.begin() as session:
                     return work(session)
-            except (DBAPIError, PoolTimeoutError) as error:
-                if attempt < ATTEMPTS and _is_conflict(error):
-                    continue
-                if _is_outage(error):
-                    text = f"metadata database does not answer: {reason_of(error)}"
-                    raise Unavailable(text, reason="METADATA_UNAVAILABLE") from error
+            except _Failed:
+                # What SQLite keeps of a damaged file in memory it would not read again.
+                self._engine.dispose()
                 raise
+            except SQLAlchemyError as error:
+                if number < ATTEMPTS and is_conflict(error) and not attempt.given_up:
+                    continue
+                fault = Fault.AWAY if attempt.given_up else fault_of(error)
+                if fault is None:
+                    raise
+                if fault is not Fault.BUSY:
+                    # The next connection may lead elsewhere: to the server that took over, to a file put back.
+                    self._engine.dispose()
+                raise _Failed(fault, _no_answer() if attempt.given_up else reason_of(error)) from error
         raise AssertionError("the last attempt returns or raises")
 
+    # --- while it is in trouble -------------------------------------------------------------------------------------
+
+    def _failed(self, fault: Fault, words: str) -> Unavailable:
+        """Notes the trouble, and sees to it that its end is noticed."""
+        self._standing.failed(fault, words)
+        if fault is not Fault.BUSY and self._probe_at is None:
+            self._probe_later()
+        return _Failed(fault, words)
+
+    def _probe_later(self) -> None:
+        if not self._stopped:
+            loop = asyncio.get_running_loop()
+            self._probe_at = loop.call_later(self._standing.pause_s, self._probe)
+
+    def _probe(self) -> None:
+        fault, schema_known = self._standing.fault, self._schema_known
+        probing, _ = self._submit(lambda session: _probe(session, fault, check_schema=not schema_known))
+        probing.add_done_callback(self._probed)
+
+    def _probed(self, probing: "asyncio.Future[None]") -> None:
+        self._probe_at = None
+        error = None if probing.cancelled() else probing.exception()
+        if error is None and not probing.cancelled():
+            self._schema_known = True
+            self._standing.well()
+        elif not isinstance(error, _Failed):
+            # Of a wrong schema; of what no database should answer to a probe.
+            self._standing.failed(Fault.SCHEMA, error.text if isinstance(error, StartupError) else repr(error))
+        if self._standing.fault is not None or not self._schema_known:
+            self._probe_later()
+
     async def stop(self) -> None:
-        """Waits for the transactions that are running, then closes all connections."""
-        await asyncio.to_thread(self._executor.shutdown)
+        """Waits for the transactions that are running, some seconds at most, then closes all connections."""
+        self._stopped = True
+        if self._probe_at is not None:
+            self._probe_at.cancel()
+        ending = asyncio.ensure_future(asyncio.to_thread(partial(self._executor.shutdown, cancel_futures=True)))
+        if not (await asyncio.wait({ending}, timeout=STOP_WAIT_S))[0]:
+            for attempt in self._running:
+                attempt.give_up()
+        await ending
         self._engine.dispose()
+
+
+class _Failed(Unavailable):
+    """What became of a transaction, and through which trouble."""
+
+    reason = REASON
+
+    def __init__(self, fault: Fault, words: str) -> None:
+        super().__init__(f"{SENTENCES[fault]}: {words}")
+        self.fault = fault
+        self.words = words
 
 
 _REMEDY = "run: python -m duetime_core.metadata upgrade --database-url URL"
 
 
-def _is_conflict(error: Exception) -> bool:
-    # SQLite's writers wait for each other inside the driver; what still fails after that is an outage.
-    return getattr(getattr(error, "orig", None), "sqlstate", None) in _REPEATABLE
+def _no_answer() -> str:
+    return f"nothing within {ANSWER_TIMEOUT_S:g} s"
 
 
-def _is_outage(error: Exception) -> bool:
-    if isinstance(error, IntegrityError):
-        return False
-    return isinstance(error, OperationalError | InterfaceError | PoolTimeoutError) or _is_conflict(error)
+def _check_schema(session: Session) -> None:
+    """Raises: StartupError."""
+    revision = revision_of(session.connection())
+    if revision != head_revision():
+        refuse_unknown(revision)
+        raise StartupError(f"metadata schema is {revision or 'missing'}, not {head_revision()}; {_REMEDY}")
+
+
+def _probe(session: Session, fault: Fault | None, *, check_schema: bool) -> None:
+    """Raises what a process at work would meet: each table is there, and may be read and written."""
+    if check_schema:
+        _check_schema(session)
+    if fault is Fault.DAMAGED and session.get_bind().dialect.name == "sqlite":
+        found = session.execute(text("PRAGMA quick_check(1)")).scalar_one()
+        if found != "ok":
+            raise _Failed(Fault.DAMAGED, " ".join(str(found).split()))
+    for table in Base.metadata.sorted_tables:
+        columns = list(table.columns)
+        nothing = select(*columns).where(literal(1) == 0)
+        session.execute(insert(table).from_select([column.name for column in columns], nothing))
+        session.execute(update(table).where(literal(1) == 0).values({columns[0].name: columns[0]}))

@@ -1,17 +1,23 @@
 """Engines for SQLite and PostgreSQL that behave alike: short deadlines, and writers that never see a stale row."""
 
+import os
+import socket
+import sqlite3
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
+from urllib.parse import quote
 
 from sqlalchemy import URL, Engine, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, DisconnectionError
 
 from duetime_core.errors import StartupError
 
 # A write waits this long for another process's transaction.
-LOCK_WAIT_MS = 5_000
-# Longest wait for a connection, and for one statement.
-CONNECT_TIMEOUT_S = 5
-STATEMENT_TIMEOUT_MS = 10_000
+LOCK_WAIT_MS = 4_000
+# Longest wait for a connection, and for one statement; less than what a transaction as a whole may take.
+CONNECT_TIMEOUT_S = 4
+STATEMENT_TIMEOUT_MS = 5_000
 
 
 def parse_url(text: str) -> URL:
@@ -32,43 +38,57 @@ def parse_url(text: str) -> URL:
     return url.set(drivername="postgresql+psycopg") if backend == "postgresql" else url
 
 
-def make_engine(url: URL, *, connections_max: int = 4, lock_wait_ms: int = LOCK_WAIT_MS) -> Engine:
-    """An engine whose transactions are consistent snapshots; conflicts of writers raise, to be repeated."""
+def make_engine(
+    url: URL, *, connections_max: int = 4, lock_wait_ms: int = LOCK_WAIT_MS, may_make: bool = True
+) -> Engine:
+    """An engine whose transactions are consistent snapshots; conflicts of writers raise, to be repeated.
+
+    `may_make`: a SQLite file that does not exist is made, as an empty database.
+    """
     if url.get_backend_name() == "sqlite":
-        return _sqlite_engine(url, connections_max, lock_wait_ms)
+        return _sqlite_engine(url, connections_max, lock_wait_ms, may_make)
     return create_engine(
         url,
         isolation_level="REPEATABLE READ",
         pool_size=connections_max,
         max_overflow=0,
         pool_timeout=CONNECT_TIMEOUT_S,
-        pool_pre_ping=True,
         connect_args={
             "connect_timeout": CONNECT_TIMEOUT_S,
             "application_name": "duetime",
-            "options": f"-c statement_timeout={STATEMENT_TIMEOUT_MS} -c lock_timeout={lock_wait_ms}",
+            # A wait for a lock is a statement too.
+            "options": f"-c statement_timeout={max(STATEMENT_TIMEOUT_MS, lock_wait_ms)} -c lock_timeout={lock_wait_ms}",
             # A server that vanished without closing is noticed.
             "tcp_user_timeout": STATEMENT_TIMEOUT_MS,
         },
     )
 
 
-def _sqlite_engine(url: URL, connections_max: int, lock_wait_ms: int) -> Engine:
+def _sqlite_engine(url: URL, connections_max: int, lock_wait_ms: int, may_make: bool) -> Engine:
+    path = os.path.abspath(str(url.database))
+    uri = f"file:{quote(path)}?mode={'rwc' if may_make else 'rw'}"
+
+    def connect() -> sqlite3.Connection:
+        return sqlite3.connect(uri, uri=True, timeout=lock_wait_ms / 1000.0, check_same_thread=False)
+
     engine = create_engine(
-        url,
-        pool_size=connections_max,
-        max_overflow=0,
-        pool_timeout=CONNECT_TIMEOUT_S,
-        connect_args={"timeout": lock_wait_ms / 1000.0, "check_same_thread": False},
+        url, creator=connect, pool_size=connections_max, max_overflow=0, pool_timeout=CONNECT_TIMEOUT_S
     )
 
     @event.listens_for(engine, "connect")
-    def connect(connection: Any, _: Any) -> None:
+    def connected(connection: Any, record: Any) -> None:
+        record.info["file"] = _file_at(path)
         # The driver would begin transactions only at the first write, and then deferred.
         connection.isolation_level = None
         connection.execute("PRAGMA foreign_keys = ON")
         # With WAL a power cut may undo the newest commits but never corrupts; nothing here needs more.
         connection.execute("PRAGMA synchronous = NORMAL")
+
+    @event.listens_for(engine, "checkout")
+    def checkout(connection: Any, record: Any, proxy: Any) -> None:
+        # An open connection goes on with a file that was deleted or replaced, and nobody would ever see its writes.
+        if record.info["file"] != _file_at(path):
+            raise DisconnectionError("the database's file is another one by now")
 
     @event.listens_for(engine, "begin")
     def begin(connection: Any) -> None:
@@ -76,3 +96,37 @@ def _sqlite_engine(url: URL, connections_max: int, lock_wait_ms: int) -> Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     return engine
+
+
+def _file_at(path: str) -> tuple[int, int] | None:
+    """What tells one file from another; None: there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def ping_each_checkout(engine: Engine, taken: Callable[[Any], None]) -> None:
+    """As `pool_pre_ping`, with `taken` told of the connection before it is asked whether it still answers."""
+
+    @event.listens_for(engine, "checkout")
+    def checkout(connection: Any, record: Any, proxy: Any) -> None:
+        taken(connection)
+        try:
+            engine.dialect.do_ping(connection)
+        except engine.dialect.loaded_dbapi.Error as error:
+            raise DisconnectionError(str(error)) from error
+
+
+def break_off(connection: Any) -> None:
+    """Ends what a connection is in the middle of, from another thread; the thread that waits for it gets an error.
+
+    A server that stands still (a stopped process, a machine that is gone) keeps no deadline of its own.
+    """
+    if isinstance(connection, sqlite3.Connection):
+        connection.interrupt()
+        return
+    if not connection.closed:
+        with suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as link:
+            link.shutdown(socket.SHUT_RDWR)

@@ -2,10 +2,10 @@
 
 A reader that finds its copy older than that reads the row again, and others meanwhile go on with the copy: so a change
 is seen everywhere within about a second, a busy group costs one look a second, and while the database does not answer
-known groups stay as they were.
+known groups stay as they were. A slow database holds nobody up: who looks goes on with the copy after a moment.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from duetime.v1 import consumer_pb2, message_pb2
 from sqlalchemy import func, select
@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from duetime_core import retry_policy
 from duetime_core.clock import Clock
-from duetime_core.errors import AlreadyExists, NotFound, Overloaded, Unavailable
+from duetime_core.errors import AlreadyExists, NotFound, Overloaded
 from duetime_core.limits import GROUPS_MAX
 from duetime_core.metadata.database import Database
 from duetime_core.metadata.models import GroupModel
@@ -58,13 +58,13 @@ class Groups:
                 return known.group
             # For the others, who need not read it too.
             known.read_at_ms = now_ms
-        try:
-            row = await self._database.run(lambda session: session.get(GroupModel, name))
-        except Unavailable:
-            if known is None:
-                raise
-            return known.group
-        return self._remember(name, row)
+            await self._database.look(_reading(name), lambda row: self._note(name, row))
+            known = self._known.get(name)
+            return None if known is None else known.group
+        return self._remember(name, await self._database.run(_reading(name)))
+
+    def _note(self, name: str, row: GroupModel | None) -> None:
+        self._remember(name, row)
 
     async def get(self, name: str) -> consumer_pb2.Group:
         """As `find`. Raises: NotFound, Unavailable."""
@@ -156,6 +156,10 @@ class Groups:
             group = known.group
         self._known[name] = _Known(group, self._clock.monotonic_ms())
         return group
+
+
+def _reading(name: str) -> Callable[[Session], GroupModel | None]:
+    return lambda session: session.get(GroupModel, name)
 
 
 def _insert(session: Session, group: consumer_pb2.Group, created_at_ms: int) -> GroupModel:

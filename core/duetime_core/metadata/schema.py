@@ -8,11 +8,12 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, text
-from sqlalchemy.exc import DatabaseError, OperationalError
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
 
 from duetime_core.errors import StartupError
 from duetime_core.metadata.engine import make_engine, parse_url
+from duetime_core.metadata.faults import reason_of
 
 # Any number that no other user of the server takes: it names the lock under which one process migrates at a time.
 ADVISORY_LOCK = 0x64756574696D65
@@ -51,7 +52,8 @@ def current_revision(database_url: str) -> str | None:
     try:
         with engine.connect() as connection:
             return revision_of(connection)
-    except DatabaseError as error:
+    except (SQLAlchemyError, sqlite3.Error) as error:
+        _refuse_damaged(engine, error)
         raise _NotYet(f"metadata database does not answer: {reason_of(error)}") from error
     finally:
         engine.dispose()
@@ -98,7 +100,8 @@ def upgrade(database_url: str) -> str:
     )
     try:
         busy(_upgrade, engine)
-    except (DatabaseError, sqlite3.Error) as error:
+    except (SQLAlchemyError, sqlite3.Error) as error:
+        _refuse_damaged(engine, error)
         raise StartupError(f"metadata database can't be migrated: {reason_of(error)}") from error
     finally:
         engine.dispose()
@@ -141,9 +144,14 @@ def _set_wal(engine: Engine) -> None:
         connection.close()
 
 
-def reason_of(error: Exception) -> str:
-    """The driver's own words, on one line."""
-    return " ".join(str(getattr(error, "orig", None) or error).split())
+def _refuse_damaged(engine: Engine, error: Exception) -> None:
+    """Raises StartupError where SQLite's file is none, or is damaged: that does not pass."""
+    code = getattr(getattr(error, "orig", None) or error, "sqlite_errorcode", 0)
+    if code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        raise StartupError(
+            f"metadata database {engine.url.database} is damaged ({reason_of(error)}): put a copy of it back, or move "
+            "it and its -wal and -shm away and start again: topics and groups then come back from the shards"
+        ) from error
 
 
 def _is_busy(error: BaseException) -> bool:

@@ -14,6 +14,7 @@ from libc.string cimport memchr, memcmp
 
 import numpy
 from duetime_core import record
+from duetime_core.names import SCHEDULE_TOPIC
 
 from duetime_core._bytes cimport CRC_ENDING_BYTES, crc32, crc_init, has_crc_mark, load32, load64, matches_crc_mark
 from duetime_core._record cimport (
@@ -31,11 +32,13 @@ cdef enum:
     STARTS, SIZES, KEY_OF, OFFSETS, FLAGS, STORED_AT, TAGS_CODES, LEVELS, ID_HASHES, PROPERTIES_AT, ROWS
 
 cdef object tags_code = record.tags_code
+cdef bytes LANE_TOPIC = SCHEDULE_TOPIC.encode()
 
 # The properties that are looked for; `begin` is -1 where there is none.
 cdef struct Named:
     Span tags
     Span message_id
+    Span real_topic
     Span delay
     Span entry
 
@@ -44,6 +47,8 @@ cdef struct Slot:
     Span topic
     int32_t queue
     int64_t number
+    uint32_t hashed
+    bint is_lane
 
 
 cdef int64_t count_records(const uint8_t *data, int64_t at, int64_t length) noexcept nogil:
@@ -81,7 +86,7 @@ cdef void find_named(const uint8_t *data, int64_t at, int64_t end, int64_t last,
     """The last of equal names counts, as for RocketMQ's readers; `last`: where the last property but the CRC ends."""
     cdef const uint8_t *mark
     cdef int64_t stop
-    named.tags.begin = named.message_id.begin = named.delay.begin = named.entry.begin = -1
+    named.tags.begin = named.message_id.begin = named.real_topic.begin = named.delay.begin = named.entry.begin = -1
     while at < end:
         mark = <const uint8_t *>memchr(data + at, 2, end - at)
         stop = end if mark == NULL else mark - data
@@ -91,6 +96,9 @@ cdef void find_named(const uint8_t *data, int64_t at, int64_t end, int64_t last,
         elif data[at] == c"U":
             if begins(data, at, stop, b"UNIQ_KEY\x01", 9):
                 named.message_id.begin, named.message_id.end = at + 9, stop
+        elif data[at] == c"R":
+            if begins(data, at, stop, b"REAL_TOPIC\x01", 11):
+                named.real_topic.begin, named.real_topic.end = at + 11, stop
         elif data[at] == c"D":
             if begins(data, at, stop, b"DELAY\x01", 6):
                 named.delay.begin, named.delay.end = at + 6, stop
@@ -148,6 +156,8 @@ cdef class Keys:
 
     cdef dict numbers
     cdef Slot[SLOTS] slots
+    # The slot of the last key.
+    cdef Slot *last
 
     def __cinit__(self):
         self.numbers = {}
@@ -171,7 +181,19 @@ cdef class Keys:
                     return -1
             slot.number = self.numbers.setdefault((name, queue), len(self.numbers)) + 1
             slot.topic, slot.queue = topic, queue
+            slot.is_lane = name == LANE_TOPIC
+            slot.hashed = crc32(data + topic.begin, length)
+        self.last = slot
         return slot.number - 1
+
+    cdef int64_t id_hash(self, const uint8_t *data, Named *named) noexcept:
+        """Of the topic of the last key and a message id, or of a delayed message's own topic."""
+        cdef uint32_t hashed = self.last.hashed
+        if named.message_id.begin < 0:
+            return -1
+        if self.last.is_lane and named.real_topic.begin >= 0:
+            hashed = crc32(data + named.real_topic.begin, named.real_topic.end - named.real_topic.begin)
+        return hashed ^ crc32(data + named.message_id.begin, named.message_id.end - named.message_id.begin)
 
 
 cdef class Numbers:
@@ -224,9 +246,7 @@ def take(bytes records not None, int64_t at, int64_t position):
         column[TAGS_CODES * count + index] = hash_tags(data, named.tags) if named.tags.begin >= 0 else 0
         column[LEVELS * count + index] = read_delay(data, named.delay)
         column[PROPERTIES_AT * count + index] = parts.properties.begin
-        column[ID_HASHES * count + index] = -1 if named.message_id.begin < 0 else <int64_t>crc32(
-            data + named.message_id.begin, named.message_id.end - named.message_id.begin
-        )
+        column[ID_HASHES * count + index] = keys.id_hash(data, &named)
         if named.entry.begin >= 0 and read_entry(data, named.entry, fields):
             if entries is None:
                 entries = numpy.full((3, count), -1, numpy.int64)

@@ -115,6 +115,11 @@ def read_all(path: Path) -> list[Checkpoint]:
     return [point for _, _, point in slots(_bytes(path))]
 
 
+def read_slots(path: Path) -> list[tuple[int, Checkpoint]]:
+    """As `read_all`, each with its serial."""
+    return [(serial, point) for serial, _, point in slots(_bytes(path))]
+
+
 def _bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()

@@ -37,11 +37,16 @@ class Loaded:
 
     value: dict[str, Any] | None = None
     fault: str = ""
+    # It has our CRC: DueTime wrote it, and no broker since.
+    is_ours: bool = False
 
 
 def parse(text: str) -> dict[str, Any]:
     """Raises: ValueError for what is not an object in this dialect."""
-    value = json.loads(_STRING_OR_KEY.sub(_quoted, text))
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = json.loads(_STRING_OR_KEY.sub(_quoted, text))
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")
     return value
@@ -58,12 +63,12 @@ def load(directory: Path, name: str) -> Loaded:
 
 def load_from(files: Files, name: str, folder: str = "config/") -> Loaded:
     """As `load`, from a shard's directory."""
-    value, fault = _read(files, folder + name)
+    value, fault, is_ours = _read(files, folder + name)
     if not fault:
-        return Loaded(value)
-    backup, backup_fault = _read(files, f"{folder}{name}.bak")
+        return Loaded(value, is_ours=is_ours)
+    backup, backup_fault, is_ours = _read(files, f"{folder}{name}.bak")
     if backup is not None:
-        return Loaded(backup, f"{fault}; its backup is read")
+        return Loaded(backup, f"{fault}; its backup is read", is_ours)
     if value is None and backup_fault == _GONE and fault == _GONE:
         return Loaded()
     return Loaded(None, f"{fault}; its backup: {backup_fault}")
@@ -82,21 +87,21 @@ def fault_of(path: Path) -> str:
 _GONE = "it is not there"
 
 
-def _read(files: Files, path: str) -> tuple[dict[str, Any] | None, str]:
-    """The content without its CRC, or what is wrong with the file."""
+def _read(files: Files, path: str) -> tuple[dict[str, Any] | None, str, bool]:
+    """The content without its CRC, or what is wrong with the file; and whether it had a CRC."""
     try:
         data = files.content(path)
         if data is None:
-            return None, _GONE
+            return None, _GONE, False
         value = parse(data.decode())
     except OSError as error:
-        return None, f"it can't be read: {error.strerror}"
+        return None, f"it can't be read: {error.strerror}", False
     except (ValueError, RecursionError) as error:
-        return None, f"it is no JSON object: {error}"
+        return None, f"it is no JSON object: {error}", False
     crc = value.pop(CRC, None)
     if crc is not None and crc != crc_of(value):
-        return None, f"its CRC is {crc}, {crc_of(value)} by its content"
-    return value, ""
+        return None, f"its CRC is {crc}, {crc_of(value)} by its content", True
+    return value, "", crc is not None
 
 
 def crc_of(value: Mapping[str, Any]) -> int:

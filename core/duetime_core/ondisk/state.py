@@ -23,7 +23,7 @@ from duetime_core.ondisk.folder import IS_FOLDER, Files, LocalFiles
 from duetime_core.ondisk.history import LevelHistory
 from duetime_core.ondisk.levels import TagsCodes
 from duetime_core.ondisk.scan import Blank, Found, Skipped, intact_at, scan_runs
-from duetime_core.ondisk.units import FILLER_SIZE, UNIT_TYPE, Units
+from duetime_core.ondisk.units import FILLER_SIZE, UNIT_TYPE, Units, joined
 from duetime_core.record import Record
 
 _LANES = SCHEDULE_TOPIC.encode()
@@ -87,7 +87,7 @@ class Queue:
         if not self.made:
             return
         offsets = np.concatenate([offsets for offsets, _ in self.made])
-        units = np.concatenate([units for _, units in self.made])
+        units = joined(units for _, units in self.made)
         if self.topic in KEPT_TOPICS:
             offsets, last = np.unique(offsets[::-1], return_index=True)
             self.made = [(offsets, units[::-1][last])]
@@ -127,6 +127,8 @@ class State:
     unqueued: list[Unqueued] = field(default_factory=list)
     # Position and words.
     damaged: list[tuple[int, str]] = field(default_factory=list)
+    # Of each queue whose records retention appends again: where its last record in the log lies, copies included.
+    newest: dict[tuple[str, int], int] = field(default_factory=dict)
     # The latest store time of an intact record; 0: none was read.
     stored_at_ms: int = 0
     # By level: the next entry to restore, as checkpoint and delayOffset.json had it before the log was read.
@@ -157,19 +159,21 @@ def open_root(source: Path | Files) -> Files:
     return files
 
 
-def load(source: Path | Files, levels: DelayLevels, *, probe: bool = False) -> State:
+def load(source: Path | Files, levels: DelayLevels | LevelHistory, *, probe: bool = False) -> State:
     """Opens the directory and looks at its queues; the log is not read yet.
 
     Args:
-        levels: the table by which a broker's lanes are dated; our directories tell theirs.
+        levels: the table by which a broker's lanes are dated, or its history; our directories tell theirs.
         probe: as QueueFiles has it.
     """
     files = open_root(source)
-    history = LevelHistory.load(configs.load_from(files, configs.STORE).value, levels, accept=True)
+    known_before = levels if isinstance(levels, LevelHistory) else LevelHistory.of(levels)
+    stored = configs.load_from(files, configs.STORE).value
+    history = LevelHistory.load(stored, known_before.current, accept=True)
     known = _known_marks(files)
     queues = {key: Queue(QueueFiles(files, *key, probe=probe)) for key in queue_directories(files)}
     # After the queues: what they hold is in the log by then, and what comes meanwhile is made from the log.
-    return State(files, LogFiles(files), history or LevelHistory.of(levels), queues, known=known)
+    return State(files, LogFiles(files), history or known_before, queues, known=known)
 
 
 def queue_directories(files: Files) -> list[tuple[str, int]]:
@@ -267,6 +271,7 @@ class Reader:
         state.stored_at_ms = max(state.stored_at_ms, int(run.stored_at_ms.max()))
         queued = run.queued
         names = [(topic.decode(), queue) for topic, queue in run.keys]
+        self._see_kept(run, names)
         known = np.array([state.queues[key].files.max_offset if key in state.queues else -1 for key in names])
         absent = queued & (run.offsets >= known[run.key_of]) & is_possible(run.offsets, run.positions)
         absent &= np.array([is_queue(*key) for key in names])[run.key_of]
@@ -282,6 +287,13 @@ class Reader:
             for level in np.unique(rows[0]).tolist():
                 self._restored(level, rows[1][rows[0] == level])
 
+    def _see_kept(self, run: Run, names: list[tuple[str, int]]) -> None:
+        for number, key in enumerate(names):
+            if key[0] in KEPT_TOPICS:
+                own = np.flatnonzero((run.key_of == number) & run.queued)
+                if len(own):
+                    self._state.newest[key] = int(run.positions[own[-1]])
+
     def _see_record(self, item: Found) -> None:
         found, state = item.record, self._state
         state.records += 1
@@ -294,6 +306,8 @@ class Reader:
             self._leave(item.position, found.size, found.topic, found.queue, found.queue_offset, found.sys_flag)
             return
         key = (found.topic, found.queue)
+        if found.topic in KEPT_TOPICS and not item.damage:
+            state.newest[key] = item.position
         if not (is_queue(*key) and is_possible(np.array([found.queue_offset]), np.array([item.position]))[0]):
             return
         if key not in state.queues or found.queue_offset >= state.queues[key].files.max_offset:

@@ -6,6 +6,7 @@ Unit n of the queue is at byte 20 n. tagsCode is the hash of the tag, and in a l
 (0, 0x7FFFFFFF, 0) holds the place of an offset whose record is not there.
 """
 
+from collections.abc import Iterable
 from struct import Struct
 
 import numpy as np
@@ -18,3 +19,8 @@ FILLER = UNIT.pack(0, FILLER_SIZE, 0)
 
 Units = npt.NDArray[np.void]
 Ints = npt.NDArray[np.int64]
+
+
+def joined(parts: Iterable[Units]) -> Units:
+    """Units one after the other, as they stand in files: numpy's own concatenation makes native integers of them."""
+    return np.concatenate([np.empty(0, UNIT_TYPE), *parts], dtype=UNIT_TYPE)

@@ -18,6 +18,7 @@ from duetime_core.levels import DEFAULT_DELAY_LEVELS, UNIT_MS
 from duetime_core.metadata import upgrade
 from duetime_core.node import Node
 from duetime_core.serving import make_channel
+from duetime_core.settings import cluster_secret_of_commands
 from duetime_core.testing.clock import FakeClock
 
 # Real time that services get for their answers before a pause of theirs is skipped, and before a test is given up.
@@ -229,7 +230,7 @@ class Cluster:
 
     async def lanes(self, shard: int = 0) -> list[gateway_pb2.Lane]:
         """The lanes of a shard, as its store tells them."""
-        channel = make_channel(f"127.0.0.1:{self.stores[shard].port}")
+        channel = make_channel(f"127.0.0.1:{self.stores[shard].port}", cluster_secret_of_commands())
         self._channels.append(channel)
         stub = store_pb2_grpc.StoreStub(channel)  # type: ignore[no-untyped-call]
         answer = await stub.ListLanes(gateway_pb2.ListLanesRequest(), timeout=10, wait_for_ready=True)

@@ -96,6 +96,8 @@ async def run(arguments: Sequence[str], log_path: Path) -> None:
     finally:
         if process.returncode is None:
             _send(process, signal.SIGKILL)
+            # Or else it is let go of after its loop has closed, which asyncio complains about.
+            await process.communicate()
     if process.returncode:
         raise CannotStart(last_words(log_path, log_size) or f"{arguments[1]} ended {how(process.returncode)}")
 
@@ -135,9 +137,12 @@ def size_of(path: Path) -> int:
 def last_words(log_path: Path, begin: int) -> str:
     """The line for the operator among what a process wrote to its log since `begin`; else its last line."""
     with log_path.open("rb") as log:
-        log.seek(begin)
+        # Shorter: it was cut meanwhile.
+        log.seek(begin if begin <= log_path.stat().st_size else 0)
         lines = log.read().decode("utf-8", "replace").splitlines()
     told = [line for line in lines if line.startswith("duetime ")]
+    # SQLAlchemy ends its errors with a link.
+    lines = [line for line in lines if not line.startswith("(Background on this error")]
     return next((line for line in reversed(told or lines) if line.strip()), "")
 
 

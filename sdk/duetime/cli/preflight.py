@@ -4,7 +4,7 @@ import fcntl
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -65,15 +65,35 @@ def check_port(port: int) -> None:
             probe.bind((HOST, port))
             probe.listen(1)
         except OSError as error:
-            raise CannotStart(f"can't listen on {HOST}:{port}: {(error.strerror or str(error)).lower()}") from error
+            raise _not_listening(port, error) from error
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, chosen at once so that they differ."""
-    with ExitStack() as held:
-        ports = []
-        for _ in range(count):
-            probe = held.enter_context(socket.socket())
-            probe.bind((HOST, 0))
-            ports.append(int(probe.getsockname()[1]))
-        return ports
+def _not_listening(port: int, error: OSError) -> CannotStart:
+    return CannotStart(f"can't listen on {HOST}:{port}: {(error.strerror or str(error)).lower()}")
+
+
+class Ports:
+    """Ports for processes of ours, kept for them as long as this is open, while they start and between two starts.
+
+    A socket that is bound and does not listen lets another one listen there, if both say SO_REUSEADDR, as servers do;
+    the kernel gives the port to nobody who asks for any, or connects from any. A port that was only looked up may be
+    somebody's connection by the time it is listened on.
+    """
+
+    def __init__(self) -> None:
+        self._held: list[socket.socket] = []
+
+    def take(self, port: int = 0) -> int:
+        """Any free port, or this one. Raises: CannotStart: somebody listens there."""
+        held = socket.socket()
+        self._held.append(held)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            held.bind((HOST, port))
+        except OSError as error:
+            raise _not_listening(port, error) from error
+        return int(held.getsockname()[1])
+
+    def close(self) -> None:
+        while self._held:
+            self._held.pop().close()

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from duetime.cli.child import Child, how, run
-from duetime.cli.preflight import CannotStart, free_ports
+from duetime.cli.preflight import CannotStart, Ports
+from duetime.cli.rotation import LOOK_S, rotate
 
 BACKOFF_S_MIN = 0.2
 BACKOFF_S_MAX = 5.0
@@ -32,21 +33,23 @@ class Cluster:
         self.data = data
         database_url = f"sqlite:///{data / 'metadata.db'}"
         self._upgrade = ["-m", "duetime_core.metadata", "upgrade", "--database-url", database_url]
-        ports = iter(free_ports(8))
+        self._ports = Ports()
+        take = self._ports.take
         logs = data / "logs"
+        self._metadata_log = logs / "metadata.log"
         self.store = Child(
             "store",
             "duetime_store",
             {"data_dir": data / f"store-{SHARD}", "shard": SHARD},
-            next(ports),
-            next(ports),
+            take(),
+            take(),
             logs,
         )
         above = {"database_url": database_url, "stores": f"{SHARD}={self.store.address}"}
-        self.retry = Child("retry", "duetime_retry", above, next(ports), next(ports), logs)
-        self.scheduler = Child("scheduler", "duetime_scheduler", above, next(ports), next(ports), logs)
+        self.retry = Child("retry", "duetime_retry", above, take(), take(), logs)
+        self.scheduler = Child("scheduler", "duetime_scheduler", above, take(), take(), logs)
         settings = above | {"retry_address": self.retry.address}
-        self.gateway = Child("gateway", "duetime_gateway", settings, port or next(ports), next(ports), logs)
+        self.gateway = Child("gateway", "duetime_gateway", settings, take(port), take(), logs)
         # In the order of their ends: who calls before who is called, so that nobody's last calls fail.
         self._children = (self.gateway, self.scheduler, self.retry, self.store)
 
@@ -58,7 +61,7 @@ class Cluster:
         """
         try:
             async with asyncio.TaskGroup() as starts:
-                starts.create_task(run(self._upgrade, self.data / "logs" / "metadata.log"))
+                starts.create_task(run(self._upgrade, self._metadata_log))
                 starts.create_task(self.store.start())
             async with asyncio.TaskGroup() as starts:
                 for child in (self.gateway, self.scheduler, self.retry):
@@ -68,14 +71,22 @@ class Cluster:
             raise group.exceptions[0] from None
 
     async def keep(self) -> None:
-        """Starts again what ends, until cancelled."""
+        """Starts again what ends, and keeps logs short, until cancelled."""
         async with asyncio.TaskGroup() as keepers:
             for child in self._children:
                 keepers.create_task(_keep(child))
+            keepers.create_task(self._rotate())
+
+    async def _rotate(self) -> None:
+        while True:
+            for path in (*(child.log_path for child in self._children), self._metadata_log):
+                await asyncio.to_thread(rotate, path)
+            await asyncio.sleep(LOOK_S)
 
     async def stop(self) -> None:
         for child in self._children:
             await child.stop(STORE_STOP_TIMEOUT_S if child is self.store else STOP_TIMEOUT_S)
+        self._ports.close()
 
     def describe(self) -> dict[str, Any]:
         """Addresses, ports and pids, for machines."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import signal
 from collections.abc import Coroutine
 from pathlib import Path
@@ -33,6 +34,8 @@ def up(
       duetime up --data /var/tmp/duetime --port 0 --json
     """
     check_software()
+    # Messages, groups and logs, and what processes make: for nobody but this user.
+    os.umask(0o077)
     data = data.absolute()
     with claimed(data):
         if port:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from duetime.client.errors import Closed, DueTimeError, InvalidArgument, from_status
+from duetime.client.errors import Closed, DueTimeError, InvalidArgument, from_status, unreadable
 from duetime.v1 import gateway_pb2_grpc
 
 SERVER_DEFAULT = "localhost:9800"
@@ -132,7 +132,10 @@ class Connection:
         if self.closed:
             raise Closed("it is closed", reason="CLOSED")
         with self._told():
-            return await getattr(self.stub, method)(request, timeout=timeout)
+            answer = await getattr(self.stub, method)(request, timeout=timeout)
+        if answer is None:
+            raise unreadable(self.server)
+        return answer
 
     async def stream(self, method: str, request: Any) -> AsyncGenerator[Any, None]:
         """The answers of a call that streams them; it has no deadline. Raises: DueTimeError."""
@@ -140,6 +143,8 @@ class Connection:
         try:
             with self._told():
                 async for answer in call:
+                    if answer is None:
+                        raise unreadable(self.server)
                     yield answer
         finally:
             call.cancel()

@@ -150,19 +150,35 @@ def from_fault(fault: message_pb2.Fault, message_id: str) -> DueTimeError:
 
 def from_status(error: grpc.aio.AioRpcError, server: str) -> DueTimeError:
     """The error of a call that failed as a whole."""
-    code = error.code()
-    reason = ""
+    status = error.code()
+    code, text, reason = status.value[0], error.details() or status.name, ""
     violations: list[Violation] = []
     for key, value in error.trailing_metadata() or ():
         if key == "grpc-status-details-bin" and isinstance(value, bytes):
             reason, violations = _details(value)
-    text = error.details() or code.name
-    if not reason and code is grpc.StatusCode.UNAVAILABLE:
+            if reason:
+                # gRPC makes up a status of its own when headers or messages are larger than it takes.
+                code, text = _code_and_text(value, code, text)
+    if not reason and status is grpc.StatusCode.UNAVAILABLE:
         text = f"no DueTime server answers at {server}"
-    elif code is grpc.StatusCode.CANCELLED:
+    elif status is grpc.StatusCode.CANCELLED:
         text = f"the server at {server} ended the call"
-    kind = _CLASS_BY_CODE.get(code.value[0], ServerError)
-    return kind(text, reason=reason or code.name, violations=violations)
+    kind = _CLASS_BY_CODE.get(code, ServerError)
+    return kind(text, reason=reason or status.name, violations=violations)
+
+
+def unreadable(server: str) -> DueTimeError:
+    """The error of an answer that gRPC could not decode, for which it gives None."""
+    return ServerError(f"the answer of the server at {server} can't be read", reason="ANSWER_UNREADABLE")
+
+
+def _code_and_text(status: bytes, code: int, text: str) -> tuple[int, str]:
+    """Those of an encoded google.rpc.Status (code = 1, message = 2), or those given where it tells none."""
+    try:
+        message = b"".join(_fields(status, 2)).decode()
+        return (next(_numbers(status, 1), 0) or code), message or text
+    except (IndexError, ValueError):
+        return code, text
 
 
 def _details(status: bytes) -> tuple[str, list[Violation]]:
@@ -190,16 +206,24 @@ def _details(status: bytes) -> tuple[str, list[Violation]]:
 
 def _fields(encoded: bytes, wanted: int) -> Iterator[bytes]:
     """The length-delimited protobuf fields with one number."""
+    return (value for number, value in _parts(encoded) if number == wanted and isinstance(value, bytes))
+
+
+def _numbers(encoded: bytes, wanted: int) -> Iterator[int]:
+    """The varint fields with one number."""
+    return (value for number, value in _parts(encoded) if number == wanted and isinstance(value, int))
+
+
+def _parts(encoded: bytes) -> Iterator[tuple[int, bytes | int]]:
     at = 0
     while at < len(encoded):
         tag, at = _varint(encoded, at)
+        value, at = _varint(encoded, at)
         if tag & 7 == 0:
-            _, at = _varint(encoded, at)
+            yield tag >> 3, value
         elif tag & 7 == 2:
-            length, at = _varint(encoded, at)
-            if tag >> 3 == wanted:
-                yield encoded[at : at + length]
-            at += length
+            yield tag >> 3, encoded[at : at + value]
+            at += value
         else:
             raise ValueError(f"wire type {tag & 7} is in none of these messages")
 

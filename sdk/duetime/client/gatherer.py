@@ -92,6 +92,11 @@ class Gatherer:
             for future, outcome in zip(futures, outcomes, strict=True):
                 if not future.done():
                     future.set_result(outcome)
+        except Exception as error:
+            # Each sender has it raised; cancelled, they would not know why.
+            for future in futures:
+                if not future.done():
+                    future.set_exception(error)
         finally:
             for future in futures:
                 future.cancel()

@@ -17,7 +17,7 @@ import grpc
 from duetime.client import tracing
 from duetime.client.batch import Batch, Chunks, Outcome, encode, now_ms
 from duetime.client.connection import Connection, backoff_s, pause
-from duetime.client.errors import Closed, DueTimeError, Overloaded, ServerError, from_fault, from_status
+from duetime.client.errors import Closed, DueTimeError, Overloaded, ServerError, from_fault, from_status, unreadable
 from duetime.client.gatherer import Gatherer
 from duetime.client.ids import new_id
 from duetime.client.message import Message, Receipt
@@ -229,6 +229,8 @@ class AsyncProducer:
                     response = await self._send(payload, timeout=timeout, metadata=metadata)
         except grpc.aio.AioRpcError as error:
             return _all(from_status(error, self._connection.server), batch)
+        if response is None:
+            return _all(unreadable(self._connection.server), batch)
         results = response.results
         if len(results) != len(batch.ids):
             text = f"the server answered {len(results)} results to {len(batch.ids)} messages"

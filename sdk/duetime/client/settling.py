@@ -231,6 +231,10 @@ class _Lane:
                         "%s: no answer before the leases of %s ended: they come again", self._kind, _names(ended)
                     )
                     batch = [item for item in batch if not _ended(item)]
+            except Exception as error:
+                # What is odd about one answer ends neither the consumer nor what else it has to tell.
+                log.error("%s: %r; %s come again", self._kind, error, _names(batch), exc_info=error)
+                return
         faults.over()
 
 

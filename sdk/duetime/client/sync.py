@@ -1,16 +1,12 @@
 """Producer and puller for plain code: the asynchronous ones, run by one background thread of the process."""
 
-import asyncio
-import atexit
-import concurrent.futures
-import os
-import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Self, TypeVar, Unpack
 
+from duetime.client.background import background
 from duetime.client.backoff import Backoff
 from duetime.client.batch import Outcome
 from duetime.client.dead_letters import AsyncDeadLetters, DeadLetter, DeadLetterResult, Wanted
@@ -26,77 +22,8 @@ from duetime.client.trace import Trace
 
 T = TypeVar("T")
 
-# What a producer or puller that nobody closed may take to end when the interpreter exits.
-EXIT_TIMEOUT_S = 2.0
 # Messages that a for loop over a puller takes over from the background thread at once.
 ITERATION_COUNT = 512
-
-
-class _Background:
-    """The thread with the event loop that all synchronous producers and pullers of a process share.
-
-    A daemon, so that one that nobody closed does not keep the interpreter from ending.
-    """
-
-    def __init__(self) -> None:
-        self._exiting = False
-        self.forget()
-
-    def forget(self) -> None:
-        """In a forked child: the thread did not come along."""
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-        self._end: asyncio.Event | None = None
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of a coroutine; it is cancelled when the caller is interrupted.
-
-        Raises:
-            Closed: the interpreter is exiting.
-        """
-        if self._exiting:
-            work.close()
-            raise Closed("the interpreter is exiting", reason="CLOSED")
-        future = asyncio.run_coroutine_threadsafe(work, self._started())
-        try:
-            return future.result()
-        except BaseException as error:
-            future.cancel()
-            if self._exiting and isinstance(error, concurrent.futures.CancelledError):
-                raise Closed("the interpreter is exiting", reason="CLOSED") from None
-            raise
-
-    def exit(self) -> None:
-        """Ends what still runs, so that nothing is half done when the interpreter takes the loop apart."""
-        self._exiting = True
-        if self._loop is not None and self._thread is not None and self._end is not None:
-            self._loop.call_soon_threadsafe(self._end.set)
-            self._thread.join(EXIT_TIMEOUT_S)
-
-    def _started(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._loop is None:
-                self._loop, self._end = asyncio.new_event_loop(), asyncio.Event()
-                arguments = (self._loop, self._end)
-                self._thread = threading.Thread(target=self._serve, args=arguments, name="duetime", daemon=True)
-                self._thread.start()
-            return self._loop
-
-    @staticmethod
-    def _serve(loop: asyncio.AbstractEventLoop, end: asyncio.Event) -> None:
-        with asyncio.Runner(loop_factory=lambda: loop) as runner:
-            # The runner cancels what is left when this returns.
-            runner.run(_wait(end))
-
-
-async def _wait(end: asyncio.Event) -> None:
-    await end.wait()
-
-
-_background = _Background()
-os.register_at_fork(after_in_child=_background.forget)
-atexit.register(_background.exit)
 
 
 class Producer:
@@ -140,16 +67,16 @@ class Producer:
 
     def send_message(self, message: Message) -> Receipt:
         """As `send`."""
-        return _background.run(self._producer.send_message(message))
+        return background.run(self._producer.send_message(message))
 
     def send_many(self, messages: Iterable[Message]) -> list[Outcome]:
         """Sends messages; one receipt or error each, in order. A fault in one harms no other."""
         # Iterated over here: a generator of the caller's runs in the caller's thread.
-        return _background.run(self._producer.send_many(list(messages)))
+        return background.run(self._producer.send_many(list(messages)))
 
     def close(self) -> None:
         """Waits for what is being sent, then disconnects. Sends after it raise Closed."""
-        _background.run(self._producer.close())
+        background.run(self._producer.close())
 
     def __enter__(self) -> Self:
         return self
@@ -208,13 +135,13 @@ class Puller:
             NotFound: no such topic, or `start` names a queue that it has not.
             DueTimeError: the server did not answer within the timeout.
         """
-        _background.run(self._puller.open())
+        background.run(self._puller.open())
 
     def poll(self, max: int = 256, wait: str | float | timedelta = "2s") -> list[ReceivedMessage]:  # noqa: A002
         """Up to `max` messages as soon as there is one; none when `wait` ("2s", seconds, a timedelta) is over."""
         if self._taken:
             return [self._taken.popleft() for _ in range(min(max, len(self._taken)))]
-        return _background.run(self._puller.poll(max, wait))
+        return background.run(self._puller.poll(max, wait))
 
     def commit(self, positions: Mapping[int, int] | None = None) -> None:
         """Keeps the positions, or those given, as the group's; durable on return. A lower offset replaces a higher one
@@ -224,7 +151,7 @@ class Puller:
             InvalidArgument: the puller has no group, or an offset does not lie within its queue.
             DueTimeError: the server did not answer within the timeout.
         """
-        _background.run(self._puller.commit(self.positions if positions is None else positions))
+        background.run(self._puller.commit(self.positions if positions is None else positions))
 
     def __iter__(self) -> Self:
         return self
@@ -232,14 +159,14 @@ class Puller:
     def __next__(self) -> ReceivedMessage:
         try:
             while not self._taken:
-                self._taken.extend(_background.run(self._puller.poll(ITERATION_COUNT, "1h")))
+                self._taken.extend(background.run(self._puller.poll(ITERATION_COUNT, "1h")))
         except Closed:
             raise StopIteration from None
         return self._taken.popleft()
 
     def close(self) -> None:
         """Stops fetching and disconnects."""
-        _background.run(self._puller.close())
+        background.run(self._puller.close())
 
     def __enter__(self) -> Self:
         try:
@@ -301,19 +228,19 @@ class Receiver:
         Raises:
             DueTimeError: the server refuses, or did not answer within the timeout.
         """
-        return _background.run(self._receiver.receive(max, wait))
+        return background.run(self._receiver.receive(max, wait))
 
     def ack(self, messages: Messages) -> list[LeasedMessage]:
         """These are done; durable on return. Those whose leases had ended come back as the answer: they come again."""
-        return _background.run(self._receiver.ack(messages))
+        return background.run(self._receiver.ack(messages))
 
     def extend(self, messages: Messages, lease: str | float | timedelta) -> list[LeasedMessage]:
         """Their leases end after this length from now. The answer is as that of `ack`."""
-        return _background.run(self._receiver.extend(messages, lease))
+        return background.run(self._receiver.extend(messages, lease))
 
     def give_back(self, messages: Messages) -> list[LeasedMessage]:
         """They come again at once, and this delivery does not count as an attempt. The answer is as that of `ack`."""
-        return _background.run(self._receiver.give_back(messages))
+        return background.run(self._receiver.give_back(messages))
 
     def nack(
         self,
@@ -330,11 +257,11 @@ class Receiver:
         Raises:
             DueTimeError: the server refuses, or did not answer within the timeout.
         """
-        return _background.run(self._receiver.nack(message, error, after=after, reject=reject))
+        return background.run(self._receiver.nack(message, error, after=after, reject=reject))
 
     def close(self) -> None:
         """Disconnects. What is leased comes again when its lease ends."""
-        _background.run(self._receiver.close())
+        background.run(self._receiver.close())
 
     def __enter__(self) -> Self:
         return self
@@ -373,7 +300,7 @@ class Finder:
             NotFound: no such topic.
             DueTimeError: a shard does not answer, so that messages might be missing.
         """
-        return _background.run(self._finder.find(topic, key, start=start, end=end, max=max))
+        return background.run(self._finder.find(topic, key, start=start, end=end, max=max))
 
     def get(self, id: str, *, topic: str = "") -> FoundMessage:  # noqa: A002  the message's own word for it
         """The message with an id, or an offset id. The topic, where it is known, makes it quicker.
@@ -382,7 +309,7 @@ class Finder:
             NotFound: no shard has it.
             DueTimeError: a shard does not answer, and no other one has it.
         """
-        return _background.run(self._finder.get(id, topic=topic))
+        return background.run(self._finder.get(id, topic=topic))
 
     def trace(self, id: str, *, topic: str = "") -> Trace:  # noqa: A002  as above
         """What happened to the message with an id, or an offset id, as far as it is stored.
@@ -391,11 +318,11 @@ class Finder:
             NotFound: no shard has it.
             DueTimeError: a shard does not answer, and no other one has it.
         """
-        return _background.run(self._finder.trace(id, topic=topic))
+        return background.run(self._finder.trace(id, topic=topic))
 
     def close(self) -> None:
         """Disconnects."""
-        _background.run(self._finder.close())
+        background.run(self._finder.close())
 
     def __enter__(self) -> Self:
         return self
@@ -448,7 +375,7 @@ class DeadLetters:
 
     def close(self) -> None:
         """Disconnects; what still runs ends."""
-        _background.run(self._letters.close())
+        background.run(self._letters.close())
 
     def __enter__(self) -> Self:
         return self
@@ -466,7 +393,7 @@ def _each(found: AsyncGenerator[T, None]) -> Iterator[T]:
         return await anext(found, None)
 
     try:
-        while (one := _background.run(following())) is not None:
+        while (one := background.run(following())) is not None:
             yield one
     finally:
-        _background.run(found.aclose())
+        background.run(found.aclose())

@@ -27,7 +27,8 @@ if _version_not_supported:
 
 
 class RetryStub:
-    """Sends failed messages round again. Internal; clients reach it by Gateway.SendBack.
+    """Sends failed messages round again. Internal: UNAUTHENTICATED without the cluster's secret; clients reach it by
+    Gateway.SendBack and the like.
     """
 
     def __init__(self, channel):
@@ -64,7 +65,8 @@ class RetryStub:
 
 
 class RetryServicer:
-    """Sends failed messages round again. Internal; clients reach it by Gateway.SendBack.
+    """Sends failed messages round again. Internal: UNAUTHENTICATED without the cluster's secret; clients reach it by
+    Gateway.SendBack and the like.
     """
 
     def SendBack(self, request, context):
@@ -141,7 +143,8 @@ def add_RetryServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Retry:
-    """Sends failed messages round again. Internal; clients reach it by Gateway.SendBack.
+    """Sends failed messages round again. Internal: UNAUTHENTICATED without the cluster's secret; clients reach it by
+    Gateway.SendBack and the like.
     """
 
     @staticmethod

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class SchedulerStub:
-    """Lane leases: which scheduler serves which lane. Internal.
+    """Lane leases: which scheduler serves which lane. Internal: UNAUTHENTICATED without the cluster's secret.
     """
 
     def __init__(self, channel):
@@ -53,7 +53,7 @@ class SchedulerStub:
 
 
 class SchedulerServicer:
-    """Lane leases: which scheduler serves which lane. Internal.
+    """Lane leases: which scheduler serves which lane. Internal: UNAUTHENTICATED without the cluster's secret.
     """
 
     def ListLaneLeases(self, request, context):
@@ -105,7 +105,7 @@ def add_SchedulerServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Scheduler:
-    """Lane leases: which scheduler serves which lane. Internal.
+    """Lane leases: which scheduler serves which lane. Internal: UNAUTHENTICATED without the cluster's secret.
     """
 
     @staticmethod

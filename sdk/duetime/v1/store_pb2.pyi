@@ -95,20 +95,48 @@ class PutMessageResponse(_message.Message):
     def __init__(self, statuses: _Optional[_Iterable[_Union[PutStatus, str]]] = ..., queue_offsets: _Optional[_Iterable[int]] = ..., due_at_ms: _Optional[_Iterable[int]] = ..., faults: _Optional[_Mapping[int, _message_pb2.Fault]] = ..., stored_at_ms: _Optional[int] = ..., watermark: _Optional[int] = ..., duplicate_queues: _Optional[_Mapping[int, int]] = ...) -> None: ...
 
 class PullDueRequest(_message.Message):
-    __slots__ = ("lane", "after", "max_count", "max_bytes", "wait_ms", "ahead_ms")
+    __slots__ = ("lane", "after", "max_count", "max_bytes", "wait_ms", "ahead_ms", "scheduler", "without_lease")
     LANE_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     MAX_COUNT_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     AHEAD_MS_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULER_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_LEASE_FIELD_NUMBER: _ClassVar[int]
     lane: int
     after: int
     max_count: int
     max_bytes: int
     wait_ms: int
     ahead_ms: int
-    def __init__(self, lane: _Optional[int] = ..., after: _Optional[int] = ..., max_count: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., ahead_ms: _Optional[int] = ...) -> None: ...
+    scheduler: str
+    without_lease: bool
+    def __init__(self, lane: _Optional[int] = ..., after: _Optional[int] = ..., max_count: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., ahead_ms: _Optional[int] = ..., scheduler: _Optional[str] = ..., without_lease: _Optional[bool] = ...) -> None: ...
+
+class StandInRequest(_message.Message):
+    __slots__ = ("scheduler", "serving", "unasked_ms", "ahead_ms", "paused", "pauses_are_new")
+    SCHEDULER_FIELD_NUMBER: _ClassVar[int]
+    SERVING_FIELD_NUMBER: _ClassVar[int]
+    UNASKED_MS_FIELD_NUMBER: _ClassVar[int]
+    AHEAD_MS_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
+    PAUSES_ARE_NEW_FIELD_NUMBER: _ClassVar[int]
+    scheduler: str
+    serving: _containers.RepeatedScalarFieldContainer[int]
+    unasked_ms: int
+    ahead_ms: int
+    paused: _containers.RepeatedScalarFieldContainer[int]
+    pauses_are_new: bool
+    def __init__(self, scheduler: _Optional[str] = ..., serving: _Optional[_Iterable[int]] = ..., unasked_ms: _Optional[int] = ..., ahead_ms: _Optional[int] = ..., paused: _Optional[_Iterable[int]] = ..., pauses_are_new: _Optional[bool] = ...) -> None: ...
+
+class StandInResponse(_message.Message):
+    __slots__ = ("take", "leave")
+    TAKE_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
+    take: _containers.RepeatedScalarFieldContainer[int]
+    leave: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, take: _Optional[_Iterable[int]] = ..., leave: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PullDueResponse(_message.Message):
     __slots__ = ("first_entry", "records", "sizes", "due_at_ms", "watermark", "damages", "damaged_positions")
@@ -170,6 +198,25 @@ class PutTopicResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class PutTopicsRequest(_message.Message):
+    __slots__ = ("topics",)
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedCompositeFieldContainer[PutTopicRequest]
+    def __init__(self, topics: _Optional[_Iterable[_Union[PutTopicRequest, _Mapping]]] = ...) -> None: ...
+
+class PutTopicsResponse(_message.Message):
+    __slots__ = ("faults",)
+    class FaultsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: _message_pb2.Fault
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[_Union[_message_pb2.Fault, _Mapping]] = ...) -> None: ...
+    FAULTS_FIELD_NUMBER: _ClassVar[int]
+    faults: _containers.MessageMap[int, _message_pb2.Fault]
+    def __init__(self, faults: _Optional[_Mapping[int, _message_pb2.Fault]] = ...) -> None: ...
+
 class ListQueuesRequest(_message.Message):
     __slots__ = ("topic",)
     TOPIC_FIELD_NUMBER: _ClassVar[int]
@@ -195,8 +242,10 @@ class ListQueuesResponse(_message.Message):
     def __init__(self, queues: _Optional[_Iterable[_Union[QueueState, _Mapping]]] = ...) -> None: ...
 
 class ListStoredTopicsRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("names",)
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class StoredTopic(_message.Message):
     __slots__ = ("name", "read_queue_count", "write_queue_count", "perm")

@@ -29,7 +29,8 @@ if _version_not_supported:
 
 
 class StoreStub:
-    """One shard's log. Internal: called by gateways, schedulers and retry services.
+    """One shard's log. Internal: called by gateways, schedulers and retry services, which show the cluster's secret where
+    there is one (UNAUTHENTICATED: the caller does not).
 
     Records travel in the on-disk format (docs/storage.md), back to back: the store fills in queue offset, physical
     offset and store time, and takes topic, queue and tags from the record itself.
@@ -86,6 +87,11 @@ class StoreStub:
                 '/duetime.v1.Store/PullDue',
                 request_serializer=duetime_dot_v1_dot_store__pb2.PullDueRequest.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_store__pb2.PullDueResponse.FromString,
+                _registered_method=True)
+        self.StandIn = channel.unary_unary(
+                '/duetime.v1.Store/StandIn',
+                request_serializer=duetime_dot_v1_dot_store__pb2.StandInRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_store__pb2.StandInResponse.FromString,
                 _registered_method=True)
         self.GetRecord = channel.unary_unary(
                 '/duetime.v1.Store/GetRecord',
@@ -172,6 +178,11 @@ class StoreStub:
                 request_serializer=duetime_dot_v1_dot_store__pb2.PutTopicRequest.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_store__pb2.PutTopicResponse.FromString,
                 _registered_method=True)
+        self.PutTopics = channel.unary_unary(
+                '/duetime.v1.Store/PutTopics',
+                request_serializer=duetime_dot_v1_dot_store__pb2.PutTopicsRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_store__pb2.PutTopicsResponse.FromString,
+                _registered_method=True)
         self.ListQueues = channel.unary_unary(
                 '/duetime.v1.Store/ListQueues',
                 request_serializer=duetime_dot_v1_dot_store__pb2.ListQueuesRequest.SerializeToString,
@@ -205,7 +216,8 @@ class StoreStub:
 
 
 class StoreServicer:
-    """One shard's log. Internal: called by gateways, schedulers and retry services.
+    """One shard's log. Internal: called by gateways, schedulers and retry services, which show the cluster's secret where
+    there is one (UNAUTHENTICATED: the caller does not).
 
     Records travel in the on-disk format (docs/storage.md), back to back: the store fills in queue offset, physical
     offset and store time, and takes topic, queue and tags from the record itself.
@@ -217,8 +229,9 @@ class StoreServicer:
         other, except that entries of a lane are taken strictly in order. Records that restore entries which fall due within
         100 ms are held until then, and the call is answered when the last of them is durable; puts to one lane are worked
         on one after the other. What is held when the call ends early is not stored.
-        Idempotent by message id for records listed in `retried`; by lane entry where `lane` is set.
-        INVALID_ARGUMENT: the bytes are not whole records. RESOURCE_EXHAUSTED: too many bytes wait for the flush.
+        Idempotent by topic and message id for records listed in `retried`; by lane entry where `lane` is set.
+        Records are checked as the gateway checks messages: names, queues, sizes, system topics.
+        INVALID_ARGUMENT: the bytes are not whole records, or none. RESOURCE_EXHAUSTED: too many bytes wait for the flush.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -275,6 +288,14 @@ class StoreServicer:
     def PullDue(self, request, context):
         """The entries at the head of a lane that are due, or will be within ahead_ms, after waiting for the first of them.
         Changes nothing. Returns entries in order. NOT_FOUND: no such lane.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StandIn(self, request, context):
+        """The lanes that are due, or soon will be, and that no scheduler asks for: they are the caller's to serve, without a
+        lease in the metadata database, until a scheduler that has one asks. Changes nothing but who serves.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -393,7 +414,16 @@ class StoreServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PutTopic(self, request, context):
-        """Tells the shard of a topic's queue count, for config/topics.json. Idempotent; a count never shrinks.
+        """Tells the shard of a topic's queue count. Durable when answered; calls that come while others are being written share
+        the next write. Idempotent; a count never shrinks. INVALID_ARGUMENT: name or count. RESOURCE_EXHAUSTED,
+        TOPICS_EXHAUSTED or QUEUES_EXHAUSTED: the shard has `topics_max` topics or `queues_max` queues; DISK_FULL.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PutTopics(self, request, context):
+        """As PutTopic, of up to 10,000 topics with one write. A topic that is refused is named in `faults`, and harms no other.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -421,7 +451,8 @@ class StoreServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListLanes(self, request, context):
-        """The state of all lanes. `owner` and `paused` are not known here.
+        """The state of all lanes. `owner` is the scheduler that asked for the lane last, if that was a moment ago; `paused`
+        what schedulers have told (StandIn).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -490,6 +521,11 @@ def add_StoreServicer_to_server(servicer, server):
                     servicer.PullDue,
                     request_deserializer=duetime_dot_v1_dot_store__pb2.PullDueRequest.FromString,
                     response_serializer=duetime_dot_v1_dot_store__pb2.PullDueResponse.SerializeToString,
+            ),
+            'StandIn': grpc.unary_unary_rpc_method_handler(
+                    servicer.StandIn,
+                    request_deserializer=duetime_dot_v1_dot_store__pb2.StandInRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_store__pb2.StandInResponse.SerializeToString,
             ),
             'GetRecord': grpc.unary_unary_rpc_method_handler(
                     servicer.GetRecord,
@@ -576,6 +612,11 @@ def add_StoreServicer_to_server(servicer, server):
                     request_deserializer=duetime_dot_v1_dot_store__pb2.PutTopicRequest.FromString,
                     response_serializer=duetime_dot_v1_dot_store__pb2.PutTopicResponse.SerializeToString,
             ),
+            'PutTopics': grpc.unary_unary_rpc_method_handler(
+                    servicer.PutTopics,
+                    request_deserializer=duetime_dot_v1_dot_store__pb2.PutTopicsRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_store__pb2.PutTopicsResponse.SerializeToString,
+            ),
             'ListQueues': grpc.unary_unary_rpc_method_handler(
                     servicer.ListQueues,
                     request_deserializer=duetime_dot_v1_dot_store__pb2.ListQueuesRequest.FromString,
@@ -615,7 +656,8 @@ def add_StoreServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Store:
-    """One shard's log. Internal: called by gateways, schedulers and retry services.
+    """One shard's log. Internal: called by gateways, schedulers and retry services, which show the cluster's secret where
+    there is one (UNAUTHENTICATED: the caller does not).
 
     Records travel in the on-disk format (docs/storage.md), back to back: the store fills in queue offset, physical
     offset and store time, and takes topic, queue and tags from the record itself.
@@ -855,6 +897,33 @@ class Store:
             '/duetime.v1.Store/PullDue',
             duetime_dot_v1_dot_store__pb2.PullDueRequest.SerializeToString,
             duetime_dot_v1_dot_store__pb2.PullDueResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StandIn(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Store/StandIn',
+            duetime_dot_v1_dot_store__pb2.StandInRequest.SerializeToString,
+            duetime_dot_v1_dot_store__pb2.StandInResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -1314,6 +1383,33 @@ class Store:
             '/duetime.v1.Store/PutTopic',
             duetime_dot_v1_dot_store__pb2.PutTopicRequest.SerializeToString,
             duetime_dot_v1_dot_store__pb2.PutTopicResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PutTopics(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Store/PutTopics',
+            duetime_dot_v1_dot_store__pb2.PutTopicsRequest.SerializeToString,
+            duetime_dot_v1_dot_store__pb2.PutTopicsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -2,18 +2,18 @@
 """The compiled twin of `encoding`: from a SendRequest's bytes to records, without a protobuf object in between.
 
 Theory of operation. `take` walks the request's wire format once and notes of each message where its parts lie and what
-they come to (a `Message_`); the second walk writes the records, one behind the other, into one buffer for each shard.
+they come to (a `Message_`); `records` writes those of one part, back to back: a part is what one put of a shard takes.
 `PlainRequest.response` writes the SendResponse's wire format from the stores' columns.
 
 Only what is plainly right is taken: the first message that is not (a broken rule, a topic or shard that is not ready,
-a field that comes twice, a spelling that is rare) makes `take` return None, and the Python encoder does the whole
-request; it alone words faults. So nothing here needs to be lenient, and every length is checked against the bytes
-that hold it before it is used.
+a field that comes twice, an id that another has, a spelling that is rare) makes `take` return None, and the Python
+encoder does the whole request; it alone words faults. So nothing here needs to be lenient, and every length is checked
+against the bytes that hold it before it is used.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset
 
@@ -52,6 +52,10 @@ cdef enum:
     # The most that a result takes beside its id: five numbers of ten bytes with their keys, and three lengths.
     RESULT_SIZE_MAX = 80
     ID_SIZE_MAX = 255
+    # Of the table that tells whether all ids differ; and how far from its place an id may stand in it, which only
+    # ids that somebody has chosen for it do.
+    ID_SLOTS_MAX = 8192
+    PROBES_MAX = 64
 
 cdef Py_ssize_t BODY_BYTES_MAX = limits.BODY_BYTES_MAX
 cdef Py_ssize_t PROPERTIES_BYTES_MAX = limits.PROPERTIES_BYTES_MAX
@@ -61,6 +65,7 @@ cdef Py_ssize_t REQUEST_BYTES_MAX = limits.REQUEST_BYTES_MAX
 cdef Py_ssize_t PUT_BYTES = PUT_BYTES_MAX
 cdef Py_ssize_t COUNT_MAX = limits.SEND_COUNT_MAX
 assert limits.ID_CHARS_MAX == ID_SIZE_MAX
+assert 2 * limits.SEND_COUNT_MAX <= ID_SLOTS_MAX
 cdef int32_t MAGIC = record.MAGIC_V1
 cdef int32_t BORN_V6 = record.SYS_BORN_V6
 cdef int32_t STORE_V6 = record.SYS_STORE_V6
@@ -255,26 +260,24 @@ cdef struct Group:
     int32_t shard
     Py_ssize_t size
     Py_ssize_t count
-    uint8_t *to
     # Of its records, when results are written.
     Py_ssize_t next
 
 
 cdef class PlainRequest:
-    """A SendRequest whose messages are all plainly right; its records are in `parts`."""
+    """A SendRequest whose messages are all plainly right; its records come part by part."""
 
     cdef readonly int count
     cdef readonly bint retry
-    # (shard, records back to back, how many) for each shard.
-    cdef readonly list parts
-    cdef bytes _data, _made_ids
+    cdef bytes _data, _made_ids, _born_host
+    cdef int64_t _arrived_at_ms
     cdef Message_ *_messages
     cdef Group *_groups
     cdef int _group_count
     cdef list _hosts, _ways
 
     def __cinit__(self):
-        self.parts, self._hosts, self._ways = [], [], []
+        self._hosts, self._ways = [], []
 
     def __dealloc__(self):
         free(self._messages)
@@ -282,7 +285,7 @@ cdef class PlainRequest:
 
     # --- first walk: what is asked for ----------------------------------------------------------------------------
 
-    cdef bint read(self, bytes data, dict routes, dict levels, int32_t highest) except -1:
+    cdef bint read(self, bytes data, dict routes, dict levels, int32_t highest, Py_ssize_t body_bytes_min) except -1:
         cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(data)
         cdef const uint8_t *end = at + PyBytes_GET_SIZE(data)
         cdef Text message
@@ -303,7 +306,7 @@ cdef class PlainRequest:
                 at += 1
                 if not _text(&at, end, &message):
                     return False
-                if not self.read_message(&self._messages[self.count], message, levels, highest):
+                if not self.read_message(&self._messages[self.count], message, levels, highest, body_bytes_min):
                     return False
                 if not self.find_way(self.count, routes):
                     return False
@@ -313,6 +316,34 @@ cdef class PlainRequest:
                 if not _varint(&at, end, &number):
                     return False
                 self.retry = number != 0
+        return self.are_distinct()
+
+    cdef bint are_distinct(self) noexcept:
+        """Whether no two messages with ids of their own have the same one and the same topic."""
+        cdef uint16_t[ID_SLOTS_MAX] slots
+        cdef Message_ *m
+        cdef Message_ *other
+        cdef uint32_t mask = 1, slot
+        cdef int index, probes
+        if self.count == 1:
+            return True
+        while mask < <uint32_t>(2 * self.count):
+            mask *= 2
+        memset(slots, 0, mask * sizeof(uint16_t))
+        mask -= 1
+        for index in range(self.count):
+            m = &self._messages[index]
+            if not m.id.size:
+                continue
+            slot = (crc32(m.id.at, m.id.size) + m.way) & mask
+            probes = 0
+            while slots[slot]:
+                other = &self._messages[slots[slot] - 1]
+                probes += 1
+                if probes > PROBES_MAX or (other.way == m.way and _same(other.id, m.id)):
+                    return False
+                slot = (slot + 1) & mask
+            slots[slot] = <uint16_t>(index + 1)
         return True
 
     cdef Py_ssize_t _count_messages(self, const uint8_t *at, const uint8_t *end) noexcept:
@@ -328,7 +359,9 @@ cdef class PlainRequest:
                 return -1
         return count
 
-    cdef bint read_message(self, Message_ *m, Text message, dict levels, int32_t highest) except -1:
+    cdef bint read_message(
+        self, Message_ *m, Text message, dict levels, int32_t highest, Py_ssize_t body_bytes_min
+    ) except -1:
         cdef const uint8_t *at = message.at
         cdef const uint8_t *end = at + message.size
         cdef Text text
@@ -394,7 +427,7 @@ cdef class PlainRequest:
                 return False
         if seen & (1 << 8) and seen & (1 << 9):
             return False
-        return m.body.size <= BODY_BYTES_MAX and m.born_at_ms >= 0 and 0 <= m.level <= highest
+        return body_bytes_min <= m.body.size <= BODY_BYTES_MAX and m.born_at_ms >= 0 and 0 <= m.level <= highest
 
     cdef bint read_property(self, Message_ *m, Text entry, Text *names, int name_count) except -1:
         cdef Text name, value
@@ -500,43 +533,52 @@ cdef class PlainRequest:
         return 0
 
     cdef bint join_group(self, Message_ *m, Way way) except -1:
+        """Into the last part of its shard, or a new one where that is full."""
         cdef int32_t shard = way.shard(m.queue)
         cdef int n
         if shard != way.ready_shard:
             if shard not in way.store_hosts:
                 return False
             way.ready_shard = shard
-        for n in range(self._group_count):
+        # Hosts of 20 bytes take 12 more than the record's size has for them so far.
+        m.record_size += PyBytes_GET_SIZE(<bytes>way.store_hosts[shard])
+        for n in range(self._group_count - 1, -1, -1):
             if self._groups[n].shard == shard:
                 break
         else:
+            n = -1
+        if n < 0 or self._groups[n].size + m.record_size > PUT_BYTES:
             n = self._group_count
             self._group_count += 1
             self._groups[n].shard = shard
             self._hosts.append(way.store_hosts[shard])
         m.group = n
-        # Hosts of 20 bytes take 12 more than the record's size has for them so far.
-        m.record_size += PyBytes_GET_SIZE(<bytes>self._hosts[n])
         self._groups[n].size += m.record_size
         self._groups[n].count += 1
-        return self._groups[n].size <= PUT_BYTES
+        return True
 
     # --- second walk: the records ---------------------------------------------------------------------------------
 
-    cdef int write(self, bytes born_host, int64_t arrived_at_ms) except -1:
+    @property
+    def parts(self):
+        """(shard, how many records) of each part; those of one shard are in order."""
+        return [(self._groups[n].shard, self._groups[n].count) for n in range(self._group_count)]
+
+    def records(self, int part):
+        """Those of a part, back to back: written here, so that the parts of a large request need not be so at once."""
         cdef int n
         cdef Group *group
-        cdef Message_ *m
-        for n in range(self._group_count):
-            group = &self._groups[n]
-            records = PyBytes_FromStringAndSize(NULL, group.size)
-            group.to = <uint8_t *>PyBytes_AS_STRING(records)
-            self.parts.append((group.shard, records, group.count))
+        cdef bytes host, records
+        cdef uint8_t *to
+        if not 0 <= part < self._group_count:
+            raise IndexError(f"part {part} of {self._group_count}")
+        group, host = &self._groups[part], self._hosts[part]
+        records = PyBytes_FromStringAndSize(NULL, group.size)
+        to = <uint8_t *>PyBytes_AS_STRING(records)
         for n in range(self.count):
-            m = &self._messages[n]
-            group = &self._groups[m.group]
-            group.to = self.write_record(group.to, m, born_host, <bytes>self._hosts[m.group], arrived_at_ms)
-        return 0
+            if self._messages[n].group == part:
+                to = self.write_record(to, &self._messages[n], self._born_host, host, self._arrived_at_ms)
+        return records
 
     cdef uint8_t *write_record(
         self, uint8_t *to, Message_ *m, bytes born_host, bytes store_host, int64_t arrived_at_ms
@@ -669,14 +711,16 @@ cdef uint8_t *_put_result(uint8_t *to, Message_ *m, int32_t shard, int64_t offse
     return _put(put_varint(to + 1, end - result), result, end - result)
 
 
-def take(bytes data not None, dict routes not None, dict levels not None, int highest, ids, bytes born_host not None,
-         int64_t arrived_at_ms):
+def take(bytes data not None, dict routes not None, dict levels not None, int highest, Py_ssize_t body_bytes_min, ids,
+         bytes born_host not None, int64_t arrived_at_ms):
     """The request where all of it is plainly right, else None.
 
     `routes`: Route by topic; `levels`: level by delay in ms; `ids`: a MessageIds; `born_host`: 8 or 20 bytes.
     """
     cdef PlainRequest request = PlainRequest()
-    if not request.read(data, routes, levels, highest) or not request.settle(ids, PyBytes_GET_SIZE(born_host)):
+    if not request.read(data, routes, levels, highest, body_bytes_min):
         return None
-    request.write(born_host, arrived_at_ms)
+    if not request.settle(ids, PyBytes_GET_SIZE(born_host)):
+        return None
+    request._born_host, request._arrived_at_ms = born_host, arrived_at_ms
     return request

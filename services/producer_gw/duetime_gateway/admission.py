@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 
 from duetime.v1 import consumer_pb2, gateway_pb2, message_pb2
 from duetime_core import limits, record, retry_policy
+from duetime_core.bounds import shown
 from duetime_core.errors import InvalidArgument, Violation
 from duetime_core.levels import DelayLevels
 from duetime_core.names import is_name, is_system_topic
 
 _UNFIT_IN_WORD = re.compile(r"[\s\x00-\x1f\x7f-\x9f]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_SHOWN_CHARS_MAX = 64
 
 # Which field to use instead of a property that RocketMQ gives a meaning to.
 FIELD_INSTEAD = {
@@ -34,11 +34,6 @@ FIELD_INSTEAD = {
 }
 
 
-def shown(text: str) -> str:
-    """The value as faults show it: quoted, escaped, and cut where it is long."""
-    return repr(text) if len(text) <= _SHOWN_CHARS_MAX else repr(text[:_SHOWN_CHARS_MAX]) + "..."
-
-
 def is_word(text: str) -> bool:
     """Whether the text is not empty and holds neither blanks nor control characters."""
     return bool(text) and _UNFIT_IN_WORD.search(text) is None
@@ -49,11 +44,13 @@ def is_tag(text: str) -> bool:
     return not list(_tags(text))
 
 
-def violations(message: message_pb2.Message, levels: DelayLevels, queue_count: int | None) -> list[Violation]:
+def violations(
+    message: message_pb2.Message, levels: DelayLevels, queue_count: int | None, body_bytes_min: int = 0
+) -> list[Violation]:
     """All that is wrong with a message, in the order of its fields. `queue_count` None: the topic is not known."""
     found = [
         *topic_violations("topic", message.topic),
-        *_body(message.body),
+        *_body(message.body, body_bytes_min),
         *_properties(message),
         *_tags(message.tags),
         *_keys(message),
@@ -79,7 +76,11 @@ def topic_violations(field: str, topic: str, *, system: bool = False) -> Iterato
         yield Violation(field, f"{shown(topic)} is a system topic; only DueTime itself writes to it")
 
 
-def _body(body: bytes) -> Iterator[Violation]:
+def _body(body: bytes, least: int) -> Iterator[Violation]:
+    if len(body) < least:
+        yield Violation(
+            "body", f"{len(body)} bytes are below the least, {least}: RocketMQ's brokers take no empty body"
+        )
     if len(body) > limits.BODY_BYTES_MAX:
         yield Violation("body", f"{len(body)} bytes are above the most, {limits.BODY_BYTES_MAX}")
 

@@ -2,18 +2,18 @@
 
 When a shard is reached, its topics are compared with the routes. One without a route gets one to the shard's queues;
 one whose route leads to other shards only gets the shard's queues behind those it has, since brokers number their
-queues each for themselves. A shard that got its directory unnoticed is asked again when a topic is not found. Groups
-that the database lacks are made as the shard's file has them.
+queues each for themselves. A shard that got its directory unnoticed is found out when a topic is not found: it is asked
+for that one, and where it has it, for all. Groups that the database lacks are made as the shard's file has them.
 """
 
 import asyncio
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import structlog
 from duetime.v1 import consumer_pb2, store_pb2
 from duetime_core import limits
-from duetime_core.clock import Clock
+from duetime_core.clock import Clock, turn
 from duetime_core.errors import DueTimeError
 from duetime_core.metadata import Groups
 from duetime_core.names import GROUPS_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC, is_name
@@ -24,9 +24,12 @@ from duetime_gateway.topics import Topics
 
 log = structlog.get_logger()
 
-# Topics that are not found make a gateway ask its shards so often at most, and wait so long for each.
+# A shard that was asked for all that it has, or did not answer, is left alone for so long.
 INTERVAL_MS = 5_000
+# So long is waited for each.
 TIMEOUT_MS_MAX = 1_000
+# Topics that are looked at before others go first.
+LOOK_COUNT = 1_000
 
 # Every shard has these for itself (routing.shard_places), or a broker makes them at each start and nobody uses them.
 NOT_ADOPTED = {SCHEDULE_TOPIC, QUARANTINE_TOPIC, GROUPS_TOPIC}
@@ -51,8 +54,8 @@ class Adoption:
         self._groups = groups
         self._shards = shards
         self._clock = clock
-        self._looking = asyncio.Lock()
-        self._looked_at_ms = -math.inf
+        # By shard: when it was asked for all, or in vain.
+        self._asked_at_ms: dict[int, float] = {}
 
     async def start(self) -> None:
         """Adopts from the shards that answered the gateway's first question, and from the others when they do."""
@@ -64,18 +67,31 @@ class Adoption:
     async def _reached(self, shard: Shard) -> None:
         await self._adopt([shard])
 
-    async def look_again(self) -> bool:
-        """Whether all shards were asked meanwhile: not if that was done a moment ago."""
-        called_at_ms = self._clock.monotonic_ms()
-        async with self._looking:
-            if self._looked_at_ms >= called_at_ms:
-                return True
-            if called_at_ms < self._looked_at_ms + INTERVAL_MS:
+    async def look_again(self, names: Collection[str]) -> bool:
+        """Whether a shard had one of these topics, which may have a route now."""
+        now_ms = self._clock.monotonic_ms()
+        asked = [
+            shard
+            for shard in self._shards.all()
+            if self._asked_at_ms.get(shard.number, -math.inf) + INTERVAL_MS <= now_ms
+        ]
+        found = await asyncio.gather(*(self._has(shard, names) for shard in asked))
+        having = [shard for shard, has in zip(asked, found, strict=True) if has]
+        if having:
+            await self._adopt(having)
+        return bool(having)
+
+    async def _has(self, shard: Shard, names: Collection[str]) -> bool:
+        """Whether it has one of the topics, and is to be asked for all."""
+        try:
+            await shard.describe(TIMEOUT_MS_MAX)
+            answer = await shard.list_topics(TIMEOUT_MS_MAX, names)
+            if not await counts(answer.topics, shard.number):
                 return False
-            described = [shard.describe(TIMEOUT_MS_MAX) for shard in self._shards.all()]
-            await asyncio.gather(*described, return_exceptions=True)
-            await self._adopt([shard for shard in self._shards.all() if shard.reached])
-            self._looked_at_ms = self._clock.monotonic_ms()
+        except DueTimeError:
+            self._asked_at_ms[shard.number] = self._clock.monotonic_ms()
+            return False
+        self._asked_at_ms[shard.number] = self._clock.monotonic_ms()
         return True
 
     async def _adopt(self, shards: Sequence[Shard]) -> None:
@@ -85,7 +101,7 @@ class Adoption:
             try:
                 if isinstance(answer, BaseException):
                     raise answer
-                adopted = await self._topics.adopt(shard.number, counts(answer.topics, shard.number))
+                adopted = await self._topics.adopt(shard.number, await counts(answer.topics, shard.number))
             except DueTimeError as error:
                 log.warning("topics of a shard not looked at", shard=shard.number, why=error.text)
                 continue
@@ -114,10 +130,12 @@ def _is_adopted(group: consumer_pb2.Group, shard: int) -> bool:
     return True
 
 
-def counts(topics: Iterable[store_pb2.StoredTopic], shard: int) -> dict[str, int]:
+async def counts(topics: Iterable[store_pb2.StoredTopic], shard: int) -> dict[str, int]:
     """The queue counts of the topics that may be adopted. Those with an odd name or count are logged and left out."""
     found: dict[str, int] = {}
-    for topic in topics:
+    for number, topic in enumerate(topics):
+        if number % LOOK_COUNT == LOOK_COUNT - 1:
+            await turn()
         count = max(topic.read_queue_count, topic.write_queue_count)
         if topic.name in NOT_ADOPTED or not topic.perm & _READ_OR_WRITE or not count:
             continue

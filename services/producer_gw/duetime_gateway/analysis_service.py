@@ -7,12 +7,14 @@ from typing import Any
 import grpc
 from duetime.v1 import backlog_pb2, store_pb2
 from duetime.v1 import export_pb2 as pb
+from duetime_core.callers import host_of
+from duetime_core.decoding import decode
 from duetime_core.errors import DueTimeError, NotFound
 
 from duetime_gateway.backlog import Backlog
 from duetime_gateway.consumer_service import Context, remaining_ms
 from duetime_gateway.metrics import GatewayMetrics
-from duetime_gateway.shards import Shard, Shards, as_is
+from duetime_gateway.shards import Shard, Shards
 
 # A directory of many topics takes a while to list.
 LIST_TIMEOUT_MS = 60_000
@@ -33,8 +35,8 @@ class AnalysisService:
             "ListShards": unary(
                 self.list_shards, pb.ListShardsRequest.FromString, pb.ListShardsResponse.SerializeToString
             ),
-            "ListFiles": unary(self.list_files, as_is, as_is),
-            "Export": stream(self.export, as_is, as_is),
+            "ListFiles": unary(self.list_files),
+            "Export": stream(self.export),
             "GetBacklogReport": unary(
                 self.get_backlog_report,
                 backlog_pb2.GetBacklogReportRequest.FromString,
@@ -53,13 +55,13 @@ class AnalysisService:
         return pb.ListShardsResponse(shards=self._shards.numbers, unreachable_shards=away)
 
     async def list_files(self, data: bytes, context: Context) -> bytes:
-        shard = self._shard(pb.ListFilesRequest.FromString(data).shard)
+        shard = self._shard(decode(pb.ListFilesRequest.FromString, data).shard)
         remaining = remaining_ms(context)
         return await shard.list_files(data, LIST_TIMEOUT_MS if remaining is None else min(remaining, LIST_TIMEOUT_MS))
 
     async def export(self, data: bytes, context: Context) -> AsyncIterator[bytes]:
-        shard = self._shard(pb.ExportRequest.FromString(data).shard)
-        async for chunk in shard.export(data, remaining_ms(context)):
+        shard = self._shard(decode(pb.ExportRequest.FromString, data).shard)
+        async for chunk in shard.export(data, remaining_ms(context), host_of(context.peer())):
             self._metrics.export_bytes.inc(len(chunk))
             yield chunk
 

@@ -12,7 +12,9 @@ import structlog
 from duetime.v1 import backlog_pb2 as pb
 from duetime.v1 import gateway_pb2
 from duetime_core.clock import Clock
+from duetime_core.defects import outcome
 from duetime_core.errors import DueTimeError, NotFound
+from duetime_core.logs import sparing
 from duetime_core.metadata import Database, Report, Reports
 from duetime_core.metadata.reports import BACKLOG
 from google.protobuf import json_format
@@ -21,6 +23,8 @@ from duetime_gateway.metrics import BacklogMetrics
 from duetime_gateway.shards import Shard, Shards
 
 log = structlog.get_logger()
+# For lines that callers can bring about.
+often = sparing()
 
 LOOK_MS = 15_000
 
@@ -83,15 +87,19 @@ class Backlog:
     async def run(self) -> None:
         """Keeps the metrics; what does not answer is asked again."""
         while True:
-            try:
-                report = await self._newest()
-                if report is not None:
-                    self._metrics.show(await self._beside(report), self._clock.now_ms)
-            except DueTimeError as error:
+            _, error = await outcome(self._look, "backlog")
+            if error is not None:
                 log.debug("backlog not compared", why=error.text)
-            except json_format.ParseError as error:
-                log.warning("backlog report can't be read", why=str(error))
             await self._clock.sleep(LOOK_MS)
+
+    async def _look(self) -> None:
+        try:
+            report = await self._newest()
+        except json_format.ParseError as error:
+            often.warning("backlog report can't be read", why=str(error))
+            return
+        if report is not None:
+            self._metrics.show(await self._beside(report), self._clock.now_ms)
 
     async def _newest(self) -> pb.BacklogReport | None:
         key = await self._reports.newest_key(BACKLOG)

@@ -33,7 +33,7 @@ class ConsumerGroups:
         check_new_group(group)
         if group.start == consumer_pb2.GROUP_START_LATEST:
             group.start_at_ms = await self._now_ms()
-        return await self._tell(await self._groups.create(group))
+        return self._tell(await self._groups.create(group))
 
     async def _now_ms(self) -> int:
         """By the shard's clock that is furthest behind: what a shard stores from now on is not stored before that."""
@@ -45,11 +45,13 @@ class ConsumerGroups:
     async def update(self, request: consumer_pb2.UpdateGroupRequest) -> consumer_pb2.Group:
         """Raises: DueTimeError: bad fields, no such group, or the database does not answer."""
         check_update_group(request)
-        return await self._tell(await self._groups.update(request.name, request.retry))
+        return self._tell(await self._groups.update(request.name, request.retry))
 
-    async def _tell(self, group: consumer_pb2.Group) -> consumer_pb2.Group:
+    def _tell(self, group: consumer_pb2.Group) -> consumer_pb2.Group:
         """Tells the shards that answer; the others are told when the group receives from them."""
-        await asyncio.gather(*(shard.know(group) for shard in self._shards.all() if shard.reached))
+        for shard in self._shards.all():
+            if shard.reached:
+                shard.tell(group)
         return group
 
     async def list(self) -> consumer_pb2.ListGroupsResponse:

@@ -6,11 +6,13 @@ from typing import Any
 
 import grpc
 from duetime.v1 import consumer_pb2 as pb
+from duetime_core.limits import PULL_BYTES_MAX
+from duetime_core.room import Room
 
+from duetime_gateway.answering import room_for, room_in_turn
 from duetime_gateway.consumer_groups import ConsumerGroups
 from duetime_gateway.leases import Leases
 from duetime_gateway.retry import RetryClient
-from duetime_gateway.shards import as_is
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -18,7 +20,8 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class ConsumerService:
     """A part of duetime.v1.Gateway: see proto/duetime/v1/gateway.proto for what each call promises."""
 
-    def __init__(self, leases: Leases, groups: ConsumerGroups, retry: RetryClient) -> None:
+    def __init__(self, leases: Leases, groups: ConsumerGroups, retry: RetryClient, answers: Room) -> None:
+        self._answers = answers
         self._leases = leases
         self._groups = groups
         self._retry = retry
@@ -27,13 +30,13 @@ class ConsumerService:
         """By call. What is only passed on is not decoded."""
         unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
         return {
-            "Receive": unary(self.receive, pb.ReceiveRequest.FromString, as_is),
-            "Ack": unary(self.ack, as_is, as_is),
-            "ChangeInvisible": unary(self.change_invisible, as_is, as_is),
-            "Nack": unary(self.nack, as_is, as_is),
-            "ListDeadLetters": unary(self.list_dead_letters, as_is, as_is),
-            "RedriveDeadLetters": stream(self.redrive_dead_letters, as_is, as_is),
-            "DiscardDeadLetters": stream(self.discard_dead_letters, as_is, as_is),
+            "Receive": unary(self.receive, pb.ReceiveRequest.FromString),
+            "Ack": unary(self.ack),
+            "ChangeInvisible": unary(self.change_invisible),
+            "Nack": unary(self.nack),
+            "ListDeadLetters": unary(self.list_dead_letters),
+            "RedriveDeadLetters": stream(self.redrive_dead_letters),
+            "DiscardDeadLetters": stream(self.discard_dead_letters),
             "CreateGroup": unary(self.create_group, pb.CreateGroupRequest.FromString, pb.Group.SerializeToString),
             "UpdateGroup": unary(self.update_group, pb.UpdateGroupRequest.FromString, pb.Group.SerializeToString),
             "ListGroups": unary(
@@ -55,7 +58,9 @@ class ConsumerService:
         self._leases.start(tasks)
 
     async def receive(self, request: pb.ReceiveRequest, context: Context) -> bytes:
-        return await self._leases.receive(request, remaining_ms(context), context.peer())
+        peer = context.peer()
+        with await room_for(self._answers, peer, request, remaining_ms(context)):
+            return await self._leases.receive(request, remaining_ms(context), peer)
 
     async def ack(self, data: bytes, context: Context) -> bytes:
         return await self._leases.ack(data, remaining_ms(context))
@@ -67,7 +72,8 @@ class ConsumerService:
         return await self._retry.forward("Nack", data, remaining_ms(context))
 
     async def list_dead_letters(self, data: bytes, context: Context) -> bytes:
-        return await self._retry.forward("ListDeadLetters", data, remaining_ms(context))
+        with await room_in_turn(self._answers, context.peer(), PULL_BYTES_MAX, remaining_ms(context)):
+            return await self._retry.forward("ListDeadLetters", data, remaining_ms(context))
 
     def redrive_dead_letters(self, data: bytes, context: Context) -> AsyncIterator[bytes]:
         return self._retry.stream("RedriveDeadLetters", data, remaining_ms(context))

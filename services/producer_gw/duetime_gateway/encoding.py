@@ -4,8 +4,11 @@ Each field is read once. A message that is plainly right passes a cheap test; on
 by `admission`, which knows all rules and may still find it right. The tags of a topic are few, so each is tested
 and encoded once.
 
+Of messages with the same topic and id in one request the first that is right is encoded, and the others have its
+result: `Batch.repeats`.
+
 Where the compiled twin is there, a request of nothing but plainly right messages never comes here (`take_plain`). One
-with a retry policy of its own is not plain.
+with a retry policy of its own is not plain, nor are two with one id.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -86,8 +89,13 @@ class PlainRequest(Protocol):
 
     count: int
     retry: bool
-    # (shard, records back to back, how many), one for each shard.
-    parts: list[tuple[int, bytes, int]]
+
+    @property
+    def parts(self) -> list[tuple[int, int]]:
+        """(shard, how many records) of each part; those of one shard are in order."""
+
+    def records(self, part: int) -> bytes:
+        """Those of a part, back to back."""
 
     def response(self, answers: list[tuple[list[int], list[int]]]) -> bytes:
         """SendResponse bytes from (queue offsets, due times or nothing) of each part, all of it stored."""
@@ -113,6 +121,9 @@ class Batch:
         self.groups: dict[int, Group] = {}
         # Routes of messages whose queues have other numbers on their shards.
         self.renumbered: dict[int, Route] = {}
+        # The first message right with each topic and id that a sender gave, and which others it stands for.
+        self.firsts: dict[tuple[str, str], int] = {}
+        self.repeats: dict[int, int] = {}
         # Indices of messages that wait for their shard to be ready for their topic.
         self.unready: dict[tuple[str, int], list[int]] = {}
 
@@ -120,8 +131,9 @@ class Batch:
 class Encoder:
     """Admits messages, chooses their queues and makes their records."""
 
-    def __init__(self, levels: DelayLevels, ids: MessageIds) -> None:
+    def __init__(self, levels: DelayLevels, ids: MessageIds, *, body_bytes_min: int = 0) -> None:
         self._levels = levels
+        self._body_bytes_min = body_bytes_min
         self._ids = ids
         # Tags that were found right, as they stand in the properties.
         self._tags: dict[str, str] = {"": ""}
@@ -134,7 +146,8 @@ class Encoder:
             return None
         self._ids.renew()
         levels = self._levels
-        taken = _twin.take(data, routes, levels.level_by_ms, levels.highest, self._ids, born_host, arrived_at_ms)
+        rules = levels.level_by_ms, levels.highest, self._body_bytes_min
+        taken = _twin.take(data, routes, *rules, self._ids, born_host, arrived_at_ms)
         return cast("PlainRequest | None", taken)
 
     def encode(self, batch: Batch, indices: Iterable[int], routes: Mapping[str, Route | DueTimeError]) -> None:
@@ -164,7 +177,7 @@ class Encoder:
             text is None
             or level < 0
             or born_at_ms < 0
-            or len(body) > limits.BODY_BYTES_MAX
+            or not self._body_bytes_min <= len(body) <= limits.BODY_BYTES_MAX
             or (message_id and not (message_id.isalnum() and len(message_id) <= limits.ID_CHARS_MAX))
             or (queue is not None and not 0 <= queue < route.queue_count)
             or (keys and not all(map(is_word, keys)))
@@ -185,11 +198,15 @@ class Encoder:
             text += "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
         if retry is not None:
             text += f"{record.RETRY}\x01{retry_policy.render(retry)}\x02"
+        named = message_id
         if not message_id:
             message_id = batch.ids[index] or self._ids.make()
         encoded = f"{text}UNIQ_KEY\x01{message_id}".encode()
         if len(encoded) > (_PROPERTIES_BYTES_MAX_DELAYED if level else _PROPERTIES_BYTES_MAX):
             batch.faults[index] = self._certain_fault(message, route.queue_count)
+            return
+        if named and (first := batch.firsts.setdefault((message.topic, named), index)) != index:
+            batch.ids[index], batch.repeats[index] = named, first
             return
         if queue is None:
             queue = batch.queues[index]
@@ -239,7 +256,7 @@ class Encoder:
         self, message: message_pb2.Message, queue_count: int | None, no_route: DueTimeError | None = None
     ) -> DueTimeError | None:
         """All that is wrong with the message, None when nothing is."""
-        found = violations(message, self._levels, queue_count)
+        found = violations(message, self._levels, queue_count, self._body_bytes_min)
         if not found:
             return None
         unbuilt = [violation for violation in found if violation.field == "deliver_at_ms"]

@@ -1,10 +1,10 @@
-"""The lanes of all shards: what the stores say, and who serves them by the metadata database."""
+"""The lanes of all shards: what the stores say, and who serves them by the metadata database, as far as it answers."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
 
 from duetime.v1 import gateway_pb2
-from duetime_core.errors import DueTimeError, InvalidArgument, Violation
+from duetime_core.errors import DueTimeError, InvalidArgument, Unavailable, Violation
 from duetime_core.limits import LANES_AHEAD_MS_MAX
 from duetime_core.metadata import Database, LaneLeaseModel
 from sqlalchemy import select
@@ -16,20 +16,23 @@ Leases = Mapping[tuple[int, int], tuple[str, bool]]
 
 
 async def list_lanes(shards: Shards, database: Database, ahead_ms: int = 0) -> gateway_pb2.ListLanesResponse:
-    """All lanes by shard and level; shards that do not answer are named instead.
+    """All lanes by shard and level; shards that do not answer are named instead. Owners and pauses are the metadata
+    database's or, while that does not answer, what the stores see and were told.
 
     Raises:
         InvalidArgument: ahead_ms is out of range.
-        Unavailable: the metadata database does not answer.
     """
     check_ahead(ahead_ms)
-    leases = await database.run(_leases)
+    try:
+        leases = await database.run(_leases)
+    except Unavailable:
+        leases = None
     answers = await asyncio.gather(*(lanes_of(shard, ahead_ms) for shard in shards.all()))
     return join(answers, leases, shards.numbers)
 
 
 def join(
-    answers: Sequence[Sequence[gateway_pb2.Lane] | None], leases: Leases, shards: Sequence[int]
+    answers: Sequence[Sequence[gateway_pb2.Lane] | None], leases: Leases | None, shards: Sequence[int]
 ) -> gateway_pb2.ListLanesResponse:
     """Adds the owners to what each shard answered; None: it did not answer."""
     response = gateway_pb2.ListLanesResponse()
@@ -39,7 +42,8 @@ def join(
             continue
         for lane in sorted(lanes, key=lambda lane: lane.level):
             lane.shard = shard
-            lane.owner, lane.paused = leases.get((shard, lane.level), ("", False))
+            if leases is not None:
+                lane.owner, lane.paused = leases.get((shard, lane.level), ("", False))
             response.lanes.append(lane)
     return response
 

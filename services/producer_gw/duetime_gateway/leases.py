@@ -8,17 +8,18 @@ takes. A lease whose receiver went away before it had the answer is given back, 
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
-import structlog
 from duetime.v1 import consumer_pb2
 from duetime_core import limits
 from duetime_core.clock import Clock
-from duetime_core.errors import DueTimeError, InvalidArgument, Violation
+from duetime_core.decoding import decode
+from duetime_core.defects import outcome
+from duetime_core.errors import DueTimeError
+from duetime_core.logs import sparing
 from duetime_core.metadata import Groups
 from duetime_core.names import retry_topic
-from google.protobuf.message import DecodeError
 
 from duetime_gateway.batcher import stopping
 from duetime_gateway.consumer_admission import check_ack, check_change, check_receive
@@ -27,7 +28,7 @@ from duetime_gateway.reader import Reader
 from duetime_gateway.shards import Shard, Shards
 from duetime_gateway.topics import Topics
 
-log = structlog.get_logger()
+log = sparing()
 
 UNKNOWN = consumer_pb2.RECEIPT_STATUS_UNKNOWN
 OK = consumer_pb2.RECEIPT_STATUS_OK
@@ -38,7 +39,6 @@ RETRY_ROUTE_MS = 5_000
 # Of the errors with which a shard is left out as long as others have something.
 _PASSING = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED}
 
-Parsed = TypeVar("Parsed", consumer_pb2.AckRequest, consumer_pb2.ChangeInvisibleRequest)
 Settling = consumer_pb2.AckRequest | consumer_pb2.ChangeInvisibleRequest
 Parts = Mapping[int, consumer_pb2.ReceiveRequest]
 
@@ -123,9 +123,7 @@ class Leases:
     def _tell(self, numbers: Iterable[int], group: consumer_pb2.Group) -> None:
         """Lets the shards know of the group, without waiting for it."""
         for number in numbers:
-            shard = self._shards.get(number)
-            if self._tasks is not None and not shard.knows(group):
-                self._tasks.create_task(shard.know(group))
+            self._shards.get(number).tell(group)
 
     async def _retry_queues(self, group: str, shards: Sequence[int]) -> Mapping[int, tuple[int, int]]:
         """Shard and queue there, by public queue; every shard's first queue is among them."""
@@ -193,11 +191,12 @@ class Leases:
 
         async def ready(number: int, part: consumer_pb2.ReceiveRequest) -> bool:
             part.wait_ms = wait_ms
-            try:
-                return await self._shards.get(number).await_messages(part, timeout_ms)
-            except DueTimeError as error:
+            found, error = await outcome(
+                lambda: self._shards.get(number).await_messages(part, timeout_ms), "AwaitMessages"
+            )
+            if error is not None:
                 taken.failures[number] = error
-                return False
+            return bool(found)
 
         asked = {tasks.create_task(ready(number, part)): number for number, part in parts.items()}
         waiting = set(asked)
@@ -221,9 +220,9 @@ class Leases:
         request = consumer_pb2.ChangeInvisibleRequest(group=group, receipts=receipts, not_attempted=True)
 
         async def give_back() -> None:
-            try:
-                await shard.settle("ChangeInvisible", request.SerializeToString(), self._timeout_ms)
-            except DueTimeError as error:
+            data = request.SerializeToString()
+            _, error = await outcome(lambda: shard.settle("ChangeInvisible", data, self._timeout_ms), "give back")
+            if error is not None:
                 # They end by themselves, and then count as an attempt.
                 log.warning("leases not given back", group=group, shard=shard.number, why=error.text)
 
@@ -235,13 +234,13 @@ class Leases:
         Raises:
             DueTimeError: bad fields, or what a shard answered; the others have done their part, and it may be repeated.
         """
-        request = _parse(consumer_pb2.AckRequest, data)
+        request = decode(consumer_pb2.AckRequest.FromString, data)
         check_ack(request)
         return await self._settle("Ack", data, request, remaining_ms)
 
     async def change_invisible(self, data: bytes, remaining_ms: float | None) -> bytes:
         """As `ack`, of ChangeInvisible."""
-        request = _parse(consumer_pb2.ChangeInvisibleRequest, data)
+        request = decode(consumer_pb2.ChangeInvisibleRequest.FromString, data)
         check_change(request)
         return await self._settle("ChangeInvisible", data, request, remaining_ms)
 
@@ -301,15 +300,6 @@ def _part(
             if shard == number:
                 queues.add(queue=queue, shard_queue=shard_queue)
     return part
-
-
-def _parse(kind: type[Parsed], data: bytes) -> Parsed:
-    """Raises: InvalidArgument."""
-    try:
-        return kind.FromString(data)
-    except DecodeError as error:
-        text = f"{len(data)} bytes are no {kind.DESCRIPTOR.name}: {error}"
-        raise InvalidArgument([Violation("receipts", text)]) from error
 
 
 def receipts_of(answer: bytes) -> list[bytes]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from duetime.v1 import backlog_pb2
+from duetime_core.room import Room
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -86,7 +87,20 @@ class GatewayMetrics:
         self.export_bytes = Counter(
             "duetime_gateway_export_bytes", "Bytes of shards' files that were passed on.", registry=registry
         )
+        self._request_bytes = Gauge(
+            "duetime_gateway_request_bytes", "Bytes of Send requests in work.", registry=registry
+        )
+        self._request_bytes_max = Gauge(
+            "duetime_gateway_request_max_bytes", "Bytes beyond which Send requests wait.", registry=registry
+        )
+        self.requests_refused = Counter(
+            "duetime_gateway_requests_refused", "Send requests that waited for room in vain.", registry=registry
+        )
         self.topics = Gauge("duetime_gateway_topics", "Topics whose route is known.", registry=registry)
+
+    def follow_requests(self, requests: Room) -> None:
+        self._request_bytes.set_function(lambda: requests.shares.used)
+        self._request_bytes_max.set(requests.shares.limit)
 
     def sent(self, size: int, count: int, faults: list[str], duplicate_count: int) -> None:
         """Counts one Send; `faults` has the reason of each message that was not stored."""

@@ -6,9 +6,10 @@ import secrets
 
 import structlog
 from duetime_core.clock import Clock
-from duetime_core.metadata import Database, Groups
+from duetime_core.metadata import OUTAGES, Database, Groups
 from duetime_core.probes import Health
 from duetime_core.serving import Server
+from duetime_core.traffic import Traffic
 from prometheus_client import CollectorRegistry
 
 from duetime_gateway.adoption import Adoption
@@ -25,7 +26,7 @@ from duetime_gateway.reader import Reader
 from duetime_gateway.retry import RetryClient
 from duetime_gateway.scaler import SERVICE_NAME as SCALER_NAME
 from duetime_gateway.scaler import Scaler
-from duetime_gateway.sender import Sender
+from duetime_gateway.sender import Sender, request_room
 from duetime_gateway.service import SERVICE_NAME, GatewayService
 from duetime_gateway.settings import GatewaySettings
 from duetime_gateway.shards import Shard, Shards
@@ -44,6 +45,7 @@ class GatewayNode:
         self._settings = settings
         self._clock = clock
         self._metrics = GatewayMetrics(self.registry)
+        self._traffic = Traffic(settings.traffic_limits, self.registry)
         self._database: Database | None = None
         self._shards: Shards | None = None
         self._retry: RetryClient | None = None
@@ -62,17 +64,19 @@ class GatewayNode:
 
     async def start(self) -> None:
         settings = self._settings
-        self._database = Database(settings.database_url)
-        await self._database.start()
+        self._database = Database(settings.database_url, self.registry)
+        await self._database.start(despite=OUTAGES)
         self._shards = self._make_shards()
-        self._retry = RetryClient(settings.retry_address, settings.store_timeout_ms)
+        self._retry = RetryClient(settings.retry_address, settings.store_timeout_ms, settings.secret)
         self._service = self._make_service(self._database, self._shards, self._retry)
         started = asyncio.Event()
         self._loops = asyncio.create_task(self._run(self._shards, self._service, started))
         await started.wait()
         await self._shards.check()
         await self._adoption.start()
-        self._server = Server([SERVICE_NAME, SCALER_NAME], settings.calls_in_flight_max, self.registry)
+        self._server = Server(
+            [SERVICE_NAME, SCALER_NAME], settings.calls_in_flight_max, self.registry, traffic=self._traffic
+        )
         self._service.add_to(self._server.grpc)
         await self._server.start(settings.host, settings.port)
 
@@ -88,6 +92,7 @@ class GatewayNode:
                     self._metrics,
                     timeout_ms=settings.store_timeout_ms,
                     waiting_bytes_max=settings.waiting_bytes_max,
+                    secret=settings.secret,
                 )
                 for number, address in settings.store_addresses.items()
             }
@@ -96,38 +101,46 @@ class GatewayNode:
     def _make_service(self, database: Database, shards: Shards, retry: RetryClient) -> GatewayService:
         settings, clock, metrics = self._settings, self._clock, self._metrics
         timeout_ms = settings.store_timeout_ms
-        topics = Topics(
+        self._topics = topics = Topics(
             database,
             shards.numbers,
             clock,
             metrics,
             queue_count_default=settings.queue_count_default,
             auto_create=settings.auto_create_topics,
+            topics_max=settings.topics_max,
         )
         groups = Groups(database, clock)
         self._adoption = Adoption(topics, groups, shards, clock)
         for shard in shards.all():
             shard.on_lost = topics.forget_shard
         ids = MessageIds(settings.host, os.getpid(), secrets.token_bytes(4), clock.now_ms)
-        sender = Sender(topics, shards, Encoder(settings.levels, ids), clock, metrics, timeout_ms)
+        requests = request_room(settings.request_bytes_max)
+        metrics.follow_requests(requests)
+        encoder = Encoder(settings.levels, ids, body_bytes_min=int(settings.refuse_empty_bodies))
+        sender = Sender(topics, shards, encoder, clock, metrics, requests, timeout_ms)
         reader = Reader(topics, shards, metrics, lane_count=settings.levels.highest, timeout_ms=timeout_ms)
         finder = Finder(reader, shards, timeout_ms=timeout_ms)
         leases = Leases(topics, reader, shards, groups, clock, metrics, timeout_ms=timeout_ms)
-        consumers = ConsumerService(leases, ConsumerGroups(groups, reader, shards, clock), retry)
+        consumers = ConsumerService(leases, ConsumerGroups(groups, reader, shards, clock), retry, self._traffic.answers)
         analysis = AnalysisService(shards, Backlog(database, shards, clock, BacklogMetrics(self.registry)), metrics)
         scaler = Scaler(shards, clock)
-        return GatewayService(sender, reader, finder, topics, shards, database, retry, consumers, analysis, scaler)
+        return GatewayService(
+            sender, reader, finder, topics, shards, database, retry, consumers, analysis, scaler, self._traffic.answers
+        )
 
     async def _run(self, shards: Shards, service: GatewayService, started: asyncio.Event) -> None:
         """The parent of all tasks: puts, questions to shards, readers of streams."""
         async with asyncio.TaskGroup() as tasks:
             for shard in shards.all():
                 shard.start(tasks)
+            self._topics.start(tasks)
             service.start(tasks)
             started.set()
             try:
                 await asyncio.Event().wait()
             finally:
+                self._topics.stop()
                 for shard in shards.all():
                     shard.stop()
 

@@ -3,7 +3,8 @@
 from collections.abc import AsyncIterator
 
 import grpc
-from duetime_core.calls import translate
+from duetime_core.callers import ClusterSecret
+from duetime_core.calls import answer_of, translate
 from duetime_core.errors import Unsupported, Violation
 from duetime_core.serving import make_channel
 
@@ -14,10 +15,10 @@ from duetime_gateway.streams import Streams
 class RetryClient:
     """One retry service, or none."""
 
-    def __init__(self, address: str, timeout_ms: int) -> None:
+    def __init__(self, address: str, timeout_ms: int, secret: ClusterSecret) -> None:
         self._whom = f"the retry service at {address}"
         self._timeout_ms = timeout_ms
-        self._channel = make_channel(address) if address else None
+        self._channel = make_channel(address, secret) if address else None
         self._streams = Streams()
 
     async def forward(self, method: str, data: bytes, remaining_ms: float | None) -> bytes:
@@ -26,10 +27,7 @@ class RetryClient:
             f"/duetime.v1.Retry/{method}", request_serializer=as_is, response_deserializer=as_is
         )
         timeout_ms = self._timeout_ms if remaining_ms is None else min(remaining_ms, self._timeout_ms)
-        try:
-            return await call(data, timeout=timeout_ms / 1000.0)
-        except grpc.aio.AioRpcError as error:
-            raise translate(error, self._whom, "RETRY_UNAVAILABLE") from error
+        return await answer_of(call(data, timeout=timeout_ms / 1000.0), self._whom, "RETRY_UNAVAILABLE")
 
     async def stream(self, method: str, data: bytes, remaining_ms: float | None) -> AsyncIterator[bytes]:
         """As `forward`, of a call with many answers, which lasts as long as the caller likes."""

@@ -2,10 +2,14 @@
 
 from array import array
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from zlib import crc32
 
 from duetime_core import record
 from duetime_core.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
+
+# Shapes of routes that are remembered.
+_SHAPES_MAX = 4_096
 
 
 def place(topic: str, queue_count: int, shards: Sequence[int]) -> tuple[int, ...]:
@@ -17,8 +21,45 @@ def place(topic: str, queue_count: int, shards: Sequence[int]) -> tuple[int, ...
     return tuple(shards[(first + queue) % len(shards)] for queue in range(queue_count))
 
 
+class _Shape:
+    """What all routes have in common whose queues are on the same shards: topics are many, shapes are few."""
+
+    def __init__(self, shards: tuple[int, ...], numbers: tuple[int, ...]) -> None:
+        self.shards = shards
+        self.queue_count = len(shards)
+        self.numbers = numbers
+        # Whether a queue has another number on its shard: rare, and of no concern to the compiled encoder.
+        self.renumbered = numbers != tuple(range(self.queue_count))
+        # Shard and queue there, by queue.
+        self.places = dict(enumerate(zip(shards, numbers, strict=True)))
+        # By distinct shard: its queues. As columns of int32 for the compiled encoder.
+        distinct = sorted(set(shards))
+        self.holders = tuple(tuple(queue for queue, holder in enumerate(shards) if holder == one) for one in distinct)
+        self.shard_column = array("i", shards).tobytes()
+        self.holder_columns = tuple(array("i", holders).tobytes() for holders in self.holders)
+
+
+_shape = lru_cache(_SHAPES_MAX)(_Shape)
+
+
 class Route:
     """A topic's queues, the shards they are on, and whose turn it is."""
+
+    __slots__ = (
+        "_deferrals",
+        "holder_columns",
+        "holders",
+        "numbers",
+        "places",
+        "queue_count",
+        "renumbered",
+        "shard_column",
+        "shards",
+        "store_hosts",
+        "topic",
+        "topic_field",
+        "turns",
+    )
 
     def __init__(self, topic: str, shards: Sequence[int], numbers: Sequence[int] | None = None) -> None:
         """`numbers`: of each queue on its shard; None: the same as in the topic."""
@@ -26,24 +67,21 @@ class Route:
         self.topic = topic
         # The topic as a record carries it, its length first.
         self.topic_field = bytes([len(encoded)]) + encoded
+        shape = _shape(tuple(shards), tuple(range(len(shards)) if numbers is None else numbers))
         # By queue.
-        self.shards = tuple(shards)
-        self.queue_count = len(self.shards)
-        self.numbers = tuple(range(self.queue_count) if numbers is None else numbers)
-        # Whether a queue has another number on its shard: rare, and of no concern to the compiled encoder.
-        self.renumbered = self.numbers != tuple(range(self.queue_count))
-        # Shard and queue there, by queue.
-        self.places = dict(enumerate(zip(self.shards, self.numbers, strict=True)))
-        # By distinct shard: its queues, and how many of its messages have taken turns. As columns of int32 for the
-        # compiled encoder, which takes turns in the same lists.
-        distinct = sorted(set(self.shards))
-        self.holders = tuple(tuple(queue for queue, holder in enumerate(shards) if holder == one) for one in distinct)
-        self.turns = [0] * len(distinct)
-        self.shard_column = array("i", self.shards).tobytes()
-        self.holder_columns = tuple(array("i", holders).tobytes() for holders in self.holders)
+        self.shards = shape.shards
+        self.queue_count = shape.queue_count
+        self.numbers = shape.numbers
+        self.renumbered = shape.renumbered
+        self.places = shape.places
+        self.holders = shape.holders
+        self.shard_column = shape.shard_column
+        self.holder_columns = shape.holder_columns
+        # By distinct shard: how many of its messages have taken turns, here and in the compiled encoder.
+        self.turns = [0] * len(self.holders)
         # Host bytes of the shards that know this topic and can be written to; the shards' keeper fills it in.
         self.store_hosts: dict[int, bytes] = {}
-        self._deferrals: dict[tuple[int, int], bytes] = {}
+        self._deferrals: dict[tuple[int, int], bytes] | None = None
 
     def choose(self, sharding_key: str, message_id: str) -> int:
         """The queue of a message that names none.
@@ -71,6 +109,8 @@ class Route:
     def deferral(self, level: int, queue: int) -> bytes:
         """The properties that bring a message back from a lane to a queue of this topic, by its number on the shard; to
         be put after others."""
+        if self._deferrals is None:
+            self._deferrals = {}
         found = self._deferrals.get((level, queue))
         if found is None:
             properties = record.encode_properties(record.deferral(level, self.topic, queue))

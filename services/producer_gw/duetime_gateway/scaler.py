@@ -15,6 +15,7 @@ from typing import Any
 import grpc
 from duetime.v1 import externalscaler_pb2 as pb
 from duetime.v1 import gateway_pb2
+from duetime_core.bounds import shown
 from duetime_core.clock import Clock
 from duetime_core.errors import InvalidArgument, Unavailable, Violation
 from duetime_core.levels import parse_delay_ms
@@ -159,7 +160,7 @@ def _refuse_unknown(away: Sequence[int]) -> None:
 def _within(text: str) -> int:
     within_ms = parse_delay_ms(text)
     if within_ms > LANES_AHEAD_MS_MAX:
-        raise ValueError(f"{text} is longer than {LANES_AHEAD_MS_MAX} ms")
+        raise ValueError(f"{shown(text)} is longer than {LANES_AHEAD_MS_MAX} ms")
     return within_ms
 
 
@@ -169,13 +170,13 @@ def _target(text: str) -> float:
     except ValueError:
         target = math.nan
     if not 0 < target < 2**53:
-        raise ValueError(f"{text!r} is not a number above 0")
+        raise ValueError(f"{shown(text)} is not a number above 0")
     return target
 
 
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 15):
-        raise ValueError(f"{text!r} is not a whole number from 0 on")
+        raise ValueError(f"{shown(text)} is not a whole number from 0 on")
     return int(text)
 
 

@@ -1,16 +1,20 @@
 """Sends: from the request's bytes to the records under way in each shard, and from there to the results."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache, partial
 from urllib.parse import unquote
 
 from duetime.v1 import gateway_pb2, message_pb2, store_pb2
-from duetime_core import record
+from duetime_core import limits, record
 from duetime_core.calls import fault_of
-from duetime_core.clock import Clock
-from duetime_core.errors import DueTimeError, InvalidArgument, Unavailable, Violation
-from google.protobuf.message import DecodeError
+from duetime_core.clock import Clock, SystemClock, turn
+from duetime_core.decoding import decode
+from duetime_core.errors import DueTimeError, Overloaded, Unavailable
+from duetime_core.limits import ID_CHARS_MAX
+from duetime_core.room import Reservation, Room
 
 from duetime_gateway.admission import check_send
 from duetime_gateway.batcher import PUT_BYTES_MAX, Stored
@@ -18,10 +22,32 @@ from duetime_gateway.encoding import Batch, Encoder, PlainRequest
 from duetime_gateway.metrics import GatewayMetrics
 from duetime_gateway.routing import Route
 from duetime_gateway.shards import UNAVAILABLE, Shards
-from duetime_gateway.topics import Topics
+from duetime_gateway.topics import Topics, not_made
 
+# After this share of the time that a Send has it waits no longer for new topics to be made, and after this one no more
+# for stores to be told of those that were: the rest of its messages are stored.
+MADE_BY, TOLD_BY = 0.5, 0.75
+
+# New topics of a request that are made and written to at once: each costs a gateway and its store some 50 us in one go.
+NEW_AT_ONCE = 64
+REST_S_MAX = 0.5
+# Messages that are encoded between two looks at the clock, and how long they hold the loop together.
+STEP_MESSAGES, STEP_S = 32, 0.002
+
+# Of the processor, also where everything else is told a fake one.
+_CLOCK = SystemClock()
 _DUPLICATE = store_pb2.PUT_STATUS_DUPLICATE
 _NO_HOST = record.host_bytes("127.0.0.1", 0)
+# So small a request needs no room of its own: the limit of calls in flight bounds those.
+ROOMLESS_BYTES_MAX = 16 * 1024
+LITTLE_BYTES = 1024 * 1024
+
+
+def request_room(bytes_max: int) -> Room:
+    """Room for requests in work: one of the largest at a time, and small ones beside it."""
+    return Room(
+        bytes_max, share=limits.REQUEST_BYTES_MAX, little=LITTLE_BYTES, what="requests", reason="REQUESTS_EXHAUSTED"
+    )
 
 
 class Sending:
@@ -31,6 +57,8 @@ class Sending:
         self._request = request
         self._size = size
         self._metrics = metrics
+        # Gives back the room that the request has as long as it is in work.
+        self.leave: Callable[[], object] | None = None
         # Shard, which messages, and what becomes of them.
         self._parts: list[tuple[int, Sequence[int], asyncio.Future[Stored] | DueTimeError]] = []
 
@@ -43,6 +71,24 @@ class Sending:
         for _, _, stored in self._parts:
             if not isinstance(stored, DueTimeError):
                 stored.cancel()
+        leave, self.leave = self.leave, None
+        if leave is not None:
+            leave()
+
+    async def settled(self) -> None:
+        """Returns when every part so far is stored or not."""
+        waiting = [stored for _, _, stored in self._parts if not isinstance(stored, DueTimeError)]
+        if waiting:
+            await asyncio.wait(waiting)
+
+    @contextmanager
+    def beginning(self) -> Iterator[None]:
+        """Around what hands over its parts: a caller that goes meanwhile takes them along."""
+        try:
+            yield
+        except BaseException:
+            self.cancel()
+            raise
 
     async def response(self) -> bytes:
         """The SendResponse, once every shard has answered or failed."""
@@ -101,6 +147,17 @@ class Sending:
                 duplicates.update(
                     index for index, status in zip(indices, answer.statuses, strict=True) if status == _DUPLICATE
                 )
+        for index, first in batch.repeats.items():
+            # They have become of one message what has become of its first.
+            for column in (shards, offsets, dues, batch.queues, batch.levels):
+                column[index] = column[first]
+            batch.requested_levels.pop(index, None)
+            if first in batch.requested_levels:
+                batch.requested_levels[index] = batch.requested_levels[first]
+            if first in faults:
+                faults[index] = faults[first]
+            else:
+                duplicates.add(index)
         self._metrics.sent(self._size, count, [fault.reason for fault in faults.values()], len(duplicates))
         return _compose(batch, shards, offsets, dues, faults, duplicates).SerializeToString()
 
@@ -137,8 +194,8 @@ def _compose(
         response.results[index].duplicate = True
     for index, fault in faults.items():
         response.results[index].fault.CopyFrom(fault)
-        # The id of a message that was refused for its form is its sender's, as far as it has one.
-        response.results[index].message_id = batch.ids[index] or batch.messages[index].id
+        # Of a message that was refused for its form it is its sender's, if it has one, and no longer than ids are.
+        response.results[index].message_id = batch.ids[index] or batch.messages[index].id[:ID_CHARS_MAX]
     return response
 
 
@@ -146,14 +203,24 @@ class Sender:
     """Takes Send requests."""
 
     def __init__(
-        self, topics: Topics, shards: Shards, encoder: Encoder, clock: Clock, metrics: GatewayMetrics, timeout_ms: int
+        self,
+        topics: Topics,
+        shards: Shards,
+        encoder: Encoder,
+        clock: Clock,
+        metrics: GatewayMetrics,
+        requests: Room,
+        timeout_ms: int,
     ) -> None:
         self._topics = topics
         self._shards = shards
         self._encoder = encoder
         self._clock = clock
         self._metrics = metrics
+        self._requests = requests
         self._timeout_ms = timeout_ms
+        # Requests that are not large.
+        self._little_count = 0
 
     async def begin(self, data: bytes, peer: str, remaining_ms: float | None, order: object | None = None) -> Sending:
         """Admits, routes and encodes the messages, and hands their records to the shards.
@@ -163,46 +230,156 @@ class Sender:
 
         Raises:
             InvalidArgument: the request as a whole is no good. Anything less is a fault in the results.
+            Overloaded: too many bytes of other requests are in work.
         """
+        self._little_count += len(data) <= LITTLE_BYTES
         timeout_ms = min(remaining_ms, self._timeout_ms) if remaining_ms is not None else self._timeout_ms
+        if not ROOMLESS_BYTES_MAX < len(data) <= limits.REQUEST_BYTES_MAX:
+            return await self._begin(data, peer, timeout_ms, order)
+        try:
+            room = await self._requests.wait(peer, len(data), self._clock, timeout_ms)
+        except Overloaded:
+            self._metrics.requests_refused.inc()
+            raise
+        leave = partial(self._leave, room, time.perf_counter(), self._little_count)
+        try:
+            sending = await self._begin(data, peer, timeout_ms, order)
+        except BaseException:
+            room.close()
+            raise
+        sending.leave = leave
+        return sending
+
+    def _leave(self, room: Reservation, began_s: float, little_count: int) -> None:
+        """Where others came while a large request was in work, they have as long without the next large one."""
+        if room.size > LITTLE_BYTES and self._little_count > little_count:
+            room.close_after(_rest_s(began_s))
+        else:
+            room.close()
+
+    async def _begin(self, data: bytes, peer: str, timeout_ms: float, order: object | None) -> Sending:
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         host, now_ms = born_host(peer), self._clock.now_ms()
-        plain = self._encoder.take_plain(data, self._topics.routes, now_ms, host)
+        take = partial(self._encoder.take_plain, data, self._topics.routes, now_ms, host)
+        plain = take()
         if plain is not None:
-            sending = Sending(plain, len(data), self._metrics)
-            for shard, records, count in plain.parts:
-                sending.add(shard, (), self._submit(shard, records, count, plain.retry, deadline_ms, order))
-            return sending
-        request = _parse(data)
-        check_send(len(request.messages), len(data))
+            return await self._begin_plain(plain, len(data), deadline_ms, order)
+        request = decode(gateway_pb2.SendRequest.FromString, data)
+        count = len(request.messages)
+        check_send(count, len(data))
         batch = Batch(request.messages, now_ms, host)
-        routes = await self._routes({message.topic for message in batch.messages})
-        self._encoder.encode(batch, range(len(batch.messages)), routes)
-        if batch.unready:
-            await self._make_ready(batch, routes)
         sending = Sending(batch, len(data), self._metrics)
+        names = {message.topic for message in batch.messages}
+        new_count = len(names - self._topics.routes.keys())
+        routes = await self._routes(names, timeout_ms * MADE_BY)
+        told_by_ms = deadline_ms - timeout_ms * (1 - TOLD_BY)
+        if new_count <= NEW_AT_ONCE:
+            plain = await self._encode(batch, range(count), routes, told_by_ms, take)
+            if plain is not None:
+                return await self._begin_plain(plain, len(data), deadline_ms, order)
+            with sending.beginning():
+                await self._submit_all(sending, batch, request.retry, deadline_ms, order)
+            return sending
+        with sending.beginning():
+            for first in range(0, count, NEW_AT_ONCE):
+                began_s, little_count = time.perf_counter(), self._little_count
+                await self._encode(batch, range(count)[first : first + NEW_AT_ONCE], routes, told_by_ms)
+                await self._submit_all(sending, batch, request.retry, deadline_ms, order or batch)
+                await sending.settled()
+                if self._little_count > little_count:
+                    # Others that came have as long without this one, as far as there is time.
+                    left_ms = told_by_ms - self._clock.monotonic_ms()
+                    spare_s = left_ms / 1000 * NEW_AT_ONCE / (count - first) - (time.perf_counter() - began_s)
+                    await _CLOCK.sleep(1000 * max(min(_rest_s(began_s), spare_s), 0.0))
+        return sending
+
+    async def _begin_plain(self, plain: PlainRequest, size: int, deadline_ms: float, order: object | None) -> Sending:
+        sending = Sending(plain, size, self._metrics)
+        parts = plain.parts
+        # Parts of one request must not overtake each other either.
+        order_of_parts = order or (plain if len(parts) > 1 else None)
+        with sending.beginning():
+            for number, (shard, count) in enumerate(parts):
+                if number:
+                    # Records of a large request are written in steps, and others have theirs in between.
+                    await turn()
+                records = plain.records(number)
+                sending.add(shard, (), self._submit(shard, records, count, plain.retry, deadline_ms, order_of_parts))
+        return sending
+
+    async def _encode(
+        self,
+        batch: Batch,
+        indices: Sequence[int],
+        routes: Mapping[str, Route | DueTimeError],
+        told_by_ms: float,
+        take: Callable[[], PlainRequest | None] | None = None,
+    ) -> PlainRequest | None:
+        """Encodes these messages; shards are told of their topics as far as need be. Or the whole request, if it is
+        plain once that is done: it then costs a fraction of the time."""
+        await self._encode_in_steps(batch, indices, routes)
+        if batch.unready:
+            untold = await self._tell(batch, routes, told_by_ms - self._clock.monotonic_ms())
+            plain = take() if take is not None and not untold else None
+            if plain is not None:
+                return plain
+            await self._encode_again(batch, routes, untold)
+        return None
+
+    async def _submit_all(
+        self, sending: Sending, batch: Batch, retried: bool, deadline_ms: float, order: object | None
+    ) -> None:
+        """Hands what is encoded to the shards."""
         for shard, group in batch.groups.items():
             chunks = _chunks(group.records)
             # Parts of one request must not overtake each other either.
             order_of_parts = order or (batch if len(chunks) > 1 else None)
             for first, end in chunks:
+                if first:
+                    await turn()
                 records = b"".join(group.records[first:end])
-                stored = self._submit(shard, records, end - first, request.retry, deadline_ms, order_of_parts)
+                stored = self._submit(shard, records, end - first, retried, deadline_ms, order_of_parts)
                 sending.add(shard, group.indices[first:end], stored)
-        return sending
+        batch.groups.clear()
 
-    async def _routes(self, names: set[str]) -> Mapping[str, Route | DueTimeError]:
+    async def _routes(self, names: set[str], wait_ms: float) -> Mapping[str, Route | DueTimeError]:
         known = self._topics.routes
         if names <= known.keys():
             return known
-        return await self._topics.routes_to_write(names)
+        return await self._topics.routes_to_write(names, wait_ms)
 
-    async def _make_ready(self, batch: Batch, routes: Mapping[str, Route | DueTimeError]) -> None:
-        """Reaches the shards that are not known yet, tells them of their topics, and encodes what waited for that."""
+    async def _tell(
+        self, batch: Batch, routes: Mapping[str, Route | DueTimeError], wait_ms: float
+    ) -> dict[tuple[str, int], DueTimeError]:
+        """Reaches the shards that are not known yet, and tells them of their topics. Which were not told, and why."""
+        topics: dict[int, list[str]] = {}
+        for topic, shard in batch.unready:
+            topics.setdefault(shard, []).append(topic)
+        told = await asyncio.gather(
+            *(self._ready(shard, [routes[name] for name in names], wait_ms) for shard, names in topics.items())
+        )
+        answers = ((shard, *answer) for shard, one in zip(topics, told, strict=True) for answer in one)
+        return {(route.topic, shard): error for shard, route, error in answers if error is not None}
+
+    async def _encode_in_steps(
+        self, batch: Batch, indices: Sequence[int], routes: Mapping[str, Route | DueTimeError]
+    ) -> None:
+        """Messages can be dear, with hundreds of properties each: others have their turn between some of them."""
+        began_s = time.perf_counter()
+        for first in range(0, len(indices), STEP_MESSAGES):
+            if first and time.perf_counter() - began_s > STEP_S:
+                await turn()
+                began_s = time.perf_counter()
+            self._encoder.encode(batch, indices[first : first + STEP_MESSAGES], routes)
+
+    async def _encode_again(
+        self, batch: Batch, routes: Mapping[str, Route | DueTimeError], untold: Mapping[tuple[str, int], DueTimeError]
+    ) -> None:
+        """Encodes what waited for its shard to be told of its topic, where it was."""
         waiting, batch.unready = batch.unready, {}
-        answers = await asyncio.gather(*(self._ready(routes[topic], shard) for topic, shard in waiting))
         again: list[int] = []
-        for indices, error in zip(waiting.values(), answers, strict=True):
+        for key, indices in waiting.items():
+            error = untold.get(key)
             if error is None:
                 again.extend(indices)
             else:
@@ -211,18 +388,25 @@ class Sender:
             # A shard's records keep the request's order, also those that were ready at once.
             ready = [index for group in batch.groups.values() for index in group.indices]
             batch.groups.clear()
-            self._encoder.encode(batch, sorted(ready + again), routes)
+            await self._encode_in_steps(batch, sorted(ready + again), routes)
         for (topic, shard), indices in batch.unready.items():
             error = Unavailable(f"shard {shard} was lost before it took topic {topic}", reason=UNAVAILABLE)
             batch.faults.update((index, error) for index in indices)
 
-    async def _ready(self, route: Route | DueTimeError, shard: int) -> DueTimeError | None:
-        assert isinstance(route, Route), "a message without a route has a fault"
+    async def _ready(
+        self, shard: int, routes: Sequence[Route | DueTimeError], wait_ms: float
+    ) -> list[tuple[Route, DueTimeError | None]]:
+        """Of each route why the shard does not know its topic; None: it does."""
+        asked = [route for route in routes if isinstance(route, Route)]
+        assert len(asked) == len(routes), "a message without a route has a fault"
         try:
-            await self._shards.get(shard).ready(route)
+            told = await self._shards.get(shard).all_ready(asked, wait_ms)
         except DueTimeError as error:
-            return error
-        return None
+            return [(route, error) for route in asked]
+        return [
+            (route, None if shard in route.store_hosts else told.get(route) or not_made(route.topic, wait_ms))
+            for route in asked
+        ]
 
     def _submit(
         self, shard: int, records: bytes, count: int, retried: bool, deadline_ms: float, order: object | None
@@ -234,11 +418,9 @@ class Sender:
             return error
 
 
-def _parse(data: bytes) -> gateway_pb2.SendRequest:
-    try:
-        return gateway_pb2.SendRequest.FromString(data)
-    except DecodeError as error:
-        raise InvalidArgument([Violation("messages", f"{len(data)} bytes are no SendRequest: {error}")]) from error
+def _rest_s(began_s: float) -> float:
+    """As long as the work took; a store that is slow to answer is no work."""
+    return min(time.perf_counter() - began_s, REST_S_MAX)
 
 
 def _chunks(records: Sequence[bytes]) -> list[tuple[int, int]]:

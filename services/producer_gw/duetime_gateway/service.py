@@ -7,10 +7,13 @@ from typing import Any
 import grpc
 from duetime.v1 import consumer_pb2, gateway_pb2
 from duetime_core.errors import InvalidArgument
+from duetime_core.limits import BODY_BYTES_MAX, PULL_BYTES_MAX
 from duetime_core.metadata import Database
+from duetime_core.room import Room
 
 from duetime_gateway.admission import check_new_topic, topic_violations
 from duetime_gateway.analysis_service import AnalysisService
+from duetime_gateway.answering import room_for, room_in_turn
 from duetime_gateway.batcher import stopping
 from duetime_gateway.consumer_service import ConsumerService, remaining_ms
 from duetime_gateway.finder import Finder
@@ -20,7 +23,7 @@ from duetime_gateway.reader import Reader
 from duetime_gateway.retry import RetryClient
 from duetime_gateway.scaler import Scaler
 from duetime_gateway.sender import Sender, Sending
-from duetime_gateway.shards import Shards, as_is
+from duetime_gateway.shards import Shards
 from duetime_gateway.topics import Topics
 
 SERVICE_NAME = "duetime.v1.Gateway"
@@ -44,6 +47,7 @@ class GatewayService:
         consumers: ConsumerService,
         analysis: AnalysisService,
         scaler: Scaler,
+        answers: Room,
     ) -> None:
         self._sender = sender
         self._reader = reader
@@ -56,6 +60,7 @@ class GatewayService:
         self._consumers = consumers
         self._analysis = analysis
         self._scaler = scaler
+        self._answers = answers
         self._tasks: asyncio.TaskGroup | None = None
         self._readers: set[asyncio.Task[None]] = set()
 
@@ -64,10 +69,10 @@ class GatewayService:
         unary = grpc.unary_unary_rpc_method_handler
         pb = gateway_pb2
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-            "Send": unary(self.send, as_is, as_is),
-            "SendStream": grpc.stream_stream_rpc_method_handler(self.send_stream, as_is, as_is),
-            "Pull": unary(self.pull, pb.PullRequest.FromString, as_is),
-            "PullQueues": unary(self.pull_queues, pb.PullQueuesRequest.FromString, as_is),
+            "Send": unary(self.send),
+            "SendStream": grpc.stream_stream_rpc_method_handler(self.send_stream),
+            "Pull": unary(self.pull, pb.PullRequest.FromString),
+            "PullQueues": unary(self.pull_queues, pb.PullQueuesRequest.FromString),
             "SearchOffset": unary(
                 self.search_offset, pb.SearchOffsetRequest.FromString, pb.SearchOffsetResponse.SerializeToString
             ),
@@ -95,7 +100,7 @@ class GatewayService:
             ),
             "GetRoute": unary(self.get_route, pb.GetRouteRequest.FromString, pb.Route.SerializeToString),
             "ListLanes": unary(self.list_lanes, pb.ListLanesRequest.FromString, pb.ListLanesResponse.SerializeToString),
-            "SendBack": unary(self.send_back, as_is, as_is),
+            "SendBack": unary(self.send_back),
             **self._consumers.handlers(),
             **self._analysis.handlers(),
         }
@@ -120,6 +125,8 @@ class GatewayService:
 
     async def send(self, data: bytes, context: Context) -> bytes:
         sending = await self._sender.begin(data, context.peer(), remaining_ms(context))
+        # The records are under way: the request is not needed beside them.
+        del data
         return await sending.response()
 
     async def send_stream(self, requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
@@ -166,10 +173,16 @@ class GatewayService:
             begun.put_nowait(error)
 
     async def pull(self, request: gateway_pb2.PullRequest, context: Context) -> bytes:
-        return await self._reader.pull(request, remaining_ms(context))
+        with await room_for(self._answers, context.peer(), request, remaining_ms(context)) as room:
+            answer = await self._reader.pull(request, remaining_ms(context))
+            room.check(len(answer))
+            return answer
 
     async def pull_queues(self, request: gateway_pb2.PullQueuesRequest, context: Context) -> bytes:
-        return await self._reader.pull_queues(request, remaining_ms(context))
+        with await room_for(self._answers, context.peer(), request, remaining_ms(context)) as room:
+            answer = await self._reader.pull_queues(request, remaining_ms(context))
+            room.check(len(answer))
+            return answer
 
     async def search_offset(
         self, request: gateway_pb2.SearchOffsetRequest, context: Context
@@ -179,10 +192,12 @@ class GatewayService:
     async def query_messages(
         self, request: gateway_pb2.QueryMessagesRequest, context: Context
     ) -> gateway_pb2.QueryMessagesResponse:
-        return await self._finder.query(request, remaining_ms(context))
+        with await room_in_turn(self._answers, context.peer(), PULL_BYTES_MAX, remaining_ms(context)):
+            return await self._finder.query(request, remaining_ms(context))
 
     async def get_message(self, request: gateway_pb2.GetMessageRequest, context: Context) -> gateway_pb2.FoundMessage:
-        return await self._finder.get(request, remaining_ms(context))
+        with await room_in_turn(self._answers, context.peer(), BODY_BYTES_MAX, remaining_ms(context)):
+            return await self._finder.get(request, remaining_ms(context))
 
     async def trace_message(
         self, request: consumer_pb2.TraceMessageRequest, context: Context

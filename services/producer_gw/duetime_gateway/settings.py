@@ -1,9 +1,11 @@
 """Settings of the gateway process."""
 
-from duetime_core.limits import QUEUE_COUNT_MAX, REQUEST_BYTES_MAX
+from duetime_core.limits import QUEUE_COUNT_MAX, REQUEST_BYTES_MAX, TOPICS_MAX_DEFAULT
 from duetime_core.settings import StoreClientSettings
 from pydantic import Field, field_validator
 from pydantic_settings import SettingsConfigDict
+
+MIB = 1024 * 1024
 
 
 class GatewaySettings(StoreClientSettings):
@@ -16,12 +18,27 @@ class GatewaySettings(StoreClientSettings):
     )
     queue_count_default: int = Field(4, ge=1, le=QUEUE_COUNT_MAX, description="queues of a topic made without a count")
     auto_create_topics: bool = Field(True, description="whether a Send to an unknown topic makes it")
+    topics_max: int = Field(
+        TOPICS_MAX_DEFAULT,
+        ge=1,
+        description="most topics of the cluster; past it no new one is made",
+    )
+    refuse_empty_bodies: bool = Field(
+        False,
+        description="whether a Send without a body is refused, as RocketMQ's producers do; brokers stumble over it",
+    )
     calls_in_flight_max: int = Field(4_096, ge=1, le=1_000_000, description="calls worked on at once; more are refused")
     waiting_bytes_max: int = Field(
         2 * REQUEST_BYTES_MAX,
         ge=REQUEST_BYTES_MAX,
         le=1 << 34,
         description="bytes that may wait for one shard; more are refused",
+    )
+
+    request_bytes_max: int = Field(
+        48 * MIB,
+        ge=REQUEST_BYTES_MAX,
+        description="bytes of Send requests in work, each of which takes several times its size; others wait",
     )
 
     @field_validator("retry_address")

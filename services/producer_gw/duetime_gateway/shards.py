@@ -1,17 +1,22 @@
 """The stores: one connection each, what is known of them, and their puts."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import grpc
 import structlog
 from duetime.v1 import consumer_pb2, gateway_pb2, store_pb2, store_pb2_grpc
-from duetime_core.calls import Answered, translate
+from duetime_core.callers import CALLER_KEY, ClusterSecret
+from duetime_core.calls import Answered, readable, refused, translate
 from duetime_core.clock import Clock
+from duetime_core.defects import outcome
 from duetime_core.errors import DueTimeError, StartupError, Unavailable
+from duetime_core.gathering import Gathering
 from duetime_core.levels import DelayLevels
+from duetime_core.logs import sparing
 from duetime_core.serving import make_channel
 from google.protobuf.message import Message
 
@@ -21,12 +26,18 @@ from duetime_gateway.routing import Route
 from duetime_gateway.streams import Streams
 
 log = structlog.get_logger()
+# For lines that callers can bring about.
+often = sparing()
 
 T = TypeVar("T")
 
 UNAVAILABLE = "SHARD_UNAVAILABLE"
 # With these a store goes away; one that only answers late is still the same.
 _GONE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
+# Topics that a store is told of in one call, groups in calls at once: few enough that none of its turns is long.
+TOLD_AT_ONCE = 256
+# New topics that wait for the database, or for a store.
+TOPICS_WAITING_MAX = 65_536
 # A start does not wait longer for a store that may be down.
 DESCRIBE_AT_START_MS_MAX = 1_000
 
@@ -62,6 +73,7 @@ class Shard:
         *,
         timeout_ms: int,
         waiting_bytes_max: int,
+        secret: ClusterSecret,
     ) -> None:
         self.number = number
         of_shard = metrics.of_shard(number)
@@ -76,12 +88,26 @@ class Shard:
         self._up = of_shard.up
         self._description: Description | None = None
         self._shared: dict[str, asyncio.Task[tuple[object, DueTimeError | None]]] = {}
+        self._untold: Gathering[Route, None] = Gathering(
+            f"topics that shard {number} is to be told of",
+            self._tell,
+            clock,
+            round_max=TOLD_AT_ONCE,
+            waiting_max=TOPICS_WAITING_MAX,
+        )
+        self._untold_groups: Gathering[str, consumer_pb2.Group | None] = Gathering(
+            f"groups that shard {number} is to be told of",
+            self._put_groups,
+            clock,
+            round_max=TOLD_AT_ONCE,
+            waiting_max=TOPICS_WAITING_MAX,
+        )
         self._pulls: set[grpc.aio.UnaryUnaryCall[Any, Any]] = set()
         # What the store was told of, by name.
         self._groups: dict[str, consumer_pb2.Group] = {}
         self._pulls_end = False
         self._tasks: asyncio.TaskGroup | None = None
-        self._channel = make_channel(address)
+        self._channel = make_channel(address, secret)
         self._stub = store_pb2_grpc.StoreStub(self._channel)  # type: ignore[no-untyped-call]
         self._pull = self._as_bytes("Pull", gateway_pb2.PullRequest)
         self._pull_queues = self._as_bytes("PullQueues", gateway_pb2.PullQueuesRequest)
@@ -100,6 +126,8 @@ class Shard:
     def start(self, tasks: asyncio.TaskGroup) -> None:
         """Puts and questions are tasks of `tasks` until `stop`."""
         self._tasks = tasks
+        self._untold.start(tasks)
+        self._untold_groups.start(tasks)
         self.batcher.start(tasks)
 
     def end_pulls(self) -> None:
@@ -111,6 +139,8 @@ class Shard:
 
     def stop(self) -> None:
         self._tasks = None
+        self._untold.stop()
+        self._untold_groups.stop()
         self.batcher.stop()
 
     async def close(self) -> None:
@@ -122,12 +152,12 @@ class Shard:
         if task is None:
             if self._tasks is None:
                 raise stopping()
-            task = self._shared[key] = self._tasks.create_task(_outcome(work))
+            task = self._shared[key] = self._tasks.create_task(outcome(work, "shard", whom=self._whom))
             task.add_done_callback(lambda _: self._shared.pop(key))
-        outcome, error = await asyncio.shield(task)
+        answer, error = await asyncio.shield(task)
         if error is not None:
             raise error
-        return cast("T", outcome)
+        return cast("T", answer)
 
     @property
     def reached(self) -> bool:
@@ -169,15 +199,29 @@ class Shard:
             DueTimeError: Unavailable, or what the store answered.
         """
         if self.number not in route.store_hosts:
-            await self._once(route.topic, lambda: self._tell(route))
+            error = (await self._untold.ask([route]))[route]
+            if error is not None:
+                raise error
 
-    async def _tell(self, route: Route) -> None:
+    async def all_ready(self, routes: Iterable[Route], wait_ms: float) -> dict[Route, DueTimeError | None]:
+        """As `ready`, of many; a topic that the store was not told of in time is missing."""
+        return await self._untold.ask([route for route in routes if self.number not in route.store_hosts], wait_ms)
+
+    async def _tell(self, routes: list[Route]) -> dict[Route, DueTimeError | None]:
         description = await self.describe()
-        request = store_pb2.PutTopicRequest(name=route.topic, queue_count=route.count_on(self.number))
-        await self._call(self._stub.PutTopic(request, timeout=self._timeout_ms / 1000.0))
-        # Not if it was lost meanwhile: it may have come back without the topic.
-        if self._description is description:
-            route.store_hosts[self.number] = description.store_host
+        request = store_pb2.PutTopicsRequest()
+        for route in routes:
+            request.topics.add(name=route.topic, queue_count=route.count_on(self.number))
+        answer = await self._call(self._stub.PutTopics(request, timeout=self._timeout_ms / 1000.0))
+        # Not if it was lost meanwhile: it may have come back without the topics.
+        if self._description is not description:
+            raise Unavailable(f"{self._whom} was lost before it took a topic", reason=UNAVAILABLE)
+        told: dict[Route, DueTimeError | None] = {}
+        for index, route in enumerate(routes):
+            told[route] = refused(answer.faults[index]) if index in answer.faults else None
+            if told[route] is None:
+                route.store_hosts[self.number] = description.store_host
+        return told
 
     async def _put(self, request: store_pb2.PutMessageRequest, timeout_ms: float) -> store_pb2.PutMessageResponse:
         return await self._call(self._stub.PutMessage(request, timeout=timeout_ms / 1000.0))
@@ -198,7 +242,7 @@ class Shard:
             raise stopping()
         call = self._receive(request, timeout=timeout_ms / 1000.0)
         # The caller's end must not end the call once it is answered: nobody would know what was leased.
-        answer = self._tasks.create_task(_outcome(lambda: self._wait(call)))
+        answer = self._tasks.create_task(outcome(lambda: self._wait(call), "Receive"))
         try:
             data, error = await asyncio.shield(answer)
         except asyncio.CancelledError:
@@ -236,23 +280,40 @@ class Shard:
         """Whether the store was told of the group as it is now, or is being told."""
         return self._groups.get(group.name) is group
 
-    async def know(self, group: consumer_pb2.Group) -> None:
-        """Tells the store of a group, for the file in which RocketMQ keeps them. What does not succeed is logged, and
-        tried again when the group has changed, or is used once the store answers: nothing here depends on the file."""
-        if self.knows(group):
-            return
-        self._groups[group.name] = group
-        try:
-            await self.ask("PutGroup", group)
-        except DueTimeError as error:
-            log.warning("shard not told of a group", shard=self.number, group=group.name, why=error.text)
-            if error.retriable:
-                self._groups.pop(group.name, None)
+    def tell(self, group: consumer_pb2.Group) -> None:
+        """Tells the store of a group, without waiting for it, for the file in which RocketMQ keeps them. What does not
+        succeed is logged, and tried again when the group has changed, or is used once the store answers: nothing here
+        depends on the file."""
+        if self._tasks is not None and not self.knows(group):
+            self._groups[group.name] = group
+            self._tasks.create_task(self._know(group))
+
+    async def _know(self, group: consumer_pb2.Group) -> None:
+        told: consumer_pb2.Group | DueTimeError | None = None
+        while self.knows(group) and told is not group:
+            # A round that was under way may have told it as it was before.
+            told = (await self._untold_groups.ask([group.name]))[group.name]
+            if isinstance(told, DueTimeError):
+                often.warning("shard not told of a group", shard=self.number, group=group.name, why=told.text)
+                if told.retriable and self.knows(group):
+                    del self._groups[group.name]
+                return
+
+    async def _put_groups(self, names: list[str]) -> dict[str, consumer_pb2.Group | DueTimeError | None]:
+        """Of each what the store was told; nothing of one that was forgotten meanwhile."""
+        groups = [group for name in names if (group := self._groups.get(name)) is not None]
+        told = await asyncio.gather(*(outcome(partial(self.ask, "PutGroup", group), "PutGroup") for group in groups))
+        found: dict[str, consumer_pb2.Group | DueTimeError | None] = dict.fromkeys(names)
+        for group, (_, error) in zip(groups, told, strict=True):
+            found[group.name] = group if error is None else error
+        return found
 
     async def forget(self, request: consumer_pb2.DeleteGroupRequest) -> None:
         """The store forgets a group. Raises: DueTimeError."""
+        if self._groups.pop(request.name, None) is not None:
+            # What it is being told must not come after this.
+            await self._untold_groups.ask([request.name])
         await self.ask("DeleteGroup", request)
-        self._groups.pop(request.name, None)
 
     async def ask(self, call: str, request: Message) -> Any:
         """One of the store's calls about groups. Raises: DueTimeError."""
@@ -263,9 +324,10 @@ class Shard:
         request = store_pb2.ListQueuesRequest(topic=topic)
         return await self._call(self._stub.ListQueues(request, timeout=self._timeout_ms / 1000.0))
 
-    async def list_topics(self, timeout_ms: float) -> store_pb2.ListStoredTopicsResponse:
-        """Raises: DueTimeError."""
-        return await self._call(self._stub.ListTopics(store_pb2.ListStoredTopicsRequest(), timeout=timeout_ms / 1000.0))
+    async def list_topics(self, timeout_ms: float, names: Iterable[str] = ()) -> store_pb2.ListStoredTopicsResponse:
+        """All, or those of `names` that it knows. Raises: DueTimeError."""
+        request = store_pb2.ListStoredTopicsRequest(names=names)
+        return await self._call(self._stub.ListTopics(request, timeout=timeout_ms / 1000.0))
 
     async def commit_offsets(self, request: gateway_pb2.CommitOffsetsRequest) -> gateway_pb2.CommitOffsetsResponse:
         """Raises: DueTimeError."""
@@ -306,11 +368,11 @@ class Shard:
         """A ListFiles, encoded as its answer is. Raises: DueTimeError."""
         return await self._call(self._list_files(data, timeout=timeout_ms / 1000.0))
 
-    async def export(self, data: bytes, timeout_ms: float | None) -> AsyncIterator[bytes]:
-        """An Export, encoded as its answers are. Raises: DueTimeError."""
+    async def export(self, data: bytes, timeout_ms: float | None, caller: str) -> AsyncIterator[bytes]:
+        """An Export for a host, encoded as its answers are. Raises: DueTimeError."""
         call = self._channel.unary_stream(
             "/duetime.v1.Store/Export", request_serializer=as_is, response_deserializer=as_is
-        )(data, timeout=None if timeout_ms is None else timeout_ms / 1000.0)
+        )(data, metadata=((CALLER_KEY, caller),), timeout=None if timeout_ms is None else timeout_ms / 1000.0)
         try:
             async for chunk in self._streams.follow(call):
                 yield chunk
@@ -319,9 +381,10 @@ class Shard:
 
     async def _call(self, call: Awaitable[T]) -> T:
         try:
-            return await call
+            answer = await call
         except grpc.aio.AioRpcError as error:
             raise self._translated(error) from error
+        return readable(answer, self._whom)
 
     def _translated(self, error: grpc.aio.AioRpcError) -> DueTimeError:
         translated = translate(error, self._whom, UNAVAILABLE)
@@ -341,14 +404,6 @@ class Shard:
 
 async def _nothing(shard: Shard) -> None:
     pass
-
-
-async def _outcome(work: Callable[[], Awaitable[T]]) -> tuple[T | None, DueTimeError | None]:
-    """Errors as values: a task that raised would end its group."""
-    try:
-        return await work(), None
-    except DueTimeError as error:
-        return None, error
 
 
 class Shards:

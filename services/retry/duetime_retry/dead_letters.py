@@ -16,12 +16,13 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
-import structlog
 from duetime.v1 import consumer_pb2, gateway_pb2, message_pb2, store_pb2
 from duetime_core import limits, record
+from duetime_core.bounds import shown
 from duetime_core.calls import fault_of
 from duetime_core.clock import Clock
 from duetime_core.errors import DueTimeError, InvalidArgument, NotFound, Unavailable, Violation
+from duetime_core.logs import sparing
 from duetime_core.names import dlq_topic, is_name, retry_topic
 from prometheus_client import Counter
 
@@ -38,7 +39,7 @@ from duetime_retry.letters import (
     told,
 )
 
-log = structlog.get_logger()
+log = sparing()
 
 # Of one pull from a store, and so of one step.
 PULL_COUNT = 256
@@ -309,7 +310,7 @@ def check(given: consumer_pb2.DeadLetterFilter, request: Request | None = None) 
     """Raises: InvalidArgument: with all that is wrong."""
     violations = []
     if not 1 <= len(given.group) <= limits.GROUP_CHARS_MAX or not is_name(given.group):
-        text = f"{given.group[:64]!r} is not 1 to {limits.GROUP_CHARS_MAX} characters of [%|a-zA-Z0-9_-]"
+        text = f"{shown(given.group)} is not 1 to {limits.GROUP_CHARS_MAX} characters of [%|a-zA-Z0-9_-]"
         violations.append(Violation("filter.group", text))
     if given.from_ms < 0:
         violations.append(Violation("filter.from_ms", f"{given.from_ms} is below 0"))

@@ -9,18 +9,19 @@ whose own policy allows more deliveries than its receiver did goes round once mo
 
 import asyncio
 import random
+from functools import partial
 
-import structlog
 from duetime.v1 import store_pb2
 from duetime_core.clock import Clock
-from duetime_core.errors import DueTimeError
+from duetime_core.defects import outcome
+from duetime_core.logs import sparing
 
 from duetime_retry.judging import Judge, Told
 from duetime_retry.metrics import RetryMetrics
 from duetime_retry.settling import by_group
 from duetime_retry.stores import Stores
 
-log = structlog.get_logger()
+log = sparing()
 
 TAKE_COUNT_MAX = 256
 WAIT_MS = 20_000
@@ -62,9 +63,10 @@ class Collector:
 
     async def _take(self) -> store_pb2.GetLeasedResponse | None:
         """The next ones, after waiting for them; None: there are none, or the shard does not answer, after a pause."""
-        try:
-            taken = await self._stores.take_exhausted(self._shard, TAKE_COUNT_MAX, WAIT_MS, TAKEN_MS)
-        except DueTimeError as error:
+        taken, error = await outcome(
+            lambda: self._stores.take_exhausted(self._shard, TAKE_COUNT_MAX, WAIT_MS, TAKEN_MS), "TakeExhausted"
+        )
+        if error is not None:
             code = error.status.name
             self._metrics.poll_errors.labels(str(self._shard), code).inc()
             log.warning(
@@ -84,9 +86,10 @@ class Collector:
     async def _settle(self, taken: store_pb2.GetLeasedResponse) -> None:
         self._metrics.exhausted.labels(str(self._shard)).inc(len(taken.leased))
         for group, leased in by_group(taken.leased).items():
-            told = [Told()] * len(leased)
-            results = await self._judge.deal_with(self._shard, group, taken.now_ms, leased, told)
-            faults = [result.fault.message for result in results if result.HasField("fault")]
+            deal_with = partial(self._judge.deal_with, self._shard, group, taken.now_ms, leased, [Told()] * len(leased))
+            results, error = await outcome(deal_with, "settling exhausted messages", shard=self._shard, group=group)
+            faults = [result.fault.message for result in results or () if result.HasField("fault")]
+            faults += [error.text] * len(leased) if error is not None else []
             if faults:
                 log.warning(
                     "exhausted messages not settled: they are taken again later",

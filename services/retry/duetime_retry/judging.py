@@ -8,6 +8,7 @@ from duetime.v1 import consumer_pb2, store_pb2
 from duetime.v1.message_pb2 import RetryPolicy
 from duetime_core import names, record
 from duetime_core.calls import fault_of
+from duetime_core.defects import defect
 from duetime_core.errors import Damaged, DueTimeError
 from duetime_core.levels import DelayLevels
 
@@ -74,6 +75,9 @@ class Judge:
                 cases[index] = self._case(now_ms, one, what, rules, origins.get((one.topic, one.queue)))
             except Damaged as error:
                 results[index].fault.CopyFrom(fault_of(error))
+            except Exception as error:
+                # What is odd about one message must not hold up the others of its group for ever.
+                results[index].fault.CopyFrom(fault_of(defect(error, "judging", shard=shard, group=group)))
         settled = await self._settler.settle(shard, group, now_ms, list(cases.values()))
         for index, result in zip(cases, settled, strict=True):
             results[index] = result

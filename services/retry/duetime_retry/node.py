@@ -6,9 +6,10 @@ import grpc
 import structlog
 from duetime.v1 import retry_pb2_grpc
 from duetime_core.clock import Clock
-from duetime_core.metadata import Database
+from duetime_core.metadata import OUTAGES, Database
 from duetime_core.probes import Health
 from duetime_core.serving import Server, make_channel
+from duetime_core.traffic import Traffic
 from prometheus_client import CollectorRegistry
 
 from duetime_retry.dead_letters import DeadLetters
@@ -37,7 +38,7 @@ class RetryNode:
         self._settings = settings
         self._clock = clock
         self._metrics = RetryMetrics(self.registry)
-        self._database = Database(settings.database_url)
+        self._database = Database(settings.database_url, self.registry)
         self._channels: dict[int, grpc.aio.Channel] = {}
         self._server: Server | None = None
         self._dead_letters: DeadLetters | None = None
@@ -55,13 +56,18 @@ class RetryNode:
 
     async def start(self) -> None:
         settings = self._settings
-        await self._database.start()
-        self._channels = {shard: make_channel(address) for shard, address in settings.store_addresses.items()}
+        await self._database.start(despite=OUTAGES)
+        self._channels = {
+            shard: make_channel(address, settings.secret) for shard, address in settings.store_addresses.items()
+        }
         stores = Stores(self._channels, settings.store_timeout_ms)
-        topics = Topics(self._database, self._clock, stores.put_topic)
+        topics = Topics(self._database, self._clock, stores.put_topic, stores.has_topic)
         settler = Settler(stores, topics, settings.levels, self._metrics)
         judge = Judge(Policies(self._database, self._clock), topics, settler, settings.levels, self._metrics)
-        self._server = Server(["duetime.v1.Retry"], settings.calls_in_flight_max, self.registry)
+        traffic = Traffic(settings.traffic_limits, self.registry)
+        self._server = Server(
+            ["duetime.v1.Retry"], settings.calls_in_flight_max, self.registry, secret=settings.secret, traffic=traffic
+        )
         letters = DeadLetters(
             stores.call, topics.places, topics.is_group, topics.ensure, self._clock, self._metrics.letters_ended
         )

@@ -1,17 +1,18 @@
 """Whose retry policy holds for a message: its own, else the one that came with its failure, else its group's."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-import structlog
 from duetime.v1.message_pb2 import RetryPolicy
 from duetime_core import record, retry_policy
 from duetime_core.clock import Clock
-from duetime_core.errors import Unavailable
+from duetime_core.logs import sparing
 from duetime_core.metadata import Database, GroupModel
 from duetime_core.record import Record
+from sqlalchemy.orm import Session
 
-log = structlog.get_logger()
+log = sparing()
 
 # How long a group's policy is believed after it was read: a changed one holds everywhere by then.
 KEPT_MS = 1_000
@@ -44,20 +45,29 @@ class Policies:
         """
         now_ms = self._clock.monotonic_ms()
         until_ms, rules = self._kept.get(group, (now_ms, None))
-        if rules is None or until_ms <= now_ms:
-            try:
-                row = await self._database.run(lambda session: session.get(GroupModel, group))
-                rules = Rules()
-                if row is not None:
-                    rules = Rules(parsed(row.retry) or rules.policy, row.ordered)
-            except Unavailable as error:
-                if rules is None:
-                    raise
-                log.warning("rules of a group not read anew", group=group, error=error.text)
-            if len(self._kept) >= _GROUPS_MAX:
-                self._kept.clear()
+        if rules is None:
+            return self._keep(group, await self._database.run(_reading(group)))
+        if until_ms <= now_ms:
+            # For the others, who need not read them too.
             self._kept[group] = now_ms + KEPT_MS, rules
+            await self._database.look(_reading(group), lambda row: self._note(group, row))
+        return self._kept.get(group, (now_ms, rules))[1]
+
+    def _note(self, group: str, row: GroupModel | None) -> None:
+        self._keep(group, row)
+
+    def _keep(self, group: str, row: GroupModel | None) -> Rules:
+        rules = Rules()
+        if row is not None:
+            rules = Rules(parsed(row.retry) or rules.policy, row.ordered)
+        if len(self._kept) >= _GROUPS_MAX:
+            self._kept.clear()
+        self._kept[group] = self._clock.monotonic_ms() + KEPT_MS, rules
         return rules
+
+
+def _reading(group: str) -> Callable[[Session], GroupModel | None]:
+    return lambda session: session.get(GroupModel, group)
 
 
 def policy_for(found: Record, told: RetryPolicy | None, group: RetryPolicy, max_attempts: int) -> RetryPolicy:

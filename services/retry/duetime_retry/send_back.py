@@ -4,11 +4,12 @@ Nothing ends with it, so a repetition stores a second copy. Nobody told when the
 its history stays as it was.
 """
 
-import structlog
 from duetime.v1 import retry_pb2
 from duetime_core import limits, names, record
+from duetime_core.bounds import shown
 from duetime_core.errors import InvalidArgument, Violation
 from duetime_core.levels import DelayLevels
+from duetime_core.logs import sparing
 
 from duetime_retry.copies import Failed, NoRoom, dead_letter, history_of, id_of, retry_copy
 from duetime_retry.delays import Wait, wait_of
@@ -17,7 +18,7 @@ from duetime_retry.policy import DeadLetter, decide_sent_back
 from duetime_retry.stores import Stores
 from duetime_retry.topics import Topics
 
-log = structlog.get_logger()
+log = sparing()
 
 
 class SendBacks:
@@ -74,7 +75,7 @@ def send_back_violations(request: retry_pb2.SendBackRequest) -> list[Violation]:
     """All that is wrong with a request, but for its group."""
     violations = []
     if not 1 <= len(request.topic) <= limits.TOPIC_CHARS_MAX or not names.is_name(request.topic):
-        violations.append(Violation("topic", f"{request.topic!r} is not a topic's name"))
+        violations.append(Violation("topic", f"{shown(request.topic)} is not a topic's name"))
     if request.queue < 0:
         violations.append(Violation("queue", f"{request.queue} is below 0"))
     if request.offset < 0:

@@ -5,6 +5,7 @@ from typing import Any
 
 from duetime.v1 import consumer_pb2, retry_pb2, retry_pb2_grpc
 from duetime_core import limits, names
+from duetime_core.bounds import shown
 from duetime_core.errors import InvalidArgument, Violation
 
 from duetime_retry.dead_letters import DeadLetters
@@ -53,4 +54,4 @@ def group_violations(group: str) -> list[Violation]:
     # The topics of the group have its name with a prefix, and a topic has 127 characters at most.
     if 1 <= len(group) <= limits.GROUP_CHARS_MAX and names.is_name(group):
         return []
-    return [Violation("group", f"{group!r} is not 1 to {limits.GROUP_CHARS_MAX} characters of [%|a-zA-Z0-9_-]")]
+    return [Violation("group", f"{shown(group)} is not 1 to {limits.GROUP_CHARS_MAX} characters of [%|a-zA-Z0-9_-]")]

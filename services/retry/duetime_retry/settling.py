@@ -14,12 +14,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from time import time_ns
 
-import structlog
 from duetime.v1 import consumer_pb2, store_pb2
 from duetime_core import names, record, tracing
 from duetime_core.calls import fault_of
 from duetime_core.errors import DueTimeError
 from duetime_core.levels import DelayLevels
+from duetime_core.logs import sparing
 
 from duetime_retry import history as histories
 from duetime_retry.copies import Copy, Failed, NoRoom, dead_letter, id_of, retry_copy
@@ -29,7 +29,7 @@ from duetime_retry.policy import DeadLetter, Decision, Redeliver
 from duetime_retry.stores import Stores
 from duetime_retry.topics import Topics
 
-log = structlog.get_logger()
+log = sparing()
 
 # Bytes of one put: several fit into the store's own limit for what waits for a flush.
 PUT_BYTES_MAX = 8 * 1024 * 1024

@@ -6,7 +6,7 @@ from typing import Any
 import grpc
 from duetime.v1 import store_pb2, store_pb2_grpc
 from duetime_core import record
-from duetime_core.calls import translate
+from duetime_core.calls import answer_of
 from duetime_core.errors import InvalidArgument, NotFound, Unavailable, Violation
 
 # The reason of a shard that does not answer.
@@ -32,10 +32,8 @@ class Stores:
         stub = self._stubs.get(shard)
         if stub is None:
             raise NotFound(f"shard {shard} is not one of this process's stores", reason="SHARD_NOT_FOUND")
-        try:
-            return await getattr(stub, method)(request, timeout=self._timeout_s + wait_ms / 1000.0)
-        except grpc.aio.AioRpcError as error:
-            raise translate(error, f"shard {shard}", UNAVAILABLE) from error
+        call = getattr(stub, method)(request, timeout=self._timeout_s + wait_ms / 1000.0)
+        return await answer_of(call, f"shard {shard}", UNAVAILABLE)
 
     async def leased(self, shard: int, group: str, receipts: Sequence[bytes]) -> store_pb2.GetLeasedResponse:
         """The first of the receipts, one at least: as many as fit into an answer."""
@@ -74,3 +72,10 @@ class Stores:
 
     async def put_topic(self, shard: int, topic: str) -> None:
         await self.call(shard, "PutTopic", store_pb2.PutTopicRequest(name=topic, queue_count=1))
+
+    async def has_topic(self, shard: int, topic: str) -> bool:
+        """Whether something of the topic was ever stored there."""
+        answer: store_pb2.ListQueuesResponse = await self.call(
+            shard, "ListQueues", store_pb2.ListQueuesRequest(topic=topic)
+        )
+        return bool(answer.queues)

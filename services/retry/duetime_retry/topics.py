@@ -8,7 +8,7 @@ number 0 on the shard.
 from collections.abc import Awaitable, Callable, Mapping
 
 from duetime_core.clock import Clock
-from duetime_core.errors import NotFound, Overloaded
+from duetime_core.errors import NotFound, Overloaded, Unavailable
 from duetime_core.limits import QUEUE_COUNT_MAX
 from duetime_core.metadata import Database, GroupModel, TopicModel, TopicQueueModel
 from duetime_core.names import retry_topic
@@ -16,6 +16,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 Tell = Callable[[int, str], Awaitable[None]]
+Has = Callable[[int, str], Awaitable[bool]]
 # Shard and queue there.
 Place = tuple[int, int]
 
@@ -23,11 +24,12 @@ Place = tuple[int, int]
 class Topics:
     """Places by (topic, queue): a queue never moves, so what was found once is kept."""
 
-    def __init__(self, database: Database, clock: Clock, tell: Tell) -> None:
-        """`tell(shard, topic)` makes a new topic known to its shard."""
+    def __init__(self, database: Database, clock: Clock, tell: Tell, has: Has) -> None:
+        """`tell(shard, topic)` makes a new topic known to its shard; `has(shard, topic)`: there is something of it."""
         self._database = database
         self._clock = clock
         self._tell = tell
+        self._has = has
         self._places: dict[str, dict[int, Place]] = {}
         self._ready: set[tuple[str, int]] = set()
 
@@ -41,9 +43,14 @@ class Topics:
         return place
 
     async def queue_at(self, topic: str, shard: int, number: int) -> int | None:
-        """The topic's queue with this number on the shard; None: it has no route."""
+        """The topic's queue with this number on the shard; None: it has no route, or none that can be told now."""
         found = _queue_at(self._places.get(topic, {}), (shard, number))
-        return _queue_at(await self._look_up(topic), (shard, number)) if found is None else found
+        if found is not None:
+            return found
+        try:
+            return _queue_at(await self._look_up(topic), (shard, number))
+        except Unavailable:
+            return None
 
     async def places(self, topic: str) -> list[tuple[int, int, int]]:
         """All queues of a topic as they are now: number, shard, number there. None: there is no such topic."""
@@ -70,7 +77,13 @@ class Topics:
         """
         if (topic, shard) not in self._ready:
             now_ms = self._clock.now_ms()
-            await self._database.run(lambda session: _ensure(session, topic, shard, now_ms))
+            try:
+                await self._database.run(lambda session: _ensure(session, topic, shard, now_ms))
+            except Unavailable:
+                # What lies there came by a route that was made then.
+                if not await self._has(shard, topic):
+                    raise
+                return
             await self._tell(shard, topic)
             self._ready.add((topic, shard))
 

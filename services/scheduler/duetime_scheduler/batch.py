@@ -2,13 +2,16 @@
 
 from dataclasses import dataclass, field
 
-import structlog
 from duetime.v1 import store_pb2
 from duetime_core import record
+from duetime_core.defects import defect
+from duetime_core.logs import sparing
+from duetime_core.ondisk.restore import Entries, Unrestorable, quarantine, quickest_run, restore
 
-from duetime_scheduler.restore import Entries, Unrestorable, quarantine, quickest_run, restore
+log = sparing()
 
-log = structlog.get_logger()
+# Of what is told of a defect.
+REASON_CHARS_MAX = 256
 
 
 class OutOfStep(Exception):
@@ -78,7 +81,7 @@ def make_batch(level: int, due: store_pb2.PullDueResponse) -> Batch:
     parts: list[bytes] = []
     index = 0
     while index < batch.count:
-        restored, count = quickest_run(batch.entries, index)
+        restored, count = _run(batch.entries, index)
         parts.append(restored)
         index += count
         if index < batch.count:
@@ -86,6 +89,15 @@ def make_batch(level: int, due: store_pb2.PullDueResponse) -> Batch:
             index += 1
     batch.records = b"".join(parts)
     return batch
+
+
+def _run(entries: Entries, index: int) -> tuple[bytes, int]:
+    """As `quickest_run`; where it fails for no known reason the entries are looked at one by one."""
+    try:
+        return quickest_run(entries, index)
+    except Exception as error:
+        defect(error, "restoring", lane=entries.level, entry=entries.first + index)
+        return b"", 0
 
 
 def _look(batch: Batch, index: int, due: store_pb2.PullDueResponse) -> bytes:
@@ -96,6 +108,12 @@ def _look(batch: Batch, index: int, due: store_pb2.PullDueResponse) -> bytes:
         return restore(batch.entries.entry(index))
     except Unrestorable as error:
         return batch.quarantine_record(index, str(error))
+    except MemoryError:
+        raise
+    except Exception as error:
+        # One odd entry must not hold up its lane for ever.
+        defect(error, "restoring", lane=batch.entries.level, entry=batch.first + index)
+        return batch.quarantine_record(index, f"it can't be restored: {error!r}"[:REASON_CHARS_MAX])
 
 
 def _damage(due: store_pb2.PullDueResponse, index: int) -> str:

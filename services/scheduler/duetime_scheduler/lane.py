@@ -12,19 +12,22 @@ watermark.
 import asyncio
 import random
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter, time_ns
 
 import grpc
-import structlog
 from duetime.v1 import store_pb2, store_pb2_grpc
 from duetime_core import tracing
+from duetime_core.calls import Unreadable, readable
 from duetime_core.clock import Clock
+from duetime_core.defects import defect
+from duetime_core.logs import sparing
 
 from duetime_scheduler.batch import Batch, OutOfStep, make_batch
 from duetime_scheduler.metrics import SchedulerMetrics
 
-log = structlog.get_logger()
+log = sparing()
 
 BATCH_COUNT_MAX = 2048
 BATCH_BYTES_MAX = 4 * 1024 * 1024
@@ -68,8 +71,13 @@ class Restorer:
         metrics: SchedulerMetrics,
         *,
         timeout_ms: int,
+        me: str = "",
+        has_lease: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`me` and `has_lease`: what the store is told of who asks."""
         self._store = store
+        self._me = me
+        self._has_lease = has_lease
         self._shard = shard
         self._level = level
         self._clock = clock
@@ -87,7 +95,7 @@ class Restorer:
         while True:
             try:
                 await self._serve()
-            except OutOfStep as error:
+            except (OutOfStep, Unreadable) as error:
                 log.warning("lane out of step", shard=self._shard, lane=self._level, reason=str(error))
             except grpc.aio.AioRpcError as error:
                 log.warning(
@@ -98,6 +106,9 @@ class Restorer:
                     details=error.details(),
                     pause_ms=self._backoff_ms,
                 )
+            except Exception as error:
+                # Such as an answer that can't be: no other lane is to suffer from it.
+                defect(error, "lane", shard=self._shard, lane=self._level)
             # Jitter, so that the lanes of a shard that comes back do not all call at once.
             await self._clock.sleep(self._backoff_ms * random.uniform(0.5, 1.0))
             self._backoff_ms = min(self._backoff_ms * 2, BACKOFF_MS_MAX)
@@ -139,6 +150,8 @@ class Restorer:
             max_bytes=BATCH_BYTES_MAX,
             wait_ms=WAIT_MS,
             ahead_ms=AHEAD_MS,
+            scheduler=self._me,
+            without_lease=not self._has_lease(),
         )
         try:
             due: store_pb2.PullDueResponse = await self._store.PullDue(
@@ -150,7 +163,7 @@ class Restorer:
                 return None
             self._count_error("PullDue", error)
             raise
-        return due
+        return readable(due, f"shard {self._shard}")
 
     def _launch(self, batch: Batch, first: int = 0) -> "asyncio.Task[store_pb2.PutMessageResponse]":
         """Begins to put a batch from index `first` on."""
@@ -164,7 +177,7 @@ class Restorer:
         started = perf_counter()
         answer: store_pb2.PutMessageResponse = await self._store.PutMessage(request, timeout=self._timeout_s)
         self._put_seconds.observe(perf_counter() - started)
-        return answer
+        return readable(answer, f"shard {self._shard}")
 
     async def _land(self, flights: deque[Flight]) -> None:
         """Returns once the watermark is past the whole first batch, which the store has answered.

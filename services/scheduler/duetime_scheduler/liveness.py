@@ -45,7 +45,7 @@ class Liveness:
             )
         except grpc.aio.AioRpcError:
             state = answer = None
-        if state is None or state.refusal:
+        if state is None or answer is None or state.refusal:
             self._seen = {key: seen for key, seen in self._seen.items() if key[0] != shard}
             return ""
         still = [

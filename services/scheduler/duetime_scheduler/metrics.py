@@ -42,6 +42,17 @@ class SchedulerMetrics:
             "lanes of all shards whose lease no live scheduler holds",
             registry=registry,
         )
+        self.lanes_without_lease = Gauge(
+            "duetime_scheduler_lanes_without_lease",
+            "lanes served without a lease that is known to hold",
+            registry=registry,
+        )
+        self.stand_ins = Counter(
+            "duetime_scheduler_stand_ins",
+            "lanes taken because nobody asked for them, and left to others, both without a lease",
+            ("change",),
+            registry=registry,
+        )
         self.put_seconds = Histogram(
             "duetime_scheduler_put_seconds",
             "time from a put to the store's answer, the hold until due included",

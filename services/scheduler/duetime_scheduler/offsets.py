@@ -6,15 +6,16 @@ Nothing reads it back to decide anything: each shard's watermark is the truth, a
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-import structlog
 from duetime.v1 import gateway_pb2, store_pb2, store_pb2_grpc
+from duetime_core.calls import answer_of
+from duetime_core.logs import sparing
 from duetime_core.metadata import Database, DelayOffsetModel
 from duetime_core.names import SCHEDULE_TOPIC
 from sqlalchemy.orm import Session
 
 from duetime_scheduler.sharing import LaneKey
 
-log = structlog.get_logger()
+log = sparing()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +44,14 @@ async def read_offsets(store: store_pb2_grpc.StoreStub, shard: int, timeout_s: f
     """All lanes of a shard.
 
     Raises:
-        grpc.aio.AioRpcError: the store does not answer.
+        DueTimeError: the store does not answer.
     """
-    lanes: gateway_pb2.ListLanesResponse = await store.ListLanes(gateway_pb2.ListLanesRequest(), timeout=timeout_s)
-    queues: store_pb2.ListQueuesResponse = await store.ListQueues(
-        store_pb2.ListQueuesRequest(topic=SCHEDULE_TOPIC), timeout=timeout_s
+    whom = f"shard {shard}", "SHARD_UNAVAILABLE"
+    request = store_pb2.ListQueuesRequest(topic=SCHEDULE_TOPIC)
+    lanes: gateway_pb2.ListLanesResponse = await answer_of(
+        store.ListLanes(gateway_pb2.ListLanesRequest(), timeout=timeout_s), *whom
     )
+    queues: store_pb2.ListQueuesResponse = await answer_of(store.ListQueues(request, timeout=timeout_s), *whom)
     min_offsets = {state.queue + 1: state.min_offset for state in queues.queues}
     return [
         LaneOffsets(shard, lane.level, lane.watermark, min_offsets.get(lane.level, 0), lane.max_offset)

@@ -17,6 +17,12 @@ class SchedulerSettings(StoreClientSettings):
     )
     lease_ms: int = Field(3_000, ge=300, le=600_000, description="silence after which another scheduler counts as dead")
     tick_ms: int = Field(500, ge=50, le=60_000, description="period of heartbeats and of sharing out the lanes")
+    unasked_ms: int = Field(
+        1_000,
+        ge=100,
+        le=600_000,
+        description="silence after which a due lane that nobody asks its store for is served without a lease",
+    )
     publish_ms: int = Field(10_000, ge=100, le=3_600_000, description="period of publishing the delay offset table")
 
     stuck_ms: int = Field(

@@ -46,6 +46,11 @@ def held(rows: Sequence[LeaseRow], me: str) -> set[LaneKey]:
     return {row.key for row in rows if row.owner == me}
 
 
+def names(lanes: Iterable[LaneKey]) -> str:
+    """`0/1 0/2`: shard and level of each."""
+    return " ".join(f"{shard}/{level}" for shard, level in sorted(lanes))
+
+
 class Watch:
     """Judges which members live, by whether their heartbeats move while this member's own clock does.
 

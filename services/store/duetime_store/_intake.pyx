@@ -20,6 +20,7 @@ from libc.string cimport memchr, memcmp
 
 import numpy
 from duetime_core import record
+from duetime_core.names import SCHEDULE_TOPIC
 
 from duetime_core._bytes cimport (
     CRC_ENDING_BYTES, crc32, crc_init, fill_crc_mark, has_crc_mark, load32, store32, store64
@@ -39,6 +40,7 @@ cdef enum:
 
 cdef int32_t MAGIC = record.MAGIC_V1
 cdef object tags_code = record.tags_code
+cdef bytes LANE_TOPIC = SCHEDULE_TOPIC.encode()
 
 cdef struct Span:
     int64_t begin
@@ -48,6 +50,7 @@ cdef struct Span:
 cdef struct Named:
     Span tags
     Span message_id
+    Span real_topic
     Span entry
 
 # A key seen before: a topic in the bytes, a queue, and its number, counted from 1; 0: the slot is free.
@@ -55,6 +58,8 @@ cdef struct Slot:
     Span topic
     int32_t queue
     int64_t number
+    uint32_t hashed
+    bint is_lane
 
 
 cdef int64_t count_records(const uint8_t *data, int64_t length) noexcept nogil:
@@ -104,7 +109,7 @@ cdef void find_named(const uint8_t *data, int64_t at, int64_t end, Named *named)
     cdef int64_t stop
     if has_crc_mark(data + at, end - at):
         end -= CRC_ENDING_BYTES
-    named.tags.begin = named.message_id.begin = named.entry.begin = -1
+    named.tags.begin = named.message_id.begin = named.real_topic.begin = named.entry.begin = -1
     while at < end:
         mark = <const uint8_t *>memchr(data + at, 2, end - at)
         stop = end if mark == NULL else mark - data
@@ -114,6 +119,9 @@ cdef void find_named(const uint8_t *data, int64_t at, int64_t end, Named *named)
         elif data[at] == c"U":
             if named.message_id.begin < 0 and begins(data, at, stop, b"UNIQ_KEY\x01", 9):
                 named.message_id.begin, named.message_id.end = at + 9, stop
+        elif data[at] == c"R":
+            if named.real_topic.begin < 0 and begins(data, at, stop, b"REAL_TOPIC\x01", 11):
+                named.real_topic.begin, named.real_topic.end = at + 11, stop
         # A lane entry counts only as the last property, the CRC mark apart.
         elif mark == NULL and begins(data, at, stop, b"DT_ENTRY\x01", 9):
             named.entry.begin, named.entry.end = at + 9, end
@@ -157,6 +165,8 @@ cdef class Keys:
 
     cdef dict numbers
     cdef Slot[SLOTS] slots
+    # The slot of the last key.
+    cdef Slot *last
 
     def __cinit__(self):
         self.numbers = {}
@@ -171,7 +181,19 @@ cdef class Keys:
             key = (<bytes>data[topic.begin : topic.end], queue)
             slot.number = self.numbers.setdefault(key, len(self.numbers)) + 1
             slot.topic, slot.queue = topic, queue
+            slot.is_lane = key[0] == LANE_TOPIC
+            slot.hashed = crc32(data + topic.begin, length)
+        self.last = slot
         return slot.number - 1
+
+    cdef int64_t id_hash(self, const uint8_t *data, Named *named) noexcept:
+        """Of the topic of the last key and a message id, or of a delayed message's own topic."""
+        cdef uint32_t hashed = self.last.hashed
+        if named.message_id.begin < 0 or named.message_id.end == named.message_id.begin:
+            return -1
+        if self.last.is_lane and named.real_topic.begin >= 0 and named.real_topic.end > named.real_topic.begin:
+            hashed = crc32(data + named.real_topic.begin, named.real_topic.end - named.real_topic.begin)
+        return hashed ^ crc32(data + named.message_id.begin, named.message_id.end - named.message_id.begin)
 
 
 cdef class Numbers:
@@ -218,13 +240,8 @@ def parse(bytes records not None):
         column[KEY_OF * count + index] = keys.number(data, topic, load32(data + start + QUEUE_ID_AT))
         find_named(data, column[PROPERTIES_AT * count + index], end, &named)
         column[TAGS_CODES * count + index] = hash_tags(data, named.tags) if named.tags.begin >= 0 else 0
-        if named.message_id.begin >= 0 and named.message_id.end > named.message_id.begin:
-            column[ID_HASHES * count + index] = crc32(
-                data + named.message_id.begin, named.message_id.end - named.message_id.begin
-            )
-        else:
-            column[ID_HASHES * count + index] = -1
-            all_have_ids = False
+        column[ID_HASHES * count + index] = keys.id_hash(data, &named)
+        all_have_ids = all_have_ids and column[ID_HASHES * count + index] >= 0
         if named.entry.begin >= 0 and read_entry(data, named.entry, fields):
             if entries is None:
                 entries = numpy.full((3, count), -1, numpy.int64)

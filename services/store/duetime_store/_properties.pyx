@@ -1,12 +1,12 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """The compiled twin of properties.columns: the values of some names, out of records that lie back to back.
 
-One walk over a record's properties finds all names; of equal names the last with a value stays. A value that is that of
-the record before is the same object. What is no plain V1 record with IPv4 hosts is left to Python.
+One walk over a record's properties finds all names, each by its hash; of equal names the last with a value stays. A value
+that is that of the record before is the same object. What is no plain V1 record with IPv4 hosts is left to Python.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.string cimport memchr, memcmp
 
 from duetime_core._bytes cimport load32
@@ -16,26 +16,41 @@ cdef enum:
     HOSTS_V6 = 0x30
     HEAD_BYTES = 88
     FIXED_BYTES = 91
-    NAMES_MAX = 64
+    # More than an expression has room for (limits.SQL_WORDS_MAX).
+    NAMES_MAX = 264
+    BUCKETS = 256
 
 cdef struct Span:
     const uint8_t *at
     int64_t size
+
+# The names that are wanted: of each bucket the first one's number, of each name the next one's of its bucket; -1: none.
+cdef struct Wanted:
+    Span names[NAMES_MAX]
+    int following[NAMES_MAX]
+    int first[BUCKETS]
+    int count
 
 
 def columns(bytes records not None, list sizes not None, tuple names not None):
     """None: Python has to do it."""
     cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(records)
     cdef int64_t left = PyBytes_GET_SIZE(records), size, properties_bytes
-    cdef Span[NAMES_MAX] wanted
+    cdef Wanted wanted
     cdef Span[NAMES_MAX] found
-    cdef int count = len(names), number
+    cdef int count = len(names), number, bucket
     cdef bytes name, value
     if count > NAMES_MAX:
         return None
+    wanted.count = count
+    for bucket in range(BUCKETS):
+        wanted.first[bucket] = -1
     for number in range(count):
         name = names[number]
-        wanted[number] = Span(<const uint8_t *>PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
+        wanted.names[number] = Span(<const uint8_t *>PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
+        bucket = _bucket(wanted.names[number].at, wanted.names[number].size)
+        wanted.following[number] = wanted.first[bucket]
+        wanted.first[bucket] = number
     cdef list values = [[] for _ in names]
     cdef list last = [b""] * count
     for size in sizes:
@@ -44,7 +59,7 @@ def columns(bytes records not None, list sizes not None, tuple names not None):
             properties_bytes = _properties_bytes(at, size) if FIXED_BYTES <= size <= left else -1
             if properties_bytes < 0:
                 return None
-        _find(at + size - properties_bytes, properties_bytes, wanted, found, count)
+        _find(at + size - properties_bytes, properties_bytes, &wanted, found)
         for number in range(count):
             if found[number].size == 0:
                 (<list>values[number]).append(None)
@@ -73,14 +88,20 @@ cdef int64_t _properties_bytes(const uint8_t *at, int64_t size) noexcept nogil:
     return properties_bytes if topic_bytes <= 127 and properties_bytes >= 0 else -1
 
 
-cdef void _find(
-    const uint8_t *at, int64_t size, const Span *wanted, Span *found, int count
-) noexcept nogil:
+cdef inline int _bucket(const uint8_t *at, int64_t size) noexcept nogil:
+    cdef uint32_t code = 2166136261
+    cdef int64_t index
+    for index in range(size):
+        code = (code ^ at[index]) * 16777619
+    return (code ^ (code >> 16)) & (BUCKETS - 1)
+
+
+cdef void _find(const uint8_t *at, int64_t size, const Wanted *wanted, Span *found) noexcept nogil:
     cdef const uint8_t *end = at + size
     cdef const uint8_t *stop
     cdef const uint8_t *name_end
     cdef int number
-    for number in range(count):
+    for number in range(wanted.count):
         found[number].size = 0
     while at < end:
         stop = <const uint8_t *>memchr(at, 2, end - at)
@@ -88,7 +109,9 @@ cdef void _find(
             stop = end
         name_end = <const uint8_t *>memchr(at, 1, stop - at)
         if name_end != NULL and name_end + 1 < stop:
-            for number in range(count):
-                if wanted[number].size == name_end - at and memcmp(wanted[number].at, at, name_end - at) == 0:
+            number = wanted.first[_bucket(at, name_end - at)]
+            while number >= 0:
+                if wanted.names[number].size == name_end - at and memcmp(wanted.names[number].at, at, name_end - at) == 0:
                     found[number] = Span(name_end + 1, stop - name_end - 1)
+                number = wanted.following[number]
         at = stop + 1

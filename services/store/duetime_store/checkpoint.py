@@ -12,12 +12,18 @@ from duetime_core.ondisk.checkpoint import (
     decode,
     read,
     read_all,
+    read_slots,
     slots,
 )
 
 from duetime_store.disk import Disk
 
-__all__ = ["Checkpoint", "damaged_slots", "decode", "read", "read_all", "write"]
+__all__ = ["Checkpoint", "damaged_slots", "decode", "read", "next_serial", "read_all", "read_slots", "write"]
+
+
+def next_serial(path: Path) -> int:
+    """Of the checkpoint that `write` is going to write."""
+    return next((serial + 1 for serial, _ in read_slots(path)), 1)
 
 
 def write(disk: Disk, path: Path, checkpoint: Checkpoint) -> None:

@@ -19,7 +19,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import lru_cache, reduce
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,7 @@ Judge = Callable[[Value, Value], int]
 _NUMBER = re.compile(rb"[+-]?(?:[0-9]+|((?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][+-]?[0-9]+)?))")
 # What is longer is no number: nobody's price, and costly to read.
 _NUMBER_BYTES_MAX = 64
+_NUMBERS_REMEMBERED = 4_096
 _OBJECTS: dict[int, bool | None] = {TRUE: True, UNKNOWN: None, FALSE: False}
 _NO_NAMES: frozenset[bytes] = frozenset()
 
@@ -192,6 +193,12 @@ def _numeric(compare: Callable[[int | float, int | float], bool]) -> Judge:
 def _number(value: Value) -> int | float | None:
     if not isinstance(value, bytes):
         return value
+    return _said(value) if len(value) <= _NUMBER_BYTES_MAX else None
+
+
+@lru_cache(_NUMBERS_REMEMBERED)
+def _said(value: bytes) -> int | float | None:
+    """The number that a property says; comparisons of an expression, and its batches, ask for the same ones."""
     found = _NUMBER.fullmatch(value) if len(value) <= _NUMBER_BYTES_MAX else None
     if found is None:
         return None

@@ -58,9 +58,8 @@ __all__ = [
     "render",
     "topic_counts",
     "with_delay_offsets",
-    "with_group",
+    "with_groups",
     "with_topics",
-    "without_group",
     "write",
 ]
 
@@ -105,7 +104,8 @@ def write(disk: Disk, directory: Path, name: str, value: Mapping[str, Any], *, d
     """
     disk.make_directory(directory)
     path, temporary, backup = directory / name, directory / f"{name}.tmp", directory / f"{name}.bak"
-    crc = crc_of(parse(render(value)))
+    # As it is read again: with all keys as strings.
+    crc = crc_of(json.loads(json.dumps(value)))
     disk.write_file(temporary, render({**value, CRC: crc}).encode(), durable=durable)
     if not fault_of(path):
         disk.unlink(backup)
@@ -155,30 +155,36 @@ def with_topics(value: Mapping[str, Any] | None, counts: Mapping[str, int], now_
     return {"dataVersion": version, **(value or {}), "topicConfigTable": table} | {"dataVersion": version}
 
 
-def with_group(value: Mapping[str, Any] | None, name: str, retries: int, ordered: bool, now_ms: int) -> dict[str, Any]:
-    """subscriptionGroup.json's content with this group, or `value` itself where it has it so.
+def with_groups(
+    value: Mapping[str, Any] | None, changes: Mapping[str, tuple[int, bool] | None], now_ms: int
+) -> dict[str, Any]:
+    """subscriptionGroup.json's content with these groups, or `value` as it is where it has them so.
 
-    `retries`: after the first delivery.
+    `changes`: retries after the first delivery, and whether it is ordered; None: the group goes.
     """
+    known = groups(value)
     table = dict(table_of(value, GROUP_TABLE))
-    entry = groups(value).get(name, {})
     # RocketMQ 5 has these in every entry.
-    newer = any("attributes" in one for one in groups(value).values())
+    newer = any("attributes" in one for one in known.values())
+    changed = False
+    for name, wanted in changes.items():
+        if wanted is None:
+            changed |= table.pop(name, None) is not None
+            continue
+        entry = known.get(name, {})
+        after = _group(name, entry, *wanted, newer=newer)
+        if after != entry or value is None:
+            table[name] = after
+            changed = True
+    return _with_groups(value, table, now_ms) if changed else dict(value or {})
+
+
+def _group(name: str, entry: Mapping[str, Any], retries: int, ordered: bool, *, newer: bool) -> dict[str, Any]:
+    """A group's entry; fields that are there keep their order."""
     default = {**_GROUP, **(_GROUP_5 if newer else {}), "groupName": name}
     set_now = {"retryMaxTimes": retries} | ({"consumeMessageOrderly": ordered} if newer or ordered else {})
     known = {**default, **entry, **set_now}
-    if known == entry and value is not None:
-        return dict(value)
-    table[name] = {field: known[field] for field in [*entry, *sorted(set(known) - set(entry))]}
-    return _with_groups(value, table, now_ms)
-
-
-def without_group(value: Mapping[str, Any] | None, name: str, now_ms: int) -> dict[str, Any]:
-    """subscriptionGroup.json's content without this group, or `value` itself where it has none."""
-    table = dict(table_of(value, GROUP_TABLE))
-    if table.pop(name, None) is None:
-        return dict(value or {})
-    return _with_groups(value, table, now_ms)
+    return {field: known[field] for field in [*entry, *sorted(set(known) - set(entry))]}
 
 
 def _with_groups(value: Mapping[str, Any] | None, table: Mapping[str, Any], now_ms: int) -> dict[str, Any]:

@@ -6,26 +6,29 @@ Unit n of the queue is at byte 20 n. tagsCode is the hash of the tag, and in a l
 pre-sized and named by their first byte; units behind the end are zero. A filler unit (0, 0x7FFFFFFF, 0) holds the
 place of an offset whose record is not there.
 
-Units are written when their records are durable. Where the disk takes none then, they are late: readers get them from
-memory, and each later write tries again. A crash loses them, and recovery makes them again from the log.
+Units are written when their records are durable. Where the disk takes none then, or a publish would open too many
+files, they are late: readers get them from memory until another thread has written them (`Late`). A crash loses them,
+and recovery makes them again from the log.
+
+A queue costs its shard some hundred bytes of memory: what all queues share lies in QueueDisk, and what
+few of them have is made when they get it.
 
 Source: RocketMQ 4.9.3 ConsumeQueue.
 """
 
 import asyncio
-import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from duetime_core.names import SCHEDULE_TOPIC
-from duetime_core.ondisk.units import FILLER, FILLER_SIZE, UNIT, UNIT_TYPE, Ints, Units
+from duetime_core.ondisk.units import FILLER, FILLER_SIZE, UNIT, UNIT_TYPE, Ints, Units, joined
 
-from duetime_store.disk import Disk
-from duetime_store.segment import file_name
+from duetime_store.queuedisk import Late, QueueDisk
+from duetime_store.queuetable import Row
+from duetime_store.rebuilt import Rebuilt
 
 # No file is made with fewer (StoreSettings.queue_file_units).
 FILE_UNITS_MIN = 100
@@ -36,65 +39,83 @@ _LOOK_UNITS = 4_096
 _I64_MAX = (1 << 63) - 1
 
 
-@dataclass(slots=True)
-class Rebuilt:
-    """What became of `count` units: indices of those whose offset has one already, and of those that it can't have."""
-
-    count: int
-    repeated: list[int] = field(default_factory=list)
-    strays: list[int] = field(default_factory=list)
-
-
 class ConsumeQueue:
     """The units of one queue. `next_offset` counts appended records, `max_offset` those that readers may see."""
 
     __slots__ = (
-        "_dirty",
-        "_disk",
-        "_fds",
-        "_folders",
         "_late",
-        "_new_file_bytes",
-        "_retired",
-        "directory",
+        "_shared",
         "fault",
         "file_bytes",
         "listeners",
         "max_offset",
         "min_offset",
         "next_offset",
+        "oldest",
         "queue",
         "staged",
         "topic",
         "waiters",
     )
 
-    def __init__(self, disk: Disk, root: Path, topic: str, queue: int, file_bytes: int) -> None:
-        self._disk = disk
+    def __init__(self, shared: QueueDisk, topic: str, queue: int, file_bytes: int) -> None:
+        """An empty queue; `load` looks for its files."""
+        self._shared = shared
         self.topic = topic
         self.queue = queue
-        self.directory = root / topic / str(queue)
         self.min_offset = 0
         self.max_offset = 0
         self.next_offset = 0
+        # No record of the queue lies before it in the log. 0: nobody has looked.
+        self.oldest = 0
         # Units of records that are appended and not yet durable, in order.
         self.staged = bytearray()
         # Completed when units are published.
-        self.waiters: set[asyncio.Future[None]] = set()
+        self.waiters: set[asyncio.Future[None]] | frozenset[asyncio.Future[None]] = frozenset()
         # Called then.
-        self.listeners: list[Callable[[], None]] = []
-        self._fds: dict[int, int] = {}
-        self._dirty: set[int] = set()
-        self._folders: set[Path] = set()
+        self.listeners: tuple[Callable[[], None], ...] = ()
         # The last units before max_offset, as far as they are not in the file yet.
-        self._late = bytearray()
-        self._retired: list[int] = []
-        self.file_bytes = self._new_file_bytes = file_bytes
+        self._late: bytearray | None = None
+        self.file_bytes = file_bytes
         # What is wrong with the files that were found, if anything: then they are made again from the log.
         self.fault = ""
-        self._load()
 
-    def _load(self) -> None:
+    @property
+    def directory(self) -> Path:
+        return self._shared.root / self.topic / str(self.queue)
+
+    def row(self) -> Row:
+        """For the table of queues."""
+        return Row(self.topic, self.queue, self.min_offset, self.max_offset, self.oldest)
+
+    def take(self, row: Row) -> None:
+        """The queue is as the table of queues says."""
+        self.min_offset, self.oldest = row.min_offset, row.oldest
+        self.max_offset = self.next_offset = row.max_offset
+
+    def forget(self) -> None:
+        """Nothing is known of what the queue holds."""
+        self.file_bytes, self.fault = self._shared.file_bytes, ""
+        self.min_offset = self.max_offset = self.next_offset = self.oldest = 0
+
+    def wait(self, future: "asyncio.Future[None]") -> None:
+        """It is completed when units are published."""
+        if isinstance(self.waiters, frozenset):
+            self.waiters = set()
+        self.waiters.add(future)
+
+    def leave(self, future: "asyncio.Future[None]") -> None:
+        if isinstance(self.waiters, set):
+            self.waiters.discard(future)
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        self.listeners = (*self.listeners, listener)
+
+    def unlisten(self, listener: Callable[[], None]) -> None:
+        self.listeners = tuple(one for one in self.listeners if one != listener)
+
+    def load(self) -> None:
+        """Takes the queue, of which nothing is known, to hold what its files do."""
         files = self._files()
         if not files:
             return
@@ -118,7 +139,6 @@ class ConsumeQueue:
         """Says how large files are that are made from now on; others are a fault."""
         if self.max_offset and self.file_bytes != file_bytes:
             self.fault = f"its files have {self.file_bytes} bytes, those of others {file_bytes}"
-        self._new_file_bytes = file_bytes
         if not self.max_offset:
             self.file_bytes = file_bytes
 
@@ -140,35 +160,17 @@ class ConsumeQueue:
                 high = middle
         return low
 
-    def _fd(self, base: int, *, create: bool) -> int | None:
-        fd = self._fds.get(base)
-        if fd is None:
-            path = self.directory / file_name(base)
-            if create:
-                self._disk.make_directory(self.directory)
-                self._folders.update((self.directory, *list(self.directory.parents)[:3]))
-            elif not path.exists():
-                return None
-            fd = self._disk.open(path)
-            try:
-                if os.fstat(fd).st_size < self.file_bytes:
-                    self._disk.truncate(fd, self.file_bytes)
-            except OSError:
-                self._disk.close(fd)
-                raise
-            self._fds[base] = fd
-        return fd
-
     def _write(self, offset: int, units: bytes | bytearray) -> None:
         at, view = offset * UNIT.size, memoryview(units)
         while view:
             base = at - at % self.file_bytes
             part = view[: base + self.file_bytes - at]
-            fd = self._fd(base, create=True)
+            fd = self._shared.open(self, base, create=True)
             assert fd is not None
-            self._disk.write(fd, part, at - base)
-            self._dirty.add(fd)
+            self._shared.disk.write(fd, part, at - base)
+            self._shared.wrote(self, base)
             at, view = at + len(part), view[len(part) :]
+        self._shared.changed[self] = None
 
     def publish(self, count: int) -> None:
         """Makes the records of the first `count` staged units visible to readers, and writes the units.
@@ -180,28 +182,77 @@ class ConsumeQueue:
         units = self.staged[:length]
         del self.staged[:length]
         first = self.max_offset
+        if first == self.min_offset:
+            self.oldest = UNIT.unpack_from(units)[0]
         self.max_offset += count
-        if self._late:
-            self._late += units
-            self.write_late()
-            return
+        self._shared.unit_count += count
         try:
-            self._write(first, units)
+            if self._late or not self._write_at_hand(first, units):
+                self._be_late(units)
         except OSError:
-            # A copy: the error's traceback holds on to what could not be written, and so keeps its size.
-            self._late = bytearray(units)
+            self._be_late(units)
             raise
 
-    def write_late(self) -> None:
-        """Raises: OSError: units are still late."""
-        if self._late:
-            self._write(self.max_offset - self.late_bytes // UNIT.size, bytes(self._late))
+    def _write_at_hand(self, first: int, units: bytearray) -> bool:
+        """Whether the units are written: not where that would open too many files."""
+        at, shared = first * UNIT.size, self._shared
+        base = at - at % self.file_bytes
+        fd = shared.find(self, base) if at + len(units) <= base + self.file_bytes else None
+        if fd is not None:
+            # Nearly always.
+            shared.disk.write(fd, units, at - base)
+            shared.wrote(self, base)
+            shared.changed[self] = None
+            return True
+        if not self._at_hand(first, len(units) // UNIT.size):
+            return False
+        self._write(first, units)
+        return True
+
+    def _at_hand(self, first: int, count: int) -> bool:
+        """Whether the files of the units can be written to at once."""
+        at, end = first * UNIT.size, (first + count) * UNIT.size
+        bases = range(at - at % self.file_bytes, end, self.file_bytes)
+        return all(self._shared.at_hand(self, base) for base in bases)
+
+    # --- late units -------------------------------------------------------------------------------------------------
+
+    def _be_late(self, units: bytearray) -> None:
+        if self._late is None:
+            # A copy: an error's traceback holds on to what could not be written, and so keeps its size.
             self._late = bytearray()
+        self._late += units
+        self._shared.late[self] = self._shared.changed[self] = None
+        self._shared.late_bytes += len(units)
+        self._shared.late_added.set()
+
+    def late_units(self) -> Late:
+        """Those that wait now."""
+        assert self._late is not None
+        return Late(self, self.max_offset * UNIT.size - len(self._late), bytes(self._late))
+
+    def settle(self, late: Late) -> None:
+        """They were written. What has changed meanwhile is late still."""
+        if self._late is not None and self._late.startswith(late.units):
+            del self._late[: len(late.units)]
+            self._shared.late_bytes -= len(late.units)
+            if not self._late:
+                self._late = None
+                self._shared.late.pop(self, None)
+
+    def write_late(self) -> None:
+        """Recovery, where no other thread writes them. Raises: OSError: units are still late."""
+        if self._late:
+            late = self.late_units()
+            self._write(late.at // UNIT.size, late.units)
+            self.settle(late)
 
     @property
     def late_bytes(self) -> int:
-        """Size of the units that wait in memory for room in their file."""
-        return len(self._late)
+        """Size of the units that wait in memory for their file."""
+        return len(self._late or b"")
+
+    # --- the end of the queue ---------------------------------------------------------------------------------------
 
     def unstage(self) -> None:
         """What is staged was not stored."""
@@ -210,10 +261,11 @@ class ConsumeQueue:
 
     def wake(self) -> None:
         """Tells all who wait for an arrival."""
-        waiters, self.waiters = self.waiters, set()
-        for future in waiters:
-            if not future.done():
-                future.set_result(None)
+        if self.waiters:
+            waiters, self.waiters = self.waiters, frozenset()
+            for future in waiters:
+                if not future.done():
+                    future.set_result(None)
         for listener in self.listeners:
             listener()
 
@@ -237,6 +289,12 @@ class ConsumeQueue:
                 self._add(units[index].tobytes(), 1)
         return rebuilt
 
+    def is_free(self, offset: int) -> bool:
+        """Recovery: whether no record has a place that the queue has passed."""
+        self.publish_all()
+        units = self.read(offset, 1)
+        return offset < self.min_offset or not len(units) or bool(units["size"][0] == FILLER_SIZE)
+
     def rebuild_copies(self, offsets: Ints, units: Units) -> None:
         """Recovery: as `rebuild`, of records that retention has appended again: the last copy of each offset counts."""
         offsets, last = np.unique(offsets[::-1], return_index=True)
@@ -246,7 +304,7 @@ class ConsumeQueue:
             # Nothing but copies is left of what lies in front.
             first = int(offsets[0])
             self._write(first, FILLER * (self.min_offset - first))
-            self.min_offset = first
+            self.min_offset, self.oldest = first, 0
         known = offsets < self.next_offset
         self.repoint(offsets[known], units[known])
         for offset, unit in zip(offsets[~known].tolist(), units[~known], strict=True):
@@ -287,7 +345,7 @@ class ConsumeQueue:
             file_units = self.file_bytes // UNIT.size
             first = offset - offset % file_units
             self._write(first, FILLER * (offset - first))
-            self.min_offset = offset
+            self.min_offset, self.oldest = offset, 0
         else:
             # They keep the order of due times in a lane.
             tags = self.newest_tags() if self.topic == SCHEDULE_TOPIC else 0
@@ -300,19 +358,17 @@ class ConsumeQueue:
             count = min(count, self.max_offset - offset)
         if count <= 0 or offset < 0:
             return np.empty(0, UNIT_TYPE)
-        if self._late and limit:
-            first_late = self.max_offset - self.late_bytes // UNIT.size
+        late = self._late
+        if late and limit:
+            first_late = self.max_offset - len(late) // UNIT.size
             if offset >= first_late:
                 at = (offset - first_late) * UNIT.size
-                return np.frombuffer(bytes(self._late[at : at + count * UNIT.size]), UNIT_TYPE)
+                return np.frombuffer(bytes(late[at : at + count * UNIT.size]), UNIT_TYPE)
             count = min(count, first_late - offset)
         at = offset * UNIT.size
         base = at - at % self.file_bytes
-        fd = self._fd(base, create=False)
-        if fd is None:
-            return np.empty(0, UNIT_TYPE)
         length = min(count * UNIT.size, base + self.file_bytes - at)
-        data = os.pread(fd, length, at - base)
+        data = self._shared.read(self, base, at - base, length)
         return np.frombuffer(data, UNIT_TYPE, len(data) // UNIT.size)
 
     def behind(self, position: int) -> int:
@@ -358,82 +414,81 @@ class ConsumeQueue:
             if base >= first_byte:
                 self._remove(path)
             elif base + self.file_bytes > first_byte:
-                fd = self._fd(base, create=False)
+                fd = self._shared.open(self, base, create=False)
                 assert fd is not None
-                self._disk.clear(fd, first_byte - base, self.file_bytes)
-                self._dirty.add(fd)
+                self._shared.disk.clear(fd, first_byte - base, self.file_bytes)
+                self._shared.wrote(self, base)
+        self._shared.changed[self] = None
         if offset <= self.min_offset:
-            self.file_bytes = self._new_file_bytes
+            self.file_bytes = self._shared.file_bytes
         self.max_offset = self.next_offset = max(offset, self.min_offset)
 
     def repoint(self, offsets: npt.NDArray[np.int64], units: Units) -> None:
         """Replaces published units. Offsets ascend. Raises: OSError."""
-        self.write_late()
         # Where offsets are consecutive, offset - index is one value.
+        first_late = self.max_offset - self.late_bytes // UNIT.size
+        written = int(np.searchsorted(offsets, first_late))
+        for offset, unit in zip(offsets[written:].tolist(), units[written:], strict=True):
+            # What another thread writes of them now is late still when it has.
+            assert self._late is not None
+            at = (offset - first_late) * UNIT.size
+            self._late[at : at + UNIT.size] = unit.tobytes()
+        offsets, units = offsets[:written], units[:written]
         starts = np.flatnonzero(np.diff(offsets - np.arange(len(offsets)), prepend=-1))
+        if not len(starts):
+            return
         for first, behind in zip(starts.tolist(), [*starts.tolist()[1:], len(offsets)], strict=True):
             self._write(int(offsets[first]), units[first:behind].tobytes())
 
     def trim(self, position: int) -> list[Path]:
         """Lets go of the first units, whose records lie before a log position; the files that hold no other unit, for
         the caller to delete. The last file stays, so that the queue's offsets go on."""
+        before, self.oldest = self.min_offset, position
         while len(units := self.read(self.min_offset, _LOOK_UNITS)):
             kept = np.flatnonzero(units["position"] >= position)
             self.min_offset += int(kept[0]) if len(kept) else len(units)
             if len(kept):
+                self.oldest = int(units["position"][kept[0]])
                 break
+        if self.min_offset != before:
+            self._shared.unit_count -= self.min_offset - before
+            self._shared.changed[self] = None
         last = max(self.max_offset - 1, self.min_offset - 1, 0) * UNIT.size
         first = min(self.min_offset * UNIT.size, last)
         first -= first % self.file_bytes
-        for fd in self._retired:
-            self._disk.close(fd)
-        # A checkpoint that is under way may still flush these: closed at the next call.
-        self._retired = [self._fds.pop(base) for base in sorted(self._fds) if base < first]
-        self._dirty.difference_update(self._retired)
-        if not first:
+        if not first or not self.directory.is_dir():
             return []
-        return [path for path in self.directory.iterdir() if path.name.isdigit() and int(path.name) < first]
+        paths = [path for path in self.directory.iterdir() if path.name.isdigit() and int(path.name) < first]
+        for path in paths:
+            self._shared.forget(self, int(path.name))
+        return paths
+
+    def learn_oldest(self) -> int:
+        """Where the first record of the queue lies in the log, or before; looked up if nobody has."""
+        if not self.oldest and self.min_offset < self.max_offset:
+            units = self.read(self.min_offset, 1)
+            self.oldest = int(units["position"][0]) if len(units) else 0
+        return self.oldest
 
     def _remove(self, path: Path) -> None:
-        fd = self._fds.pop(int(path.name), None)
-        if fd is not None:
-            self._dirty.discard(fd)
-            self._disk.close(fd)
-        self._disk.unlink(path)
-        self._folders.add(self.directory)
+        self._shared.forget(self, int(path.name))
+        self._shared.disk.unlink(path)
+        self._shared.folders.add(self.directory)
 
     def reset(self, first: int = 0) -> None:
         """Deletes all units, to make them again; the next one is `first`."""
         for path in self._files():
             self._remove(path)
-        self.file_bytes, self.fault = self._new_file_bytes, ""
-        self.min_offset = self.max_offset = self.next_offset = 0
+        self.forget()
         if first:
             self._skip_to(first)
 
     def last(self, count: int) -> tuple[int, Units]:
         """The offset of the first of the last `count` units, or fewer, and these."""
         first = offset = max(self.max_offset - count, self.min_offset)
-        parts = [np.empty(0, UNIT_TYPE)]
+        parts = []
         # A read ends with its file.
         while len(part := self.read(offset, count)):
             parts.append(part)
             offset += len(part)
-        # Concatenation makes native integers of them.
-        return first, np.concatenate(parts).astype(UNIT_TYPE)
-
-    def take_folders(self) -> set[Path]:
-        """Folders in which names have changed since the last call; a checkpoint makes them durable."""
-        folders, self._folders = self._folders, set()
-        return folders
-
-    def take_dirty(self) -> set[int]:
-        """Descriptors written since the last call; a checkpoint flushes them."""
-        dirty, self._dirty = self._dirty, set()
-        return dirty
-
-    def close(self) -> None:
-        for fd in (*self._fds.values(), *self._retired):
-            self._disk.close(fd)
-        self._fds.clear()
-        self._retired = []
+        return first, joined(parts)

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
+from duetime_core.bounds import shown
 from duetime_core.errors import InvalidArgument, Violation
 from duetime_core.names import DLQ_PREFIX
 from duetime_core.ondisk.gone import GoneLetters
@@ -53,12 +54,11 @@ def pull(
 def live_counts(store: Store, gone: GoneLetters) -> dict[str, int]:
     """Dead letters that are neither redriven nor discarded, by group."""
     counts: dict[str, int] = {}
-    for queue in store.queues.all():
-        if queue.topic.startswith(DLQ_PREFIX):
-            group = queue.topic.removeprefix(DLQ_PREFIX)
-            span = queue.max_offset - queue.min_offset
-            live = span - gone.count(queue.topic, queue.queue, queue.min_offset, queue.max_offset)
-            counts[group] = counts.get(group, 0) + live
+    for queue in list(store.queues.dead):
+        group = queue.topic.removeprefix(DLQ_PREFIX)
+        span = queue.max_offset - queue.min_offset
+        live = span - gone.count(queue.topic, queue.queue, queue.min_offset, queue.max_offset)
+        counts[group] = counts.get(group, 0) + live
     return counts
 
 
@@ -81,7 +81,7 @@ class DeadLetterCollector(Collector):
 def check_topic(topic: str) -> None:
     """Raises: InvalidArgument: it is none of dead letters."""
     if not topic.startswith(DLQ_PREFIX):
-        raise InvalidArgument([Violation("topic", f"{topic!r} is no topic of dead letters: {DLQ_PREFIX}GROUP")])
+        raise InvalidArgument([Violation("topic", f"{shown(topic)} is no topic of dead letters: {DLQ_PREFIX}GROUP")])
 
 
 def check_place(store: Store, topic: str, queue: int, offset: int) -> None:

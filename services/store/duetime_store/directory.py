@@ -9,7 +9,9 @@ from duetime_core.errors import StartupError
 from duetime_core.ondisk.history import LevelHistory
 
 from duetime_store import configs
-from duetime_store.disk import Disk
+from duetime_store.disk import FILE_MODE, Disk
+
+_PORT, _PORT_MAX = "advertisedPort", 65_535
 
 
 class DirectoryInUse(StartupError):
@@ -32,7 +34,7 @@ class StoreDirectory:
             self.disk.make_directory(root)
             for folder in made:
                 self.disk.sync_directory(folder.parent)
-            self._lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         except OSError as error:
             raise StartupError(f"can't write to data directory {root}: {error.strerror}") from error
         try:
@@ -78,10 +80,23 @@ class StoreDirectory:
         os.close(self._lock)
 
 
+def advertised_port(config: Path) -> int:
+    """The port that records have carried so far; 0: none is known."""
+    port = (configs.read(config, configs.STORE) or {}).get(_PORT)
+    return port if isinstance(port, int) and 0 < port <= _PORT_MAX else 0
+
+
+def save_advertised_port(port: int, disk: Disk, config: Path) -> None:
+    """Keeps it in duetimeStore.json: ids of messages name it, and go on to do so after a start on another port."""
+    if port != advertised_port(config):
+        configs.write(disk, config, configs.STORE, {**(configs.read(config, configs.STORE) or {}), _PORT: port})
+
+
 def save_history(history: LevelHistory, disk: Disk, config: Path, shard: int) -> None:
-    """Writes duetimeStore.json."""
+    """Writes duetimeStore.json; what else it has is kept."""
     entries: list[dict[str, Any]] = [
         {"fromPosition": since.position, "fromMs": since.at_ms, "delayLevels": str(since.levels)}
         for since in history.since
     ]
-    configs.write(disk, config, configs.STORE, {"shard": shard, "levels": entries})
+    known = configs.read(config, configs.STORE) or {}
+    configs.write(disk, config, configs.STORE, {**known, "shard": shard, "levels": entries})

@@ -5,13 +5,30 @@ it. So a disk that fails, fills up, stalls or loses power is another class with 
 runs on it unchanged.
 """
 
+import ctypes
 import errno
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 _CHUNK_BYTES = 1024 * 1024
+# From this Linux on syncfs(2) tells of write-backs that have failed.
+_SYNCFS_TELLS = (5, 8)
+
+
+def _find_syncfs() -> Callable[[int], int] | None:
+    release = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    if os.uname().sysname != "Linux" or release is None or (int(release[1]), int(release[2])) < _SYNCFS_TELLS:
+        return None
+    return getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+
+
+_syncfs = _find_syncfs()
+# Of what is made: messages are for nobody but the user that the store runs as.
+FILE_MODE = 0o600
+DIRECTORY_MODE = 0o700
 
 Buffer = bytes | bytearray | memoryview
 
@@ -29,6 +46,11 @@ class Space:
         return 1 - self.free_bytes / self.total_bytes if self.total_bytes else 0.0
 
 
+def next_hole(fd: int, at: int) -> int:
+    """Where the bytes from `at` on, which are not in a hole, end in one, or with the file."""
+    return os.lseek(fd, at, os.SEEK_HOLE)
+
+
 def next_data(fd: int, at: int) -> int | None:
     """The first byte of a file from `at` on that is not in a hole; None: only holes follow."""
     try:
@@ -44,7 +66,7 @@ class Disk:
 
     def open(self, path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> int:
         """A descriptor; a created name is durable after `sync_directory`."""
-        return os.open(path, flags | os.O_CLOEXEC, 0o644)
+        return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
 
     def close(self, fd: int) -> None:
         os.close(fd)
@@ -73,8 +95,28 @@ class Disk:
         """The file's bytes, size and times are durable."""
         os.fsync(fd)
 
+    def open_whole(self, path: Path) -> int | None:
+        """A descriptor for `sync_whole`, of the file system that holds the folder; None: this machine has no such flush
+        that tells of errors."""
+        if _syncfs is None:
+            return None
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def sync_whole(self, fd: int) -> None:
+        """All that was written to the file system before, names too, is durable. Raises OSError where any of it was not
+        written since the descriptor was opened, or since the last call."""
+        assert _syncfs is not None
+        if _syncfs(fd):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+
     def make_directory(self, path: Path) -> None:
-        path.mkdir(parents=True, exist_ok=True)
+        """With its parents; nothing is changed where it exists."""
+        try:
+            path.mkdir(DIRECTORY_MODE, exist_ok=True)
+        except FileNotFoundError:
+            self.make_directory(path.parent)
+            path.mkdir(DIRECTORY_MODE, exist_ok=True)
 
     def replace(self, source: Path, target: Path) -> None:
         """Renames; durable after `sync_directory`."""
@@ -120,9 +162,12 @@ class Disk:
         middle must not leave a short one, and who reads it through a map must not fall off its end."""
         position = next_data(fd, start)
         while position is not None and position < end:
-            data = os.pread(fd, min(_CHUNK_BYTES, end - position), position)
-            if data.strip(b"\0"):
-                self.write(fd, bytes(len(data)), position)
+            # Not beyond the data: a hole of a sparse file is long, and read as zeros.
+            stop = min(next_hole(fd, position), end, position + _CHUNK_BYTES)
+            data = os.pread(fd, stop - position, position)
+            # Not over the zeros around it, which may be a hole: on a full disk they would take room.
+            if written := len(data.strip(b"\0")):
+                self.write(fd, bytes(written), position + len(data) - len(data.lstrip(b"\0")))
             position = next_data(fd, position + len(data)) if data else None
 
     def write_file(self, path: Path, data: bytes, *, durable: bool = True) -> None:

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from duetime.v1 import export_pb2
 from duetime_core.clock import Clock, Timer
 from duetime_core.errors import InvalidArgument, NotFound, Overloaded, Unavailable, Violation
+from duetime_core.shares import Shares
 
 from duetime_store.metrics import StoreMetrics
 from duetime_store.store import Store
@@ -40,7 +41,7 @@ _NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO}
 _NUMBER, _NAME = r"[0-9]{20}", r"(?!\.{1,2}(?:/|$))[^/\0]+"
 _PATHS = re.compile(
     rf"commitlog/{_NUMBER}|consumequeue/{_NAME}/[0-9]{{1,10}}/{_NUMBER}|timerlog/{_NUMBER}"
-    rf"|config/{_NAME}\.json(?:\.bak)?|checkpoint|abort|duetimeGroups|timerwheel"
+    rf"|config/{_NAME}\.json(?:\.bak)?|config/duetimeTopics|checkpoint|abort|duetimeGroups|timerwheel"
 )
 _FOLDERS = {"commitlog": 1, "consumequeue": 3, "timerlog": 1, "config": 1}
 
@@ -107,10 +108,10 @@ class Exporter:
         self._store = store
         self._root = root
         self._metrics = metrics
-        self._exports_max = exports_max
+        # By the caller's host: half of them each, and the last tenth for those who have none.
+        self._shares: Shares[str] = Shares(exports_max, -(-exports_max // 2), 1)
         self.throttle = Throttle(clock, bytes_per_s)
         self._threads = ThreadPoolExecutor(THREADS, "export")
-        self._running = 0
         self._ending = False
 
     async def list(self) -> export_pb2.ListFilesResponse:
@@ -118,22 +119,27 @@ class Exporter:
         self._check_serving()
         return await asyncio.wrap_future(self._threads.submit(_list, self._root, self._store.published_end))
 
-    async def read(self, path: str, offset: int, length: int) -> AsyncIterator[bytes]:
+    async def read(self, path: str, offset: int, length: int, caller: str = "") -> AsyncIterator[bytes]:
         """The bytes [offset, offset + length) of a file in chunks; length 0: all from there. They end where the file
         does, in a log file where what is durable does. A file that is deleted meanwhile is given to its end.
 
         Raises:
             InvalidArgument: the path is none of the known kinds; offset or length is negative.
             NotFound: there is no such file, or a link is in its place.
-            Overloaded: as many run as may.
+            Overloaded: as many run as may, or of the caller's as it may have.
             Unavailable: the file can't be read, or the store stops.
         """
         check(path, offset, length)
         self._check_serving()
-        if self._running >= self._exports_max:
-            raise Overloaded(f"{self._running} exports run, the most this shard allows", reason="EXPORTS_EXHAUSTED")
+        shares = self._shares
+        if not shares.may_take(caller):
+            text = (
+                f"{shares.used} exports run, {shares.limit} at most; {shares.held(caller)} of {caller or 'this caller'}"
+            )
+            raise Overloaded(f"{text}, {shares.share} at most", reason="EXPORTS_EXHAUSTED")
         file = _File(self._threads, self._root, path)
-        self._count(1)
+        shares.take(caller)
+        self._metrics.exports.set(shares.used)
         try:
             end = written_bytes(path, await file.open(), self._store.published_end)
             end = min(end, offset + length) if length else end
@@ -150,12 +156,9 @@ class Exporter:
         except OSError as error:
             raise Unavailable(f"file {path!r} can't be read: {error.strerror}", reason="FILE_UNREADABLE") from error
         finally:
-            self._count(-1)
+            shares.give(caller)
+            self._metrics.exports.set(shares.used)
             file.close()
-
-    def _count(self, by: int) -> None:
-        self._running += by
-        self._metrics.exports.set(self._running)
 
     def _check_serving(self) -> None:
         if self._ending:

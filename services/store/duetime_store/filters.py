@@ -5,19 +5,20 @@ an equal hash does not pass.
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from duetime_core import limits, record
+from duetime_core import bounds, limits, record
 from duetime_core.ondisk.units import Ints
 
 from duetime_store import sql as expressions
 from duetime_store.properties import columns, value_of
 from duetime_store.sql import Sql
+from duetime_store.turns import Turns
 
 _TAGS = record.TAGS.encode()
-_REMEMBERED = 1_024
+# Parsed filters; one takes up to some 60 KB.
+_REMEMBERED = 256
 _SHOWN_CHARS = 40
 
 
@@ -36,6 +37,16 @@ class Filter:
     def passes_all(self) -> bool:
         return self.tags is None and self.sql is None
 
+    @property
+    def cost(self) -> int:
+        """What judging a record costs, in words of an expression: some 0.2 to 0.5 us each."""
+        return 1 if self.sql is None else self.sql.cost
+
+    @staticmethod
+    def known(tags: str, sql: str) -> "Filter | None":
+        """One that was parsed lately; None: parsing it takes up to some milliseconds."""
+        return _known.get((tags, sql))
+
     @staticmethod
     def parse(tags: str, sql: str = "") -> "Filter":
         """`tags`: `a || b`, empty or `*` for all. `sql`: an expression, empty for all. Remembers what it has parsed.
@@ -43,7 +54,13 @@ class Filter:
         Raises:
             InvalidArgument: a part is too long, or the expression is wrong; the violation says where.
         """
-        return _parse(tags, sql)
+        found = _known.get((tags, sql))
+        if found is None:
+            found = _parse(tags, sql)
+            if len(_known) >= _REMEMBERED:
+                del _known[next(iter(_known))]
+            _known[tags, sql] = found
+        return found
 
     def match(self, properties: bytes) -> bool:
         """Whether a message with these encoded properties passes."""
@@ -67,7 +84,19 @@ class Filter:
         return passing
 
 
-@lru_cache(_REMEMBERED)
+_known: dict[tuple[str, str], Filter] = {}
+
+
+async def parsed(turns: Turns, tags: str, sql: str) -> Filter:
+    """As Filter.parse, in a turn of its own where it has to be parsed."""
+    found = Filter.known(tags, sql)
+    if found is None:
+        with turns.walk() as walk:
+            await walk.begin()
+            found = Filter.parse(tags, sql)
+    return found
+
+
 def _parse(tags: str, sql: str) -> Filter:
     if len(tags) > limits.FILTER_CHARS_MAX:
         raise expressions.refused("tags", f"has {len(tags)} characters, more than {limits.FILTER_CHARS_MAX}")
@@ -80,7 +109,9 @@ def _parse(tags: str, sql: str) -> Filter:
     if not names or "*" in names:
         return Filter(text, sql=condition)
     if wrong := sorted(tag for tag in names if "|" in tag):
-        raise expressions.refused("tags", f"{wrong[0]!r} holds |, which no tag does; `a || b` is one of two")
+        raise expressions.refused(
+            "tags", f"{bounds.shown(wrong[0])} holds |, which no tag does; `a || b` is one of two"
+        )
     encoded = frozenset(tag.encode() for tag in names)
     codes = np.array(sorted({record.tags_code(tag) for tag in encoded}))
     shown = "tags: " + " || ".join(sorted(names))

@@ -12,13 +12,13 @@ import re
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from heapq import heapify, heappop, heapreplace
 
 import numpy as np
-import structlog
 from duetime.v1 import gateway_pb2
 from duetime_core import limits, record
-from duetime_core.clock import turn
 from duetime_core.errors import InvalidArgument, NotFound, Unavailable, Unsupported, Violation
+from duetime_core.logs import sparing
 from duetime_core.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC, is_system_topic
 from duetime_core.ondisk.columns import take
 
@@ -28,8 +28,9 @@ from duetime_store.keys import keys_of
 from duetime_store.messages import stored_message
 from duetime_store.metrics import StoreMetrics
 from duetime_store.store import Store
+from duetime_store.turns import Turns, Walk
 
-log = structlog.get_logger()
+log = sparing()
 
 STORED = gateway_pb2.MESSAGE_STATE_STORED
 PENDING = gateway_pb2.MESSAGE_STATE_PENDING
@@ -37,9 +38,14 @@ QUARANTINED = gateway_pb2.MESSAGE_STATE_QUARANTINED
 
 # What is not indexed is read for each query; more than this takes too long.
 TAIL_BYTES_MAX = 64 * 1024 * 1024
+TAIL_STEP_BYTES = 64 * 1024
 # Entries looked at before others have their turn.
-STEPS_MAX = 512
+STEPS_MAX = 64
+# Ids hashed under so many topics, and walks begun, before others have their turn.
 _WALKS_MAX = 64
+_HASHES_MAX = 512
+# Positions of one look-up that are kept, so that none is told twice.
+_TOLD_MAX = 65_536
 OPEN_WAIT_MS = 2_000
 # An id without a topic is looked for under each.
 TOPICS_MAX = 16_384
@@ -84,8 +90,11 @@ class View:
 class Finder:
     """Serves queries of one shard. Reads only what is published."""
 
-    def __init__(self, store: Store, indexer: Indexer | None, metrics: StoreMetrics, *, shard: int) -> None:
+    def __init__(
+        self, store: Store, indexer: Indexer | None, metrics: StoreMetrics, turns: Turns, *, shard: int
+    ) -> None:
         self._store = store
+        self._turns = turns
         self._indexer = indexer
         self._metrics = metrics
         self._shard = shard
@@ -103,20 +112,22 @@ class Finder:
         hashes = [key_hash(name, key) for name in dict.fromkeys([topic, SCHEDULE_TOPIC])]
         found: list[gateway_pb2.FoundMessage] = []
         size = 0
-        async with aclosing(self._positions(view, hashes, from_ms, to_ms)) as positions:
-            async for position in positions:
-                seen = self._read(position)
-                if seen is None or key not in seen.words or topic not in (seen.record.topic, seen.real_topic):
-                    continue
-                if not from_ms <= seen.record.stored_at_ms <= to_ms:
-                    continue
-                told = await self._tell(view, seen, as_is=topic == SCHEDULE_TOPIC)
-                if told is None:
-                    continue
-                if found and (len(found) == max_count or size + seen.record.size > limits.PULL_BYTES_MAX):
-                    return found, True
-                found.append(told)
-                size += seen.record.size
+        with self._turns.walk() as walk:
+            await walk.begin()
+            async with aclosing(self._positions(walk, view, hashes, from_ms, to_ms)) as positions:
+                async for position in positions:
+                    seen = self._read(position, key)
+                    if seen is None or key not in seen.words or topic not in (seen.record.topic, seen.real_topic):
+                        continue
+                    if not from_ms <= seen.record.stored_at_ms <= to_ms:
+                        continue
+                    told = await self._tell(walk, view, seen, as_is=topic == SCHEDULE_TOPIC)
+                    if told is None:
+                        continue
+                    if found and (len(found) == max_count or size + seen.record.size > limits.PULL_BYTES_MAX):
+                        return found, True
+                    found.append(told)
+                    size += seen.record.size
         return found, False
 
     async def get(self, message_id: str, topic: str = "") -> gateway_pb2.FoundMessage:
@@ -131,12 +142,17 @@ class Finder:
             if seen.record.topic != SCHEDULE_TOPIC:
                 return self._found(seen, _state(seen))
             view = await self._view()
-            told = await self._tell(view, seen)
-            if told is None and seen.id:
-                told = await self._by_id(view, seen.id, seen.real_topic)
+            with self._turns.walk() as walk:
+                await walk.begin()
+                told = await self._tell(walk, view, seen)
+                if told is None and seen.id:
+                    told = await self._by_id(walk, view, seen.id, seen.real_topic)
             # Of a restored message without an id only this record can be told.
             return told or self._found(seen, STORED)
-        told = await self._by_id(await self._view(), message_id, topic)
+        view = await self._view()
+        with self._turns.walk() as walk:
+            await walk.begin()
+            told = await self._by_id(walk, view, message_id, topic)
         if told is None:
             raise NotFound(f"no message {message_id} on shard {self._shard}", reason="MESSAGE_NOT_FOUND")
         return told
@@ -154,15 +170,19 @@ class Finder:
         wanted = message_id if named is None else named.id
         topics = [name for name in self._store.queues.counts if not topic or name == topic or is_system_topic(name)]
         found: dict[tuple[str, int, int], Seen] = {}
-        async with aclosing(self._positions(await self._view(), _hashes(topics, wanted), 0, _TIME_MAX)) as positions:
-            async for position in positions:
-                seen = self._read(position)
-                if seen is None or seen.id != wanted:
-                    continue
-                if len(found) == max_count:
-                    return list(found.values())[::-1], True
-                # Of a lane record that retention has appended again, the copy.
-                found.setdefault((seen.record.topic, seen.record.queue, seen.record.queue_offset), seen)
+        view = await self._view()
+        with self._turns.walk() as walk:
+            await walk.begin()
+            hashes = await _hashes(walk, topics, wanted)
+            async with aclosing(self._positions(walk, view, hashes, 0, _TIME_MAX)) as positions:
+                async for position in positions:
+                    seen = self._read(position, wanted)
+                    if seen is None or seen.id != wanted:
+                        continue
+                    if len(found) == max_count:
+                        return list(found.values())[::-1], True
+                    # Of a lane record that retention has appended again, the copy.
+                    found.setdefault((seen.record.topic, seen.record.queue, seen.record.queue_offset), seen)
         return list(found.values())[::-1], False
 
     def _at(self, message_id: str) -> Seen | None:
@@ -176,19 +196,19 @@ class Finder:
         seen = self._read(position, expected=False)
         return seen if seen is not None and seen.record.store_host == name[:-8] else None
 
-    async def _by_id(self, view: View, message_id: str, topic: str) -> gateway_pb2.FoundMessage | None:
-        hashes = _hashes([topic] if topic else list(self._store.queues.counts), message_id)
+    async def _by_id(self, walk: Walk, view: View, message_id: str, topic: str) -> gateway_pb2.FoundMessage | None:
+        hashes = await _hashes(walk, [topic] if topic else list(self._store.queues.counts), message_id)
         second: gateway_pb2.FoundMessage | None = None
-        async with aclosing(self._positions(view, hashes, 0, _TIME_MAX)) as positions:
+        async with aclosing(self._positions(walk, view, hashes, 0, _TIME_MAX)) as positions:
             async for position in positions:
-                seen = self._read(position)
+                seen = self._read(position, message_id)
                 if (
                     seen is None
                     or seen.id != message_id
                     or (topic and topic not in (seen.record.topic, seen.real_topic))
                 ):
                     continue
-                told = await self._tell(view, seen)
+                told = await self._tell(walk, view, seen)
                 if told is not None and (topic or not is_system_topic(told.message.topic)):
                     return told
                 second = second or told
@@ -196,11 +216,19 @@ class Finder:
 
     # --- what a record says ---------------------------------------------------------------------------------------
 
-    def _read(self, position: int, *, expected: bool = True) -> Seen | None:
-        """The intact record at a position; None: there is none (any more). `expected`: that is damage."""
+    def _read(self, position: int, word: str = "", *, expected: bool = True) -> Seen | None:
+        """The intact record at a position; None: there is none (any more), or `word` is nowhere in it. `expected`: that
+        there is none is damage.
+
+        A key whose hash others have leads to all of theirs: their records are not decoded, which is a hundred times
+        dearer than to look for the word.
+        """
         data = self._store.log.read(position, record.PREFIX.size)
         size = record.PREFIX.unpack(data)[0] if len(data) == record.PREFIX.size else 0
-        run = take(self._store.log.read(position, max(size, 0)), 0, position)
+        data = self._store.log.read(position, max(size, 0))
+        if word and data and word.encode() not in data:
+            return None
+        run = take(data, 0, position)
         if not run.count:
             if expected and position >= self._store.log.min_position:
                 self._metrics.damaged.inc()
@@ -210,7 +238,9 @@ class Finder:
         found = record.decode(run.data, check_crc=False)
         return Seen(found, record.decode_properties(found.properties), entry)
 
-    async def _tell(self, view: View, seen: Seen, *, as_is: bool = False) -> gateway_pb2.FoundMessage | None:
+    async def _tell(
+        self, walk: Walk, view: View, seen: Seen, *, as_is: bool = False
+    ) -> gateway_pb2.FoundMessage | None:
         """None: a lane record whose message has been restored."""
         if seen.record.topic != SCHEDULE_TOPIC or as_is:
             return self._found(seen, _state(seen))
@@ -219,7 +249,7 @@ class Finder:
             return None
         if seen.record.queue_offset >= watermark:
             return None if self._is_copied(view, seen) else self._found(seen, PENDING)
-        return self._found(seen, QUARANTINED) if await self._is_aside(view, seen) else None
+        return self._found(seen, QUARANTINED) if await self._is_aside(walk, view, seen) else None
 
     def _is_copied(self, view: View, seen: Seen) -> bool:
         """Whether retention has appended a lane record again within the view: the copy is told."""
@@ -227,14 +257,14 @@ class Finder:
         units = lane.queue.read(seen.record.queue_offset, 1)
         return bool(len(units)) and seen.record.position < int(units["position"][0]) < view.end
 
-    async def _is_aside(self, view: View, seen: Seen) -> bool:
+    async def _is_aside(self, walk: Walk, view: View, seen: Seen) -> bool:
         """Whether a record of DT_QUARANTINE stands for a lane record."""
         if not seen.id or not self._store.queues.find(QUARANTINE_TOPIC, 0).max_offset:
             return False
         wanted = key_hash(QUARANTINE_TOPIC, seen.id)
-        async with aclosing(self._positions(view, [wanted], 0, _TIME_MAX)) as positions:
+        async with aclosing(self._positions(walk, view, [wanted], 0, _TIME_MAX)) as positions:
             async for position in positions:
-                other = self._read(position)
+                other = self._read(position, seen.id)
                 if other is None or other.record.topic != QUARANTINE_TOPIC or other.entry is None:
                     continue
                 if other.entry[:2] == [seen.record.queue + 1, seen.record.queue_offset]:
@@ -277,49 +307,56 @@ class Finder:
         return View(indexer, store.published_end, {level: lane.watermark for level, lane in store.lanes.items()})
 
     async def _positions(
-        self, view: View, hashes: Sequence[int], from_ms: int, to_ms: int
+        self, walk: Walk, view: View, hashes: Sequence[int], from_ms: int, to_ms: int
     ) -> AsyncGenerator[int, None]:
         """Where records with one of the hashes lie that may have been stored within the times: each once, newest
-        first."""
-        seen: set[int] = set()
-        for position in await self._tail(view, hashes):
-            seen.add(position)
+        first. What is done with each may take as long as one piece of a step."""
+        told: set[int] = set()
+        for position in await self._tail(walk, view, hashes):
+            told.add(position)
             yield position
+            await walk.turn_if_over()
         for file in view.indexer.files:
             if file.header.end_at_ms < from_ms:
                 return
-            async with aclosing(_merged([_walk(file, one, from_ms, to_ms) for one in hashes])) as positions:
+            chains = [_chain(file, one, from_ms, to_ms) for one in hashes]
+            async with aclosing(_merged(walk, chains)) as positions:
                 async for position in positions:
-                    if position < view.end and position not in seen:
-                        seen.add(position)
+                    await walk.turn_if_over()
+                    if position < view.end and position not in told:
+                        if len(told) < _TOLD_MAX:
+                            told.add(position)
                         yield position
 
-    async def _tail(self, view: View, hashes: Sequence[int]) -> list[int]:
+    async def _tail(self, walk: Walk, view: View, hashes: Sequence[int]) -> list[int]:
         """Positions in what is not indexed, newest first."""
         found: list[int] = []
-        for run, _ in pieces(self._store.log, view.indexer.position, view.end):
+        for run, _ in pieces(self._store.log, view.indexer.position, view.end, TAIL_STEP_BYTES):
             if run is not None:
                 of_run, owners = keys_of(run)
                 found += np.unique(run.positions[owners[np.isin(of_run, hashes)]]).tolist()
-            await turn()
+            await walk.turn_if_over()
         return found[::-1]
 
 
-def _hashes(topics: Sequence[str], message_id: str) -> list[int]:
+async def _hashes(walk: Walk, topics: Sequence[str], message_id: str) -> list[int]:
     """Of an id in each of the topics, and in lanes. Raises: InvalidArgument."""
     if len(topics) > TOPICS_MAX:
         description = f"is not given, and the shard has {len(topics)} topics; {TOPICS_MAX} are looked through"
         raise InvalidArgument([Violation("topic", description)])
-    texts = [f"{name}#{message_id}" for name in dict.fromkeys([*topics, SCHEDULE_TOPIC])]
-    hashes: list[int] = np.unique(key_hashes(hash_codes(texts))).tolist()
-    return hashes
+    names, found = list(dict.fromkeys([*topics, SCHEDULE_TOPIC])), set[int]()
+    for first in range(0, len(names), _HASHES_MAX):
+        texts = [f"{name}#{message_id}" for name in names[first : first + _HASHES_MAX]]
+        found.update(key_hashes(hash_codes(texts)).tolist())
+        await walk.turn_if_over()
+    return sorted(found)
 
 
 def _state(seen: Seen) -> gateway_pb2.MessageState:
     return QUARANTINED if seen.record.topic == QUARANTINE_TOPIC else STORED
 
 
-def _walk(file: IndexFile, wanted: int, from_ms: int, to_ms: int) -> Iterator[int | None]:
+def _chain(file: IndexFile, wanted: int, from_ms: int, to_ms: int) -> Iterator[int | None]:
     """Positions of the entries with a hash; None now and then, for others to have their turn."""
     for steps, hit in enumerate(file.chain(wanted), 1):
         if hit is not None and may_be_within(file, hit, from_ms, to_ms):
@@ -328,27 +365,30 @@ def _walk(file: IndexFile, wanted: int, from_ms: int, to_ms: int) -> Iterator[in
             yield None
 
 
-async def _merged(walks: Sequence[Iterator[int | None]]) -> AsyncGenerator[int, None]:
-    """The positions of several walks, each from high to low, from high to low."""
-    heads: dict[Iterator[int | None], int] = {}
-    for number, walk in enumerate(walks, 1):
-        if (position := await _next(walk)) >= 0:
-            heads[walk] = position
+async def _merged(walk: Walk, chains: Sequence[Iterator[int | None]]) -> AsyncGenerator[int, None]:
+    """The positions of several chains, each from high to low, from high to low."""
+    heads: list[tuple[int, int]] = []
+    for number, chain in enumerate(chains):
+        if (position := await _next(walk, chain)) >= 0:
+            heads.append((-position, number))
         if not number % _WALKS_MAX:
-            await turn()
+            await walk.turn_if_over()
+    heapify(heads)
     while heads:
-        first = max(heads, key=heads.__getitem__)
-        yield heads.pop(first)
-        if (position := await _next(first)) >= 0:
-            heads[first] = position
+        position, number = heads[0]
+        yield -position
+        if (position := await _next(walk, chains[number])) >= 0:
+            heapreplace(heads, (-position, number))
+        else:
+            heappop(heads)
 
 
-async def _next(walk: Iterator[int | None]) -> int:
-    """-1: the walk has ended."""
-    for position in walk:
+async def _next(walk: Walk, chain: Iterator[int | None]) -> int:
+    """-1: the chain has ended."""
+    for position in chain:
         if position is not None:
             return position
-        await turn()
+        await walk.turn_if_over()
     return -1
 
 

@@ -1,8 +1,9 @@
 """Group commit: while one batch is flushed, the next collects; one write and one fdatasync for all who wait.
 
-When a write finds no room, the log is brought back to where it was before the batch, on the disk too: what was refused
-must not come back with the next recovery. Only then are the callers told. Any other failed write, and every failed
-fdatasync, ends the writing: the kernel may have dropped the pages, and trying again could succeed and prove nothing.
+When a write finds no room, or no descriptor for a new file, the log is brought back to where it was
+before the batch, on the disk too: what was refused must not come back with the next recovery. Only
+then are the callers told. Any other failed write, and every failed fdatasync, ends the writing: the
+kernel may have dropped the pages, and trying again could succeed and prove nothing.
 """
 
 import asyncio
@@ -13,9 +14,9 @@ from typing import TypeVar
 
 import structlog
 from duetime_core.clock import Clock
-from duetime_core.errors import DiskFull, ReadOnly
+from duetime_core.errors import DiskFull, Overloaded, ReadOnly
 
-from duetime_store.gate import NO_ROOM
+from duetime_store.gate import NO_FILES, NO_ROOM
 from duetime_store.metrics import StoreMetrics
 from duetime_store.segment import Segment
 from duetime_store.staging import Batch, refuse
@@ -27,8 +28,12 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 
-class _NoRoom(Exception):
-    """Nothing of the batch counts as written."""
+class _NotWritten(Exception):
+    """Nothing of the batch counts as written, for want of room or of descriptors."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__()
+        self.error = error
 
 
 class Flusher:
@@ -102,8 +107,8 @@ class Flusher:
         started = time.perf_counter()
         try:
             segments = await self._on_disk(lambda: self._write(batch))
-        except _NoRoom as error:
-            await self._take_back(str(error))
+        except _NotWritten as refused:
+            await self._take_back(refused.error)
             return
         except OSError as error:
             self._fail(error)
@@ -116,30 +121,33 @@ class Flusher:
         trouble = self._store.publish(batch, -self._clock.ms_until(0))
         self._metrics.flushed(batch.count - batch.moved_count, batch.size, time.perf_counter() - started)
         if trouble is not None:
-            await self._units_late(trouble)
+            await self.units_late(trouble)
 
     def _write(self, batch: Batch) -> list[Segment]:
         """On the executor's thread."""
         try:
             segments = self._store.log.write(batch.runs)
         except OSError as error:
-            if error.errno in NO_ROOM:
+            if error.errno in NO_ROOM or error.errno in NO_FILES:
                 self._metrics.flush_error(error)
-                raise _NoRoom(_text(error)) from error
+                raise _NotWritten(error) from error
             raise
         if self._sync:
             _flush_all(segments)
         return segments
 
-    async def _take_back(self, why: str) -> None:
+    async def _take_back(self, why: OSError) -> None:
         """The batch, and what was staged behind it, is not stored."""
         store, watch = self._store, self._watch
-        watch.fill(why)
+        is_full = why.errno in NO_ROOM
+        if is_full:
+            watch.fill(_text(why))
         callers = store.undo()
 
         def take_back() -> None:
             # In this order: some file systems need room to write what is there already.
-            watch.give_back()
+            if is_full:
+                watch.give_back()
             store.log.take_back(store.published_end)
 
         try:
@@ -147,10 +155,13 @@ class Flusher:
         except OSError as error:
             refuse(callers, self._fail(error))
             return
-        refuse(callers, DiskFull(store.gate.full))
+        refuse(callers, DiskFull(store.gate.full) if is_full else Overloaded(_text(why)))
 
-    async def _units_late(self, error: OSError) -> None:
+    async def units_late(self, error: OSError) -> None:
         """The log has the records, the queues will have them: nothing is lost."""
+        if error.errno in NO_FILES:
+            self._metrics.flush_error(error)
+            return
         if error.errno not in NO_ROOM:
             self._fail(error)
             return

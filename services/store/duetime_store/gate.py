@@ -23,6 +23,8 @@ from duetime_core.errors import DiskFull, DueTimeError, ReadOnly, Stalled
 
 # Nothing of what was to be written is needed by what is there already: it can be taken back, and tried again later.
 NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+# The process, or the machine, has no descriptor left: nothing is wrong with the disk.
+NO_FILES = frozenset((errno.EMFILE, errno.ENFILE))
 
 
 class Gate:

@@ -11,14 +11,16 @@ Source: RocketMQ 4.9.3 and 5.3 ConsumerOffsetManager.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
 import structlog
 from duetime.v1 import gateway_pb2
 from duetime_core import limits
+from duetime_core.bounds import shown
 from duetime_core.errors import DiskFull, InvalidArgument, Unavailable, Violation
+from duetime_core.logs import sparing
 from duetime_core.names import is_name
 
 from duetime_store import configs
@@ -28,6 +30,8 @@ from duetime_store.queues import Queues
 from duetime_store.watch import Watch
 
 log = structlog.get_logger()
+# For lines that callers can bring about.
+often = sparing()
 
 _TABLE, _TOPICS = "offsetTable", "groupTopicMap"
 
@@ -39,7 +43,10 @@ class GroupOffsets:
         self._directory = directory
         self._watch = watch
         self._executor = executor
-        content = configs.read(directory.config, configs.CONSUMER_OFFSETS)
+        loaded = configs.load(directory.config, configs.CONSUMER_OFFSETS)
+        content = loaded.value
+        # A broker has served the directory since: what it says is news for groups that receive.
+        self.is_brokers = content is not None and not loaded.is_ours
         if content is None and (directory.config / configs.CONSUMER_OFFSETS).exists():
             log.error("group offsets can not be read: groups start anew", file=configs.CONSUMER_OFFSETS)
         # Kept as they are, beside the table. Inner values are never changed in place: the writer has them too.
@@ -59,6 +66,13 @@ class GroupOffsets:
         check_group(group)
         found = self._table.get(f"{topic}@{group}")
         return dict(sorted(found.items())) if isinstance(found, dict) and all(map(_is_number, found)) else {}
+
+    def all(self) -> Iterator[tuple[str, str, int, int]]:
+        """Group, topic, queue and next offset of all that was committed."""
+        for key, found in list(self._table.items()):
+            topic, _, group = key.rpartition("@")
+            if isinstance(found, dict) and all(map(_is_number, found)):
+                yield from ((group, topic, queue, offset) for queue, offset in found.items())
 
     async def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
         """Keeps the offsets; durable on return.
@@ -89,10 +103,17 @@ class GroupOffsets:
             self._set(group, topic, dict(offsets))
         if changed:
             async with self._writing:
-                content = {**self._rest, _TABLE: dict(self._table)}
-                disk, config = self._directory.disk, self._directory.config
-                run = asyncio.get_running_loop().run_in_executor
-                await run(self._executor, configs.write, disk, config, configs.CONSUMER_OFFSETS, content)
+                await self._replace({**self._rest, _TABLE: dict(self._table)})
+
+    async def adopt(self) -> None:
+        """A broker's file becomes ours: what it says is known by now, and must not count again when groups have gone on
+        from there, or back.
+
+        Raises: OSError.
+        """
+        if self.is_brokers:
+            async with self._writing:
+                await self._replace({**self._rest, _TABLE: dict(self._table)})
 
     async def delete(self, group: str, left: Mapping[str, Mapping[int, int]]) -> None:
         """The group has no offsets any more but those `left` by topic; durable on return.
@@ -124,27 +145,28 @@ class GroupOffsets:
 
     async def _write(self) -> None:
         commits, content = self._commits, {**self._rest, _TABLE: dict(self._table)}
-        disk, config = self._directory.disk, self._directory.config
         run = asyncio.get_running_loop().run_in_executor
-
-        async def write() -> None:
-            await run(self._executor, configs.write, disk, config, configs.CONSUMER_OFFSETS, content)
-
         try:
             try:
-                await write()
+                await self._replace(content)
             except OSError as error:
                 if error.errno not in NO_ROOM:
                     raise
                 # What was read already must not be read again because others have filled the disk.
                 self._watch.fill(f"writing group offsets: {error.strerror}")
                 await run(self._executor, self._watch.give_back)
-                await write()
+                await self._replace(content)
         except OSError as error:
             why = f"offsets are not kept, {configs.CONSUMER_OFFSETS} was not written: {error.strerror or error}"
-            log.error("group offsets not written", error=str(error))
+            often.error("group offsets not written", error=str(error))
             raise (DiskFull(why) if error.errno in NO_ROOM else Unavailable(why, reason="OFFSETS_NOT_KEPT")) from error
         self._commits_durable = commits
+
+    async def _replace(self, content: dict[str, Any]) -> None:
+        disk, config = self._directory.disk, self._directory.config
+        run = asyncio.get_running_loop().run_in_executor
+        await run(self._executor, configs.write, disk, config, configs.CONSUMER_OFFSETS, content)
+        self.is_brokers = False
 
 
 def _is_number(key: object) -> bool:
@@ -162,7 +184,7 @@ def _numbered(offsets: Any) -> Any:
 def check_group(group: str) -> None:
     """Raises: InvalidArgument."""
     if not 1 <= len(group) <= limits.GROUP_CHARS_MAX or not is_name(group):
-        text = f"{group[:64]!r} is not 1 to {limits.GROUP_CHARS_MAX} characters of [%|a-zA-Z0-9_-]"
+        text = f"{shown(group)} is not 1 to {limits.GROUP_CHARS_MAX} characters of [%|a-zA-Z0-9_-]"
         raise InvalidArgument([Violation("group", text)])
 
 

@@ -47,11 +47,13 @@ class Holding:
         if self._bytes + len(records) > self._bytes_max:
             raise Overloaded(f"{self._bytes} bytes are held until they are due, {self._bytes_max} at most")
         self._bytes += len(records)
+        lane.attendance.begin_put()
         try:
             async with self._turns.setdefault(level, asyncio.Lock()):
                 return await self._stage(intake, lane, first_entry)
         finally:
             self._bytes -= len(records)
+            lane.attendance.end_put(self._store.clock.clock.monotonic_ms())
 
     async def _stage(self, intake: Intake, lane: Lane, first_entry: int) -> Outcome:
         undone_count = self._store.undone_count

@@ -76,7 +76,9 @@ def read_mark(config: Path) -> Mark | None:
     return None
 
 
-def pieces(commit_log: CommitLog, position: int, end: int) -> Iterator[tuple[Run | None, int]]:
+def pieces(
+    commit_log: CommitLog, position: int, end: int, step_bytes: int = STEP_BYTES
+) -> Iterator[tuple[Run | None, int]]:
     """The intact records from `position` to `end`, in runs of a step's size, each with where to go on behind it."""
     position = max(position, commit_log.min_position)
     while position < end:
@@ -84,7 +86,7 @@ def pieces(commit_log: CommitLog, position: int, end: int) -> Iterator[tuple[Run
         if segment is None:
             run, position = None, position - position % commit_log.segment_bytes + commit_log.segment_bytes
         else:
-            data = segment.read_file(position, min(STEP_BYTES, end - position))
+            data = segment.read_file(position, min(step_bytes, end - position))
             run = take(data, 0, position)
             if run.count:
                 position = run.end_position

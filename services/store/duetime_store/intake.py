@@ -8,7 +8,6 @@ Only the structure is checked here: the body's CRC is its encoder's. The CRC of 
 is, and is filled in with it, for every record that ends with the mark for it.
 """
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -18,12 +17,16 @@ import numpy.typing as npt
 from duetime_core import record
 from duetime_core.compiled import twin
 from duetime_core.errors import InvalidArgument, Violation
+from duetime_core.names import SCHEDULE_TOPIC
 from duetime_core.ondisk.units import UNIT_TYPE
 
 _SIZE_MAGIC = record.SIZE_MAGIC
 _SIZE_MIN = record.FIXED_BYTES_V4
 _TAGS = record.TAGS.encode() + record.NAME_END
 _UNIQ_KEY = record.UNIQ_KEY.encode() + record.NAME_END
+_REAL_TOPIC = record.REAL_TOPIC.encode() + record.NAME_END
+_REAL_QID = record.REAL_QID.encode() + record.NAME_END
+_LANE_TOPIC = SCHEDULE_TOPIC.encode()
 _ENTRY = record.LANE_ENTRY.encode() + record.NAME_END
 _VALUE_END = record.VALUE_END[0]
 # Lengths are signed in the log: what is above would be read as damage.
@@ -59,7 +62,7 @@ class Intake:
     properties_at    where its properties begin; they end with the record
     key_of           which of `keys` it has
     tags_codes       the hash of its tag, 0 without one
-    id_hashes        CRC-32 of its message id, -1 without one
+    id_hashes        of its topic and message id (record.id_hash), -1 without an id
     """
 
     data: bytes
@@ -107,10 +110,21 @@ class Intake:
         start = int(self.starts[index])
         return self.data[start : start + int(self.sizes[index])]
 
-    def message_id(self, index: int) -> bytes | None:
-        """Of a record that has one."""
+    def name_of(self, index: int) -> tuple[bytes, bytes]:
+        """Topic and message id; a delayed message's topic is the one that it goes to."""
+        topic, _ = self.keys[int(self.key_of[index])]
+        if topic == _LANE_TOPIC:
+            topic = self._property(index, _REAL_TOPIC) or topic
+        return topic, self._property(index, _UNIQ_KEY) or b""
+
+    def topic_queue(self, index: int) -> int:
+        """The queue of that topic."""
+        topic, queue = self.keys[int(self.key_of[index])]
+        return int(self._property(index, _REAL_QID) or 0) if topic == _LANE_TOPIC else queue
+
+    def _property(self, index: int, name: bytes) -> bytes | None:
         end = int(self.starts[index] + self.sizes[index])
-        return record.property_value(self.data[int(self.properties_at[index]) : end], _UNIQ_KEY[:-1])
+        return record.property_value(self.data[int(self.properties_at[index]) : end], name[:-1])
 
     def name_entries(self, level: int, first_entry: int, dues: Ints) -> npt.NDArray[np.bool_]:
         """Whether the n-th record ends, its CRC mark apart, with the property that names entry `first_entry + n` of
@@ -229,7 +243,8 @@ def parse(data: bytes) -> Intake:
     ]
     bounds = list(zip(upto, ends.tolist(), strict=True))
     codes = [record.tags_code(tags) if tags else 0 for tags in _values(data, bounds, _TAGS)]
-    hashes = [zlib.crc32(name) if name else -1 for name in _values(data, bounds, _UNIQ_KEY)]
+    topics = [topic for topic, _ in keys]
+    hashes = _id_hashes(data, bounds, [topics[number] for number in key_of])
     columns = np.array([starts, sizes, times_at, properties_at, key_of, codes, hashes], np.int64)
     return Intake(data, list(keys), columns, -1 not in hashes, _entries(data, bounds))
 
@@ -272,6 +287,14 @@ def _values(data: bytes, bounds: list[tuple[int, int]], name: bytes) -> list[byt
         value_end = find(_VALUE_END, found, end)
         values.append(data[found : end if value_end < 0 else value_end])
     return values
+
+
+def _id_hashes(data: bytes, bounds: list[tuple[int, int]], topics: list[bytes]) -> list[int]:
+    if _LANE_TOPIC in topics:
+        real = _values(data, bounds, _REAL_TOPIC)
+        topics = [(name or topic) if topic == _LANE_TOPIC else topic for topic, name in zip(topics, real, strict=True)]
+    ids = _values(data, bounds, _UNIQ_KEY)
+    return [record.id_hash(topic, name) if name else -1 for topic, name in zip(topics, ids, strict=True)]
 
 
 def _entries(data: bytes, bounds: list[tuple[int, int]]) -> Ints | None:

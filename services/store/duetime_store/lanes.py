@@ -5,6 +5,7 @@ from collections import deque
 import numpy as np
 import numpy.typing as npt
 
+from duetime_store.attendance import Attendance
 from duetime_store.consumequeue import ConsumeQueue
 
 # Upper bounds of the lateness histogram in ms.
@@ -34,9 +35,7 @@ class Lane:
         self.ahead: frozenset[int] = frozenset()
         self.quarantined_count = 0
         self.restored_count = 0
-        # Schedulers that ask for due entries at this moment, and when the last one ended, on the monotonic clock.
-        self.asking_count = 0
-        self.asked_at_ms = 0.0
+        self.attendance = Attendance()
         self.late_counts = np.zeros(len(LATE_BUCKETS_MS) + 1, np.int64)
         self.late_sum_ms = 0.0
         self._late_window: deque[float] = deque(maxlen=LATE_WINDOW)
@@ -80,10 +79,6 @@ class Lane:
         p50, p99 = np.percentile(np.array(self._late_window), (50, 99))
         return float(p50), float(p99)
 
-    def unasked_ms(self, now_ms: float, since_ms: float) -> float:
-        """How long no scheduler has asked for due entries; since `since_ms` where none ever did. Monotonic clock."""
-        return 0.0 if self.asking_count else max(0.0, now_ms - max(self.asked_at_ms, since_ms))
-
     @property
     def pending_count(self) -> int:
         """Entries not yet restored: exact."""
@@ -93,6 +88,11 @@ class Lane:
         """Entries not yet restored that are due at `by_ms`: exact, as entries are in order of due time."""
         end = self.queue.first_due_after(by_ms, self.watermark)
         return end - self.watermark - sum(entry < end for entry in self.ahead)
+
+    def next_due_at_ms(self) -> int | None:
+        """When the first entry falls due that no put has come to; None: there is none."""
+        head = self.queue.read(self.appended, 1)
+        return int(head["tags"][0]) if len(head) else None
 
     def dues(self, now_ms: int) -> tuple[int, int]:
         """(due time of the oldest pending entry, first due time ahead of now), 0 where there is none."""

@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 from duetime_store.indexer import Indexer
 from duetime_store.lanes import LATE_BUCKETS_MS, Lane
 from duetime_store.store import Store
+from duetime_store.turns import Turns
 
 
 class StoreMetrics:
@@ -51,6 +52,11 @@ class StoreMetrics:
             "duetime_store_flush_errors_total", "Writes and flushes that failed", ["errno"], registry=registry
         )
         self.disk_free_bytes = Gauge("duetime_store_disk_free_bytes", "Bytes that the disk has left", registry=registry)
+        self.restores_need = Gauge(
+            "duetime_store_restores_need_bytes",
+            "Room that pending messages need to be restored; sends are refused with less free",
+            registry=registry,
+        )
         self.disk_used = Gauge(
             "duetime_store_disk_used_ratio", "Part of the disk in use, 0 to 1, as df counts", registry=registry
         )
@@ -73,7 +79,14 @@ class StoreMetrics:
         self.index_behind = Gauge(
             "duetime_store_index_behind_bytes", "Log bytes that are not indexed yet", registry=registry
         )
+        self.scanning_seconds = Gauge(
+            "duetime_store_scanning_seconds",
+            "Time of the event loop that filters, searches, traces and lists took",
+            registry=registry,
+        )
+        self.scans_waiting = Gauge("duetime_store_scans_waiting", "Scans that wait for their turn", registry=registry)
         self._count_retention(registry)
+        self._count_lanes(registry)
 
     def _count_retention(self, registry: CollectorRegistry) -> None:
         self.retention_segments = Counter(
@@ -91,8 +104,19 @@ class StoreMetrics:
             registry=registry,
         )
 
+    def _count_lanes(self, registry: CollectorRegistry) -> None:
+        self.orphaned = Counter(
+            "duetime_store_orphaned_lanes_total",
+            "Lanes that nobody asked for, given to a scheduler without a lease",
+            registry=registry,
+        )
+
     def follow_index(self, indexer: Indexer) -> None:
         self.index_behind.set_function(lambda: indexer.behind_bytes)
+
+    def follow_turns(self, turns: Turns) -> None:
+        self.scanning_seconds.set_function(lambda: turns.taken_s)
+        self.scans_waiting.set_function(lambda: turns.waiting_count)
 
     def flush_error(self, error: OSError) -> None:
         self.flush_errors.labels(errorcode.get(error.errno or 0, "unknown")).inc()
@@ -132,18 +156,30 @@ class LaneCollector(Collector):
             overdue.add_metric(label, max(0, now_ms - oldest) if oldest else 0)
             restored.add_metric(label, lane.restored_count)
             late.add_metric(label, _buckets(lane), lane.late_sum_ms)
-            unasked.add_metric(label, lane.unasked_ms(monotonic_ms, self._since_ms) / 1000)
+            unasked_ms = lane.attendance.unasked_ms(lane.appended, monotonic_ms, self._since_ms)
+            unasked.add_metric(label, unasked_ms / 1000)
         yield from (pending, overdue, restored, late, unasked)
         kept = GaugeMetricFamily(
             "duetime_store_kept_messages", "Messages that DueTime keeps and does not deliver", labels=["topic"]
         )
-        for queue in store.queues.all():
-            if queue.topic in FOREIGN_TOPICS:
-                kept.add_metric([queue.topic], queue.max_offset - queue.min_offset)
+        for topic in sorted(FOREIGN_TOPICS):
+            for queue in store.queues.of_topic(topic):
+                kept.add_metric([topic], queue.max_offset - queue.min_offset)
         yield kept
+        yield CounterMetricFamily(
+            "duetime_store_mismatched", "Records refused as not what lane entries give", store.mismatched_count
+        )
         yield CounterMetricFamily(
             "duetime_store_quarantined", "Lane entries put aside since the start", store.quarantined_count
         )
+        topics = store.queues.counts
+        yield GaugeMetricFamily("duetime_store_topics", "Topics that the shard knows", len(topics))
+        yield GaugeMetricFamily("duetime_store_topics_max", "Topics that it takes", topics.room.topics_max)
+        shared = store.queues.shared
+        yield GaugeMetricFamily("duetime_store_queue_files_open", "Files of queues that are open", shared.open_count)
+        yield GaugeMetricFamily("duetime_store_queue_files_max", "As many may be", shared.files_max)
+        yield GaugeMetricFamily("duetime_store_queues", "Queues of all topics", topics.queue_count)
+        yield GaugeMetricFamily("duetime_store_queues_max", "Queues that it takes", topics.room.queues_max)
         yield GaugeMetricFamily(
             "duetime_store_log_bytes", "Log positions in use", store.log.end - store.log.min_position
         )

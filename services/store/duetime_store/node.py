@@ -2,20 +2,24 @@
 
 import asyncio
 import ipaddress
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import structlog
 from duetime_core.clock import Clock
-from duetime_core.errors import StartupError
+from duetime_core.errors import DueTimeError, StartupError
 from duetime_core.probes import Health
 from duetime_core.record import host_bytes
 from duetime_core.serving import Server
+from duetime_core.traffic import Traffic
 from prometheus_client import CollectorRegistry
 
+from duetime_store import queuetable
 from duetime_store.alarm import Alarm, ShardClock
 from duetime_store.checkpointer import Checkpointer
 from duetime_store.dead_letters import DeadLetterCollector
-from duetime_store.directory import DirectoryInUse, StoreDirectory
+from duetime_store.directory import DirectoryInUse, StoreDirectory, advertised_port, save_advertised_port
 from duetime_store.disk import Disk
 from duetime_store.exporting import Exporter
 from duetime_store.finder import Finder
@@ -31,16 +35,22 @@ from duetime_store.groups.receiving import Receiver
 from duetime_store.holding import Holding
 from duetime_store.index import Shape
 from duetime_store.indexer import Indexer
+from duetime_store.late import LateWriter
 from duetime_store.metrics import LaneCollector, StoreMetrics
+from duetime_store.queuetable import TableFile
 from duetime_store.reader import Reader
 from duetime_store.recovery import Opened, open_store
 from duetime_store.reserve import Reserve
 from duetime_store.retention import Cleaner, Policy
 from duetime_store.service import SERVICE_NAME, StoreService
 from duetime_store.settings import StoreSettings
+from duetime_store.stand_ins import StandIns
 from duetime_store.store import Store
 from duetime_store.subscription_groups import SubscriptionGroups
+from duetime_store.topics import TopicFile
 from duetime_store.trace import Tracer
+from duetime_store.turns import Turns
+from duetime_store.unread import unread
 from duetime_store.watch import Watch
 
 log = structlog.get_logger()
@@ -66,11 +76,15 @@ class StoreNode:
         self._stopping = False
         self._loops: asyncio.Task[None] | None = None
         self.exporter: Exporter | None = None
+        # Of all that walks.
+        self.turns = Turns()
         # None: the setting is off.
         self.indexer: Indexer | None = None
         # One thread flushes the log; the other writes checkpoints, whose flushes must not delay it.
         self._flush_thread = ThreadPoolExecutor(1, "flush")
         self._checkpoint_thread = ThreadPoolExecutor(1, "checkpoint")
+        # New topics do not wait until a checkpoint has flushed the queues.
+        self._topic_thread = ThreadPoolExecutor(1, "topics")
 
     @property
     def port(self) -> int:
@@ -86,6 +100,11 @@ class StoreNode:
         """The shard's state, for tests in this process."""
         assert self._opened is not None, "not started"
         return self._opened.store
+
+    @property
+    def checkpointer(self) -> Checkpointer:
+        """For tests in this process."""
+        return self._checkpointer
 
     async def _take_directory(self) -> StoreDirectory:
         """Waits for the process that serves the shard until now: it may be about to end."""
@@ -119,8 +138,10 @@ class StoreNode:
         store = self._opened.store
         self.registry.register(LaneCollector(store))
         self._alarm = Alarm(clock)
+        self._late = LateWriter(store, self._checkpoint_thread, self._clock, self._metrics)
         self._watch = Watch(
             store,
+            self._late,
             self._disk,
             settings.data_dir,
             reserve,
@@ -138,10 +159,13 @@ class StoreNode:
             sync=settings.flush_mode == "sync",
             interval_ms=settings.flush_interval_ms,
         )
+        self._topics = TopicFile(store.queues.counts, self._directory, self._topic_thread, self._clock)
         self._checkpointer = Checkpointer(
             store,
             self._directory,
             self._flusher,
+            self._topics,
+            self._make_table(),
             self._checkpoint_thread,
             self._clock,
             self._metrics,
@@ -152,16 +176,27 @@ class StoreNode:
             shape = Shape(settings.index_slots, settings.index_entries)
             self.indexer = Indexer(store, self._directory, self._checkpoint_thread, self._clock, shape=shape)
             self._metrics.follow_index(self.indexer)
-        self._reader = Reader(store, self._alarm, self._metrics)
-        self._cleaner = self._make_cleaner(store)
+        self._metrics.follow_turns(self.turns)
+        self._reader = Reader(store, self._alarm, self._metrics, self.turns)
         self._make_groups(store)
+        self._cleaner = self._make_cleaner(store)
         # Before the first append: what recovery has found must not be found again after a crash.
         await self._checkpointer.write()
         self._directory.mark_serving()
         await self._watch.look()
-        self._server = Server([SERVICE_NAME], settings.calls_in_flight_max, self.registry)
+        self._traffic = Traffic(settings.traffic_limits, self.registry)
+        self._server = Server(
+            [SERVICE_NAME], settings.calls_in_flight_max, self.registry, secret=settings.secret, traffic=self._traffic
+        )
         self._loops = asyncio.create_task(self._run())
         await self._serve(store, self._server)
+
+    def _make_table(self) -> TableFile:
+        assert self._directory is not None
+        assert self._opened is not None
+        # Its rows are not needed any more.
+        table, self._opened.table = self._opened.table, None
+        return TableFile(self._disk, self._directory.root / queuetable.FILE, self._directory.queues, table)
 
     def _make_cleaner(self, store: Store) -> Cleaner:
         settings = self._settings
@@ -174,6 +209,7 @@ class StoreNode:
             self._checkpoint_thread,
             self._clock,
             self._metrics,
+            self.turns,
             policy=Policy(
                 settings.retention_ms,
                 settings.retention_bytes,
@@ -182,14 +218,15 @@ class StoreNode:
                 settings.disk_force,
             ),
             interval_ms=settings.retention_check_ms,
+            unread=unread(store.queues, self.groups.progress, self._offsets),
             dropped=self._dropped,
         )
 
-    def _dropped(self, position: int) -> None:
+    def _dropped(self, position: int) -> Iterator[None]:
         """The log begins there now."""
         if self.indexer:
             self.indexer.drop_before(position)
-        self.groups.segment_left()
+        yield from self.groups.segment_left()
 
     def _make_groups(self, store: Store) -> None:
         settings = self._settings
@@ -206,7 +243,9 @@ class StoreNode:
             groups_max=settings.groups_max,
             places_max=settings.group_queues_max,
         )
-        self._receiver = Receiver(store, self._reader, self.groups, self._offsets, self._flusher, self._alarm)
+        self._receiver = Receiver(
+            store, self._reader, self.groups, self._offsets, self._flusher, self._alarm, self.turns
+        )
         self._checkpointer.keeper = Keeper(
             store, self.groups, self._offsets, self._flusher, self._disk, path, self._checkpoint_thread
         )
@@ -226,15 +265,16 @@ class StoreNode:
             bytes_per_s=settings.export_bytes_per_s,
             exports_max=settings.exports_max,
         )
-        finder = Finder(store, self.indexer, self._metrics, shard=settings.shard)
+        finder = Finder(store, self.indexer, self._metrics, self.turns, shard=settings.shard)
         service = StoreService(
             store,
             self._reader,
             finder,
-            Tracer(store, self._reader, finder, shard=settings.shard),
+            Tracer(store, self._reader, finder, self.turns, shard=settings.shard),
             Holding(store, self._flusher, self._alarm, bytes_max=settings.waiting_bytes_max),
             self._flusher,
             self._checkpointer,
+            self._topics,
             self._offsets,
             SubscriptionGroups(self._directory, self._checkpoint_thread, self._clock),
             GroupCalls(
@@ -242,17 +282,30 @@ class StoreNode:
                 self._reader,
                 self.groups,
                 self._receiver,
-                GroupAdmin(store, self.groups, self._offsets, shard=settings.shard),
+                GroupAdmin(store, self.groups, self._offsets, self.turns, shard=settings.shard),
                 self._metrics,
+                self.turns,
                 shard=settings.shard,
             ),
             self.exporter,
+            StandIns(store, self._metrics),
             self._metrics,
+            self.turns,
+            self._traffic.answers,
             shard=settings.shard,
         )
         service.add_to(server.grpc)
         await server.start(settings.host, settings.port)
-        service.store_host = host_bytes(settings.advertise_host, server.port)
+        port = settings.advertise_port or advertised_port(self._directory.config) or server.port
+        service.store_host = host_bytes(settings.advertise_host, port)
+        await self._keep_port(port, self._directory.config)
+
+    async def _keep_port(self, port: int, config: Path) -> None:
+        run = asyncio.get_running_loop().run_in_executor
+        try:
+            await run(self._checkpoint_thread, save_advertised_port, port, self._disk, config)
+        except OSError as error:
+            log.warning("advertised port not kept: the next start may choose another", port=port, error=str(error))
 
     def _tell_recovery(self) -> None:
         assert self._opened is not None
@@ -275,6 +328,7 @@ class StoreNode:
             clean=report.clean,
             whole_log=report.whole_log,
             from_position=report.from_position,
+            read_queues=report.read_queues,
             records=report.records,
             rebuilt_units=report.rebuilt_units,
             cut_bytes=report.cut_bytes,
@@ -293,6 +347,7 @@ class StoreNode:
             group.create_task(self._watch.run())
             group.create_task(self._watch.tell(self._report))
             group.create_task(self._checkpointer.run())
+            group.create_task(self._late.run(self._flusher.units_late))
             if self.indexer:
                 group.create_task(self.indexer.run())
             group.create_task(self._cleaner.run())
@@ -323,9 +378,9 @@ class StoreNode:
             self._alarm.close()
         self._flush_thread.shutdown()
         self._checkpoint_thread.shutdown()
+        self._topic_thread.shutdown()
         if self._opened:
-            for queue in self._opened.store.queues.all():
-                queue.close()
+            self._opened.store.queues.shared.close()
             self._opened.store.log.close()
         if self._directory:
             self._directory.close()
@@ -344,5 +399,14 @@ class StoreNode:
         await asyncio.gather(self._loops, return_exceptions=True)
         if self.indexer:
             await self.indexer.close()
-        if await self._checkpointer.write():
+        if await self._checkpointer.write() and await self._fold_topics():
             self._directory.mark_stopped()
+
+    async def _fold_topics(self) -> bool:
+        """A broker reads topics.json alone."""
+        try:
+            await self._topics.fold(whole=True)
+        except DueTimeError as error:
+            log.error("topics are not in their file", error=str(error))
+            return False
+        return True

@@ -8,36 +8,39 @@ from struct import Struct
 
 import numpy as np
 from duetime_core import record
-from duetime_core.clock import turn
 from duetime_core.ondisk.units import FILLER_SIZE
 
 from duetime_store.commitlog import CommitLog
 from duetime_store.consumequeue import ConsumeQueue
+from duetime_store.turns import Walk
 
-_UNITS_AT_ONCE = 1_024
+_UNITS_AT_ONCE = 256
 _I64 = Struct(">q")
 _HEAD_BYTES_MAX = 76  # to the end of the store time, with a born host of IPv6
 _MAGICS = (record.MAGIC_V1, record.MAGIC_V2)
 
 
-async def first_stored_at(log: CommitLog, queue: ConsumeQueue, at_ms: int) -> int:
+async def first_stored_at(walk: Walk, log: CommitLog, queue: ConsumeQueue, at_ms: int) -> int:
     """The offset of the first message stored at `at_ms` or later; the end of the queue when there is none."""
     low, high = queue.min_offset, queue.max_offset
     end = high
     while low < high:
         middle = (low + high) // 2
-        offset, stored_at_ms = await first_that_tells(log, queue, middle, high)
+        offset, stored_at_ms = await first_that_tells(walk, log, queue, middle, high)
         if stored_at_ms is not None and stored_at_ms < at_ms:
             low = offset + 1
         else:
             high = middle
-    return (await first_that_tells(log, queue, low, end))[0]
+    return (await first_that_tells(walk, log, queue, low, end))[0]
 
 
-async def first_that_tells(log: CommitLog, queue: ConsumeQueue, first: int, end: int) -> tuple[int, int | None]:
+async def first_that_tells(
+    walk: Walk, log: CommitLog, queue: ConsumeQueue, first: int, end: int
+) -> tuple[int, int | None]:
     """Offset and store time of the first unit from `first` on whose record tells it; `end` and None: none before."""
     count = 1
     while first < end:
+        await walk.turn_if_over()
         units = queue.read(first, min(count, end - first))
         if not len(units):
             break
@@ -47,7 +50,6 @@ async def first_that_tells(log: CommitLog, queue: ConsumeQueue, first: int, end:
             if stored_at_ms is not None:
                 return first + index, stored_at_ms
         first, count = first + len(units), _UNITS_AT_ONCE
-        await turn()
     return end, None
 
 

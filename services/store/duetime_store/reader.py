@@ -5,17 +5,18 @@ Every record is checked against its CRC and its unit before it is given out, and
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
 import numpy as np
-import structlog
 from duetime_core.errors import Damaged, NotFound
+from duetime_core.logs import sparing
 from duetime_core.names import SCHEDULE_TOPIC
 from duetime_core.ondisk.units import FILLER_SIZE, Ints, Units
 
 from duetime_store.alarm import Alarm
+from duetime_store.attendance import Asking
 from duetime_store.consumequeue import ConsumeQueue
 from duetime_store.filters import Filter
 from duetime_store.gather import Wanted, gather
@@ -23,16 +24,23 @@ from duetime_store.lanes import Lane
 from duetime_store.metrics import StoreMetrics
 from duetime_store.repair import Look, Repair
 from duetime_store.store import Store
+from duetime_store.turns import Turns, Walk
 
-log = structlog.get_logger()
+log = sparing()
 
-# Units looked at by one step of a filtered scan, and by one scan or pull in all.
+# Units looked at by one piece of a filtered scan, and by one scan or pull in all.
 SCAN_UNITS = 4_096
 SCAN_UNITS_MAX = 65_536
-# Records that one step reads to judge them by their properties, and steps of one scan or pull.
-SQL_UNITS = 1_024
-SQL_BYTES = 1024 * 1024
-SQL_STEPS = 8
+# What one piece reads to judge it: bytes, and records by what the filter costs (Filter.cost). A piece takes some
+# 0.2 to 0.5 ms, between pieces a step's time may be over.
+PIECE_BYTES = 256 * 1024
+PIECE_COST = 3_072
+PIECE_RECORDS_MAX = 512
+PIECE_RECORDS_MIN = 8
+# Units that a record judged by an expression counts for.
+SQL_UNITS = 8
+# Larger answers take turns with each other: to make, encode and write one holds the loop for some ms.
+MUCH_BYTES = 256 * 1024
 # Damaged places that are named in the log.
 NAMED_MAX = 1_000
 
@@ -47,6 +55,8 @@ class Scanned:
     sizes: list[int] = field(default_factory=list)
     # What comes next passes, and did not fit.
     full: bool = False
+    # There is more to look at; the step's time was up.
+    is_over: bool = False
 
 
 @dataclass(slots=True)
@@ -72,6 +82,18 @@ class _Room:
 
 
 @dataclass(slots=True)
+class _Piece:
+    """What a piece of a scan has found; it has passed so many units."""
+
+    passed: int
+    judged: int = 0
+    offsets: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    records: bytes = b""
+    sizes: list[int] = field(default_factory=list)
+    full: bool = False
+
+
+@dataclass(slots=True)
 class Due:
     """Due entries from `first_entry` on, back to back; a damaged one has size 0 and is named in `damages`."""
 
@@ -87,9 +109,10 @@ class Due:
 class Reader:
     """Serves pulls. Reads only what is published."""
 
-    def __init__(self, store: Store, alarm: Alarm, metrics: StoreMetrics) -> None:
+    def __init__(self, store: Store, alarm: Alarm, metrics: StoreMetrics, turns: Turns) -> None:
         self._store = store
         self._alarm = alarm
+        self._turns = turns
         self._metrics = metrics
         self._repair = Repair(store, metrics)
         self._named: set[tuple[str, int, int]] = set()
@@ -99,25 +122,34 @@ class Reader:
         positions: Sequence[tuple[ConsumeQueue, int]],
         wanted: Filter,
         max_count: int,
-        max_bytes: int,
+        max_bytes: Callable[[], int],
         wait_ms: float,
     ) -> list[Pulled]:
         """Messages from the offset of each queue on that pass the filter, queue after queue up to the limits; waits for
-        the first of them, in whichever queue. One answer for each queue, in order."""
+        the first of them, in whichever queue. One answer for each queue, in order.
+
+        `max_bytes` says how much may be answered now; it is asked whenever there may be something.
+
+        Raises:
+            Overloaded: nothing may.
+        """
         clock = self._store.clock.clock
         give_up_ms = clock.monotonic_ms() + wait_ms
         pulled = [_begin(queue, offset) for queue, offset in positions]
-        room = _Room(max_count, max_bytes, SCAN_UNITS_MAX)
+        room = _Room(max_count, 0, SCAN_UNITS_MAX)
         while True:
-            for one in pulled:
-                if one.in_range:
-                    self._collect(one, wanted, room)
-            if room.taken or room.units <= 0 or not all(one.in_range for one in pulled):
+            room.size = max_bytes()
+            with self._turns.walk() as walk:
+                await self._collect_all(pulled, wanted, room, walk)
+            if room.taken or room.units <= 0 or walk.is_long or not all(one.in_range for one in pulled):
                 return pulled
+            if walk.turn_count and any(one.next_offset < one.queue.max_offset for one in pulled):
+                # It came to a queue that was looked at before.
+                continue
             arrival = asyncio.get_running_loop().create_future()
             queues = [one.queue for one in pulled]
             for queue in queues:
-                queue.waiters.add(arrival)
+                queue.wait(arrival)
             if not await self._wait(arrival, queues, give_up_ms - clock.monotonic_ms()):
                 return pulled
 
@@ -128,56 +160,96 @@ class Reader:
         finally:
             future.cancel()
             for queue in queues:
-                queue.waiters.discard(future)
+                queue.leave(future)
 
-    def _collect(self, pulled: Pulled, wanted: Filter, room: _Room) -> None:
+    async def _collect_all(self, pulled: Sequence[Pulled], wanted: Filter, room: _Room, walk: Walk) -> None:
+        """What of the queues fits, in their order. What was found goes out before a step is waited for."""
+        size = room.size
+        if wanted.passes_all and not self._turns.is_free and self._is_far_behind(pulled):
+            await walk.begin()
+        else:
+            await walk.begin_for(wanted)
+        for one in pulled:
+            while one.in_range and self._collect(one, wanted, room, walk) and not room.taken and not walk.is_long:
+                await walk.turn()
+            if not walk.is_over:
+                continue
+            if wanted.passes_all:
+                await walk.breathe()
+            elif room.taken or walk.is_long:
+                break
+        if size - room.size > MUCH_BYTES:
+            walk.charge(size - room.size)
+
+    def _is_far_behind(self, pulled: Sequence[Pulled]) -> bool:
+        """Whether so much was stored since the first message that is asked for, whoever's, that the answer may be
+        large. Who keeps up has small answers, and takes no turns for them."""
+        for one in pulled:
+            units = one.queue.read(max(one.next_offset, one.queue.min_offset), 1)
+            if len(units):
+                return self._store.published_end - int(units["position"][0]) > MUCH_BYTES
+        return False
+
+    def _collect(self, pulled: Pulled, wanted: Filter, room: _Room, walk: Walk) -> bool:
+        """Whether the step's time is up, and there is more to look at."""
         if not room.count or pulled.sizes:
-            return
-        scanned = self._scan(pulled.queue, pulled.next_offset, wanted, room)
+            return False
+        scanned = self._scan(pulled.queue, pulled.next_offset, wanted, room, walk)
         pulled.scanned = pulled.scanned or scanned.next_offset > pulled.next_offset
         pulled.next_offset, pulled.records, pulled.sizes = scanned.next_offset, scanned.records, scanned.sizes
         if scanned.full and room.taken:
             # The answer ends here: no later queue is given what this one's next record left free.
             room.count = 0
+        return scanned.is_over
 
-    def scan(self, queue: ConsumeQueue, offset: int, wanted: Filter, max_count: int, max_bytes: int) -> Scanned:
+    def scan(
+        self, queue: ConsumeQueue, offset: int, wanted: Filter, max_count: int, max_bytes: int, walk: Walk
+    ) -> Scanned:
         """Intact records from `offset` on that pass the filter, up to the limits; the first one whatever its size.
 
-        Looks at so many units at most that it takes milliseconds: with nothing found and `next_offset` below the
-        queue's `max_offset` there is more to scan. What `next_offset` has passed and `offsets` does not name did not
-        pass the filter, or is damaged, which is counted and named here, or is gone.
+        Stops when the walk's step is over, or so many units were looked at: with nothing found and `next_offset` below
+        the queue's `max_offset` there is more to scan. What `next_offset` has passed and `offsets` does not name did
+        not pass the filter, or is damaged, which is counted and named here, or is gone.
         """
-        return self._scan(queue, offset, wanted, _Room(max_count, max_bytes, SCAN_UNITS_MAX))
+        return self._scan(queue, offset, wanted, _Room(max_count, max_bytes, SCAN_UNITS_MAX), walk)
 
-    def _scan(self, queue: ConsumeQueue, offset: int, wanted: Filter, room: _Room) -> Scanned:
-        """Goes on step by step until there is something to give, nothing more, or no room."""
+    def _scan(self, queue: ConsumeQueue, offset: int, wanted: Filter, room: _Room, walk: Walk) -> Scanned:
+        """Goes on piece by piece until the room is full, nothing more is there, or the step is over. Without a filter
+        the first piece that has something is all."""
         # Retention may have passed a reader that waited.
         scanned = Scanned(max(offset, queue.min_offset))
-        while scanned.next_offset < queue.max_offset and not scanned.sizes and room.count and room.units > 0:
-            first = scanned.next_offset
-            units = queue.read(first, room.count if wanted.passes_all else min(SCAN_UNITS, room.units))
-            if not len(units):
+        pieces: list[_Piece] = []
+        while scanned.next_offset < queue.max_offset and room.count and room.units > 0:
+            units = queue.read(scanned.next_offset, room.count if wanted.passes_all else min(SCAN_UNITS, room.units))
+            piece = self._piece(queue, scanned.next_offset, units, wanted, room) if len(units) else _Piece(0)
+            if not piece.passed:
                 break
-            self._step(queue, units, wanted, room, scanned)
-            passed = scanned.next_offset - first
-            if not passed:
+            if piece.sizes:
+                pieces.append(piece)
+            scanned.next_offset += piece.passed
+            scanned.full = piece.full
+            room.units -= max(piece.passed, piece.judged * SQL_UNITS)
+            if pieces and (wanted.passes_all or scanned.full):
                 break
-            room.units -= passed if wanted.sql is None else max(passed, SCAN_UNITS_MAX // SQL_STEPS)
+            if walk.is_over:
+                scanned.is_over = scanned.next_offset < queue.max_offset
+                break
+        if pieces:
+            _put_together(scanned, pieces)
         return scanned
 
-    def _step(self, queue: ConsumeQueue, units: Units, wanted: Filter, room: _Room, scanned: Scanned) -> None:
-        """Takes from the units at `next_offset` what passes and fits."""
-        first, least = scanned.next_offset, 0 if room.taken else 1
+    def _piece(self, queue: ConsumeQueue, first: int, units: Units, wanted: Filter, room: _Room) -> _Piece:
+        """Takes from the units from `first` on what passes and fits."""
+        least = 0 if room.taken else 1
         keep = units["size"] != FILLER_SIZE
         if wanted.codes is not None:
             keep &= np.isin(units["tags"], wanted.codes)
-        # Without SQL nearly all of them pass, so that no more are read than fit.
-        count, size = (room.count, room.size) if wanted.sql is None else (SQL_UNITS, SQL_BYTES)
         indices = np.flatnonzero(keep)
+        count, size = (room.count, room.size) if wanted.passes_all else _piece_room(wanted, room)
         chosen = units[indices[:count]]
-        fit = _fitting(chosen["size"].tolist(), size, least if wanted.sql is None else 1)
-        scanned.full = wanted.sql is None and fit < min(len(indices), count)
+        fit = _fitting(chosen["size"].tolist(), size, least if wanted.passes_all else 1)
         passed = len(units) if fit == len(indices) else int(indices[fit]) if fit < count else int(indices[fit - 1]) + 1
+        piece = _Piece(passed, full=wanted.passes_all and fit < min(len(indices), count))
         if fit:
             offsets = first + indices[:fit]
             records, sizes, _, _ = self.read(queue, offsets, chosen[:fit])
@@ -185,14 +257,15 @@ class Reader:
             sizes_passing = [sizes[index] for index in passing]
             taken = _fitting(sizes_passing[: room.count], room.size, least)
             if taken < len(passing):
-                passed, scanned.full = int(offsets[passing[taken]]) - first, True
-            scanned.offsets = offsets[passing[:taken]]
-            scanned.records = _picked(records, sizes, passing[:taken])
-            scanned.sizes = sizes_passing[:taken]
+                piece.passed, piece.full = int(offsets[passing[taken]]) - first, True
+            piece.judged = 0 if wanted.sql is None else fit
+            piece.offsets = offsets[passing[:taken]]
+            piece.records = _picked(records, sizes, passing[:taken])
+            piece.sizes = sizes_passing[:taken]
             room.count -= taken
-            room.size -= len(scanned.records)
+            room.size -= len(piece.records)
             room.taken = room.taken or taken > 0
-        scanned.next_offset = first + passed
+        return piece
 
     def read(self, queue: ConsumeQueue, offsets: Ints, units: Units) -> tuple[bytes, list[int], dict[int, str], Units]:
         """The records of units, back to back, their sizes, by index what is wrong with those that have size 0, and the
@@ -242,17 +315,26 @@ class Reader:
         )
 
     async def pull_due(
-        self, level: int, after: int, max_count: int, max_bytes: int, wait_ms: float, ahead_ms: int = 0
+        self,
+        level: int,
+        after: int,
+        max_count: int,
+        max_bytes: int,
+        wait_ms: float,
+        ahead_ms: int = 0,
+        *,
+        scheduler: str = "",
+        has_lease: bool = True,
     ) -> Due:
         """Entries at the head of a lane that are due within `ahead_ms`, after waiting for the first to be due within
         half of that."""
-        lane = self._store.lane(level)
-        lane.asking_count += 1
+        lane, clock = self._store.lane(level), self._store.clock.clock
+        asking = Asking(scheduler, after, has_lease)
+        lane.attendance.begin(asking, clock.monotonic_ms())
         try:
             return await self._pull_due(lane, after, max_count, max_bytes, wait_ms, ahead_ms)
         finally:
-            lane.asking_count -= 1
-            lane.asked_at_ms = self._store.clock.clock.monotonic_ms()
+            lane.attendance.end(asking, lane.appended, clock.monotonic_ms())
 
     async def _pull_due(
         self, lane: Lane, after: int, max_count: int, max_bytes: int, wait_ms: float, ahead_ms: int
@@ -279,7 +361,7 @@ class Reader:
             if len(units):
                 self._alarm.set(due_at_ms - ahead_ms // 2, wake)
             else:
-                lane.queue.waiters.add(wake)
+                lane.queue.wait(wake)
             await self._wait(wake, [lane.queue], left_ms)
 
     def _with_true_head(self, lane: Lane, cursor: int, units: Units, now_ms: int, soon_ms: int) -> Units:
@@ -324,6 +406,24 @@ class Reader:
             self._report_damage(queue, offset, look)
             raise Damaged(f"the record at offset {offset} of queue {queue.queue} of {queue.topic}: {look.damage}")
         return look.data
+
+
+def _piece_room(wanted: Filter, room: _Room) -> tuple[int, int]:
+    """Records and bytes that one piece of a filtered scan reads."""
+    if wanted.sql is None:
+        # Nearly all of them pass, so that no more are read than fit.
+        return room.count, max(min(room.size, PIECE_BYTES), 1)
+    return min(max(PIECE_COST // wanted.cost, PIECE_RECORDS_MIN), PIECE_RECORDS_MAX), PIECE_BYTES
+
+
+def _put_together(scanned: Scanned, pieces: list[_Piece]) -> None:
+    if len(pieces) == 1:
+        (piece,) = pieces
+        scanned.offsets, scanned.records, scanned.sizes = piece.offsets, piece.records, piece.sizes
+        return
+    scanned.offsets = np.concatenate([piece.offsets for piece in pieces])
+    scanned.records = b"".join([piece.records for piece in pieces])
+    scanned.sizes = [size for piece in pieces for size in piece.sizes]
 
 
 def _picked(records: bytes, sizes: list[int], indices: Ints) -> bytes:

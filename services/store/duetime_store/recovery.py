@@ -11,12 +11,14 @@
 
 import time
 from dataclasses import dataclass, field
+from resource import RLIMIT_NOFILE, getrlimit
 
 import numpy as np
 import structlog
 from duetime_core import record
 from duetime_core.errors import Damaged, StartupError
-from duetime_core.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC, is_name
+from duetime_core.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
+from duetime_core.ondisk import topics as topic_lines
 from duetime_core.ondisk.history import LevelHistory
 from duetime_core.ondisk.scan import scan_runs
 from duetime_core.ondisk.units import FILLER_SIZE, Ints, Units
@@ -28,16 +30,17 @@ from duetime_store.commitlog import CommitLog, missing_text
 from duetime_store.consumequeue import ConsumeQueue
 from duetime_store.directory import StoreDirectory, save_history
 from duetime_store.lanes import Lane
+from duetime_store.queuedisk import files_max_by
+from duetime_store.queueloading import QueueLoading
 from duetime_store.queues import Queues
+from duetime_store.queuetable import Table
 from duetime_store.recent import RecentIds
 from duetime_store.replay import Damage, Replay
 from duetime_store.settings import StoreSettings
 from duetime_store.store import Store
+from duetime_store.topics import Room, Topics
 
 log = structlog.get_logger()
-
-# Of each queue, before its end is made again: its last units, in case that what they name is damaged.
-_TAIL_UNITS = 128
 
 
 @dataclass(slots=True)
@@ -49,6 +52,8 @@ class Report:
     from_position: int = 0
     records: int = 0
     rebuilt_units: int = 0
+    # Queues whose files were looked into, since no table vouched for them.
+    read_queues: int = 0
     # Records whose queue has another one at their offset.
     repeated: int = 0
     cut_bytes: int = 0
@@ -66,6 +71,8 @@ class Opened:
 
     store: Store
     report: Report
+    # Of the queues, as of the checkpoint that was trusted; None: it is to be written anew.
+    table: Table | None = None
 
 
 def open_store(directory: StoreDirectory, settings: StoreSettings, clock: ShardClock) -> Opened:
@@ -95,9 +102,14 @@ class _Recovery:
         self._log = CommitLog(
             directory.disk, directory.commit_log, settings.segment_bytes, accept_missing=self._accept_missing
         )
-        self._queues = self._load_queues()
-        self._tails = [(queue, *queue.last(_TAIL_UNITS)) for queue in self._queues.all()]
-        self._points = checkpoint.read_all(directory.checkpoint)
+        slots = checkpoint.read_slots(directory.checkpoint)
+        self._points = [point for _, point in slots]
+        self._queues = self._make_queues()
+        counts = dict(self._queues.counts)
+        reach = self._log.min_position, self._log.max_position
+        self._loading = QueueLoading(directory, self._queues, reach, slots)
+        # A queue beyond those that its topic has now is there for who knows of it.
+        self._queues.counts.set(counts)
         self._history = self._load_history()
         self._recent = RecentIds(settings.recent_ids_count)
         self._replay = Replay(self._queues, self._history, self._recent)
@@ -125,7 +137,8 @@ class _Recovery:
         report.records, report.rebuilt_units = replay.record_count, replay.unit_count
         report.repeated, report.damage = replay.repeated_count, replay.damage
         report.missing_bytes = sum(end - first for first, end in self._log.missing)
-        return Opened(store, report)
+        report.read_queues = self._loading.read_count
+        return Opened(store, report, self._loading.table)
 
     def _config(self, name: str) -> dict[str, object] | None:
         loaded = configs.load(self._directory.config, name)
@@ -134,31 +147,29 @@ class _Recovery:
             self._report.config_faults.append(f"{name}: {loaded.fault}")
         return loaded.value
 
-    def _load_queues(self) -> Queues:
+    def _topic_counts(self) -> dict[str, int]:
         counts = configs.topic_counts(self._config(configs.TOPICS))
-        queues = Queues(self._directory.disk, self._directory.queues, self._settings.queue_file_units, counts)
-        for topic in self._directory.queues.iterdir() if self._directory.queues.is_dir() else ():
-            if is_name(topic.name) and topic.is_dir():
-                for path in topic.iterdir():
-                    if path.name.isascii() and path.name.isdigit() and path.is_dir():
-                        queues.get_bytes(topic.name.encode(), int(path.name))
-        # A queue beyond those that its topic has now is there for who knows of it.
-        queues.counts.update(counts)
-        sizes = [queue.file_bytes for queue in queues.all() if queue.max_offset]
-        if sizes:
-            queues.use_file_bytes(max(set(sizes), key=sizes.count))
-        if self._log.min_position:
-            for found in queues.all():
-                for path in found.trim(self._log.min_position):
-                    self._directory.disk.unlink(path)
-        return queues
+        added, damaged = topic_lines.read(self._directory.config)
+        if damaged:
+            log.warning("lines of topics do not match their CRC", file=topic_lines.FILE, lines=damaged)
+        for name, count in added.items():
+            counts[name] = max(counts.get(name, 0), count)
+        return counts
+
+    def _make_queues(self) -> Queues:
+        settings = self._settings
+        topics = Topics(self._topic_counts(), Room(settings.topics_max, settings.queues_max))
+        files_max = settings.queue_files_max or files_max_by(getrlimit(RLIMIT_NOFILE)[0])
+        return Queues(
+            self._directory.disk, self._directory.queues, settings.queue_file_units, topics, files_max=files_max
+        )
 
     def _load_history(self) -> LevelHistory:
         """Which level table was in force where; raises StartupError where the data's is not this process's."""
         accept = self._settings.accept_delay_levels
         history = LevelHistory.load(self._config(configs.STORE), self._levels, accept=accept)
         if history is None:
-            others = [text for tail in self._tails if (text := self._other_delay(*tail))]
+            others = [text for tail in self._loading.tails if (text := self._other_delay(*tail))]
             text = f"the data was written with other delay levels than '{self._levels}': {'; '.join(others)}"
             if others and not accept:
                 raise StartupError(
@@ -185,7 +196,7 @@ class _Recovery:
     def _check_end(self) -> None:
         """Raises StartupError where the log's last files are missing: a checkpoint or two units name what is behind."""
         log_end = self._log.max_position
-        ends = np.concatenate([_ends(units) for _, _, units in self._tails] or [np.empty(0, np.int64)])
+        ends = np.concatenate([_ends(units) for _, _, units in self._loading.tails] or [np.empty(0, np.int64)])
         behind = np.sort(ends[ends > log_end])
         known = max([point.position for point in self._points], default=0)
         # One alone may be a damaged unit.
@@ -200,6 +211,11 @@ class _Recovery:
 
     def _trusted(self) -> Checkpoint | None:
         """The newest checkpoint whose units the queues hold and that the log reaches; units behind it are dropped."""
+        if self._loading.table is not None:
+            point = self._points[0]
+            if self._loading.cut_to(point):
+                return point
+            self._loading.read_all()
         reason = "no checkpoint"
         faults = [f"queue {queue.queue} of {queue.topic}: {queue.fault}" for queue in self._queues.all() if queue.fault]
         for point in self._points if not faults else ():
@@ -238,6 +254,7 @@ class _Recovery:
         end = max([self._keep_damaged_tail(end), *(gap_end for _, gap_end in self._log.missing)])
         for queue in self._queues.all():
             queue.publish_all()
+        self._queues.count_units()
         self._clock.seen(max(replay.stored_at_ms, point.now_ms if point else 0))
         self._cut(end)
         # It may be in the page cache only, from a process that was killed; from now on it counts as durable.
@@ -249,7 +266,7 @@ class _Recovery:
         Of a torn write nothing was promised to anybody.
         """
         known_end = end
-        for queue, first, units in self._tails:
+        for queue, first, units in self._loading.tails:
             for index in np.flatnonzero(_ends(units) > end).tolist():
                 position, size, _ = units[index].tolist()
                 offset = first + index
@@ -282,8 +299,8 @@ class _Recovery:
 
     def _make_lanes(self, store: Store, point: Checkpoint | None, offsets: dict[int, int]) -> None:
         existing = [queue.queue + 1 for queue in self._queues.all() if queue.topic == SCHEDULE_TOPIC]
-        self._queues.counts[SCHEDULE_TOPIC] = max([18, self._levels.highest, *existing])
-        self._queues.counts[QUARANTINE_TOPIC] = max(self._queues.counts.get(QUARANTINE_TOPIC, 0), 1)
+        self._queues.counts.grow(SCHEDULE_TOPIC, max([18, self._levels.highest, *existing]))
+        self._queues.counts.grow(QUARANTINE_TOPIC, 1)
         watermarks = dict(enumerate(point.watermarks, 1)) if point else {}
         for level in range(1, max([self._levels.highest, *existing]) + 1):
             lane = Lane(level, self._queues.get_bytes(SCHEDULE_TOPIC.encode(), level - 1))
@@ -327,7 +344,7 @@ def _tail_bytes(commit_log: CommitLog, end: int) -> int:
 def checkpoint_of(store: Store) -> Checkpoint:
     """What the store has published, for the file."""
     lanes = [store.lanes[level].watermark for level in sorted(store.lanes)]
-    units = sum(queue.max_offset - queue.min_offset for queue in store.queues.all())
+    units = store.queues.unit_count
     end = store.published_end
     oldest = store.recent.oldest_position(end)
     return Checkpoint(end, oldest, units, tuple(lanes), store.published_at_ms, store.clock.now_ms())

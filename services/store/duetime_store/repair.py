@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import structlog
 from duetime_core import record
 from duetime_core.errors import Damaged
+from duetime_core.logs import sparing
 from duetime_core.names import SCHEDULE_TOPIC
 from duetime_core.ondisk.units import FILLER_SIZE, UNIT_TYPE
 
@@ -28,7 +28,7 @@ from duetime_store.consumequeue import ConsumeQueue
 from duetime_store.metrics import StoreMetrics
 from duetime_store.store import Store
 
-log = structlog.get_logger()
+log = sparing()
 
 # How much of the log is looked through for one record: some milliseconds of the event loop's time.
 SEARCH_BYTES_MAX = 4 * 1024 * 1024

@@ -7,7 +7,6 @@ entry, which would move a watermark. It keeps the place in a queue that it names
 an intact record claims it; elsewhere a filler takes its place when the queue goes on.
 """
 
-import zlib
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,7 +15,7 @@ import structlog
 from duetime_core import record
 from duetime_core.levels import LEVEL_COUNT_MAX
 from duetime_core.names import FOREIGN_TOPICS, SCHEDULE_TOPIC, is_name
-from duetime_core.ondisk.columns import Ints, Key, Run, last_value
+from duetime_core.ondisk.columns import Ints, Key, Run, id_hash_of, last_value
 from duetime_core.ondisk.history import LevelHistory
 from duetime_core.ondisk.scan import Blank, Found, Skipped
 from duetime_core.ondisk.units import UNIT_TYPE, Units
@@ -26,7 +25,7 @@ from duetime_store.recent import RecentIds
 
 log = structlog.get_logger()
 
-_UNIQ_KEY, _TAGS, _DELAY = (name.encode() for name in (record.UNIQ_KEY, record.TAGS, record.DELAY))
+_TAGS, _DELAY = (name.encode() for name in (record.TAGS, record.DELAY))
 _LANE_TOPIC = SCHEDULE_TOPIC.encode()
 # Whose records retention appends again.
 _KEPT_TOPICS = frozenset(topic.encode() for topic in (SCHEDULE_TOPIC, *FOREIGN_TOPICS))
@@ -108,9 +107,9 @@ class Replay:
             return
         self._see(np.array([item.record.stored_at_ms]))
         if record.find_lane_entry(item.record.properties) is None:
-            message_id = last_value(item.record.properties, _UNIQ_KEY)
-            if message_id:
-                self._recent.add_all(np.array([zlib.crc32(message_id)]), np.array([item.position]))
+            hashed = id_hash_of(item.record)
+            if hashed >= 0:
+                self._recent.add_all(np.array([hashed]), np.array([item.position]))
 
     def replay(self, item: Run | Found | Skipped | Blank) -> None:
         """What lies behind the checkpoint is made again."""
@@ -193,6 +192,11 @@ class Replay:
             if doubtful is not None and len(first) and doubtful <= offsets[first[0]] < queue.next_offset:
                 queue.take_back(int(offsets[first[0]]))
             rebuilt = queue.rebuild(offsets[first], units[first], possible[first])
+            if topic in _KEPT_TOPICS and rebuilt.repeated:
+                # Copies too, whose store time is that of others: nobody else has their place.
+                free = {index for index in rebuilt.repeated if queue.is_free(int(offsets[first[index]]))}
+                copies[first[sorted(free)]] = True
+                rebuilt.repeated = [index for index in rebuilt.repeated if index not in free]
             if copies.any():
                 queue.rebuild_copies(offsets[copies], units[copies])
             self.repeated_count += len(rebuilt.repeated)

@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 import structlog
 from duetime_core.clock import Clock
-from duetime_core.errors import DueTimeError
+from duetime_core.defects import outcome
 from duetime_core.names import FOREIGN_TOPICS
 from duetime_core.ondisk.units import FILLER_SIZE, Units
 
@@ -39,6 +39,8 @@ from duetime_store.metrics import StoreMetrics
 from duetime_store.reader import Reader
 from duetime_store.segment import Segment
 from duetime_store.store import Store
+from duetime_store.turns import Turns
+from duetime_store.unread import Look
 
 log = structlog.get_logger()
 
@@ -46,11 +48,9 @@ log = structlog.get_logger()
 MOVE_COUNT = 256
 MOVE_BYTES = 256 * 1024
 MOVE_PAUSE_MS = 20
-# Units looked at before others go first.
-LOOK_UNITS = 65_536
-LOOK_PAUSE_MS = 1
-# As many steps of the indexer's size of the log.
-LOOK_STEPS = 8
+# Units looked at in one piece of a step (turns.py), and bytes of the log.
+LOOK_UNITS = 32_768
+LOOK_BYTES = 64 * 1024
 # To get room, a segment is worth clearing only when at most this share of it has to be appended again.
 FORCED_SHARE_MAX = 0.5
 
@@ -64,19 +64,23 @@ class Policy:
     log_bytes: int = 0
     # UTC hours in which expired segments leave; empty: all.
     hours: frozenset[int] = frozenset()
-    # Above the first, expired segments leave at any hour; above the second, the oldest leaves in any case.
+    # Above the first, expired segments that have been read leave at any hour; above the second, the oldest leaves in
+    # any case. 1: never, since whoever fills the disk would decide what is deleted.
     disk_clean: float = 0.75
-    disk_force: float = 0.85
+    disk_force: float = 1.0
 
     def reason(self, *, age_ms: int, log_bytes: int, hour: int, disk_used: float) -> str:
-        """Why the oldest segment leaves now: "disk", "size" or "age"; empty: it stays."""
-        if disk_used >= self.disk_force:
+        """Why the oldest segment leaves now: "disk", "size" or "age"; "room": it may once it has been read; empty: it
+        stays."""
+        if self.disk_force < 1 and disk_used >= self.disk_force:
             return "disk"
         if self.log_bytes and log_bytes > self.log_bytes:
             return "size"
-        if age_ms >= self.age_ms and (not self.hours or hour in self.hours or disk_used >= self.disk_clean):
+        if age_ms < self.age_ms:
+            return ""
+        if not self.hours or hour in self.hours:
             return "age"
-        return ""
+        return "room" if disk_used >= self.disk_clean else ""
 
 
 class Cleaner:
@@ -92,13 +96,15 @@ class Cleaner:
         executor: Executor,
         clock: Clock,
         metrics: StoreMetrics,
+        turns: Turns,
         *,
         policy: Policy,
         interval_ms: int,
-        dropped: Callable[[int], None],
+        unread: Look,
+        dropped: Callable[[int], Iterator[None]],
     ) -> None:
-        """`executor`: the checkpoints' one thread, so that no file goes while a checkpoint flushes it; `dropped` is
-        told where the log begins now."""
+        """`executor`: the checkpoints' one thread, so that no file goes while a checkpoint flushes it; `unread` looks
+        for what groups have not read; `dropped` is told where the log begins now, and is iterated over to its end."""
         self._store = store
         self._reader = reader
         self._disk = disk
@@ -107,8 +113,10 @@ class Cleaner:
         self._executor = executor
         self._clock = clock
         self._metrics = metrics
+        self._turns = turns
         self._policy = policy
         self._interval_ms = interval_ms
+        self._unread = unread
         self._dropped = dropped
         # Segments below it are full, and carry the time at which that was seen; what was full at the start has its own.
         self._full_below = store.log.min_position
@@ -118,18 +126,25 @@ class Cleaner:
     async def run(self) -> None:
         while True:
             await self._clock.sleep(self._interval_ms)
-            try:
-                await self.clean()
-            except (DueTimeError, OSError) as error:
+            _, error = await outcome(self._round, "retention")
+            if error is not None:
                 # Nothing is lost by it: what was appended again stays, and the next round goes on.
-                log.warning("cleaning stopped", error=str(error))
+                log.warning("cleaning stopped", error=error.text)
+
+    async def _round(self) -> None:
+        try:
+            await self.clean()
+        except OSError as error:
+            log.warning("cleaning stopped", error=str(error))
 
     async def clean(self) -> None:
         """One round: every segment that the policy names leaves."""
         self._stamp()
         while not self._store.read_only_reason and (segment := self._oldest()) is not None:
             reason = self._reason(segment)
-            if not reason or not await self._clear(segment, forced=reason != "age"):
+            if not reason or (reason == "room" and not await self._is_read(segment)):
+                return
+            if not await self._clear(segment, forced=reason != "age"):
                 return
             if not await self._drop(segment, reason):
                 return
@@ -159,6 +174,17 @@ class Cleaner:
             disk_used=self._disk.space(segment.path).used,
         )
 
+    async def _is_read(self, segment: Segment) -> bool:
+        """Whether no group has a place before a message in the segment."""
+        with self._turns.walk() as walk:
+            await walk.begin()
+            for unread in self._unread(segment.end):
+                if unread:
+                    log.info("segment kept until it is read", segment=segment.path.name, **unread._asdict())
+                    return False
+                await walk.turn_if_over()
+        return True
+
     async def _clear(self, segment: Segment, *, forced: bool) -> bool:
         """Appends again what is pending in the segment. False: it stays, since that would gain too little."""
         await self._mend(segment)
@@ -180,14 +206,15 @@ class Cleaner:
         """Looks at the units of all pending records of the segment that point elsewhere: at a copy, or they are damaged
         and are mended by the reader."""
         kept = {(queue.topic.encode(), queue.queue): (queue, first) for queue, first in self._kept_queues()}
-        for steps, (run, _) in enumerate(pieces(self._store.log, segment.base, segment.end)):
-            for number, key in enumerate(run.keys if run else ()):
-                if run is not None and key in kept:
-                    queue, first = kept[key]
-                    own = np.flatnonzero((run.key_of == number) & (run.offsets >= first))
-                    self._look(queue, run.offsets[own], run.positions[own])
-            if steps % LOOK_STEPS == LOOK_STEPS - 1:
-                await self._clock.sleep(LOOK_PAUSE_MS)
+        with self._turns.walk() as walk:
+            await walk.begin()
+            for run, _ in pieces(self._store.log, segment.base, segment.end, LOOK_BYTES):
+                for number, key in enumerate(run.keys if run else ()):
+                    if run is not None and key in kept:
+                        queue, first = kept[key]
+                        own = np.flatnonzero((run.key_of == number) & (run.offsets >= first))
+                        self._look(queue, run.offsets[own], run.positions[own])
+                await walk.turn_if_over()
 
     def _look(self, queue: ConsumeQueue, offsets: Ints, positions: Ints) -> None:
         # Copies and first records of a lane each ascend, and may lie between one another.
@@ -207,25 +234,24 @@ class Cleaner:
     async def _pending(self, end: int) -> list[tuple[ConsumeQueue, Ints, Units]]:
         """Offsets and units of the pending entries whose records lie before `end`."""
         found: list[tuple[ConsumeQueue, Ints, Units]] = []
-        looked = 0
-        for queue, first in self._kept_queues():
-            offset = first
-            while len(units := queue.read(offset, LOOK_UNITS)):
-                old = np.flatnonzero((units["position"] < end) & (units["size"] != FILLER_SIZE))
-                if len(old):
-                    found.append((queue, offset + old, units[old]))
-                offset += len(units)
-                if looked // LOOK_UNITS != (looked + len(units)) // LOOK_UNITS:
-                    await self._clock.sleep(LOOK_PAUSE_MS)
-                looked += len(units)
+        with self._turns.walk() as walk:
+            await walk.begin()
+            for queue, first in self._kept_queues():
+                offset = first
+                while len(units := queue.read(offset, LOOK_UNITS)):
+                    old = np.flatnonzero((units["position"] < end) & (units["size"] != FILLER_SIZE))
+                    if len(old):
+                        found.append((queue, offset + old, units[old]))
+                    offset += len(units)
+                    await walk.turn_if_over()
         return found
 
     def _kept_queues(self) -> Iterator[tuple[ConsumeQueue, int]]:
         """Every queue whose messages outlive retention, and the first that does."""
         for lane in self._store.lanes.values():
             yield lane.queue, lane.watermark
-        for queue in self._store.queues.all():
-            if queue.topic in FOREIGN_TOPICS:
+        for topic in sorted(FOREIGN_TOPICS):
+            for queue in self._store.queues.of_topic(topic):
                 yield queue, queue.min_offset
 
     async def _move(self, queue: ConsumeQueue, offsets: Ints, units: Units) -> None:
@@ -250,11 +276,17 @@ class Cleaner:
         if self._checkpointer.position < end or await self._pending(segment.end):
             # Units on disk may still name records in it.
             return False
-        store.log.drop(segment)
         paths = [segment.path]
-        for queue in store.queues.all():
-            paths += queue.trim(segment.end)
-        self._dropped(segment.end)
+        with self._turns.walk() as walk:
+            await walk.begin()
+            # Before the records go: a reader that comes meanwhile is told of none that is not there.
+            for queue in store.queues.all():
+                if queue.oldest < segment.end and queue.learn_oldest() < segment.end:
+                    paths += queue.trim(segment.end)
+                    await walk.turn_if_over()
+            store.log.drop(segment)
+            for _ in self._dropped(segment.end):
+                await walk.turn_if_over()
         await asyncio.get_running_loop().run_in_executor(self._executor, self._unlink, paths)
         await self._checkpointer.write()
         self._metrics.retention_segments.labels(reason).inc()

@@ -7,14 +7,18 @@ from typing import Any
 import grpc
 from duetime.v1 import consumer_pb2, export_pb2, gateway_pb2, message_pb2, store_pb2, store_pb2_grpc
 from duetime_core import limits
+from duetime_core.callers import caller_of
 from duetime_core.errors import InvalidArgument, ReadOnly, Violation
+from duetime_core.room import Room
 from duetime_core.serving import code_of
+from duetime_core.traffic import COUNTED_BYTES_MIN
 from grpc import StatusCode
 
+from duetime_store import listing
 from duetime_store.checkpointer import Checkpointer
 from duetime_store.consumequeue import ConsumeQueue
 from duetime_store.exporting import Exporter, encoded_chunk
-from duetime_store.filters import Filter
+from duetime_store.filters import parsed
 from duetime_store.finder import Finder
 from duetime_store.flusher import Flusher
 from duetime_store.group_offsets import GroupOffsets, check_group, check_offsets
@@ -25,9 +29,12 @@ from duetime_store.metrics import StoreMetrics
 from duetime_store.offsets import first_stored_at
 from duetime_store.reader import Pulled, Reader
 from duetime_store.staging import OK, Outcome
+from duetime_store.stand_ins import StandIns
 from duetime_store.store import Store
 from duetime_store.subscription_groups import SubscriptionGroups
+from duetime_store.topics import TopicFile
 from duetime_store.trace import Tracer
+from duetime_store.turns import Turns
 
 FOUND = gateway_pb2.PULL_STATUS_FOUND
 NO_NEW = gateway_pb2.PULL_STATUS_NO_NEW
@@ -35,8 +42,6 @@ NO_MATCH = gateway_pb2.PULL_STATUS_NO_MATCH
 OUT_OF_RANGE = gateway_pb2.PULL_STATUS_OFFSET_OUT_OF_RANGE
 _STATUS_NAMES = store_pb2.PutStatus.keys()
 SERVICE_NAME = "duetime.v1.Store"
-# RocketMQ's permissions of a topic.
-READ_WRITE = 6
 
 AnyPull = gateway_pb2.PullRequest | gateway_pb2.PullQueuesRequest
 
@@ -53,14 +58,19 @@ class StoreService(store_pb2_grpc.StoreServicer):
         holding: Holding,
         flusher: Flusher,
         checkpointer: Checkpointer,
+        topics: TopicFile,
         offsets: GroupOffsets,
         subscription_groups: SubscriptionGroups,
         groups: GroupCalls,
         exporter: Exporter,
+        stand_ins: StandIns,
         metrics: StoreMetrics,
+        turns: Turns,
+        answers: Room,
         *,
         shard: int,
     ) -> None:
+        self._answers = answers
         self._store = store
         self._reader = reader
         self._finder = finder
@@ -68,11 +78,14 @@ class StoreService(store_pb2_grpc.StoreServicer):
         self._holding = holding
         self._flusher = flusher
         self._checkpointer = checkpointer
+        self._topics = topics
         self._offsets = offsets
         self._groups = groups
         self._exporter = exporter
+        self._stand_ins = stand_ins
         self._subscription_groups = subscription_groups
         self._metrics = metrics
+        self._turns = turns
         self._shard = shard
         # Known once the server listens.
         self.store_host = b""
@@ -115,14 +128,16 @@ class StoreService(store_pb2_grpc.StoreServicer):
                 if status != OK:
                     self._metrics.refused.labels(_STATUS_NAMES[status].removeprefix("PUT_STATUS_")).inc(count)
         for index, text in outcome.faults.items():
-            code = code_of(StatusCode.INVALID_ARGUMENT)
-            response.faults[index].CopyFrom(message_pb2.Fault(code=code, reason="RECORD_REFUSED", message=text))
+            error = outcome.errors.get(index)
+            code = code_of(error.status if error else StatusCode.INVALID_ARGUMENT)
+            reason = error.reason if error else "RECORD_REFUSED"
+            response.faults[index].CopyFrom(message_pb2.Fault(code=code, reason=reason, message=text))
         return response
 
     async def Pull(self, request: gateway_pb2.PullRequest, context: Any) -> gateway_pb2.PullResponse:
         queue = self._store.queues.find(request.topic, request.queue)
         response = gateway_pb2.PullResponse()
-        for pulled in await self._pull(request, [(queue, request.offset)]):
+        for pulled in await self._pull(request, [(queue, request.offset)], context.peer()):
             self._tell(response, pulled, request)
         return response
 
@@ -130,17 +145,18 @@ class StoreService(store_pb2_grpc.StoreServicer):
         find = self._store.queues.find
         positions = [(find(request.topic, one.shard_queue), one.offset) for one in request.queues]
         response = gateway_pb2.PullQueuesResponse()
-        for asked, pulled in zip(request.queues, await self._pull(request, positions), strict=True):
+        for asked, pulled in zip(request.queues, await self._pull(request, positions, context.peer()), strict=True):
             if pulled.next_offset != asked.offset:
                 self._tell(response.queues.add(queue=asked.queue).pull, pulled, request)
         return response
 
-    async def _pull(self, request: AnyPull, positions: list[tuple[ConsumeQueue, int]]) -> list[Pulled]:
+    async def _pull(self, request: AnyPull, positions: list[tuple[ConsumeQueue, int]], peer: str) -> list[Pulled]:
+        max_bytes = min(request.max_bytes or limits.PULL_BYTES_DEFAULT, limits.PULL_ANSWER_BYTES_MAX)
         return await self._reader.pull(
             positions,
-            Filter.parse(request.tags, request.sql),
+            await parsed(self._turns, request.tags, request.sql),
             min(request.max_count or limits.PULL_COUNT_DEFAULT, limits.PULL_COUNT_MAX),
-            min(request.max_bytes or limits.PULL_BYTES_DEFAULT, limits.PULL_BYTES_MAX),
+            lambda: self._answers.left(peer, max_bytes, COUNTED_BYTES_MIN),
             min(request.wait_ms, limits.WAIT_MS_MAX),
         )
 
@@ -168,7 +184,9 @@ class StoreService(store_pb2_grpc.StoreServicer):
         queue = self._store.queues.find(request.topic, request.queue)
         wanted = request.WhichOneof("at")
         if wanted == "at_ms":
-            offset = await first_stored_at(self._store.log, queue, request.at_ms)
+            with self._turns.walk() as walk:
+                walk.start()
+                offset = await first_stored_at(walk, self._store.log, queue, request.at_ms)
         else:
             offset = queue.max_offset if wanted == "latest" else queue.min_offset
         return gateway_pb2.SearchOffsetResponse(offset=offset)
@@ -196,6 +214,8 @@ class StoreService(store_pb2_grpc.StoreServicer):
             min(max(request.max_bytes, 1), limits.PULL_BYTES_MAX),
             min(request.wait_ms, limits.WAIT_MS_MAX),
             min(max(request.ahead_ms, 0), limits.AHEAD_MS_MAX),
+            scheduler=request.scheduler,
+            has_lease=not request.without_lease,
         )
         self._metrics.messages_out.labels("pull_due").inc(len(due.sizes))
         self._metrics.bytes_out.labels("pull_due").inc(len(due.records))
@@ -208,6 +228,9 @@ class StoreService(store_pb2_grpc.StoreServicer):
             damages=due.damages or None,
             damaged_positions=due.damaged_positions or None,
         )
+
+    async def StandIn(self, request: store_pb2.StandInRequest, context: Any) -> store_pb2.StandInResponse:
+        return self._stand_ins.answer(request)
 
     async def GetRecord(self, request: store_pb2.GetRecordRequest, context: Any) -> store_pb2.GetRecordResponse:
         queue = self._store.queues.find(request.topic, request.queue)
@@ -238,10 +261,14 @@ class StoreService(store_pb2_grpc.StoreServicer):
     async def ListGroups(
         self, request: consumer_pb2.ListGroupsRequest, context: Any
     ) -> consumer_pb2.ListGroupsResponse:
-        return consumer_pb2.ListGroupsResponse(groups=self._subscription_groups.list())
+        return await listing.list_groups(self._turns, self._subscription_groups.list())
 
     async def Receive(self, request: consumer_pb2.ReceiveRequest, context: Any) -> consumer_pb2.ReceiveResponse:
-        return await self._groups.receive(request, context.peer())
+        peer = context.peer()
+        if 0 <= request.max_bytes <= limits.PULL_BYTES_MAX:
+            wanted = request.max_bytes or limits.PULL_BYTES_DEFAULT
+            request.max_bytes = self._answers.left(peer, wanted, COUNTED_BYTES_MIN)
+        return await self._groups.receive(request, peer)
 
     async def AwaitMessages(
         self, request: consumer_pb2.ReceiveRequest, context: Any
@@ -292,36 +319,27 @@ class StoreService(store_pb2_grpc.StoreServicer):
         return consumer_pb2.DeleteGroupResponse()
 
     async def PutTopic(self, request: store_pb2.PutTopicRequest, context: Any) -> store_pb2.PutTopicResponse:
-        violations = []
-        if not 1 <= len(request.name.encode()) <= limits.TOPIC_CHARS_MAX:
-            violations.append(Violation("name", f"is not 1 to {limits.TOPIC_CHARS_MAX} bytes long"))
-        if not 1 <= request.queue_count <= limits.QUEUE_COUNT_MAX:
-            violations.append(
-                Violation("queue_count", f"{request.queue_count} is not within 1 and {limits.QUEUE_COUNT_MAX}")
-            )
-        if violations:
-            raise InvalidArgument(violations)
-        counts = self._store.queues.counts
-        counts[request.name] = max(counts.get(request.name, 0), request.queue_count)
-        await self._checkpointer.write()
+        await self._topics.put(request.name, request.queue_count)
         return store_pb2.PutTopicResponse()
 
+    async def PutTopics(self, request: store_pb2.PutTopicsRequest, context: Any) -> store_pb2.PutTopicsResponse:
+        if len(request.topics) > limits.TOPICS_PUT_MAX:
+            text = f"{len(request.topics)} topics, {limits.TOPICS_PUT_MAX} at most"
+            raise InvalidArgument([Violation("topics", text)])
+        response = store_pb2.PutTopicsResponse()
+        refused = await self._topics.put_all([(topic.name, topic.queue_count) for topic in request.topics])
+        for index, error in refused.items():
+            fault = message_pb2.Fault(code=code_of(error.status), reason=error.reason, message=error.text)
+            response.faults[index].CopyFrom(fault)
+        return response
+
     async def ListQueues(self, request: store_pb2.ListQueuesRequest, context: Any) -> store_pb2.ListQueuesResponse:
-        queues = [q for q in self._store.queues.all() if not request.topic or q.topic == request.topic]
-        return store_pb2.ListQueuesResponse(
-            queues=[
-                store_pb2.QueueState(topic=q.topic, queue=q.queue, min_offset=q.min_offset, max_offset=q.max_offset)
-                for q in sorted(queues, key=lambda q: (q.topic, q.queue))
-            ]
-        )
+        return await listing.list_queues(self._turns, self._store.queues, request.topic)
 
     async def ListTopics(
         self, request: store_pb2.ListStoredTopicsRequest, context: Any
     ) -> store_pb2.ListStoredTopicsResponse:
-        response = store_pb2.ListStoredTopicsResponse()
-        for name, count in sorted(self._store.queues.counts.items()):
-            response.topics.add(name=name, read_queue_count=count, write_queue_count=count, perm=READ_WRITE)
-        return response
+        return await listing.list_topics(self._turns, self._store.queues, request.names)
 
     async def Describe(self, request: store_pb2.DescribeRequest, context: Any) -> store_pb2.DescribeResponse:
         store = self._store
@@ -342,32 +360,12 @@ class StoreService(store_pb2_grpc.StoreServicer):
             text = f"{request.ahead_ms} is not within 0 and {limits.LANES_AHEAD_MS_MAX}"
             raise InvalidArgument([Violation("ahead_ms", text)])
         by_ms = self._store.clock.now_ms() + request.ahead_ms
-        return gateway_pb2.ListLanesResponse(lanes=[self._lane(level, by_ms) for level in sorted(self._store.lanes)])
+        return await listing.list_lanes(self._turns, self._store, self._shard, by_ms)
 
     async def ListFiles(self, request: export_pb2.ListFilesRequest, context: Any) -> export_pb2.ListFilesResponse:
         return await self._exporter.list()
 
     async def Export(self, request: export_pb2.ExportRequest, context: Any) -> AsyncIterator[bytes]:
-        async for data in self._exporter.read(request.path, request.offset, request.length):
+        caller = caller_of(context.peer(), context.invocation_metadata())
+        async for data in self._exporter.read(request.path, request.offset, request.length, caller):
             yield encoded_chunk(data)
-
-    def _lane(self, level: int, by_ms: int) -> gateway_pb2.Lane:
-        store = self._store
-        lane = store.lanes[level]
-        oldest, ahead = lane.dues(store.clock.now_ms())
-        p50, p99 = lane.late_percentiles_ms()
-        return gateway_pb2.Lane(
-            shard=self._shard,
-            level=level,
-            delay_ms=store.levels.delay_ms(level) if level <= store.levels.highest else 0,
-            pending_count=lane.pending_count,
-            oldest_due_at_ms=oldest,
-            next_due_at_ms=ahead,
-            watermark=lane.watermark,
-            max_offset=lane.queue.max_offset,
-            late_p50_ms=p50,
-            late_p99_ms=p99,
-            restored_count=lane.restored_count,
-            quarantined_count=lane.quarantined_count,
-            due_count=lane.count_due(by_ms),
-        )

@@ -31,6 +31,13 @@ class StoreSettings(NodeSettings):
         300_000, ge=100, le=10_000_000, description="units in a consume queue file; existing files keep theirs"
     )
     advertise_host: str = Field("127.0.0.1", description="the address that records carry as store host")
+    advertise_port: int = Field(
+        0,
+        ge=0,
+        le=65_535,
+        description="the port that records carry as store host; 0: the one that the shard has advertised before, "
+        "at first the one on which it listens",
+    )
     accept_delay_levels: bool = Field(
         False, description="start with a level table other than the data's; pending messages keep their due times"
     )
@@ -68,20 +75,44 @@ class StoreSettings(NodeSettings):
     retention_ms: int = Field(
         72 * 3_600_000, ge=1_000, description="age at which a full log file leaves; what is pending is kept"
     )
-    retention_bytes: int = Field(0, ge=0, description="most bytes of log; 0: no budget")
+    retention_bytes: int = Field(
+        0, ge=0, description="most bytes of log: beyond, the oldest file leaves at any age, read or not; 0: no budget"
+    )
     retention_hours: frozenset[int] = Field(
         frozenset(), description="UTC hours in which files leave by age, such as [4]; none: at any hour"
     )
     retention_check_ms: int = Field(10_000, ge=10, description="how often log files are looked at")
     disk_clean: float = Field(
-        0.75, gt=0, le=1, description="disk use above which files leave by age outside retention_hours too"
+        0.75,
+        gt=0,
+        le=1,
+        description="disk use above which files past their age leave outside retention_hours too, once all groups have "
+        "read them",
     )
-    disk_force: float = Field(0.85, gt=0, le=1, description="disk use above which the oldest file leaves at any age")
+    disk_force: float = Field(
+        1,
+        gt=0,
+        le=1,
+        description="disk use above which the oldest file leaves at any age, read or not: a broker has 0.85; 1: never",
+    )
     leases_max: int = Field(
         1_000_000,
         ge=1,
-        description="most messages of all groups that are leased, waiting or to come back; each takes 110 bytes "
-        "of memory where a Receive leases 32, 640 where it leases one",
+        description="most messages of all groups that are leased, waiting or to come back, half of them of one group; "
+        "each takes 110 bytes of memory where a Receive leases 32, 640 where it leases one",
+    )
+    queue_files_max: int = Field(
+        0,
+        ge=0,
+        description="most files of queues that are open at a time; 0: two fifths of the descriptors that the process "
+        "may have, 4,096 at most",
+    )
+    topics_max: int = Field(100_000, ge=100, description="most topics of the shard; past it new ones are refused")
+    queues_max: int = Field(
+        200_000,
+        ge=100,
+        description="most queues of all topics; past it new ones are refused. The retries and dead letters of groups "
+        "have a tenth more of both",
     )
     groups_max: int = Field(10_000, ge=1, description="most groups that receive")
     group_queues_max: int = Field(100_000, ge=1, description="most queues in which groups have a place, all together")

@@ -119,6 +119,8 @@ _HINTS = {"!": "not equal is <>", '"': "texts stand within '", "'": "the text ha
 _COMPARING = frozenset({"EQUAL", "UNEQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL", "_BETWEEN", "_IN", "_IS"})
 # Of an expression, on each side of the place where it is wrong.
 _EXCERPT_CHARS = 40
+_WORDS = re.compile(r"'(?:[^']|'')*'|[\w$.]+|<=|>=|<>|[^\s\w]")
+_COMPARISONS = {"=": 1, "<>": 1, "<": 1, "<=": 1, ">": 1, ">=": 1, "IS": 1, "IN": 1, "BETWEEN": 2}
 _BLANKS = re.compile(r"('(?:[^']|'')*')|(?:\s|--[^\n\r]*|/\*(?:[^*]|\*+[^*/])*\*+/)+")
 _I64_MAX = (1 << 63) - 1
 
@@ -130,6 +132,8 @@ class Sql:
     text: str
     # Properties that it asks for.
     names: tuple[bytes, ...]
+    # Its words.
+    cost: int
     _condition: Condition
 
     def passing(self, columns: Columns, count: int) -> npt.NDArray[np.bool_]:
@@ -141,6 +145,8 @@ def parse(text: str) -> Sql:
     """Raises: InvalidArgument: with line, column, and what would be right there."""
     if len(text) > limits.FILTER_CHARS_MAX:
         raise refused("sql", f"has {len(text)} characters, more than {limits.FILTER_CHARS_MAX}")
+    plain = _BLANKS.sub(lambda found: found[1] or " ", text).strip()
+    cost = _cost(plain)
     try:
         node = _truth_of(_parser().parse(text))  # type: ignore[arg-type]
     except _WrongError as error:
@@ -151,7 +157,20 @@ def parse(text: str) -> Sql:
         at = error.pos_in_stream or 0
         hint = _HINTS.get(text[at], "no word begins so")
         raise _wrong(text, at, f"{text[at]!r} means nothing: {hint}") from None
-    return Sql(_BLANKS.sub(lambda found: found[1] or " ", text).strip(), tuple(sorted(node.names)), node)
+    return Sql(plain, tuple(sorted(node.names)), cost, node)
+
+
+def _cost(text: str) -> int:
+    """The words of an expression, before it is parsed. Raises: InvalidArgument: they are too many."""
+    words = _WORDS.findall(text)
+    comparisons = sum(_COMPARISONS.get(word.upper(), 0) for word in words)
+    for count, most, what in (
+        (len(words), limits.SQL_WORDS_MAX, "words, numbers, texts and signs"),
+        (comparisons, limits.SQL_COMPARISONS_MAX, "comparisons"),
+    ):
+        if count > most:
+            raise refused("sql", f"has {count} {what}, more than {most}")
+    return len(words)
 
 
 def refused(field: str, text: str) -> InvalidArgument:

@@ -25,6 +25,8 @@ class Outcome:
     due_at_ms: list[int] = field(default_factory=list)
     # Of those that are REFUSED.
     faults: dict[int, str] = field(default_factory=dict)
+    # Of those whose record is as it should be.
+    errors: dict[int, DueTimeError] = field(default_factory=dict)
     # The topic's queue of a repeated send's first copy.
     duplicate_queues: dict[int, int] = field(default_factory=dict)
     stored_at_ms: int = 0
@@ -35,9 +37,12 @@ class Outcome:
         """Of records none of which has a place yet."""
         return cls([status] * count, [-1] * count, [0] * count, stored_at_ms=stored_at_ms)
 
-    def refuse(self, index: int, fault: str) -> None:
+    def refuse(self, index: int, fault: str | DueTimeError) -> None:
+        """`fault`: what is wrong with the record, or an error that is no fault of it."""
         self.statuses[index] = REFUSED
-        self.faults[index] = fault
+        if isinstance(fault, DueTimeError):
+            self.errors[index] = fault
+        self.faults[index] = fault if isinstance(fault, str) else fault.text
 
     def take_places(self, chosen: Sequence[int], stored: "Outcome") -> None:
         """Where the chosen records are, which `stored` has."""

@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 from duetime_core import record
-from duetime_core.errors import Damaged, DiskFull, NotFound, Overloaded, ReadOnly
+from duetime_core.errors import DiskFull, DueTimeError, InvalidArgument, NotFound, Overloaded, ReadOnly, Violation
+from duetime_core.logs import sparing
 from duetime_core.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
 from duetime_core.ondisk.history import LevelHistory
 from duetime_core.ondisk.units import FILLER_SIZE, UNIT, Units
@@ -20,18 +21,21 @@ from duetime_core.ondisk.units import FILLER_SIZE, UNIT, Units
 from duetime_store.alarm import ShardClock
 from duetime_store.commitlog import CommitLog
 from duetime_store.consumequeue import ConsumeQueue
-from duetime_store.faults import faults_of
+from duetime_store.faults import restored_faults, sent_faults
 from duetime_store.gate import Gate
 from duetime_store.groups.journal import Journal, event_records
 from duetime_store.intake import Intake, Ints, parse
 from duetime_store.lanes import Lane
+from duetime_store.originals import Originals
 from duetime_store.queues import Queues
 from duetime_store.recent import RecentIds
+from duetime_store.repeats import Repeats, answer_twins, find_twins
 from duetime_store.staging import DUPLICATE, GAP, NOT_DUE, OK, SETTLED, Batch, Outcome, refuse
+
+log = sparing()
 
 _LANE_TOPIC = SCHEDULE_TOPIC.encode()
 _QUARANTINE_TOPIC = QUARANTINE_TOPIC.encode()
-_UNIQ_KEY = record.UNIQ_KEY.encode()
 
 
 class Store:
@@ -54,6 +58,8 @@ class Store:
         self.levels = history.current
         self.clock = clock
         self.recent = recent
+        self._originals = Originals(log, self._refusal)
+        self._repeats = Repeats(log, history, recent, clock.clock)
         self.lanes: dict[int, Lane] = {}
         self.gate = Gate(clock.clock, flush_stall_ms)
         # What happens to consumer groups: goes into the log with the next batch.
@@ -62,6 +68,8 @@ class Store:
         # How often staged records were taken back.
         self.undone_count = 0
         self.quarantined_count = 0
+        # Records refused as they were not what their entries give.
+        self.mismatched_count = 0
         self._waiting_bytes_max = waiting_bytes_max
         # Everything before it is durable (written, in async mode), in its queues, and seen by readers.
         self.published_end = log.end
@@ -91,9 +99,12 @@ class Store:
 
     def admit(self, records: bytes) -> Intake:
         """Records to be put, taken apart. Raises as `put`."""
+        if not records:
+            raise InvalidArgument([Violation("records", "there is none")], reason="RECORDS_INVALID")
         self.gate.check_write()
-        if self.gate.full and self.queues.late_bytes > self._waiting_bytes_max:
-            raise DiskFull(f"{self.gate.full}; {self.queues.late_bytes} bytes of queue units wait for room")
+        if self.queues.late_bytes > self._waiting_bytes_max:
+            text = f"{self.queues.late_bytes} bytes of queue units wait for their files"
+            raise DiskFull(f"{self.gate.full}; {text}") if self.gate.full else Overloaded(text)
         if self._waiting_bytes + len(records) > self._waiting_bytes_max:
             raise Overloaded(f"{self._waiting_bytes} bytes wait for the flush, {self._waiting_bytes_max} at most")
         return parse(records)
@@ -103,21 +114,47 @@ class Store:
         """Why nothing is written until a restart; empty: all is well."""
         return self.gate.failed
 
+    def _refusal(self, restored: bytes) -> str:
+        """Why a restored record is not taken."""
+        faults = restored_faults(parse(restored), self.log.record_bytes_max)
+        return next(iter(faults.values()), "")
+
+    def _sent_faults(self, intake: Intake) -> dict[int, str | DueTimeError]:
+        """By index. Beside those of the records, the queues that would be new where the shard takes no more; what is
+        restored is not asked: it was answered, when its topic was known."""
+        faults: dict[int, str | DueTimeError] = {}
+        faults.update(sent_faults(intake, self.levels.highest, self.log.record_bytes_max))
+        key_of = intake.key_of.tolist() if faults else []
+        # No queue is counted for a record that is refused.
+        taken = {number for index, number in enumerate(key_of) if index not in faults} if faults else None
+        crowded = self.queues.refuse_new(intake.keys, taken)
+        if crowded:
+            faults.update(
+                (index, crowded[number]) for index, number in enumerate(intake.key_of.tolist()) if number in crowded
+            )
+        return faults
+
     def _put_sent(self, intake: Intake, retried: Sequence[int]) -> Outcome:
-        faults = faults_of(intake, self.levels.highest, self.log.record_bytes_max, restoring=False)
-        if not faults and not retried:
+        faults = self._sent_faults(intake)
+        asked = self._repeats.among(intake, retried)
+        if not faults and not asked:
             outcome = Outcome([OK] * intake.count, stored_at_ms=self.clock.now_ms())
             self._stage_sent(intake, outcome)
             return outcome
         outcome = Outcome.of_nothing(intake.count, OK, self.clock.now_ms())
         for index, fault in faults.items():
             outcome.refuse(index, fault)
-        if retried:
-            self._answer_repeated(intake, outcome, retried)
+        if asked:
+            self._repeats.answer(intake, outcome, asked, self.published_end, (self._staged, self._flushing))
+        twins = find_twins(intake, outcome, asked)
+        for index in twins:
+            outcome.statuses[index] = DUPLICATE
         chosen = [index for index, status in enumerate(outcome.statuses) if status == OK]
         stored = Outcome([], stored_at_ms=outcome.stored_at_ms)
         self._stage_sent(intake.only(chosen), stored)
         outcome.take_places(chosen, stored)
+        answer_twins(intake, outcome, twins)
+        self._repeats.stored(intake.id_hashes[[index for index in asked if outcome.statuses[index] == OK]].tolist())
         return outcome
 
     def put_settling(
@@ -137,8 +174,11 @@ class Store:
                 and returns whom to tell whether the record became durable.
         """
         intake = self.admit(records)
+        if ended and max(ended) >= intake.count:
+            text = f"record {max(ended)} is not within 0 and {intake.count - 1}"
+            raise InvalidArgument([Violation("settles.record", text)])
         outcome = Outcome.of_nothing(intake.count, OK, self.clock.now_ms())
-        for index, fault in faults_of(intake, self.levels.highest, self.log.record_bytes_max, restoring=False).items():
+        for index, fault in self._sent_faults(intake).items():
             outcome.refuse(index, fault)
         for index in ended:
             outcome.statuses[index] = SETTLED
@@ -197,22 +237,30 @@ class Store:
         says the same, it is right.
         """
         count, now_ms = intake.count, outcome.stored_at_ms
-        dues = lane.queue.read(first_entry, count)["tags"].astype(np.int64)
+        units = lane.queue.read(first_entry, count)
+        dues = units["tags"].astype(np.int64)
         if lane.ahead:
             behind = [entry for entry in lane.ahead if entry >= lane.appended]
             dues = dues[: min(behind, default=first_entry + count) - first_entry]
-        faults = faults_of(intake, self.levels.highest, self.log.record_bytes_max, restoring=True)
+        faults = restored_faults(intake, self.log.record_bytes_max)
         fit = dues <= now_ms
         fit &= intake.name_entries(lane.level, first_entry, dues)
         fit[[index for index in faults if index < len(fit)]] = False
         unfit = np.flatnonzero(~fit[done:])
         stop = done + int(unfit[0]) if len(unfit) else max(done, len(fit))
+        genuine, alien = self._originals.genuine(intake, lane.level, first_entry, done, units[done:stop])
+        if alien:
+            stop = done + genuine
+            self.mismatched_count += 1
+            log.warning(
+                "record refused in a pending message's place", lane=lane.level, entry=first_entry + stop, why=alien
+            )
         if stop < len(dues):
             if dues[stop] > now_ms:
                 outcome.statuses[stop] = NOT_DUE
             else:
                 entry = f"{record.LANE_ENTRY}={lane.level}:{first_entry + stop}:{dues[stop]}"
-                outcome.refuse(stop, faults.get(stop) or f"does not end with {entry}")
+                outcome.refuse(stop, alien or faults.get(stop) or f"does not end with {entry}")
         if stop == done:
             return
         stored = Outcome([], stored_at_ms=now_ms)
@@ -227,53 +275,6 @@ class Store:
             dues = dues[~np.isin(taken.key_of, aside)]
         lane.appended = first_entry + stop
         self._staged.restored.append((lane, lane.appended, dues, len(chosen) - len(dues)))
-
-    def _answer_repeated(self, intake: Intake, outcome: Outcome, retried: Sequence[int]) -> None:
-        """Answers the retried records whose id is stored already with where; later ones are copies of failures."""
-        hashes = intake.id_hashes.tolist()
-        asked = [
-            index
-            for index in sorted(set(retried))
-            if 0 <= index < intake.count and outcome.statuses[index] == OK and hashes[index] >= 0
-        ]
-        found = self.recent.find([hashes[index] for index in asked])
-        for index in asked:
-            message_id = intake.message_id(index)
-            for position in reversed(found.get(hashes[index], ())):
-                first = self._record_anywhere(position)
-                if first is not None and record.property_value(first.properties, _UNIQ_KEY) == message_id:
-                    self._answer_with(first, outcome, index)
-                    break
-
-    def _answer_with(self, first: record.Record, outcome: Outcome, index: int) -> None:
-        outcome.statuses[index] = DUPLICATE
-        outcome.queue_offsets[index] = first.queue_offset
-        outcome.duplicate_queues[index] = first.queue
-        if first.topic == SCHEDULE_TOPIC:
-            real_queue = record.property_value(first.properties, record.REAL_QID.encode())
-            outcome.duplicate_queues[index] = int(real_queue or 0)
-            levels = self.history.at(first.position, first.stored_at_ms)
-            outcome.due_at_ms[index] = first.stored_at_ms + levels.delay_ms(min(first.queue + 1, levels.highest))
-
-    def _record_anywhere(self, position: int) -> record.Record | None:
-        """The intact record at a position, durable or staged; what was taken back may have left anything there."""
-        found = self._decoded(position)
-        return found if found is not None and found.position == position else None
-
-    def _decoded(self, position: int) -> record.Record | None:
-        try:
-            for batch in (self._staged, self._flushing):
-                for start, buffers in batch.runs if batch else ():
-                    for buffer in buffers:
-                        if start <= position < start + len(buffer):
-                            return record.decode(buffer, position - start)
-                        start += len(buffer)
-            head = self.log.read(position, record.PREFIX.size)
-            if len(head) < record.PREFIX.size:
-                return None
-            return record.decode(self.log.read(position, max(record.PREFIX.unpack(head)[0], 0)))
-        except Damaged:
-            return None
 
     def _stage(self, intake: Intake, outcome: Outcome) -> Ints:
         """Gives all records queue offset, position and time, and adds them to the batch; their positions."""
@@ -407,6 +408,7 @@ class Store:
         """The batch is durable: readers see it, watermarks move, waiting callers go on. Returns what kept units from
         being written; they are late then, and nothing else is different."""
         trouble = None
+        self.queues.shared.begin_publish()
         for queue, count in batch.queues.items():
             try:
                 queue.publish(count)

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from duetime.v1 import consumer_pb2
 from duetime_core import record
-from duetime_core.clock import turn
 from duetime_core.errors import Damaged, NotFound
 from duetime_core.names import DLQ_PREFIX, GROUPS_TOPIC, QUARANTINE_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC
 from duetime_core.ondisk import group_events as events
@@ -24,13 +23,14 @@ from duetime_store.groups.telling import Told, told
 from duetime_store.offsets import first_stored_at
 from duetime_store.reader import Reader
 from duetime_store.store import Store
+from duetime_store.turns import Turns, Walk
 
 # Of one message; the newest are told.
 TRACE_RECORDS_MAX = 1_024
 # How much of the journal is read for one answer, and in one step of it.
 TRACE_JOURNAL_BYTES_MAX = 64 * 1024 * 1024
-_STEP_RECORDS = 64
-_STEP_BYTES = 128 * 1024
+_STEP_RECORDS = 16
+_STEP_BYTES = 32 * 1024
 
 ACCEPTED = consumer_pb2.TRACE_KIND_ACCEPTED
 DEFERRED = consumer_pb2.TRACE_KIND_DEFERRED
@@ -107,8 +107,9 @@ class _Life:
 class Tracer:
     """Tells lives. Reads only what is published."""
 
-    def __init__(self, store: Store, reader: Reader, finder: Finder, *, shard: int) -> None:
+    def __init__(self, store: Store, reader: Reader, finder: Finder, turns: Turns, *, shard: int) -> None:
         self._store = store
+        self._turns = turns
         self._reader = reader
         self._finder = finder
         self._shard = shard
@@ -123,22 +124,29 @@ class Tracer:
         records, more = await self._finder.records_of(message_id, topic, TRACE_RECORDS_MAX)
         if not records:
             raise NotFound(f"no message {message_id} on shard {self._shard}", reason="MESSAGE_NOT_FOUND")
+        with self._turns.walk() as walk:
+            await walk.begin()
+            life = await self._life(walk, records, more=more)
+        life.events.sort(key=lambda event: (event.at_ms, event.attempt, _ORDER.index(event.kind)))
+        message_id = records[-1].id or message_id
+        return consumer_pb2.TraceMessageResponse(id=message_id, events=life.events, gaps=life.gaps)
+
+    async def _life(self, walk: Walk, records: list[Seen], *, more: bool) -> _Life:
         life = _Life(self._shard)
         if more:
             life.gaps.append(f"the message has more than {TRACE_RECORDS_MAX} records; the oldest are left out")
         for seen in records:
             self._tell_record(life, seen)
+            await walk.turn_if_over()
         if not more and all(event.kind not in (ACCEPTED, QUARANTINED) for event in life.events):
             life.gaps.append("the record with which it was accepted is no longer stored: retention has deleted it")
         # Nothing in a lane is received: a journal of hours is not read for a message that was deferred for so long.
         given = [seen for seen in records if seen.record.topic != SCHEDULE_TOPIC]
         if given:
             places = {_place(seen) for seen in given}
-            await self._read_journal(life, places, min(seen.record.stored_at_ms for seen in given))
+            await self._read_journal(walk, life, places, min(seen.record.stored_at_ms for seen in given))
         self._tell_deliveries(life)
-        life.events.sort(key=lambda event: (event.at_ms, event.attempt, _ORDER.index(event.kind)))
-        message_id = records[-1].id or message_id
-        return consumer_pb2.TraceMessageResponse(id=message_id, events=life.events, gaps=life.gaps)
+        return life
 
     # --- records ----------------------------------------------------------------------------------------------------
 
@@ -186,11 +194,11 @@ class Tracer:
 
     # --- the journal ------------------------------------------------------------------------------------------------
 
-    async def _read_journal(self, life: _Life, places: set[Place], since_ms: int) -> None:
+    async def _read_journal(self, walk: Walk, life: _Life, places: set[Place], since_ms: int) -> None:
         queue = self._store.queues.known(GROUPS_TOPIC.encode(), 0)
         if queue is None or not queue.max_offset:
             return
-        offset, left = await first_stored_at(self._store.log, queue, since_ms), TRACE_JOURNAL_BYTES_MAX
+        offset, left = await first_stored_at(walk, self._store.log, queue, since_ms), TRACE_JOURNAL_BYTES_MAX
         if offset == queue.min_offset and offset:
             life.gaps.append("what groups did first is no longer stored: retention has deleted it")
         end, damaged, read_ms = queue.max_offset, 0, since_ms
@@ -209,7 +217,7 @@ class Tracer:
                 except Damaged:
                     damaged += 1
             offset, left = offset + len(units), left - len(records)
-            await turn()
+            await walk.turn_if_over()
         if damaged:
             life.gaps.append(f"{damaged} records of what groups did are damaged")
         if offset < end:

@@ -9,9 +9,11 @@ import structlog
 from duetime_core.clock import Clock
 
 from duetime_store.disk import Disk, Space
-from duetime_store.gate import NO_ROOM
+from duetime_store.gate import NO_FILES, NO_ROOM
+from duetime_store.late import LateWriter
 from duetime_store.metrics import StoreMetrics
 from duetime_store.reserve import Reserve
+from duetime_store.room import Room
 from duetime_store.store import Store
 
 log = structlog.get_logger()
@@ -25,6 +27,7 @@ class Watch:
     def __init__(
         self,
         store: Store,
+        late: LateWriter,
         disk: Disk,
         root: Path,
         reserve: Reserve,
@@ -38,15 +41,19 @@ class Watch:
         self._fill_count = 0
         self._giving_back = False
         self._store = store
+        self._late = late
         self._disk = disk
         self._root = root
         self._executor = executor
         self._clock = clock
         self._metrics = metrics
         self._used_max = used_max
+        self._room = Room(store)
 
     async def run(self) -> None:
         while True:
+            await self._room.count()
+            self._metrics.restores_need.set(self._room.needed_bytes)
             await self.look()
             await self._clock.sleep(LOOK_MS)
 
@@ -65,20 +72,22 @@ class Watch:
         self._metrics.disk_used_max.set(self._used_max)
         # What was seen before there was no room is no news.
         if fill_count == self._fill_count:
-            self._store.gate.fill(self._why_full(space, held=held))
+            self._store.gate.fill(await self._why_full(space, held=held))
 
     def _look(self) -> tuple[Space, bool]:
         space = self._disk.space(self._root)
         held = bool(self._store.gate.failed) or self._reserve.make(space)
         return space, held
 
-    def _why_full(self, space: Space, *, held: bool) -> str:
+    async def _why_full(self, space: Space, *, held: bool) -> str:
         if not held:
             return self._full_text(f"{space.free_bytes} bytes are free")
         try:
             # While they wait in memory, nothing may be added to them.
-            self._store.queues.write_late()
+            await self._late.write()
         except OSError as error:
+            if error.errno in NO_FILES:
+                return self._store.gate.full
             if error.errno not in NO_ROOM:
                 self._store.fail(f"writing queue units: {error.strerror or error}")
             return self._full_text(f"writing queue units: {error.strerror or error}")
@@ -86,6 +95,11 @@ class Watch:
             return (
                 f"the disk of {self._root} is {space.used:.1%} used, sends are taken up to {self._used_max:.1%}: "
                 f"{space.free_bytes} bytes are free"
+            )
+        if space.free_bytes < self._room.needed_bytes:
+            return (
+                f"the disk of {self._root} has {space.free_bytes} bytes free, and {self._room.pending_count} pending "
+                f"messages need {self._room.needed_bytes} to be restored"
             )
         return ""
 

@@ -29,8 +29,10 @@ from duetime_store.groups.keeping import Keeper
 from duetime_store.groups.looking import Asked, Given, Looker
 from duetime_store.metrics import StoreMetrics
 from duetime_store.reader import Reader
+from duetime_store.turns import Turns
 from prometheus_client import CollectorRegistry
 
+from tests.store.conftest import unhurried
 from tests.store.life import Life, Message
 
 GROUP, TOPIC, RETRY = "g", "orders", "%RETRY%g"
@@ -66,7 +68,7 @@ class GroupLife(Life):
         self.groups = Groups(
             self.store, state.progress, state.gone, shard=SHARD, leases_max=10_000, groups_max=9, places_max=9
         )
-        reader = Reader(self.store, Alarm(ShardClock(self.clock)), StoreMetrics(CollectorRegistry()))
+        reader = Reader(self.store, Alarm(ShardClock(self.clock)), StoreMetrics(CollectorRegistry()), Turns())
         self.looker = Looker(self.store, reader, self.groups)
         self.checkpointer.keeper = Keeper(self.store, self.groups, offsets, self.flusher, self.disk, path, self.here)
 
@@ -96,7 +98,7 @@ class GroupLife(Life):
             place = self.groups.progress.places.get(KEY) or self.groups.new_place(KEY, 0)
             if self.store.queues.known(TOPIC.encode(), 0) is None:
                 return
-            look = self.looker.look(asked, [place], [], fresh_first=False, peek=False)
+            look = self.looker.look(asked, [place], [], unhurried(), fresh_first=False, peek=False)
         except (ReadOnly, Overloaded):
             return
         for one in look.given:

@@ -46,8 +46,8 @@ class Consuming(Running):
         await asyncio.gather(node._loops, return_exceptions=True)
         node._flush_thread.shutdown()
         node._checkpoint_thread.shutdown()
-        for queue in node.store.queues.all():
-            queue.close()
+        node._topic_thread.shutdown()
+        node.store.queues.shared.close()
         node.store.log.close()
         node._directory.close()
         meanwhile()

@@ -18,7 +18,7 @@ from tests.store.groups.test_leases import lined_up
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Consuming]:
-    async with Consuming(tmp_path / "store", leases_max=10) as running:
+    async with Consuming(tmp_path / "store", leases_max=20) as running:
         yield running
 
 
@@ -116,7 +116,7 @@ async def test_a_deleted_group_begins_anew(store: Consuming) -> None:
     assert names(await store.receive()) == ["a"]
 
 
-async def test_what_is_outstanding_is_bounded(store: Consuming) -> None:
+async def test_what_a_group_has_outstanding_is_bounded_by_its_share(store: Consuming) -> None:
     await store.send(*(f"{n}" for n in range(12)))
     got = await store.receive()
     assert len(got) == 10
@@ -126,6 +126,21 @@ async def test_what_is_outstanding_is_bounded(store: Consuming) -> None:
     await store.reset(earliest=True)
     await store.ack(*(await store.receive()))
     assert names(await store.receive()) == ["10", "11"]
+
+
+async def test_groups_that_hoard_leave_some_to_others(tmp_path: Path) -> None:
+    async with Consuming(tmp_path / "store", leases_max=200) as store:
+        await store.send(*(f"{n}" for n in range(150)))
+        assert len(await store.receive(max_count=150)) == 100
+        assert await refused(store.receive()) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "LEASES_EXHAUSTED")
+        assert len(await store.receive(max_count=150, group="hoarder")) == 80
+        assert await refused(store.receive(group="hoarder")) == (
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            "LEASES_EXHAUSTED",
+        )
+        # The last tenth is for those who hold little.
+        for number in range(3):
+            assert len(await store.receive(max_count=150, group=f"small-{number}")) == 2
 
 
 async def test_another_filter_is_refused_for_a_minute(store: Consuming) -> None:

@@ -5,16 +5,17 @@ from pathlib import Path
 import grpc
 import pytest
 from duetime_core.calls import translate
+from duetime_store import configs
 from duetime_store.groups import snapshot
 
 from tests.faulty_disk import FaultyDisk
 from tests.store.conftest import MIB, flip, sent
-from tests.store.groups.running import EXPIRED, GROUP, INVISIBLE_MS, OK, Consuming, copy, names, told
+from tests.store.groups.running import EXPIRED, GROUP, INVISIBLE_MS, OK, TOPIC, Consuming, copy, names, told
 from tests.store.test_retention import MINUTE_MS, run
 
 LONG_MS = 3_600_000
 LARGE = 600_000
-RETAINED = {"retention_ms": 2 * MINUTE_MS, "retention_check_ms": 1 << 30, "disk_force": 1.0}
+RETAINED = {"retention_ms": 2 * MINUTE_MS, "retention_check_ms": 1 << 30}
 
 
 async def refusal(store: Consuming) -> str:
@@ -88,6 +89,76 @@ async def test_the_journal_may_leave_what_the_snapshot_has(tmp_path: Path, damag
         assert await store.ack(got[0]) == [OK]
 
 
+def broker_writes(store: Consuming, topic: str, offset: int) -> None:
+    """As a broker leaves consumerOffset.json that has served the directory."""
+    path = store.settings.data_dir / "config" / configs.CONSUMER_OFFSETS
+    content = configs.read(path.parent, path.name) or {}
+    content["offsetTable"] = {**content.get("offsetTable", {}), f"{topic}@{GROUP}": {0: offset}}
+    path.write_text(configs.render(content))
+
+
+async def outstanding(store: Consuming) -> None:
+    """Of a to f: a and d are done, b and c under a lease, e and f not given yet."""
+    await store.send("a", "b", "c", "d", "e", "f")
+    got = await store.receive(max_count=4, invisible_ms=LONG_MS)
+    await store.ack(got[0], got[3])
+    await store.node._checkpointer.write()
+
+
+@pytest.mark.parametrize(
+    ("offset", "left"),
+    [
+        (0, ["b", "c", "e", "f"]),
+        (1, ["b", "c", "e", "f"]),
+        (2, ["c", "e", "f"]),
+        (4, ["e", "f"]),
+        (5, ["f"]),
+        (6, []),
+        (99, []),
+    ],
+)
+async def test_what_a_broker_gave_to_a_group_is_not_given_again(tmp_path: Path, offset: int, left: list[str]) -> None:
+    async with Consuming(tmp_path / "store") as store:
+        await outstanding(store)
+        await store.kill(lambda: broker_writes(store, TOPIC, offset))
+        await store.clock.advance(2 * LONG_MS)
+        assert sorted(names(await store.receive())) == left
+        # It is in the journal: also where the snapshot is damaged.
+        await store.clock.advance(2 * LONG_MS)
+        await store.kill(lambda: flip(store.settings.data_dir / snapshot.FILE, 40))
+        assert sorted(names(await store.receive())) == left
+
+
+async def test_a_brokers_offsets_count_once(tmp_path: Path) -> None:
+    """A group that went back afterwards stays there, whatever dies."""
+    async with Consuming(tmp_path / "store") as store:
+        await outstanding(store)
+        await store.kill(lambda: broker_writes(store, TOPIC, 5))
+        assert (await store.reset(earliest=True)).to_offset == 0
+        await store.kill()
+        assert names(await store.receive()) == ["a", "b", "c", "d", "e", "f"]
+
+
+async def test_a_brokers_offsets_count_once_where_no_group_has_received(tmp_path: Path) -> None:
+    async with Consuming(tmp_path / "store") as store:
+        await store.send("a", "b", "c")
+        await store.kill(lambda: broker_writes(store, TOPIC, 2))
+        assert names(await store.receive()) == ["c"]
+        assert (await store.reset(earliest=True)).to_offset == 0
+        await store.kill()
+        assert names(await store.receive()) == ["a", "b", "c"]
+
+
+async def test_our_own_file_never_counts_against_the_journal(tmp_path: Path) -> None:
+    async with Consuming(tmp_path / "store") as store:
+        await store.send("a", "b", "c")
+        await store.ack(*await store.receive())
+        await store.node._checkpointer.write()
+        assert (await store.reset(earliest=True)).to_offset == 0
+        await store.kill()
+        assert names(await store.receive()) == ["a", "b", "c"]
+
+
 async def test_a_bit_that_flips_in_the_snapshot_costs_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -137,7 +208,7 @@ async def test_a_journal_record_that_is_damaged_is_told_and_gives_messages_again
 
 
 async def test_leases_are_given_again_once_some_have_ended(tmp_path: Path) -> None:
-    async with Consuming(tmp_path / "store", leases_max=2) as store:
+    async with Consuming(tmp_path / "store", leases_max=4) as store:
         await store.send("a", "b", "c")
         got = await store.receive()
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -145,7 +216,7 @@ async def test_leases_are_given_again_once_some_have_ended(tmp_path: Path) -> No
         error = translate(caught.value, "the store", "NO_ANSWER")
         assert (error.reason, error.text) == (
             "LEASES_EXHAUSTED",
-            "2 messages of all groups are outstanding on this shard, 2 at most",
+            "2 messages of all groups are outstanding on this shard, 4 at most; 2 of group billing, 2 at most",
         )
         # What was received goes on; a copy takes the place of its message.
         assert await store.change(got[0], ms=LONG_MS) == [OK]

@@ -22,12 +22,13 @@ from duetime_store.groups.looking import Asked, Looker
 from duetime_store.groups.state import EXHAUSTED, LEASED, RETURNED, WAITING
 from duetime_store.metrics import StoreMetrics
 from duetime_store.reader import Reader
+from duetime_store.turns import Turns
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from prometheus_client import CollectorRegistry
 
-from tests.store.conftest import HandClock, Shard, sent
+from tests.store.conftest import HandClock, Shard, sent, unhurried
 
 GROUP, TOPIC, SHARD = "g", "orders", 3
 KEY = Key(GROUP, TOPIC, TOPIC, 0)
@@ -81,7 +82,7 @@ class Machine(RuleBasedStateMachine):
         self.groups = Groups(
             store, state.progress, state.gone, shard=SHARD, leases_max=1_000, groups_max=10, places_max=10
         )
-        reader = Reader(store, Alarm(ShardClock(self.clock)), StoreMetrics(CollectorRegistry()))
+        reader = Reader(store, Alarm(ShardClock(self.clock)), StoreMetrics(CollectorRegistry()), Turns())
         self.looker = Looker(store, reader, self.groups)
 
     def teardown(self) -> None:
@@ -152,7 +153,7 @@ class Machine(RuleBasedStateMachine):
             self.groups.new_place(KEY, 0)
         blocked = self.ordered and any(one.state != RETURNED for one in self.messages.values())
         place = self.groups.progress.places[KEY]
-        given = self.looker.look(asked, [place], [], fresh_first=False, peek=False).given
+        given = self.looker.look(asked, [place], [], unhurried(), fresh_first=False, peek=False).given
         assert not (blocked and given)
         total = 0
         for run in given:

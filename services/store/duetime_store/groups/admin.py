@@ -13,6 +13,7 @@ from duetime_store.groups.groups import Groups
 from duetime_store.groups.state import Place
 from duetime_store.offsets import first_stored_at, first_that_tells
 from duetime_store.store import Store
+from duetime_store.turns import Turns, Walk
 
 # Receivers seen so lately are members, and so lately keep the group from being deleted.
 MEMBER_MS = 600_000
@@ -22,8 +23,9 @@ IN_USE_MS = 60_000
 class GroupAdmin:
     """See proto/duetime/v1/store.proto for what each call promises."""
 
-    def __init__(self, store: Store, groups: Groups, offsets: GroupOffsets, *, shard: int) -> None:
+    def __init__(self, store: Store, groups: Groups, offsets: GroupOffsets, turns: Turns, *, shard: int) -> None:
         self._store = store
+        self._turns = turns
         self._groups = groups
         self._offsets = offsets
         self._shard = shard
@@ -35,9 +37,12 @@ class GroupAdmin:
         for place in self._groups.progress.of_group(group):
             key = place.key
             places.setdefault((key.topic != key.queue_topic, key.queue_topic, key.queue), []).append(place)
-        for (_, topic, number), own in sorted(places.items()):
-            queue = self._store.queues.get_bytes(topic.encode(), number)
-            found.queues.append(await self._queue(queue, own))
+        with self._turns.walk() as walk:
+            walk.start()
+            for (_, topic, number), own in sorted(places.items()):
+                queue = self._store.queues.get_bytes(topic.encode(), number)
+                found.queues.append(await self._queue(walk, queue, own))
+                await walk.turn_if_over()
         now_ms, active = self._store.clock.now_ms(), self._groups.activity.get(group)
         if active is not None:
             found.acks_per_s, found.receives_per_s = active.acks.per_s(now_ms), active.receives.per_s(now_ms)
@@ -47,7 +52,7 @@ class GroupAdmin:
         found.dead_letters = self._dead_letters(group)
         return found
 
-    async def _queue(self, queue: ConsumeQueue, places: list[Place]) -> consumer_pb2.GroupQueue:
+    async def _queue(self, walk: Walk, queue: ConsumeQueue, places: list[Place]) -> consumer_pb2.GroupQueue:
         """A retry queue has a place for each topic of the group: what they have outstanding is added up."""
         frontier = min(place.frontier for place in places)
         committed = min(place.committed for place in places)
@@ -71,16 +76,15 @@ class GroupAdmin:
             waiting=outstanding - leased,
         )
         if row.lag:
-            _, stored_at_ms = await first_that_tells(self._store.log, queue, committed, max_offset)
+            _, stored_at_ms = await first_that_tells(walk, self._store.log, queue, committed, max_offset)
             row.oldest_unacked_at_ms = stored_at_ms or 0
         return row
 
     def _dead_letters(self, group: str) -> int:
         topic, count = dlq_topic(group), 0
-        for queue in self._store.queues.all():
-            if queue.topic == topic:
-                gone = self._groups.gone.count(topic, queue.queue, queue.min_offset, queue.max_offset)
-                count += queue.max_offset - queue.min_offset - gone
+        for queue in self._store.queues.of_topic(topic):
+            gone = self._groups.gone.count(topic, queue.queue, queue.min_offset, queue.max_offset)
+            count += queue.max_offset - queue.min_offset - gone
         return count
 
     async def reset(self, request: consumer_pb2.ResetGroupRequest) -> consumer_pb2.ResetGroupResponse:
@@ -91,9 +95,11 @@ class GroupAdmin:
             raise InvalidArgument([Violation("to", "is not set")])
         group, topic = request.name, request.topic
         moves: list[tuple[consumer_pb2.QueueNumber, int]] = []
-        for number in request.queues:
-            queue = self._store.queues.find(topic, number.shard_queue)
-            moves.append((number, await self._target(request, queue)))
+        with self._turns.walk() as walk:
+            walk.start()
+            for number in request.queues:
+                queue = self._store.queues.find(topic, number.shard_queue)
+                moves.append((number, await self._target(walk, request, queue)))
         response = consumer_pb2.ResetGroupResponse()
         committed = self._offsets.find(group, topic)
         receives = self._groups.receives(group, topic)
@@ -116,10 +122,10 @@ class GroupAdmin:
         places = self._groups.progress.of_group(group)
         return [place for place in places if (place.key.queue_topic, place.key.queue) == (queue_topic, queue)]
 
-    async def _target(self, request: consumer_pb2.ResetGroupRequest, queue: ConsumeQueue) -> int:
+    async def _target(self, walk: Walk, request: consumer_pb2.ResetGroupRequest, queue: ConsumeQueue) -> int:
         wanted = request.WhichOneof("to")
         if wanted == "at_ms":
-            return await first_stored_at(self._store.log, queue, request.at_ms)
+            return await first_stored_at(walk, self._store.log, queue, request.at_ms)
         if wanted == "offset":
             if not queue.min_offset <= request.offset <= queue.max_offset:
                 bounds = f"{queue.min_offset} and {queue.max_offset} of queue {queue.queue} of {queue.topic}"
@@ -145,6 +151,6 @@ class GroupAdmin:
         self._groups.delete(request.name)
         # A group of this name that comes later does not get what this one had handled.
         back = retry_topic(request.name)
-        ends = {queue.queue: queue.max_offset for queue in self._store.queues.all() if queue.topic == back}
+        ends = {queue.queue: queue.max_offset for queue in self._store.queues.of_topic(back)}
         await self._offsets.delete(request.name, {back: ends} if ends else {})
         await forget(request.name)

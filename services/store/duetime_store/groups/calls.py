@@ -3,14 +3,14 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-import structlog
 from duetime.v1 import consumer_pb2, store_pb2
 from duetime_core import limits, receipts
 from duetime_core.errors import Damaged, FailedPrecondition, InvalidArgument, NotFound, Violation
+from duetime_core.logs import sparing
 from duetime_core.ondisk.group_events import Letter
 
 from duetime_store import dead_letters
-from duetime_store.filters import Filter
+from duetime_store.filters import Filter, parsed
 from duetime_store.group_offsets import check_group
 from duetime_store.groups.admin import GroupAdmin
 from duetime_store.groups.groups import EXPIRED, OK, Groups, Open
@@ -20,8 +20,9 @@ from duetime_store.messages import stored_messages
 from duetime_store.metrics import StoreMetrics
 from duetime_store.reader import Reader
 from duetime_store.store import Store
+from duetime_store.turns import Turns
 
-log = structlog.get_logger()
+log = sparing()
 
 HISTORY_BYTES_MAX = 16 * 1024
 # Of leased messages in one answer, but for the last one's; the others are asked for again.
@@ -40,10 +41,12 @@ class GroupCalls:
         receiver: Receiver,
         admin: GroupAdmin,
         metrics: StoreMetrics,
+        turns: Turns,
         *,
         shard: int,
     ) -> None:
         self.admin = admin
+        self._turns = turns
         self._store = store
         self._reader = reader
         self._groups = groups
@@ -60,7 +63,7 @@ class GroupCalls:
             )
 
     async def receive(self, request: consumer_pb2.ReceiveRequest, peer: str) -> consumer_pb2.ReceiveResponse:
-        given = await self._receiver.receive(_asked(request, peer))
+        given = await self._receiver.receive(await self._asked(request, peer))
         response = consumer_pb2.ReceiveResponse()
         numbers = _numbers(request)
         for one in given:
@@ -68,6 +71,9 @@ class GroupCalls:
         self._metrics.messages_out.labels("receive").inc(sum(len(one.sizes) for one in given))
         self._metrics.bytes_out.labels("receive").inc(sum(len(one.records) for one in given))
         return response
+
+    async def _asked(self, request: consumer_pb2.ReceiveRequest, peer: str) -> Asked:
+        return _asked(request, peer, await parsed(self._turns, request.tags, request.sql))
 
     def _add(
         self,
@@ -96,7 +102,7 @@ class GroupCalls:
             response.messages.add(message=message, receipt=name, attempt=attempt, lease_ends_at_ms=given.until_ms)
 
     async def await_messages(self, request: consumer_pb2.ReceiveRequest, peer: str) -> store_pb2.AwaitMessagesResponse:
-        return store_pb2.AwaitMessagesResponse(ready=await self._receiver.ready(_asked(request, peer)))
+        return store_pb2.AwaitMessagesResponse(ready=await self._receiver.ready(await self._asked(request, peer)))
 
     async def ack(self, request: consumer_pb2.AckRequest) -> consumer_pb2.AckResponse:
         _check(request.group, request.receipts, limits.RECEIPTS_MAX)
@@ -211,6 +217,9 @@ class GroupCalls:
 
     async def put_settling(self, request: store_pb2.PutMessageRequest) -> Any:
         """The outcome of a put of records that end leases or dead letters, staged."""
+        if len(request.settles) > limits.NACKS_MAX or any(settle.record < 0 for settle in request.settles):
+            text = f"{len(request.settles)} of records from 0 on, {limits.NACKS_MAX} at most"
+            raise InvalidArgument([Violation("settles", text)])
         found: dict[int, Open] = {}
         letters: dict[int, Letter] = {}
         ended: set[int] = set()
@@ -270,7 +279,7 @@ class GroupCalls:
         return place.topic, place.queue, place.offset
 
 
-def _asked(request: consumer_pb2.ReceiveRequest, peer: str) -> Asked:
+def _asked(request: consumer_pb2.ReceiveRequest, peer: str, wanted: Filter) -> Asked:
     """Raises: InvalidArgument."""
     check_group(request.group)
     faults = []
@@ -297,7 +306,7 @@ def _asked(request: consumer_pb2.ReceiveRequest, peer: str) -> Asked:
         request.max_bytes or limits.PULL_BYTES_DEFAULT,
         request.invisible_ms or limits.INVISIBLE_MS_DEFAULT,
         request.wait_ms,
-        Filter.parse(request.tags, request.sql),
+        wanted,
         request.max_attempts or limits.DELIVERIES_DEFAULT,
         request.ordered,
         request.start_at_ms,

@@ -5,26 +5,26 @@ Every method is synchronous; what it has done is durable once `Store.when_events
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-import structlog
 from duetime_core import receipts
 from duetime_core.errors import Overloaded
+from duetime_core.logs import sparing
 from duetime_core.ondisk.gone import GoneLetters
 from duetime_core.ondisk.group_events import Key, Letter
 
 from duetime_store.groups.state import Hold, Lease, Place, Progress
 from duetime_store.store import Store
 
-log = structlog.get_logger()
+log = sparing()
 
 OK, EXPIRED, UNKNOWN = range(3)
 # The message is done already: an Ack that is repeated.
 _DONE = -1
 
-# Messages whose leases end in one step, before others go first.
-EXPIRE_STEP = 4_096
+# Messages whose leases end in one step, some 2 us each, before others go first.
+EXPIRE_STEP = 512
 MEMBERS_MAX = 1_000
 # A minute of what a group did, by second.
 _RATE_S = 60
@@ -93,6 +93,7 @@ class Groups:
         self.gone = gone
         self.shard = shard
         self.leases_max = leases_max
+        progress.shares.bound(leases_max, max(leases_max // 2, 1), max(leases_max // 100, 1))
         self._groups_max = groups_max
         self._places_max = places_max
         # Told of a (group, topic) in which something came back.
@@ -306,13 +307,14 @@ class Groups:
                 self.lost_count += count
                 log.warning("retention took unacknowledged messages", **place.key._asdict(), count=count)
 
-    def segment_left(self) -> None:
-        """Retention has deleted a segment, and what lay in it."""
-        for key, place in self.progress.places.items():
+    def segment_left(self) -> Iterator[None]:
+        """Retention has deleted a segment, and what lay in it: place after place."""
+        for key, place in list(self.progress.places.items()):
             queue = self.store.queues.known(key.queue_topic.encode(), key.queue)
-            if queue is not None:
+            if queue is not None and self.progress.places.get(key) is place:
                 self.drop_before(place, queue.min_offset)
                 self._unblocked(place)
+            yield
 
     # --- places -----------------------------------------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ class Keeper:
     def capture(self) -> Callable[[], Awaitable[None]] | None:
         queue = self._store.queues.known(GROUPS_TOPIC.encode(), 0)
         if queue is None or queue.max_offset == self._written:
-            return None
+            return self._offsets.adopt if self._offsets.is_brokers else None
         offset = queue.max_offset
         captured = snapshot.capture(self._groups.progress, self._groups.gone, offset)
 
@@ -63,6 +63,7 @@ class Keeper:
             await run(self._executor, snapshot.write, self._disk, self._path, captured)
             firsts = await run(self._executor, snapshot.committed, captured)
             await self._offsets.keep(self._still(captured, firsts))
+            await self._offsets.adopt()
             self._written = offset
 
         return write

@@ -4,7 +4,9 @@
 2. The journal's records from the snapshot's offset on, or all there are. A place of which the journal's first event is
    gone begins with its offset in consumerOffset.json, or with the first message that is left.
 3. What lies outside of the queues as the log has them is dropped.
-4. Leases, and dead letters, whose end came with a record that the log does not have are open. That is journaled at
+4. Where a broker wrote consumerOffset.json last, all before its offsets is done: in each queue the later of the two
+   counts, and none goes back. That is journaled.
+5. Leases, and dead letters, whose end came with a record that the log does not have are open. That is journaled at
    once, in front of everything else, since the record's place in its queue is taken by another one now.
 """
 
@@ -65,6 +67,8 @@ def load(path: Path, store: Store, offsets: GroupOffsets) -> State:
     _fit(store, progress)
     for topic, number in gone.queues():
         gone.keep(topic, number, *_ends(store, topic, number))
+    if offsets.is_brokers:
+        _go_on(store, progress, offsets)
     _open_again(store, progress, gone, replay)
     if replay.found.lost_range:
         log.warning("events of groups are lost: messages come back", messages=replay.found.lost_range)
@@ -109,6 +113,23 @@ def _fit(store: Store, progress: Progress) -> None:
             log.warning("a group is ahead of its queue", **key._asdict(), offset=place.frontier, end=most)
         progress.drop_from(place, most)
         progress.drop_before(place, least)
+
+
+def _go_on(store: Store, progress: Progress, offsets: GroupOffsets) -> None:
+    """What a broker has given to groups since is done."""
+    for key, place in progress.places.items():
+        known = offsets.find(key.group, key.queue_topic).get(key.queue, 0)
+        offset = min(known, _ends(store, key.queue_topic, key.queue)[1])
+        if offset <= place.committed:
+            continue
+        log.info("a broker has served the group since", **key._asdict(), from_offset=place.committed, to_offset=offset)
+        done = sorted(one for one in place.entries if one < offset)
+        if done:
+            progress.end_whoever(place, done)
+            store.journal.end(place, 0, done)
+        if offset > place.frontier:
+            store.journal.scan(place, place.frontier, offset)
+            place.frontier = offset
 
 
 def _open_again(store: Store, progress: Progress, gone: GoneLetters, replay: Replay) -> None:

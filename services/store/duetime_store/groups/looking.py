@@ -4,7 +4,8 @@
     fresh   new messages of the topic
 
 A call begins with `again`; where that alone fills it, the next one begins with `fresh`, so that neither waits for ever.
-Both go round the queues, each call from the next one on. A look awaits nothing.
+Both go round the queues, each call from the next one on. A look awaits nothing; when its step of the event loop's time
+is over (turns.py) it ends, and another one goes on.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,8 +13,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 import numpy as np
-import structlog
 from duetime_core import record
+from duetime_core.logs import sparing
 from duetime_core.ondisk.units import FILLER_SIZE
 
 from duetime_store.consumequeue import ConsumeQueue
@@ -23,8 +24,9 @@ from duetime_store.groups.state import Hold, Lease, Place
 from duetime_store.properties import columns
 from duetime_store.reader import Reader, Scanned
 from duetime_store.store import Store
+from duetime_store.turns import Walk
 
-log = structlog.get_logger()
+log = sparing()
 
 _ALL = Filter.parse("")
 _RETRY_TOPIC, _VISIBLE_AT = record.RETRY_TOPIC.encode(), record.VISIBLE_AT.encode()
@@ -75,6 +77,7 @@ class Look:
     fresh: int
     # Leases nothing: whether there is something is all that is asked.
     peek: bool
+    walk: Walk
     given: list[Given] = field(default_factory=list)
     found: bool = False
     # The scan has stopped before the end of a queue.
@@ -87,6 +90,12 @@ class Look:
     @property
     def is_over(self) -> bool:
         return self.count <= 0 or self.size <= 0 or (self.peek and self.found)
+
+    def pause(self) -> bool:
+        """Whether the step is over; another look goes on then."""
+        over = self.walk.is_over
+        self.unfinished |= over
+        return over
 
 
 @dataclass(slots=True)
@@ -114,11 +123,13 @@ class Looker:
         """Whether another look may find something."""
         return any(place.available or place.frontier < self.queue(place).max_offset for place in places)
 
-    def look(self, asked: Asked, own: list[Place], retries: list[Place], *, fresh_first: bool, peek: bool) -> Look:
-        """Takes what is in the places, up to the limits."""
+    def look(
+        self, asked: Asked, own: list[Place], retries: list[Place], walk: Walk, *, fresh_first: bool, peek: bool
+    ) -> Look:
+        """Takes what is in the places, up to the limits, within a step of the walk."""
         groups = self._groups
         groups.expire()
-        look = Look(asked, asked.max_count, asked.max_bytes, groups.leases_max - groups.progress.outstanding, peek)
+        look = Look(asked, asked.max_count, asked.max_bytes, groups.progress.shares.room(asked.group), peek, walk)
         for place in (*own, *retries):
             groups.drop_before(place, self.queue(place).min_offset)
         if fresh_first:
@@ -203,10 +214,12 @@ class Looker:
                 look.refused = True
                 return
             count = 1 if look.peek else min(look.count, look.fresh)
-            scanned = self._reader.scan(queue, place.frontier, look.asked.wanted, count, look.size)
+            scanned = self._reader.scan(queue, place.frontier, look.asked.wanted, count, look.size, look.walk)
             look.unfinished |= not scanned.sizes and scanned.next_offset < queue.max_offset
             if not scanned.sizes:
                 self._pass(place, scanned.next_offset)
+                if look.pause():
+                    return
                 continue
             offsets = scanned.offsets.tolist()
             if look.peek:
@@ -218,6 +231,8 @@ class Looker:
             attempts = [count + 1 for count in reconsume_times(scanned.records, scanned.sizes)]
             held = Columns(scanned.records, scanned.sizes, offsets, attempts)
             self._lease(look, place, _by_attempt(offsets, attempts), scanned.next_offset, held)
+            if not look.asked.wanted.passes_all and look.pause():
+                return
 
     def _pass(self, place: Place, offset: int) -> None:
         """Nothing before `offset` is for the group."""
@@ -245,15 +260,15 @@ class Looker:
                 look.refused = True
                 return
             count = min(max(look.count, 1), look.fresh)
-            scanned = self._reader.scan(queue, place.frontier, _ALL, count, look.size)
+            scanned = self._reader.scan(queue, place.frontier, _ALL, count, look.size, look.walk)
             if not scanned.sizes:
                 if scanned.next_offset == place.frontier:
                     return
                 self._others_pass(place, [], [], scanned.next_offset)
                 self._pass(place, scanned.next_offset)
-                continue
-            self._take_retries(look, place, scanned)
-            if look.asked.ordered and place.entries:
+            else:
+                self._take_retries(look, place, scanned)
+            if look.pause() or (look.asked.ordered and place.entries):
                 return
 
     def _take_retries(self, look: Look, place: Place, scanned: Scanned) -> None:

@@ -9,9 +9,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import structlog
+from duetime_core.bounds import shown
 from duetime_core.clock import turn
 from duetime_core.errors import FailedPrecondition, Overloaded
+from duetime_core.logs import sparing
 from duetime_core.names import retry_topic
 from duetime_core.ondisk.group_events import Key
 
@@ -25,11 +26,14 @@ from duetime_store.groups.state import Place
 from duetime_store.offsets import first_stored_at
 from duetime_store.reader import Reader
 from duetime_store.store import Store
+from duetime_store.turns import Turns, Walk
 
-log = structlog.get_logger()
+log = sparing()
 
 # Another filter of a group is refused while this one was used so lately.
 FILTER_MS = 60_000
+# So much of each is shown where two differ.
+FILTER_SHOWN_CHARS = 256
 
 
 @dataclass(eq=False, slots=True)
@@ -70,9 +74,17 @@ class Receiver:
     """Serves Receive and AwaitMessages."""
 
     def __init__(
-        self, store: Store, reader: Reader, groups: Groups, offsets: GroupOffsets, flusher: Flusher, alarm: Alarm
+        self,
+        store: Store,
+        reader: Reader,
+        groups: Groups,
+        offsets: GroupOffsets,
+        flusher: Flusher,
+        alarm: Alarm,
+        turns: Turns,
     ) -> None:
         self._store = store
+        self._turns = turns
         self._groups = groups
         self._looker = Looker(store, reader, groups)
         self._offsets = offsets
@@ -106,8 +118,8 @@ class Receiver:
         """
         given: list[Given] = []
 
-        def take(line: _Line) -> Look:
-            look = self._look(asked, line, peek=False)
+        def take(line: _Line, walk: Walk) -> Look:
+            look = self._look(asked, line, walk, peek=False)
             given.extend(look.given)
             return look
 
@@ -124,7 +136,7 @@ class Receiver:
 
     async def ready(self, asked: Asked) -> bool:
         """Whether there is something, after waiting for it."""
-        return await self._until_found(asked, lambda line: self._look(asked, line, peek=True))
+        return await self._until_found(asked, lambda line, walk: self._look(asked, line, walk, peek=True))
 
     async def take_exhausted(self, count: int, invisible_ms: int, wait_ms: float) -> list[Open]:
         """Leases exhausted messages, after waiting for the first; durable on return."""
@@ -152,7 +164,7 @@ class Receiver:
             self._flusher.wake()
             await future
 
-    async def _until_found(self, asked: Asked, take: Callable[[_Line], Look]) -> bool:
+    async def _until_found(self, asked: Asked, take: Callable[[_Line, Walk], Look]) -> bool:
         """Looks whenever it is this call's turn, until it finds something or its time is over."""
         self._store.gate.check_write()
         line = self._line(asked)
@@ -163,12 +175,9 @@ class Receiver:
         try:
             while True:
                 if waiter is not None or not asked.wait_ms or not line.is_waking:
-                    look = take(line)
-                    if look.found:
-                        return True
-                    if look.unfinished:
-                        await turn()
-                        continue
+                    found = await self._found(asked, line, take, give_up_ms)
+                    if found is not None:
+                        return found
                 left_ms = give_up_ms - clock.monotonic_ms()
                 if left_ms <= 0 or line.is_over:
                     return False
@@ -184,6 +193,25 @@ class Receiver:
             if line.waiters and self._may_have_more(asked):
                 line.wake()
 
+    async def _found(
+        self, asked: Asked, line: _Line, take: Callable[[_Line, Walk], Look], give_up_ms: float
+    ) -> bool | None:
+        """Looks until there is something, or nothing more to look at: None. False: there is more, and the call's time
+        is over; the next one goes on where this one came to."""
+        clock = self._store.clock.clock
+        with self._turns.walk() as walk:
+            await walk.begin_for(asked.wanted)
+            while not line.is_over:
+                look = take(line, walk)
+                if look.found:
+                    return True
+                if not look.unfinished:
+                    return None
+                if walk.is_long and clock.monotonic_ms() >= give_up_ms:
+                    return False
+                await walk.turn()
+        return False
+
     def _line(self, asked: Asked) -> _Line:
         key = asked.group, asked.topic
         line = self._lines.get(key)
@@ -192,10 +220,10 @@ class Receiver:
         now_ms, text = self._store.clock.now_ms(), asked.wanted.text
         used_ms = line.filter_used_ms
         if used_ms is not None and line.filter_text != text and now_ms - used_ms < FILTER_MS:
-            other = line.filter_text or "*"
+            other, this = (shown(one or "*", FILTER_SHOWN_CHARS) for one in (line.filter_text, text))
             raise FailedPrecondition(
-                f"group {asked.group} received {asked.topic} with filter {other!r} less than {FILTER_MS // 1000} s "
-                f"ago, and {text or '*'!r} is another: what one filter drops, the other never gets",
+                f"group {asked.group} received {asked.topic} with filter {other} less than {FILTER_MS // 1000} s "
+                f"ago, and {this} is another: what one filter drops, the other never gets",
                 reason="FILTER_CONFLICT",
             )
         line.filter_text, line.filter_used_ms = text, now_ms
@@ -212,7 +240,7 @@ class Receiver:
         for key in [key for key in self._lines if key[0] == group]:
             line = self._lines.pop(key)
             for queue in line.queues:
-                queue.listeners.remove(line.wake)
+                queue.unlisten(line.wake)
             line.is_over = True
             for waiter in line.waiters:
                 waiter.wake()
@@ -220,19 +248,25 @@ class Receiver:
     # --- places -----------------------------------------------------------------------------------------------------
 
     async def _make_places(self, asked: Asked, line: _Line) -> None:
+        with self._turns.walk() as walk:
+            walk.start_freely()
+            await self._make_missing(asked, line, walk)
+
+    async def _make_missing(self, asked: Asked, line: _Line, walk: Walk) -> None:
         places = self._groups.progress.places
         group, topic, back = asked.group, asked.topic, retry_topic(asked.group)
         for queue_id in asked.queues:
             key = Key(group, topic, topic, queue_id)
             if key not in places:
                 queue = self._store.queues.find(topic, queue_id)
-                offset = await self._start(key, queue, asked.start_at_ms)
+                offset = await self._start(walk, key, queue, asked.start_at_ms)
                 self._make(key, queue, offset, line)
         for queue_id in asked.retry_queues:
             key = Key(group, topic, back, queue_id)
             if key not in places:
+                self._store.queues.counts.check(back, queue_id + 1)
                 queue = self._store.queues.get_bytes(back.encode(), queue_id)
-                self._make(key, queue, await self._start(key, queue, 0), line)
+                self._make(key, queue, await self._start(walk, key, queue, 0), line)
         if len(line.queues) < len(asked.queues) + len(asked.retry_queues):
             # After a start there are places that nobody listens to yet.
             for name, queue_ids in ((topic, asked.queues), (back, asked.retry_queues)):
@@ -248,15 +282,15 @@ class Receiver:
     def _listen(self, line: _Line, queue: ConsumeQueue) -> None:
         if queue not in line.queues:
             line.queues.add(queue)
-            queue.listeners.append(line.wake)
+            queue.listen(line.wake)
 
-    async def _start(self, key: Key, queue: ConsumeQueue, start_at_ms: int) -> int:
+    async def _start(self, walk: Walk, key: Key, queue: ConsumeQueue, start_at_ms: int) -> int:
         """Where a group begins: where it was with offsets of its own, or by time, or with the first message."""
         known = self._offsets.find(key.group, key.queue_topic).get(key.queue)
         if known is not None:
             return min(max(known, queue.min_offset), queue.max_offset)
         if start_at_ms > 0:
-            return await first_stored_at(self._store.log, queue, start_at_ms)
+            return await first_stored_at(walk, self._store.log, queue, start_at_ms)
         return queue.min_offset
 
     def _places(self, asked: Asked) -> tuple[list[Place], list[Place]]:
@@ -271,16 +305,17 @@ class Receiver:
         own, retries = self._places(asked)
         return self._looker.may_have_more((*own, *retries))
 
-    def _look(self, asked: Asked, line: _Line, *, peek: bool) -> Look:
+    def _look(self, asked: Asked, line: _Line, walk: Walk, *, peek: bool) -> Look:
         own, retries = self._places(asked)
         line.turn += 1
         own, retries = _from(own, line.turn), _from(retries, line.turn)
-        look = self._looker.look(asked, own, retries, fresh_first=line.fresh_first, peek=peek)
+        look = self._looker.look(asked, own, retries, walk, fresh_first=line.fresh_first, peek=peek)
         line.fresh_first = look.only_again
         if look.refused and not look.found:
+            shares = self._groups.progress.shares
             raise Overloaded(
-                f"{self._groups.progress.outstanding} messages of all groups are outstanding on this shard, "
-                f"{self._groups.leases_max} at most",
+                f"{shares.used} messages of all groups are outstanding on this shard, {shares.limit} at most; "
+                f"{shares.held(asked.group)} of group {asked.group}, {shares.share} at most",
                 reason="LEASES_EXHAUSTED",
             )
         return look

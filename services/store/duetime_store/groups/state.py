@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
 from duetime_core.ondisk.group_events import Key
+from duetime_core.shares import Shares
 
 from duetime_store.groups.memory import Ended, Memory
 
@@ -163,8 +164,8 @@ class Progress:
         self.leases: dict[int, Lease] = {}
         self.ended = Memory()
         self.last_lease_id = 0
-        # All entries of all places.
-        self.outstanding = 0
+        # All entries of all places, by group.
+        self.shares: Shares[str] = Shares(1 << 62, 1 << 62, 0)
         # Places and offsets that were exhausted; some may not be it any more.
         self.exhausted: deque[tuple[Place, int]] = deque()
         # Of leased and waiting holds: (until, serial, hold).
@@ -172,6 +173,10 @@ class Progress:
         self._stale = 0
         self._serial = 0
         self._numbers = 0
+
+    @property
+    def outstanding(self) -> int:
+        return self.shares.used
 
     # --- places -----------------------------------------------------------------------------------------------------
 
@@ -253,7 +258,7 @@ class Progress:
                 place.settling.discard(offset)
                 self._leave(hold, 1)
                 count += 1
-        self.outstanding -= count
+        self.shares.give(place.key.group, count)
         return count
 
     def end_whoever(self, place: Place, offsets: Iterable[int]) -> None:
@@ -262,7 +267,7 @@ class Progress:
             hold = place.entries.pop(offset, None)
             if hold is not None:
                 self._leave(hold, 1)
-                self.outstanding -= 1
+                self.shares.give(place.key.group, 1)
 
     def change(self, place: Place, lease_id: int, offsets: Iterable[int], until_ms: int) -> None:
         """The lease ends at another time."""
@@ -301,7 +306,7 @@ class Progress:
                 self.leases.pop(hold.lease.id, None)
                 self.ended.add(hold.lease.id, Ended(place.key.group, was_reset=True))
             hold.open = 0
-        self.outstanding -= len(place.entries)
+        self.shares.give(place.key.group, len(place.entries))
         place.entries.clear()
         place.again.clear()
         place.settling.clear()
@@ -325,14 +330,14 @@ class Progress:
                 hold.lease.came_back((one,))
             self._leave(hold, 1)
             place.settling.discard(one)
-        self.outstanding -= len(gone)
+        self.shares.give(place.key.group, len(gone))
         return len(gone)
 
     def drop_from(self, place: Place, offset: int) -> None:
         """The queue ends at `offset`: what was told of messages behind it is of others."""
         for one in [one for one in place.entries if one >= offset]:
             self._leave(place.entries.pop(one), 1)
-            self.outstanding -= 1
+            self.shares.give(place.key.group, 1)
         place.frontier = min(place.frontier, offset)
 
     # --- time -------------------------------------------------------------------------------------------------------
@@ -444,7 +449,8 @@ class Progress:
         before = len(place.entries)
         self._leave_all(place, offsets, lease)
         place.entries.update(dict.fromkeys(offsets, hold))
-        self.outstanding += len(place.entries) - before
+        if len(place.entries) > before:
+            self.shares.take(place.key.group, len(place.entries) - before)
         if lease is not None:
             place.leased += len(offsets)
         if hold.state == RETURNED:

@@ -11,6 +11,7 @@ import typer
 from duetime.cli.output import print_json
 from duetime_core.errors import DueTimeError, InvalidArgument
 from duetime_core.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from duetime_core.manners import giving_way_in
 from duetime_core.ondisk import state
 from duetime_core.ondisk.files import LogFiles
 from duetime_core.ondisk.folder import LocalFiles
@@ -73,7 +74,7 @@ def inspect(
       duetime store inspect /var/lib/rocketmq/store
       duetime store inspect duetime-data/store-0 --topic orders --units --json
     """
-    with told():
+    with told(), giving_way_in(directory):
         table = parse_levels(levels)
         with Bars() as bars:
             found = state.read(directory, table, bars.of_log(directory, "reading"))
@@ -99,7 +100,7 @@ def verify_directory(directory: Directory, as_json: Json = False, levels: Levels
       duetime store verify /var/lib/rocketmq/store
       duetime store verify duetime-data/store-0 --json | jq .damages
     """
-    with told():
+    with told(), giving_way_in(directory):
         table = parse_levels(levels)
         with Bars() as bars:
             report = verify(directory, table, bars.of_log(directory, "verifying"))
@@ -150,7 +151,7 @@ def import_shard(
       duetime up --data duetime-data
     """
     target = shard_directory(data, shard)
-    with told():
+    with told(), giving_way_in(directory):
         table = parse_levels(levels)
         with Bars() as bars:
             report = import_directory(
@@ -181,21 +182,26 @@ def export_shard(
 ) -> None:
     """Write a shard as a directory that a RocketMQ broker opens, from a store that is stopped or in use.
 
-    The settings that the broker needs for it are printed.
+    The settings that the broker needs for it are printed. What was written is verified before it gets its name.
 
     \b
     Examples:
       duetime store export /var/lib/rocketmq/store --data duetime-data
     """
     source = shard_directory(data, shard)
-    with told():
+    with told(), giving_way_in(source):
         table = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
         with Bars() as bars:
             progress = bars.of_log(source, "reading")
             made = export_directory(source, directory, table, accept_damage=accept_damage, progress=progress)
     if as_json:
-        print_json({"exported": str(directory), "records": made.records, "end": made.end, "settings": made.settings})
+        empty = {"pending": made.empty_pending, "others": made.empty_others}
+        what = {"records": made.records, "end": made.end, "settings": made.settings, "emptyBodies": empty}
+        verified = {"warnings": made.warnings, "damageCount": made.report.damage_count}
+        print_json({"exported": str(directory), **what, **verified})
         return
+    for line in (*made.report.damages, *(f"warning: {text}" for text in made.warnings)):
+        print(line, file=sys.stderr)
     print(f"{directory}: {made.records:,} records, log up to {made.end:,}; a broker needs")
     for name, value in made.settings.items():
         print(f"{name}={value}")

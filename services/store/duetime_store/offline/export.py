@@ -3,11 +3,10 @@
 What is written is the state at one position of the log, its end when it was read: the log up to there, queues made
 anew from it, and the index; offsets are those from before. Topics, groups and what else there is come along, but for
 files of ours that a broker does not know. Files have their full size, as a broker demands: its configuration has to
-name the sizes, which `Exported` tells.
+name the sizes, which `Exported` tells. At the end all that was written is verified.
 """
 
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
 from pathlib import Path
 from struct import Struct
 
@@ -15,20 +14,29 @@ import numpy as np
 from duetime_core.errors import DueTimeError
 from duetime_core.levels import DelayLevels
 from duetime_core.names import SCHEDULE_TOPIC
-from duetime_core.ondisk.columns import Ints, Run
+from duetime_core.ondisk import topics
+from duetime_core.ondisk.columns import Run
+from duetime_core.ondisk.files import LogFiles
+from duetime_core.ondisk.folder import LocalFiles
 from duetime_core.ondisk.scan import Found, scan_runs
 from duetime_core.ondisk.state import Progress, Queue, State, no_progress, read, watermarks
-from duetime_core.ondisk.units import FILLER, UNIT, Units
+from duetime_core.ondisk.units import UNIT
 
-from duetime_store import configs
+from duetime_store import configs, queuetable
 from duetime_store.disk import Disk
-from duetime_store.index import BROKERS, IndexFile, IndexWriter, Shape, file_paths, key_hash
+from duetime_store.index import BROKERS, Shape, file_paths, key_hash
 from duetime_store.keys import keys_of, words_of
+from duetime_store.offline.emptybodies import EmptyBodies
+from duetime_store.offline.indexfiles import IndexFiles, shape_of
+from duetime_store.offline.logend import LogEnd, moved_units, repeat_last_entries
+from duetime_store.offline.queuefiles import QueueWriter
+from duetime_store.offline.report import Report
 from duetime_store.offline.transfer import check_empty, check_room, copy_file, copy_files, made_whole, source_files
+from duetime_store.offline.verify import verify
 from duetime_store.segment import file_name
 
-_OURS = (configs.STORE, configs.INDEX)
-_MADE = ("commitlog", "consumequeue", "index", "checkpoint", "abort")
+_OURS = (configs.STORE, configs.INDEX, topics.FILE)
+_MADE = ("commitlog", "consumequeue", "index", "checkpoint", "abort", queuetable.FILE)
 _CHECKPOINT = Struct(">qqq")
 _CHECKPOINT_BYTES = 4_096
 _QUEUE_FILE_BYTES = 300_000 * UNIT.size
@@ -36,13 +44,28 @@ _QUEUE_FILE_BYTES = 300_000 * UNIT.size
 _BROKERS_OWN = (SCHEDULE_TOPIC, "RMQ_SYS_", "rmq_sys_")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Exported:
     """What was written, and what a broker has to be configured with to read it."""
 
     records: int
     end: int
     settings: dict[str, object]
+    # Messages without a body that are pending, and all others in the log.
+    empty_pending: int = 0
+    empty_others: int = 0
+    # What the verification of all that was written has found; damage only where it was accepted.
+    report: Report = field(default_factory=Report)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a broker will have trouble with."""
+        if not self.empty_pending + self.empty_others:
+            return []
+        return [
+            f"{self.empty_pending} pending messages and {self.empty_others} others have an empty body: a 5.x broker "
+            "delivers nothing more of a level whose next message is such a one, and push consumers of 4.x fail on them"
+        ]
 
 
 def export_directory(
@@ -52,7 +75,8 @@ def export_directory(
 
     Raises:
         InvalidArgument: the source is no store directory.
-        DueTimeError: the target holds something, there is no room, or the log is damaged and that is not accepted.
+        DueTimeError: the target holds something, there is no room, retention has taken the front of the log meanwhile,
+            or the log or what was written is damaged and that is not accepted.
     """
     check_empty(target)
     others = [(path, name) for path, name in source_files(source) if name.parts[0] not in _MADE]
@@ -66,7 +90,15 @@ def export_directory(
                 "ends there; --accept-damage writes it all the same"
             )
         check_room(temporary, [(source / file.path, Path(file.path)) for file in state.log.files.values()])
-        return _Export(state, temporary).run()
+        made = _Export(state, temporary).run()
+        made.report = verify(temporary, state.history)
+        if not made.report.is_sound and not accept_damage:
+            places = "; ".join(str(damage) for damage in made.report.damages[:3])
+            raise DueTimeError(
+                f"the directory written is damaged in {made.report.damage_count} places ({places}), and is not kept; "
+                "--accept-damage keeps it all the same"
+            )
+        return made
 
 
 def _is_ours(name: Path) -> bool:
@@ -78,11 +110,16 @@ class _Export:
         self._state = state
         self._target = target
         self._disk = Disk()
+        self._log_end = LogEnd(self._disk, target / "commitlog", state.log.segment_bytes, state.end)
+        # Where the last units' records lie by now, of some queues.
+        self._moved: dict[tuple[str, int], int] = {}
+        self._empty = EmptyBodies(state)
         sizes = [queue.files.file_bytes for queue in state.queues.values() if queue.files.file_bytes]
         self._queue_bytes = max(set(sizes), key=sizes.count) if sizes else _QUEUE_FILE_BYTES
 
     def run(self) -> Exported:
         self._copy_log()
+        self._moved = repeat_last_entries(self._state, self._log_end)
         for queue in self._state.queues.values():
             self._write_queue(queue)
         indexed_at_ms, stored_at_ms, shape = self._write_index()
@@ -95,7 +132,8 @@ class _Export:
             "maxIndexNum": shape.entry_count,
             "messageDelayLevel": str(self._state.history.current),
         }
-        return Exported(self._state.records, self._state.end, settings)
+        count = self._state.records + len(self._moved)
+        return Exported(count, self._log_end.end, settings, self._empty.pending_count, self._empty.other_count)
 
     def _copy_log(self) -> None:
         """What lies behind the end is a hole; files behind it are not there."""
@@ -103,25 +141,30 @@ class _Export:
         self._disk.make_directory(folder)
         for base, file in sorted(self._state.log.files.items()):
             if base < self._state.end:
-                copy_file(
-                    self._disk, self._state.root / file.path, folder / file_name(base), end=self._state.end - base
-                )
+                made = folder / file_name(base)
+                copy_file(self._disk, self._state.root / file.path, made, end=self._state.end - base)
+                if not made.exists():
+                    raise DueTimeError(f"retention has taken {file.path} meanwhile; export it once more")
 
     def _write_queue(self, queue: Queue) -> None:
-        writer = _QueueWriter(self._disk, self._target, queue, self._queue_bytes)
+        writer = QueueWriter(self._disk, self._target, queue, self._queue_bytes)
+        moved = self._moved.get((queue.topic, queue.queue))
         try:
             for offsets, units in queue.read():
                 kept = units["position"] < self._state.end
-                writer.add(offsets[kept], units[kept])
+                writer.add(offsets[kept], moved_units(offsets[kept], units[kept], queue.max_offset - 1, moved))
+            if self._state.min_position:
+                writer.add_gone()
         finally:
             writer.close()
 
     def _write_index(self) -> tuple[int, int, Shape]:
         """The store times of the last record that is in the index, and of the last in the log."""
         paths = file_paths(self._state.root / "index")
-        index = _IndexFiles(self._disk, self._target / "index", _shape(paths[0])) if paths else None
+        index = IndexFiles(self._disk, self._target / "index", shape_of(paths[0])) if paths else None
         stored_at_ms = 0
-        for item in scan_runs(self._state.log, self._state.min_position, self._state.end):
+        for item in scan_runs(LogFiles(LocalFiles(self._target)), self._state.min_position, self._log_end.end):
+            self._empty.see(item)
             if isinstance(item, Run):
                 stored_at_ms = int(item.stored_at_ms[-1])
                 if index is not None:
@@ -149,9 +192,11 @@ class _Export:
             counts[topic] = max(counts.get(topic, 0), queue + 1)
         counts = {topic: count for topic, count in counts.items() if not topic.startswith(_BROKERS_OWN)}
         known = configs.read(config, configs.TOPICS) or {}
+        added = topics.read(self._state.config)[0]
+        known = configs.with_topics(known, added, self._state.stored_at_ms) or known
         table = known.get("topicConfigTable", {})
         missing = {topic: _topic(topic, count) for topic, count in sorted(counts.items()) if topic not in table}
-        if missing:
+        if missing or added:
             self._write_json(config, configs.TOPICS, {**known, "topicConfigTable": {**table, **missing}})
 
     def _write_json(self, config: Path, name: str, value: dict[str, object]) -> None:
@@ -172,103 +217,3 @@ def _topic(name: str, count: int) -> dict[str, object]:
     """The entry of a topic that is in the log and not in the file yet."""
     counts = {"readQueueNums": count, "topicFilterType": "SINGLE_TAG", "topicName": name}
     return {"order": False, "perm": 6, **counts, "topicSysFlag": 0, "writeQueueNums": count}
-
-
-class _QueueWriter:
-    """Writes one queue's files from its first unit on; offsets without a record are held free, as a broker does."""
-
-    def __init__(self, disk: Disk, target: Path, queue: Queue, file_bytes: int) -> None:
-        self._disk = disk
-        self._folder = target / "consumequeue" / queue.topic / str(queue.queue)
-        self._file_bytes = file_bytes
-        self._fd = -1
-        self._base = -1
-        # The next offset; the first file begins with places held free.
-        self._next = queue.min_offset - queue.min_offset % (file_bytes // UNIT.size)
-
-    def add(self, offsets: Ints, units: Units) -> None:
-        if not len(offsets):
-            return
-        # Runs of offsets without a gap.
-        for part in np.split(np.arange(len(offsets)), np.flatnonzero(np.diff(offsets) != 1) + 1):
-            first = int(offsets[part[0]])
-            self._write(FILLER * (first - self._next))
-            self._write(units[part].tobytes())
-
-    def _write(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            at = self._next * UNIT.size
-            base = at - at % self._file_bytes
-            if base != self._base:
-                self._open(base)
-            part = view[: base + self._file_bytes - at]
-            self._disk.write(self._fd, part, at - base)
-            self._next += len(part) // UNIT.size
-            view = view[len(part) :]
-
-    def _open(self, base: int) -> None:
-        self.close()
-        self._disk.make_directory(self._folder)
-        self._fd, self._base = self._disk.open(self._folder / file_name(base)), base
-        self._disk.truncate(self._fd, self._file_bytes)
-
-    def close(self) -> None:
-        if self._fd >= 0:
-            self._disk.sync(self._fd)
-            self._disk.close(self._fd)
-            self._fd = -1
-
-
-class _IndexFiles:
-    """Index files, one behind the other."""
-
-    def __init__(self, disk: Disk, folder: Path, shape: Shape) -> None:
-        self.shape = shape
-        self._disk = disk
-        self._folder = folder
-        self._writer: IndexWriter | None = None
-        disk.make_directory(folder)
-
-    def add(self, hashes: Ints, positions: Ints, times_ms: Ints) -> None:
-        at = 0
-        while at < len(hashes):
-            writer = self._writer
-            if writer is None or not writer.room:
-                writer = self._roll(int(times_ms[at]))
-            behind = at + writer.room
-            writer.append(hashes[at:behind], positions[at:behind], times_ms[at:behind])
-            at = min(behind, len(hashes))
-
-    def _roll(self, at_ms: int) -> IndexWriter:
-        """Names are times that ascend."""
-        before = self._writer
-        name = int(datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y%m%d%H%M%S%f")[:17])
-        if before is not None:
-            self._finish(before)
-            name = max(name, int(before.path.name) + 1)
-        path = self._folder / f"{name:017d}"
-        self._writer = IndexWriter.create(self._disk, path, self.shape, before.header if before else None)
-        return self._writer
-
-    def _finish(self, writer: IndexWriter) -> None:
-        writer.write_slots()
-        writer.sync()
-        writer.close()
-
-    def close(self) -> int:
-        """The store time of the last record."""
-        if self._writer is None:
-            return 0
-        self._finish(self._writer)
-        return self._writer.header.end_at_ms
-
-
-def _shape(path: Path) -> Shape:
-    """Of an existing index file; a broker's default where it can't be told."""
-    try:
-        file = IndexFile(path)
-    except (OSError, DueTimeError):
-        return BROKERS
-    file.close()
-    return file.shape

@@ -15,7 +15,7 @@ from duetime_core.ondisk.columns import Ints, Run, last_value
 from duetime_core.ondisk.files import QueueFiles
 from duetime_core.ondisk.levels import TagsCodes
 from duetime_core.ondisk.state import KEPT_TOPICS, State, is_possible, is_queue
-from duetime_core.ondisk.units import FILLER_SIZE, UNIT, UNIT_TYPE, Units
+from duetime_core.ondisk.units import FILLER_SIZE, UNIT, UNIT_TYPE, Units, joined
 from duetime_core.record import Record
 
 from duetime_store.offline.report import Message, Report
@@ -147,7 +147,7 @@ class UnitCheck:
         """Remembers which offsets have their records."""
         if not len(offsets):
             return
-        if int(offsets[0]) == checked.seen and int(offsets[-1]) - checked.seen + 1 == len(offsets):
+        if int(offsets[0]) == checked.seen and bool((np.diff(offsets) == 1).all()):
             checked.seen = int(offsets[-1]) + 1
             return
         before = np.maximum.accumulate(np.append(checked.seen, offsets[:-1] + 1))
@@ -216,14 +216,14 @@ def _written_end(files: QueueFiles) -> int:
 
 
 def _units_at(files: QueueFiles, offsets: Ints) -> Units:
-    """The units at offsets; zeros where there is none."""
+    """The unit at each of the offsets, which may be in any order; zeros where there is none."""
     low, high = int(offsets.min()), int(offsets.max()) + 1
     if high - low > _SPREAD_MAX * len(offsets) + 64:
-        return np.concatenate([_units_at(files, offsets[index : index + 1]) for index in range(len(offsets))])
+        return joined(_units_at(files, offsets[index : index + 1]) for index in range(len(offsets)))
     units = np.zeros(high - low, UNIT_TYPE)
     at = low
     while at < high:
         found = files.read(at, high - at)
         units[at - low : at - low + len(found)] = found
         at = at + len(found) if len(found) else at - at % files.file_units + files.file_units
-    return units if len(offsets) == high - low else units[offsets - low]
+    return units[offsets - low]

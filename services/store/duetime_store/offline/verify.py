@@ -15,11 +15,22 @@ from pathlib import Path
 
 from duetime_core import record
 from duetime_core.levels import DelayLevels
+from duetime_core.ondisk import topics
 from duetime_core.ondisk.columns import Run
-from duetime_core.ondisk.files import numbered
+from duetime_core.ondisk.files import QueueFiles, numbered
 from duetime_core.ondisk.history import LevelHistory
+from duetime_core.ondisk.records import message
 from duetime_core.ondisk.scan import Blank, Found, Skipped
-from duetime_core.ondisk.state import Item, Progress, State, item_end, load, no_progress, walk_whole
+from duetime_core.ondisk.state import (
+    KEPT_TOPICS,
+    Item,
+    Progress,
+    State,
+    item_end,
+    load,
+    no_progress,
+    walk_whole,
+)
 
 from duetime_store import checkpoint, configs
 from duetime_store.offline.indexcheck import IndexCheck, message_of
@@ -42,13 +53,13 @@ class _Bad:
     told: bool = False
 
 
-def verify(root: Path, levels: DelayLevels, progress: Progress = no_progress) -> Report:
-    """Reads the whole directory. Raises: InvalidArgument for what is none."""
+def verify(root: Path, levels: DelayLevels | LevelHistory, progress: Progress = no_progress) -> Report:
+    """Reads the whole directory; `levels` as `state.load` has it. Raises: InvalidArgument for what is none."""
     state = load(root, levels)
     report = Report()
     _Verifier(state, report).run(progress)
     _check_sizes(state, report)
-    _check_config(state, report, levels)
+    _check_config(state, report)
     _check_checkpoint(state, report)
     state.log.close()
     return report
@@ -116,7 +127,7 @@ class _Verifier:
 
     def _tell_left_over(self) -> None:
         """Units without a record: what they lost."""
-        behind = 0
+        behind = repeated = 0
         for files, offsets, units in self._units.left_over():
             rows = zip(offsets.tolist(), units.tolist(), strict=True)
             for offset, (position, size, _) in rows:
@@ -130,11 +141,27 @@ class _Verifier:
                     continue  # its record left with the front of the log
                 elif position >= self._state.end and self._killed:
                     behind += 1
+                elif self._is_repeated(files, offset, position, size):
+                    repeated += 1
                 else:
                     what = f"unit names position {position}, {size} bytes: no record lies there"
                     self._report.add(*unit_place(files, offset), what, message)
         if behind:
             self._report.notes.append(f"{behind} queue units of records that did not reach the disk before the kill")
+        if repeated:
+            self._report.notes.append(f"{repeated} queue units repeat entries whose copies a broker dispatched again")
+
+    def _is_repeated(self, files: QueueFiles, offset: int, position: int, size: int) -> bool:
+        """Whether the unit is one more of an entry that has a place before it. A broker makes it when it meets a copy
+        that retention has made, of a queue's offset 0: for that one it looks for no repeats."""
+        if files.topic not in KEPT_TOPICS:
+            return False
+        found = message(self._state, position)
+        return (
+            found is not None
+            and (found.topic, found.queue, found.size, found.position) == (files.topic, files.queue, size, position)
+            and found.queue_offset < offset
+        )
 
     def _tell_missing(self) -> None:
         absent = 0
@@ -189,7 +216,7 @@ def _check_sizes(state: State, report: Report) -> None:
                 report.add(unit_place(queue.files, base // 20)[0], size, what)
 
 
-def _check_config(state: State, report: Report, levels: DelayLevels) -> None:
+def _check_config(state: State, report: Report) -> None:
     for path in [state.config / name for name, _ in state.files.listed("config")]:
         if path.suffix != ".json":
             continue
@@ -198,8 +225,10 @@ def _check_config(state: State, report: Report, levels: DelayLevels) -> None:
             backup = configs.fault_of(path.with_name(f"{path.name}.bak"))
             words = "there is no .bak that can be read" if backup else "its .bak can be read"
             report.add(f"config/{path.name}", 0, f"{fault}; {words}")
+    if damaged := topics.read(state.config)[1]:
+        report.notes.append(f"config/{topics.FILE}: {damaged} lines were written in part, or are damaged")
     history = configs.read(state.config, configs.STORE)
-    if history is not None and LevelHistory.load(history, levels, accept=True) is None:
+    if history is not None and LevelHistory.load(history, state.history.current, accept=True) is None:
         report.add(f"config/{configs.STORE}", 0, "it does not tell the delay levels")
 
 

@@ -1,5 +1,8 @@
 r"""What becomes of a due lane entry: its restored record, or a quarantine record. Pure bytes.
 
+Schedulers make these records, and stores take no others: both ask this module, so that a store refuses what a scheduler
+of another version makes. What it makes of an entry must stay as it is, or be taken in its old form too.
+
 Against the lane's record, the restored one differs in
 
     topic, queueId              from REAL_TOPIC and REAL_QID
@@ -14,6 +17,7 @@ DT_QUARANTINE that holds the original's bytes and the reason, and ends so too: t
 """
 
 from dataclasses import dataclass, replace
+from mmap import mmap
 from struct import Struct
 
 from duetime_core import record
@@ -21,6 +25,7 @@ from duetime_core.compiled import twin
 from duetime_core.errors import Damaged
 from duetime_core.limits import BODY_BYTES_MAX, PROPERTIES_BYTES_MAX, TOPIC_CHARS_MAX
 from duetime_core.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC, is_name
+from duetime_core.ondisk.units import Units
 
 # Where RocketMQ keeps half messages: one that was delayed has lost its topic, and nothing would ever commit it.
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -95,8 +100,38 @@ def restore_run(entries: Entries, index: int) -> tuple[bytes, int]:
     return b"".join(restored), len(restored)
 
 
-_compiled = twin("duetime_scheduler._restore")
+def count_restored(
+    log: mmap | bytes, base: int, units: Units, level: int, first: int, records: bytes, start: int
+) -> int:
+    """How many of a lane's units, from entry `first` on, have their restored records in `records`, back to back from
+    byte `start` on. Ends at the first that has another one there, or that `restore` has to be asked about.
+
+    `log`: a segment's bytes, the first of which is at position `base`.
+    """
+    at = start
+    for number, (position, size, due_at_ms) in enumerate(units.tolist()):
+        own = log[position - base : position - base + size] if 0 <= position - base <= len(log) - size else b""
+        if len(own) != size or size < record.FIXED_BYTES_V4 or not is_entry(own, level, first + number, position):
+            return number
+        try:
+            restored = restore(Entry(level, first + number, due_at_ms, own))
+        except Unrestorable:
+            return number
+        if records[at : at + len(restored)] != restored:
+            return number
+        at += len(restored)
+    return len(units)
+
+
+def is_entry(data: bytes, level: int, offset: int, position: int) -> bool:
+    """Whether a record says of itself that it is this entry of a lane, there."""
+    fields = record.PREFIX.unpack_from(data)
+    return (fields[3], fields[5], fields[6]) == (level - 1, offset, position)
+
+
+_compiled = twin("duetime_core.ondisk._restore")
 quickest_run = restore_run if _compiled is None else _compiled.restore_run
+quickest_count = count_restored if _compiled is None else _compiled.count_restored
 
 
 def restore(entry: Entry) -> bytes:
@@ -214,7 +249,7 @@ def quarantine(entry: Entry, reason: str, *, keep_body: bool = True) -> bytes:
         position = _POSITION.unpack_from(entry.data, record.POSITION_AT)[0]
         reason = f"{reason}; whole at log position {position}, {len(entry.data)} bytes"
     reason = reason.replace("\x01", " ").replace("\x02", " ")[:FAULT_CHARS_MAX]
-    message_id = _message_id(entry.data)
+    message_id = message_id_of(entry.data)
     properties = record.encode_properties(
         {**({record.UNIQ_KEY: message_id} if message_id else {}), record.FAULT: reason or "unknown"}
     )
@@ -230,7 +265,7 @@ def quarantine(entry: Entry, reason: str, *, keep_body: bool = True) -> bytes:
     )
 
 
-def _message_id(data: bytes) -> str:
+def message_id_of(data: bytes) -> str:
     """The id of the message, where its record is whole enough to say."""
     try:
         properties = record.decode(data, check_crc=False).properties

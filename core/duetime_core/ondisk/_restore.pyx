@@ -1,4 +1,5 @@
-"""The compiled twin of restore.restore_run: due lane entries in, their restored records out, back to back.
+"""The compiled twin of restore.restore_run: due lane entries in, their restored records out, back to back. And of
+restore.count_restored: which of such records are those that the log's own entries give.
 
 An entry is restored here when all of this holds; the first one that lacks something ends the run:
 
@@ -12,12 +13,13 @@ So the target is read from the end backwards, and everything else is copied. Wha
 before: the records themselves, and a longer topic and DT_ENTRY for each.
 """
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
 from duetime_core import record
-from duetime_core._bytes cimport CRC_ENDING_BYTES, has_crc_mark, load32, put_decimal, store32
+from duetime_core._bytes cimport CRC_ENDING_BYTES, has_crc_mark, load32, load64, put_decimal, store32
 
 cdef enum:
     MAGIC_V1 = -626843481
@@ -34,6 +36,8 @@ cdef enum:
     # DT_ENTRY with its three numbers of 19 digits at most, and the CRC mark.
     ENDING_BYTES_MAX = 101
     GROWTH_BYTES_MAX = TOPIC_BYTES_MAX + ENDING_BYTES_MAX
+    UNIT_BYTES = 20
+    QUEUE_ID_AT = 12, QUEUE_OFFSET_AT = 20, POSITION_AT = 28
 
 cdef const char *LANE_TOPIC = b"\x13SCHEDULE_TOPIC_XXXX"
 cdef const char *REAL_TOPIC = b"\x02REAL_TOPIC\x01"
@@ -87,6 +91,57 @@ def restore_run(entries, int64_t index):
         start += sizes[number]
         count += 1
     return restored[:written], count
+
+
+cdef class Buffer:
+    """The bytes of an object, for as long as this one lives."""
+
+    cdef Py_buffer view
+    cdef const uint8_t *at
+
+    def __cinit__(self, held):
+        PyObject_GetBuffer(held, &self.view, PyBUF_SIMPLE)
+        self.at = <const uint8_t *>self.view.buf
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self.view)
+
+
+def count_restored(data, int64_t base, units, int64_t level, int64_t first, bytes records not None, int64_t start):
+    """See restore.count_restored. The log's buffer is released before the call returns: a map that is exported can't
+    be closed."""
+    cdef Buffer log = Buffer(data), unit = Buffer(units)
+    cdef const uint8_t *put = <const uint8_t *>PyBytes_AS_STRING(records)
+    cdef int64_t length = PyBytes_GET_SIZE(records), unit_count = unit.view.len // UNIT_BYTES
+    cdef int64_t number = 0, at = start, position, size, written, largest = 0
+    cdef const uint8_t *own
+    if level < 0 or first < 0 or first > (<int64_t>1 << 62) or base < 0 or start < 0:
+        return 0
+    for number in range(unit_count):
+        largest = max(largest, load32(unit.at + number * UNIT_BYTES + 8))
+    if largest > log.view.len:
+        # A filler, or a wrong one: none that is restored is larger than its restored record.
+        largest = min(largest, length)
+    scratch = PyBytes_FromStringAndSize(NULL, largest + GROWTH_BYTES_MAX)
+    cdef uint8_t *to = <uint8_t *>PyBytes_AS_STRING(scratch)
+    for number in range(unit_count):
+        position, size = load64(unit.at + number * UNIT_BYTES), load32(unit.at + number * UNIT_BYTES + 8)
+        if size < SIZE_MIN or size > largest or size > log.view.len:
+            return number
+        if position < base or position - base > log.view.len - size or at > length - SIZE_MIN:
+            return number
+        own = log.at + (position - base)
+        if (
+            load32(own + QUEUE_ID_AT) != level - 1
+            or load64(own + QUEUE_OFFSET_AT) != first + number
+            or load64(own + POSITION_AT) != position
+        ):
+            return number
+        written = _restore(own, size, level, first + number, load64(unit.at + number * UNIT_BYTES + 12), to)
+        if written == 0 or written > length - at or memcmp(to, put + at, written) != 0:
+            return number
+        at += written
+    return unit_count
 
 
 cdef int64_t _restore(

@@ -1,0 +1,95 @@
+"""How much of an error goes into an answer, and how much of a value into its text. Pure.
+
+A status travels in HTTP/2 headers, of which gRPC takes 8 KiB; above that a client refuses some answers, by chance, with
+a status of its own. The text goes there twice, percent-encoded and in base64, so that little of those is left. Within
+the bounds here an encoded status stays below 4 KiB whatever is in the error; `tests/core/test_bounds.py` proves it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from duetime_core.errors import DueTimeError, Violation, sentence
+from duetime_core.limits import (
+    ERROR_TEXT_BYTES_MAX,
+    ERROR_VIOLATIONS_BYTES_MAX,
+    REASON_CHARS_MAX,
+    VIOLATION_BYTES_MAX,
+    VIOLATION_FIELD_BYTES_MAX,
+)
+
+SHOWN_CHARS_MAX = 64
+_CUT = "..."
+# Room for how many are left out.
+_MORE_BYTES = len("; and 1000000000 more")
+# What protobuf adds to a violation, at most.
+_VIOLATION_FRAME_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Brief:
+    """An error as it is told: within the bounds, and valid UTF-8."""
+
+    text: str
+    reason: str
+    violations: Sequence[Violation]
+
+
+def shown(text: str, chars_max: int = SHOWN_CHARS_MAX) -> str:
+    """A value as errors show it: quoted, escaped, and cut where it is long."""
+    return repr(text) if len(text) <= chars_max else repr(text[:chars_max]) + _CUT
+
+
+def brief(error: DueTimeError) -> Brief:
+    """What is told of an error: of many violations the first ones, and how many more there are."""
+    violations = error.violations
+    kept = _first(violations)
+    if not violations or error.text != sentence(violations):
+        text = cut(error.text, ERROR_TEXT_BYTES_MAX)
+    elif len(kept) == len(violations):
+        text = sentence(kept)
+    else:
+        text = f"{sentence(kept)}; and {len(violations) - len(kept)} more"
+    return Brief(text, cut(error.reason, REASON_CHARS_MAX), kept)
+
+
+def cut(text: str, bytes_max: int) -> str:
+    """The beginning of a text that takes no more than `bytes_max` as gRPC encodes it, marked if that is not all."""
+    # No character takes less than one byte, and what is cut off need not be looked at.
+    text, whole = text[: bytes_max + 1], text
+    text = text.encode("utf-8", "backslashreplace").decode()
+    room = bytes_max
+    for at, char in enumerate(text):
+        room -= _weight(char)
+        if room < 0:
+            return _shortened(text[:at], bytes_max)
+    return text if len(text) >= len(whole) else _shortened(text, bytes_max)
+
+
+def weight(text: str) -> int:
+    """Bytes of a text in gRPC's percent-encoding, which triples what is not plain ASCII."""
+    return sum(map(_weight, text))
+
+
+def _weight(char: str) -> int:
+    return 1 if " " <= char <= "~" and char != "%" else 3 * len(char.encode())
+
+
+def _shortened(text: str, bytes_max: int) -> str:
+    while text and weight(text) + len(_CUT) > bytes_max:
+        text = text[:-1]
+    return text + _CUT
+
+
+def _first(violations: Sequence[Violation]) -> list[Violation]:
+    """As many as there is room for, in both the text and the list."""
+    kept: list[Violation] = []
+    text_room, list_room = ERROR_TEXT_BYTES_MAX - _MORE_BYTES, ERROR_VIOLATIONS_BYTES_MAX
+    for one in violations:
+        field = cut(one.field, VIOLATION_FIELD_BYTES_MAX)
+        description = cut(one.description, VIOLATION_BYTES_MAX)
+        text_room -= weight(field) + weight(description) + len(": ; ")
+        list_room -= len(field.encode()) + len(description.encode()) + _VIOLATION_FRAME_BYTES
+        if kept and (text_room < 0 or list_room < 0):
+            break
+        kept.append(Violation(field, description))
+    return kept

@@ -1,0 +1,32 @@
+"""Requests from bytes: one that is none is bad input as any other, where gRPC would make it UNKNOWN, and log a trace.
+
+The border takes requests as bytes and decodes them itself, those of gRPC's own services too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any, TypeVar
+
+from google.protobuf.message import DecodeError
+
+from duetime_core.errors import InvalidArgument, Violation
+
+Parse = Callable[[bytes], Any]
+T = TypeVar("T")
+
+
+def decode(parse: Callable[[bytes], T], data: bytes) -> T:
+    """A request, by its message's `FromString`. Raises: InvalidArgument."""
+    try:
+        return parse(data)
+    except DecodeError as error:
+        kind = getattr(parse, "__self__", None)
+        name = kind.DESCRIPTOR.name if kind is not None else "request"
+        raise InvalidArgument([Violation("request", f"{len(data)} bytes are no {name}")]) from error
+
+
+async def decoded(parse: Parse | None, requests: AsyncIterator[bytes]) -> AsyncIterator[Any]:
+    """The requests of a stream. Raises: InvalidArgument."""
+    async for data in requests:
+        yield data if parse is None else decode(parse, data)

@@ -1,0 +1,119 @@
+"""Questions that are answered many at a time: what is asked while a round is under way goes with the next.
+
+So whoever asks alone waits for one round, and 10,000 that ask at once cost some rounds and not 10,000 of them. A round
+has a bounded number of questions: those who ask for few wait behind few.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
+from functools import partial
+from itertools import islice
+from typing import Generic, TypeVar
+
+from duetime_core.clock import Clock
+from duetime_core.defects import outcome
+from duetime_core.errors import DueTimeError, Overloaded, Unavailable
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class _Question(Generic[V]):
+    __slots__ = ("answer", "asking")
+
+    def __init__(self) -> None:
+        self.answer: asyncio.Future[V | DueTimeError] = asyncio.get_running_loop().create_future()
+        # How many wait for it.
+        self.asking = 0
+
+
+class Gathering(Generic[K, V]):
+    """Equal questions at the same time are one."""
+
+    def __init__(
+        self,
+        what: str,
+        answer: Callable[[list[K]], Awaitable[Mapping[K, V | DueTimeError]]],
+        clock: Clock,
+        *,
+        round_max: int,
+        waiting_max: int,
+    ) -> None:
+        """`answer` answers each question of a round, or raises a DueTimeError that counts for all of them; `what` names
+        them in refusals."""
+        self._what = what
+        self._answer = answer
+        self._clock = clock
+        self._round_max = round_max
+        self._waiting_max = waiting_max
+        self._waiting: dict[K, _Question[V]] = {}
+        self._running: dict[K, _Question[V]] = {}
+        self._tasks: asyncio.TaskGroup | None = None
+        self._rounds: asyncio.Task[None] | None = None
+
+    def start(self, tasks: asyncio.TaskGroup) -> None:
+        """Rounds are tasks of `tasks` until `stop`."""
+        self._tasks = tasks
+
+    def stop(self) -> None:
+        self._tasks = None
+
+    async def ask(self, keys: Iterable[K], wait_ms: float | None = None) -> dict[K, V | DueTimeError]:
+        """The answers; those that did not come within `wait_ms` are missing."""
+        asked = {key: self._join(key) for key in keys}
+        try:
+            self._wake()
+            futures = [one.answer for one in asked.values() if isinstance(one, _Question)]
+            everything = asyncio.gather(*futures)
+            if wait_ms is None:
+                # The caller's end must not end the questions: others may ask the same.
+                await asyncio.shield(everything)
+            else:
+                await self._clock.wait_for(everything, wait_ms)
+            return {
+                key: one if isinstance(one, DueTimeError) else one.answer.result()
+                for key, one in asked.items()
+                if isinstance(one, DueTimeError) or one.answer.done()
+            }
+        finally:
+            for key, one in asked.items():
+                if isinstance(one, _Question):
+                    self._leave(key, one)
+
+    def _join(self, key: K) -> "_Question[V] | DueTimeError":
+        question = self._running.get(key) or self._waiting.get(key)
+        if question is None:
+            if self._tasks is None:
+                return _stopping()
+            if len(self._waiting) >= self._waiting_max:
+                return Overloaded(f"{len(self._waiting)} {self._what} wait, {self._waiting_max} at most")
+            question = self._waiting[key] = _Question()
+        question.asking += 1
+        return question
+
+    def _leave(self, key: K, question: "_Question[V]") -> None:
+        question.asking -= 1
+        if not question.asking and self._waiting.get(key) is question:
+            # Nobody wants to know any more.
+            del self._waiting[key]
+
+    def _wake(self) -> None:
+        if self._tasks is not None and self._waiting and (self._rounds is None or self._rounds.done()):
+            self._rounds = self._tasks.create_task(self._run())
+
+    async def _run(self) -> None:
+        while self._waiting:
+            keys = list(islice(self._waiting, self._round_max))
+            self._running = {key: self._waiting.pop(key) for key in keys}
+            answers: Mapping[K, V | DueTimeError] | None = None
+            error: DueTimeError | None = _stopping()
+            try:
+                answers, error = await outcome(partial(self._answer, keys), self._what)
+            finally:
+                running, self._running = self._running, {}
+                for key, question in running.items():
+                    question.answer.set_result(error if error is not None else (answers or {})[key])
+
+
+def _stopping() -> DueTimeError:
+    return Unavailable("the process is stopping", reason="STOPPING")

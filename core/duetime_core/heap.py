@@ -1,0 +1,31 @@
+"""Memory that a peak has left: given back to the system once it is over, as the C library keeps it in pieces."""
+
+import asyncio
+import ctypes
+
+# A peak worth the walk over the heap, which takes some ms for 100 MiB and holds up no Python.
+PEAK_BYTES = 32 * 1024 * 1024
+PAUSE_MS = 1_000
+
+
+class Heap:
+    """Told how much is in use, it trims after a peak, once in a while."""
+
+    def __init__(self) -> None:
+        self._peak = 0
+        self._trimmed_ms = 0.0
+        # Where the C library has no such call (musl), nothing is done.
+        self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+
+    @property
+    def is_grown(self) -> bool:
+        """Whether there is a peak to come down from."""
+        return self._peak >= PEAK_BYTES
+
+    def look(self, used: int, now_ms: float) -> None:
+        """Trims on a thread once so much less is in use than was at most."""
+        self._peak = max(self._peak, used)
+        if self._peak - used >= PEAK_BYTES and now_ms - self._trimmed_ms >= PAUSE_MS:
+            self._peak, self._trimmed_ms = used, now_ms
+            if self._trim is not None:
+                asyncio.get_running_loop().run_in_executor(None, self._trim, 0)

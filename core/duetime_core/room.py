@@ -1,0 +1,135 @@
+"""Room for bytes that are under way in a process, shared by the connections that they belong to."""
+
+import asyncio
+from collections import deque
+
+from duetime_core.clock import Clock
+from duetime_core.errors import Overloaded
+from duetime_core.shares import Shares
+
+# Of what is waited for nobody knows yet how large it will be: after a while this much is kept for it.
+AWAITED_BYTES = 16 * 1024
+AWAITED_AFTER_MS = 250
+
+
+class Reservation:
+    """Room for one answer or request; `size` is what it has. A context manager, or `close` it."""
+
+    __slots__ = ("_room", "_timer", "peer", "size")
+
+    def __init__(self, room: "Room", peer: str, size: int) -> None:
+        self._room = room
+        self._timer: asyncio.TimerHandle | None = None
+        self.peer = peer
+        self.size = size
+        if size:
+            room.shares.take(peer, size)
+
+    def await_answer(self) -> None:
+        """It may be long in coming: the room is not kept from others until then."""
+        self._timer = asyncio.get_running_loop().call_later(AWAITED_AFTER_MS / 1000, self._shrink, AWAITED_BYTES)
+
+    def check(self, size: int) -> None:
+        """Of an answer that has come. Raises: Overloaded: it is larger than what is kept, and there is no room."""
+        if size > self.size and not self._room.shares.may_take(self.peer, size - self.size):
+            raise self._room.refusal(self.peer)
+
+    def close_after(self, seconds: float) -> None:
+        """Nothing is under way any more, and the room is not given to others yet."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._shrink, 0)
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._shrink(0)
+
+    def _shrink(self, size: int) -> None:
+        if self.size > size:
+            less, self.size = self.size - size, size
+            self._room.give(self.peer, less)
+
+    def __enter__(self) -> "Reservation":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Room:
+    """So many bytes, a share of them for each connection; who holds `little` finds some to the end.
+
+    `what` it is for, and the `reason` of its refusals.
+    """
+
+    def __init__(self, bytes_max: int, *, share: int, little: int, what: str, reason: str) -> None:
+        self.shares: Shares[str] = Shares(bytes_max, share, little)
+        self._what = what
+        self._reason = reason
+        self._waiting: deque[tuple[str, int, asyncio.Future[Reservation]]] = deque()
+
+    def left(self, peer: str, wanted: int, least: int) -> int:
+        """How many of the `wanted` bytes there is room for.
+
+        Raises:
+            Overloaded: not even for the `least` that is of use.
+        """
+        size = min(wanted, self.shares.room(peer))
+        if size < min(wanted, least):
+            self.shares.refused_count += 1
+            raise self.refusal(peer)
+        return size
+
+    async def wait(self, peer: str, size: int, clock: Clock, timeout_ms: float) -> Reservation:
+        """Room for all of it, in turn; what is small and finds room does not wait for what is large.
+
+        Raises:
+            Overloaded: there was none in time.
+        """
+        if size <= self.shares.room(peer) and (not self._waiting or size <= self.shares.little):
+            return Reservation(self, peer, size)
+        turn: asyncio.Future[Reservation] = asyncio.get_running_loop().create_future()
+        place = peer, size, turn
+        self._waiting.append(place)
+        try:
+            await clock.wait_for(turn, timeout_ms)
+        except BaseException:
+            if turn.done():
+                turn.result().close()
+            raise
+        finally:
+            if not turn.done():
+                self._waiting.remove(place)
+        if turn.done():
+            return turn.result()
+        self.shares.refused_count += 1
+        raise self.refusal(peer)
+
+    def give(self, peer: str, size: int) -> None:
+        self.shares.give(peer, size)
+        if self._waiting:
+            self._wake()
+
+    def _wake(self) -> None:
+        """Whoever finds room has it from now on, not from when its task runs; who is above its share holds up none."""
+        for place in list(self._waiting):
+            peer, size, turn = place
+            if size <= self.shares.room(peer):
+                self._waiting.remove(place)
+                turn.set_result(Reservation(self, peer, size))
+
+    def check(self, peer: str) -> None:
+        """Raises: Overloaded: the connection holds more than its share already."""
+        if self.shares.held(peer) > self.shares.share:
+            self.shares.refused_count += 1
+            raise self.refusal(peer)
+
+    def refusal(self, peer: str) -> Overloaded:
+        shares = self.shares
+        return Overloaded(
+            f"{shares.used} bytes of {self._what} are under way, {shares.limit} at most; "
+            f"{shares.held(peer)} of this connection, {shares.share} at most",
+            reason=self._reason,
+        )

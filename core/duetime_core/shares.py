@@ -1,0 +1,64 @@
+"""A limit that many callers share: nobody takes all of it, and who holds little always finds some. Pure.
+
+0 ......................................... 9/10 ........ limit
+|  whoever is below its share takes from here |  only who holds little takes from here
+"""
+
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+
+
+class Shares(Generic[K]):
+    """What each of many callers holds of something that is limited.
+
+    Args:
+        limit: the most that all hold together.
+        share: the most that one holds.
+        little: who holds less than this may use the last tenth too.
+    """
+
+    def __init__(self, limit: int, share: int, little: int) -> None:
+        self.used = 0
+        # What was not given, so often.
+        self.refused_count = 0
+        self._held: dict[K, int] = {}
+        self.bound(limit, share, little)
+
+    def bound(self, limit: int, share: int, little: int) -> None:
+        """Sets the limits, whatever is held."""
+        self.limit = limit
+        self.share = min(share, limit)
+        self.little = min(little, self.share)
+        self._reserve = limit // 10
+
+    def held(self, key: K) -> int:
+        return self._held.get(key, 0)
+
+    def room(self, key: K) -> int:
+        """How much more the caller may take."""
+        own, free = self._held.get(key, 0), self.limit - self.used
+        return max(0, min(free - self._reserve, self.share - own), min(free, self.little - own))
+
+    def may_take(self, key: K, amount: int = 1) -> bool:
+        """Whether that much is left for the caller; a refusal is counted."""
+        fits = amount <= self.room(key)
+        self.refused_count += not fits
+        return fits
+
+    def take(self, key: K, amount: int = 1) -> None:
+        """Counts what the caller holds; beyond the limit too, for what is there already."""
+        self.used += amount
+        self._held[key] = self._held.get(key, 0) + amount
+
+    def give(self, key: K, amount: int = 1) -> None:
+        """The caller holds that much less."""
+        self.used -= amount
+        left = self._held.pop(key, 0) - amount
+        if left:
+            self._held[key] = left
+
+    def holders(self) -> list[K]:
+        """Who holds something, most first."""
+        return sorted(self._held, key=lambda key: -self._held[key])

@@ -1,0 +1,72 @@
+"""Connections that make no calls give way when descriptors run short: the others stay as long as they like."""
+
+import resource
+from collections.abc import Mapping
+
+from duetime_core.clock import Clock, Timer
+from duetime_core.logs import sparing
+from duetime_core.sockets import Sockets, open_files
+from duetime_core.traffic import Connection, Traffic
+
+log = sparing()
+
+LOOK_MS = 1_000
+# Of the descriptors that the process may have: above the first, quiet connections are ended down to the second.
+SHORT, ENOUGH = 0.8, 0.7
+# Looks without a call after which a connection counts as quiet: one that never made any, and one that did. A long poll
+# lasts half as long.
+NEVER_LOOKS, QUIET_LOOKS = 5, 60
+
+
+class Shedding:
+    """Looks after the connections to one server."""
+
+    def __init__(self, traffic: Traffic, clock: Clock, sockets: Sockets | None = None) -> None:
+        self._traffic = traffic
+        self._clock = clock
+        self._sockets = sockets or Sockets()
+        # Looks at which a connection without a call was there.
+        self._silent: dict[str, int] = {}
+        self._timer: Timer | None = None
+        self._port = 0
+
+    def start(self, port: int) -> None:
+        """Connections to this port are looked at from now on."""
+        self._port = port
+        self._look()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        self._timer = self._clock.call_later(LOOK_MS, self._look)
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        used = sum(1 for _ in open_files())
+        if used > SHORT * most:
+            self.shed(used - int(ENOUGH * most))
+        else:
+            self._silent.clear()
+
+    def shed(self, count: int) -> None:
+        """Ends so many connections that are quiet, those that were never used first."""
+        self._sockets.scan()
+        known = self._traffic.connections
+        peers = self._sockets.peers_of(self._port)
+        self._silent = {peer: self._silent.get(peer, 0) + 1 for peer in peers if peer not in known}
+        for peer, quiet in known.items():
+            quiet.quiet_looks += 1
+            if peer in peers and quiet.quiet_looks > QUIET_LOOKS and self._traffic.is_idle(quiet):
+                self._silent[peer] = 0
+        never = [peer for peer, looks in self._silent.items() if looks > NEVER_LOOKS]
+        used = [peer for peer, looks in self._silent.items() if not looks]
+        chosen = (never + used)[:count]
+        for peer in chosen:
+            self._sockets.cut(peer)
+        if chosen:
+            self._traffic.cut_count += len(chosen)
+            log.warning("quiet connections ended: descriptors run short", count=len(chosen), **_some(known, chosen))
+
+
+def _some(known: Mapping[str, Connection], chosen: list[str]) -> dict[str, int]:
+    return {"never_used": sum(peer not in known for peer in chosen)}

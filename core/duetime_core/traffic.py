@@ -1,0 +1,385 @@
+"""Bytes under way on this process's connections: requests that are not whole yet, and answers that are not taken yet.
+
+gRPC gives a request to a call only once it is whole, and grants the sender room for all of it as soon as the call
+reads. So what is in the middle of a request is measured from outside: what the kernel has received on a connection,
+less what was handed to calls. It is exact whenever no call reads, and is set right then.
+
+    uploads   measured every LOOK_MS for calls that read; beyond the limit the slowest ones are refused
+    answers   counted from when they are made until gRPC has written them; a share for each connection
+    both      what stands still is cut off: an upload as a call, a unary answer with its connection, as gRPC can't take
+              back what it was given
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from duetime_core.clock import Clock, SystemClock, Timer
+from duetime_core.errors import DueTimeError, Overloaded
+from duetime_core.heap import Heap
+from duetime_core.limits import GRPC_MESSAGE_BYTES_MAX
+from duetime_core.logs import sparing
+from duetime_core.room import Room
+from duetime_core.sockets import Sockets
+
+log = sparing()
+
+LOOK_MS = 50
+# Answers are looked at less often: nothing about them is urgent.
+ANSWERS_LOOK_MS = 1_000
+# How long an upload, or what is written of a unary answer, may make no progress to speak of.
+STILL_MS = 10_000
+# How long a stream's reader may leave one message untaken.
+STREAM_STILL_MS = 120_000
+PROGRESS_BYTES = 16 * 1024
+# The slowest way on which an answer may go in all.
+ANSWER_BYTES_PER_MS = 64
+# What is smaller is not counted: HTTP/2 takes so much of every stream before anything is read.
+COUNTED_BYTES_MIN = 64 * 1024
+# Reads after which a connection is measured anew: headers and frames are not counted, some 100 bytes each time.
+READS_MEASURED = 64
+Task = asyncio.Task[Any]
+
+
+@dataclass(frozen=True)
+class TrafficLimits:
+    """Of one server."""
+
+    upload_bytes_max: int = 128 * 1024 * 1024
+    answer_bytes_max: int = 96 * 1024 * 1024
+
+
+class Connection:
+    """One peer's connection: who reads on it, and what was read since it was measured last."""
+
+    __slots__ = (
+        "base",
+        "delivered",
+        "held",
+        "oldest",
+        "peer",
+        "quiet_looks",
+        "reads",
+        "since_ms",
+        "still_ms",
+        "stirred",
+        "unmeasured",
+    )
+
+    def __init__(self, peer: str) -> None:
+        self.peer = peer
+        # Tasks that read, oldest first, and whether they read a stream, in which they may wait for the next message.
+        self.reads: dict[Task, bool] = {}
+        # Counted up by who looks for quiet connections.
+        self.quiet_looks = 0
+        # Received bytes at the last measurement, and what calls were given since.
+        self.base = 0
+        self.delivered = 0
+        self.unmeasured = 0
+        # Of the last look: the oldest read, when it was seen first, what is held, and when that last grew.
+        self.oldest: Task | None = None
+        self.since_ms = 0.0
+        self.held = 0
+        self.stirred = 0
+        self.still_ms = 0.0
+
+    def note(self, held: int, now_ms: float) -> None:
+        self.held = held
+        if not self.stirred - PROGRESS_BYTES < held < self.stirred + PROGRESS_BYTES:
+            self.stirred, self.still_ms = held, now_ms
+
+    def measured(self, received: int) -> None:
+        """Nothing is in the middle of a request."""
+        self.base, self.delivered, self.unmeasured = received, 0, 0
+
+
+def _answer_room(bytes_max: int) -> Room:
+    return Room(bytes_max, share=bytes_max // 2, little=bytes_max // 64, what="answers", reason="ANSWERS_EXHAUSTED")
+
+
+class _Answer:
+    """One answer that gRPC is writing."""
+
+    __slots__ = ("peer", "since_ms", "size")
+
+    def __init__(self, peer: str, size: int, since_ms: float) -> None:
+        self.peer = peer
+        self.size = size
+        self.since_ms = since_ms
+
+
+class Traffic(Collector):
+    """See the module. All limits of one server."""
+
+    def __init__(
+        self,
+        limits: TrafficLimits,
+        registry: CollectorRegistry | None,
+        clock: Clock | None = None,
+        sockets: Sockets | None = None,
+    ) -> None:
+        self.upload_bytes_max = limits.upload_bytes_max
+        self._upload_share = max(limits.upload_bytes_max // 2, GRPC_MESSAGE_BYTES_MAX)
+        self.answers = _answer_room(limits.answer_bytes_max)
+        # The network's time, also where everything else is told a fake one.
+        self._clock = clock or SystemClock()
+        self._sockets = sockets or Sockets()
+        self._heap = Heap()
+        self.connections: dict[str, Connection] = {}
+        self._connections_max = 1_024
+        self._reading: dict[Connection, None] = {}
+        self._writing: dict[Task, _Answer] = {}
+        self._streaming: dict[Task, _Answer] = {}
+        # By peer: bytes taken when that last grew, and when it did.
+        self._taken: dict[str, tuple[int, float]] = {}
+        # Peers whose connections were cut off, until gRPC has let go of their answers.
+        self._ended: set[str] = set()
+        self._refusals: dict[Task, DueTimeError] = {}
+        self._timer: Timer | None = None
+        self._looked_ms = 0.0
+        self.upload_bytes = 0
+        self.refused_count = 0
+        self.cut_count = 0
+        if registry is not None:
+            registry.register(self)
+
+    # --- uploads ----------------------------------------------------------------------------------------------------
+
+    def connection(self, peer: str) -> Connection:
+        """The connection of a call.
+
+        Raises:
+            Overloaded: it has its share of answers under way, and takes none of them.
+        """
+        self.answers.check(peer)
+        found = self.connections.get(peer)
+        if found is None:
+            found = self.connections[peer] = Connection(peer)
+            if len(self.connections) > self._connections_max:
+                self._forget()
+        return found
+
+    async def read(self, connection: Connection, context: Any, *, stream: bool = False) -> Any:
+        """The next request of a call, as bytes; grpc.aio.EOF: there is none.
+
+        Raises:
+            Overloaded: it came too slowly, or too much was under way.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        reads = connection.reads
+        if not reads:
+            if connection.unmeasured >= READS_MEASURED:
+                self._measure(connection)
+            self._reading[connection] = None
+            self._arm()
+        reads[task] = stream
+        connection.unmeasured += READS_MEASURED
+        connection.quiet_looks = 0
+        try:
+            data = await context.read()
+            # It was whole, so nothing of it is left to be measured: its prefix and frames apart.
+            connection.unmeasured += 1 - READS_MEASURED
+            if data is not grpc.aio.EOF:
+                connection.delivered += len(data) + 14 + 9 * (len(data) >> 14)
+            return data
+        except asyncio.CancelledError:
+            refusal = self._refusals.pop(task, None)
+            if refusal is None:
+                raise
+            task.uncancel()
+            raise refusal from None
+        finally:
+            del reads[task]
+            if not reads:
+                del self._reading[connection]
+
+    async def requests(self, connection: Connection, context: Any) -> AsyncIterator[Any]:
+        """The requests of a stream, as bytes."""
+        while (data := await self.read(connection, context, stream=True)) is not grpc.aio.EOF:
+            yield data
+
+    def _measure(self, connection: Connection) -> None:
+        """Where a scan has not found it yet, a later read does it."""
+        progress = self._sockets.progress(connection.peer)
+        if progress is not None:
+            connection.measured(progress.received)
+
+    def _look_at_uploads(self, now_ms: float) -> None:
+        old = [one for one in self._reading if self._is_old(one, now_ms)]
+        if any(not self._sockets.knows(one.peer) for one in old):
+            self._sockets.scan()
+        total = 0
+        for connection in old:
+            progress = self._sockets.progress(connection.peer)
+            held = progress.received - connection.base - connection.delivered if progress else 0
+            connection.note(max(held, 0), now_ms)
+            total += connection.held
+        self.upload_bytes = total
+        for connection in self._too_much(old, total, now_ms):
+            self._refuse(connection, f"{connection.held} bytes of a request have come, and there is no room for more")
+        for connection in old:
+            if connection.held >= COUNTED_BYTES_MIN and now_ms - connection.still_ms > STILL_MS:
+                text = f"{connection.held} bytes of a request have come, and none for {STILL_MS} ms"
+                # A stream that waits for its next message looks the same.
+                self._refuse(connection, text, streams=total > self.upload_bytes_max // 2)
+
+    def _is_old(self, connection: Connection, now_ms: float) -> bool:
+        """Whether a read was there at the last look already; only then it is worth measuring."""
+        oldest = next(iter(connection.reads))
+        if connection.oldest is oldest:
+            return True
+        connection.oldest, connection.since_ms, connection.still_ms = oldest, now_ms, now_ms
+        connection.held = connection.stirred = 0
+        return False
+
+    def _too_much(self, old: list[Connection], total: int, now_ms: float) -> Iterable[Connection]:
+        """Whose uploads are refused so that the others have room: who is above its share, then the slowest."""
+        little = self.upload_bytes_max // 64
+        for connection in sorted(old, key=lambda one: one.held / (now_ms - one.since_ms + 10 * LOOK_MS)):
+            above = connection.held > self._upload_share
+            if above or (total > self.upload_bytes_max and connection.held > little):
+                total -= connection.held
+                yield connection
+
+    def _refuse(self, connection: Connection, text: str, *, streams: bool = True) -> None:
+        """Of several uploads of one connection the oldest stays, unless it is the only one."""
+        reads = [task for task, is_stream in connection.reads.items() if streams or not is_stream]
+        for task in reads[1:] or reads:
+            if task in self._refusals:
+                continue
+            self.refused_count += 1
+            self._refusals[task] = Overloaded(
+                f"{text}: {self.upload_bytes} bytes of requests are under way, {self.upload_bytes_max} at most",
+                reason="UPLOADS_EXHAUSTED",
+            )
+            task.cancel()
+
+    # --- answers ----------------------------------------------------------------------------------------------------
+
+    def answer(self, peer: str, size: int) -> None:
+        """The running task ends once gRPC has written so many bytes, or can't."""
+        task = asyncio.current_task()
+        assert task is not None
+        self.answers.shares.take(peer, size)
+        self._writing[task] = _Answer(peer, size, self._clock.monotonic_ms())
+        task.add_done_callback(self._answered)
+        self._arm()
+
+    def _answered(self, task: Task) -> None:
+        answer = self._writing.pop(task)
+        self.answers.give(answer.peer, answer.size)
+
+    async def write(self, peer: str, context: Any, data: bytes) -> None:
+        """The next answer of a stream.
+
+        Raises:
+            Overloaded: nobody took it.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        size = len(data) or 1
+        self.answers.shares.take(peer, size)
+        self._streaming[task] = _Answer(peer, size, self._clock.monotonic_ms())
+        self._arm()
+        try:
+            await context.write(data)
+        except asyncio.CancelledError:
+            refusal = self._refusals.pop(task, None)
+            if refusal is None:
+                raise
+            task.uncancel()
+            raise refusal from None
+        finally:
+            answer = self._streaming.pop(task)
+            self.answers.give(answer.peer, answer.size)
+
+    def _look_at_answers(self, now_ms: float) -> None:
+        for task, answer in self._streaming.items():
+            if now_ms - answer.since_ms > STREAM_STILL_MS and task not in self._refusals:
+                self.refused_count += 1
+                text = f"an answer of {answer.size} bytes was not taken for {STREAM_STILL_MS} ms"
+                self._refusals[task] = Overloaded(text, reason="ANSWERS_EXHAUSTED")
+                task.cancel()
+        old: dict[str, _Answer] = {}
+        for answer in self._writing.values():
+            if now_ms - answer.since_ms > ANSWERS_LOOK_MS:
+                old.setdefault(answer.peer, answer)
+        if any(not self._sockets.knows(peer) for peer in old):
+            self._sockets.scan()
+        self._taken = {peer: self._progress(peer, now_ms) for peer in old}
+        self._ended &= old.keys()
+        for peer, (_, since_ms) in self._taken.items():
+            answer = old[peer]
+            late_ms = now_ms - answer.since_ms - answer.size / ANSWER_BYTES_PER_MS
+            if max(now_ms - since_ms, late_ms) > STILL_MS and peer not in self._ended:
+                self._ended.add(peer)
+                self.cut_count += 1
+                log.warning("connection cut off: it takes no answers", peer=peer, bytes=self.answers.shares.held(peer))
+                self._sockets.cut(peer)
+
+    def _progress(self, peer: str, now_ms: float) -> tuple[int, float]:
+        progress = self._sockets.progress(peer)
+        acked = progress.acked if progress else 0
+        before = self._taken.get(peer)
+        if before is None or acked > before[0] + PROGRESS_BYTES:
+            return acked, now_ms
+        return before
+
+    # --- both -------------------------------------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        if self._timer is None:
+            self._timer = self._clock.call_later(LOOK_MS, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        now_ms = self._clock.monotonic_ms()
+        try:
+            self._look_at_uploads(now_ms)
+            if now_ms - self._looked_ms >= ANSWERS_LOOK_MS:
+                self._looked_ms = now_ms
+                self._look_at_answers(now_ms)
+            self._heap.look(self.upload_bytes + self.answers.shares.used, now_ms)
+        finally:
+            if self._reading or self._writing or self._streaming or self._heap.is_grown:
+                self._arm()
+
+    def is_idle(self, connection: Connection) -> bool:
+        """Whether nothing is read or written on it; a call that waits for something does neither."""
+        busy = any(answer.peer == connection.peer for answer in (*self._writing.values(), *self._streaming.values()))
+        return not connection.reads and not busy
+
+    def _forget(self) -> None:
+        """Connections that are gone."""
+        self._sockets.scan()
+        for peer, connection in list(self.connections.items()):
+            if not connection.reads and not self._sockets.knows(peer):
+                del self.connections[peer]
+        self._connections_max = max(1_024, 2 * len(self.connections))
+
+    def stop(self) -> None:
+        """Nothing is looked at any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def collect(self) -> Iterable[CounterMetricFamily | GaugeMetricFamily]:
+        shares = self.answers.shares
+        for name, text, value in (
+            ("duetime_upload_bytes", "Bytes of requests that are not whole yet", self.upload_bytes),
+            ("duetime_upload_max_bytes", "Bytes beyond which the slowest uploads are refused", self.upload_bytes_max),
+            ("duetime_answer_bytes", "Bytes of answers that are made or written", shares.used),
+            ("duetime_answer_max_bytes", "Bytes beyond which answers are refused", shares.limit),
+        ):
+            yield GaugeMetricFamily(name, text, value)
+        refused = CounterMetricFamily("duetime_traffic_refused", "Calls refused for bytes under way", labels=["what"])
+        refused.add_metric(["uploads"], self.refused_count)
+        refused.add_metric(["answers"], shares.refused_count)
+        yield refused
+        yield CounterMetricFamily("duetime_connections_cut", "Connections that took no answers", self.cut_count)

@@ -1,0 +1,114 @@
+"""The thread with the event loop that all synchronous clients of a process share."""
+
+import asyncio
+import atexit
+import os
+import threading
+from collections.abc import Coroutine
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
+
+from duetime.client.errors import Closed
+
+T = TypeVar("T")
+
+# What a client that nobody closed may take to end when the interpreter exits.
+EXIT_TIMEOUT_S = 2.0
+
+
+class Background:
+    """See the module. The thread is a daemon: a client that nobody closed does not keep the interpreter from ending."""
+
+    def __init__(self) -> None:
+        self._exiting = False
+        self.forget()
+
+    def forget(self) -> None:
+        """In a forked child: the thread did not come along."""
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._end: asyncio.Event | None = None
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of a coroutine; it is cancelled when the caller is interrupted.
+
+        Raises:
+            Closed: the interpreter is exiting.
+        """
+        if self._exiting:
+            work.close()
+            raise Closed("the interpreter is exiting", reason="CLOSED")
+        call = _Call(work)
+        try:
+            self._started().call_soon_threadsafe(call.start)
+            ended = call.wait()
+        except BaseException:
+            self._started().call_soon_threadsafe(call.cancel)
+            raise
+        try:
+            return ended.result()
+        except asyncio.CancelledError:
+            if not self._exiting:
+                raise
+            raise Closed("the interpreter is exiting", reason="CLOSED") from None
+
+    def exit(self) -> None:
+        """Ends what still runs, so that nothing is half done when the interpreter takes the loop apart."""
+        self._exiting = True
+        if self._loop is not None and self._thread is not None and self._end is not None:
+            self._loop.call_soon_threadsafe(self._end.set)
+            self._thread.join(EXIT_TIMEOUT_S)
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop, self._end = asyncio.new_event_loop(), asyncio.Event()
+                arguments = (self._loop, self._end)
+                self._thread = threading.Thread(target=self._serve, args=arguments, name="duetime", daemon=True)
+                self._thread.start()
+            return self._loop
+
+    @staticmethod
+    def _serve(loop: asyncio.AbstractEventLoop, end: asyncio.Event) -> None:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            # The runner cancels what is left when this returns.
+            runner.run(_wait(end))
+
+
+class _Call(Generic[T]):
+    """A coroutine that another thread waits for.
+
+    A `concurrent.futures.Future` would do, but for Ctrl-C: one that comes while the future's lock is taken leaves it
+    taken, and the loop's thread waits for it for ever. `SimpleQueue` is C and holds no lock that outlives a signal.
+    """
+
+    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+        self._work = work
+        self._task: asyncio.Task[T] | None = None
+        self._done: SimpleQueue[asyncio.Task[T]] = SimpleQueue()
+
+    def start(self) -> None:
+        """In the loop's thread."""
+        self._task = asyncio.ensure_future(self._work)
+        self._task.add_done_callback(self._done.put)
+
+    def cancel(self) -> None:
+        """In the loop's thread; a coroutine that was not started never is."""
+        if self._task is None:
+            self._work.close()
+        else:
+            self._task.cancel()
+
+    def wait(self) -> asyncio.Task[T]:
+        """The task when it has ended; for the thread that wants its result."""
+        return self._done.get()
+
+
+async def _wait(end: asyncio.Event) -> None:
+    await end.wait()
+
+
+background = Background()
+os.register_at_fork(after_in_child=background.forget)
+atexit.register(background.exit)

@@ -1,0 +1,117 @@
+"""Lanes that this scheduler serves without a lease that is known to hold: nobody else asked their store for them.
+
+    every unasked_ms / 2, of each store:   StandIn(what is served without a lease) ──▶ take these, leave those
+
+So lanes are served while the metadata database can't say whose they are, and sooner after a death than leases run out.
+The store decides: it gives a lane to one scheduler, and takes it back when another asks that has a lease
+(docs/adr/0021). A lane whose lease was held when the database went away is served on, and told of in the same way.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+import grpc
+import structlog
+from duetime.v1 import store_pb2, store_pb2_grpc
+from duetime_core.calls import answer_of
+from duetime_core.clock import Clock
+from duetime_core.defects import outcome
+
+from duetime_scheduler.metrics import SchedulerMetrics
+from duetime_scheduler.sharing import LaneKey, names
+
+log = structlog.get_logger()
+
+# Of a store that is older than this call.
+UNKNOWN_PAUSE_MS = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a scheduler knows of leases: those that it held at its last look, what is paused, and whether that look is
+    so fresh that it holds."""
+
+    held: frozenset[LaneKey]
+    paused: frozenset[LaneKey]
+    is_fresh: bool
+
+
+class StandIns:
+    """The lanes taken, and those left although their lease was held."""
+
+    def __init__(
+        self,
+        stores: Mapping[int, store_pb2_grpc.StoreStub],
+        me: str,
+        known: Callable[[], Known],
+        changed: Callable[[], None],
+        clock: Clock,
+        metrics: SchedulerMetrics,
+        *,
+        unasked_ms: int,
+        timeout_s: float,
+    ) -> None:
+        """`known` is asked before each call; `changed` is called when other lanes are to be served."""
+        self._stores = stores
+        self._me = me
+        self._known = known
+        self._changed = changed
+        self._clock = clock
+        self._metrics = metrics
+        self._unasked_ms = unasked_ms
+        self._timeout_s = timeout_s
+        self.taken: set[LaneKey] = set()
+        self.left: set[LaneKey] = set()
+
+    def renewed(self, held: Collection[LaneKey], paused: Collection[LaneKey]) -> None:
+        """The database has said which leases this scheduler holds. Lanes taken that are another's go on: that one may
+        be dead, and when it asks the store says so."""
+        self.taken -= {*held, *paused}
+        self.left.clear()
+
+    async def run(self, shard: int) -> None:
+        """Asks one store for ever."""
+        while True:
+            answer, error = await outcome(lambda: self._ask(shard), "StandIn", shard=shard)
+            if answer is not None:
+                self._act(shard, answer)
+            if error is not None:
+                # Whoever serves a lane of this store logs it.
+                self._metrics.errors.labels(str(shard), "StandIn", error.status.name).inc()
+            is_unknown = error is not None and error.status is grpc.StatusCode.UNIMPLEMENTED
+            await self._clock.sleep(UNKNOWN_PAUSE_MS if is_unknown else self._unasked_ms / 2)
+
+    async def _ask(self, shard: int) -> store_pb2.StandInResponse:
+        known = self._known()
+        serving = self.taken | (set() if known.is_fresh else known.held - self.left)
+        request = store_pb2.StandInRequest(
+            scheduler=self._me,
+            serving=_levels(serving, shard),
+            unasked_ms=self._unasked_ms,
+            # So that what falls due before the next two looks is not late.
+            ahead_ms=2 * self._unasked_ms,
+            paused=_levels(known.paused, shard),
+            pauses_are_new=known.is_fresh,
+        )
+        call = self._stores[shard].StandIn(request, timeout=self._timeout_s)
+        answer: store_pb2.StandInResponse = await answer_of(call, f"shard {shard}", "SHARD_UNAVAILABLE")
+        return answer
+
+    def _act(self, shard: int, answer: store_pb2.StandInResponse) -> None:
+        held = self._known().held
+        take, leave = {(shard, level) for level in answer.take}, {(shard, level) for level in answer.leave}
+        if not take and not leave:
+            return
+        self.taken = (self.taken | (take - held)) - leave
+        self.left = (self.left | (leave & held)) - take
+        self._metrics.stand_ins.labels("taken").inc(len(take))
+        self._metrics.stand_ins.labels("left").inc(len(leave))
+        if take:
+            log.warning("lanes served without a lease: nobody asked for them", lanes=names(take))
+        if leave:
+            log.info("lanes left to another scheduler", lanes=names(leave))
+        self._changed()
+
+
+def _levels(lanes: Collection[LaneKey], shard: int) -> list[int]:
+    return sorted(level for of, level in lanes if of == shard)

@@ -1,0 +1,64 @@
+"""Index files written from the records of a log, from its beginning on."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from duetime_core.errors import DueTimeError
+from duetime_core.ondisk.columns import Ints
+
+from duetime_store.disk import Disk
+from duetime_store.index import BROKERS, IndexFile, IndexWriter, Shape
+
+
+class IndexFiles:
+    """Index files, one behind the other."""
+
+    def __init__(self, disk: Disk, folder: Path, shape: Shape) -> None:
+        self.shape = shape
+        self._disk = disk
+        self._folder = folder
+        self._writer: IndexWriter | None = None
+        disk.make_directory(folder)
+
+    def add(self, hashes: Ints, positions: Ints, times_ms: Ints) -> None:
+        at = 0
+        while at < len(hashes):
+            writer = self._writer
+            if writer is None or not writer.room:
+                writer = self._roll(int(times_ms[at]))
+            behind = at + writer.room
+            writer.append(hashes[at:behind], positions[at:behind], times_ms[at:behind])
+            at = min(behind, len(hashes))
+
+    def _roll(self, at_ms: int) -> IndexWriter:
+        """Names are times that ascend."""
+        before = self._writer
+        name = int(datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y%m%d%H%M%S%f")[:17])
+        if before is not None:
+            self._finish(before)
+            name = max(name, int(before.path.name) + 1)
+        path = self._folder / f"{name:017d}"
+        self._writer = IndexWriter.create(self._disk, path, self.shape, before.header if before else None)
+        return self._writer
+
+    def _finish(self, writer: IndexWriter) -> None:
+        writer.write_slots()
+        writer.sync()
+        writer.close()
+
+    def close(self) -> int:
+        """The store time of the last record."""
+        if self._writer is None:
+            return 0
+        self._finish(self._writer)
+        return self._writer.header.end_at_ms
+
+
+def shape_of(path: Path) -> Shape:
+    """Of an existing index file; a broker's default where it can't be told."""
+    try:
+        file = IndexFile(path)
+    except (OSError, DueTimeError):
+        return BROKERS
+    file.close()
+    return file.shape

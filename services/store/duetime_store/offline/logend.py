@@ -1,0 +1,99 @@
+"""The end of an exported log: the last entry of a lane once more, where copies of earlier ones lie behind it.
+
+A broker that starts dispatches again what lies behind the largest position that any queue's last unit names; one that
+was killed, what its last files hold. It drops a record that does not lie behind the one of its queue's last unit, and
+one whose offset the queue has passed; for the latter it does not look at offset 0. So a copy that retention has made of
+a lane's entry 0 is dispatched again, as a new entry, and delivered twice.
+
+    p1  p2  p3  copy of p0                before: the last unit names p3
+    p1  p2  p3  copy of p0  copy of p3    now it names the copy of p3, and nothing lies behind that
+
+Source: RocketMQ 4.9.7 DefaultMessageStore.start, ConsumeQueue.putMessagePositionInfo.
+"""
+
+from pathlib import Path
+
+from duetime_core import record
+from duetime_core.errors import Damaged
+from duetime_core.ondisk.columns import Ints
+from duetime_core.ondisk.state import Queue, State
+from duetime_core.ondisk.units import Units
+
+from duetime_store.disk import Disk
+from duetime_store.segment import file_name
+
+Key = tuple[str, int]
+
+
+class LogEnd:
+    """Appends to a copy of the log; `end` is behind its last record."""
+
+    def __init__(self, disk: Disk, folder: Path, segment_bytes: int, end: int) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._segment_bytes = segment_bytes
+        self.end = end
+
+    def append(self, data: bytes, properties: bytes) -> int:
+        """A record, which ends with these properties, as it is but for its position; that is returned."""
+        position = self._place(len(data))
+        placed = bytearray(data)
+        placed[record.POSITION_AT : record.POSITION_AT + 8] = position.to_bytes(8, "big")
+        if record.has_crc_mark(properties):
+            digits = record.crc_digits(memoryview(placed)[: -len(record.CRC_MARK)])
+            placed[-record.CRC_DIGITS - 1 : -1] = digits
+        self._write(position, placed)
+        self.end = position + len(placed)
+        return position
+
+    def _place(self, size: int) -> int:
+        """Where a record goes; a mark closes the file that has no room for it."""
+        room = -self.end % self._segment_bytes
+        if not room or size + record.BLANK_BYTES <= room:
+            return self.end
+        self._write(self.end, record.blank(room))
+        return self.end + room
+
+    def _write(self, position: int, data: bytes | bytearray) -> None:
+        base = position - position % self._segment_bytes
+        fd = self._disk.open(self._folder / file_name(base))
+        try:
+            self._disk.truncate(fd, self._segment_bytes)
+            self._disk.write(fd, data, position - base)
+            self._disk.sync(fd)
+        finally:
+            self._disk.close(fd)
+
+
+def repeat_last_entries(state: State, end: LogEnd) -> dict[Key, int]:
+    """Appends the last entry of each queue that has records behind it; where it lies then, by queue."""
+    moved = {}
+    for key, newest in sorted(state.newest.items()):
+        queue = state.queues.get(key)
+        last = _last_record(state, queue) if queue is not None else None
+        if last is not None and last[0] < newest:
+            moved[key] = end.append(last[1], last[2])
+    return moved
+
+
+def _last_record(state: State, queue: Queue) -> tuple[int, bytes, bytes] | None:
+    """Position, bytes and properties of the record that the last unit names; None: it has left, or is damaged."""
+    for _, units in queue.read(queue.max_offset - 1):
+        if len(units):
+            position, size, _ = units[-1].tolist()
+            data = state.log.read(position, size)
+            try:
+                found = record.decode(data)
+            except Damaged:
+                return None
+            return (position, data, found.properties) if found.position == position else None
+    return None
+
+
+def moved_units(offsets: Ints, units: Units, last: int, position: int | None) -> Units:
+    """Units of which the one of offset `last` names the position."""
+    if position is None or not len(offsets) or offsets[-1] != last:
+        return units
+    units = units.copy()
+    units["position"][-1] = position
+    return units

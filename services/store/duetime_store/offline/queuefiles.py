@@ -1,0 +1,70 @@
+"""Queue files as a broker has them: written one behind the other, from the first unit on to the queue's end."""
+
+from pathlib import Path
+
+import numpy as np
+from duetime_core.ondisk.columns import Ints
+from duetime_core.ondisk.state import Queue
+from duetime_core.ondisk.units import FILLER, UNIT, Units
+
+from duetime_store.disk import Disk
+from duetime_store.segment import file_name
+
+# In the place of a message that has left with the front of the log. Not a filler: where one is a queue's last unit, a
+# broker takes the log to be dispatched up to position 2^31. Nor at position 0: for that it reads the first file that
+# there is, wherever it begins.
+_GONE = UNIT.pack(1, 1, 0)
+
+
+class QueueWriter:
+    """Writes one queue's files from its first unit on; offsets without a record are held free, as a broker does."""
+
+    def __init__(self, disk: Disk, target: Path, queue: Queue, file_bytes: int) -> None:
+        self._disk = disk
+        self._folder = target / "consumequeue" / queue.topic / str(queue.queue)
+        self._file_bytes = file_bytes
+        self._fd = -1
+        self._base = -1
+        self._end = queue.max_offset
+        # The next offset; the first file begins with places held free. Where no message is left, it is the last file.
+        first = min(queue.min_offset, max(queue.max_offset - 1, 0))
+        self._next = first - first % (file_bytes // UNIT.size)
+
+    def add(self, offsets: Ints, units: Units) -> None:
+        if not len(offsets):
+            return
+        # Runs of offsets without a gap.
+        for part in np.split(np.arange(len(offsets)), np.flatnonzero(np.diff(offsets) != 1) + 1):
+            first = int(offsets[part[0]])
+            self._write(FILLER * (first - self._next))
+            self._write(units[part].tobytes())
+
+    def add_gone(self) -> None:
+        """As far as the queue's end: places of messages that have left with the front of the log. So the next message
+        gets the offset that it would have got, and groups that wait for it get it."""
+        if self._next < self._end:
+            self._write(_GONE * (self._end - self._next))
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            at = self._next * UNIT.size
+            base = at - at % self._file_bytes
+            if base != self._base:
+                self._open(base)
+            part = view[: base + self._file_bytes - at]
+            self._disk.write(self._fd, part, at - base)
+            self._next += len(part) // UNIT.size
+            view = view[len(part) :]
+
+    def _open(self, base: int) -> None:
+        self.close()
+        self._disk.make_directory(self._folder)
+        self._fd, self._base = self._disk.open(self._folder / file_name(base)), base
+        self._disk.truncate(self._fd, self._file_bytes)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            self._disk.sync(self._fd)
+            self._disk.close(self._fd)
+            self._fd = -1

@@ -1,0 +1,89 @@
+"""What a JVM and its Python workers write to standard error, without what is said at every start and end. Pure.
+
+A worker that waits for its next task learns of the session's end by the closed socket, writes that to the socket, and
+tells of the failure in a traceback above a right result:
+
+    Traceback (most recent call last):
+      File "…/pyspark/daemon.py", line 264, in manager
+      File "…/pyspark/daemon.py", line 95, in worker
+    BrokenPipeError: [Errno 32] Broken pipe
+
+So does one whose rows nobody wants any more. The JVM passes on what workers write in pieces of a kilobyte, so that the
+lines of several, and pieces of lines, stand between each other: from the first line of a traceback on the text is held
+back for HOLD_S, and what is left without these lines is told; all is, where they do not make up whole tracebacks.
+"""
+
+import re
+
+# What a JVM and spark-submit say at each start, whatever the log level is.
+_NOISE = (b"WARNING: Using incubator modules", b"Setting default log level to", b"To adjust logging level use")
+_HEADER = b"Traceback (most recent call last):\n"
+_ENDINGS = (
+    b"BrokenPipeError: [Errno 32] Broken pipe\n",
+    b"ConnectionResetError: [Errno 104] Connection reset by peer\n",
+)
+# A frame of the daemon, with its line of code where Python finds it.
+_FRAME = (
+    rb'  File "[^"\n]*/pyspark/daemon\.py", line \d+, in (?:manager|worker)\n'
+    rb"(?:    (?:code = worker\(sock, authenticated\)|outfile\.flush\(\))\n)?(?:    [\^~ ]+\n)?"
+)
+_LINES = re.compile(b"|".join((re.escape(_HEADER), _FRAME, *map(re.escape, _ENDINGS))))
+
+# Longer than what one worker writes takes to come, on a busy machine too.
+HOLD_S = 1.0
+HELD_BYTES_MAX = 1024 * 1024
+
+
+class Sieve:
+    """Takes pieces of text as they come, and gives what is to be passed on."""
+
+    def __init__(self) -> None:
+        self._held = b""
+        self._since_s: float | None = None
+
+    @property
+    def until_s(self) -> float | None:
+        """When what is held is told in any case; None: nothing is."""
+        return None if self._since_s is None else self._since_s + HOLD_S
+
+    def take(self, piece: bytes, now_s: float) -> bytes:
+        """What is to be passed on now that a piece has come, or (an empty one) some time has gone by."""
+        self._held += piece
+        told = b""
+        if self._since_s is None:
+            told, self._held = _before_traceback(self._held)
+            self._since_s = now_s if _HEADER in self._held else None
+        if self._since_s is not None and (whole := _without_tracebacks(self._held)) is not None:
+            self._held, self._since_s = b"", None
+            return told + self.take(whole, now_s)
+        if self._since_s is not None and (now_s >= self._since_s + HOLD_S or len(self._held) > HELD_BYTES_MAX):
+            return told + self.rest()
+        return told
+
+    def rest(self) -> bytes:
+        """What was held, at the end."""
+        held, self._held, self._since_s = self._held, b"", None
+        return _without_noise(held)
+
+
+def _before_traceback(text: bytes) -> tuple[bytes, bytes]:
+    """Whole lines up to the first traceback, without noise, and what comes after them."""
+    at = text.find(_HEADER)
+    end = text.rfind(b"\n", 0, at if at >= 0 else len(text)) + 1
+    return _without_noise(text[:end]), text[end:]
+
+
+def _without_tracebacks(text: bytes) -> bytes | None:
+    """The text without the tracebacks of idle workers; None: it has others, or one of them is not whole."""
+    headers = endings = 0
+    while found := list(_LINES.finditer(text)):
+        # What is left may be two pieces of a line between which others stood.
+        headers += sum(match[0] == _HEADER for match in found)
+        endings += sum(match[0] in _ENDINGS for match in found)
+        text = _LINES.sub(b"", text)
+    is_whole = headers == endings and b'\n  File "' not in b"\n" + text
+    return text if is_whole and (not text or text.endswith(b"\n")) else None
+
+
+def _without_noise(text: bytes) -> bytes:
+    return b"".join(line for line in text.splitlines(keepends=True) if not line.startswith(_NOISE))

@@ -1,0 +1,131 @@
+"""Questions that are answered many at a time."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import pytest
+from duetime_core.errors import DueTimeError, NotFound, Overloaded, Unavailable
+from duetime_core.gathering import Gathering
+from duetime_core.testing import FakeClock
+
+
+class Answers:
+    """Squares of numbers, once `gate` is open."""
+
+    def __init__(self, *, round_max: int = 100, waiting_max: int = 1_000) -> None:
+        self.clock = FakeClock()
+        self.rounds: list[list[int]] = []
+        self.gate = asyncio.Event()
+        self.begun = asyncio.Event()
+        self.error: Exception | None = None
+        self.gathering: Gathering[int, int] = Gathering(
+            "squares", self.answer, self.clock, round_max=round_max, waiting_max=waiting_max
+        )
+
+    async def answer(self, keys: list[int]) -> Mapping[int, int | DueTimeError]:
+        self.rounds.append(keys)
+        self.begun.set()
+        await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        return {key: key * key if key >= 0 else NotFound(f"{key} has none") for key in keys}
+
+
+@asynccontextmanager
+async def started(answers: Answers) -> AsyncIterator[Gathering[int, int]]:
+    async with asyncio.TaskGroup() as tasks:
+        answers.gathering.start(tasks)
+        yield answers.gathering
+        answers.gathering.stop()
+
+
+async def test_what_is_asked_meanwhile_goes_with_the_next_round() -> None:
+    answers = Answers()
+    async with started(answers) as gathering:
+        first = asyncio.create_task(gathering.ask([1]))
+        await answers.begun.wait()
+        others = [asyncio.create_task(gathering.ask([n, 1])) for n in range(2, 50)]
+        await asyncio.sleep(0)
+        answers.gate.set()
+        assert await first == {1: 1}
+        assert [await one for one in others] == [{n: n * n, 1: 1} for n in range(2, 50)]
+        assert answers.rounds == [[1], list(range(2, 50))]
+
+
+async def test_rounds_are_bounded_and_an_error_is_its_questions_alone() -> None:
+    answers = Answers(round_max=10)
+    answers.gate.set()
+    async with started(answers) as gathering:
+        found = await gathering.ask(range(-1, 24))
+        assert isinstance(found.pop(-1), NotFound)
+        assert found == {n: n * n for n in range(24)}
+        assert [len(one) for one in answers.rounds] == [10, 10, 5]
+
+
+async def test_who_gives_up_in_time_gets_what_is_there_and_the_rest_is_done() -> None:
+    answers = Answers(round_max=2)
+    async with started(answers) as gathering:
+        asked = asyncio.create_task(gathering.ask([1, 2], wait_ms=100))
+        await answers.begun.wait()
+        answers.clock.move(100)
+        assert await asked == {}
+        again = asyncio.create_task(gathering.ask([2]))
+        answers.gate.set()
+        assert await again == {2: 4}
+        assert answers.rounds == [[1, 2]]
+
+
+async def test_questions_that_nobody_waits_for_are_not_put() -> None:
+    answers = Answers(round_max=1)
+    async with started(answers) as gathering:
+        first = asyncio.create_task(gathering.ask([1]))
+        await answers.begun.wait()
+        gone = asyncio.create_task(gathering.ask([2, 3]))
+        kept = asyncio.create_task(gathering.ask([3]))
+        await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+        answers.gate.set()
+        assert (await first, await kept) == ({1: 1}, {3: 9})
+        assert answers.rounds == [[1], [3]]
+
+
+async def test_too_many_questions_are_refused() -> None:
+    answers = Answers(waiting_max=3)
+    answers.gate.set()
+    async with started(answers) as gathering:
+        found = await gathering.ask(range(5))
+        assert [n for n, one in found.items() if isinstance(one, Overloaded)] == [3, 4]
+        assert "3 squares wait, 3 at most" in str(found[4])
+
+
+@pytest.mark.parametrize("error", [Unavailable("away"), ValueError("a defect")])
+async def test_an_error_of_a_round_is_told_to_all_and_ends_nothing(error: Exception) -> None:
+    answers = Answers()
+    answers.gate.set()
+    async with started(answers) as gathering:
+        answers.error = error
+        found = await gathering.ask([1, 2])
+        assert all(isinstance(one, DueTimeError) for one in found.values())
+        answers.error = None
+        assert await gathering.ask([1]) == {1: 1}
+
+
+async def test_a_stop_answers_who_waits() -> None:
+    answers = Answers()
+
+    async def node() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            answers.gathering.start(tasks)
+            await asyncio.Event().wait()
+
+    running = asyncio.create_task(node())
+    await asyncio.sleep(0)
+    asked = asyncio.create_task(answers.gathering.ask([1]))
+    await answers.begun.wait()
+    answers.gathering.stop()
+    running.cancel()
+    assert isinstance((await asked)[1], Unavailable)
+    assert isinstance((await answers.gathering.ask([2]))[2], Unavailable)
+    await asyncio.gather(running, return_exceptions=True)

@@ -1,0 +1,24 @@
+"""How late the event loop is, as every process tells it."""
+
+import asyncio
+import time
+
+from duetime_core.lag import PERIOD_S, LoopLag
+from prometheus_client import CollectorRegistry
+
+
+async def test_a_loop_that_is_held_is_told() -> None:
+    registry = CollectorRegistry()
+    lag = LoopLag(registry)
+    lag.start()
+    async with asyncio.timeout(10):
+        while not registry.get_sample_value("duetime_loop_lag_seconds_count"):
+            held_until_s = time.perf_counter() + 3 * PERIOD_S
+            while time.perf_counter() < held_until_s:
+                pass
+            told = asyncio.get_running_loop().create_future()
+            asyncio.get_running_loop().call_soon(told.set_result, None)
+            await told
+    lag.stop()
+    assert registry.get_sample_value("duetime_loop_lag_seconds_sum") >= PERIOD_S
+    assert registry.get_sample_value("duetime_loop_lag_seconds_bucket", {"le": "0.05"}) == 0

@@ -1,0 +1,86 @@
+"""How often a line is logged that anybody can bring about."""
+
+import io
+import json
+import logging
+import sys
+from collections.abc import Iterator
+
+import pytest
+import structlog
+from duetime_core.logs import INTERVAL_MS, KINDS_MAX, Sparing, configure_logs, sparing
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
+    """What goes to standard error, with logging as processes have it."""
+    file = io.StringIO()
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    monkeypatch.setattr(sys, "stderr", file)
+    configure_logs("tester", fmt="json")
+    yield file
+    structlog.reset_defaults()
+    structlog.contextvars.clear_contextvars()
+    root.handlers[:], root.level = handlers, level
+
+
+def lines(file: io.StringIO) -> list[dict[str, object]]:
+    return [json.loads(line) for line in file.getvalue().splitlines()]
+
+
+def test_one_line_of_a_kind_a_second_that_counts_the_others() -> None:
+    limit = Sparing()
+    assert limit.admit("a", 0) == 0
+    assert [limit.admit("a", now_ms) for now_ms in (0, 1, INTERVAL_MS - 1)] == [None] * 3
+    assert limit.admit("b", 1) == 0
+    assert limit.admit("a", INTERVAL_MS) == 3
+    assert limit.admit("a", 2 * INTERVAL_MS - 1) is None
+    assert limit.admit("a", 10 * INTERVAL_MS) == 1
+    assert limit.admit("a", 20 * INTERVAL_MS) == 0
+
+
+def test_kinds_are_bounded() -> None:
+    limit = Sparing()
+    for kind in range(10 * KINDS_MAX):
+        assert limit.admit(kind, 0) == 0
+        assert len(limit._kinds) <= KINDS_MAX
+
+
+def test_a_sparing_logger_repeats_nothing_within_a_second(written: io.StringIO) -> None:
+    log = sparing()
+    for number in range(1_000):
+        log.warning("bad bytes", number=number)
+        log.error("bad bytes", number=number)
+        log.warning("other bytes")
+    # However slow the machine is, some of 1,000 fall into one second.
+    told = lines(written)
+    assert [(one["level"], one["event"]) for one in told[:3]] == [
+        ("warning", "bad bytes"),
+        ("error", "bad bytes"),
+        ("warning", "other bytes"),
+    ]
+    assert len(told) < 100
+    assert all(one["process"] == "tester" for one in told)
+
+
+def test_other_loggers_leave_nothing_out(written: io.StringIO) -> None:
+    log = structlog.get_logger()
+    for number in range(10):
+        log.info("segment created", number=number)
+    assert [one["number"] for one in lines(written)] == list(range(10))
+
+
+def test_what_libraries_log_is_one_line_without_secrets_and_not_repeated(written: io.StringIO) -> None:
+    log = logging.getLogger("grpc.test")
+    for number in range(100):
+        try:
+            raise ValueError(f"bad byte {number}, postgresql://user:hidden@host/db")
+        except ValueError:
+            log.exception("call %d failed", number)
+    told = lines(written)
+    assert len(told) < 10
+    assert told[0]["event"] == "call 0 failed"
+    assert (told[0]["level"], told[0]["logger"]) == ("error", "grpc.test")
+    assert "bad byte 0" in str(told[0]["exception"])
+    assert "hidden" not in written.getvalue()

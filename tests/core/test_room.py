@@ -1,0 +1,82 @@
+"""Room for bytes: shorter where there is less, in turn where it is waited for."""
+
+import asyncio
+
+import pytest
+from duetime_core.clock import SystemClock
+from duetime_core.errors import Overloaded
+from duetime_core.room import Reservation, Room
+
+CLOCK = SystemClock()
+
+
+def reserve(room: Room, peer: str, wanted: int, least: int) -> Reservation:
+    return Reservation(room, peer, room.left(peer, wanted, least))
+
+
+def make(limit: int = 100) -> Room:
+    return Room(limit, share=60, little=10, what="answers", reason="ANSWERS_EXHAUSTED")
+
+
+def test_a_reservation_is_as_large_as_there_is_room() -> None:
+    room = make()
+    with reserve(room, "a", 50, 5) as first, reserve(room, "a", 50, 5) as second:
+        assert (first.size, second.size) == (50, 10)
+        with pytest.raises(Overloaded) as refused:
+            reserve(room, "a", 50, 5)
+        assert refused.value.reason == "ANSWERS_EXHAUSTED"
+        assert refused.value.retriable
+        assert "60 of this connection, 60 at most" in refused.value.text
+    assert room.shares.used == 0
+
+
+def test_an_answer_that_turns_out_larger_is_refused_where_there_is_no_room() -> None:
+    room = make()
+    with reserve(room, "a", 50, 5) as reserved:
+        reserved.check(60)
+        with pytest.raises(Overloaded):
+            reserved.check(61)
+
+
+async def test_room_that_is_left_for_later_stays_taken_until_then() -> None:
+    room = make()
+    first = await room.wait("a", 60, CLOCK, 0)
+    first.close_after(0.01)
+    assert room.shares.used == 60
+    second = await room.wait("b", 60, CLOCK, 10_000)
+    assert (first.size, second.size, room.shares.used) == (0, 60, 60)
+    first.close()
+    second.close_after(3_600)
+    second.close()
+    assert room.shares.used == 0
+
+
+async def test_who_waits_gets_room_in_turn_and_small_ones_do_not_wait() -> None:
+    room = make()
+    first = await room.wait("a", 60, CLOCK, 0)
+    second = asyncio.ensure_future(room.wait("b", 60, CLOCK, 10_000))
+    third = asyncio.ensure_future(room.wait("c", 60, CLOCK, 10_000))
+    await asyncio.sleep(0)
+    small = await room.wait("d", 10, CLOCK, 0)
+    small.close()
+    assert not second.done()
+    first.close()
+    (await second).close()
+    (await third).close()
+    assert room.shares.used == 0
+
+
+async def test_who_waits_in_vain_is_refused_and_leaves_its_turn() -> None:
+    room = make()
+    first = await room.wait("a", 60, CLOCK, 0)
+    with pytest.raises(Overloaded):
+        await room.wait("b", 60, CLOCK, 1)
+    waiting = asyncio.ensure_future(room.wait("c", 60, CLOCK, 10_000))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    # It has the room before it knows that it is cancelled, and gives it back.
+    first.close()
+    assert room.shares.held("c") == 60
+    await asyncio.gather(waiting, return_exceptions=True)
+    (await room.wait("d", 60, CLOCK, 0)).close()
+    assert room.shares.refused_count == 1

@@ -1,0 +1,194 @@
+"""Bytes under way, on real connections: uploads that stop, answers that nobody takes."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+from duetime_core.serving import Server, make_channel
+from duetime_core.testing import FakeClock
+from duetime_core.traffic import LOOK_MS, STILL_MS, STREAM_STILL_MS, Traffic, TrafficLimits
+
+from tests.hostile.raw import Raw, request
+
+MIB = 1024 * 1024
+DEADLINE_S = 20.0
+
+
+class Served:
+    """A server whose network time is the test's."""
+
+    def __init__(self, limits: TrafficLimits) -> None:
+        self.clock = FakeClock()
+        self.traffic = Traffic(limits, None, self.clock)
+        self.server = Server([], 100, traffic=self.traffic)
+        self.given = 0
+        self.raws: list[Raw] = []
+        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            "Put": grpc.unary_unary_rpc_method_handler(self._put),
+            "Get": grpc.unary_unary_rpc_method_handler(self._get),
+            "Stream": grpc.stream_stream_rpc_method_handler(self._stream),
+            "Export": grpc.unary_stream_rpc_method_handler(self._export),
+        }
+        self.server.grpc.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("T", handlers)])
+        self.ended = asyncio.Event()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.server.port}"
+
+    async def _put(self, data: bytes, context: object) -> bytes:
+        return b"%d" % len(data)
+
+    async def _get(self, data: bytes, context: object) -> bytes:
+        return bytes(int(data))
+
+    async def _stream(self, requests: AsyncIterator[bytes], context: object) -> AsyncIterator[bytes]:
+        async for data in requests:
+            yield b"%d" % len(data)
+
+    async def _export(self, data: bytes, context: object) -> AsyncIterator[bytes]:
+        try:
+            while True:
+                self.given += 1
+                yield bytes(MIB)
+        finally:
+            self.ended.set()
+
+    async def looks(self, ms: float) -> None:
+        """Time passes, look by look."""
+        for _ in range(int(ms / LOOK_MS) + 1):
+            await self.clock.advance(LOOK_MS)
+
+    async def until(self, condition: Callable[[], object], what: str) -> None:
+        """Looks until it is so, at the pace of real time: bytes have a way to go."""
+        loop = asyncio.get_running_loop()
+        end = next_look = loop.time()
+        while not condition():
+            assert loop.time() < end + DEADLINE_S, what
+            if loop.time() >= next_look:
+                next_look += LOOK_MS / 1000
+                self.clock.move(LOOK_MS)
+            await asyncio.to_thread(lambda: None)
+
+    def raw(self) -> Raw:
+        raw = Raw(self.address)
+        self.raws.append(raw)
+        raw.greet()
+        return raw
+
+    async def half(self, size: int, announced: int = 8 * MIB) -> Raw:
+        raw = self.raw()
+        assert await asyncio.to_thread(raw.upload, size, announced, "/T/Put", DEADLINE_S) == size
+        return raw
+
+
+@asynccontextmanager
+async def serving(**limits: int) -> AsyncIterator[Served]:
+    served = Served(TrafficLimits(**limits))
+    await served.server.start("127.0.0.1", 0)
+    try:
+        yield served
+    finally:
+        for raw in served.raws:
+            raw.close()
+        await served.server.stop(0)
+
+
+async def test_what_has_come_of_a_request_is_known() -> None:
+    async with serving() as served:
+        raw = await served.half(2 * MIB)
+        await served.until(lambda: served.traffic.upload_bytes > 2 * MIB, "it is measured")
+        assert served.traffic.upload_bytes < 2 * MIB + 64 * 1024
+        raw.close()
+        await served.until(lambda: served.traffic.upload_bytes == 0, "it is gone with its connection")
+
+
+async def test_beyond_the_limit_uploads_are_refused_until_the_others_have_room() -> None:
+    async with serving(upload_bytes_max=5 * MIB) as served:
+        for _ in range(3):
+            await served.half(3 * MIB)
+        await served.until(lambda: served.traffic.refused_count == 2, "two of three are refused")
+        await served.until(lambda: 3 * MIB <= served.traffic.upload_bytes <= 4 * MIB, "one is left")
+        async with make_channel(served.address) as channel:
+            assert await channel.unary_unary("/T/Put")(bytes(1000), timeout=DEADLINE_S) == b"1000"
+
+
+async def test_a_request_that_stands_still_is_refused_with_a_status() -> None:
+    async with serving() as served:
+        raw = await served.half(1 * MIB)
+        await served.until(lambda: served.traffic.upload_bytes > MIB, "it is measured")
+        await served.looks(STILL_MS - 1_000)
+        assert served.traffic.refused_count == 0
+        await served.looks(2_000)
+        assert served.traffic.refused_count == 1
+        told = await asyncio.to_thread(raw.socket.recv, 1 << 16)
+        while b"bytes of a request have come" not in told:
+            told += await asyncio.to_thread(raw.socket.recv, 1 << 16)
+
+
+async def test_a_stream_that_waits_for_its_next_request_is_left_alone() -> None:
+    async with serving() as served, make_channel(served.address) as channel:
+        stream = channel.stream_stream("/T/Stream")()
+        unary = channel.unary_unary("/T/Put")
+        await stream.write(bytes(100_000))
+        assert await stream.read() == b"100000"
+        for _ in range(100):
+            await unary(bytes(200_000), timeout=DEADLINE_S)
+        await served.looks(2 * STILL_MS)
+        assert served.traffic.upload_bytes < 64 * 1024
+        await stream.write(b"1234")
+        assert await stream.read() == b"4"
+        await stream.done_writing()
+        assert await stream.read() is grpc.aio.EOF
+
+
+async def test_an_unread_answer_counts_until_its_connection_is_ended() -> None:
+    async with serving() as served:
+        raw = served.raw()
+        raw.send(request("/T/Get", 1, b"3000000"))
+        shares = served.traffic.answers.shares
+        await served.until(lambda: shares.used, "it is made")
+        assert shares.used == 3_000_000
+        await served.looks(STILL_MS / 2)
+        assert served.traffic.cut_count == 0
+        while not served.traffic.cut_count:
+            await served.looks(1_000)
+        assert served.traffic.cut_count == 1
+        assert await asyncio.to_thread(raw.ended, DEADLINE_S)
+        await served.until(lambda: not shares.used, "nothing of it is left")
+
+
+async def test_a_connection_with_more_than_its_share_untaken_makes_no_calls() -> None:
+    async with serving(answer_bytes_max=4 * MIB) as served:
+        raw = served.raw()
+        raw.send(request("/T/Get", 1, b"3000000"))
+        await served.until(lambda: served.traffic.answers.shares.used, "it is made")
+        raw.send(request("/T/Get", 3, b"1"))
+        await served.until(lambda: served.traffic.answers.shares.refused_count == 1, "the next call is refused")
+        async with make_channel(served.address) as channel:
+            assert await channel.unary_unary("/T/Get")(b"5", timeout=DEADLINE_S) == bytes(5)
+
+
+async def test_a_stream_whose_reader_is_gone_for_minutes_ends() -> None:
+    async with serving() as served:
+        raw = served.raw()
+        raw.send(request("/T/Export", 1, b""))
+        await served.until(lambda: served.given, "it has begun")
+        await served.looks(STREAM_STILL_MS / 2)
+        assert not served.ended.is_set()
+        await served.looks(STREAM_STILL_MS)
+        async with asyncio.timeout(DEADLINE_S):
+            await served.ended.wait()
+        assert served.traffic.refused_count == 1
+
+
+async def test_bytes_that_are_no_request_are_refused() -> None:
+    async with serving() as served, make_channel(served.address) as channel:
+        empty = channel.stream_unary("/T/Put")()
+        await empty.done_writing()
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await empty
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT

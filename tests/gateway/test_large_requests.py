@@ -1,0 +1,90 @@
+"""Large requests beside small ones: they go in parts, and leave time for the others."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from duetime_core.clock import turn
+from duetime_gateway import sender
+from duetime_gateway.encoding import PlainRequest
+
+from tests.gateway.conftest import Gateway, message, request
+from tests.gateway.fake_store import FakeStore
+from tests.twins import compiled
+
+MIB = 1024 * 1024
+
+
+async def test_a_large_request_for_a_new_topic_is_taken_by_the_compiled_encoder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled("duetime_gateway._encoding")
+    taken: list[tuple[int, int]] = []
+    begin_plain = sender.Sender._begin_plain
+
+    async def noted(self: Any, plain: PlainRequest, *arguments: Any) -> sender.Sending:
+        taken.extend(plain.parts)
+        return await begin_plain(self, plain, *arguments)
+
+    monkeypatch.setattr(sender.Sender, "_begin_plain", noted)
+    fake = await FakeStore(0).start()
+    try:
+        async with Gateway(tmp_path, {0: fake.port}) as gateway:
+            results = await gateway.send(*(message(bytes(3 * MIB), topic="new", queue=0) for _ in range(3)))
+        assert [one.offset for one in results] == [0, 1, 2]
+        assert taken == [(0, 1)] * 3
+    finally:
+        await fake.stop()
+
+
+@pytest.mark.parametrize("beside", [False, True])
+async def test_after_a_large_request_others_have_as_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside: bool
+) -> None:
+    fake = await FakeStore(0).start()
+    rests: list[float] = []
+    monkeypatch.setattr(sender.Reservation, "close_after", lambda self, seconds: (rests.append(seconds), self.close()))
+    try:
+        async with Gateway(tmp_path, {0: fake.port}) as gateway:
+            await gateway.send(message())
+            fake.gate.clear()
+            large = gateway.stub.Send(request(message(bytes(2 * MIB))), timeout=20)
+            await fake.until_waiting(1)
+            if beside:
+                small = gateway.stub.Send(request(message()), timeout=20)
+                async with asyncio.timeout(10):
+                    while gateway.node._shards.get(0).batcher._waiting_count < 1:
+                        await turn()
+            fake.gate.set()
+            await large
+            if beside:
+                await small
+        assert len(rests) == beside
+    finally:
+        await fake.stop()
+
+
+async def test_messages_that_are_dear_to_encode_are_so_in_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sender, "STEP_S", 0.0)
+    turns = 0
+
+    async def counted() -> None:
+        nonlocal turns
+        turns += 1
+        await turn()
+
+    monkeypatch.setattr(sender, "turn", counted)
+    fake = await FakeStore(0).start()
+    try:
+        async with Gateway(tmp_path, {0: fake.port}) as gateway:
+            await gateway.send(message())
+            properties = {f"name{n}": "value" for n in range(150)}
+            results = await gateway.send(*(message(b"%d" % n, properties=properties) for n in range(200)))
+            assert not any(one.HasField("fault") for one in results)
+            assert [one.body for one in fake.records[1:]] == [b"%d" % n for n in range(200)]
+            assert turns == 6
+    finally:
+        await fake.stop()

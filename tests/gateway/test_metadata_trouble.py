@@ -1,0 +1,75 @@
+"""A gateway while the metadata database is in trouble: what it knows goes on, what is new is refused; it recovers."""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+import pytest
+from duetime.v1 import consumer_pb2, gateway_pb2
+
+from tests.gateway import conftest
+from tests.gateway.conftest import Gateway, error_of, message, real_store
+
+
+def damage(path: Path) -> Callable[[], None]:
+    """Writes over the whole file; what is returned puts it back."""
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    sound = path.read_bytes()
+    path.write_bytes(b"\xa5" * len(sound))
+
+    def put_back() -> None:
+        path.write_bytes(sound)
+
+    return put_back
+
+
+async def is_back(gateway: Gateway) -> None:
+    async with asyncio.timeout(30):
+        while gateway.metric("duetime_metadata_up") == 0 or (await gateway.send(message(topic="other")))[0].fault.code:
+            await asyncio.wait({asyncio.get_running_loop().create_future()}, timeout=0.05)
+
+
+async def test_damaged_database_ends_no_gateway(gateway: Gateway, tmp_path: Path) -> None:
+    assert not (await gateway.send(message()))[0].HasField("fault")
+    receive = consumer_pb2.ReceiveRequest(topic="orders", group="billing", wait_ms=0)
+    await gateway.stub.Receive(receive)
+    put_back = damage(tmp_path / "meta.db")
+    for _ in range(3):
+        known, unknown = await gateway.send(message(), message(topic="other"))
+        assert not known.HasField("fault")
+        assert (unknown.fault.reason, unknown.fault.retriable) == ("METADATA_UNAVAILABLE", True)
+        assert unknown.fault.message.startswith("metadata database is damaged: ")
+        await gateway.stub.Receive(receive)
+    error = await error_of(gateway.stub.ListTopics(gateway_pb2.ListTopicsRequest()))
+    assert error.code() == grpc.StatusCode.UNAVAILABLE
+    described = await gateway.stub.DescribeTopic(gateway_pb2.DescribeTopicRequest(name="orders"))
+    assert sum(queue.max_offset for queue in described.queues) == 4
+    assert len((await gateway.stub.ListLanes(gateway_pb2.ListLanesRequest())).lanes) == 18
+    assert gateway.metric("duetime_metadata_up") == 0
+    put_back()
+    await is_back(gateway)
+
+
+async def test_gateway_that_starts_while_the_database_does_not_answer_serves_when_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process keeps the file locked: the gateway is up, and what needs no database is answered."""
+    async with real_store(tmp_path) as store:
+        async with Gateway(tmp_path, {0: store.port}):
+            pass
+        holder = sqlite3.connect(tmp_path / "meta.db", isolation_level=None)
+        holder.execute("BEGIN IMMEDIATE")
+        monkeypatch.setattr(conftest, "upgrade", lambda url: None)
+        async with Gateway(tmp_path, {0: store.port}) as gateway:
+            (sent,) = await gateway.send(message())
+            assert sent.fault.reason == "METADATA_UNAVAILABLE"
+            acked = await gateway.stub.Ack(consumer_pb2.AckRequest(group="billing", receipts=[b"\0\0none"]))
+            assert list(acked.statuses) == [consumer_pb2.RECEIPT_STATUS_UNKNOWN]
+            assert len((await gateway.stub.ListLanes(gateway_pb2.ListLanesRequest())).lanes) == 18
+            holder.execute("ROLLBACK")
+            holder.close()
+            await is_back(gateway)

@@ -1,0 +1,136 @@
+"""Topics made by the thousand: in few transactions and calls, and as far as there is time."""
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from duetime.v1 import gateway_pb2
+from duetime_core.clock import turn
+from duetime_core.errors import Overloaded
+from duetime_core.metadata import Database
+from duetime_gateway.sender import NEW_AT_ONCE
+from duetime_gateway.topics import MADE_AT_ONCE
+
+from tests.gateway.conftest import Gateway, error_of, message, real_store, request
+from tests.gateway.fake_store import FakeStore
+
+
+class Transactions:
+    """Counts them, and holds those that make topics until `go`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        self.held_from = 1 << 30
+        self.go = asyncio.Event()
+        run = Database.run
+
+        async def counted(database: Database, work: Any) -> Any:
+            self.count += 1
+            if self.count >= self.held_from:
+                await self.go.wait()
+            return await run(database, work)
+
+        monkeypatch.setattr(Database, "run", counted)
+
+
+@pytest.fixture
+def transactions(monkeypatch: pytest.MonkeyPatch) -> Transactions:
+    return Transactions(monkeypatch)
+
+
+async def test_one_send_makes_thousands_of_topics_at_once(tmp_path: Path, transactions: Transactions) -> None:
+    fake = await FakeStore(0).start()
+    try:
+        async with Gateway(tmp_path, {0: fake.port}) as gateway:
+            before = transactions.count
+            results = await gateway.send(*(message(topic=f"t{n}") for n in range(4_096)))
+            assert Counter(result.fault.reason for result in results) == {"": 4_096}
+            rounds = 4_096 // MADE_AT_ONCE
+            # To look, and to make.
+            assert transactions.count - before == 2 * rounds
+            assert len(fake.topics) == 4_096
+            assert fake.topic_calls == [NEW_AT_ONCE] * (4_096 // NEW_AT_ONCE)
+            assert set(fake.topics.values()) == {4}
+            # Known ones cost nothing more.
+            await gateway.send(*(message(topic=f"t{n}") for n in range(4_096)))
+            assert transactions.count - before == 2 * rounds
+    finally:
+        await fake.stop()
+
+
+async def test_many_creators_share_transactions(tmp_path: Path, transactions: Transactions) -> None:
+    fake = await FakeStore(0).start()
+    try:
+        async with Gateway(tmp_path, {0: fake.port}) as gateway:
+            before = transactions.count
+            transactions.held_from = before + 1
+            calls = [gateway.stub.CreateTopic(gateway_pb2.CreateTopicRequest(name=f"t{n % 100}")) for n in range(500)]
+            asked = gateway.node._topics._asked
+            async with asyncio.timeout(20):
+                while sum(one.asking for one in (*asked._waiting.values(), *asked._running.values())) < len(calls):
+                    await turn()
+            transactions.go.set()
+            made = await asyncio.gather(*calls)
+            assert {topic.queue_count for topic in made} == {4}
+            # The first caller's round, and one for all others.
+            assert transactions.count - before == 4
+            error = await error_of(gateway.stub.CreateTopic(gateway_pb2.CreateTopicRequest(name="t0", queue_count=5)))
+            assert error.code() is grpc.StatusCode.ALREADY_EXISTS
+    finally:
+        await fake.stop()
+
+
+async def test_a_send_gets_what_was_made_in_its_time_and_known_topics_wait_for_nothing(
+    tmp_path: Path, transactions: Transactions
+) -> None:
+    fake = await FakeStore(0).start()
+    try:
+        async with Gateway(tmp_path, {0: fake.port}) as gateway:
+            await gateway.send(message(topic="known"))
+            # The first round is done, the second stands still.
+            transactions.held_from = transactions.count + 3
+            names = [f"t{n}" for n in range(2 * MADE_AT_ONCE)]
+            slow = gateway.stub.Send(request(*(message(topic=name) for name in ["known", *names])), timeout=20)
+            (beside,) = await gateway.send(message(topic="known"))
+            assert not beside.HasField("fault")
+            results = (await slow).results
+            assert Counter(one.fault.reason for one in results) == {
+                "": 1 + MADE_AT_ONCE,
+                "TOPIC_NOT_MADE": MADE_AT_ONCE,
+            }
+            assert all(one.fault.retriable for one in results if one.fault.reason)
+            transactions.go.set()
+            again = await gateway.send(*(message(topic=name) for name in names))
+            assert Counter(one.fault.reason for one in again) == {"": len(names)}
+    finally:
+        transactions.go.set()
+        await fake.stop()
+
+
+async def test_a_topic_that_the_store_refuses_harms_no_other(tmp_path: Path) -> None:
+    fake = await FakeStore(0).start()
+    fake.refused_topics["b"] = Overloaded("the shard has as many as it may", reason="QUEUES_EXHAUSTED")
+    try:
+        async with Gateway(tmp_path, {0: fake.port}) as gateway:
+            results = await gateway.send(*(message(topic=name) for name in "abc"))
+            assert [one.fault.reason for one in results] == ["", "QUEUES_EXHAUSTED", ""]
+            assert results[1].fault.message == "the shard has as many as it may"
+    finally:
+        await fake.stop()
+
+
+async def test_no_more_topics_than_the_cluster_may_have(tmp_path: Path) -> None:
+    async with real_store(tmp_path) as store, Gateway(tmp_path, {0: store.port}, topics_max=3) as gateway:
+        results = await gateway.send(*(message(topic=f"t{n}") for n in range(5)))
+        assert Counter(one.fault.reason for one in results) == {"": 3, "TOPICS_EXHAUSTED": 2}
+        refused = next(one.fault for one in results if one.fault.reason)
+        assert not refused.retriable
+        assert "there are 3 or more, topics_max is 3" in refused.message
+        error = await error_of(gateway.stub.CreateTopic(gateway_pb2.CreateTopicRequest(name="more")))
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        # What there is goes on.
+        stored = next(f"t{n}" for n, one in enumerate(results) if not one.fault.reason)
+        assert not (await gateway.send(message(topic=stored)))[0].HasField("fault")

@@ -1,0 +1,139 @@
+"""Clients that fill the memory of a gateway and a store: uploads that stop, answers nobody takes, large requests."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import grpc
+import pytest
+from duetime import Message, Producer
+from duetime.v1 import gateway_pb2, message_pb2
+
+from tests.hostile.bystander import Bystander, Phase
+from tests.hostile.raw import Raw, many, request
+from tests.hostile.rig import Rig, told
+
+pytestmark = pytest.mark.hostile
+
+GATEWAY_MB_MAX = 512
+STORE_MB_MAX = 768
+MIB = 1024 * 1024
+SEND, PULL = "/duetime.v1.Gateway/Send", "/duetime.v1.Gateway/Pull"
+
+
+class Peaks:
+    """The most memory of gateway and store while it is entered."""
+
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self.gateway_mb = self.store_mb = 0.0
+
+    def _watch(self) -> None:
+        while not self._ended.wait(0.02):
+            self.gateway_mb = max(self.gateway_mb, self._rig.gateways[0].rss_mb)
+            self.store_mb = max(self.store_mb, self._rig.stores[0].rss_mb)
+
+    def __enter__(self) -> "Peaks":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+
+@contextmanager
+def measured(rig: Rig, what: str, seconds: float) -> Iterator[None]:
+    """Tells memory and a bystander's latencies, before and while the body runs; the memory has to stay within goals."""
+    with Bystander(rig.address) as beside:
+        before = beside.measure(seconds)
+        with Peaks(rig) as peaks:
+            yield
+            after = beside.phase()
+        told(what=what, gateway_mb=peaks.gateway_mb, store_mb=peaks.store_mb)
+        _tell(before, after)
+        assert peaks.gateway_mb < GATEWAY_MB_MAX
+        assert peaks.store_mb < STORE_MB_MAX
+        assert after.errors == {}
+
+
+def _tell(before: Phase, after: Phase) -> None:
+    told(before=before)
+    told(during=after)
+
+
+def test_uploads_that_stop_in_the_middle_take_little_memory_and_are_cut_off(start: Callable[..., Rig]) -> None:
+    rig = start()
+    with measured(rig, "100 half messages", 3.0):
+        with ThreadPoolExecutor(20) as threads:
+            raws = list(threads.map(lambda _: _half(rig.address), range(100)))
+        time.sleep(5.0)
+        metrics = rig.gateways[0].metrics()
+        told(refused=metrics['duetime_traffic_refused_total{what="uploads"}'])
+        assert metrics['duetime_traffic_refused_total{what="uploads"}'] > 50
+        for raw in raws:
+            raw.close()
+
+
+def _half(address: str) -> Raw:
+    raw = Raw(address)
+    raw.greet()
+    raw.upload(28 * MIB, 32 * MIB, SEND, 5.0)
+    return raw
+
+
+def test_answers_that_nobody_takes_take_little_memory_and_are_cut_off(start: Callable[..., Rig]) -> None:
+    rig = start()
+    with Producer(rig.address, timeout=30) as producer:
+        for _ in range(4):
+            producer.send_many([Message("large", bytes(1 * MIB), queue=0)] * 5)
+    pull = gateway_pb2.PullRequest(topic="large", queue=0, max_count=1_024, max_bytes=16 * MIB).SerializeToString()
+    with measured(rig, "150 unread pulls", 3.0):
+        raws = many(rig.address, 150, lambda raw: raw.send(request(PULL, 1, pull)))
+        time.sleep(3.0)
+        assert rig.gateways[0].metrics()["duetime_answer_bytes"] > MIB
+        # Taken by nobody, they end with their connections.
+        assert sum(raw.socket.fileno() >= 0 for raw in raws) == 150
+        deadline = time.monotonic() + 30
+        while (left := rig.gateways[0].metrics()["duetime_answer_bytes"]) and time.monotonic() < deadline:
+            time.sleep(0.5)
+        assert left == 0
+        for raw in raws:
+            raw.close()
+
+
+def test_polite_producers_of_large_requests_take_turns(start: Callable[..., Rig]) -> None:
+    rig = start()
+    with measured(rig, "4 producers of 28 MiB", 3.0), ThreadPoolExecutor(4) as threads:
+        stored = list(threads.map(lambda number: _produce(rig.address, number), range(4)))
+        told(stored=sum(stored))
+        assert sum(stored) >= 4 * 7
+
+
+def _produce(address: str, number: int) -> int:
+    """Messages stored of some requests of 28 MiB; one that is refused for now is repeated."""
+    send = gateway_pb2.SendRequest(
+        messages=[message_pb2.Message(topic=f"large-{number}", body=bytes(4 * MIB - 1))] * 7
+    ).SerializeToString()
+    stored = refused = 0
+    with grpc.insecure_channel(address) as channel:
+        call = channel.unary_unary(SEND, None, gateway_pb2.SendResponse.FromString)
+        until = time.monotonic() + 12
+        while time.monotonic() < until:
+            try:
+                response = call(send, timeout=30)
+            except grpc.RpcError as error:
+                if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                    raise
+                refused += 1
+                time.sleep(0.2)
+            else:
+                faults = {result.fault.reason for result in response.results if result.HasField("fault")}
+                assert faults <= {"TOO_MANY_REQUESTS", "SHARD_OVERLOADED", "REQUESTS_EXHAUSTED"}, faults
+                stored += sum(not result.HasField("fault") for result in response.results)
+    told(producer=number, stored=stored, refused=refused)
+    return stored

@@ -1,0 +1,170 @@
+"""Searches that find nothing, beside a polite client.
+
+Filters of the dearest kind over wide messages, finds by keys whose hashes collide, traces, resets and lists: as fast as
+they are answered.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+import pytest
+from duetime import Message, Producer
+from duetime.v1 import consumer_pb2, gateway_pb2, gateway_pb2_grpc
+
+from tests.hostile.bystander import Bystander, Phase
+from tests.hostile.rig import Rig, told
+
+TOPIC = "wide"
+PROPERTIES = 150
+# As many comparisons as an expression may have, none of which is ever true.
+SQL = " OR ".join(f"property_{number:03d} > {10**6 + number}" for number in range(64))
+CALL_TIMEOUT_S = 60.0
+
+Call = Callable[[], None]
+
+
+def fill(address: str, count: int) -> None:
+    """Messages with many properties, in one queue; their keys have one hash with `BBBB`."""
+    wide = {f"property_{number:03d}": f"{number * 7}" for number in range(PROPERTIES)}
+    with Producer(address, timeout=CALL_TIMEOUT_S) as producer:
+        for first in range(0, count, 256):
+            rows = (wide | {"number": f"{number}"} for number in range(first, first + 256))
+            batch = [Message(TOPIC, b"x" * 64, keys=["AaAa"], properties=row, queue=0) for row in rows]
+            outcomes = producer.send_many(batch)
+            assert not [one for one in outcomes if isinstance(one, Exception)]
+        producer.send(TOPIC, b"traced", id="traced", queue=0)
+
+
+class Adversary:
+    """Its calls, each a search as a whole."""
+
+    def __init__(self, address: str) -> None:
+        self._channel = grpc.insecure_channel(address)
+        self._gateway = gateway_pb2_grpc.GatewayStub(self._channel)
+        self._offset = 0
+        self.passed = 0
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def pull(self) -> None:
+        request = gateway_pb2.PullRequest(topic=TOPIC, offset=self._offset, sql=SQL)
+        answer = self._gateway.Pull(request, timeout=CALL_TIMEOUT_S)
+        assert not answer.messages
+        assert answer.next_offset > self._offset
+        self.passed += answer.next_offset - self._offset
+        self._offset = answer.next_offset % answer.max_offset
+
+    def receive(self) -> None:
+        request = consumer_pb2.ReceiveRequest(group="hostile", topic=TOPIC, sql=SQL)
+        assert not self._gateway.Receive(request, timeout=CALL_TIMEOUT_S).messages
+        self.reset()
+
+    def reset(self) -> None:
+        request = consumer_pb2.ResetGroupRequest(name="hostile", topic=TOPIC, at_ms=1)
+        self._gateway.ResetGroup(request, timeout=CALL_TIMEOUT_S)
+
+    def find(self) -> None:
+        request = gateway_pb2.QueryMessagesRequest(topic=TOPIC, key="BBBB")
+        assert not self._gateway.QueryMessages(request, timeout=CALL_TIMEOUT_S).messages
+
+    def trace(self) -> None:
+        request = consumer_pb2.TraceMessageRequest(id="traced")
+        assert self._gateway.TraceMessage(request, timeout=CALL_TIMEOUT_S).events
+
+    def list(self) -> None:
+        self._gateway.ListTopics(gateway_pb2.ListTopicsRequest(), timeout=CALL_TIMEOUT_S)
+        self._gateway.ListLanes(gateway_pb2.ListLanesRequest(), timeout=CALL_TIMEOUT_S)
+        self._gateway.DescribeTopic(gateway_pb2.DescribeTopicRequest(name=TOPIC), timeout=CALL_TIMEOUT_S)
+
+
+@contextmanager
+def at_it(address: str, *names: str) -> Iterator[list[Adversary]]:
+    """A thread for each of the calls that are named, which repeats it until the end; it fails with what a call does."""
+    over, faults = threading.Event(), list[BaseException]()
+    adversaries = [Adversary(address) for _ in names]
+
+    def repeat(call: Call) -> None:
+        try:
+            while not over.is_set():
+                try:
+                    call()
+                except grpc.RpcError as error:
+                    # A search may be slower than the gateway waits: that is the adversary's own trouble.
+                    if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                        raise
+        except BaseException as error:
+            faults.append(error)
+
+    threads = [
+        threading.Thread(target=repeat, args=(getattr(adversary, name),))
+        for adversary, name in zip(adversaries, names, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield adversaries
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+        for adversary in adversaries:
+            adversary.close()
+    assert faults == []
+
+
+def tell(who: str, phase: Phase, **more: Any) -> None:
+    figures = {"send_p50": phase.send_p50, "send_p99": phase.send_p99, "late_p50": phase.late_p50}
+    told(beside=who, sent=phase.sent, **figures, late_p99=phase.late_p99, late_max=phase.late_max, **more)
+
+
+def test_a_dear_filter_keeps_nobody_waiting(start: Callable[..., Rig]) -> None:
+    rig = start()
+    fill(rig.address, 2_048)
+    with Bystander(rig.address) as beside:
+        beside.measure(1.0)
+        alone = beside.measure(2.0)
+        tell("nobody", alone)
+        with at_it(rig.address, "pull", "pull") as pullers:
+            during = beside.measure(2.0)
+        tell("2 pull", during, passed=sum(one.passed for one in pullers))
+    assert during.errors == {}
+    # Loosely, for machines that do much else: it was seconds.
+    assert during.send_p50 < 5 * alone.send_p50 + 100
+    assert during.late_p50 < alone.late_p50 + 250
+    assert all(one.passed for one in pullers)
+
+
+@pytest.mark.hostile
+@pytest.mark.timeout(480)
+def test_searches_of_all_kinds_keep_nobody_waiting(start: Callable[..., Rig]) -> None:
+    rig = start()
+    fill(rig.address, 16_384)
+    with Bystander(rig.address) as beside:
+        beside.measure(2.0)
+        alone = beside.measure(10.0)
+        tell("nobody", alone)
+        phases = {}
+        for names in (
+            ("pull",),
+            ("pull", "pull"),
+            ("pull",) * 8,
+            ("receive", "receive"),
+            ("find", "find"),
+            ("trace", "trace"),
+            ("reset", "list"),
+            ("pull", "pull", "receive", "find", "trace", "list"),
+        ):
+            who = " ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names))
+            with at_it(rig.address, *names):
+                beside.measure(2.0)
+                phases[who] = beside.measure(10.0)
+            metrics = rig.stores[0].metrics()
+            tell(who, phases[who], scanned_s=metrics["duetime_store_scanning_seconds"])
+    for who, phase in phases.items():
+        assert phase.errors == {}, who
+        assert phase.send_p50 <= 2 * alone.send_p50 + 5, who
+        assert phase.late_p50 <= alone.late_p50 + 20, who

@@ -1,0 +1,226 @@
+"""What counts as a repeated send: topic and id are equal, also for what is under way."""
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from duetime_core import record
+from duetime_core.errors import DiskFull
+from duetime_store.recent import CANDIDATES_MAX, Ints
+from duetime_store.repeats import OVERTAKEN_COUNT_MAX, OVERTAKEN_MS, Bytes
+from duetime_store.staging import DUPLICATE, OK, REFUSED, refuse
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.store.conftest import HandClock, Shard, ids, sent
+
+RECORD_BYTES = 300
+
+
+def test_id_of_another_topic_is_no_repetition(shard: Shard) -> None:
+    shard.put(sent("A", topic="invoices"), sent("B", topic="invoices", level=1))
+    outcome = shard.put(sent("A"), sent("B"), sent("A", level=1, topic="letters"), retried=[0, 1, 2])
+    assert outcome.statuses == [OK, OK, OK]
+    assert ids(shard.pulled()) == ["A", "B"]
+
+
+@pytest.mark.parametrize(("first", "then"), [(0, 1), (1, 0), (1, 2)])
+def test_delayed_message_is_known_by_the_topic_that_it_goes_to(shard: Shard, first: int, then: int) -> None:
+    shard.put(sent("A", level=first, queue=3))
+    outcome = shard.put(sent("A", level=then, queue=5), retried=[0])
+    assert (outcome.statuses, outcome.duplicate_queues) == ([DUPLICATE], {0: 3})
+    due = shard.clock.wall_ms + 1_000 if first else 0
+    assert outcome.due_at_ms == [due]
+
+
+def test_id_that_many_topics_use_is_found_in_each(shard: Shard) -> None:
+    topics = [f"topic-{number}" for number in range(3 * CANDIDATES_MAX)]
+    for topic in topics:
+        shard.put(sent("42", topic=topic, level=len(topic) % 2))
+    again = [sent("42", topic=topic) for topic in topics]
+    assert shard.put(*again, retried=range(len(again))).statuses == [DUPLICATE] * len(again)
+    shard.checkpoint()
+    shard.reopen()
+    assert shard.put(*again, retried=range(len(again))).statuses == [DUPLICATE] * len(again)
+
+
+def test_copies_of_a_failed_message_do_not_hide_it(shard: Shard) -> None:
+    shard.put(sent("A"))
+    for attempt in range(2 * CANDIDATES_MAX):
+        shard.put(sent("A", topic="%RETRY%billing", level=attempt % 2))
+    assert shard.put(sent("A"), retried=[0]).statuses == [DUPLICATE]
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_one_of_equal_ids_in_a_put_is_stored_and_answers_the_others(shard: Shard, level: int) -> None:
+    put = [sent(name, level=level, queue=queue) for queue, name in enumerate("ABABA")]
+    outcome = shard.put(*put, sent("A", topic="invoices"), retried=range(6))
+    assert outcome.statuses == [OK, OK, DUPLICATE, DUPLICATE, DUPLICATE, OK]
+    offsets = [0, 1, 0, 1, 0] if level else [0, 0, 0, 0, 0]
+    assert outcome.queue_offsets == [*offsets, 0]
+    assert outcome.duplicate_queues == {2: 0, 3: 1, 4: 0}
+    due = shard.clock.wall_ms + 1_000 if level else 0
+    assert outcome.due_at_ms == [due] * 5 + [0]
+
+
+def test_first_attempt_in_the_put_of_its_repetition_is_the_one_that_is_stored(shard: Shard) -> None:
+    outcome = shard.put(sent("A"), sent("B"), sent("A"), retried=[0])
+    assert (outcome.statuses, outcome.queue_offsets) == ([DUPLICATE, OK, OK], [1, 0, 1])
+
+
+def test_equal_ids_of_callers_who_repeat_nothing_are_all_stored(shard: Shard) -> None:
+    assert shard.put(sent("A"), sent("A")).statuses == [OK, OK]
+
+
+def test_refused_record_is_nobody_s_first(shard: Shard) -> None:
+    outcome = shard.put(sent("A", level=9), sent("A"), retried=[0, 1])
+    assert outcome.statuses == [REFUSED, OK]
+
+
+def test_first_attempt_that_its_repetition_has_overtaken_is_answered(shard: Shard) -> None:
+    shard.put(sent("A"), sent("B"), retried=[0])
+    late = shard.put(sent("A"), sent("B"))
+    assert (late.statuses, late.queue_offsets) == ([DUPLICATE, OK], [0, 2])
+    shard.clock.wall_ms += OVERTAKEN_MS
+    assert shard.put(sent("A")).statuses == [OK]
+
+
+def test_overtaken_ids_are_bounded(shard: Shard) -> None:
+    hashes = range(OVERTAKEN_COUNT_MAX + 10)
+    shard.store._repeats.stored(hashes)
+    assert len(shard.store._repeats._overtaking) == OVERTAKEN_COUNT_MAX
+    shard.clock.wall_ms += OVERTAKEN_MS
+    shard.put(sent("A"))
+    assert shard.store._repeats._overtaking == {}
+
+
+def test_repetition_of_what_is_taken_back_is_stored(shard: Shard) -> None:
+    """Also where its bytes have reached the disk."""
+    first = shard.store.put(sent("A"))
+    batch = shard.store.take()
+    assert batch is not None
+    shard.store.log.write(batch.runs)
+    assert shard.store.put(sent("A"), retried=[0]).statuses == [DUPLICATE]
+    shard.store.undo()
+    again = shard.store.put(sent("A"), retried=[0])
+    assert (first.statuses, again.statuses) == ([OK], [OK])
+
+
+async def test_repetition_of_what_is_under_way_waits_for_it_and_shares_its_fate(shard: Shard) -> None:
+    for ends_well in (True, False):
+        name = f"A{ends_well}"
+        shard.store.put(sent(name))
+        batch = shard.store.take()
+        assert batch is not None
+        assert shard.store.put(sent(name), retried=[0]).statuses == [DUPLICATE]
+        durable = shard.store.when_durable()
+        assert durable is not None
+        assert not durable.done()
+        if ends_well:
+            shard.store.log.write(batch.runs)
+            shard.store.publish(batch, 0)
+            await durable
+        else:
+            # Nothing is stored, and nobody is told that it was.
+            refuse(shard.store.undo(), DiskFull("no room"))
+            with pytest.raises(DiskFull):
+                await durable
+            assert shard.put(sent(name), retried=[0]).statuses == [OK]
+
+
+def test_damaged_place_of_a_first_is_no_first(shard: Shard) -> None:
+    shard.put(sent("A"))
+    shard.store.recent.add_all(shard_hashes("A"), shard_positions(7))
+    assert shard.put(sent("A"), retried=[0]).statuses == [DUPLICATE]
+    shard.store.recent.add_all(shard_hashes("B"), shard_positions(0, 7, 10**9))
+    assert shard.put(sent("B"), retried=[0]).statuses == [OK]
+
+
+def shard_hashes(name: str) -> Ints:
+    return np.full(3, record.id_hash(b"orders", name.encode()), np.int64)
+
+
+def shard_positions(*positions: int) -> Ints:
+    return np.resize(np.array(positions, np.int64), 3)
+
+
+def test_body_of_a_first_is_not_read(shard: Shard) -> None:
+    shard.put(sent("A", body=bytes(500_000)))
+    log = Bytes(shard.store.log, shard.store.published_end, ())
+    read = log.read
+    sizes: list[int] = []
+
+    def counting(position: int, size: int) -> bytes:
+        sizes.append(size)
+        return read(position, size)
+
+    log.read = counting  # type: ignore[method-assign]
+    found = log.record_at(0)
+    assert found is not None
+    assert found.name == (b"orders", b"A")
+    assert sum(sizes) < RECORD_BYTES
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.builds(
+        record.Record,
+        topic=st.sampled_from(["orders", "o", "x" * 127]),
+        queue=st.integers(0, 9),
+        body=st.binary(max_size=400),
+        properties=st.sampled_from([b"UNIQ_KEY\x01k", b"", b"TAGS\x01t\x02UNIQ_KEY\x01k\x02REAL_TOPIC\x01r"]),
+        born_host=st.sampled_from([bytes(8), bytes(20)]),
+        store_host=st.sampled_from([bytes(8), bytes(20)]),
+        magic=st.sampled_from([record.MAGIC_V1, record.MAGIC_V2]),
+        stored_at_ms=st.integers(0, 2**40),
+        queue_offset=st.integers(0, 2**40),
+        position=st.just(0),
+    )
+)
+def test_any_shape_of_record_is_told_apart(found: record.Record) -> None:
+    class Log:
+        def read(self, position: int, size: int) -> bytes:
+            return record.encode(found)[position : position + size]
+
+    first = Bytes(Log(), 10**6, ()).record_at(0)  # type: ignore[arg-type]
+    assert first is not None
+    assert (first.topic, first.queue, first.properties) == (found.topic.encode(), found.queue, found.properties)
+    assert (first.queue_offset, first.stored_at_ms) == (found.queue_offset, found.stored_at_ms)
+    assert Bytes(Log(), 0, ()).record_at(0) is None  # type: ignore[arg-type]
+
+
+def test_twenty_ids_sent_twenty_times_in_parallel_are_stored_once(tmp_path: Path) -> None:
+    """As puts that join several callers carry them, some staged, some being flushed, some with their first attempts."""
+    for seed in range(20):
+        chance = random.Random(seed)
+        shard = Shard(tmp_path / f"store-{seed}", HandClock())
+        try:
+            sends = [(name, True) for name in range(20) for _ in range(19)]
+            chance.shuffle(sends)
+            # Each id's first attempt comes before most of its repetitions.
+            for name in range(20):
+                sends.insert(chance.randrange(len(sends) // 4), (name, False))
+            batch = None
+            told: dict[int, set[int]] = {}
+            while sends:
+                part, sends = sends[: chance.randrange(1, 30)], sends[30:]
+                put = b"".join(sent(f"id-{name}", level=name % 2) for name, _ in part)
+                outcome = shard.store.put(put, retried=[at for at, (_, again) in enumerate(part) if again])
+                for (name, _), offset in zip(part, outcome.queue_offsets, strict=True):
+                    told.setdefault(name, set()).add(offset)
+                if batch is None and chance.random() < 0.5:
+                    batch = shard.store.take()
+                elif batch is not None:
+                    shard.store.log.write(batch.runs)
+                    shard.store.publish(batch, 0)
+                    batch = None
+            if batch is not None:
+                shard.store.log.write(batch.runs)
+                shard.store.publish(batch, 0)
+            shard.flush()
+            stored = [*ids(shard.pulled()), *ids(shard.pulled("SCHEDULE_TOPIC_XXXX"))]
+            assert sorted(stored) == sorted({f"id-{name}" for name in told}), seed
+            assert all(len(offsets) == 1 for offsets in told.values()), seed
+        finally:
+            shard.crash()

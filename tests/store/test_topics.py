@@ -1,0 +1,168 @@
+"""Topics that a shard is told of: what they cost, what is refused, what is there after a crash."""
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+import pytest
+from duetime.v1 import store_pb2
+from duetime_core.ondisk import topics as lines
+from duetime_core.ondisk.folder import LocalFiles
+from duetime_store import configs
+
+from tests.faulty_disk import FaultyDisk
+from tests.store.test_disk_faults import Sick, reason_of
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture
+async def store(root: Path) -> AsyncIterator[Sick]:
+    async with Sick(root, topics_max=100, queues_max=200) as running:
+        yield running
+
+
+def wanted(name: str, count: int = 1) -> store_pb2.PutTopicRequest:
+    return store_pb2.PutTopicRequest(name=name, queue_count=count)
+
+
+async def known(store: Sick) -> dict[str, int]:
+    answer = await store.stub.ListTopics(store_pb2.ListStoredTopicsRequest())
+    return {topic.name: topic.read_queue_count for topic in answer.topics}
+
+
+def test_lines_are_read_as_they_were_written() -> None:
+    data = lines.encode({"orders": 4, "mail": 1}) + lines.encode({"orders": 8}) + lines.encode({"mail": 0})
+    assert lines.decode(data) == ({"orders": 8, "mail": 1}, 0)
+    assert lines.decode(b"") == ({}, 0)
+
+
+@pytest.mark.parametrize("length", range(len(lines.encode({"orders": 4}))))
+def test_a_torn_line_costs_itself_alone(length: int) -> None:
+    whole = lines.encode({"mail": 1})
+    data = whole + lines.encode({"orders": 4})[:length] + lines.encode({"jobs": 2})
+    counts, damaged = lines.decode(data)
+    # Whole but for its end of line.
+    assert {**counts, "orders": 4} == {"mail": 1, "jobs": 2, "orders": 4}
+    assert ("orders" in counts) == (not damaged and length > 1)
+
+
+@pytest.mark.parametrize("at", range(1, len(lines.encode({"orders": 4}))))
+def test_a_flipped_byte_costs_its_line_alone(at: int) -> None:
+    data = bytearray(lines.encode({"mail": 1}) + lines.encode({"orders": 4}) + lines.encode({"jobs": 2}))
+    data[len(lines.encode({"mail": 1})) + at] ^= 0x41
+    counts, damaged = lines.decode(bytes(data))
+    assert (counts["mail"], "orders" in counts) == (1, False)
+    assert damaged
+
+
+async def test_a_topic_is_there_after_a_crash(root: Path) -> None:
+    async with Sick(root) as store:
+        await store.stub.PutTopic(wanted("orders", 4))
+        await store.stub.PutTopics(store_pb2.PutTopicsRequest(topics=[wanted("mail"), wanted("orders", 2)]))
+        assert lines.read(root / "config")[0] == {"orders": 4, "mail": 1}
+        copy = root.parent / "killed"
+        (copy / "config").mkdir(parents=True)
+        (copy / "config" / lines.FILE).write_bytes((root / "config" / lines.FILE).read_bytes())
+    async with Sick(copy) as store:
+        found = await known(store)
+        assert (found["orders"], found["mail"]) == (4, 1)
+
+
+async def test_a_clean_stop_leaves_all_topics_in_the_brokers_file(root: Path) -> None:
+    async with Sick(root) as store:
+        await store.stub.PutTopic(wanted("orders", 4))
+        found = await known(store)
+    assert configs.topic_counts(configs.read(root / "config", configs.TOPICS)) == found
+    assert not (root / "config" / lines.FILE).exists()
+    assert lines.known_counts(LocalFiles(root)) == found
+
+
+async def test_a_new_topic_costs_one_flush_however_many_there_are(root: Path) -> None:
+    async with Sick(root) as store:
+        many = [wanted(f"topic{number}") for number in range(5_000)]
+        await store.stub.PutTopics(store_pb2.PutTopicsRequest(topics=many))
+        before, size = dict(store.disk.calls), (root / "config" / lines.FILE).stat().st_size
+        await store.stub.PutTopic(wanted("orders", 4))
+        assert store.disk.calls["datasync"] == before["datasync"] + 1
+        assert store.disk.calls["pwrite"] == before["pwrite"] + 1
+        assert store.disk.calls.get("sync") == before.get("sync")
+        assert (root / "config" / lines.FILE).stat().st_size < size + 100
+
+
+async def test_topics_that_come_together_share_a_flush(root: Path) -> None:
+    async with Sick(root) as store:
+        await store.stub.PutTopic(wanted("first"))
+        before = store.disk.calls["datasync"]
+        with store.disk.stalled("pwrite") as stall:
+            calls = [asyncio.ensure_future(store.stub.PutTopic(wanted(f"topic{n}"))) for n in range(100)]
+            await asyncio.to_thread(stall.begun.wait)
+            await store.describe()
+        await asyncio.gather(*calls)
+        assert store.disk.calls["datasync"] - before <= 5
+        assert len(await known(store)) >= 101
+
+
+async def test_a_topic_that_is_known_costs_nothing(store: Sick) -> None:
+    await store.stub.PutTopic(wanted("orders", 4))
+    before = dict(store.disk.calls)
+    await store.stub.PutTopic(wanted("orders", 3))
+    assert store.disk.calls == before
+
+
+async def test_topics_past_the_limits_are_refused_and_what_is_there_is_not(store: Sick) -> None:
+    first = len(await known(store))
+    many = [wanted(f"topic{number}") for number in range(110)]
+    answer = await store.stub.PutTopics(store_pb2.PutTopicsRequest(topics=many))
+    assert sorted(answer.faults) == list(range(100 - first, 110))
+    fault = answer.faults[109]
+    assert (fault.code, fault.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED.value[0], "TOPICS_EXHAUSTED")
+    assert "topics_max is 100" in fault.message
+    assert await reason_of(store.stub.PutTopic(wanted("more"))) == "TOPICS_EXHAUSTED"
+    assert await reason_of(store.stub.PutTopic(wanted("topic0"))) == ""
+    assert await reason_of(store.stub.PutTopic(wanted("topic0", 150))) == "QUEUES_EXHAUSTED"
+    assert (await known(store))["topic0"] == 1
+    # A group's retries and dead letters have room of their own.
+    assert await reason_of(store.stub.PutTopic(wanted("%RETRY%billing"))) == ""
+
+
+async def test_one_bad_topic_harms_no_other(store: Sick) -> None:
+    request = store_pb2.PutTopicsRequest(topics=[wanted("a", 0), wanted("b"), wanted("")])
+    answer = await store.stub.PutTopics(request)
+    assert {index: fault.reason for index, fault in answer.faults.items()} == {
+        0: "INVALID_ARGUMENT",
+        2: "INVALID_ARGUMENT",
+    }
+    assert "b" in await known(store)
+    too_many = store_pb2.PutTopicsRequest(topics=[wanted("a")] * 10_001)
+    assert await reason_of(store.stub.PutTopics(too_many)) == "INVALID_ARGUMENT"
+
+
+@pytest.mark.parametrize(
+    ("operation", "error", "reason"),
+    [
+        ("pwrite", errno.ENOSPC, "DISK_FULL"),
+        ("datasync", errno.EIO, "TOPIC_NOT_KEPT"),
+        ("open", errno.EMFILE, "TOO_MANY_REQUESTS"),
+    ],
+)
+async def test_a_topic_that_could_not_be_written_is_refused_until_it_can(
+    root: Path, operation: str, error: int, reason: str
+) -> None:
+    disk = FaultyDisk()
+    async with Sick(root, disk) as store:
+        await store.stub.PutTopic(wanted("first"))
+        disk.fail(operation, error, path=lines.FILE)
+        disk.fail("open", error, path=configs.TOPICS)
+        assert await reason_of(store.stub.PutTopic(wanted("orders"))) == reason
+        assert await reason_of(store.stub.PutTopic(wanted("orders"))) == reason
+        disk.mend()
+        assert await reason_of(store.stub.PutTopic(wanted("orders"))) == ""
+        # A second flush of the same file would prove nothing.
+        assert {"first", "orders"} <= configs.topic_counts(configs.read(root / "config", configs.TOPICS)).keys()
+        assert not store.node.store.read_only_reason
