@@ -31,8 +31,8 @@ class Reservation:
 
     def check(self, size: int) -> None:
         """Of an answer that has come. Raises: Overloaded: it is larger than what is kept, and there is no room."""
-        if size > self.size and not self._room.shares.may_take(self.peer, size - self.size):
-            raise self._room.refusal(self.peer)
+        if size - self.size > self._room.shares.room(self.peer):
+            raise self._room.refused(self.peer)
 
     def close_after(self, seconds: float) -> None:
         """Nothing is under way any more, and the room is not given to others yet."""
@@ -78,8 +78,7 @@ class Room:
         """
         size = min(wanted, self.shares.room(peer))
         if size < min(wanted, least):
-            self.shares.refused_count += 1
-            raise self.refusal(peer)
+            raise self.refused(peer)
         return size
 
     async def wait(self, peer: str, size: int, clock: Clock, timeout_ms: float) -> Reservation:
@@ -104,8 +103,7 @@ class Room:
                 self._waiting.remove(place)
         if turn.done():
             return turn.result()
-        self.shares.refused_count += 1
-        raise self.refusal(peer)
+        raise self.refused(peer)
 
     def give(self, peer: str, size: int) -> None:
         self.shares.give(peer, size)
@@ -123,11 +121,12 @@ class Room:
     def check(self, peer: str) -> None:
         """Raises: Overloaded: the connection holds more than its share already."""
         if self.shares.held(peer) > self.shares.share:
-            self.shares.refused_count += 1
-            raise self.refusal(peer)
+            raise self.refused(peer)
 
-    def refusal(self, peer: str) -> Overloaded:
+    def refused(self, peer: str) -> Overloaded:
+        """What to raise; it is counted."""
         shares = self.shares
+        shares.refused_count += 1
         return Overloaded(
             f"{shares.used} bytes of {self._what} are under way, {shares.limit} at most; "
             f"{shares.held(peer)} of this connection, {shares.share} at most",

@@ -189,12 +189,8 @@ class Traffic(Collector):
             if data is not grpc.aio.EOF:
                 connection.delivered += len(data) + 14 + 9 * (len(data) >> 14)
             return data
-        except asyncio.CancelledError:
-            refusal = self._refusals.pop(task, None)
-            if refusal is None:
-                raise
-            task.uncancel()
-            raise refusal from None
+        except asyncio.CancelledError as cancelled:
+            raise self._reason(task, cancelled) from None
         finally:
             del reads[task]
             if not reads:
@@ -204,6 +200,14 @@ class Traffic(Collector):
         """The requests of a stream, as bytes."""
         while (data := await self.read(connection, context, stream=True)) is not grpc.aio.EOF:
             yield data
+
+    def _reason(self, task: Task, cancelled: asyncio.CancelledError) -> BaseException:
+        """Why a task was cancelled: its refusal, or somebody else's wish."""
+        refusal = self._refusals.pop(task, None)
+        if refusal is None:
+            return cancelled
+        task.uncancel()
+        return refusal
 
     def _measure(self, connection: Connection) -> None:
         """Where a scan has not found it yet, a later read does it."""
@@ -290,12 +294,8 @@ class Traffic(Collector):
         self._arm()
         try:
             await context.write(data)
-        except asyncio.CancelledError:
-            refusal = self._refusals.pop(task, None)
-            if refusal is None:
-                raise
-            task.uncancel()
-            raise refusal from None
+        except asyncio.CancelledError as cancelled:
+            raise self._reason(task, cancelled) from None
         finally:
             answer = self._streaming.pop(task)
             self.answers.give(answer.peer, answer.size)

@@ -9,7 +9,6 @@ import grpc
 import pytest
 from duetime.v1 import store_pb2
 from duetime_core.ondisk import topics as lines
-from duetime_core.ondisk.folder import LocalFiles
 from duetime_store import configs
 
 from tests.faulty_disk import FaultyDisk
@@ -80,7 +79,6 @@ async def test_a_clean_stop_leaves_all_topics_in_the_brokers_file(root: Path) ->
         found = await known(store)
     assert configs.topic_counts(configs.read(root / "config", configs.TOPICS)) == found
     assert not (root / "config" / lines.FILE).exists()
-    assert lines.known_counts(LocalFiles(root)) == found
 
 
 async def test_a_new_topic_costs_one_flush_however_many_there_are(root: Path) -> None:

@@ -13,9 +13,6 @@ import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from duetime_core.ondisk.configs import TOPICS, load_from, topic_counts
-from duetime_core.ondisk.folder import Files
-
 FILE = "duetimeTopics"
 
 
@@ -39,8 +36,14 @@ def decode(data: bytes) -> tuple[dict[str, int], int]:
             damaged += 1
             continue
         name, count = json.loads(text)
-        counts[name] = max(counts.get(name, 0), count)
+        add(counts, {name: count})
     return counts, damaged
+
+
+def add(counts: dict[str, int], more: Mapping[str, int]) -> None:
+    """A topic never loses queues: the highest count of several is the one in force."""
+    for name, count in more.items():
+        counts[name] = max(counts.get(name, 0), count)
 
 
 def read(directory: Path) -> tuple[dict[str, int], int]:
@@ -49,11 +52,3 @@ def read(directory: Path) -> tuple[dict[str, int], int]:
         return decode((directory / FILE).read_bytes())
     except FileNotFoundError:
         return {}, 0
-
-
-def known_counts(files: Files) -> dict[str, int]:
-    """Queue counts of all topics that a shard's directory tells of, by topics.json and this file."""
-    counts = topic_counts(load_from(files, TOPICS).value)
-    for name, count in decode(files.content(f"config/{FILE}") or b"")[0].items():
-        counts[name] = max(counts.get(name, 0), count)
-    return counts

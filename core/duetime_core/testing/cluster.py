@@ -23,6 +23,8 @@ from duetime_core.testing.clock import FakeClock
 
 # Real time that services get for their answers before a pause of theirs is skipped, and before a test is given up.
 NUDGE_S = 0.05
+# How long work in hand may take on a slow machine before somebody is thought to pause on the fake clock.
+PATIENCE_S = 0.5
 GIVE_UP_S = 60.0
 
 
@@ -203,7 +205,7 @@ class Cluster:
             if loop.time() > give_up:
                 raise TimeoutError("due messages are not being restored: is a lane paused, or no scheduler running?")
             published = [node.store.next_publish() for node in overdue]
-            done, _ = await asyncio.wait(published, timeout=NUDGE_S)
+            done, _ = await asyncio.wait(published, timeout=PATIENCE_S)
             if not done:
                 # Somebody pauses on the fake clock, after an error for instance.
                 self._nudge(10_000)

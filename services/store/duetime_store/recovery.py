@@ -152,8 +152,7 @@ class _Recovery:
         added, damaged = topic_lines.read(self._directory.config)
         if damaged:
             log.warning("lines of topics do not match their CRC", file=topic_lines.FILE, lines=damaged)
-        for name, count in added.items():
-            counts[name] = max(counts.get(name, 0), count)
+        topic_lines.add(counts, added)
         return counts
 
     def _make_queues(self) -> Queues:
