@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from sqlalchemy import make_url
 
 from tests.postgresql import NoPostgres, postgres_server
@@ -18,8 +18,8 @@ os.environ.setdefault("DUETIME_STORE_RESERVE_BYTES", "0")
 os.environ.setdefault("DUETIME_STORE_DISK_USED_MAX", "1")
 os.environ.setdefault("DUETIME_STORE_DISK_FORCE", "1")
 
-# How long an example takes is the machine's affair: a busy one is no fault.
-settings.register_profile("duetime", deadline=None)
+# How long an example takes, and to make one, is the machine's affair: a busy one is no fault.
+settings.register_profile("duetime", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("duetime")
 
 
