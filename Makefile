@@ -8,7 +8,7 @@ BENCH_STAMP := $(VENV)/.bench-installed
 SOURCES := sdk core services spark deploy tests bench hatch_build.py
 TWINS := $(wildcard core/*/_*.p?? core/*/ondisk/_*.pyx services/*/*/_*.pyx spark/*/_*.p??)
 
-.PHONY: help setup java run test compose-test k8s-test hostile soak check format proto torture bench bench-spark bench-docs clean
+.PHONY: help setup java run test compose-test k8s-test hostile soak check format proto torture bench bench-turns bench-spark bench-docs clean
 
 help: ## list the tasks
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -72,6 +72,9 @@ soak: setup ## ten minutes of mixed delays on segments that soon leave, on a fas
 
 bench: setup $(if $(PEERS),$(BENCH_STAMP)) ## measure beside a PostgreSQL queue and a bare grpcio echo; PEERS=all: and more
 	$(BIN)/python -m bench $(if $(PEERS),--peers $(PEERS))
+
+bench-turns: setup ## processor time a message beside another tree's, in turns; BASE=../base TURNS=12
+	$(BIN)/python -m bench.turns --base $(BASE) --turns $(or $(TURNS),12)
 
 bench-spark: setup java ## the backlog on Spark, and lateness beside it; PENDING=20000000
 	$(BIN)/python -m bench.spark jobs --pending $(or $(PENDING),20000000)

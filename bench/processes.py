@@ -29,9 +29,15 @@ class Processes:
     """`duetime up` on free ports, data under `directory`; stops with the context. Standard error goes to `log`."""
 
     def __init__(
-        self, directory: Path, environment: Mapping[str, str] | None = None, *, impatient: bool = False
+        self,
+        directory: Path,
+        environment: Mapping[str, str] | None = None,
+        *,
+        impatient: bool = False,
+        python: str = sys.executable,
     ) -> None:
-        self._program = ["-c", _IMPATIENT] if impatient else ["-m", "duetime"]
+        """`python`: that of another tree runs what is installed there."""
+        self._program = [python, *(["-c", _IMPATIENT] if impatient else ["-m", "duetime"])]
         self.directory = directory
         self.log = directory / "up.log"
         self.serving: dict[str, Any] = {}
@@ -42,7 +48,7 @@ class Processes:
     def start(self) -> None:
         """Returns when the cluster serves."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, *self._program, "up", "--data", str(self.directory / "data")]
+        command = [*self._program, "up", "--data", str(self.directory / "data")]
         command += ["--port", "0", "--json"]
         with self.log.open("a") as log:
             self._up = subprocess.Popen(

@@ -1,5 +1,6 @@
 """DueTime itself: `duetime up`, sent to by gRPC requests, read by AsyncPuller."""
 
+import sys
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
@@ -28,14 +29,15 @@ class DueTime(Peer):
     in_flight = 8
     holds = True
 
-    def __init__(self, mode: str, queue_count: int) -> None:
+    def __init__(self, mode: str, queue_count: int, python: str = sys.executable) -> None:
         self.mode = mode
         self.cluster: Processes
         self._queue_count = queue_count
+        self._python = python
 
     def start(self, directory: Path) -> None:
         settings = {"DUETIME_STORE_FLUSH_MODE": self.mode, "DUETIME_LOG_LEVEL": "WARNING"}
-        self.cluster = Processes(directory, settings)
+        self.cluster = Processes(directory, settings, python=self._python)
         self.cluster.start()
 
     def stop(self) -> None:

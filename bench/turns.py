@@ -1,0 +1,131 @@
+"""Processor time of two versions, side by side: `python -m bench.turns --base CHECKOUT`.
+
+CHECKOUT is another tree after `make setup` there. A cluster of each runs at the same time, and they take turns at the
+same work, so that what else the machine does falls on both alike. Read the ratio of each pair of turns, and its spread.
+"""
+
+import argparse
+import asyncio
+import statistics
+import tempfile
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.load import Target, make, send_count
+from bench.peers.duetime import LEVELS, DueTime
+from bench.processes import cpu_s
+
+SERVICES = ("gateway", "store", "scheduler")
+DELAY_S = 1.0
+RECEIVE_WAIT_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Of one turn."""
+
+    name: str
+    run: Callable[[DueTime, int], Awaitable[None]]
+    count: int
+    services: tuple[str, ...] = ("gateway", "store")
+
+
+async def _send(cluster: DueTime, count: int, *, batch: int, in_flight: int, delay_s: float = 0.0) -> None:
+    target = Target(cluster.cluster.address, echo=False)
+    delay = LEVELS[delay_s] if delay_s else None
+    try:
+        await target.ready()
+        await send_count(lambda size: target.send(make("turns", size, delay)), count, batch=batch, in_flight=in_flight)
+    finally:
+        await target.close()
+
+
+async def _batches(cluster: DueTime, count: int) -> None:
+    await _send(cluster, count, batch=256, in_flight=8)
+
+
+async def _single(cluster: DueTime, count: int) -> None:
+    await _send(cluster, count, batch=1, in_flight=64)
+
+
+async def _delayed(cluster: DueTime, count: int) -> None:
+    """Sent, restored when due, read."""
+    receiver = cluster.receiver("turns")
+    await receiver.open()
+    try:
+        await _send(cluster, count, batch=256, in_flight=8, delay_s=DELAY_S)
+        received = 0
+        while received < count:
+            received += len(await receiver.receive(RECEIVE_WAIT_S))
+    finally:
+        await receiver.close()
+
+
+WORK = (
+    Work("sent in batches of 256", _batches, 50_000),
+    Work("sent one by one", _single, 5_000),
+    Work("delayed, and read", _delayed, 30_000, SERVICES),
+)
+
+
+async def turn(cluster: DueTime, work: Work) -> dict[str, float]:
+    """Microseconds a message, by service."""
+    pids = cluster.cluster.pids()
+    before = {name: cpu_s(pids[name]) for name in work.services}
+    await work.run(cluster, work.count)
+    return {name: (cpu_s(pids[name]) - before[name]) * 1e6 / work.count for name in work.services}
+
+
+def compare(base: DueTime, new: DueTime, turns: int, progress: Console) -> dict[str, list[tuple[float, float]]]:
+    """By row, of each pair of turns: microseconds a message of the base and of the new one."""
+    found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for work in WORK:
+        for number in range(turns + 1):
+            pair = base, new
+            # Whoever goes first finds the machine as the other left it.
+            order = pair if number % 2 else pair[::-1]
+            spent = {id(one): asyncio.run(turn(one, work)) for one in order}
+            # The first turn warms up.
+            for name in work.services if number else ():
+                found[f"{work.name}: {name}"].append((spent[id(base)][name], spent[id(new)][name]))
+        progress.print(f"{work.name}: {turns} turns each")
+    return found
+
+
+def table_of(found: dict[str, list[tuple[float, float]]]) -> Table:
+    table = Table("µs a message", "base", "new", "ratio", "middle half")
+    for name, pairs in found.items():
+        base, new = (statistics.fmean(one) for one in zip(*pairs, strict=True))
+        low, _, high = statistics.quantiles([after / max(before, 0.01) for before, after in pairs], n=4)
+        table.add_row(name, f"{base:.2f}", f"{new:.2f}", f"{new / base:.3f}", f"{low:.2f} to {high:.2f}")
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--base", type=Path, required=True, help="the other tree, with its .venv")
+    parser.add_argument("--turns", type=int, default=12)
+    arguments = parser.parse_args()
+    python = arguments.base.resolve() / ".venv/bin/python"
+    if not python.exists():
+        parser.error(f"{python} is missing: run make setup there")
+    with tempfile.TemporaryDirectory(prefix="duetime-turns-") as root:
+        base, new = DueTime("sync", 8, python=str(python)), DueTime("sync", 8)
+        try:
+            for name, cluster in (("base", base), ("new", new)):
+                cluster.start(Path(root) / name)
+                cluster.make_topic("turns")
+            found = compare(base, new, arguments.turns, Console(stderr=True))
+        finally:
+            for cluster in (base, new):
+                cluster.stop()
+    Console().print(table_of(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""Two versions side by side: here this one with itself."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from bench import turns
+from bench.peers.duetime import DueTime
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[DueTime]:
+    cluster = DueTime("sync", 2, python=sys.executable)
+    cluster.start(tmp_path)
+    try:
+        cluster.make_topic("turns")
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def test_each_row_has_a_pair_for_each_turn(cluster: DueTime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "WORK", tuple(replace(work, count=500) for work in turns.WORK))
+    found = turns.compare(cluster, cluster, 2, Console(quiet=True))
+    assert {len(pairs) for pairs in found.values()} == {2}
+    assert [name for name in found if name.startswith("delayed")] == [
+        f"delayed, and read: {name}" for name in ("gateway", "store", "scheduler")
+    ]
+    assert turns.table_of(found).row_count == len(found) == 7
+
+
+def test_a_ratio_is_told_with_its_spread() -> None:
+    found = {"sent: store": [(2.0, 3.0), (2.0, 2.0), (2.0, 2.5)]}
+    cells = [list(column.cells) for column in turns.table_of(found).columns]
+    assert [column[0] for column in cells] == ["sent: store", "2.00", "2.50", "1.250", "1.00 to 1.50"]
