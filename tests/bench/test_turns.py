@@ -34,6 +34,7 @@ def test_each_row_has_a_pair_for_each_turn(cluster: DueTime, monkeypatch: pytest
 
 
 def test_a_ratio_is_told_with_its_spread() -> None:
-    found = {"sent: store": [(2.0, 3.0), (2.0, 2.0), (2.0, 2.5)]}
+    found = {"sent: store": [(2.0, 3.0), (2.0, 2.0), (2.0, 2.5)], "sent: gateway": [(0.0, 0.0)] * 2}
     cells = [list(column.cells) for column in turns.table_of(found).columns]
     assert [column[0] for column in cells] == ["sent: store", "2.00", "2.50", "1.250", "1.00 to 1.50"]
+    assert [column[1] for column in cells] == ["sent: gateway", "0.00", "0.00", "0.000", "0.00 to 0.00"]

@@ -18,6 +18,7 @@ from duetime import Trace, TraceEvent
 from duetime.cli.app import run
 
 from tests.cli.cluster import DEADLINE_S, run_duetime
+from tests.ending import ended
 
 _numbers = itertools.count(1)
 
@@ -161,7 +162,7 @@ def test_pull_follow_ends_with_ctrl_c(server: str, topic: str) -> None:
     assert process.stdout is not None
     assert process.stdout.readline().endswith(b"a\n")
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=DEADLINE_S)
+    _, errors = ended(process, DEADLINE_S)
     assert (process.returncode, errors) == (130, b"")
 
 

@@ -16,6 +16,7 @@ from duetime.v1 import consumer_pb2, gateway_pb2_grpc
 
 from tests.cli.cluster import DEADLINE_S, run_duetime
 from tests.cli.test_commands import lines_of, topic
+from tests.ending import ended
 
 __all__ = ["topic"]
 
@@ -128,7 +129,7 @@ def test_ctrl_c_ends_a_redrive_which_can_be_gone_on_with(server: str, stub: Any,
     assert process.stdout is not None
     first = json.loads(process.stdout.readline())
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=DEADLINE_S)
+    _, errors = ended(process, DEADLINE_S)
     assert process.returncode == 130
     assert errors == "duetime: redriven 1; broken off, the same command goes on with what is left\n"
     done = run_duetime("dlq", "redrive", group, "--json")

@@ -20,6 +20,8 @@ import pytest
 from duetime import Message, Producer, Receipt
 from duetime_core.testing import LocalCluster
 
+from tests.ending import ended
+
 PROJECT = Path(__file__).resolve().parents[2]
 PAGES = [PROJECT / "README.md", PROJECT / "sdk" / "README.md", *sorted((PROJECT / "docs").rglob("*.md"))]
 DEADLINE_S = 110.0
@@ -88,7 +90,7 @@ def test_example_runs(example: Example, tmp_path: Path) -> None:
                 readable, _, _ = select.select([process.stdout], [], [], DEADLINE_S)
                 assert readable, "it prints nothing"
                 process.send_signal(signal.SIGINT)
-            output, errors = process.communicate(timeout=DEADLINE_S)
+            output, errors = ended(process, DEADLINE_S)
         finally:
             process.kill()
             process.communicate()

@@ -7,7 +7,6 @@ much a process would have passed its limit.
 import json
 import os
 import re
-import resource
 import select
 import signal
 import subprocess
@@ -58,15 +57,15 @@ class Node:
         environment |= ENVIRONMENT | {"DUETIME_SUPERVISED": "1"}
         for key, value in (own | self._settings).items():
             environment[key if key.startswith("DUETIME_") else self._prefix + key.upper()] = str(value)
-        limit = (self._descriptors, self._descriptors)
+        # By a shell: a process whose threads are within gRPC must run nothing of its own between fork and exec.
+        limited = ["sh", "-c", f'ulimit -n {self._descriptors} && exec "$0" "$@"']
         with self.log.open("a") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", self._module],
+                [*limited, sys.executable, "-P", "-m", self._module],
                 env=environment,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, limit),
             )
         assert self._process.stdout is not None
         readable, _, _ = select.select([self._process.stdout], [], [], START_DEADLINE_S)
