@@ -9,7 +9,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 # Where packages lie, and where `cimport` finds what twins share.
-ROOTS = ("core", "services/producer_gw", "services/scheduler", "services/store", "spark")
+ROOTS = ("core", "format", "services/producer_gw", "services/scheduler", "services/store", "spark")
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 
 

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from duetime_core import record
-from duetime_core.levels import DEFAULT_DELAY_LEVELS, DelayLevels
-from duetime_core.names import SCHEDULE_TOPIC
 from duetime_core.ondisk.history import LevelHistory
-from duetime_core.ondisk.units import UNIT, UNIT_TYPE
+from duetime_format import record
+from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from duetime_format.names import SCHEDULE_TOPIC
+from duetime_format.units import UNIT, UNIT_TYPE
 from duetime_store import checkpoint, configs
 from duetime_store.checkpoint import Checkpoint
 from duetime_store.directory import save_history

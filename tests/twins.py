@@ -4,7 +4,7 @@ import os
 from types import ModuleType
 
 import pytest
-from duetime_core.compiled import twin
+from duetime_format.compiled import twin
 
 
 def compiled(name: str) -> ModuleType:

@@ -8,14 +8,15 @@ the bounds here an encoded status stays below 4 KiB whatever is in the error; `t
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from duetime_core.errors import DueTimeError, Violation, sentence
-from duetime_core.limits import (
+from duetime_format.limits import (
     ERROR_TEXT_BYTES_MAX,
     ERROR_VIOLATIONS_BYTES_MAX,
     REASON_CHARS_MAX,
     VIOLATION_BYTES_MAX,
     VIOLATION_FIELD_BYTES_MAX,
 )
+
+from duetime_core.errors import DueTimeError, Violation, sentence
 
 SHOWN_CHARS_MAX = 64
 _CUT = "..."

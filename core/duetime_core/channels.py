@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import grpc
+from duetime_format.limits import GRPC_MESSAGE_BYTES_MAX
 
 from duetime_core.callers import ClusterSecret
-from duetime_core.limits import GRPC_MESSAGE_BYTES_MAX
 
 MESSAGE_OPTIONS = (
     ("grpc.max_receive_message_length", GRPC_MESSAGE_BYTES_MAX),

@@ -12,7 +12,7 @@
     ├── Unavailable            UNAVAILABLE          SHARD_UNAVAILABLE, ... retriable
     │   ├── Stalled            UNAVAILABLE          FLUSH_STALLED
     │   └── ReadOnly           UNAVAILABLE          STORE_READ_ONLY
-    ├── Damaged                DATA_LOSS            RECORD_DAMAGED
+    ├── DataLoss               DATA_LOSS            RECORD_DAMAGED
     └── StartupError           (none)               the process can't start: one line for the operator
 
 Raised anywhere, turned into a gRPC status in one place, the border of `duetime_core.serving`.
@@ -141,8 +141,8 @@ class ReadOnly(Unavailable):
     reason = "STORE_READ_ONLY"
 
 
-class Damaged(DueTimeError):
-    """Bytes on disk that are not what was written."""
+class DataLoss(DueTimeError):
+    """Bytes on disk are not what was written: what a reader of them found as `duetime_format.errors.Damaged`."""
 
     status = grpc.StatusCode.DATA_LOSS
     reason = "RECORD_DAMAGED"

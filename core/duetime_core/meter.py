@@ -7,11 +7,11 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 
+from duetime_format.compiled import in_use
 from prometheus_client import CollectorRegistry, Gauge, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from duetime_core.compiled import in_use
 from duetime_core.defects import DefectCollector
 
 # Upper bounds in seconds. The last ones are for long polls, which wait up to 30 s.

@@ -20,11 +20,11 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import structlog
 import uvloop
+from duetime_format.compiled import in_use
 from prometheus_client import CollectorRegistry, Histogram, make_wsgi_app
 
 from duetime_core.channels import is_loopback
 from duetime_core.clock import Clock, SystemClock
-from duetime_core.compiled import in_use
 from duetime_core.errors import StartupError
 from duetime_core.lag import LoopLag
 from duetime_core.logs import configure_logs, sparing

@@ -17,8 +17,8 @@ import re
 
 from duetime.v1 import message_pb2
 from duetime.v1.message_pb2 import RetryPolicy
+from duetime_format import limits
 
-from duetime_core import limits
 from duetime_core.errors import Violation
 
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}

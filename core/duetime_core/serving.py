@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import Any, cast
 
 import grpc
+from duetime_format.errors import Damaged
 from google.protobuf import any_pb2
 from google.rpc import code_pb2, error_details_pb2, status_pb2  # type: ignore[import-untyped]
 from grpc_health.v1 import health, health_pb2_grpc
@@ -27,6 +28,7 @@ from duetime_core.decoding import Parse, decode, decoded
 from duetime_core.defects import defect
 from duetime_core.errors import (
     DOMAIN,
+    DataLoss,
     DueTimeError,
     InvalidArgument,
     Overloaded,
@@ -208,7 +210,15 @@ def _only(parse: Parse | None, data: Any) -> Any:
 
 
 def _status_name(error: Exception) -> str:
-    return error.status.name if isinstance(error, DueTimeError) else "INTERNAL"
+    known = _known(error)
+    return known.status.name if known is not None else "INTERNAL"
+
+
+def _known(error: Exception) -> DueTimeError | None:
+    """None: it is a defect."""
+    if isinstance(error, DueTimeError):
+        return error
+    return DataLoss(error.text) if isinstance(error, Damaged) else None
 
 
 def _code_name(context: grpc.aio.ServicerContext[Any, Any]) -> str:
@@ -223,7 +233,7 @@ async def _refuse(context: grpc.aio.ServicerContext[Any, Any], error: DueTimeErr
 
 async def _end(method: str, context: grpc.aio.ServicerContext[Any, Any], error: Exception) -> None:
     """Ends a call with the status of its error; what is no error of ours is a defect, and the log has it."""
-    await _refuse(context, error if isinstance(error, DueTimeError) else defect(error, method))
+    await _refuse(context, _known(error) or defect(error, method))
 
 
 class _Bordered(grpc.GenericRpcHandler):

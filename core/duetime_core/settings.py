@@ -4,13 +4,13 @@ import os
 import sys
 from typing import Any, Self
 
+from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from duetime_format.limits import GRPC_MESSAGE_BYTES_MAX, PULL_BYTES_MAX
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from duetime_core.callers import ClusterSecret
 from duetime_core.errors import StartupError
-from duetime_core.levels import DEFAULT_DELAY_LEVELS, DelayLevels
-from duetime_core.limits import GRPC_MESSAGE_BYTES_MAX, PULL_BYTES_MAX
 from duetime_core.secrets import masked
 from duetime_core.traffic import TrafficLimits
 

@@ -21,8 +21,10 @@ from itertools import accumulate
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from duetime_core import record
-from duetime_core.errors import Damaged, StartupError
+from duetime_format import record
+from duetime_format.errors import Damaged
+
+from duetime_core.errors import StartupError
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
+from duetime_format.limits import GRPC_MESSAGE_BYTES_MAX
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -23,7 +24,6 @@ from prometheus_client.registry import Collector
 from duetime_core.clock import Clock, SystemClock, Timer
 from duetime_core.errors import DueTimeError, Overloaded
 from duetime_core.heap import Heap
-from duetime_core.limits import GRPC_MESSAGE_BYTES_MAX
 from duetime_core.logs import sparing
 from duetime_core.room import Room
 from duetime_core.sockets import Sockets

@@ -12,12 +12,12 @@ from libc.stdint cimport INT32_MAX, INT32_MIN, INT64_MAX, int32_t, int64_t, uint
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memchr, memcmp, memcpy
 
-from duetime_core import record
+from duetime_format import record
 
-from duetime_core._bytes cimport (
+from duetime_format._bytes cimport (
     CRC_MARK_BYTES, crc32, crc_init, load32, load64, mark_faults, matches_crc_mark, put_decimal
 )
-from duetime_core._record cimport (
+from duetime_format.layout cimport (
     BODY_CRC_AT, BODY_LENGTH_FROM_TAIL, BORN_AT, BORN_HOST_AT, FLAG_AT, POSITION_AT, PREPARED_FROM_TAIL, QUEUE_ID_AT,
     QUEUE_OFFSET_AT, RECORD_BYTES_MIN, SYS_FLAG_AT, Parts, Span, find_parts, is_record_magic
 )

@@ -9,10 +9,10 @@ from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBUF_SIMPLE, PyBUF_WRITABLE, Py
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, memset
 
-from duetime_core import record
+from duetime_format import record
 
-from duetime_core._bytes cimport load32, load64
-from duetime_core._record cimport (
+from duetime_format._bytes cimport load32, load64
+from duetime_format.layout cimport (
     BODY_LENGTH_FROM_TAIL, POSITION_AT, RECORD_BYTES_MIN, Parts, Span, find_parts, is_record_magic
 )
 

@@ -15,8 +15,9 @@ import typer
 from duetime.cli.output import print_json
 from duetime_core.clock import SystemClock
 from duetime_core.errors import DueTimeError, StartupError
-from duetime_core.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_core.settings import DATABASE_URL_VARIABLE
+from duetime_format.errors import Damaged
+from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 
 from duetime_spark.java import find_java, is_submitted
 from duetime_spark.moment import Moment, look
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 DAMAGED = 3
 _PREFIX = "DUETIME_SPARK_"
-# The last line of a traceback: `duetime_core.errors.Damaged: 3 places are damaged`.
+# The last line of a traceback: `duetime_core.errors.DataLoss: 3 places are damaged`.
 _RAISED = re.compile(r"(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*: (.+)")
 _PACKAGES = ("pyspark", "pyarrow", "fsspec", "plotly")
 _HELP = """Compute what is pending, late, lost or retried from the files of stores, beside the serving path.
@@ -378,7 +379,7 @@ def _told() -> Iterator[None]:
     """Errors as one line, and 1."""
     try:
         yield
-    except DueTimeError as error:
+    except (DueTimeError, Damaged) as error:
         _fail(error.text)
     except OSError as error:
         _fail(str(error))

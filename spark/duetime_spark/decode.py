@@ -16,10 +16,10 @@ from struct import Struct
 from typing import Any, Protocol
 
 import pyarrow as pa
-from duetime_core import record
-from duetime_core.compiled import twin
 from duetime_core.ondisk.scan import Skipped, judge
-from duetime_core.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, Record
+from duetime_format import record
+from duetime_format.compiled import twin
+from duetime_format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, Record
 
 from duetime_spark.rows import PythonRows, TwinRows
 

@@ -24,9 +24,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from duetime_core.errors import Damaged
-from duetime_core.names import DLQ_PREFIX
-from duetime_core.ondisk.group_events import (
+from duetime_format.errors import Damaged
+from duetime_format.events import (
     BACK,
     BACK_FIELDS,
     CHANGE,
@@ -52,6 +51,7 @@ from duetime_core.ondisk.group_events import (
     ranges_of,
     reading,
 )
+from duetime_format.names import DLQ_PREFIX
 
 SCHEMA = pa.schema(
     [

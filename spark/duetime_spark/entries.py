@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
-from duetime_core.names import SCHEDULE_TOPIC
 from duetime_core.ondisk.folder import Files
-from duetime_core.ondisk.units import FILLER_SIZE, Ints, Units
+from duetime_format.names import SCHEDULE_TOPIC
+from duetime_format.units import FILLER_SIZE, Ints, Units
 
 from duetime_spark.batches import ROWS_MAX, Repeated, batch, numbers
 from duetime_spark.filters import Wanted

@@ -13,10 +13,10 @@ from struct import Struct
 
 import numpy as np
 import pyarrow as pa
-from duetime_core.errors import Damaged
 from duetime_core.ondisk.folder import Files
 from duetime_core.ondisk.gone import GoneLetters
-from duetime_core.ondisk.group_events import (
+from duetime_format.errors import Damaged
+from duetime_format.events import (
     LEFT,
     LETTER,
     LETTER_FIELDS,

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from duetime_core import record
-from duetime_core.errors import Damaged
-from duetime_core.names import GROUPS_TOPIC
 from duetime_core.ondisk.folder import Files
-from duetime_core.ondisk.units import FILLER_SIZE
+from duetime_format import record
+from duetime_format.errors import Damaged
+from duetime_format.names import GROUPS_TOPIC
+from duetime_format.units import FILLER_SIZE
 
 from duetime_spark.deliveries import Deliveries, rows_of
 from duetime_spark.filters import Wanted

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
-from duetime_core import record
-from duetime_core.ondisk.columns import take
 from duetime_core.ondisk.folder import Files
 from duetime_core.ondisk.state import KEPT_TOPICS
+from duetime_format import record
+from duetime_format.columns import take
 
 from duetime_spark.decode import Decoder, batches
 from duetime_spark.filters import Wanted

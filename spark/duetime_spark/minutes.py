@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from duetime_core.compiled import twin
-from duetime_core.ondisk.units import Ints
+from duetime_format.compiled import twin
+from duetime_format.units import Ints
 
 from duetime_spark import pending
 from duetime_spark.filters import Wanted

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from duetime_core.levels import DEFAULT_DELAY_LEVELS
+from duetime_format.levels import DEFAULT_DELAY_LEVELS
 
 _DIGEST_CHARS = 12
 

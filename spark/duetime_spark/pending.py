@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from duetime_core.names import SCHEDULE_TOPIC
 from duetime_core.ondisk.folder import Files
-from duetime_core.ondisk.units import FILLER_SIZE, UNIT_TYPE, Ints, Units
+from duetime_format.names import SCHEDULE_TOPIC
+from duetime_format.units import FILLER_SIZE, UNIT_TYPE, Ints, Units
 
 from duetime_spark.batches import ROWS_MAX, Repeated, batch, numbers
 from duetime_spark.entries import grouped, may_be_due

@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from duetime_core import record
-from duetime_core.compiled import twin
-from duetime_core.errors import Damaged
-from duetime_core.record import MAGIC_V1, MAGIC_V2, Record
+from duetime_format import record
+from duetime_format.compiled import twin
+from duetime_format.errors import Damaged
+from duetime_format.record import MAGIC_V1, MAGIC_V2, Record
 
 _twin = twin("duetime_spark._decode")
 

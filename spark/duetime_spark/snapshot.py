@@ -20,11 +20,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from duetime_core.errors import InvalidArgument, Violation
-from duetime_core.levels import DEFAULT_DELAY_LEVELS, DelayLevels
-from duetime_core.names import SCHEDULE_TOPIC
 from duetime_core.ondisk import checkpoint, configs
 from duetime_core.ondisk.checkpoint import Checkpoint
-from duetime_core.ondisk.columns import Key, Run
 from duetime_core.ondisk.folder import Files
 from duetime_core.ondisk.scan import Skipped
 from duetime_core.ondisk.state import (
@@ -38,7 +35,10 @@ from duetime_core.ondisk.state import (
     walk_whole,
 )
 from duetime_core.ondisk.timers import TIMER_TOPIC
-from duetime_core.ondisk.units import UNIT_TYPE, Ints, Units, joined
+from duetime_format.columns import Key, Run
+from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from duetime_format.names import SCHEDULE_TOPIC
+from duetime_format.units import UNIT_TYPE, Ints, Units, joined
 
 from duetime_spark.files import open_source, pause
 from duetime_spark.timers import waiting

@@ -21,8 +21,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
-from duetime_core.errors import Damaged, InvalidArgument, Violation
-from duetime_core.levels import DEFAULT_DELAY_LEVELS
+from duetime_core.errors import DataLoss, InvalidArgument, Violation
+from duetime_format.levels import DEFAULT_DELAY_LEVELS
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
@@ -106,7 +106,7 @@ class DueTimeSource(DataSource):
         found = [finding for shard in shards for finding in shard.snapshot.findings]
         if found and self._is_true("strict"):
             place = f"{found[0].path} at {found[0].position}: {found[0].words}"
-            raise Damaged(f"{len(found)} places are damaged, the first is {place}")
+            raise DataLoss(f"{len(found)} places are damaged, the first is {place}")
         return shards
 
     def _is_true(self, name: str) -> bool:

@@ -11,9 +11,9 @@ from typing import cast
 
 import numpy as np
 import numpy.typing as npt
-from duetime_core import record
-from duetime_core.compiled import twin
-from duetime_core.ondisk.columns import last_value
+from duetime_format import record
+from duetime_format.columns import last_value
+from duetime_format.compiled import twin
 
 _twin = twin("duetime_spark._topics")
 

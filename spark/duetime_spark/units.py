@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from duetime_core.ondisk.folder import Files
-from duetime_core.ondisk.units import UNIT, UNIT_TYPE, Ints, Units
+from duetime_format.units import UNIT, UNIT_TYPE, Ints, Units
 
 from duetime_spark.snapshot import QueueView
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from duetime import AsyncProducer
-from duetime_core import record
-from duetime_core.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
 from duetime_core.testing import Cluster
 from duetime_core.testing.clock import FakeClock
+from duetime_format import record
+from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
 from duetime_store import configs
 
 from tests.core import golden

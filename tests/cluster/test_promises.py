@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from duetime import AsyncProducer, AsyncPuller, Message, ReceivedMessage
 from duetime.v1 import gateway_pb2, gateway_pb2_grpc, message_pb2, scheduler_pb2, scheduler_pb2_grpc
-from duetime_core import record
-from duetime_core.levels import DEFAULT_DELAY_LEVELS, DelayLevels
-from duetime_core.names import QUARANTINE_TOPIC
 from duetime_core.serving import make_channel
 from duetime_core.testing import Cluster
+from duetime_format import record
+from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from duetime_format.names import QUARANTINE_TOPIC
 
 LEVELS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
 

@@ -24,9 +24,9 @@ from duetime.v1 import (
 )
 from duetime_core.bounds import weight
 from duetime_core.calls import translate
-from duetime_core.limits import GRPC_MESSAGE_BYTES_MAX
 from duetime_core.serving import make_channel
 from duetime_core.testing.cluster import Cluster
+from duetime_format.limits import GRPC_MESSAGE_BYTES_MAX
 
 STATUS_BYTES_MAX = 4_096
 TIMES = 25

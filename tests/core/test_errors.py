@@ -24,7 +24,7 @@ ERRORS = [
     (errors.DiskFull("no room"), grpc.StatusCode.RESOURCE_EXHAUSTED, "DISK_FULL", True),
     (errors.Stalled("no answer"), grpc.StatusCode.UNAVAILABLE, "FLUSH_STALLED", True),
     (errors.ReadOnly("flush"), grpc.StatusCode.UNAVAILABLE, "STORE_READ_ONLY", True),
-    (errors.Damaged("crc"), grpc.StatusCode.DATA_LOSS, "RECORD_DAMAGED", False),
+    (errors.DataLoss("crc"), grpc.StatusCode.DATA_LOSS, "RECORD_DAMAGED", False),
 ]
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from duetime_core import record
-from duetime_core.errors import Damaged
-from duetime_core.names import SCHEDULE_TOPIC
-from duetime_core.record import Record
+from duetime_format import record
+from duetime_format.errors import Damaged
+from duetime_format.names import SCHEDULE_TOPIC
+from duetime_format.record import Record
 
 from tests.core.golden import NAMES, acknowledged, golden_dir, summary, units, unpack
 

@@ -1,7 +1,7 @@
 """The delay level table: what it takes, what it refuses, what it says."""
 
 import pytest
-from duetime_core.levels import DEFAULT_DELAY_LEVELS, LEVEL_COUNT_MAX, DelayLevels, parse_delay_ms
+from duetime_format.levels import DEFAULT_DELAY_LEVELS, LEVEL_COUNT_MAX, DelayLevels, parse_delay_ms
 
 MINUTE, HOUR = 60_000, 3_600_000
 

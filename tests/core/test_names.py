@@ -1,7 +1,7 @@
 """Which names may stand, and which topics only DueTime itself writes."""
 
 import pytest
-from duetime_core.names import dlq_topic, is_name, is_system_topic, retry_topic
+from duetime_format.names import dlq_topic, is_name, is_system_topic, retry_topic
 
 
 @pytest.mark.parametrize("name", ["orders", "A-b_9", "%RETRY%g", "a|b", "0"])

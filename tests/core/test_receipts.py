@@ -1,7 +1,7 @@
 """Receipts survive the way out and back, and nothing else passes for one."""
 
-from duetime_core import receipts
-from duetime_core.receipts import RECEIPT_BYTES, Receipt
+from duetime_format import receipts
+from duetime_format.receipts import RECEIPT_BYTES, Receipt
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -4,9 +4,9 @@ import struct
 from dataclasses import replace
 
 import pytest
-from duetime_core import record
-from duetime_core.errors import Damaged
-from duetime_core.record import Record
+from duetime_format import record
+from duetime_format.errors import Damaged
+from duetime_format.record import Record
 from hypothesis import given
 from hypothesis import strategies as st
 

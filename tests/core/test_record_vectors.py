@@ -6,10 +6,10 @@ import zlib
 from dataclasses import replace
 
 import pytest
-from duetime_core import record
-from duetime_core.levels import DEFAULT_DELAY_LEVELS, DelayLevels
-from duetime_core.names import SCHEDULE_TOPIC
-from duetime_core.record import Record
+from duetime_format import record
+from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from duetime_format.names import SCHEDULE_TOPIC
+from duetime_format.record import Record
 
 from tests.core import vectors
 

@@ -154,7 +154,7 @@ def test_listening_beyond_loopback_is_one_warning(host: str, lines: int) -> None
 
 def test_servers_and_channels_are_made_in_one_place_each() -> None:
     made: dict[str, list[str]] = {}
-    for folder in ("core", "sdk", "services", "spark"):
+    for folder in ("format", "core", "sdk", "services", "spark"):
         for path in sorted((PROJECT / folder).rglob("*.py")):
             if "v1" not in path.parts:
                 for call in ("insecure_channel(", "secure_channel(", "aio.server(", "grpc.server(", "_port(address"):

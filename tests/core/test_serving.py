@@ -8,8 +8,8 @@ from typing import Any
 import grpc
 import pytest
 from duetime_core.errors import NotFound, StartupError
-from duetime_core.limits import REQUEST_BYTES_MAX
 from duetime_core.serving import Server, make_channel
+from duetime_format.limits import REQUEST_BYTES_MAX
 from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 from duetime_core.errors import StartupError
-from duetime_core.levels import DEFAULT_DELAY_LEVELS
 from duetime_core.settings import NodeSettings, StoreClientSettings, parse_stores
+from duetime_format.levels import DEFAULT_DELAY_LEVELS
 from pydantic import Field, ValidationError
 from pydantic_settings import SettingsConfigDict
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 from duetime import Producer, tracing
-from duetime_core import record
 from duetime_core import tracing as core_tracing
 from duetime_core.errors import StartupError
 from duetime_core.testing import LocalCluster
+from duetime_format import record
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import grpc
 from duetime.v1 import gateway_pb2, gateway_pb2_grpc
-from duetime_core import record
-from duetime_core.names import retry_topic
-from duetime_core.record import Record
 from duetime_core.serving import make_channel
+from duetime_format import record
+from duetime_format.names import retry_topic
+from duetime_format.record import Record
 
 from tests.crash.workload import GROUP, QUEUE_COUNT, TOPIC, Workload
 

@@ -15,12 +15,12 @@ from pathlib import Path
 import grpc
 import pytest
 from duetime.v1 import gateway_pb2, store_pb2, store_pb2_grpc
-from duetime_core import record
-from duetime_core.names import SCHEDULE_TOPIC
-from duetime_core.ondisk.restore import Entry
-from duetime_core.ondisk.restore import restore as restored_record
-from duetime_core.record import Record
 from duetime_core.serving import make_channel
+from duetime_format import record
+from duetime_format.names import SCHEDULE_TOPIC
+from duetime_format.record import Record
+from duetime_format.restore import Entry
+from duetime_format.restore import restore as restored_record
 
 MIB = 1024 * 1024
 TOPIC = "crash"

@@ -8,12 +8,12 @@ from typing import Any
 
 import grpc
 from duetime.v1 import consumer_pb2, gateway_pb2, store_pb2
-from duetime_core import receipts, record
 from duetime_core.calls import fault_of
 from duetime_core.errors import DueTimeError
-from duetime_core.levels import DEFAULT_DELAY_LEVELS, DelayLevels
-from duetime_core.names import SCHEDULE_TOPIC
 from duetime_core.serving import SERVER_OPTIONS, status_of
+from duetime_format import receipts, record
+from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from duetime_format.names import SCHEDULE_TOPIC
 from google.protobuf.message import Message
 
 NOW_MS = 1_800_000_000_000

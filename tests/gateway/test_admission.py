@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 from duetime.v1 import gateway_pb2, message_pb2
-from duetime_core import limits, record, retry_policy
+from duetime_core import retry_policy
 from duetime_core.calls import fault_of
 from duetime_core.errors import DueTimeError, InvalidArgument
-from duetime_core.levels import DelayLevels
+from duetime_format import limits, record
+from duetime_format.levels import DelayLevels
 from duetime_gateway import admission
 from duetime_gateway.encoding import Batch, Encoder
 from duetime_gateway.ids import MessageIds

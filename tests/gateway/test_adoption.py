@@ -9,7 +9,7 @@ import grpc
 import pytest
 from duetime import AsyncPuller
 from duetime.v1 import gateway_pb2, store_pb2
-from duetime_core import record
+from duetime_format import record
 from duetime_gateway import adoption
 from duetime_gateway.adoption import counts
 from duetime_gateway.routing import place

@@ -6,8 +6,8 @@ from zlib import crc32
 
 import pytest
 from duetime.v1 import gateway_pb2, message_pb2
-from duetime_core import limits, record
-from duetime_core.levels import DelayLevels
+from duetime_format import limits, record
+from duetime_format.levels import DelayLevels
 from duetime_gateway.batcher import PUT_BYTES_MAX
 from duetime_gateway.encoding import Batch, Encoder
 from duetime_gateway.ids import MessageIds

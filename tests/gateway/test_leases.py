@@ -8,9 +8,10 @@ from typing import Any
 import grpc
 import pytest
 from duetime.v1 import consumer_pb2, gateway_pb2
-from duetime_core import receipts, retry_policy
+from duetime_core import retry_policy
 from duetime_core.errors import DueTimeError, FailedPrecondition, Overloaded, Unavailable
 from duetime_core.metadata import TopicModel, TopicQueueModel
+from duetime_format import receipts
 from sqlalchemy.orm import Session
 
 from tests.gateway.conftest import Gateway, error_of, message

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from duetime_core import record
+from duetime_format import record
 from duetime_gateway.ids import MessageIds
 from duetime_gateway.routing import Route, place, shard_places
 from duetime_gateway.sender import born_host

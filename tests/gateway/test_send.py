@@ -5,9 +5,10 @@ import asyncio
 import grpc
 import pytest
 from duetime.v1 import gateway_pb2, message_pb2
-from duetime_core import record, retry_policy
+from duetime_core import retry_policy
 from duetime_core.errors import DiskFull
-from duetime_core.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from duetime_format import record
+from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 
 from tests.gateway.conftest import Gateway, error_of, message, request
 from tests.gateway.fake_store import FakeStore

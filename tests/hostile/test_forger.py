@@ -10,10 +10,10 @@ import grpc
 import pytest
 from duetime import Message, Producer, Puller
 from duetime.v1 import store_pb2, store_pb2_grpc
-from duetime_core import record
 from duetime_core.callers import ClusterSecret
 from duetime_core.channels import make_blocking_channel
-from duetime_core.ondisk.restore import Entry, quarantine, restore
+from duetime_format import record
+from duetime_format.restore import Entry, quarantine, restore
 
 from tests.hostile.bystander import Bystander
 from tests.hostile.rig import Rig

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import grpc
 from duetime import AsyncProducer, AsyncPuller, Message, Receipt
 from duetime.v1 import gateway_pb2, gateway_pb2_grpc
-from duetime_core import record
 from duetime_core.serving import make_channel
+from duetime_format import record
 
 TOPIC = "k8s"
 QUEUE_COUNT = 4

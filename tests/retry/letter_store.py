@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from duetime.v1 import gateway_pb2, store_pb2
-from duetime_core import record
 from duetime_core.errors import NotFound
-from duetime_core.record import Record
+from duetime_format import record
+from duetime_format.record import Record
 
 GROUP = "billing"
 DLQ, RETRY = "%DLQ%billing", "%RETRY%billing"

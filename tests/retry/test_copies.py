@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from duetime_core import record
-from duetime_core.limits import PROPERTIES_BYTES_MAX
-from duetime_core.ondisk.restore import Entry, restore
-from duetime_core.record import Record
+from duetime_format import record
+from duetime_format.limits import PROPERTIES_BYTES_MAX
+from duetime_format.record import Record
+from duetime_format.restore import Entry, restore
 from duetime_retry.copies import Copy, Failed, NoRoom, dead_letter, history_of, retry_copy
 from duetime_retry.delays import Wait
 from duetime_retry.history import Attempt, History

@@ -1,7 +1,7 @@
 """How a delay becomes a lane and a rest."""
 
 import pytest
-from duetime_core.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_retry.delays import Wait, wait_of
 from hypothesis import given
 from hypothesis import strategies as st

@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from duetime_core import record, retry_policy
+from duetime_core import retry_policy
 from duetime_core.testing.cluster import Cluster
+from duetime_format import record
 from duetime_retry.copies import history_of
 
 from tests.retry.cluster_group import Group, started

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 from duetime.v1 import consumer_pb2
-from duetime_core import record
 from duetime_core.errors import InvalidArgument
+from duetime_format import record
 from duetime_retry.letters import Letter, NotRedrivable, Place, Wanted, page_of, parse_page, redriven, split, told
 from hypothesis import given
 from hypothesis import strategies as st

@@ -6,9 +6,10 @@ from pathlib import Path
 import grpc
 import pytest
 from duetime.v1 import consumer_pb2, gateway_pb2, message_pb2
-from duetime_core import receipts, record, retry_policy
-from duetime_core.levels import parse_delay_ms
+from duetime_core import retry_policy
 from duetime_core.testing.cluster import Cluster
+from duetime_format import receipts, record
+from duetime_format.levels import parse_delay_ms
 from duetime_retry.copies import history_of
 from duetime_retry.history import Attempt
 

@@ -7,10 +7,10 @@ from typing import Any
 import grpc
 import pytest
 from duetime.v1 import retry_pb2, retry_pb2_grpc
-from duetime_core import record
 from duetime_core.metadata import Database, TopicModel, TopicQueueModel, upgrade
 from duetime_core.serving import make_channel
 from duetime_core.testing import FakeClock
+from duetime_format import record
 from duetime_retry.node import RetryNode
 from duetime_retry.settings import RetrySettings
 from duetime_store.node import StoreNode

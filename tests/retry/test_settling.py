@@ -7,12 +7,12 @@ from typing import Any
 import grpc
 import pytest
 from duetime.v1 import consumer_pb2, message_pb2, store_pb2
-from duetime_core import receipts, record
 from duetime_core.clock import turn
 from duetime_core.errors import DueTimeError, Overloaded, Unavailable
-from duetime_core.levels import DEFAULT_DELAY_LEVELS, DelayLevels
-from duetime_core.record import Record
 from duetime_core.testing import FakeClock
+from duetime_format import receipts, record
+from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from duetime_format.record import Record
 from duetime_retry import exhausted, stores
 from duetime_retry.exhausted import Collector
 from duetime_retry.judging import Judge

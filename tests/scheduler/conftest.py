@@ -9,9 +9,9 @@ from typing import Any
 import grpc
 import pytest
 from duetime.v1 import store_pb2, store_pb2_grpc
-from duetime_core import record
 from duetime_core.serving import Server, make_channel
 from duetime_core.testing import FakeClock
+from duetime_format import record
 from duetime_scheduler.metrics import SchedulerMetrics
 from duetime_store.node import StoreNode
 from duetime_store.settings import StoreSettings

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 from duetime.v1 import store_pb2
-from duetime_core import record
-from duetime_core.ondisk import restore as reference
-from duetime_core.ondisk.restore import Entries, Entry, restore, restore_run
+from duetime_format import record
+from duetime_format import restore as reference
+from duetime_format.restore import Entries, Entry, restore, restore_run
 from duetime_scheduler import batch as module
 from duetime_scheduler.batch import Batch, OutOfStep, make_batch
 from hypothesis import example, given
@@ -21,14 +21,14 @@ Run = Callable[[Entries, int], tuple[bytes, int]]
 @pytest.fixture(params=["python", "compiled"])
 def run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Run:
     """The run that batches are made with."""
-    chosen = restore_run if request.param == "python" else compiled("duetime_core.ondisk._restore").restore_run
+    chosen = restore_run if request.param == "python" else compiled("duetime_format._restore").restore_run
     monkeypatch.setattr(module, "quickest_run", chosen)
     return chosen
 
 
 @pytest.fixture(scope="module")
 def compiled_run() -> Run:
-    run: Run = compiled("duetime_core.ondisk._restore").restore_run
+    run: Run = compiled("duetime_format._restore").restore_run
     return run
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import grpc
 import pytest
 from duetime.v1 import store_pb2
-from duetime_core import record
 from duetime_core.clock import Clock, Timer
+from duetime_format import record
 from duetime_scheduler.lane import AHEAD_MS, BATCH_COUNT_MAX, FLIGHTS_MAX, Restorer
 
 from tests.scheduler.conftest import Bench, Forward, Meddling, failing

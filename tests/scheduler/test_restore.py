@@ -4,10 +4,10 @@ import re
 from dataclasses import replace
 
 import pytest
-from duetime_core import record
-from duetime_core.limits import BODY_BYTES_MAX, PROPERTIES_BYTES_MAX
-from duetime_core.ondisk import restore as module
-from duetime_core.ondisk.restore import Entry, Unrestorable, quarantine, restore
+from duetime_format import record
+from duetime_format import restore as module
+from duetime_format.limits import BODY_BYTES_MAX, PROPERTIES_BYTES_MAX
+from duetime_format.restore import Entry, Unrestorable, quarantine, restore
 from hypothesis import given
 from hypothesis import strategies as st
 

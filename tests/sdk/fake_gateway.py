@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 from duetime.v1 import gateway_pb2, gateway_pb2_grpc, message_pb2
-from duetime_core.record import Record, encode, lane_entry
+from duetime_format.record import Record, encode, lane_entry
 
 # What happens to one Send: None lets it pass; else the status it ends with, or its results changed.
 Script = Callable[[gateway_pb2.SendRequest, gateway_pb2.SendResponse], grpc.StatusCode | None]

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from duetime.v1 import consumer_pb2
-from duetime_core import record as codec
 from duetime_core.errors import AlreadyExists, DueTimeError
-from duetime_core.record import Record, decode
 from duetime_core.serving import status_of
+from duetime_format import record as codec
+from duetime_format.record import Record, decode
 
 from tests.sdk.fake_gateway import FakeGateway
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from duetime import Damaged
 from duetime.client.record import RESERVED_PROPERTIES, ReceivedMessage, split_records
-from duetime_core import record as codec
+from duetime_format import record as codec
 from hypothesis import given
 from hypothesis import strategies as st
 

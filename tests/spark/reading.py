@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from duetime_core import record
-from duetime_core.errors import Damaged
-from duetime_core.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
-from duetime_core.record import Record
+from duetime_format import record
+from duetime_format.errors import Damaged
+from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
+from duetime_format.record import Record
 
 # (shard, level)
 Lane = tuple[int, int]

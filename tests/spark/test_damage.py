@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from duetime import AsyncProducer, Message
-from duetime_core.names import SCHEDULE_TOPIC
-from duetime_core.ondisk.units import UNIT
 from duetime_core.testing import Cluster
+from duetime_format.names import SCHEDULE_TOPIC
+from duetime_format.units import UNIT
 from duetime_spark.moment import look
 from duetime_spark.running import Order, run
 from pyspark.sql import SparkSession

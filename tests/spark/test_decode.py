@@ -5,9 +5,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from duetime_core import record
 from duetime_core.ondisk.scan import Blank, Found, Skipped, scan_runs
-from duetime_core.record import Record
+from duetime_format import record
+from duetime_format.record import Record
 from duetime_spark import decode
 from duetime_spark.decode import DEFAULT_COLUMNS, SCHEMA, Decoder, batches
 from duetime_spark.rows import PythonRows, TwinRows

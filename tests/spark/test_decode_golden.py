@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from duetime_core import record
+from duetime_format import record
 from duetime_spark import decode
 from duetime_spark.decode import SCHEMA, Decoder, batches
 

@@ -10,12 +10,12 @@ import grpc
 import pyarrow as pa
 import pytest
 from duetime.v1 import consumer_pb2, gateway_pb2
-from duetime_core import receipts
-from duetime_core.errors import Damaged
-from duetime_core.names import GROUPS_TOPIC
-from duetime_core.ondisk import group_events
-from duetime_core.ondisk.group_events import Key
 from duetime_core.testing import Cluster
+from duetime_format import events as group_events
+from duetime_format import receipts
+from duetime_format.errors import Damaged
+from duetime_format.events import Key
+from duetime_format.names import GROUPS_TOPIC
 from duetime_spark.deliveries import ENDS, SCHEMA, Deliveries, Spans, rows_of
 from duetime_store.groups.journal import Journal, bodies
 from duetime_store.groups.state import Lease, Place

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from duetime_core import record
-from duetime_core.names import SCHEDULE_TOPIC
+from duetime_format import record
+from duetime_format.names import SCHEDULE_TOPIC
 from duetime_spark.moment import look
 from duetime_spark.running import Order, run, tables
 from pyspark.sql import SparkSession

@@ -6,9 +6,9 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 import pytest
-from duetime_core.levels import DEFAULT_DELAY_LEVELS, DelayLevels
-from duetime_core.names import SCHEDULE_TOPIC
 from duetime_core.ondisk.folder import LocalFiles
+from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from duetime_format.names import SCHEDULE_TOPIC
 from duetime_spark import entries, messages, pending, tables
 from duetime_spark.filters import Wanted
 from duetime_spark.snapshot import Shard, take_snapshot

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from duetime_core.levels import DEFAULT_DELAY_LEVELS, DelayLevels
-from duetime_core.names import SCHEDULE_TOPIC
 from duetime_core.ondisk import state
 from duetime_core.ondisk.folder import Files, LocalFiles
-from duetime_core.ondisk.units import FILLER_SIZE, UNIT, UNIT_TYPE
+from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from duetime_format.names import SCHEDULE_TOPIC
+from duetime_format.units import FILLER_SIZE, UNIT, UNIT_TYPE
 from duetime_spark import pending, tables
 from duetime_spark.files import FsspecFiles, GrpcFiles
 from duetime_spark.filters import Wanted

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from duetime_core.names import SCHEDULE_TOPIC
+from duetime_format.names import SCHEDULE_TOPIC
 from duetime_spark import take_snapshots
 from duetime_spark.jobs import backlog
 from pyspark.errors import PySparkException

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from duetime_core import record
-from duetime_core.record import Record
+from duetime_format import record
+from duetime_format.record import Record
 from duetime_spark import topics
 from duetime_spark.topics import Topics, find_topics
 from hypothesis import given

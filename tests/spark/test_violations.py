@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from duetime_core import record
-from duetime_core.ondisk.units import UNIT_TYPE
-from duetime_core.record import Record
+from duetime_format import record
+from duetime_format.record import Record
+from duetime_format.units import UNIT_TYPE
 from duetime_spark.moment import look
 from duetime_spark.running import Order, run
 from pyspark.sql import SparkSession

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from duetime_core import record
 from duetime_core.clock import Clock, Timer
-from duetime_core.ondisk.restore import Entry, Unrestorable, quarantine, restore
+from duetime_format import record
+from duetime_format.restore import Entry, Unrestorable, quarantine, restore
 from duetime_store.alarm import ShardClock
 from duetime_store.checkpoint import write as write_checkpoint
 from duetime_store.directory import StoreDirectory

@@ -18,11 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from duetime_core import record
-from duetime_core.errors import Damaged, DiskFull, DueTimeError, ReadOnly
-from duetime_core.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
-from duetime_core.ondisk.restore import Entry, quarantine, restore
-from duetime_core.record import Record
+from duetime_core.errors import DiskFull, DueTimeError, ReadOnly
+from duetime_format import record
+from duetime_format.errors import Damaged
+from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
+from duetime_format.record import Record
+from duetime_format.restore import Entry, quarantine, restore
 from duetime_store import queuetable
 from duetime_store.alarm import ShardClock
 from duetime_store.checkpointer import Checkpointer

@@ -5,11 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from duetime_core import record
-from duetime_core.ondisk import columns
-from duetime_core.ondisk.columns import Run, last_value, take
 from duetime_core.ondisk.scan import Blank, Found, Skipped, scan, scan_runs
-from duetime_core.record import MAGIC_V1, MAGIC_V2, Record
+from duetime_format import columns, record
+from duetime_format.columns import Run, last_value, take
+from duetime_format.record import MAGIC_V1, MAGIC_V2, Record
 from duetime_store.commitlog import CommitLog
 from duetime_store.disk import Disk
 from duetime_store.segment import file_name
@@ -78,7 +77,7 @@ def in_python(data: bytes, at: int, position: int, monkeypatch: pytest.MonkeyPat
 def test_twin_takes_what_the_python_takes(
     items: list[tuple[Record, bool]], damage: list[tuple[int, int]], cut: int
 ) -> None:
-    compiled("duetime_core.ondisk._columns")
+    compiled("duetime_format._columns")
     data = bytearray(log_of(items, 1000))
     for at, flip in damage if data else ():
         data[at % len(data)] ^= flip

@@ -11,9 +11,9 @@ from pathlib import Path
 import grpc
 import pytest
 from duetime.v1 import store_pb2
-from duetime_core import record
 from duetime_core.calls import translate
 from duetime_core.errors import DueTimeError
+from duetime_format import record
 from duetime_store.consumequeue import UNIT, ConsumeQueue
 from duetime_store.disk import Disk
 from duetime_store.queuedisk import QueueDisk

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from duetime_core import record
 from duetime_core.errors import DueTimeError
-from duetime_core.levels import DEFAULT_DELAY_LEVELS, DelayLevels
-from duetime_core.names import SCHEDULE_TOPIC
-from duetime_core.ondisk.columns import Run
 from duetime_core.ondisk.files import LogFiles
 from duetime_core.ondisk.folder import LocalFiles
 from duetime_core.ondisk.scan import Blank, scan_runs
 from duetime_core.ondisk.state import State, load, read
-from duetime_core.ondisk.units import FILLER_SIZE, UNIT, UNIT_TYPE, joined
+from duetime_format import record
+from duetime_format.columns import Run
+from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from duetime_format.names import SCHEDULE_TOPIC
+from duetime_format.units import FILLER_SIZE, UNIT, UNIT_TYPE, joined
 from duetime_store.disk import Disk
 from duetime_store.offline import export
 from duetime_store.offline.export import export_directory

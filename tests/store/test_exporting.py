@@ -12,10 +12,10 @@ import grpc
 import pytest
 from duetime.v1 import export_pb2 as pb
 from duetime.v1 import store_pb2
-from duetime_core import record
 from duetime_core.calls import translate
 from duetime_core.clock import SystemClock, turn
 from duetime_core.testing import FakeClock
+from duetime_format import record
 from duetime_store import exporting
 from duetime_store.exporting import CHUNK_BYTES, Throttle
 from duetime_store.node import StoreNode

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 from duetime.v1 import gateway_pb2, store_pb2
-from duetime_core import record
+from duetime_format import record
 from duetime_store import finder
 from duetime_store.index import key_hash
 

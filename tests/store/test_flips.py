@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from duetime.v1 import store_pb2
-from duetime_core import record
+from duetime_format import record
 from duetime_scheduler.batch import make_batch
 from duetime_store.alarm import Alarm
 from duetime_store.filters import Filter

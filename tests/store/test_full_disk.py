@@ -5,9 +5,9 @@ from pathlib import Path
 
 import grpc
 from duetime.v1 import consumer_pb2, gateway_pb2, store_pb2
-from duetime_core import record
-from duetime_core.names import SCHEDULE_TOPIC
 from duetime_core.testing import FakeClock
+from duetime_format import record
+from duetime_format.names import SCHEDULE_TOPIC
 from duetime_store.room import EXTRA_BYTES
 
 from tests.faulty_disk import FaultyDisk

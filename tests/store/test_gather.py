@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from duetime_core import record
-from duetime_core.ondisk.units import UNIT_TYPE, Units
+from duetime_format import record
+from duetime_format.units import UNIT_TYPE, Units
 from duetime_store import gather as module
 from duetime_store.disk import Disk
 from duetime_store.gather import Wanted

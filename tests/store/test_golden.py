@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from duetime_core import record
-from duetime_core.names import FOREIGN_TOPICS, SCHEDULE_TOPIC
-from duetime_core.ondisk.units import UNIT_TYPE
+from duetime_format import record
+from duetime_format.names import FOREIGN_TOPICS, SCHEDULE_TOPIC
+from duetime_format.units import UNIT_TYPE
 from duetime_store import checkpoint, configs
 from duetime_store.metrics import LaneCollector
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from duetime_core.errors import Damaged
 from duetime_core.ondisk.gone import GoneLetters
+from duetime_format.errors import Damaged
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 from duetime.v1 import gateway_pb2, store_pb2
-from duetime_core.levels import DEFAULT_DELAY_LEVELS
+from duetime_format.levels import DEFAULT_DELAY_LEVELS
 from duetime_store import configs
 from structlog.testing import capture_logs
 

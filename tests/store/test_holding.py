@@ -7,8 +7,8 @@ from pathlib import Path
 import grpc
 import pytest
 from duetime.v1 import store_pb2
-from duetime_core import record
-from duetime_core.limits import AHEAD_MS_MAX
+from duetime_format import record
+from duetime_format.limits import AHEAD_MS_MAX
 
 from tests.store.conftest import MIB, ids, restored, sent
 from tests.store.test_service import Running

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from duetime_core import record
-from duetime_core.errors import Damaged
+from duetime_format import record
+from duetime_format.errors import Damaged
 from duetime_store.disk import Disk
 from duetime_store.index import (
     ENTRIES_DEFAULT,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from duetime_core import record
 from duetime_core.clock import SystemClock
-from duetime_core.levels import DEFAULT_DELAY_LEVELS
+from duetime_format import record
+from duetime_format.levels import DEFAULT_DELAY_LEVELS
 from duetime_store import configs
 from duetime_store.index import Header, IndexFile, Shape, file_paths, key_hash
 from duetime_store.indexer import Indexer, Mark, pieces, read_mark

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from duetime_core import record
-from duetime_core.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_core.ondisk import state
-from duetime_core.record import MAGIC_V2, Record
+from duetime_format import record
+from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from duetime_format.record import MAGIC_V2, Record
 from duetime_store.offline import units
 from duetime_store.offline.summary import summary
 

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from duetime_core import record
 from duetime_core.errors import InvalidArgument
-from duetime_core.ondisk.units import UNIT
+from duetime_format import record
+from duetime_format.units import UNIT
 from duetime_store import intake as module
 from duetime_store.intake import Intake
 from hypothesis import given

@@ -3,8 +3,8 @@
 from types import ModuleType
 
 import pytest
-from duetime_core import record
-from duetime_core.ondisk.columns import take
+from duetime_format import record
+from duetime_format.columns import take
 from duetime_store import keys
 from duetime_store.index import key_hash
 from hypothesis import example, given

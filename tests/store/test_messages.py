@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from duetime.v1 import gateway_pb2
-from duetime_core import record
+from duetime_format import record
 from duetime_store import messages as module
 from hypothesis import example, given
 from hypothesis import strategies as st

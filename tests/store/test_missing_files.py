@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from duetime_core import record
 from duetime_core.errors import StartupError
-from duetime_core.names import SCHEDULE_TOPIC
+from duetime_format import record
+from duetime_format.names import SCHEDULE_TOPIC
 
 from tests.store.conftest import MIB, Shard, flip, ids, log_file, remove, sent
 

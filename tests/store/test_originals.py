@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from duetime_core import record
-from duetime_core.names import QUARANTINE_TOPIC
-from duetime_core.ondisk.restore import Entry, count_restored, quarantine, restore
-from duetime_core.record import Record
+from duetime_format import record
+from duetime_format.names import QUARANTINE_TOPIC
+from duetime_format.record import Record
+from duetime_format.restore import Entry, count_restored, quarantine, restore
 from duetime_store.staging import DUPLICATE, GAP, OK, REFUSED
 
 from tests.store.conftest import Shard, flip, ids, log_file, restored, sent
@@ -139,7 +139,7 @@ def test_odd_shapes_are_compared_too(shard: Shard) -> None:
 
 
 def test_compiled_comparison_counts_as_the_python_one(shard: Shard) -> None:
-    count = compiled("duetime_core.ondisk._restore").count_restored
+    count = compiled("duetime_format._restore").count_restored
     shard.put(*(sent(f"M{n}", level=1, body=bytes(n % 7)) for n in range(40)))
     shard.clock.wall_ms += 1_000
     units = shard.store.lane(1).queue.read(0, 40)

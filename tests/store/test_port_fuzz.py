@@ -13,9 +13,9 @@ from typing import Any
 import grpc
 import pytest
 from duetime.v1 import gateway_pb2, store_pb2
-from duetime_core import record
-from duetime_core.limits import QUEUE_COUNT_MAX
-from duetime_core.names import SCHEDULE_TOPIC, is_group_topic, is_name, is_system_topic
+from duetime_format import record
+from duetime_format.limits import QUEUE_COUNT_MAX
+from duetime_format.names import SCHEDULE_TOPIC, is_group_topic, is_name, is_system_topic
 from google.protobuf.descriptor import FieldDescriptor
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

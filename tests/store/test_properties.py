@@ -1,6 +1,6 @@
 """Properties by column: in Python and compiled the same, and as RocketMQ's readers see them."""
 
-from duetime_core import record
+from duetime_format import record
 from duetime_store import properties as module
 from hypothesis import example, given
 from hypothesis import strategies as st

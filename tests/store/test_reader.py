@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from duetime_core import record
-from duetime_core.ondisk.units import UNIT_TYPE
+from duetime_format import record
+from duetime_format.units import UNIT_TYPE
 from duetime_store import gather, reader
 from duetime_store.alarm import Alarm
 from duetime_store.filters import Filter

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from duetime_core import record
 from duetime_core.errors import StartupError
-from duetime_core.levels import DelayLevels
 from duetime_core.ondisk.history import LevelHistory
-from duetime_core.ondisk.units import FILLER_SIZE
+from duetime_format import record
+from duetime_format.levels import DelayLevels
+from duetime_format.units import FILLER_SIZE
 from duetime_store import configs
 from duetime_store.alarm import Alarm
 from duetime_store.disk import Disk

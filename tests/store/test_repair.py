@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from duetime_core import record
-from duetime_core.ondisk.units import UNIT, UNIT_TYPE
+from duetime_format import record
+from duetime_format.units import UNIT, UNIT_TYPE
 from duetime_store import repair
 from duetime_store.alarm import Alarm
 from duetime_store.consumequeue import ConsumeQueue

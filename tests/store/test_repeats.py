@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from duetime_core import record
 from duetime_core.errors import DiskFull
+from duetime_format import record
 from duetime_store.recent import CANDIDATES_MAX, Ints
 from duetime_store.repeats import OVERTAKEN_COUNT_MAX, OVERTAKEN_MS, Bytes
 from duetime_store.staging import DUPLICATE, OK, REFUSED, refuse

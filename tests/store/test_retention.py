@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from duetime.v1 import gateway_pb2
-from duetime_core import record
-from duetime_core.ondisk.restore import Entry, restore
-from duetime_core.ondisk.units import FILLER_SIZE, UNIT
 from duetime_core.testing import FakeClock
+from duetime_format import record
+from duetime_format.restore import Entry, restore
+from duetime_format.units import FILLER_SIZE, UNIT
 from duetime_store.retention import MOVE_COUNT, Policy, _steps
 
 from tests.store.conftest import MIB, ids, sent

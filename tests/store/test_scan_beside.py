@@ -1,9 +1,9 @@
 """A log that is read while its store writes it."""
 
 import pytest
-from duetime_core import record
-from duetime_core.ondisk.columns import Run
 from duetime_core.ondisk.scan import Skipped, scan, scan_runs
+from duetime_format import record
+from duetime_format.columns import Run
 
 from tests.store.conftest import MIB
 

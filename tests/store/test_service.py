@@ -12,11 +12,11 @@ from typing import Any
 import grpc
 import pytest
 from duetime.v1 import gateway_pb2, store_pb2, store_pb2_grpc
-from duetime_core import record
 from duetime_core.clock import turn
 from duetime_core.errors import StartupError
 from duetime_core.serving import make_channel
 from duetime_core.testing import FakeClock
+from duetime_format import record
 from duetime_store.disk import Disk
 from duetime_store.node import StoreNode
 from duetime_store.segment import Segment

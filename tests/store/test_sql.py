@@ -5,8 +5,8 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from duetime_core import limits, record
 from duetime_core.errors import InvalidArgument
+from duetime_format import limits, record
 from duetime_store.filters import Filter
 from duetime_store.sql import SQL_DEPTH_MAX
 from hypothesis import given, settings

@@ -10,7 +10,7 @@ import pytest
 from duetime.v1 import consumer_pb2
 from duetime.v1.consumer_pb2 import Group
 from duetime.v1.message_pb2 import RetryPolicy
-from duetime_core.levels import DEFAULT_DELAY_LEVELS
+from duetime_format.levels import DEFAULT_DELAY_LEVELS
 from duetime_store import configs
 from structlog.testing import capture_logs
 

@@ -8,9 +8,9 @@ from typing import Any
 import grpc
 import pytest
 from duetime.v1 import consumer_pb2, store_pb2
-from duetime_core import record
-from duetime_core.names import GROUPS_TOPIC, QUARANTINE_TOPIC, dlq_topic, retry_topic
-from duetime_core.ondisk.restore import Entry, restore
+from duetime_format import record
+from duetime_format.names import GROUPS_TOPIC, QUARANTINE_TOPIC, dlq_topic, retry_topic
+from duetime_format.restore import Entry, restore
 from duetime_store import trace
 from duetime_store.intake import parse
 from duetime_store.staging import Outcome

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from duetime.v1 import consumer_pb2, gateway_pb2, store_pb2
-from duetime_core import limits
 from duetime_core.clock import turn
+from duetime_format import limits
 from duetime_store import reader
 from duetime_store.filters import Filter
 from duetime_store.turns import LONG_S, STEP_S, Turns

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from duetime_core.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_core.ondisk import state
-from duetime_core.ondisk.columns import Run
 from duetime_core.ondisk.files import LogFiles, QueueFiles
 from duetime_core.ondisk.folder import LocalFiles
 from duetime_core.ondisk.scan import Blank
-from duetime_core.ondisk.units import UNIT
+from duetime_format.columns import Run
+from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from duetime_format.units import UNIT
 from duetime_store.disk import Disk
 from duetime_store.index import ENTRY, HEADER, IndexWriter, Shape
 from duetime_store.keys import keys_of

@@ -8,13 +8,13 @@ known groups stay as they were. A slow database holds nobody up: who looks goes 
 from collections.abc import Callable, Iterable
 
 from duetime.v1 import consumer_pb2, message_pb2
+from duetime_format.limits import GROUPS_MAX
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from duetime_core import retry_policy
 from duetime_core.clock import Clock
 from duetime_core.errors import AlreadyExists, NotFound, Overloaded
-from duetime_core.limits import GROUPS_MAX
 from duetime_core.metadata.database import Database
 from duetime_core.metadata.models import GroupModel
 

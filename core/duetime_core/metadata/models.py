@@ -1,9 +1,8 @@
 """The tables of the metadata database. A change here needs a migration beside it (`migrations/versions`)."""
 
+from duetime_format.limits import GROUP_CHARS_MAX, TOPIC_CHARS_MAX
 from sqlalchemy import BigInteger, ForeignKey, String, Text, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
-
-from duetime_core.limits import GROUP_CHARS_MAX, TOPIC_CHARS_MAX
 
 MEMBER_CHARS_MAX = 255
 ADDRESS_CHARS_MAX = 255

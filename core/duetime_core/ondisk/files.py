@@ -6,9 +6,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+from duetime_format.units import UNIT, UNIT_TYPE, Units
 
 from duetime_core.ondisk.folder import IS_FOLDER, Files, LocalFiles
-from duetime_core.ondisk.units import UNIT, UNIT_TYPE, Units
 
 _UNITS_AT_ONCE = 65_536
 # The last units of a queue as they were when its end was found.

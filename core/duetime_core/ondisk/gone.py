@@ -15,8 +15,7 @@ from struct import Struct
 
 import numpy as np
 import numpy.typing as npt
-
-from duetime_core.errors import Damaged
+from duetime_format.errors import Damaged
 
 Ints = npt.NDArray[np.int64]
 # Topic, queue on the shard, offset.

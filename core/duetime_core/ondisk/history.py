@@ -6,10 +6,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from duetime_format.levels import DelayLevels
+from duetime_format.units import Ints
 
 from duetime_core.errors import StartupError
-from duetime_core.levels import DelayLevels
-from duetime_core.ondisk.units import Ints
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,12 @@
 import re
 
 import numpy as np
+from duetime_format import record
+from duetime_format.columns import Ints, Run, last_value
+from duetime_format.names import SCHEDULE_TOPIC
+from duetime_format.record import Record
 
-from duetime_core import record
-from duetime_core.names import SCHEDULE_TOPIC
-from duetime_core.ondisk.columns import Ints, Run, last_value
 from duetime_core.ondisk.history import LevelHistory
-from duetime_core.record import Record
 
 _LANES = SCHEDULE_TOPIC.encode()
 _DELAY, _TAGS = record.DELAY.encode(), record.TAGS.encode()

@@ -2,10 +2,11 @@
 
 import re
 
-from duetime_core import record
-from duetime_core.errors import Damaged
+from duetime_format import record
+from duetime_format.errors import Damaged
+from duetime_format.record import Record
+
 from duetime_core.ondisk.state import State
-from duetime_core.record import Record
 
 # Java reads a surrogate in UTF-8 as one replacement character, Python as three.
 _SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")

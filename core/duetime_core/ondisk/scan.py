@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Protocol
 
-from duetime_core import record
-from duetime_core.errors import Damaged
-from duetime_core.ondisk.columns import Run, take
-from duetime_core.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, Record
+from duetime_format import record
+from duetime_format.columns import Run, take
+from duetime_format.errors import Damaged
+from duetime_format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, Record
 
 _CHUNK_BYTES = 8 * 1024 * 1024
 _SIZE_MAGIC_AT_POSITION = Struct(">ii20xq")  # totalSize, magic, ..., physicalOffset

@@ -11,20 +11,20 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from duetime_format import record
+from duetime_format.columns import Ints, Run
+from duetime_format.levels import DelayLevels
+from duetime_format.names import FOREIGN_TOPICS, SCHEDULE_TOPIC, is_name
+from duetime_format.record import Record
+from duetime_format.units import FILLER_SIZE, UNIT_TYPE, Units, joined
 
-from duetime_core import record
 from duetime_core.errors import InvalidArgument, Violation
-from duetime_core.levels import DelayLevels
-from duetime_core.names import FOREIGN_TOPICS, SCHEDULE_TOPIC, is_name
 from duetime_core.ondisk import checkpoint, configs
-from duetime_core.ondisk.columns import Ints, Run
 from duetime_core.ondisk.files import LogFiles, QueueFiles
 from duetime_core.ondisk.folder import IS_FOLDER, Files, LocalFiles
 from duetime_core.ondisk.history import LevelHistory
 from duetime_core.ondisk.levels import TagsCodes
 from duetime_core.ondisk.scan import Blank, Found, Skipped, intact_at, scan_runs
-from duetime_core.ondisk.units import FILLER_SIZE, UNIT_TYPE, Units, joined
-from duetime_core.record import Record
 
 _LANES = SCHEDULE_TOPIC.encode()
 _UNITS_AT_ONCE = 8_192

@@ -17,8 +17,8 @@ from struct import Struct
 from typing import Any
 
 import numpy as np
+from duetime_format import record
 
-from duetime_core import record
 from duetime_core.ondisk.files import LogFiles
 from duetime_core.ondisk.folder import Files
 from duetime_core.ondisk.records import decode_properties, message

@@ -12,9 +12,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from duetime.v1 import gateway_pb2, store_pb2_grpc
+from duetime_format.levels import DEFAULT_DELAY_LEVELS, UNIT_MS
 
 from duetime_core.clock import Clock
-from duetime_core.levels import DEFAULT_DELAY_LEVELS, UNIT_MS
 from duetime_core.metadata import upgrade
 from duetime_core.node import Node
 from duetime_core.serving import make_channel

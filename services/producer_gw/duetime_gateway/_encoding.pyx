@@ -17,10 +17,10 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset
 
-from duetime_core._bytes cimport crc32, crc_init, put_decimal, put_varint, store32, store64
+from duetime_format._bytes cimport crc32, crc_init, put_decimal, put_varint, store32, store64
 
-from duetime_core import limits, record
-from duetime_core.names import SCHEDULE_TOPIC
+from duetime_format import limits, record
+from duetime_format.names import SCHEDULE_TOPIC
 from duetime_gateway.admission import is_tag, is_word
 from duetime_gateway.batcher import PUT_BYTES_MAX
 

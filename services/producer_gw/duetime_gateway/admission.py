@@ -9,11 +9,12 @@ import re
 from collections.abc import Iterator, Sequence
 
 from duetime.v1 import consumer_pb2, gateway_pb2, message_pb2
-from duetime_core import limits, record, retry_policy
+from duetime_core import retry_policy
 from duetime_core.bounds import shown
 from duetime_core.errors import InvalidArgument, Violation
-from duetime_core.levels import DelayLevels
-from duetime_core.names import is_name, is_system_topic
+from duetime_format import limits, record
+from duetime_format.levels import DelayLevels
+from duetime_format.names import is_name, is_system_topic
 
 _UNFIT_IN_WORD = re.compile(r"[\s\x00-\x1f\x7f-\x9f]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")

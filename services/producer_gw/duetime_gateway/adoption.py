@@ -12,11 +12,11 @@ from collections.abc import Collection, Iterable, Sequence
 
 import structlog
 from duetime.v1 import consumer_pb2, store_pb2
-from duetime_core import limits
 from duetime_core.clock import Clock, turn
 from duetime_core.errors import DueTimeError
 from duetime_core.metadata import Groups
-from duetime_core.names import GROUPS_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC, is_name
+from duetime_format import limits
+from duetime_format.names import GROUPS_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC, is_name
 
 from duetime_gateway.consumer_admission import group_violations
 from duetime_gateway.shards import Shard, Shards

@@ -1,10 +1,10 @@
 """Room for answers before they are made: a call asks the store for no more than the gateway can take."""
 
 from duetime.v1 import consumer_pb2, gateway_pb2
-from duetime_core import limits
 from duetime_core.clock import SystemClock
 from duetime_core.room import Reservation, Room
 from duetime_core.traffic import COUNTED_BYTES_MIN
+from duetime_format import limits
 
 # How long a call waits for others' answers to go.
 ROOM_WAIT_MS_MAX = 5_000

@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 
 from duetime.v1 import consumer_pb2
-from duetime_core import limits, retry_policy
+from duetime_core import retry_policy
 from duetime_core.bounds import shown
 from duetime_core.errors import InvalidArgument, Violation
-from duetime_core.names import SCHEDULE_TOPIC, is_name, retry_topic
+from duetime_format import limits
+from duetime_format.names import SCHEDULE_TOPIC, is_name, retry_topic
 
 from duetime_gateway.admission import filter_violations, outside, topic_violations
 

@@ -7,7 +7,7 @@ from duetime.v1 import consumer_pb2, store_pb2
 from duetime_core.clock import Clock
 from duetime_core.errors import DueTimeError, FailedPrecondition, NotFound
 from duetime_core.metadata import Groups
-from duetime_core.names import is_group_topic
+from duetime_format.names import is_group_topic
 
 from duetime_gateway.consumer_admission import check_group_name, check_new_group, check_reset, check_update_group
 from duetime_gateway.group_offsets import raise_first

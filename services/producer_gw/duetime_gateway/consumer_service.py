@@ -6,8 +6,8 @@ from typing import Any
 
 import grpc
 from duetime.v1 import consumer_pb2 as pb
-from duetime_core.limits import PULL_BYTES_MAX
 from duetime_core.room import Room
+from duetime_format.limits import PULL_BYTES_MAX
 
 from duetime_gateway.answering import room_for, room_in_turn
 from duetime_gateway.consumer_groups import ConsumerGroups

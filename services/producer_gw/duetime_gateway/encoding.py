@@ -17,11 +17,12 @@ from typing import Protocol, cast
 from zlib import crc32
 
 from duetime.v1 import message_pb2
-from duetime_core import limits, record, retry_policy
-from duetime_core.compiled import twin
+from duetime_core import retry_policy
 from duetime_core.errors import DueTimeError, InvalidArgument, Unsupported
-from duetime_core.levels import DelayLevels
-from duetime_core.names import SCHEDULE_TOPIC
+from duetime_format import limits, record
+from duetime_format.compiled import twin
+from duetime_format.levels import DelayLevels
+from duetime_format.names import SCHEDULE_TOPIC
 
 from duetime_gateway.admission import is_word, violations
 from duetime_gateway.ids import MessageIds

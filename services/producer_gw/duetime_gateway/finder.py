@@ -6,9 +6,9 @@ from typing import TypeVar
 
 import grpc
 from duetime.v1 import consumer_pb2, gateway_pb2
-from duetime_core import limits
 from duetime_core.errors import DueTimeError, NotFound
-from duetime_core.names import is_system_topic
+from duetime_format import limits
+from duetime_format.names import is_system_topic
 
 from duetime_gateway.admission import check_get, check_query, check_search
 from duetime_gateway.reader import Reader, place_of

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 
 from duetime.v1 import gateway_pb2
 from duetime_core.errors import DueTimeError, InvalidArgument, Unavailable, Violation
-from duetime_core.limits import LANES_AHEAD_MS_MAX
 from duetime_core.metadata import Database, LaneLeaseModel
+from duetime_format.limits import LANES_AHEAD_MS_MAX
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 

@@ -12,14 +12,14 @@ from typing import Any
 
 import grpc
 from duetime.v1 import consumer_pb2
-from duetime_core import limits
 from duetime_core.clock import Clock
 from duetime_core.decoding import decode
 from duetime_core.defects import outcome
 from duetime_core.errors import DueTimeError
 from duetime_core.logs import sparing
 from duetime_core.metadata import Groups
-from duetime_core.names import retry_topic
+from duetime_format import limits
+from duetime_format.names import retry_topic
 
 from duetime_gateway.batcher import stopping
 from duetime_gateway.consumer_admission import check_ack, check_change, check_receive

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from zlib import crc32
 
-from duetime_core import record
-from duetime_core.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
+from duetime_format import record
+from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
 
 # Shapes of routes that are remembered.
 _SHAPES_MAX = 4_096

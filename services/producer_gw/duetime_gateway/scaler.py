@@ -18,8 +18,8 @@ from duetime.v1 import gateway_pb2
 from duetime_core.bounds import shown
 from duetime_core.clock import Clock
 from duetime_core.errors import InvalidArgument, Unavailable, Violation
-from duetime_core.levels import parse_delay_ms
-from duetime_core.limits import LANES_AHEAD_MS_MAX
+from duetime_format.levels import parse_delay_ms
+from duetime_format.limits import LANES_AHEAD_MS_MAX
 
 from duetime_gateway.batcher import stopping
 from duetime_gateway.lanes import lanes_of

@@ -8,13 +8,13 @@ from functools import lru_cache, partial
 from urllib.parse import unquote
 
 from duetime.v1 import gateway_pb2, message_pb2, store_pb2
-from duetime_core import limits, record
 from duetime_core.calls import fault_of
 from duetime_core.clock import Clock, SystemClock, turn
 from duetime_core.decoding import decode
 from duetime_core.errors import DueTimeError, Overloaded, Unavailable
-from duetime_core.limits import ID_CHARS_MAX
 from duetime_core.room import Reservation, Room
+from duetime_format import limits, record
+from duetime_format.limits import ID_CHARS_MAX
 
 from duetime_gateway.admission import check_send
 from duetime_gateway.batcher import PUT_BYTES_MAX, Stored

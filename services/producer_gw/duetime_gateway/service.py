@@ -7,9 +7,9 @@ from typing import Any
 import grpc
 from duetime.v1 import consumer_pb2, gateway_pb2
 from duetime_core.errors import InvalidArgument
-from duetime_core.limits import BODY_BYTES_MAX, PULL_BYTES_MAX
 from duetime_core.metadata import Database
 from duetime_core.room import Room
+from duetime_format.limits import BODY_BYTES_MAX, PULL_BYTES_MAX
 
 from duetime_gateway.admission import check_new_topic, topic_violations
 from duetime_gateway.analysis_service import AnalysisService

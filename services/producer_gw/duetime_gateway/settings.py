@@ -1,7 +1,7 @@
 """Settings of the gateway process."""
 
-from duetime_core.limits import QUEUE_COUNT_MAX, REQUEST_BYTES_MAX, TOPICS_MAX_DEFAULT
 from duetime_core.settings import StoreClientSettings
+from duetime_format.limits import QUEUE_COUNT_MAX, REQUEST_BYTES_MAX, TOPICS_MAX_DEFAULT
 from pydantic import Field, field_validator
 from pydantic_settings import SettingsConfigDict
 

@@ -15,9 +15,9 @@ from duetime_core.clock import Clock
 from duetime_core.defects import outcome
 from duetime_core.errors import DueTimeError, StartupError, Unavailable
 from duetime_core.gathering import Gathering
-from duetime_core.levels import DelayLevels
 from duetime_core.logs import sparing
 from duetime_core.serving import make_channel
+from duetime_format.levels import DelayLevels
 from google.protobuf.message import Message
 
 from duetime_gateway.batcher import Batcher, stopping

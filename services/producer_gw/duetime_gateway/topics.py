@@ -14,10 +14,10 @@ from duetime.v1 import gateway_pb2
 from duetime_core.clock import Clock, turn
 from duetime_core.errors import AlreadyExists, DueTimeError, InvalidArgument, NotFound, Overloaded, Unavailable
 from duetime_core.gathering import Gathering
-from duetime_core.limits import GROUPS_MAX, QUEUE_COUNT_MAX
 from duetime_core.logs import sparing
 from duetime_core.metadata import Database, Stored, TopicModel, TopicQueueModel, count_topics, find_topics, make_topics
-from duetime_core.names import is_group_topic, is_system_topic
+from duetime_format.limits import GROUPS_MAX, QUEUE_COUNT_MAX
+from duetime_format.names import is_group_topic, is_system_topic
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 

@@ -19,10 +19,10 @@ letter it loses its longest properties, and `Copy.lost` names them.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from duetime_core import record
-from duetime_core.limits import PROPERTIES_BYTES_MAX
-from duetime_core.names import SCHEDULE_TOPIC, dlq_topic, retry_topic
-from duetime_core.record import Record
+from duetime_format import record
+from duetime_format.limits import PROPERTIES_BYTES_MAX
+from duetime_format.names import SCHEDULE_TOPIC, dlq_topic, retry_topic
+from duetime_format.record import Record
 
 from duetime_retry import history as histories
 from duetime_retry.delays import Wait

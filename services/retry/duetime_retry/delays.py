@@ -10,7 +10,7 @@ takes that in. Below the lowest level there is no lane: the copy lies in its top
 
 from dataclasses import dataclass
 
-from duetime_core.levels import DelayLevels
+from duetime_format.levels import DelayLevels
 
 
 @dataclass(frozen=True, slots=True)

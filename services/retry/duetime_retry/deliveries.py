@@ -1,7 +1,7 @@
 """What is known of a failed delivery: from what the store tells, and from what the handler told. Pure."""
 
 from duetime.v1 import consumer_pb2, store_pb2
-from duetime_core.record import Record
+from duetime_format.record import Record
 
 from duetime_retry import history as histories
 from duetime_retry.copies import Failed, history_of

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from duetime.v1 import consumer_pb2, store_pb2
 from duetime.v1.message_pb2 import RetryPolicy
-from duetime_core import names, record
 from duetime_core.calls import fault_of
 from duetime_core.defects import defect
-from duetime_core.errors import Damaged, DueTimeError
-from duetime_core.levels import DelayLevels
+from duetime_core.errors import DataLoss, DueTimeError
+from duetime_format import names, record
+from duetime_format.errors import Damaged
+from duetime_format.levels import DelayLevels
 
 from duetime_retry.deliveries import failed_delivery
 from duetime_retry.metrics import RetryMetrics
@@ -74,7 +75,7 @@ class Judge:
             try:
                 cases[index] = self._case(now_ms, one, what, rules, origins.get((one.topic, one.queue)))
             except Damaged as error:
-                results[index].fault.CopyFrom(fault_of(error))
+                results[index].fault.CopyFrom(fault_of(DataLoss(error.text)))
             except Exception as error:
                 # What is odd about one message must not hold up the others of its group for ever.
                 results[index].fault.CopyFrom(fault_of(defect(error, "judging", shard=shard, group=group)))

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from duetime.v1 import consumer_pb2, message_pb2
-from duetime_core import record
 from duetime_core.errors import DueTimeError, InvalidArgument, Violation
-from duetime_core.limits import PROPERTIES_BYTES_MAX
-from duetime_core.names import DLQ_PREFIX, retry_topic
-from duetime_core.record import Record
+from duetime_format import record
+from duetime_format.limits import PROPERTIES_BYTES_MAX
+from duetime_format.names import DLQ_PREFIX, retry_topic
+from duetime_format.record import Record
 
 from duetime_retry.copies import OF_ONE_WAY, copied, history_of
 from duetime_retry.history import History

@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from duetime.v1.message_pb2 import RetryPolicy
-from duetime_core import record, retry_policy
+from duetime_core import retry_policy
 from duetime_core.clock import Clock
 from duetime_core.logs import sparing
 from duetime_core.metadata import Database, GroupModel
-from duetime_core.record import Record
+from duetime_format import record
+from duetime_format.record import Record
 from sqlalchemy.orm import Session
 
 log = sparing()

@@ -18,8 +18,8 @@ import math
 from dataclasses import dataclass
 
 from duetime.v1.message_pb2 import ExponentialBackoff, RetryPolicy
-from duetime_core.levels import DelayLevels
-from duetime_core.limits import ATTEMPTS_DEFAULT
+from duetime_format.levels import DelayLevels
+from duetime_format.limits import ATTEMPTS_DEFAULT
 
 # RocketMQ's: the first retry waits on level 3, each further one on the next.
 LEVELS_BEFORE_FIRST = 2

@@ -5,11 +5,11 @@ its history stays as it was.
 """
 
 from duetime.v1 import retry_pb2
-from duetime_core import limits, names, record
 from duetime_core.bounds import shown
 from duetime_core.errors import InvalidArgument, Violation
-from duetime_core.levels import DelayLevels
 from duetime_core.logs import sparing
+from duetime_format import limits, names, record
+from duetime_format.levels import DelayLevels
 
 from duetime_retry.copies import Failed, NoRoom, dead_letter, history_of, id_of, retry_copy
 from duetime_retry.delays import Wait, wait_of

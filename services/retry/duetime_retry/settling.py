@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from time import time_ns
 
 from duetime.v1 import consumer_pb2, store_pb2
-from duetime_core import names, record, tracing
+from duetime_core import tracing
 from duetime_core.calls import fault_of
 from duetime_core.errors import DueTimeError
-from duetime_core.levels import DelayLevels
 from duetime_core.logs import sparing
+from duetime_format import names, record
+from duetime_format.levels import DelayLevels
 
 from duetime_retry import history as histories
 from duetime_retry.copies import Copy, Failed, NoRoom, dead_letter, id_of, retry_copy

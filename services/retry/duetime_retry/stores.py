@@ -5,9 +5,9 @@ from typing import Any
 
 import grpc
 from duetime.v1 import store_pb2, store_pb2_grpc
-from duetime_core import record
 from duetime_core.calls import answer_of
 from duetime_core.errors import InvalidArgument, NotFound, Unavailable, Violation
+from duetime_format import record
 
 # The reason of a shard that does not answer.
 UNAVAILABLE = "SHARD_UNAVAILABLE"

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from duetime_core.clock import Clock
 from duetime_core.errors import NotFound, Overloaded, Unavailable
-from duetime_core.limits import QUEUE_COUNT_MAX
 from duetime_core.metadata import Database, GroupModel, TopicModel, TopicQueueModel
-from duetime_core.names import retry_topic
+from duetime_format.limits import QUEUE_COUNT_MAX
+from duetime_format.names import retry_topic
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 

@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 
 from duetime.v1 import store_pb2
-from duetime_core import record
 from duetime_core.defects import defect
 from duetime_core.logs import sparing
-from duetime_core.ondisk.restore import Entries, Unrestorable, quarantine, quickest_run, restore
+from duetime_format import record
+from duetime_format.restore import Entries, Unrestorable, quarantine, quickest_run, restore
 
 log = sparing()
 

@@ -10,7 +10,7 @@ from duetime.v1 import gateway_pb2, store_pb2, store_pb2_grpc
 from duetime_core.calls import answer_of
 from duetime_core.logs import sparing
 from duetime_core.metadata import Database, DelayOffsetModel
-from duetime_core.names import SCHEDULE_TOPIC
+from duetime_format.names import SCHEDULE_TOPIC
 from sqlalchemy.orm import Session
 
 from duetime_scheduler.sharing import LaneKey

@@ -14,7 +14,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 from libc.string cimport memcmp, memcpy
 
-from duetime_core._bytes cimport crc32, crc_init, load32, load64, matches_crc_mark
+from duetime_format._bytes cimport crc32, crc_init, load32, load64, matches_crc_mark
 
 crc_init()
 

@@ -19,10 +19,10 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_
 from libc.string cimport memchr, memcmp
 
 import numpy
-from duetime_core import record
-from duetime_core.names import SCHEDULE_TOPIC
+from duetime_format import record
+from duetime_format.names import SCHEDULE_TOPIC
 
-from duetime_core._bytes cimport (
+from duetime_format._bytes cimport (
     CRC_ENDING_BYTES, crc32, crc_init, fill_crc_mark, has_crc_mark, load32, store32, store64
 )
 

@@ -14,8 +14,8 @@ from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, memmove
 
-from duetime_core import record
-from duetime_core._bytes cimport CRC_ENDING_BYTES, has_crc_mark, load32, load64, put_decimal, put_varint
+from duetime_format import record
+from duetime_format._bytes cimport CRC_ENDING_BYTES, has_crc_mark, load32, load64, put_decimal, put_varint
 
 cdef enum:
     MAGIC_V1 = -626843481

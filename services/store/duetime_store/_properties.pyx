@@ -9,7 +9,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.string cimport memchr, memcmp
 
-from duetime_core._bytes cimport load32
+from duetime_format._bytes cimport load32
 
 cdef enum:
     MAGIC_V1 = -626843481

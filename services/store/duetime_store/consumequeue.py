@@ -23,8 +23,8 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from duetime_core.names import SCHEDULE_TOPIC
-from duetime_core.ondisk.units import FILLER, FILLER_SIZE, UNIT, UNIT_TYPE, Ints, Units, joined
+from duetime_format.names import SCHEDULE_TOPIC
+from duetime_format.units import FILLER, FILLER_SIZE, UNIT, UNIT_TYPE, Ints, Units, joined
 
 from duetime_store.queuedisk import Late, QueueDisk
 from duetime_store.queuetable import Row

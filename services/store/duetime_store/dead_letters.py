@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from duetime_core.bounds import shown
 from duetime_core.errors import InvalidArgument, Violation
-from duetime_core.names import DLQ_PREFIX
 from duetime_core.ondisk.gone import GoneLetters
-from duetime_core.ondisk.units import FILLER_SIZE
+from duetime_format.names import DLQ_PREFIX
+from duetime_format.units import FILLER_SIZE
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 

@@ -9,14 +9,14 @@ from itertools import starmap
 
 import numpy as np
 import numpy.typing as npt
-from duetime_core import record
-from duetime_core.limits import (
+from duetime_format import record
+from duetime_format.limits import (
     BODY_BYTES_MAX,
     PROPERTIES_BYTES_MAX,
     QUEUE_COUNT_MAX,
     TOPIC_CHARS_MAX,
 )
-from duetime_core.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC, is_group_topic, is_name, is_system_topic
+from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC, is_group_topic, is_name, is_system_topic
 
 from duetime_store.intake import Intake
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from duetime_core import bounds, limits, record
-from duetime_core.ondisk.units import Ints
+from duetime_core import bounds
+from duetime_format import limits, record
+from duetime_format.units import Ints
 
 from duetime_store import sql as expressions
 from duetime_store.properties import columns, value_of

@@ -16,11 +16,11 @@ from heapq import heapify, heappop, heapreplace
 
 import numpy as np
 from duetime.v1 import gateway_pb2
-from duetime_core import limits, record
 from duetime_core.errors import InvalidArgument, NotFound, Unavailable, Unsupported, Violation
 from duetime_core.logs import sparing
-from duetime_core.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC, is_system_topic
-from duetime_core.ondisk.columns import take
+from duetime_format import limits, record
+from duetime_format.columns import take
+from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC, is_system_topic
 
 from duetime_store.index import IndexFile, hash_codes, key_hash, key_hashes, may_be_within
 from duetime_store.indexer import Indexer, pieces

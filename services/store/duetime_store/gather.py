@@ -16,9 +16,9 @@ from mmap import mmap
 
 import numpy as np
 import numpy.typing as npt
-from duetime_core import record
-from duetime_core.compiled import twin
-from duetime_core.ondisk.units import Units
+from duetime_format import record
+from duetime_format.compiled import twin
+from duetime_format.units import Units
 
 from duetime_store.commitlog import CommitLog
 

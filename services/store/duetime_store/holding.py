@@ -13,7 +13,7 @@ import asyncio
 
 import numpy as np
 from duetime_core.errors import DiskFull, Overloaded
-from duetime_core.limits import AHEAD_MS_MAX
+from duetime_format.limits import AHEAD_MS_MAX
 
 from duetime_store.alarm import Alarm
 from duetime_store.flusher import Flusher

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from duetime_core.errors import Damaged
+from duetime_format.errors import Damaged
 
 from duetime_store.disk import Disk
 

@@ -23,11 +23,11 @@ from typing import Any
 
 import numpy as np
 import structlog
-from duetime_core import record
 from duetime_core.clock import Clock
-from duetime_core.errors import Damaged
-from duetime_core.ondisk.columns import Ints, Run, take
 from duetime_core.ondisk.scan import Found, scan
+from duetime_format import record
+from duetime_format.columns import Ints, Run, take
+from duetime_format.errors import Damaged
 
 from duetime_store import configs
 from duetime_store.commitlog import CommitLog

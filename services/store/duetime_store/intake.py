@@ -14,11 +14,11 @@ from typing import cast
 
 import numpy as np
 import numpy.typing as npt
-from duetime_core import record
-from duetime_core.compiled import twin
 from duetime_core.errors import InvalidArgument, Violation
-from duetime_core.names import SCHEDULE_TOPIC
-from duetime_core.ondisk.units import UNIT_TYPE
+from duetime_format import record
+from duetime_format.compiled import twin
+from duetime_format.names import SCHEDULE_TOPIC
+from duetime_format.units import UNIT_TYPE
 
 _SIZE_MAGIC = record.SIZE_MAGIC
 _SIZE_MIN = record.FIXED_BYTES_V4

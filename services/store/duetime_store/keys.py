@@ -9,9 +9,9 @@ Source: RocketMQ 4.9.3 IndexService.buildIndex.
 from collections.abc import Iterator
 
 import numpy as np
-from duetime_core import record
-from duetime_core.compiled import twin
-from duetime_core.ondisk.columns import Ints, Run, last_value
+from duetime_format import record
+from duetime_format.columns import Ints, Run, last_value
+from duetime_format.compiled import twin
 
 from duetime_store.index import hash_codes, key_hashes
 

@@ -4,9 +4,9 @@ from contextlib import suppress
 from functools import lru_cache
 
 from duetime.v1 import gateway_pb2, message_pb2
-from duetime_core import record
-from duetime_core.compiled import twin
-from duetime_core.errors import Damaged
+from duetime_format import record
+from duetime_format.compiled import twin
+from duetime_format.errors import Damaged
 
 HIDDEN = record.RESERVED_PROPERTIES
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from errno import errorcode
 
 from duetime_core.errors import DiskFull, ReadOnly, Stalled
-from duetime_core.names import FOREIGN_TOPICS
+from duetime_format.names import FOREIGN_TOPICS
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector

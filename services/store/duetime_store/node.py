@@ -10,9 +10,9 @@ import structlog
 from duetime_core.clock import Clock
 from duetime_core.errors import DueTimeError, StartupError
 from duetime_core.probes import Health
-from duetime_core.record import host_bytes
 from duetime_core.serving import Server
 from duetime_core.traffic import Traffic
+from duetime_format.record import host_bytes
 from prometheus_client import CollectorRegistry
 
 from duetime_store import queuetable

@@ -7,8 +7,8 @@ Store times do not go backwards in our logs, and nearly so in a broker's. Units 
 from struct import Struct
 
 import numpy as np
-from duetime_core import record
-from duetime_core.ondisk.units import FILLER_SIZE
+from duetime_format import record
+from duetime_format.units import FILLER_SIZE
 
 from duetime_store.commitlog import CommitLog
 from duetime_store.consumequeue import ConsumeQueue

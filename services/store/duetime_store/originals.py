@@ -1,6 +1,6 @@
 """Whether what is put in an entry's place is what the entry gives: nobody puts another message there.
 
-The log has the pending record, and what it becomes is no choice of the scheduler's (duetime_core.ondisk.restore). So
+The log has the pending record, and what it becomes is no choice of the scheduler's (duetime_format.restore). So
 each restored record is compared with what the entry gives, byte for byte; nearly all are that in one compiled pass. An
 entry is put aside only where it can't be restored: its record is not readable, leads nowhere, or gives what this store
 does not take.
@@ -9,11 +9,12 @@ does not take.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from duetime_core import record
-from duetime_core.errors import Damaged, InvalidArgument
-from duetime_core.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
-from duetime_core.ondisk.restore import Entry, Unrestorable, is_entry, message_id_of, quickest_count, restore
-from duetime_core.ondisk.units import FILLER_SIZE, Units
+from duetime_core.errors import InvalidArgument
+from duetime_format import record
+from duetime_format.errors import Damaged
+from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
+from duetime_format.restore import Entry, Unrestorable, is_entry, message_id_of, quickest_count, restore
+from duetime_format.units import FILLER_SIZE, Units
 
 from duetime_store.commitlog import CommitLog
 from duetime_store.intake import Intake

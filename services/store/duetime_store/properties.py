@@ -1,7 +1,7 @@
 """Properties of many records, as columns: those that are asked for, nothing else decoded."""
 
-from duetime_core import record
-from duetime_core.compiled import twin
+from duetime_format import record
+from duetime_format.compiled import twin
 
 _compiled = twin("duetime_store._properties")
 

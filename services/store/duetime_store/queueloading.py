@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import structlog
-from duetime_core.names import SCHEDULE_TOPIC, is_name
-from duetime_core.ondisk.units import UNIT, Units
+from duetime_format.names import SCHEDULE_TOPIC, is_name
+from duetime_format.units import UNIT, Units
 
 from duetime_store import queuetable
 from duetime_store.checkpoint import Checkpoint

@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from duetime_core.errors import DueTimeError, NotFound, Overloaded
-from duetime_core.names import DLQ_PREFIX, is_name
-from duetime_core.ondisk.units import UNIT
+from duetime_format.names import DLQ_PREFIX, is_name
+from duetime_format.units import UNIT
 
 from duetime_store.consumequeue import ConsumeQueue
 from duetime_store.disk import Disk

@@ -25,7 +25,7 @@ from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
 
-from duetime_core.ondisk.units import UNIT
+from duetime_format.units import UNIT
 
 from duetime_store.disk import Disk
 from duetime_store.segment import file_name

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 import numpy as np
-from duetime_core.errors import Damaged, NotFound
+from duetime_core.errors import DataLoss, NotFound
 from duetime_core.logs import sparing
-from duetime_core.names import SCHEDULE_TOPIC
-from duetime_core.ondisk.units import FILLER_SIZE, Ints, Units
+from duetime_format.names import SCHEDULE_TOPIC
+from duetime_format.units import FILLER_SIZE, Ints, Units
 
 from duetime_store.alarm import Alarm
 from duetime_store.attendance import Asking
@@ -393,7 +393,7 @@ class Reader:
         return Due(first_entry, lane.appended, records, sizes, units["tags"].tolist(), damages, positions)
 
     def record_at(self, queue: ConsumeQueue, offset: int) -> bytes:
-        """Raises: NotFound, Damaged."""
+        """Raises: NotFound, DataLoss."""
         units = queue.read(offset, 1) if offset >= queue.min_offset else queue.read(0, 0)
         if not len(units):
             raise NotFound(
@@ -404,7 +404,7 @@ class Reader:
         look = self._repair.look(queue, offset, units[0].item())
         if look.damage:
             self._report_damage(queue, offset, look)
-            raise Damaged(f"the record at offset {offset} of queue {queue.queue} of {queue.topic}: {look.damage}")
+            raise DataLoss(f"the record at offset {offset} of queue {queue.queue} of {queue.topic}: {look.damage}")
         return look.data
 
 

@@ -15,13 +15,14 @@ from resource import RLIMIT_NOFILE, getrlimit
 
 import numpy as np
 import structlog
-from duetime_core import record
-from duetime_core.errors import Damaged, StartupError
-from duetime_core.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
+from duetime_core.errors import StartupError
 from duetime_core.ondisk import topics as topic_lines
 from duetime_core.ondisk.history import LevelHistory
 from duetime_core.ondisk.scan import scan_runs
-from duetime_core.ondisk.units import FILLER_SIZE, Ints, Units
+from duetime_format import record
+from duetime_format.errors import Damaged
+from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
+from duetime_format.units import FILLER_SIZE, Ints, Units
 
 from duetime_store import checkpoint, configs
 from duetime_store.alarm import ShardClock

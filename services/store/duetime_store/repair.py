@@ -17,11 +17,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from duetime_core import record
-from duetime_core.errors import Damaged
 from duetime_core.logs import sparing
-from duetime_core.names import SCHEDULE_TOPIC
-from duetime_core.ondisk.units import FILLER_SIZE, UNIT_TYPE
+from duetime_format import record
+from duetime_format.errors import Damaged
+from duetime_format.names import SCHEDULE_TOPIC
+from duetime_format.units import FILLER_SIZE, UNIT_TYPE
 
 from duetime_store.commitlog import CommitLog
 from duetime_store.consumequeue import ConsumeQueue

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from duetime_core import record
 from duetime_core.clock import Clock
-from duetime_core.names import SCHEDULE_TOPIC
 from duetime_core.ondisk.history import LevelHistory
+from duetime_format import record
+from duetime_format.names import SCHEDULE_TOPIC
 
 from duetime_store.commitlog import CommitLog
 from duetime_store.disk import Buffer

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 import structlog
-from duetime_core import record
-from duetime_core.levels import LEVEL_COUNT_MAX
-from duetime_core.names import FOREIGN_TOPICS, SCHEDULE_TOPIC, is_name
-from duetime_core.ondisk.columns import Ints, Key, Run, id_hash_of, last_value
 from duetime_core.ondisk.history import LevelHistory
 from duetime_core.ondisk.scan import Blank, Found, Skipped
-from duetime_core.ondisk.units import UNIT_TYPE, Units
+from duetime_format import record
+from duetime_format.columns import Ints, Key, Run, id_hash_of, last_value
+from duetime_format.levels import LEVEL_COUNT_MAX
+from duetime_format.names import FOREIGN_TOPICS, SCHEDULE_TOPIC, is_name
+from duetime_format.units import UNIT_TYPE, Units
 
 from duetime_store.queues import Queues
 from duetime_store.recent import RecentIds

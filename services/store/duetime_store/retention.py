@@ -26,8 +26,8 @@ import numpy as np
 import structlog
 from duetime_core.clock import Clock
 from duetime_core.defects import outcome
-from duetime_core.names import FOREIGN_TOPICS
-from duetime_core.ondisk.units import FILLER_SIZE, Units
+from duetime_format.names import FOREIGN_TOPICS
+from duetime_format.units import FILLER_SIZE, Units
 
 from duetime_store.checkpointer import Checkpointer
 from duetime_store.consumequeue import ConsumeQueue

@@ -6,12 +6,12 @@ from typing import Any
 
 import grpc
 from duetime.v1 import consumer_pb2, export_pb2, gateway_pb2, message_pb2, store_pb2, store_pb2_grpc
-from duetime_core import limits
 from duetime_core.callers import caller_of
 from duetime_core.errors import InvalidArgument, ReadOnly, Violation
 from duetime_core.room import Room
 from duetime_core.serving import code_of
 from duetime_core.traffic import COUNTED_BYTES_MIN
+from duetime_format import limits
 from grpc import StatusCode
 
 from duetime_store import listing

@@ -20,8 +20,8 @@ from functools import cache
 
 import numpy as np
 import numpy.typing as npt
-from duetime_core import limits, record
 from duetime_core.errors import InvalidArgument, Violation
+from duetime_format import limits, record
 from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedToken, v_args
 
 from duetime_store.conditions import (

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from duetime_core.errors import DueTimeError
-from duetime_core.ondisk.units import Units
+from duetime_format.units import Units
 
 from duetime_store.consumequeue import ConsumeQueue
 from duetime_store.disk import Buffer

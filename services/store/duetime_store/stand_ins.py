@@ -5,7 +5,7 @@ from collections.abc import Collection
 import structlog
 from duetime.v1 import store_pb2
 from duetime_core.errors import InvalidArgument, Violation
-from duetime_core.limits import MEMBER_CHARS_MAX
+from duetime_format.limits import MEMBER_CHARS_MAX
 
 from duetime_store.lanes import Lane
 from duetime_store.metrics import StoreMetrics

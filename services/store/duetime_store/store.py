@@ -11,12 +11,12 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
-from duetime_core import record
 from duetime_core.errors import DiskFull, DueTimeError, InvalidArgument, NotFound, Overloaded, ReadOnly, Violation
 from duetime_core.logs import sparing
-from duetime_core.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
 from duetime_core.ondisk.history import LevelHistory
-from duetime_core.ondisk.units import FILLER_SIZE, UNIT, Units
+from duetime_format import record
+from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
+from duetime_format.units import FILLER_SIZE, UNIT, Units
 
 from duetime_store.alarm import ShardClock
 from duetime_store.commitlog import CommitLog

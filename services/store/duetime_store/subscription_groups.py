@@ -15,9 +15,9 @@ from typing import Any
 
 import structlog
 from duetime.v1 import consumer_pb2, message_pb2
-from duetime_core import limits
 from duetime_core.clock import Clock
 from duetime_core.errors import DiskFull, InvalidArgument, Unavailable, Violation
+from duetime_format import limits
 
 from duetime_store import configs
 from duetime_store.directory import StoreDirectory

@@ -12,11 +12,11 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 
 import structlog
-from duetime_core import limits
 from duetime_core.clock import Clock
 from duetime_core.errors import DiskFull, DueTimeError, InvalidArgument, Overloaded, Unavailable, Violation
-from duetime_core.names import is_group_topic
 from duetime_core.ondisk import topics as lines
+from duetime_format import limits
+from duetime_format.names import is_group_topic
 
 from duetime_store import configs
 from duetime_store.directory import StoreDirectory

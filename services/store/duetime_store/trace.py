@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from duetime.v1 import consumer_pb2
-from duetime_core import record
-from duetime_core.errors import Damaged, NotFound
-from duetime_core.names import DLQ_PREFIX, GROUPS_TOPIC, QUARANTINE_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC
-from duetime_core.ondisk import group_events as events
+from duetime_core.errors import NotFound
+from duetime_format import events, record
+from duetime_format.errors import Damaged
+from duetime_format.names import DLQ_PREFIX, GROUPS_TOPIC, QUARANTINE_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC
 
 from duetime_store.finder import Finder, Seen
 from duetime_store.groups.telling import Told, told

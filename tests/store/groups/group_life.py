@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from duetime_core import receipts, record
 from duetime_core.errors import DiskFull, Overloaded, ReadOnly
-from duetime_core.names import GROUPS_TOPIC
-from duetime_core.ondisk.group_events import Key
-from duetime_core.record import Record
+from duetime_format import receipts, record
+from duetime_format.events import Key
+from duetime_format.names import GROUPS_TOPIC
+from duetime_format.record import Record
 from duetime_store.alarm import Alarm, ShardClock
 from duetime_store.filters import Filter
 from duetime_store.group_offsets import GroupOffsets

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from duetime.v1 import consumer_pb2, store_pb2
-from duetime_core import record
-from duetime_core.names import retry_topic
+from duetime_format import record
+from duetime_format.names import retry_topic
 
 from tests.store.conftest import sent
 from tests.store.test_service import Running

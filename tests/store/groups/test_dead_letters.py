@@ -9,8 +9,8 @@ from typing import Any
 import grpc
 import pytest
 from duetime.v1 import consumer_pb2, store_pb2
-from duetime_core import record
-from duetime_core.names import dlq_topic, retry_topic
+from duetime_format import record
+from duetime_format.names import dlq_topic, retry_topic
 from duetime_store.groups import snapshot
 
 from tests.store.conftest import ids, sent

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from duetime_core import receipts, record
-from duetime_core.ondisk.group_events import Key
+from duetime_format import receipts, record
+from duetime_format.events import Key
 from duetime_store.alarm import Alarm, ShardClock
 from duetime_store.filters import Filter
 from duetime_store.group_offsets import GroupOffsets

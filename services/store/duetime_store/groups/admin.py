@@ -4,8 +4,8 @@ from collections.abc import Awaitable, Callable
 
 from duetime.v1 import consumer_pb2
 from duetime_core.errors import FailedPrecondition, InvalidArgument, Violation
-from duetime_core.names import dlq_topic, retry_topic
-from duetime_core.ondisk.group_events import Key
+from duetime_format.events import Key
+from duetime_format.names import dlq_topic, retry_topic
 
 from duetime_store.consumequeue import ConsumeQueue
 from duetime_store.group_offsets import GroupOffsets, check_group

@@ -4,10 +4,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from duetime.v1 import consumer_pb2, store_pb2
-from duetime_core import limits, receipts
-from duetime_core.errors import Damaged, FailedPrecondition, InvalidArgument, NotFound, Violation
+from duetime_core.errors import DataLoss, FailedPrecondition, InvalidArgument, NotFound, Violation
 from duetime_core.logs import sparing
-from duetime_core.ondisk.group_events import Letter
+from duetime_format import limits, receipts
+from duetime_format.events import Letter
 
 from duetime_store import dead_letters
 from duetime_store.filters import Filter, parsed
@@ -188,7 +188,7 @@ class GroupCalls:
         queue = self._store.queues.find(key.queue_topic, key.queue)
         try:
             data = self._reader.record_at(queue, one.offset)
-        except (NotFound, Damaged) as error:
+        except (NotFound, DataLoss) as error:
             log.warning("leased message can't be read", **key._asdict(), offset=one.offset, error=str(error))
             return store_pb2.LeasedRecord(status=EXPIRED)  # type: ignore[arg-type]
         return store_pb2.LeasedRecord(

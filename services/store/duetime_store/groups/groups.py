@@ -8,11 +8,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from duetime_core import receipts
 from duetime_core.errors import Overloaded
 from duetime_core.logs import sparing
 from duetime_core.ondisk.gone import GoneLetters
-from duetime_core.ondisk.group_events import Key, Letter
+from duetime_format import receipts
+from duetime_format.events import Key, Letter
 
 from duetime_store.groups.state import Hold, Lease, Place, Progress
 from duetime_store.store import Store

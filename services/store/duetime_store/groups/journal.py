@@ -4,10 +4,9 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from duetime_core.errors import Damaged
-from duetime_core.names import GROUPS_TOPIC
 from duetime_core.ondisk.gone import GoneLetters
-from duetime_core.ondisk.group_events import (
+from duetime_format.errors import Damaged
+from duetime_format.events import (
     BACK,
     BACK_FIELDS,
     CHANGE,
@@ -48,7 +47,8 @@ from duetime_core.ondisk.group_events import (
     ranges,
     reading,
 )
-from duetime_core.record import Record, encode, with_crc_mark
+from duetime_format.names import GROUPS_TOPIC
+from duetime_format.record import Record, encode, with_crc_mark
 
 from duetime_store.groups.state import Lease, Pairs, Place, Progress
 

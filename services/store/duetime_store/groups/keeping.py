@@ -11,7 +11,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 
 from duetime_core.errors import DueTimeError
-from duetime_core.names import GROUPS_TOPIC
+from duetime_format.names import GROUPS_TOPIC
 
 from duetime_store.disk import Disk
 from duetime_store.flusher import Flusher

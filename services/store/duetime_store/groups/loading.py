@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
-from duetime_core import record
-from duetime_core.errors import Damaged
-from duetime_core.names import GROUPS_TOPIC
 from duetime_core.ondisk.gone import GoneLetters
-from duetime_core.ondisk.group_events import Key
-from duetime_core.ondisk.units import FILLER_SIZE
+from duetime_format import record
+from duetime_format.errors import Damaged
+from duetime_format.events import Key
+from duetime_format.names import GROUPS_TOPIC
+from duetime_format.units import FILLER_SIZE
 
 from duetime_store.consumequeue import ConsumeQueue
 from duetime_store.group_offsets import GroupOffsets

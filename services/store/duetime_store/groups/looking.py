@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 import numpy as np
-from duetime_core import record
 from duetime_core.logs import sparing
-from duetime_core.ondisk.units import FILLER_SIZE
+from duetime_format import record
+from duetime_format.units import FILLER_SIZE
 
 from duetime_store.consumequeue import ConsumeQueue
 from duetime_store.filters import Filter

@@ -13,8 +13,8 @@ from duetime_core.bounds import shown
 from duetime_core.clock import turn
 from duetime_core.errors import FailedPrecondition, Overloaded
 from duetime_core.logs import sparing
-from duetime_core.names import retry_topic
-from duetime_core.ondisk.group_events import Key
+from duetime_format.events import Key
+from duetime_format.names import retry_topic
 
 from duetime_store.alarm import Alarm
 from duetime_store.consumequeue import ConsumeQueue

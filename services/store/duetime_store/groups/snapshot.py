@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 
-from duetime_core.errors import Damaged
 from duetime_core.ondisk.gone import GoneLetters
-from duetime_core.ondisk.group_events import Key, offsets_of, ranges
+from duetime_format.errors import Damaged
+from duetime_format.events import Key, offsets_of, ranges
 
 from duetime_store.disk import Disk
 from duetime_store.groups.memory import Ended

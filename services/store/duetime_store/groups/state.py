@@ -21,8 +21,8 @@ import heapq
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
-from duetime_core.ondisk.group_events import Key
 from duetime_core.shares import Shares
+from duetime_format.events import Key
 
 from duetime_store.groups.memory import Ended, Memory
 

@@ -8,8 +8,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from struct import Struct
 
-from duetime_core.names import DLQ_PREFIX
-from duetime_core.ondisk.group_events import (
+from duetime_format.events import (
     BACK,
     BACK_FIELDS,
     CHANGE,
@@ -35,6 +34,7 @@ from duetime_core.ondisk.group_events import (
     ranges_of,
     reading,
 )
+from duetime_format.names import DLQ_PREFIX
 
 from duetime_store.groups.state import Pairs
 

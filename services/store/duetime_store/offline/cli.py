@@ -10,11 +10,12 @@ from typing import Annotated, Any
 import typer
 from duetime.cli.output import print_json
 from duetime_core.errors import DueTimeError, InvalidArgument
-from duetime_core.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_core.manners import giving_way_in
 from duetime_core.ondisk import state
 from duetime_core.ondisk.files import LogFiles
 from duetime_core.ondisk.folder import LocalFiles
+from duetime_format.errors import Damaged
+from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
@@ -239,7 +240,7 @@ def told() -> Iterator[None]:
         yield
     except InvalidArgument as error:
         raise typer.BadParameter(error.violations[0].description, param_hint="DIR") from None
-    except DueTimeError as error:
+    except (DueTimeError, Damaged) as error:
         print(f"duetime: {error.text}", file=sys.stderr)
         raise typer.Exit(1) from None
 

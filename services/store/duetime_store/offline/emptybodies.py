@@ -1,12 +1,12 @@
 """Messages without a body, counted: brokers take none from their producers, and stumble over those that are there."""
 
 import numpy as np
-from duetime_core import record
-from duetime_core.names import SCHEDULE_TOPIC
-from duetime_core.ondisk.columns import Ints, Run
 from duetime_core.ondisk.scan import Found
 from duetime_core.ondisk.state import Item, State, marks
-from duetime_core.record import Record
+from duetime_format import record
+from duetime_format.columns import Ints, Run
+from duetime_format.names import SCHEDULE_TOPIC
+from duetime_format.record import Record
 
 _BODY_CRC = np.arange(8, 12)
 

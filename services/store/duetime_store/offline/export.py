@@ -12,15 +12,15 @@ from struct import Struct
 
 import numpy as np
 from duetime_core.errors import DueTimeError
-from duetime_core.levels import DelayLevels
-from duetime_core.names import SCHEDULE_TOPIC
 from duetime_core.ondisk import topics
-from duetime_core.ondisk.columns import Run
 from duetime_core.ondisk.files import LogFiles
 from duetime_core.ondisk.folder import LocalFiles
 from duetime_core.ondisk.scan import Found, scan_runs
 from duetime_core.ondisk.state import Progress, Queue, State, no_progress, read, watermarks
-from duetime_core.ondisk.units import UNIT
+from duetime_format.columns import Run
+from duetime_format.levels import DelayLevels
+from duetime_format.names import SCHEDULE_TOPIC
+from duetime_format.units import UNIT
 
 from duetime_store import configs, queuetable
 from duetime_store.disk import Disk

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from duetime_core import record
-from duetime_core.errors import Damaged
-from duetime_core.ondisk.columns import Ints, Run
 from duetime_core.ondisk.records import message
 from duetime_core.ondisk.state import State
-from duetime_core.record import Record
+from duetime_format import record
+from duetime_format.columns import Ints, Run
+from duetime_format.errors import Damaged
+from duetime_format.record import Record
 
 from duetime_store.index import ENTRY, HEADER, SLOT_BYTES, Entries, IndexFile, file_paths, key_hash
 from duetime_store.keys import keys_of, words_of

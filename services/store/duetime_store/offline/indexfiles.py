@@ -3,8 +3,8 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
-from duetime_core.errors import DueTimeError
-from duetime_core.ondisk.columns import Ints
+from duetime_format.columns import Ints
+from duetime_format.errors import Damaged
 
 from duetime_store.disk import Disk
 from duetime_store.index import BROKERS, IndexFile, IndexWriter, Shape
@@ -58,7 +58,7 @@ def shape_of(path: Path) -> Shape:
     """Of an existing index file; a broker's default where it can't be told."""
     try:
         file = IndexFile(path)
-    except (OSError, DueTimeError):
+    except (OSError, Damaged):
         return BROKERS
     file.close()
     return file.shape

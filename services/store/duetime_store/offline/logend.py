@@ -13,11 +13,11 @@ Source: RocketMQ 4.9.7 DefaultMessageStore.start, ConsumeQueue.putMessagePositio
 
 from pathlib import Path
 
-from duetime_core import record
-from duetime_core.errors import Damaged
-from duetime_core.ondisk.columns import Ints
 from duetime_core.ondisk.state import Queue, State
-from duetime_core.ondisk.units import Units
+from duetime_format import record
+from duetime_format.columns import Ints
+from duetime_format.errors import Damaged
+from duetime_format.units import Units
 
 from duetime_store.disk import Disk
 from duetime_store.segment import file_name

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from duetime.cli.output import length, local, print_table
-from duetime_core.levels import DelayLevels
+from duetime_format.levels import DelayLevels
 
 
 def print_summary(found: dict[str, Any]) -> None:

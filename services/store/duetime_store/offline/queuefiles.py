@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import numpy as np
-from duetime_core.ondisk.columns import Ints
 from duetime_core.ondisk.state import Queue
-from duetime_core.ondisk.units import FILLER, UNIT, Units
+from duetime_format.columns import Ints
+from duetime_format.units import FILLER, UNIT, Units
 
 from duetime_store.disk import Disk
 from duetime_store.segment import file_name

@@ -5,10 +5,10 @@ from pathlib import Path
 from struct import Struct
 from typing import Any
 
-from duetime_core.errors import Damaged
-from duetime_core.names import SCHEDULE_TOPIC
 from duetime_core.ondisk.state import State, watermarks
 from duetime_core.ondisk.timers import halves, timers
+from duetime_format.errors import Damaged
+from duetime_format.names import SCHEDULE_TOPIC
 
 from duetime_store import checkpoint, configs, index
 

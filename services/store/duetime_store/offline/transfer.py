@@ -17,11 +17,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from duetime_core.errors import DueTimeError
-from duetime_core.levels import DelayLevels
 from duetime_core.ondisk.files import LogFiles
 from duetime_core.ondisk.folder import LocalFiles
 from duetime_core.ondisk.scan import scan_runs
 from duetime_core.ondisk.state import Progress, item_end, no_progress
+from duetime_format.levels import DelayLevels
 
 from duetime_store.disk import Disk
 from duetime_store.offline.report import Report

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
-from duetime_core import record
-from duetime_core.ondisk.columns import Ints, Run, last_value
 from duetime_core.ondisk.files import QueueFiles
 from duetime_core.ondisk.levels import TagsCodes
 from duetime_core.ondisk.state import KEPT_TOPICS, State, is_possible, is_queue
-from duetime_core.ondisk.units import FILLER_SIZE, UNIT, UNIT_TYPE, Units, joined
-from duetime_core.record import Record
+from duetime_format import record
+from duetime_format.columns import Ints, Run, last_value
+from duetime_format.record import Record
+from duetime_format.units import FILLER_SIZE, UNIT, UNIT_TYPE, Units, joined
 
 from duetime_store.offline.report import Message, Report
 from duetime_store.segment import file_name

@@ -13,10 +13,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from pathlib import Path
 
-from duetime_core import record
-from duetime_core.levels import DelayLevels
 from duetime_core.ondisk import topics
-from duetime_core.ondisk.columns import Run
 from duetime_core.ondisk.files import QueueFiles, numbered
 from duetime_core.ondisk.history import LevelHistory
 from duetime_core.ondisk.records import message
@@ -31,6 +28,9 @@ from duetime_core.ondisk.state import (
     no_progress,
     walk_whole,
 )
+from duetime_format import record
+from duetime_format.columns import Run
+from duetime_format.levels import DelayLevels
 
 from duetime_store import checkpoint, configs
 from duetime_store.offline.indexcheck import IndexCheck, message_of

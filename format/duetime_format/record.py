@@ -24,8 +24,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from struct import Struct
 
-from duetime_core.errors import Damaged
-from duetime_core.names import SCHEDULE_TOPIC
+from duetime_format.errors import Damaged
+from duetime_format.names import SCHEDULE_TOPIC
 
 MAGIC_V1 = -626843481
 MAGIC_V2 = -626843477

@@ -34,7 +34,7 @@ from contextlib import contextmanager
 from struct import Struct
 from typing import NamedTuple
 
-from duetime_core.errors import Damaged
+from duetime_format.errors import Damaged
 
 GIVE, END, CHANGE, BACK, DEFER, SETTLE, SCAN, HIDE, RESET, DELETE, TAKEN, LETTER, LEFT = range(1, 14)
 VERSION = 1

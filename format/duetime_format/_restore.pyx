@@ -18,8 +18,8 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
-from duetime_core import record
-from duetime_core._bytes cimport CRC_ENDING_BYTES, has_crc_mark, load32, load64, put_decimal, store32
+from duetime_format import record
+from duetime_format._bytes cimport CRC_ENDING_BYTES, has_crc_mark, load32, load64, put_decimal, store32
 
 cdef enum:
     MAGIC_V1 = -626843481

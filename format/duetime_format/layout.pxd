@@ -2,7 +2,7 @@
 # length checked against the record's end before it is used.
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from duetime_core._bytes cimport load32, load64
+from duetime_format._bytes cimport load32, load64
 
 cdef enum:
     RECORD_BYTES_MIN = 91  # two IPv4 hosts, nothing of body, topic and properties

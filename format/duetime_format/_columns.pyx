@@ -13,11 +13,11 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_
 from libc.string cimport memchr, memcmp
 
 import numpy
-from duetime_core import record
-from duetime_core.names import SCHEDULE_TOPIC
+from duetime_format import record
+from duetime_format.names import SCHEDULE_TOPIC
 
-from duetime_core._bytes cimport CRC_ENDING_BYTES, crc32, crc_init, has_crc_mark, load32, load64, matches_crc_mark
-from duetime_core._record cimport (
+from duetime_format._bytes cimport CRC_ENDING_BYTES, crc32, crc_init, has_crc_mark, load32, load64, matches_crc_mark
+from duetime_format.layout cimport (
     BODY_CRC_AT, POSITION_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, RECORD_BYTES_MIN, SYS_FLAG_AT, Parts, Span, find_parts,
     is_record_magic
 )

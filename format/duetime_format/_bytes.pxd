@@ -107,7 +107,7 @@ cdef extern from *:
         return ~dt_crc_go_on(dt_crc_go_on(0, folded, 16), at + front, size - front);
     }
 
-    /* The CRC mark that ends a record's properties, and so the record: see duetime_core.record. */
+    /* The CRC mark that ends a record's properties, and so the record: see duetime_format.record. */
 
     static inline int dt_mark_faults(const uint8_t *end, int64_t size) {
         int faults = end[-1] != 2;

@@ -20,12 +20,12 @@ from dataclasses import dataclass, replace
 from mmap import mmap
 from struct import Struct
 
-from duetime_core import record
-from duetime_core.compiled import twin
-from duetime_core.errors import Damaged
-from duetime_core.limits import BODY_BYTES_MAX, PROPERTIES_BYTES_MAX, TOPIC_CHARS_MAX
-from duetime_core.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC, is_name
-from duetime_core.ondisk.units import Units
+from duetime_format import record
+from duetime_format.compiled import twin
+from duetime_format.errors import Damaged
+from duetime_format.limits import BODY_BYTES_MAX, PROPERTIES_BYTES_MAX, TOPIC_CHARS_MAX
+from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC, is_name
+from duetime_format.units import Units
 
 # Where RocketMQ keeps half messages: one that was delayed has lost its topic, and nothing would ever commit it.
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -129,7 +129,7 @@ def is_entry(data: bytes, level: int, offset: int, position: int) -> bool:
     return (fields[3], fields[5], fields[6]) == (level - 1, offset, position)
 
 
-_compiled = twin("duetime_core.ondisk._restore")
+_compiled = twin("duetime_format._restore")
 quickest_run = restore_run if _compiled is None else _compiled.restore_run
 quickest_count = count_restored if _compiled is None else _compiled.count_restored
 

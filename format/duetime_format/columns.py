@@ -13,13 +13,13 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-from duetime_core import record
-from duetime_core.compiled import twin
-from duetime_core.errors import Damaged
-from duetime_core.names import SCHEDULE_TOPIC
-from duetime_core.record import MAGIC_V1, MAGIC_V2, Record
+from duetime_format import record
+from duetime_format.compiled import twin
+from duetime_format.errors import Damaged
+from duetime_format.names import SCHEDULE_TOPIC
+from duetime_format.record import MAGIC_V1, MAGIC_V2, Record
 
-_twin = twin("duetime_core.ondisk._columns")
+_twin = twin("duetime_format._columns")
 
 _DIGITS_MAX = 18
 _NO_ENTRY = (-1, -1, -1)
