@@ -21,6 +21,7 @@ from duetime_core.ondisk.history import LevelHistory
 from duetime_format import record
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.names import SCHEDULE_TOPIC
+from duetime_format.properties import encode_properties
 from duetime_format.units import UNIT, UNIT_TYPE
 from duetime_store import checkpoint, configs
 from duetime_store.checkpoint import Checkpoint
@@ -47,7 +48,7 @@ class Template:
     def __init__(self, digits: int, body_bytes: int) -> None:
         level, mark = "9" * digits, TOPICS[0]
         properties = {"UNIQ_KEY": _ID, **record.deferral(int(level), mark, 0)}
-        encoded = record.with_crc_mark(record.encode_properties(properties))
+        encoded = record.with_crc_mark(encode_properties(properties))
         whole = record.encode(record.Record(SCHEDULE_TOPIC, 0, bytes(body_bytes - digits), encoded))
         self.bytes = np.frombuffer(whole, np.uint8)
         self.size = len(whole)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from duetime_format import record
 from duetime_format.errors import Damaged
+from duetime_format.properties import decode_properties, value_of
 
 from duetime_core.errors import StartupError
 
@@ -107,7 +108,7 @@ class Tracing:
         **attributes: Any,
     ) -> None:
         """A span of one message's trace, begun and ended. `found`: as it was before."""
-        properties = record.decode_properties(found.properties)
+        properties = decode_properties(found.properties)
         topic = properties.get(record.REAL_TOPIC) or found.topic
         span = self._tracer.start_span(
             f"{what} {topic}",
@@ -125,7 +126,7 @@ class Tracing:
 
     def context_of(self, found: record.Record) -> SpanContext | None:
         """The context that a message carries, if its trace is sampled."""
-        value = record.property_value(found.properties, TRACEPARENT.encode())
+        value = value_of(found.properties, TRACEPARENT.encode())
         return self.context(value) if value else None
 
     def _traced(self, records: bytes, sizes: Sequence[int]) -> Iterator[tuple[record.Record, SpanContext]]:

@@ -1,14 +1,20 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The compiled twin of columns.py: records of the log as columns, each checked before it is taken.
+"""The compiled twin of columns.py and keys.py: records as columns, each checked before it is taken.
 
-The walk runs over sizes and magics first, which bounds the count; then each record is followed front to back, every
-length checked against the record's end before it is used. The first record that is not plainly intact ends the run.
+    take, parse   the walk runs over sizes and magics first, which bounds the count; then each record is followed front
+                  to back, every length checked against the record's end before it is used. The first record that is not
+                  as it must be ends the run. Topic and queue come from a small table of those seen last; what it does
+                  not have goes to a dict
+    values        one walk over a record's properties finds all names that are asked for, each by its hash; a value that
+                  is that of the record before is the same object
+    keys_of       properties are walked once, which tells where message id and KEYS lie and how many words there are;
+                  then the words are hashed after the hash of `topic#`. What is not ASCII is decoded by Python
 
-Keys come from a small table of those seen last. What it does not have goes to a dict.
+Of equal names the last with a value counts, everywhere (properties.py).
 """
 
 from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp
 
@@ -16,20 +22,19 @@ import numpy
 from duetime_format import record
 from duetime_format.names import SCHEDULE_TOPIC
 
-from duetime_format._bytes cimport CRC_ENDING_BYTES, crc32, crc_init, has_crc_mark, load32, load64, matches_crc_mark
+from duetime_format._bytes cimport CRC_ENDING_BYTES, crc32, crc_init, has_crc_mark, load32, load64
 from duetime_format.layout cimport (
-    BODY_CRC_AT, POSITION_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, RECORD_BYTES_MIN, SYS_FLAG_AT, Parts, Span, find_parts,
-    is_record_magic
+    FLAGS, ID_HASHES, KEY_OF, LEVELS, OFFSETS, POSITION_AT, PROPERTIES_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT,
+    RECORD_BYTES_MIN, RECORD_MAGIC_V1, ROWS, SIZES, STARTS, STORED_AT, SYS_FLAG_AT, SYS_TRANSACTION_ROLLBACK,
+    TAGS_CODES, Parts, Span, find_parts, is_record_magic, matches_crc
 )
 
 crc_init()
 
 cdef enum:
     DIGITS_MAX = 19, DELAY_DIGITS_MAX = 18, SLOTS = 64
-
-# Rows of the columns.
-cdef enum:
-    STARTS, SIZES, KEY_OF, OFFSETS, FLAGS, STORED_AT, TAGS_CODES, LEVELS, ID_HASHES, PROPERTIES_AT, ROWS
+    # Names of properties that one call asks for: more than an SQL expression has room for (limits.SQL_WORDS_MAX).
+    NAMES_MAX = 264, BUCKETS = 256
 
 cdef object tags_code = record.tags_code
 cdef bytes LANE_TOPIC = SCHEDULE_TOPIC.encode()
@@ -51,7 +56,7 @@ cdef struct Slot:
     bint is_lane
 
 
-cdef int64_t count_records(const uint8_t *data, int64_t at, int64_t length) noexcept nogil:
+cdef int64_t count_records(const uint8_t *data, int64_t at, int64_t length, bint is_put) noexcept nogil:
     """How many records seem to lie there, by their sizes and magics."""
     cdef int64_t count = 0, size
     cdef int32_t magic
@@ -59,22 +64,17 @@ cdef int64_t count_records(const uint8_t *data, int64_t at, int64_t length) noex
         size, magic = load32(data + at), load32(data + at + 4)
         if not is_record_magic(magic) or size < RECORD_BYTES_MIN or size > length - at:
             break
+        if is_put and magic != RECORD_MAGIC_V1:
+            break
         at += size
         count += 1
     return count
 
 
-cdef bint is_intact(const uint8_t *data, int64_t start, int64_t end, int64_t position, Parts *parts) noexcept nogil:
-    """Whether it is a record that lies at `position` and matches its CRC; finds its parts."""
-    cdef int matches
-    if load64(data + start + POSITION_AT) != position or not find_parts(data, start, end, parts):
-        return False
-    matches = matches_crc_mark(data + start, end - start, end - parts.properties.begin)
-    if matches >= 0:
-        return matches
-    return <int32_t>(
-        crc32(data + parts.body.begin, parts.body.end - parts.body.begin) & 0x7FFFFFFF
-    ) == load32(data + start + BODY_CRC_AT)
+cdef inline bint is_intact(
+    const uint8_t *data, int64_t start, int64_t end, int64_t position, const Parts *parts
+) noexcept nogil:
+    return load64(data + start + POSITION_AT) == position and matches_crc(data, start, end, parts)
 
 
 cdef inline bint begins(const uint8_t *data, int64_t at, int64_t end, const char *name, int64_t length) noexcept nogil:
@@ -202,8 +202,8 @@ cdef class Numbers:
     cdef Py_buffer view
     cdef int64_t *at
 
-    def __cinit__(self, array not None):
-        PyObject_GetBuffer(array, &self.view, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE)
+    def __cinit__(self, array not None, bint writable):
+        PyObject_GetBuffer(array, &self.view, PyBUF_C_CONTIGUOUS | (PyBUF_WRITABLE if writable else 0))
         if self.view.itemsize != 8:
             raise ValueError(f"items of {self.view.itemsize} bytes")
         self.at = <int64_t *>self.view.buf
@@ -214,21 +214,33 @@ cdef class Numbers:
 
 def take(bytes records not None, int64_t at, int64_t position):
     """(end, keys, columns, entries) of columns.Run; `position` is where `records` lies in the log."""
-    cdef const uint8_t *data = <const uint8_t *>PyBytes_AS_STRING(records)
     if not 0 <= at <= PyBytes_GET_SIZE(records):
         raise ValueError(f"index {at} is not within {PyBytes_GET_SIZE(records)} bytes")
-    cdef int64_t count = count_records(data, at, PyBytes_GET_SIZE(records))
+    return walk(records, at, position, False)
+
+
+def parse(bytes records not None):
+    """As `take`, of a put's records, which have no place yet; None where the bytes are not whole V1 records."""
+    found = walk(records, 0, 0, True)
+    return found if found[0] == PyBytes_GET_SIZE(records) else None
+
+
+cdef tuple walk(bytes records, int64_t at, int64_t position, bint is_put):
+    cdef const uint8_t *data = <const uint8_t *>PyBytes_AS_STRING(records)
+    cdef int64_t count = count_records(data, at, PyBytes_GET_SIZE(records), is_put)
     columns, entries = numpy.empty((ROWS, count), numpy.int64), None
     cdef Keys keys = Keys()
     cdef Numbers entry = None
-    cdef int64_t *column = Numbers(columns).at
+    cdef int64_t *column = Numbers(columns, True).at
     cdef int64_t index = 0, row, end, last, key
     cdef int64_t[3] fields
     cdef Parts parts
     cdef Named named
     while index < count:
         end = at + load32(data + at)
-        if not is_intact(data, at, end, position + at, &parts):
+        if not find_parts(data, at, end, &parts):
+            break
+        if not is_put and not is_intact(data, at, end, position + at, &parts):
             break
         key = keys.number(data, parts.topic, load32(data + at + QUEUE_ID_AT))
         if key < 0:
@@ -250,7 +262,7 @@ def take(bytes records not None, int64_t at, int64_t position):
         if named.entry.begin >= 0 and read_entry(data, named.entry, fields):
             if entries is None:
                 entries = numpy.full((3, count), -1, numpy.int64)
-                entry = Numbers(entries)
+                entry = Numbers(entries, True)
             for row in range(3):
                 entry.at[row * count + index] = fields[row]
         at = end
@@ -259,3 +271,191 @@ def take(bytes records not None, int64_t at, int64_t position):
         columns = columns[:, :index].copy()
         entries = None if entries is None else entries[:, :index].copy()
     return at, list(keys.numbers), columns, entries
+
+
+# --- values of properties ----------------------------------------------------------------------------------------------
+
+
+cdef struct Text:
+    const uint8_t *at
+    int64_t size
+
+# The names that are wanted: of each bucket the first one's number, of each name the next one's of its bucket; -1: none.
+cdef struct Wanted:
+    Text names[NAMES_MAX]
+    int following[NAMES_MAX]
+    int first[BUCKETS]
+    int count
+
+
+def values(bytes records not None, list sizes not None, tuple names not None):
+    """As columns.values; None: Python has to do it."""
+    cdef const uint8_t *data = <const uint8_t *>PyBytes_AS_STRING(records)
+    cdef int64_t at = 0, left = PyBytes_GET_SIZE(records), size
+    cdef Parts parts
+    cdef Wanted wanted
+    cdef Text[NAMES_MAX] found
+    cdef int count = len(names), number, bucket
+    cdef bytes name, value
+    if count > NAMES_MAX:
+        return None
+    wanted.count = count
+    for bucket in range(BUCKETS):
+        wanted.first[bucket] = -1
+    for number in range(count):
+        name = names[number]
+        wanted.names[number] = Text(<const uint8_t *>PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
+        bucket = bucket_of(wanted.names[number].at, wanted.names[number].size)
+        wanted.following[number] = wanted.first[bucket]
+        wanted.first[bucket] = number
+    cdef list values = [[] for _ in names]
+    cdef list last = [b""] * count
+    for size in sizes:
+        if size:
+            if not RECORD_BYTES_MIN <= size <= left or load32(data + at) != size:
+                return None
+            if not is_record_magic(load32(data + at + 4)) or not find_parts(data, at, at + size, &parts):
+                return None
+            find_values(data + parts.properties.begin, at + size - parts.properties.begin, &wanted, found)
+        else:
+            find_values(data, 0, &wanted, found)
+        for number in range(count):
+            if found[number].size == 0:
+                (<list>values[number]).append(None)
+                continue
+            value = last[number]
+            if PyBytes_GET_SIZE(value) != found[number].size or memcmp(
+                PyBytes_AS_STRING(value), found[number].at, found[number].size
+            ) != 0:
+                value = PyBytes_FromStringAndSize(<const char *>found[number].at, found[number].size)
+                last[number] = value
+            (<list>values[number]).append(value)
+        at += size
+        left -= size
+    return values
+
+
+cdef inline int bucket_of(const uint8_t *at, int64_t size) noexcept nogil:
+    cdef uint32_t code = 2166136261
+    cdef int64_t index
+    for index in range(size):
+        code = (code ^ at[index]) * 16777619
+    return (code ^ (code >> 16)) & (BUCKETS - 1)
+
+
+cdef void find_values(const uint8_t *at, int64_t size, const Wanted *wanted, Text *found) noexcept nogil:
+    cdef const uint8_t *end = at + size
+    cdef const uint8_t *stop
+    cdef const uint8_t *name_end
+    cdef int number
+    for number in range(wanted.count):
+        found[number].size = 0
+    while at < end:
+        stop = <const uint8_t *>memchr(at, 2, end - at)
+        if stop == NULL:
+            stop = end
+        name_end = <const uint8_t *>memchr(at, 1, stop - at)
+        if name_end != NULL and name_end + 1 < stop:
+            number = wanted.first[bucket_of(at, name_end - at)]
+            while number >= 0:
+                if wanted.names[number].size == name_end - at and memcmp(wanted.names[number].at, at, name_end - at) == 0:
+                    found[number] = Text(name_end + 1, stop - name_end - 1)
+                number = wanted.following[number]
+        at = stop + 1
+
+
+# --- keys of the index -------------------------------------------------------------------------------------------------
+
+
+# Of one record; `begin` is -1 where it has none.
+cdef struct Words:
+    int64_t id_begin
+    int64_t id_end
+    int64_t keys_begin
+    int64_t keys_end
+
+
+cdef int64_t find_words(const uint8_t *data, int64_t at, int64_t end, Words *words) noexcept nogil:
+    """Finds the properties, the last of equal names, and counts their words."""
+    cdef const uint8_t *mark
+    cdef int64_t stop, count = 0
+    words.id_begin = words.keys_begin = -1
+    while at < end:
+        mark = <const uint8_t *>memchr(data + at, 2, end - at)
+        stop = end if mark == NULL else mark - data
+        if data[at] == c"U":
+            if begins(data, at, stop, b"UNIQ_KEY\x01", 9):
+                words.id_begin, words.id_end = at + 9, stop
+        elif data[at] == c"K":
+            if begins(data, at, stop, b"KEYS\x01", 5):
+                words.keys_begin, words.keys_end = at + 5, stop
+        at = stop + 1
+    if words.id_begin >= 0:
+        count = 1
+    if words.keys_begin >= 0:
+        for at in range(words.keys_begin, words.keys_end):
+            if data[at] != c" " and (at == words.keys_begin or data[at - 1] == c" "):
+                count += 1
+    return count
+
+
+cdef int64_t hash_word(const uint8_t *data, int64_t begin, int64_t end, uint32_t code) except -1:
+    """Java's String.hashCode of what `code` is the hash of, and the word behind it."""
+    cdef int64_t at
+    for at in range(begin, end):
+        if data[at] & 0x80:
+            units = (<bytes>data[at:end]).decode("utf-8", "replace").encode("utf-16-be")
+            for index in range(0, len(units), 2):
+                code = 31 * code + <uint32_t>(units[index] << 8 | units[index + 1])
+            return code
+        code = 31 * code + data[at]
+    return code
+
+
+def keys_of(bytes records not None, columns not None, bytes prefixes not None):
+    """(codes, owners): u32 hashes and i64 indices of the records, of all keys in order.
+
+    `columns` are those of `take`, i64; `prefixes` the u32 hash of each key's `topic#`.
+    """
+    cdef const uint8_t *data = <const uint8_t *>PyBytes_AS_STRING(records)
+    cdef Numbers numbers = Numbers(columns, False)
+    cdef const int64_t *column = numbers.at
+    cdef const uint32_t *prefix = <const uint32_t *>PyBytes_AS_STRING(prefixes)
+    cdef int64_t count = numbers.view.len // (8 * ROWS), topics = PyBytes_GET_SIZE(prefixes) // 4
+    cdef int64_t length = PyBytes_GET_SIZE(records), index, at, end, total = 0
+    scratch = PyBytes_FromStringAndSize(NULL, count * sizeof(Words))
+    cdef Words *words = <Words *>PyBytes_AS_STRING(scratch)
+    for index in range(count):
+        at, end = column[PROPERTIES_AT * count + index], column[STARTS * count + index] + column[SIZES * count + index]
+        if not (0 <= at <= end <= length and 0 <= column[KEY_OF * count + index] < topics):
+            raise ValueError(f"record {index} is not within {length} bytes and {topics} keys")
+        if column[FLAGS * count + index] & SYS_TRANSACTION_ROLLBACK == SYS_TRANSACTION_ROLLBACK:
+            words[index].id_begin = words[index].keys_begin = -1
+        else:
+            total += find_words(data, at, end, &words[index])
+    codes = PyBytes_FromStringAndSize(NULL, 4 * total)
+    owners = PyBytes_FromStringAndSize(NULL, 8 * total)
+    cdef uint32_t *code = <uint32_t *>PyBytes_AS_STRING(codes)
+    cdef int64_t *owner = <int64_t *>PyBytes_AS_STRING(owners)
+    cdef int64_t number = 0, word
+    cdef uint32_t topic
+    for index in range(count):
+        topic = prefix[column[KEY_OF * count + index]]
+        if words[index].id_begin >= 0:
+            code[number] = <uint32_t>hash_word(data, words[index].id_begin, words[index].id_end, topic)
+            owner[number] = index
+            number += 1
+        if words[index].keys_begin < 0:
+            continue
+        word = -1
+        end = words[index].keys_end
+        for at in range(words[index].keys_begin, end + 1):
+            if at < end and data[at] != c" ":
+                if word < 0:
+                    word = at
+            elif word >= 0:
+                code[number] = <uint32_t>hash_word(data, word, at, topic)
+                owner[number] = index
+                number += 1
+                word = -1
+    return codes, owners

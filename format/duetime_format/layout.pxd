@@ -2,7 +2,7 @@
 # length checked against the record's end before it is used.
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from duetime_format._bytes cimport load32, load64
+from duetime_format._bytes cimport crc32, load32, load64, matches_crc_mark
 
 cdef enum:
     RECORD_BYTES_MIN = 91  # two IPv4 hosts, nothing of body, topic and properties
@@ -10,8 +10,14 @@ cdef enum:
     RECORD_MAGIC_V2 = -626843477
     BODY_CRC_AT = 8, QUEUE_ID_AT = 12, FLAG_AT = 16, QUEUE_OFFSET_AT = 20, POSITION_AT = 28, SYS_FLAG_AT = 36
     BORN_AT = 40, BORN_HOST_AT = 48
+    SYS_TRANSACTION_ROLLBACK = 0xC
+    UNIT_BYTES = 20  # of a queue (units.py)
     # Behind the two hosts: reconsumeTimes, preparedTransactionOffset, bodyLength.
     PREPARED_FROM_TAIL = 4, BODY_LENGTH_FROM_TAIL = 12
+
+# Rows of columns.Run.
+cdef enum:
+    STARTS, SIZES, KEY_OF, OFFSETS, FLAGS, STORED_AT, TAGS_CODES, LEVELS, ID_HASHES, PROPERTIES_AT, ROWS
 
 cdef struct Span:
     int64_t begin
@@ -59,3 +65,13 @@ cdef inline bint find_parts(const uint8_t *data, int64_t start, int64_t end, Par
     length = <int64_t>data[parts.topic.end] << 8 | data[parts.topic.end + 1]
     # No writer ends properties with a zero; a torn write leaves some there.
     return length == end - parts.properties.begin and length <= 0x7FFF and not (length and data[end - 1] == 0)
+
+
+cdef inline bint matches_crc(const uint8_t *data, int64_t start, int64_t end, const Parts *parts) noexcept nogil:
+    """Whether a record is what its CRC says: that of all of it where it has one, else the body's."""
+    cdef int matches = matches_crc_mark(data + start, end - start, end - parts.properties.begin)
+    if matches >= 0:
+        return matches
+    return <int32_t>(
+        crc32(data + parts.body.begin, parts.body.end - parts.body.begin) & 0x7FFFFFFF
+    ) == load32(data + start + BODY_CRC_AT)

@@ -20,12 +20,12 @@ Source: RocketMQ 4.9.3 CommitLog, MessageDecoder; 5.x MessageVersion (V2); 5.2 M
 
 import ipaddress
 import zlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from struct import Struct
 
 from duetime_format.errors import Damaged
 from duetime_format.names import SCHEDULE_TOPIC
+from duetime_format.properties import NAME_END, VALUE_END
 
 MAGIC_V1 = -626843481
 MAGIC_V2 = -626843477
@@ -38,9 +38,6 @@ SYS_TRANSACTION_COMMIT = 0x8
 SYS_TRANSACTION_ROLLBACK = 0xC
 SYS_BORN_V6 = 0x10
 SYS_STORE_V6 = 0x20
-
-NAME_END = b"\x01"
-VALUE_END = b"\x02"
 
 TAGS = "TAGS"
 KEYS = "KEYS"
@@ -94,7 +91,9 @@ CRC_MARK = _CRC_NAME + _CRC_UNFILLED + VALUE_END
 # As it stands behind other properties.
 CRC_ENDING = VALUE_END + CRC_MARK
 
-QUEUE_ID_AT, QUEUE_OFFSET_AT, POSITION_AT, SYS_FLAG_AT, BORN_HOST_AT = 12, 20, 28, 36, 48
+QUEUE_ID_AT, QUEUE_OFFSET_AT, POSITION_AT, SYS_FLAG_AT, BORN_AT, BORN_HOST_AT, STORED_AT_V4 = 12, 20, 28, 36, 40, 48, 56
+OFFSET_POSITION = Struct(">qq")  # queueOffset, physicalOffset
+TIME = Struct(">q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,34 +280,6 @@ def decode(buffer: bytes | bytearray | memoryview, at: int = 0, *, check_crc: bo
         magic=magic,
         size=size,
     )
-
-
-def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """`name 0x01 value 0x02 ...` without the last 0x02, as brokers 4.9.1 to 5.1.4 write them."""
-    return "\x02".join([f"{name}\x01{value}" for name, value in properties.items()]).encode()
-
-
-def decode_properties(encoded: bytes) -> dict[str, str]:
-    """As RocketMQ's readers: parts without a name or a value are dropped, the later of two equal names wins."""
-    properties = {}
-    for part in encoded.decode("utf-8", "replace").split("\x02"):
-        name, _, value = part.partition("\x01")
-        if name and value:
-            properties[name] = value
-    return properties
-
-
-def property_value(encoded: bytes, name: bytes) -> bytes | None:
-    """The value of one property, without decoding the others. The first of two equal names wins."""
-    if encoded.startswith(name + NAME_END):
-        at = len(name) + 1
-    else:
-        found = encoded.find(VALUE_END + name + NAME_END)
-        if found < 0:
-            return None
-        at = found + len(name) + 2
-    end = encoded.find(VALUE_END, at)
-    return encoded[at:] if end < 0 else encoded[at:end]
 
 
 def java_hash(text: str) -> int:

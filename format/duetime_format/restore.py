@@ -25,6 +25,7 @@ from duetime_format.compiled import twin
 from duetime_format.errors import Damaged
 from duetime_format.limits import BODY_BYTES_MAX, PROPERTIES_BYTES_MAX, TOPIC_CHARS_MAX
 from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC, is_name
+from duetime_format.properties import VALUE_END, decode_properties, encode_properties
 from duetime_format.units import Units
 
 # Where RocketMQ keeps half messages: one that was delayed has lost its topic, and nothing would ever commit it.
@@ -216,7 +217,7 @@ def _learn(properties: bytes, topic: str, queue: int) -> None:
 
 def _target(properties: bytes) -> tuple[str, int]:
     """Topic and queue that the properties name."""
-    named = record.decode_properties(properties)
+    named = decode_properties(properties)
     topic, queue = named.get(record.REAL_TOPIC, ""), named.get(record.REAL_QID, "")
     if not topic:
         raise Unrestorable("it has no REAL_TOPIC")
@@ -228,11 +229,11 @@ def _target(properties: bytes) -> tuple[str, int]:
 
 
 def _restored_properties(properties: bytes, entry: Entry) -> bytes:
-    parts = [part for part in properties.split(record.VALUE_END) if part and not part.startswith(_NOT_KEPT)]
+    parts = [part for part in properties.split(VALUE_END) if part and not part.startswith(_NOT_KEPT)]
     ending = record.lane_entry(entry.level, entry.offset, entry.due_at_ms)
-    restored = record.with_crc_mark(record.VALUE_END.join([*parts, ending]))
+    restored = record.with_crc_mark(VALUE_END.join([*parts, ending]))
     if len(restored) > PROPERTIES_BYTES_MAX:
-        kept = record.VALUE_END.join([*(part for part in parts if not part.startswith(_DEFERRAL)), ending])
+        kept = VALUE_END.join([*(part for part in parts if not part.startswith(_DEFERRAL)), ending])
         restored = record.with_crc_mark(kept)
         if len(restored) > PROPERTIES_BYTES_MAX:
             # Only a broker's record is so full, and had no mark in the lane either.
@@ -250,7 +251,7 @@ def quarantine(entry: Entry, reason: str, *, keep_body: bool = True) -> bytes:
         reason = f"{reason}; whole at log position {position}, {len(entry.data)} bytes"
     reason = reason.replace("\x01", " ").replace("\x02", " ")[:FAULT_CHARS_MAX]
     message_id = message_id_of(entry.data)
-    properties = record.encode_properties(
+    properties = encode_properties(
         {**({record.UNIQ_KEY: message_id} if message_id else {}), record.FAULT: reason or "unknown"}
     )
     ending = record.lane_entry(entry.level, entry.offset, entry.due_at_ms)
@@ -259,7 +260,7 @@ def quarantine(entry: Entry, reason: str, *, keep_body: bool = True) -> bytes:
             topic=QUARANTINE_TOPIC,
             queue=0,
             body=body,
-            properties=record.with_crc_mark(properties + record.VALUE_END + ending),
+            properties=record.with_crc_mark(properties + VALUE_END + ending),
             born_at_ms=entry.due_at_ms,
         )
     )
@@ -271,4 +272,4 @@ def message_id_of(data: bytes) -> str:
         properties = record.decode(data, check_crc=False).properties
     except Damaged:
         return ""
-    return record.decode_properties(properties).get(record.UNIQ_KEY, "")[:255]
+    return decode_properties(properties).get(record.UNIQ_KEY, "")[:255]

@@ -7,6 +7,7 @@ import pyarrow as pa
 from duetime_format import record
 from duetime_format.compiled import twin
 from duetime_format.errors import Damaged
+from duetime_format.properties import decode_properties
 from duetime_format.record import MAGIC_V1, MAGIC_V2, Record
 
 _twin = twin("duetime_spark._decode")
@@ -71,7 +72,7 @@ def _intact(view: memoryview, base: int, at: int, check_crc: bool) -> Record | N
 
 
 def _row(found: Record) -> dict[str, Any]:
-    properties = record.decode_properties(record.without_crc_mark(found.properties))
+    properties = decode_properties(record.without_crc_mark(found.properties))
     entry = record.find_lane_entry(found.properties)
     if entry is None or entry[0] > _I32_MAX or max(entry) > _I64_MAX:
         lane_level = lane_offset = lane_due_at_ms = None

@@ -7,10 +7,11 @@ one back. Source: RocketMQ 5.3.3 TimerMessageStore.
 
 import numpy as np
 from duetime_core.ondisk.files import LogFiles
-from duetime_core.ondisk.records import decode_properties, message
+from duetime_core.ondisk.records import message
 from duetime_core.ondisk.state import State
 from duetime_core.ondisk.timers import TIMER_TOPIC, timers
 from duetime_format import record
+from duetime_format.properties import decode_properties
 from duetime_format.units import UNIT_TYPE, Ints, Units, joined
 
 _LOG_UNIT = np.dtype(

@@ -12,8 +12,8 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 from duetime_format import record
-from duetime_format.columns import last_value
 from duetime_format.compiled import twin
+from duetime_format.properties import value_of
 
 _twin = twin("duetime_spark._topics")
 
@@ -95,4 +95,4 @@ def _parts(view: memoryview, at: int, size: int, position: int) -> tuple[bytes, 
     said = int.from_bytes(whole[properties_at - 2 : properties_at], "big", signed=True)
     if said != len(properties) or properties.endswith(b"\0"):
         return None
-    return last_value(properties, _NAME), _I64.unpack_from(whole, stored_at)[0], body_size
+    return value_of(properties, _NAME), _I64.unpack_from(whole, stored_at)[0], body_size

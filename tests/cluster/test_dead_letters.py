@@ -12,6 +12,7 @@ from duetime.v1 import consumer_pb2, gateway_pb2_grpc
 from duetime_core.serving import make_channel
 from duetime_core.testing import Cluster, FakeClock
 from duetime_format import record
+from duetime_format.properties import encode_properties
 
 from tests.cluster.test_promises import ids, stored
 from tests.core import golden
@@ -204,8 +205,8 @@ async def test_what_a_broker_wrote_is_listed_and_redriven(tmp_path: Path) -> Non
     """A directory with %DLQ%group as a RocketMQ broker leaves it."""
     async with Cluster(tmp_path) as cluster:
         names = {"UNIQ_KEY": "AC1", "RETRY_TOPIC": TOPIC, "ORIGIN_MESSAGE_ID": "7F", "DELAY": "0", "WAIT": "false"}
-        written = record.encode_properties(names)
-        nameless = record.encode_properties({"UNIQ_KEY": "AC2"})
+        written = encode_properties(names)
+        nameless = encode_properties({"UNIQ_KEY": "AC2"})
         store = cluster.stores[0].store
         for properties in (written, nameless):
             store.put(record.encode(record.Record(f"%DLQ%{GROUP}", 0, b"body", properties, reconsume_times=16)))

@@ -12,6 +12,7 @@ from duetime_core.testing import Cluster
 from duetime_core.testing.clock import FakeClock
 from duetime_format import record
 from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
+from duetime_format.properties import decode_properties
 from duetime_store import configs
 
 from tests.core import golden
@@ -52,7 +53,7 @@ def assert_restored(unit: dict[str, Any], found: record.Record) -> None:
     assert hashlib.sha256(found.body).hexdigest() == unit["bodySha256"]
     told = (found.flag, found.sys_flag, found.born_at_ms, found.reconsume_times, found.prepared_transaction_offset)
     assert told == (unit["flag"], unit["sysFlag"], unit["bornTimestamp"], unit["reconsumeTimes"], 0)
-    kept = record.decode_properties(found.properties)
+    kept = decode_properties(found.properties)
     assert kept.pop(record.LANE_ENTRY) == f"{unit['queueId'] + 1}:{unit['queueOffset']}:{unit['tagsCode']}"
     kept.pop("__CRC32#", None)
     assert kept == {name: value for name, value in properties.items() if name != "__CRC32#"}

@@ -15,6 +15,7 @@ from duetime_core.testing import Cluster
 from duetime_format import record
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.names import QUARANTINE_TOPIC
+from duetime_format.properties import decode_properties
 
 LEVELS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
 
@@ -80,7 +81,7 @@ async def test_a_hundred_thousand_over_all_levels(tmp_path: Path) -> None:
 
 
 def ids(records: list[record.Record]) -> list[str]:
-    return [record.decode_properties(found.properties)["UNIQ_KEY"] for found in records]
+    return [decode_properties(found.properties)["UNIQ_KEY"] for found in records]
 
 
 def assert_counters(store: Any, sent: dict[int, int], due: dict[str, int], now_ms: int) -> None:
@@ -183,7 +184,7 @@ async def test_entry_that_can_not_be_restored_does_not_stop_its_lane(tmp_path: P
         assert [found.body for found in stored(cluster, "orders")] == [b"body 0", b"body 2"]
         [quarantined] = stored(cluster, QUARANTINE_TOPIC)
         assert entry(quarantined)[:2] == (1, 1)
-        assert "CRC" in record.decode_properties(quarantined.properties)["DT_FAULT"]
+        assert "CRC" in decode_properties(quarantined.properties)["DT_FAULT"]
         [lane] = await cluster.lanes()
         assert (lane.pending_count, lane.restored_count, lane.quarantined_count) == (0, 2, 1)
 

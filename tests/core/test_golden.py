@@ -9,6 +9,7 @@ import pytest
 from duetime_format import record
 from duetime_format.errors import Damaged
 from duetime_format.names import SCHEDULE_TOPIC
+from duetime_format.properties import decode_properties, value_of
 from duetime_format.record import Record
 
 from tests.core.golden import NAMES, acknowledged, golden_dir, summary, units, unpack
@@ -94,7 +95,7 @@ FACTS = [
 
 def facts(read: Record) -> dict[str, Any]:
     """What the manifest tells of a record, from ours."""
-    properties = record.decode_properties(read.properties)
+    properties = decode_properties(read.properties)
     return {
         "topic": read.topic,
         "queueId": read.queue,
@@ -122,7 +123,7 @@ def test_tags_codes_are_the_units(store: Path, log: Log) -> None:
     for unit in units(store.name):
         read, _ = records[unit["physicalOffset"]]
         if read.topic != SCHEDULE_TOPIC:
-            tags = record.property_value(read.properties, b"TAGS")
+            tags = value_of(read.properties, b"TAGS")
             assert (record.tags_code(tags) if tags else 0) == unit["tagsCode"]
 
 
@@ -134,5 +135,5 @@ def test_each_record_is_written_again_to_the_same_bytes(log: Log) -> None:
 def test_acknowledged_messages_are_all_there(store: Path, log: Log) -> None:
     if not store.name.endswith("killed"):
         pytest.skip("nothing was in flight when this broker stopped")
-    ids = {record.decode_properties(read.properties).get("UNIQ_KEY") for read, _ in log[0].values()}
+    ids = {decode_properties(read.properties).get("UNIQ_KEY") for read, _ in log[0].values()}
     assert acknowledged(store.name) <= ids

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from duetime_format import record
 from duetime_format.errors import Damaged
+from duetime_format.properties import decode_properties, encode_properties, value_of
 from duetime_format.record import Record
 from hypothesis import given
 from hypothesis import strategies as st
@@ -86,7 +87,7 @@ WHOLE = Record(
     topic="orders",
     queue=1,
     body=b"cancel 42",
-    properties=record.encode_properties({"TAGS": "timeout", "UNIQ_KEY": "7F00"}),
+    properties=encode_properties({"TAGS": "timeout", "UNIQ_KEY": "7F00"}),
     born_host=record.host_bytes("127.0.0.1", 1),
     store_host=record.host_bytes("127.0.0.1", 2),
 )
@@ -160,7 +161,7 @@ def test_crc_is_not_checked_where_the_caller_did() -> None:
 
 def test_properties_not_utf8_are_read_with_the_mark_of_the_unknown() -> None:
     encoded = record.encode(replace(WHOLE, properties=b"TAGS\x01a\xff\x02k\x01v"))
-    assert record.decode_properties(record.decode(encoded).properties) == {
+    assert decode_properties(record.decode(encoded).properties) == {
         "TAGS": "a\N{REPLACEMENT CHARACTER}",
         "k": "v",
     }
@@ -175,11 +176,11 @@ def test_topic_longer_than_its_length_field_is_never_written() -> None:
 
 @given(st.dictionaries(NAME, NAME, max_size=8))
 def test_properties_come_back(properties: dict[str, str]) -> None:
-    encoded = record.encode_properties(properties)
-    assert record.decode_properties(encoded) == properties
-    assert record.decode_properties(encoded + b"\x02" if encoded else b"") == properties
+    encoded = encode_properties(properties)
+    assert decode_properties(encoded) == properties
+    assert decode_properties(encoded + b"\x02" if encoded else b"") == properties
     for name, value in properties.items():
-        assert record.property_value(encoded, name.encode()) == value.encode()
+        assert value_of(encoded, name.encode()) == value.encode()
 
 
 @pytest.mark.parametrize(
@@ -196,21 +197,21 @@ def test_properties_come_back(properties: dict[str, str]) -> None:
     ],
 )
 def test_odd_properties_are_read_as_rocketmq_reads_them(encoded: bytes, expected: dict[str, str]) -> None:
-    assert record.decode_properties(encoded) == expected
+    assert decode_properties(encoded) == expected
 
 
 def test_property_is_found_by_its_whole_name_only() -> None:
     encoded = b"XTAGS\x01no\x02TAGSX\x01no\x02v\x01TAGS\x02TAGS\x01yes\x02"
-    assert record.property_value(encoded, b"TAGS") == b"yes"
-    assert record.property_value(encoded, b"KEYS") is None
-    assert record.property_value(b"TAGS\x01yes", b"TAGS") == b"yes"
+    assert value_of(encoded, b"TAGS") == b"yes"
+    assert value_of(encoded, b"KEYS") == b""
+    assert value_of(b"TAGS\x01yes", b"TAGS") == b"yes"
 
 
 @given(
     st.integers(1, 256), st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1), st.dictionaries(NAME, NAME, max_size=4)
 )
 def test_lane_entry_is_found_at_the_end(level: int, offset: int, due: int, properties: dict[str, str]) -> None:
-    encoded = record.encode_properties(properties)
+    encoded = encode_properties(properties)
     ended = b"\x02".join(part for part in (encoded, record.lane_entry(level, offset, due)) if part)
     assert record.find_lane_entry(ended) == (level, offset, due)
 
@@ -235,7 +236,7 @@ def test_what_is_no_lane_entry_gives_none(properties: bytes) -> None:
 
 @given(st.dictionaries(NAME, NAME, max_size=4), st.booleans())
 def test_mark_stands_behind_other_properties_and_goes_again(properties: dict[str, str], trailing: bool) -> None:
-    encoded = record.encode_properties(properties)
+    encoded = encode_properties(properties)
     marked = record.with_crc_mark(encoded + b"\x02" * (trailing and bool(encoded)))
     assert record.has_crc_mark(marked)
     assert not record.has_crc_mark(encoded)

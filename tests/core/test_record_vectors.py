@@ -9,6 +9,7 @@ import pytest
 from duetime_format import record
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.names import SCHEDULE_TOPIC
+from duetime_format.properties import decode_properties, encode_properties, value_of
 from duetime_format.record import Record
 
 from tests.core import vectors
@@ -19,7 +20,7 @@ PLAIN = Record(
     topic="TestTopic",
     queue=0,
     body=b"hello",
-    properties=record.encode_properties(KEPT),
+    properties=encode_properties(KEPT),
     born_at_ms=vectors.BORN_AT_MS,
     born_host=bytes.fromhex(vectors.BORN_HOST),
     stored_at_ms=vectors.STORED_AT_MS,
@@ -55,13 +56,13 @@ RECORDS = {
     "R4": (replace(PLAIN, topic="%RETRY%" + "g" * 130, properties=b"", magic=record.MAGIC_V2), vectors.R4),
     "R5": (replace(PLAIN, properties=CHECKED), vectors.R5),
     "R6": (
-        replace(PLAIN, topic=SCHEDULE_TOPIC, queue=2, properties=record.encode_properties(DEFERRED)),
+        replace(PLAIN, topic=SCHEDULE_TOPIC, queue=2, properties=encode_properties(DEFERRED)),
         vectors.R6,
     ),
     "R7": (
         replace(
             PLAIN,
-            properties=record.encode_properties(DEFERRED),
+            properties=encode_properties(DEFERRED),
             stored_at_ms=vectors.STORED_AT_MS + 10_100,
             position=214,
         ),
@@ -72,7 +73,7 @@ RECORDS = {
             PLAIN,
             body=b"m1",
             queue_offset=10,
-            properties=record.encode_properties({"TAGS": "TagA", "CLUSTER": "DefaultCluster"}),
+            properties=encode_properties({"TAGS": "TagA", "CLUSTER": "DefaultCluster"}),
         ),
         vectors.BATCH_1,
     ),
@@ -83,7 +84,7 @@ RECORDS = {
             flag=5,
             queue_offset=11,
             position=134,
-            properties=record.encode_properties({"CLUSTER": "DefaultCluster"}),
+            properties=encode_properties({"CLUSTER": "DefaultCluster"}),
         ),
         vectors.BATCH_2,
     ),
@@ -125,16 +126,16 @@ def test_whole_record_checksum_is_a_property_like_any_other() -> None:
     encoded = bytes.fromhex(vectors.R5)
     crc = zlib.crc32(encoded[: vectors.R5_CHECKED_BYTES]) & 0x7FFFFFFF
     assert crc == vectors.R5_CRC
-    properties = record.decode_properties(record.decode(encoded).properties)
+    properties = decode_properties(record.decode(encoded).properties)
     assert properties == {"TAGS": "TagA", "__CRC32#": str(crc)[::-1]}
 
 
 def test_trailing_separator_changes_no_property() -> None:
     plain, trailing = (record.decode(bytes.fromhex(text)) for text in (vectors.R1, vectors.R1_TRAILING))
-    assert record.decode_properties(plain.properties) == record.decode_properties(trailing.properties) == KEPT
+    assert decode_properties(plain.properties) == decode_properties(trailing.properties) == KEPT
     for name in KEPT:
         asked = name.encode()
-        assert record.property_value(plain.properties, asked) == record.property_value(trailing.properties, asked)
+        assert value_of(plain.properties, asked) == value_of(trailing.properties, asked)
 
 
 def test_segment_ends_with_blank() -> None:

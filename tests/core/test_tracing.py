@@ -16,6 +16,7 @@ from duetime_core import tracing as core_tracing
 from duetime_core.errors import StartupError
 from duetime_core.testing import LocalCluster
 from duetime_format import record
+from duetime_format.properties import encode_properties
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -80,7 +81,7 @@ def records(*traceparents: str) -> tuple[bytes, list[int]]:
 
 
 def encoded(message_id: str, properties: dict[str, str], body: bytes = b"body") -> bytes:
-    pairs = record.encode_properties({"UNIQ_KEY": message_id, **properties})
+    pairs = encode_properties({"UNIQ_KEY": message_id, **properties})
     return record.encode(record.Record("orders", 0, body, record.with_crc_mark(pairs)))
 
 

@@ -9,6 +9,7 @@ from duetime.v1 import gateway_pb2, gateway_pb2_grpc
 from duetime_core.serving import make_channel
 from duetime_format import record
 from duetime_format.names import retry_topic
+from duetime_format.properties import decode_properties
 from duetime_format.record import Record
 
 from tests.crash.workload import GROUP, QUEUE_COUNT, TOPIC, Workload
@@ -77,7 +78,7 @@ async def _read(stub: gateway_pb2_grpc.GatewayStub, topic: str, queue: int) -> l
 def check(contents: Contents, workload: Workload) -> None:
     """The four promises: acknowledged is there, once, not early, in order."""
     found = Counter(
-        record.decode_properties(read.properties)["UNIQ_KEY"]
+        decode_properties(read.properties)["UNIQ_KEY"]
         for (topic, _), records in contents.queues.items()
         for read in records
         if topic == TOPIC
@@ -121,7 +122,7 @@ def check_times(contents: Contents, workload: Workload) -> None:
             level, _, due_at_ms = entry
             assert read.stored_at_ms >= due_at_ms
             if topic == TOPIC:
-                sent = workload.sent[record.decode_properties(read.properties)["UNIQ_KEY"]]
+                sent = workload.sent[decode_properties(read.properties)["UNIQ_KEY"]]
                 assert sent.level == level
                 assert due_at_ms >= sent.began_ms + workload.delays_ms[level - 1]
 

@@ -18,6 +18,7 @@ from duetime.v1 import gateway_pb2, store_pb2, store_pb2_grpc
 from duetime_core.serving import make_channel
 from duetime_format import record
 from duetime_format.names import SCHEDULE_TOPIC
+from duetime_format.properties import decode_properties, encode_properties
 from duetime_format.record import Record
 from duetime_format.restore import Entry
 from duetime_format.restore import restore as restored_record
@@ -61,7 +62,7 @@ def numbered(writer: int, number: int, *, deferred: bool) -> bytes:
     if deferred:
         made = replace(made, topic=SCHEDULE_TOPIC, queue=LANE - 1)
         kept |= record.deferral(LANE, TOPIC, RESTORED_QUEUE)
-    return record.encode(replace(made, properties=record.encode_properties(kept)))
+    return record.encode(replace(made, properties=encode_properties(kept)))
 
 
 def body_of(message_id: str) -> bytes:
@@ -161,7 +162,7 @@ async def check(stub: store_pb2_grpc.StoreStub, ledger: Ledger) -> None:
         start = ledger.compared[writer]
         found = await read_queue(stub, SCHEDULE_TOPIC if lane else TOPIC, LANE - 1 if lane else writer, start)
         check_order(found, start)
-        ids = [record.decode_properties(read.properties)["UNIQ_KEY"] for read in found]
+        ids = [decode_properties(read.properties)["UNIQ_KEY"] for read in found]
         stored = start + len(found)
         assert ids == [f"{writer}-{number}" for number in range(start, stored)], "a gap, a double or a wrong order"
         assert ledger.acknowledged[writer] <= stored <= ledger.sent[writer]

@@ -10,6 +10,7 @@ from duetime_core.calls import fault_of
 from duetime_core.errors import DueTimeError, InvalidArgument
 from duetime_format import limits, record
 from duetime_format.levels import DelayLevels
+from duetime_format.properties import decode_properties
 from duetime_gateway import admission
 from duetime_gateway.encoding import Batch, Encoder
 from duetime_gateway.ids import MessageIds
@@ -260,7 +261,7 @@ def test_encoder_takes_exactly_what_admission_takes_and_keeps_it(
     else:
         assert (stored.topic, stored.queue) == (sent.topic, batch.queues[0])
     assert record.has_crc_mark(stored.properties)
-    assert record.decode_properties(record.without_crc_mark(stored.properties)) == expected
+    assert decode_properties(record.without_crc_mark(stored.properties)) == expected
     assert not sent.HasField("queue") or batch.queues[0] == sent.queue
 
 

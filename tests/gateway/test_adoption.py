@@ -10,6 +10,7 @@ import pytest
 from duetime import AsyncPuller
 from duetime.v1 import gateway_pb2, store_pb2
 from duetime_format import record
+from duetime_format.properties import value_of
 from duetime_gateway import adoption
 from duetime_gateway.adoption import counts
 from duetime_gateway.routing import place
@@ -115,7 +116,7 @@ async def test_messages_go_to_the_queue_by_its_number_on_the_shard(tmp_path: Pat
         if level:
             (lane,) = (await gateway.pull("SCHEDULE_TOPIC_XXXX", 18, encoding=gateway_pb2.PULL_ENCODING_RECORDS),)
             found = record.decode(lane.records)
-            assert record.property_value(found.properties, b"REAL_QID") == b"1"
+            assert value_of(found.properties, b"REAL_QID") == b"1"
         else:
             assert await bodies(gateway, "orders", 3) == ["b1", "N"]
 

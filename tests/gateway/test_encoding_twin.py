@@ -8,6 +8,7 @@ import pytest
 from duetime.v1 import gateway_pb2, message_pb2
 from duetime_format import limits, record
 from duetime_format.levels import DelayLevels
+from duetime_format.properties import decode_properties
 from duetime_gateway.batcher import PUT_BYTES_MAX
 from duetime_gateway.encoding import Batch, Encoder
 from duetime_gateway.ids import MessageIds
@@ -87,7 +88,7 @@ def canonical(data: bytes) -> list[Any]:
     found = []
     while data:
         one = record.decode(data)
-        properties = record.decode_properties(one.properties)
+        properties = decode_properties(one.properties)
         found.append((one.size, properties, {**vars_of(one), "properties": b""}))
         data = data[one.size :]
     return found

@@ -9,6 +9,7 @@ from duetime_core import retry_policy
 from duetime_core.errors import DiskFull
 from duetime_format import record
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from duetime_format.properties import decode_properties
 
 from tests.gateway.conftest import Gateway, error_of, message, request
 from tests.gateway.fake_store import FakeStore
@@ -295,5 +296,5 @@ async def test_message_keeps_its_retry_policy_and_its_readers_do_not_see_it(gate
     (read,) = (await gateway.pull(queue=1)).messages
     assert dict(read.properties) == {"a": "b"}
     pulled = await gateway.pull(queue=1, encoding=gateway_pb2.PULL_ENCODING_RECORDS)
-    properties = record.decode_properties(record.decode(pulled.records).properties)
+    properties = decode_properties(record.decode(pulled.records).properties)
     assert (properties["DT_RETRY"], properties["UNIQ_KEY"]) == ("1s,5s,max=3", result.message_id)

@@ -11,6 +11,7 @@ from duetime import AsyncProducer, AsyncPuller, Message, Receipt
 from duetime.v1 import gateway_pb2, gateway_pb2_grpc
 from duetime_core.serving import make_channel
 from duetime_format import record
+from duetime_format.properties import decode_properties
 
 TOPIC = "k8s"
 QUEUE_COUNT = 4
@@ -74,13 +75,13 @@ class Account:
         """Compares with what the queues hold from offset 0 on; what is in order, in one line."""
         records = [one for queue in range(QUEUE_COUNT) for one in await self._read(queue)]
         assert not self.errors, self.errors[:10]
-        found = Counter(record.decode_properties(one.properties)["UNIQ_KEY"] for one in records)
+        found = Counter(decode_properties(one.properties)["UNIQ_KEY"] for one in records)
         assert found == Counter(self.sent.keys()), "lost, doubled or unknown"
         assert len(found) == self.count
         for one in records:
             entry = record.find_lane_entry(one.properties)
             assert entry is not None
-            level, began_ms = self.sent[record.decode_properties(one.properties)["UNIQ_KEY"]]
+            level, began_ms = self.sent[decode_properties(one.properties)["UNIQ_KEY"]]
             assert entry[0] == level
             assert one.stored_at_ms >= entry[2] >= began_ms + LEVELS[level]
         late = sorted(self.late_ms)

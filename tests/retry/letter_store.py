@@ -8,6 +8,7 @@ from typing import Any
 from duetime.v1 import gateway_pb2, store_pb2
 from duetime_core.errors import NotFound
 from duetime_format import record
+from duetime_format.properties import decode_properties, encode_properties
 from duetime_format.record import Record
 
 GROUP = "billing"
@@ -31,7 +32,7 @@ def dead(number: int, **properties: str) -> Record:
         "DT_ATTEMPTS": '{"attempts":[[1,5,6,"ValueError","no","t1"],[2,7,8,"TimeoutError","Bank is away","t2"]]}',
         **properties,
     }
-    encoded = record.with_crc_mark(record.encode_properties({name: value for name, value in names.items() if value}))
+    encoded = record.with_crc_mark(encode_properties({name: value for name, value in names.items() if value}))
     at_ms = START_MS + number * 1_000
     return Record(DLQ, 0, b"%d" % number, encoded, stored_at_ms=at_ms, reconsume_times=2, queue_offset=number)
 
@@ -113,4 +114,4 @@ class LetterStore:
 
 
 def ids(records: Iterable[Record]) -> list[str]:
-    return [record.decode_properties(one.properties)["UNIQ_KEY"] for one in records]
+    return [decode_properties(one.properties)["UNIQ_KEY"] for one in records]

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from duetime_format import record
 from duetime_format.limits import PROPERTIES_BYTES_MAX
+from duetime_format.properties import VALUE_END, decode_properties, encode_properties
 from duetime_format.record import Record
 from duetime_format.restore import Entry, restore
 from duetime_retry.copies import Copy, Failed, NoRoom, dead_letter, history_of, retry_copy
@@ -19,7 +20,7 @@ LANE = Wait(4, 0)
 
 def consumed(**properties: str) -> Record:
     values = {"UNIQ_KEY": "A", "TAGS": "t", "own": "x", **properties}
-    encoded = record.encode_properties(values)
+    encoded = encode_properties(values)
     return Record("orders", 2, b"body", encoded, flag=7, position=5, queue_offset=9, reconsume_times=1)
 
 
@@ -28,7 +29,7 @@ def failed(found: Record, history: History = HISTORY) -> Failed:
 
 
 def named(copy: Copy) -> dict[str, str]:
-    return record.decode_properties(copy.record.properties)
+    return decode_properties(copy.record.properties)
 
 
 KEPT = {
@@ -94,7 +95,7 @@ def test_copy_of_a_brokers_copy_has_no_first_place() -> None:
 
 
 def test_lane_entry_of_the_consumed_record_is_dropped() -> None:
-    entry = record.VALUE_END + record.lane_entry(3, 9, 1)
+    entry = VALUE_END + record.lane_entry(3, 9, 1)
     restored = replace(consumed(), properties=consumed().properties + entry)
     assert record.find_lane_entry(dead_letter(failed(restored), "g", "REJECTED").record.properties) is None
 

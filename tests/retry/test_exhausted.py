@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from duetime_core import retry_policy
 from duetime_core.testing.cluster import Cluster
-from duetime_format import record
+from duetime_format.properties import decode_properties
 from duetime_retry.copies import history_of
 
 from tests.retry.cluster_group import Group, started
@@ -42,7 +42,7 @@ async def test_they_die_with_all_their_deliveries_in_the_history(group: Group) -
         (2_000, 3_000),
     ]
     assert dead.reconsume_times == 3
-    assert record.decode_properties(dead.properties)["DT_DEAD_REASON"] == "ATTEMPTS_EXHAUSTED"
+    assert decode_properties(dead.properties)["DT_DEAD_REASON"] == "ATTEMPTS_EXHAUSTED"
     await group.cluster.advance("1h")
     assert await group.is_empty()
     assert group.metric("duetime_retry_exhausted_total", shard="0") == 1
@@ -57,7 +57,7 @@ async def test_many_die_once_each_beside_a_second_retry_service(group: Group) ->
         await group.send(*ids[first : first + 100])
     await expire(group, 700, max_attempts=1, max_count=700)
     dead = await group.until_stored(700, DLQ)
-    assert sorted(record.decode_properties(one.properties)["UNIQ_KEY"] for one in dead) == ids
+    assert sorted(decode_properties(one.properties)["UNIQ_KEY"] for one in dead) == ids
     taken = [
         node.registry.get_sample_value("duetime_retry_exhausted_total", {"shard": "0"}) or 0
         for node in (cluster.retry, second)
@@ -86,7 +86,7 @@ async def test_ordered_group_goes_on_behind_a_dead_letter(group: Group) -> None:
     await group.cluster.advance("1s")
     assert [one.message.id for one in await waiting] == ["B"]
     (dead,) = await group.until_stored(1, DLQ)
-    assert record.decode_properties(dead.properties)["UNIQ_KEY"] == "A"
+    assert decode_properties(dead.properties)["UNIQ_KEY"] == "A"
 
 
 async def test_shard_that_was_away_is_served_again(group: Group) -> None:

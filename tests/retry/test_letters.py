@@ -7,6 +7,7 @@ import pytest
 from duetime.v1 import consumer_pb2
 from duetime_core.errors import InvalidArgument
 from duetime_format import record
+from duetime_format.properties import decode_properties
 from duetime_retry.letters import Letter, NotRedrivable, Place, Wanted, page_of, parse_page, redriven, split, told
 from hypothesis import given
 from hypothesis import strategies as st
@@ -84,7 +85,7 @@ def test_an_error_is_not_found_where_none_is_known() -> None:
 def test_a_redriven_one_begins_anew_and_keeps_its_history() -> None:
     before = letter(4)
     copy = redriven(before)
-    names = record.decode_properties(copy.properties)
+    names = decode_properties(copy.properties)
     assert (copy.topic, copy.queue, copy.body, copy.reconsume_times) == (RETRY, 0, b"4", 0)
     assert (names["RETRY_TOPIC"], names["DT_ORIGIN"], names["DT_REDRIVEN"]) == ("orders", "3:74", "1")
     assert names["DT_ATTEMPTS"] == before.properties["DT_ATTEMPTS"]
@@ -92,11 +93,11 @@ def test_a_redriven_one_begins_anew_and_keeps_its_history() -> None:
     assert not gone & names.keys()
     assert record.has_crc_mark(copy.properties)
     again = Letter(replace(copy, topic="%DLQ%billing"), PLACE, 9)
-    assert record.decode_properties(redriven(again).properties)["DT_REDRIVEN"] == "2"
+    assert decode_properties(redriven(again).properties)["DT_REDRIVEN"] == "2"
 
 
 def test_a_brokers_dead_letter_is_redriven() -> None:
-    names = record.decode_properties(redriven(a_brokers()).properties)
+    names = decode_properties(redriven(a_brokers()).properties)
     assert (names["RETRY_TOPIC"], names["UNIQ_KEY"], names["DT_REDRIVEN"]) == ("orders", "id4", "1")
     assert not {"DELAY", "REAL_TOPIC", "REAL_QID"} & names.keys()
 

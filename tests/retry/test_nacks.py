@@ -8,8 +8,9 @@ import pytest
 from duetime.v1 import consumer_pb2, gateway_pb2, message_pb2
 from duetime_core import retry_policy
 from duetime_core.testing.cluster import Cluster
-from duetime_format import receipts, record
+from duetime_format import receipts
 from duetime_format.levels import parse_delay_ms
+from duetime_format.properties import decode_properties, encode_properties, value_of
 from duetime_retry.copies import history_of
 from duetime_retry.history import Attempt
 
@@ -57,7 +58,7 @@ async def test_always_failing_message_is_delivered_at_rocketmqs_times(group: Gro
     assert [one.number for one in attempts] == list(range(1, 18))
     assert {(one.type, one.message, one.trace) for one in attempts} == {("TimeoutError", "no answer", "line 1\nline 2")}
     assert [one.received_at_ms for one in attempts] == [one.failed_at_ms for one in attempts] == failed_at_ms
-    names = record.decode_properties(dead.properties)
+    names = decode_properties(dead.properties)
     expected = {
         "UNIQ_KEY": "A",
         "RETRY_TOPIC": "orders",
@@ -148,7 +149,7 @@ async def test_delay_and_reject_of_single_nacks(wide: Group) -> None:
     assert [history_of(one).attempts for one in dead] == [
         (Attempt(1, now_ms, now_ms, "TimeoutError", "no answer", "line 1\nline 2"),)
     ]
-    assert record.decode_properties(dead[0].properties)["DT_DEAD_REASON"] == "REJECTED"
+    assert decode_properties(dead[0].properties)["DT_DEAD_REASON"] == "REJECTED"
 
 
 async def test_copies_stay_on_their_shard_and_come_back_from_both(wide: Group) -> None:
@@ -159,7 +160,7 @@ async def test_copies_stay_on_their_shard_and_come_back_from_both(wide: Group) -
     await wide.nack(*leased, delay_ms=1_000)
     await wide.cluster.advance("1s")
     for shard in (0, 1):
-        copies = {record.property_value(one.properties, b"UNIQ_KEY") for one in wide.stored("%RETRY%billing", shard)}
+        copies = {value_of(one.properties, b"UNIQ_KEY") for one in wide.stored("%RETRY%billing", shard)}
         assert copies == {one.message.id.encode() for one in leased if receipts.shard_of(one.receipt) == shard}
     again = await wide.receive(20)
     assert [(one.message.id, one.attempt) for one in again] == [(one, 2) for one in sorted(ids)]
@@ -174,7 +175,7 @@ async def test_origin_is_the_queue_that_users_know(wide: Group) -> None:
     await wide.send("A", queue=3)
     await wide.nack(*await wide.receive(), reject=True)
     dead = [one for shard in (0, 1) for one in wide.stored("%DLQ%billing", shard)]
-    assert record.decode_properties(dead[0].properties)["DT_ORIGIN"] == "3:0"
+    assert decode_properties(dead[0].properties)["DT_ORIGIN"] == "3:0"
 
 
 async def test_repetition_is_answered_as_before_and_changes_nothing(group: Group) -> None:
@@ -220,7 +221,7 @@ async def test_errors_are_cut(group: Group) -> None:
 
 @pytest.mark.parametrize("missing", [21, 150, 400])
 async def test_message_without_room_for_a_copy_is_retried_in_place(group: Group, missing: int) -> None:
-    used = len(record.encode_properties({"UNIQ_KEY": "A", "WAIT": "true", "full": ""}))
+    used = len(encode_properties({"UNIQ_KEY": "A", "WAIT": "true", "full": ""}))
     await group.send("A", properties={"full": "x" * (32_767 - used - missing)})
     (result,) = await group.nack(*await group.receive(), delay_ms=1_000)
     assert (result.status, result.fault.message) == (OK, "")
@@ -231,7 +232,7 @@ async def test_message_without_room_for_a_copy_is_retried_in_place(group: Group,
     (result,) = await group.nack(leased, reject=True)
     assert (result.dead, result.fault.message) == (True, "")
     (dead,) = group.stored("%DLQ%billing")
-    assert record.decode_properties(dead.properties)["RETRY_TOPIC"] == "orders"
+    assert decode_properties(dead.properties)["RETRY_TOPIC"] == "orders"
     assert dead.reconsume_times == 2
 
 
@@ -269,7 +270,7 @@ async def test_ordered_group_keeps_its_order_through_retries(group: Group) -> No
             await group.cluster.advance("1s")
     assert [one.dead for one in results] == [True, True, True]
     dead = group.stored("%DLQ%billing")
-    assert [record.decode_properties(one.properties)["UNIQ_KEY"] for one in dead] == ["A", "B", "C"]
+    assert [decode_properties(one.properties)["UNIQ_KEY"] for one in dead] == ["A", "B", "C"]
     assert [one.type for one in history_of(dead[0]).attempts] == ["TimeoutError"] * 3
     assert [one.number for one in history_of(dead[0]).attempts] == [1, 2, 3]
     assert group.metric("duetime_retry_retries_total", way="in_place") == 2

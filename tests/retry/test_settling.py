@@ -12,6 +12,7 @@ from duetime_core.errors import DueTimeError, Overloaded, Unavailable
 from duetime_core.testing import FakeClock
 from duetime_format import receipts, record
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from duetime_format.properties import encode_properties
 from duetime_format.record import Record
 from duetime_retry import exhausted, stores
 from duetime_retry.exhausted import Collector
@@ -66,7 +67,7 @@ class Stores(stores.Stores):
     def leased_one(self, receipt: bytes, attempt: int = 1) -> store_pb2.LeasedRecord:
         found = receipts.parse(receipt)
         assert found is not None
-        properties = record.encode_properties({"UNIQ_KEY": f"id{found.offset}"})
+        properties = encode_properties({"UNIQ_KEY": f"id{found.offset}"})
         data = record.encode(Record("orders", 0, self.bodies.get(receipt, b""), properties, queue_offset=found.offset))
         return store_pb2.LeasedRecord(
             receipt=receipt, group="billing", record=data, attempt=attempt, topic="orders", offset=found.offset

@@ -12,6 +12,7 @@ from duetime.v1 import store_pb2, store_pb2_grpc
 from duetime_core.serving import Server, make_channel
 from duetime_core.testing import FakeClock
 from duetime_format import record
+from duetime_format.properties import decode_properties
 from duetime_scheduler.metrics import SchedulerMetrics
 from duetime_store.node import StoreNode
 from duetime_store.settings import StoreSettings
@@ -156,7 +157,7 @@ class Bench:
         return records
 
     def ids(self, topic: str = "orders") -> list[str]:
-        return [record.decode_properties(found.properties)["UNIQ_KEY"] for found in self.stored(topic)]
+        return [decode_properties(found.properties)["UNIQ_KEY"] for found in self.stored(topic)]
 
     def value(self, name: str, **labels: str) -> float:
         """A metric's value; 0 when nothing was counted."""

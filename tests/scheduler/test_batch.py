@@ -6,6 +6,7 @@ import pytest
 from duetime.v1 import store_pb2
 from duetime_format import record
 from duetime_format import restore as reference
+from duetime_format.properties import decode_properties, encode_properties, value_of
 from duetime_format.restore import Entries, Entry, restore, restore_run
 from duetime_scheduler import batch as module
 from duetime_scheduler.batch import Batch, OutOfStep, make_batch
@@ -34,7 +35,7 @@ def compiled_run() -> Run:
 
 def stored(message_id: str, **changes: object) -> bytes:
     named = {"UNIQ_KEY": message_id, **record.deferral(3, "orders", 5)}
-    return record.encode(deferred(properties=record.encode_properties(named), **changes))
+    return record.encode(deferred(properties=encode_properties(named), **changes))
 
 
 def response(*records: bytes, first: int = 7) -> store_pb2.PullDueResponse:
@@ -52,7 +53,7 @@ def entries(*records: bytes, level: int = 3, first: int = 7) -> Entries:
 
 
 def ids(batch: Batch) -> list[str]:
-    named = [record.decode_properties(record.decode(data).properties) for data in batch.split()]
+    named = [decode_properties(record.decode(data).properties) for data in batch.split()]
     return [f"{one.get('UNIQ_KEY', '')}!" if "DT_FAULT" in one else one["UNIQ_KEY"] for one in named]
 
 
@@ -93,7 +94,7 @@ def test_batch_keeps_the_order_and_says_why_entries_were_quarantined(run: Run) -
     assert ids(batch) == ["A", "V6", "V6", "!", "B", "BAD!", "C"]
     assert batch.quarantined == {3: 1, 5: 1}
     assert (batch.first, batch.end, batch.count) == (7, 14, 7)
-    faults = [record.property_value(record.decode(data).properties, b"DT_FAULT") for data in batch.split()]
+    faults = [value_of(record.decode(data).properties, b"DT_FAULT") for data in batch.split()]
     assert (faults[3], faults[5]) == (b"body CRC is not; log position 4711", b"it has no REAL_TOPIC")
     found = [record.find_lane_entry(record.decode(data).properties) for data in batch.split()]
     assert found == [(3, 7 + n, DUE + n) for n in range(7)]
@@ -213,7 +214,7 @@ def test_what_the_compiled_run_restores_is_restorable(compiled_run: Run) -> None
     """The usual shape goes the quick way, or nothing would be gained."""
     for topic in ("orders", "o" * 127, "%RETRY%group"):
         for queue in (0, 9, 10, 2**31 - 1):
-            named = record.encode_properties({"TAGS": "paid", **record.deferral(3, topic, queue)})
+            named = encode_properties({"TAGS": "paid", **record.deferral(3, topic, queue)})
             plain = record.encode(deferred(properties=named))
             for data in (plain, sealed(record.encode(deferred(properties=record.with_crc_mark(named))))):
                 assert compiled_run(entries(data), 0) == (restore(Entry(3, 7, DUE, plain)), 1)
@@ -257,7 +258,7 @@ def test_numbers_that_no_entry_has_are_left_to_python(compiled_run: Run) -> None
 
 
 def test_properties_filled_to_the_last_byte_are_left_to_python(compiled_run: Run) -> None:
-    rest = record.encode_properties(record.deferral(3, "orders", 5))
+    rest = encode_properties(record.deferral(3, "orders", 5))
     ending = len(b"\x02DT_ENTRY\x013:7:%d" % DUE + record.CRC_ENDING)
     for room, count in ((ending, 1), (ending - 1, 0)):
         user = b"k\x01" + b"v" * (32_767 - room - len(rest) - 3)

@@ -10,6 +10,7 @@ import pytest
 from duetime.v1 import store_pb2
 from duetime_core.clock import Clock, Timer
 from duetime_format import record
+from duetime_format.properties import decode_properties, encode_properties
 from duetime_scheduler.lane import AHEAD_MS, BATCH_COUNT_MAX, FLIGHTS_MAX, Restorer
 
 from tests.scheduler.conftest import Bench, Forward, Meddling, failing
@@ -288,7 +289,7 @@ async def test_store_that_lost_its_tail_is_followed_back(bench: Bench) -> None:
 
 
 async def test_entry_without_a_target_is_quarantined_and_the_lane_goes_on(bench: Bench) -> None:
-    properties = record.encode_properties({"UNIQ_KEY": "BAD"})
+    properties = encode_properties({"UNIQ_KEY": "BAD"})
     bad = record.encode(record.Record("SCHEDULE_TOPIC_XXXX", 0, b"body", properties))
     await bench.put(sent("A", level=1), bad, sent("B", level=1))
     bench.clock.move(1_000)
@@ -297,7 +298,7 @@ async def test_entry_without_a_target_is_quarantined_and_the_lane_goes_on(bench:
     assert bench.ids() == ["A", "B"]
     (quarantined,) = bench.stored("DT_QUARANTINE")
     assert record.decode(quarantined.body).body == b"body"
-    named = record.decode_properties(quarantined.properties)
+    named = decode_properties(quarantined.properties)
     assert (named["UNIQ_KEY"], named["DT_FAULT"]) == ("BAD", "it has no REAL_TOPIC")
     assert bench.lane().watermark == 3
     assert bench.value("duetime_scheduler_quarantined_messages_total", **SERVED) == 1
@@ -314,7 +315,7 @@ async def test_entry_that_the_store_refuses_is_quarantined_without_its_body_if_t
     async with running(restorer(bench)):
         await bench.until(lambda: len(bench.ids()) == 2)
     (quarantined,) = bench.stored("DT_QUARANTINE")
-    fault = record.decode_properties(quarantined.properties)["DT_FAULT"]
+    fault = decode_properties(quarantined.properties)["DT_FAULT"]
     assert quarantined.body == b""
     assert fault.startswith("the store refused it: record of ")
     position = int(bench.lane().queue.read(1, 1)["position"][0])
@@ -352,6 +353,6 @@ async def test_damaged_record_is_quarantined_with_its_position(bench: Bench, tmp
     async with running(restorer(bench)):
         await bench.until(lambda: len(bench.ids()) == 2)
     (quarantined,) = bench.stored("DT_QUARANTINE")
-    fault = record.decode_properties(quarantined.properties)["DT_FAULT"]
+    fault = decode_properties(quarantined.properties)["DT_FAULT"]
     assert "CRC" in fault
     assert fault.endswith(f"log position {position}")

@@ -7,6 +7,7 @@ import pytest
 from duetime_format import record
 from duetime_format import restore as module
 from duetime_format.limits import BODY_BYTES_MAX, PROPERTIES_BYTES_MAX
+from duetime_format.properties import decode_properties, encode_properties
 from duetime_format.restore import Entry, Unrestorable, quarantine, restore
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,7 +40,7 @@ def deferred(**changes: object) -> record.Record:
         topic="SCHEDULE_TOPIC_XXXX",
         queue=2,
         body=b"cancel 42",
-        properties=record.encode_properties({"TAGS": "paid", "UNIQ_KEY": "A1", **record.deferral(3, "orders", 5)}),
+        properties=encode_properties({"TAGS": "paid", "UNIQ_KEY": "A1", **record.deferral(3, "orders", 5)}),
         flag=9,
         sys_flag=0,
         born_at_ms=1_700_000_000_000,
@@ -78,7 +79,7 @@ def test_fields_are_copied_or_cleared_as_the_table_says() -> None:
         assert (restored.stored_at_ms, restored.position, restored.queue_offset) == (0, 0, 0)
         assert restored.prepared_transaction_offset == 0
         assert record.find_lane_entry(restored.properties) == (3, 7, DUE)
-        named = record.decode_properties(restored.properties)
+        named = decode_properties(restored.properties)
         assert (named["DELAY"], named["REAL_TOPIC"], named["REAL_QID"]) == ("3", "orders", "5")
 
 
@@ -98,7 +99,7 @@ names = st.text("abcXYZ09_-%|", min_size=1, max_size=127)
 def test_every_shape_is_restored_alike(
     body: bytes, topic: str, queue: int, user: dict[str, str], born: bytes, store: bytes, end: bytes, magic: int
 ) -> None:
-    properties = record.encode_properties({**user, **record.deferral(3, topic, queue)})
+    properties = encode_properties({**user, **record.deferral(3, topic, queue)})
     found = deferred(body=body, properties=properties + end, born_host=born, store_host=store, magic=magic)
     data = sealed(record.encode(found))
     first, second = restore(entry(data)), restore(entry(data))
@@ -147,7 +148,7 @@ def test_last_of_two_equal_properties_counts_as_rocketmq_reads_them() -> None:
 @pytest.mark.parametrize(("topic", "mark"), [("orders", b""), ("o" * 30, record.CRC_ENDING)])
 def test_deferral_makes_room_for_the_lane_entry(topic: str, mark: bytes) -> None:
     """A broker's message that fills its properties to the last byte is restored nevertheless, if need be unchecked."""
-    rest = record.encode_properties(record.deferral(3, topic, 5))
+    rest = encode_properties(record.deferral(3, topic, 5))
     user = b"k\x01" + b"v" * (PROPERTIES_BYTES_MAX - len(rest) - 3)
     properties = user + b"\x02" + rest
     assert len(properties) == PROPERTIES_BYTES_MAX
@@ -157,7 +158,7 @@ def test_deferral_makes_room_for_the_lane_entry(topic: str, mark: bytes) -> None
 
 
 def properties(**values: str) -> bytes:
-    return record.encode_properties(values)
+    return encode_properties(values)
 
 
 @pytest.mark.parametrize(
@@ -207,26 +208,26 @@ def test_quarantine_record_holds_the_original_and_the_reason() -> None:
     found = record.decode(quarantine(entry(data), "it has no REAL_TOPIC"))
     assert (found.topic, found.queue, found.body) == ("DT_QUARANTINE", 0, data)
     assert record.find_lane_entry(found.properties) == (3, 7, DUE)
-    named = record.decode_properties(found.properties)
+    named = decode_properties(found.properties)
     assert (named["DT_FAULT"], named["UNIQ_KEY"]) == ("it has no REAL_TOPIC", "A1")
 
 
 def test_quarantine_record_of_damaged_bytes_knows_no_id() -> None:
     found = record.decode(quarantine(entry(b""), "cut\x01short\x02"))
     assert found.body == b""
-    assert record.decode_properties(found.properties)["DT_FAULT"] == "cut short "
-    assert "UNIQ_KEY" not in record.decode_properties(found.properties)
+    assert decode_properties(found.properties)["DT_FAULT"] == "cut short "
+    assert "UNIQ_KEY" not in decode_properties(found.properties)
 
 
 def test_quarantine_record_of_a_big_original_is_cut_and_says_where_the_whole_is() -> None:
     data = record.encode(deferred(body=bytes(BODY_BYTES_MAX)))
     found = record.decode(quarantine(entry(data), "why"))
     assert found.body == data[: BODY_BYTES_MAX - 65_536]
-    fault = record.decode_properties(found.properties)["DT_FAULT"]
+    fault = decode_properties(found.properties)["DT_FAULT"]
     assert fault == f"why; whole at log position 4711, {len(data)} bytes"
     assert record.decode(quarantine(entry(data), "why", keep_body=False)).body == b""
 
 
 def test_quarantine_reason_has_a_limit() -> None:
     found = record.decode(quarantine(entry(b""), "x" * 50_000))
-    assert len(record.decode_properties(found.properties)["DT_FAULT"]) == 1_000
+    assert len(decode_properties(found.properties)["DT_FAULT"]) == 1_000

@@ -8,6 +8,7 @@ from pathlib import Path
 from duetime_format import record
 from duetime_format.errors import Damaged
 from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
+from duetime_format.properties import decode_properties
 from duetime_format.record import Record
 
 # (shard, level)
@@ -42,7 +43,7 @@ def _record(data: bytes, base: int, at: int) -> Record | None:
 
 
 def property_of(found: Record, name: str) -> str | None:
-    return record.decode_properties(found.properties).get(name)
+    return decode_properties(found.properties).get(name)
 
 
 def id_of(found: Record) -> str:

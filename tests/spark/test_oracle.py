@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from duetime_format import record
 from duetime_format.names import SCHEDULE_TOPIC
+from duetime_format.properties import decode_properties
 from duetime_spark.moment import look
 from duetime_spark.running import Order, run, tables
 from pyspark.sql import SparkSession
@@ -102,7 +103,7 @@ def test_backlog_has_the_bytes_of_the_log(moment: Moment, log: Log, job: Callabl
             if one is None:
                 assert (shard, level, offset) in damaged
                 continue
-            sums = wanted[shard, level, record.decode_properties(one.properties)["REAL_TOPIC"]]
+            sums = wanted[shard, level, decode_properties(one.properties)["REAL_TOPIC"]]
             sums[0] += 1
             sums[1] += one.size
     found = job("backlog", now_ms=moment.now_ms)["pending"]
@@ -221,7 +222,7 @@ def test_messages_are_the_records(log: Log, rows: Callable[..., list[tuple[Any, 
     wanted = []
     for shard, records in log.records.items():
         for one in records:
-            properties = record.decode_properties(one.properties)
+            properties = decode_properties(one.properties)
             place = (shard, one.position, one.size, one.topic, one.queue, one.queue_offset)
             texts = (properties.get("UNIQ_KEY"), properties.get("TAGS"))
             wanted.append((*place, *texts, one.born_at_ms, one.stored_at_ms, len(one.body), None))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from duetime_core.clock import Clock, Timer
 from duetime_format import record
+from duetime_format.properties import decode_properties, encode_properties
 from duetime_format.restore import Entry, Unrestorable, quarantine, restore
 from duetime_store.alarm import ShardClock
 from duetime_store.checkpoint import write as write_checkpoint
@@ -127,7 +128,7 @@ def sent(message_id: str, *, topic: str = "orders", queue: int = 0, level: int =
     if level:
         properties |= record.deferral(level, topic, queue)
         topic, queue = "SCHEDULE_TOPIC_XXXX", level - 1
-    return record.encode(record.Record(topic, queue, body, record.with_crc_mark(record.encode_properties(properties))))
+    return record.encode(record.Record(topic, queue, body, record.with_crc_mark(encode_properties(properties))))
 
 
 def sealed(data: bytes) -> bytes:
@@ -136,7 +137,7 @@ def sealed(data: bytes) -> bytes:
 
 
 def ids(records: list[record.Record]) -> list[str]:
-    return [record.decode_properties(found.properties)["UNIQ_KEY"] for found in records]
+    return [decode_properties(found.properties)["UNIQ_KEY"] for found in records]
 
 
 def log_file(shard: Shard) -> Path:

@@ -22,6 +22,7 @@ from duetime_core.errors import DiskFull, DueTimeError, ReadOnly
 from duetime_format import record
 from duetime_format.errors import Damaged
 from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
+from duetime_format.properties import decode_properties
 from duetime_format.record import Record
 from duetime_format.restore import Entry, quarantine, restore
 from duetime_store import queuetable
@@ -455,7 +456,7 @@ class Life:
                 assert entry[:2] not in restored
                 restored[entry[:2]] = ""
                 continue
-            message_id = record.decode_properties(one.properties)["UNIQ_KEY"]
+            message_id = decode_properties(one.properties)["UNIQ_KEY"]
             message = self.messages[message_id]
             assert not message.refused, f"{message_id} was refused and is there"
             if topic == SCHEDULE_TOPIC:

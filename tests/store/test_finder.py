@@ -9,8 +9,9 @@ import grpc
 import pytest
 from duetime.v1 import gateway_pb2, store_pb2
 from duetime_format import record
+from duetime_format.keys import key_hash
+from duetime_format.properties import encode_properties
 from duetime_store import finder
-from duetime_store.index import key_hash
 
 from tests.store.conftest import MIB, restored, sent
 from tests.store.test_service import Running
@@ -33,7 +34,7 @@ def keyed(message_id: str, *keys: str, level: int = 0, topic: str = "orders", bo
         properties |= record.deferral(level, topic, 3)
         topic, queue = "SCHEDULE_TOPIC_XXXX", level - 1
     return record.encode(
-        record.Record(topic, queue, body, record.encode_properties(properties), store_host=record.host_bytes("::1", 7))
+        record.Record(topic, queue, body, encode_properties(properties), store_host=record.host_bytes("::1", 7))
     )
 
 

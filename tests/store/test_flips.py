@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from duetime.v1 import store_pb2
 from duetime_format import record
+from duetime_format.properties import decode_properties
 from duetime_scheduler.batch import make_batch
 from duetime_store.alarm import Alarm
 from duetime_store.filters import Filter
@@ -56,7 +57,7 @@ class Drained:
 
     @property
     def ids(self) -> Counter[str]:
-        return Counter(record.decode_properties(one.properties).get("UNIQ_KEY", "?") for one in self.found)
+        return Counter(decode_properties(one.properties).get("UNIQ_KEY", "?") for one in self.found)
 
     @property
     def noticed(self) -> float:
@@ -148,7 +149,7 @@ def assert_at_most_one_lost(drained: Drained) -> None:
     assert len(lost) <= 1, lost
     assert drained.quarantined <= 1
     for one in drained.found:
-        name = record.decode_properties(one.properties)["UNIQ_KEY"]
+        name = decode_properties(one.properties)["UNIQ_KEY"]
         assert one.body == b"body"
         if name not in PLAIN:
             assert due_at_ms(name) <= one.stored_at_ms <= max(due_at_ms(name), START_MS + 20_000)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from duetime_format import record
 from duetime_format.names import FOREIGN_TOPICS, SCHEDULE_TOPIC
+from duetime_format.properties import value_of
 from duetime_format.units import UNIT_TYPE
 from duetime_store import checkpoint, configs
 from duetime_store.metrics import LaneCollector
@@ -100,7 +101,7 @@ def test_what_a_killed_broker_acknowledged_is_there(shard: Shard, name: str) -> 
     for queue in shard.store.queues.all():
         for position, size, _ in queue.last(1 << 20)[1].tolist():
             properties = record.decode(shard.store.read_record(position, size)).properties
-            ids.add((record.property_value(properties, b"UNIQ_KEY") or b"").decode())
+            ids.add(value_of(properties, b"UNIQ_KEY").decode())
     assert golden.acknowledged(name)
     assert golden.acknowledged(name) <= ids
 

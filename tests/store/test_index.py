@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from duetime_format import record
 from duetime_format.errors import Damaged
+from duetime_format.keys import hash_codes, key_hash, key_hashes
 from duetime_store.disk import Disk
 from duetime_store.index import (
     ENTRIES_DEFAULT,
@@ -16,9 +17,6 @@ from duetime_store.index import (
     IndexWriter,
     Shape,
     file_paths,
-    hash_codes,
-    key_hash,
-    key_hashes,
     may_be_within,
 )
 from hypothesis import given

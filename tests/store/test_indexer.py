@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from duetime_core.clock import SystemClock
 from duetime_format import record
+from duetime_format.keys import key_hash
 from duetime_format.levels import DEFAULT_DELAY_LEVELS
+from duetime_format.properties import value_of
 from duetime_store import configs
-from duetime_store.index import Header, IndexFile, Shape, file_paths, key_hash
+from duetime_store.index import Header, IndexFile, Shape, file_paths
 from duetime_store.indexer import Indexer, Mark, pieces, read_mark
 
 from tests.core.golden import NAMES, golden_dir, summary, units, unpack
@@ -59,7 +61,7 @@ def positions(shard: Shard) -> dict[str, int]:
     """Log position by message id."""
     run, _ = next(pieces(shard.store.log, 0, shard.store.published_end))
     assert run is not None
-    names = [record.property_value(run.properties(index), b"UNIQ_KEY") for index in range(run.count)]
+    names = [value_of(run.properties(index), b"UNIQ_KEY") for index in range(run.count)]
     return {(name or b"").decode(): int(at) for name, at in zip(names, run.positions, strict=True)}
 
 

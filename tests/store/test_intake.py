@@ -5,7 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from duetime_core.errors import InvalidArgument
-from duetime_format import record
+from duetime_format import columns, placing, record
+from duetime_format.placing import place
 from duetime_format.units import UNIT
 from duetime_store import intake as module
 from duetime_store.intake import Intake
@@ -15,7 +16,6 @@ from hypothesis import strategies as st
 from tests.store.conftest import sealed, sent
 from tests.twins import compiled
 
-TWIN = "duetime_store._intake"
 PROPERTIES = [
     b"TAGS\x01paid",
     b"TAGS\x01",
@@ -69,16 +69,22 @@ RECORDS = st.builds(
 
 @pytest.fixture(params=["python", "compiled"])
 def parse(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], Intake]:
-    monkeypatch.setattr(module, "_twin", None if request.param == "python" else compiled(TWIN))
+    use_twins(monkeypatch, wanted=request.param == "compiled")
     return module.parse
+
+
+def use_twins(patch: pytest.MonkeyPatch, *, wanted: bool) -> None:
+    for reference in (columns, placing):
+        name = reference.__name__.replace("format.", "format._")
+        patch.setattr(reference, "_twin", compiled(name) if wanted else None)
 
 
 def assert_alike(call: Callable[[], object]) -> None:
     """Both give the same, or raise the same."""
     told = []
-    for twin in (None, compiled(TWIN)):
+    for wanted in (False, True):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(module, "_twin", twin)
+            use_twins(patch, wanted=wanted)
             try:
                 told.append(call())
             except InvalidArgument as error:
@@ -96,7 +102,7 @@ def placed(data: bytes) -> tuple[object, ...]:
     taken = module.parse(data)
     dues = [1_700_000_000_000 * (topic == b"SCHEDULE_TOPIC_XXXX") for topic, _ in taken.keys]
     next_offsets = [7 * n for n in range(len(taken.keys))]
-    own = taken.placed(np.arange(taken.count) * 1_000, next_offsets, dues, 1_234_567_890_123)
+    own = place(taken, np.arange(taken.count) * 1_000, next_offsets, dues, 1_234_567_890_123)
     return own.data, own.offsets, own.units, own.counts
 
 
@@ -124,7 +130,7 @@ def test_record_is_placed_with_the_crc_of_all_that_is_before_it(parse: Callable[
     v6 = record.encode(record.Record("orders", 0, b"body", record.CRC_MARK, born_host=bytes(20), store_host=bytes(20)))
     sizes = [len(data) for data in (sent("A"), bare, only_mark, unlike, v6)]
     taken = parse(sent("A") + bare + only_mark + unlike + v6)
-    own = taken.placed(taken.starts + 4_096, [7], [0], 1_700_000_000_000)
+    own = place(taken, taken.starts + 4_096, [7], [0], 1_700_000_000_000)
     at, found = 0, []
     for size in sizes:
         found.append(bytes(own.data[at : at + size]))
@@ -163,7 +169,7 @@ def test_topic_is_no_longer_than_readers_of_the_log_take(parse: Callable[[bytes]
     at = data.index(b"\x7fxxx")
     data[at : at + 1] = b"\x80x"
     data[:4] = len(data).to_bytes(4, "big")
-    with pytest.raises(InvalidArgument, match="topic length"):
+    with pytest.raises(InvalidArgument, match="topic length -128"):
         parse(bytes(data))
 
 
@@ -174,7 +180,7 @@ def test_properties_are_no_longer_than_readers_of_the_log_take(parse: Callable[[
     data[:4] = len(data).to_bytes(4, "big")
     at = len(data) - 32_768
     data[at - 2 : at] = (32_768).to_bytes(2, "big")
-    with pytest.raises(InvalidArgument, match="properties length"):
+    with pytest.raises(InvalidArgument, match="properties length -32768"):
         parse(bytes(data))
 
 
@@ -183,14 +189,14 @@ def test_properties_do_not_end_like_a_torn_write(parse: Callable[[bytes], Intake
         return record.encode(record.Record("orders", 0, b"", properties))
 
     assert parse(ending(b"") + ending(b"k\x01\0v")).count == 2
-    with pytest.raises(InvalidArgument, match="no whole record at byte 97: properties end with a zero byte"):
+    with pytest.raises(InvalidArgument, match="no whole record at byte 97: its properties end with a zero byte"):
         parse(ending(b"") + ending(b"k\x01v\0"))
 
 
 def test_places_are_filled_in_and_units_grouped_by_queue(parse: Callable[[bytes], Intake]) -> None:
     data = sent("A") + sent("B", queue=1) + sent("C")
     taken = parse(data)
-    own = taken.placed(np.array([100, 300, 500]), [10, 20], [0, 9_000], 5_000)
+    own = place(taken, np.array([100, 300, 500]), [10, 20], [0, 9_000], 5_000)
     assert (own.offsets, own.counts) == ([10, 20, 11], [2, 1])
     found = [record.decode(own.data, int(start)) for start in taken.starts]
     assert [(r.queue_offset, r.position, r.stored_at_ms) for r in found] == [
@@ -209,13 +215,23 @@ def test_whole_bytes_end_before_what_is_cut_short() -> None:
 
 
 def test_compiled_place_refuses_columns_of_other_records() -> None:
-    both, data = compiled(TWIN), sent("A") + sent("B")
-    keys, columns, _, _ = both.parse(data)
-    positions = np.zeros(2, np.int64)
-    for changed in ((0, 1 << 40), (0, -1), (1, 90), (1, 1 << 40), (2, len(data)), (4, 1), (4, -1)):
-        wrong = columns.copy()
-        wrong[changed[0], 1] = changed[1]
+    twin, data = compiled("duetime_format._placing"), sent("A") + sent("B")
+    run = columns.parse(data)
+    keys, positions = len(run.keys), np.zeros(2, np.int64)
+    starts, sizes, key_of, properties_at = 0, 1, 2, 9
+    for row, value in (
+        (starts, 1 << 40),
+        (starts, -1),
+        (sizes, 90),
+        (sizes, 1 << 40),
+        (properties_at, len(data) + 1),
+        (properties_at, 0),
+        (key_of, 1),
+        (key_of, -1),
+    ):
+        wrong = run.columns.copy()
+        wrong[row, 1] = value
         with pytest.raises(ValueError, match="record 1 is not within"):
-            both.place(data, wrong, positions, [0] * len(keys), [0] * len(keys), 0)
+            twin.place(data, wrong, positions, [0] * keys, [0] * keys, 0)
     with pytest.raises(ValueError, match="values for"):
-        both.place(data, columns, positions[:1], [0], [0], 0)
+        twin.place(data, run.columns, positions[:1], [0], [0], 0)

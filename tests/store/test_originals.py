@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from duetime_format import record
 from duetime_format.names import QUARANTINE_TOPIC
+from duetime_format.properties import decode_properties, encode_properties
 from duetime_format.record import Record
 from duetime_format.restore import Entry, count_restored, quarantine, restore
 from duetime_store.staging import DUPLICATE, GAP, OK, REFUSED
@@ -122,9 +123,9 @@ def test_entry_whose_restored_record_the_store_does_not_take_is_put_aside(shard:
 def test_odd_shapes_are_compared_too(shard: Shard) -> None:
     """Those that the compiled pass leaves to Python: IPv6 hosts, and a target that is not the last property."""
     odd = record.decode(sent("B", level=1))
-    names = record.decode_properties(odd.properties)
+    names = decode_properties(odd.properties)
     names = {name: names[name] for name in ("REAL_QID", "REAL_TOPIC", "DELAY", "UNIQ_KEY")}
-    mixed = record.with_crc_mark(record.encode_properties(names))
+    mixed = record.with_crc_mark(encode_properties(names))
     shard.put(
         sent("A", level=1),
         record.encode(replace(odd, properties=mixed)),

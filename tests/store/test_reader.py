@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from duetime_format import record
+from duetime_format.properties import decode_properties
 from duetime_format.units import UNIT_TYPE
 from duetime_store import gather, reader
 from duetime_store.alarm import Alarm
@@ -72,7 +73,7 @@ def split(records: bytes, sizes: list[int]) -> list[record.Record]:
 
 
 def ids(answer: Due | Pulled | Scanned) -> list[str]:
-    return [record.decode_properties(one.properties)["UNIQ_KEY"] for one in split(answer.records, answer.sizes)]
+    return [decode_properties(one.properties)["UNIQ_KEY"] for one in split(answer.records, answer.sizes)]
 
 
 def spoil(shard: Shard, position: int, value: bytes) -> None:

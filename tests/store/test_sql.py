@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from duetime_core.errors import InvalidArgument
 from duetime_format import limits, record
+from duetime_format.properties import encode_properties
 from duetime_store.filters import Filter
 from duetime_store.sql import SQL_DEPTH_MAX
 from hypothesis import given, settings
@@ -16,13 +17,11 @@ A5 = {"a": "5"}
 
 
 def made(properties: dict[str, str]) -> bytes:
-    return record.encode(
-        record.Record("orders", 0, b"body", record.with_crc_mark(record.encode_properties(properties)))
-    )
+    return record.encode(record.Record("orders", 0, b"body", record.with_crc_mark(encode_properties(properties))))
 
 
 def matched(sql: str, properties: dict[str, str], tags: str = "") -> bool:
-    return Filter.parse(tags, sql).match(record.encode_properties(properties))
+    return Filter.parse(tags, sql).match(encode_properties(properties))
 
 
 @pytest.mark.parametrize(
@@ -374,7 +373,7 @@ def test_expressions_say_what_a_plain_evaluator_says(tree: Tree, messages: list[
     records = [made(properties) for properties in messages]
     found = wanted.passing(b"".join(records), [len(one) for one in records]).tolist()
     expected = [judge(tree, properties) is True for properties in messages]
-    assert found == expected == [wanted.match(record.encode_properties(properties)) for properties in messages]
+    assert found == expected == [wanted.match(encode_properties(properties)) for properties in messages]
 
 
 @given(st.text(st.sampled_from("ab 15.'()=<>-,/*\n" + string.ascii_letters), max_size=40))

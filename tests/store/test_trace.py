@@ -10,6 +10,7 @@ import pytest
 from duetime.v1 import consumer_pb2, store_pb2
 from duetime_format import record
 from duetime_format.names import GROUPS_TOPIC, QUARANTINE_TOPIC, dlq_topic, retry_topic
+from duetime_format.properties import encode_properties
 from duetime_format.restore import Entry, restore
 from duetime_store import trace
 from duetime_store.intake import parse
@@ -55,9 +56,7 @@ def copy(topic: str, attempts: list[Any], *, times: int, level: int = 0, **named
     if level:
         properties |= record.deferral(level, topic, 0)
         topic = LANE
-    encoded = record.with_crc_mark(
-        record.encode_properties({name: value for name, value in properties.items() if value})
-    )
+    encoded = record.with_crc_mark(encode_properties({name: value for name, value in properties.items() if value}))
     return record.encode(record.Record(topic, max(level - 1, 0), b"body", encoded, reconsume_times=times))
 
 

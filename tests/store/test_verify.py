@@ -12,11 +12,11 @@ from duetime_core.ondisk.files import LogFiles, QueueFiles
 from duetime_core.ondisk.folder import LocalFiles
 from duetime_core.ondisk.scan import Blank
 from duetime_format.columns import Run
+from duetime_format.keys import keys_of
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.units import UNIT
 from duetime_store.disk import Disk
 from duetime_store.index import ENTRY, HEADER, IndexWriter, Shape
-from duetime_store.keys import keys_of
 from duetime_store.offline import units
 from duetime_store.offline.report import Report
 from duetime_store.offline.verify import verify

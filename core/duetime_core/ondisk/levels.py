@@ -4,8 +4,9 @@ import re
 
 import numpy as np
 from duetime_format import record
-from duetime_format.columns import Ints, Run, last_value
+from duetime_format.columns import Ints, Run
 from duetime_format.names import SCHEDULE_TOPIC
+from duetime_format.properties import value_of
 from duetime_format.record import Record
 
 from duetime_core.ondisk.history import LevelHistory
@@ -36,7 +37,7 @@ class TagsCodes:
             run.levels[in_lane], run.positions[in_lane], stored_at_ms
         )
         for index in odd.tolist():
-            text = last_value(run.properties(index), _DELAY)
+            text = value_of(run.properties(index), _DELAY)
             codes[index] = self._code(
                 text, int(run.positions[index]), int(run.stored_at_ms[index]), int(run.tags_codes[index])
             )
@@ -44,11 +45,11 @@ class TagsCodes:
 
     def of_record(self, found: Record) -> int:
         """Of one record."""
-        tags = last_value(found.properties, _TAGS)
+        tags = value_of(found.properties, _TAGS)
         code = record.tags_code(tags) if tags else 0
         if found.topic != SCHEDULE_TOPIC:
             return code
-        return self._code(last_value(found.properties, _DELAY), found.position, found.stored_at_ms, code)
+        return self._code(value_of(found.properties, _DELAY), found.position, found.stored_at_ms, code)
 
     def _code(self, delay: bytes, position: int, stored_at_ms: int, code: int) -> int:
         level = int(delay) if _NUMBER.fullmatch(delay) else 0

@@ -1,15 +1,10 @@
-"""Single records of a directory, and their properties as RocketMQ's readers see them."""
-
-import re
+"""Single records of a directory."""
 
 from duetime_format import record
 from duetime_format.errors import Damaged
 from duetime_format.record import Record
 
 from duetime_core.ondisk.state import State
-
-# Java reads a surrogate in UTF-8 as one replacement character, Python as three.
-_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
 
 
 def message(state: State, position: int) -> Record | None:
@@ -24,11 +19,3 @@ def message(state: State, position: int) -> Record | None:
         return record.decode(state.log.read(position, size), check_crc=False)
     except Damaged:
         return None
-
-
-def decode_properties(encoded: bytes) -> dict[str, str]:
-    try:
-        encoded.decode()
-    except UnicodeDecodeError:
-        encoded = _SURROGATE.sub("\ufffd".encode(), encoded)
-    return record.decode_properties(encoded)

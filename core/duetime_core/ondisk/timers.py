@@ -18,10 +18,11 @@ from typing import Any
 
 import numpy as np
 from duetime_format import record
+from duetime_format.properties import decode_properties
 
 from duetime_core.ondisk.files import LogFiles
 from duetime_core.ondisk.folder import Files
-from duetime_core.ondisk.records import decode_properties, message
+from duetime_core.ondisk.records import message
 from duetime_core.ondisk.state import State
 
 TIMER_TOPIC = "rmq_sys_wheel_timer"

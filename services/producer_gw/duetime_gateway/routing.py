@@ -7,6 +7,7 @@ from zlib import crc32
 
 from duetime_format import record
 from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
+from duetime_format.properties import VALUE_END, encode_properties
 
 # Shapes of routes that are remembered.
 _SHAPES_MAX = 4_096
@@ -113,8 +114,8 @@ class Route:
             self._deferrals = {}
         found = self._deferrals.get((level, queue))
         if found is None:
-            properties = record.encode_properties(record.deferral(level, self.topic, queue))
-            found = self._deferrals[level, queue] = record.VALUE_END + properties
+            properties = encode_properties(record.deferral(level, self.topic, queue))
+            found = self._deferrals[level, queue] = VALUE_END + properties
         return found
 
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from duetime_format import record
 from duetime_format.limits import PROPERTIES_BYTES_MAX
 from duetime_format.names import SCHEDULE_TOPIC, dlq_topic, retry_topic
+from duetime_format.properties import decode_properties, encode_properties, value_of
 from duetime_format.record import Record
 
 from duetime_retry import history as histories
@@ -81,12 +82,12 @@ class Copy:
 
 def id_of(found: Record) -> str:
     """The id that the sender knows; empty where the message has none."""
-    return (record.property_value(found.properties, record.UNIQ_KEY.encode()) or b"").decode("utf-8", "replace")
+    return value_of(found.properties, record.UNIQ_KEY.encode()).decode("utf-8", "replace")
 
 
 def history_of(found: Record) -> History:
     """What a record says of its failed deliveries."""
-    said = record.property_value(found.properties, record.ATTEMPTS.encode())
+    said = value_of(found.properties, record.ATTEMPTS.encode())
     return histories.decode(said.decode("utf-8", "replace")) if said else History()
 
 
@@ -137,7 +138,7 @@ def copied(found: Record, topic: str, queue: int, properties: Mapping[str, str],
         found,
         topic=topic,
         queue=queue,
-        properties=record.with_crc_mark(record.encode_properties(properties)),
+        properties=record.with_crc_mark(encode_properties(properties)),
         reconsume_times=reconsume_times,
         prepared_transaction_offset=0,
         stored_at_ms=0,
@@ -148,14 +149,14 @@ def copied(found: Record, topic: str, queue: int, properties: Mapping[str, str],
 
 
 def _kept(found: Record) -> dict[str, str]:
-    properties = record.decode_properties(found.properties)
+    properties = decode_properties(found.properties)
     return {name: value for name, value in properties.items() if name not in _DROPPED}
 
 
 def _origin(failed: Failed) -> dict[str, str]:
     """What a first copy says of the message's first place, and WAIT, which a broker writes."""
     found = failed.record
-    names = record.decode_properties(found.properties)
+    names = decode_properties(found.properties)
     origin = {}
     if record.ORIGIN_MESSAGE_ID not in names:
         origin[record.ORIGIN_MESSAGE_ID] = record.offset_message_id(found.store_host, found.position)

@@ -14,6 +14,7 @@ from duetime_core.errors import DueTimeError, InvalidArgument, Violation
 from duetime_format import record
 from duetime_format.limits import PROPERTIES_BYTES_MAX
 from duetime_format.names import DLQ_PREFIX, retry_topic
+from duetime_format.properties import decode_properties
 from duetime_format.record import Record
 
 from duetime_retry.copies import OF_ONE_WAY, copied, history_of
@@ -45,7 +46,7 @@ class Letter:
 
     @cached_property
     def properties(self) -> dict[str, str]:
-        return record.decode_properties(self.record.properties)
+        return decode_properties(self.record.properties)
 
     @cached_property
     def history(self) -> History:

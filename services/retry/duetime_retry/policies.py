@@ -10,6 +10,7 @@ from duetime_core.clock import Clock
 from duetime_core.logs import sparing
 from duetime_core.metadata import Database, GroupModel
 from duetime_format import record
+from duetime_format.properties import value_of
 from duetime_format.record import Record
 from sqlalchemy.orm import Session
 
@@ -74,7 +75,7 @@ def _reading(group: str) -> Callable[[Session], GroupModel | None]:
 def policy_for(found: Record, told: RetryPolicy | None, group: RetryPolicy, max_attempts: int) -> RetryPolicy:
     """The policy of a failed message, complete. `told`: with the failure; `max_attempts`: of its lease, which are the
     receiver's or the group's."""
-    text = record.property_value(found.properties, _OWN)
+    text = value_of(found.properties, _OWN)
     own = parsed(text.decode("utf-8", "replace")) if text else None
     if own is not None:
         return own

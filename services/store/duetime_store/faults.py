@@ -38,10 +38,9 @@ def sent_faults(intake: Intake, highest: int, size_max: int) -> dict[int, str]:
     if not intake.count:
         return faults
     _add(faults, intake, [_sent_key_fault(*key, highest) for key in intake.keys])
-    buffer = np.frombuffer(intake.data, np.uint8)
     # Halves of transactions, which no reader would see; and born before 1970.
-    odd = buffer[intake.starts + record.SYS_FLAG_AT + 3] & record.SYS_TRANSACTION
-    odd |= buffer[intake.starts + record.PREFIX.size - 8] & 0x80
+    odd = (intake.flags & record.SYS_TRANSACTION) != 0
+    odd |= (np.frombuffer(intake.data, np.uint8)[intake.starts + record.BORN_AT] & 0x80) != 0
     if odd.any():
         for index in np.flatnonzero(odd).tolist():
             faults[index] = "is part of a transaction, or born before 1970"

@@ -10,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 from duetime_core import bounds
 from duetime_format import limits, record
+from duetime_format.columns import values
+from duetime_format.properties import value_of
 from duetime_format.units import Ints
 
 from duetime_store import sql as expressions
-from duetime_store.properties import columns, value_of
 from duetime_store.sql import Sql
 from duetime_store.turns import Turns
 
@@ -68,7 +69,7 @@ class Filter:
         if self.tags is not None and value_of(properties, _TAGS) not in self.tags:
             return False
         return self.sql is None or bool(
-            self.sql.passing({name: [value_of(properties, name)] for name in self.sql.names}, 1)[0]
+            self.sql.passing({name: [value_of(properties, name) or None] for name in self.sql.names}, 1)[0]
         )
 
     def passing(self, records: bytes, sizes: list[int]) -> npt.NDArray[np.bool_]:
@@ -77,7 +78,7 @@ class Filter:
         if self.passes_all:
             return passing
         names = (_TAGS, *self.sql.names) if self.sql is not None else (_TAGS,)
-        found = dict(zip(names, columns(records, sizes, names), strict=True))
+        found = dict(zip(names, values(records, sizes, names), strict=True))
         if self.tags is not None:
             passing &= np.fromiter(map(self.tags.__contains__, found[_TAGS]), np.bool_, len(sizes))
         if self.sql is not None:

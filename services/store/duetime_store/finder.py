@@ -20,11 +20,12 @@ from duetime_core.errors import InvalidArgument, NotFound, Unavailable, Unsuppor
 from duetime_core.logs import sparing
 from duetime_format import limits, record
 from duetime_format.columns import take
+from duetime_format.keys import hash_codes, key_hash, key_hashes, keys_of
 from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC, is_system_topic
+from duetime_format.properties import decode_properties
 
-from duetime_store.index import IndexFile, hash_codes, key_hash, key_hashes, may_be_within
+from duetime_store.index import IndexFile, may_be_within
 from duetime_store.indexer import Indexer, pieces
-from duetime_store.keys import keys_of
 from duetime_store.messages import stored_message
 from duetime_store.metrics import StoreMetrics
 from duetime_store.store import Store
@@ -236,7 +237,7 @@ class Finder:
             return None
         entry = None if run.entries is None else run.entries[:, 0].tolist()
         found = record.decode(run.data, check_crc=False)
-        return Seen(found, record.decode_properties(found.properties), entry)
+        return Seen(found, decode_properties(found.properties), entry)
 
     async def _tell(
         self, walk: Walk, view: View, seen: Seen, *, as_is: bool = False

@@ -18,9 +18,8 @@ Source: RocketMQ 4.9.3 IndexFile, IndexHeader, IndexService.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
@@ -89,45 +88,6 @@ class Hit(NamedTuple):
     number: int
     position: int
     seconds: int
-
-
-def hash_codes(texts: Sequence[str]) -> npt.NDArray[np.uint32]:
-    """Java's String.hashCode of each, as 32 bits without a sign; none of the texts is empty.
-
-    The hash is the sum over a text's UTF-16 units of unit * 31^(units behind it): one product over all texts' units.
-    """
-    if not texts:
-        return np.empty(0, np.uint32)
-    joined = "".join(texts)
-    units = np.frombuffer(joined.encode("utf-16-be", "surrogatepass"), ">u2").astype(np.uint32)
-    if len(units) == len(joined):
-        lengths = np.array([len(text) for text in texts])
-    else:
-        lengths = np.array([len(text.encode("utf-16-be", "surrogatepass")) // 2 for text in texts])
-    ends = lengths.cumsum()
-    behind = np.repeat(ends, lengths) - np.arange(1, len(units) + 1)
-    return np.add.reduceat(units * _powers(int(lengths.max()))[behind], ends - lengths, dtype=np.uint32)
-
-
-@lru_cache(16)
-def _powers(count: int) -> npt.NDArray[np.uint32]:
-    """31^0 ... 31^(count - 1), modulo 2^32."""
-    powers = np.full(count, 31, np.uint32)
-    powers[0] = 1
-    return np.multiply.accumulate(powers, dtype=np.uint32)
-
-
-def key_hashes(codes: npt.NDArray[np.uint32]) -> Ints:
-    """The hashes that stand in entries: the code's absolute value, 0 for the one that has none."""
-    signed = codes.astype(np.int32).astype(np.int64)
-    hashes = np.abs(signed)
-    hashes[hashes > _I32_MAX] = 0
-    return hashes
-
-
-def key_hash(topic: str, word: str) -> int:
-    """The hash of one key."""
-    return int(key_hashes(hash_codes([f"{topic}#{word}"]))[0])
 
 
 def shape_of(path: Path, size: int, wanted: Shape) -> Shape:

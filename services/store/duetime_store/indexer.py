@@ -28,12 +28,12 @@ from duetime_core.ondisk.scan import Found, scan
 from duetime_format import record
 from duetime_format.columns import Ints, Run, take
 from duetime_format.errors import Damaged
+from duetime_format.keys import keys_of
 
 from duetime_store import configs
 from duetime_store.commitlog import CommitLog
 from duetime_store.directory import StoreDirectory
 from duetime_store.index import Header, IndexFile, IndexWriter, Shape, file_paths
-from duetime_store.keys import keys_of
 from duetime_store.segment import Segment
 from duetime_store.store import Store
 

@@ -7,6 +7,7 @@ from duetime.v1 import gateway_pb2, message_pb2
 from duetime_format import record
 from duetime_format.compiled import twin
 from duetime_format.errors import Damaged
+from duetime_format.properties import decode_properties
 
 HIDDEN = record.RESERVED_PROPERTIES
 
@@ -45,7 +46,7 @@ def stored_messages(records: bytes, sizes: list[int]) -> list[message_pb2.Stored
 
 
 def stored_message(found: record.Record) -> message_pb2.StoredMessage:
-    properties = record.decode_properties(found.properties)
+    properties = decode_properties(found.properties)
     entry = record.find_lane_entry(found.properties)
     return message_pb2.StoredMessage(
         topic=found.topic,

@@ -13,6 +13,7 @@ from duetime_core.errors import InvalidArgument
 from duetime_format import record
 from duetime_format.errors import Damaged
 from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
+from duetime_format.properties import decode_properties, value_of
 from duetime_format.restore import Entry, Unrestorable, is_entry, message_id_of, quickest_count, restore
 from duetime_format.units import FILLER_SIZE, Units
 
@@ -113,7 +114,7 @@ def _aside_fault(data: bytes, original: Original) -> str:
         found = record.decode(data, check_crc=False)
     except Damaged as error:
         return error.text
-    told = record.decode_properties(found.properties)
+    told = decode_properties(found.properties)
     if found.queue != 0 or not told.keys() <= _TOLD:
         return "is not what puts an entry aside"
     if found.body != original.data[: len(found.body)]:
@@ -136,7 +137,7 @@ def _difference(data: bytes, expected: bytes) -> str:
         return f"its queue is {given.queue}, not {right.queue}"
     if given.body != right.body:
         return f"its body of {len(given.body)} bytes is not the pending one of {len(right.body)}"
-    ids = [record.property_value(one.properties, record.UNIQ_KEY.encode()) or b"" for one in (given, right)]
+    ids = [value_of(one.properties, record.UNIQ_KEY.encode()) for one in (given, right)]
     if ids[0] != ids[1]:
         return f"its id is {_shown(ids[0])}, not {_shown(ids[1])}"
     if given.properties != right.properties:

@@ -20,6 +20,7 @@ from duetime_core.clock import Clock
 from duetime_core.ondisk.history import LevelHistory
 from duetime_format import record
 from duetime_format.names import SCHEDULE_TOPIC
+from duetime_format.properties import value_of
 
 from duetime_store.commitlog import CommitLog
 from duetime_store.disk import Buffer
@@ -53,13 +54,13 @@ class First:
 
     @property
     def name(self) -> Name:
-        real = record.property_value(self.properties, _REAL_TOPIC) if self.is_delayed else None
-        return real or self.topic, record.property_value(self.properties, _UNIQ_KEY) or b""
+        real = value_of(self.properties, _REAL_TOPIC) if self.is_delayed else None
+        return real or self.topic, value_of(self.properties, _UNIQ_KEY)
 
     @property
     def topic_queue(self) -> int:
         """The queue of the topic that it goes to."""
-        return int(record.property_value(self.properties, _REAL_QID) or 0) if self.is_delayed else self.queue
+        return int(value_of(self.properties, _REAL_QID) or 0) if self.is_delayed else self.queue
 
 
 class Bytes:

@@ -15,9 +15,10 @@ import structlog
 from duetime_core.ondisk.history import LevelHistory
 from duetime_core.ondisk.scan import Blank, Found, Skipped
 from duetime_format import record
-from duetime_format.columns import Ints, Key, Run, id_hash_of, last_value
+from duetime_format.columns import Ints, Key, Run, id_hash_of
 from duetime_format.levels import LEVEL_COUNT_MAX
 from duetime_format.names import FOREIGN_TOPICS, SCHEDULE_TOPIC, is_name
+from duetime_format.properties import value_of
 from duetime_format.units import UNIT_TYPE, Units
 
 from duetime_store.queues import Queues
@@ -144,9 +145,9 @@ class Replay:
                 self._restore(level, entries[entry_levels == level])
 
     def _replay_found(self, item: Found, before_ms: int) -> None:
-        found, tags = item.record, last_value(item.record.properties, _TAGS)
+        found, tags = item.record, value_of(item.record.properties, _TAGS)
         code = record.tags_code(tags) if tags else 0
-        delay = last_value(found.properties, _DELAY) if found.topic == SCHEDULE_TOPIC else b""
+        delay = value_of(found.properties, _DELAY) if found.topic == SCHEDULE_TOPIC else b""
         if delay.isdigit() and len(delay) <= _LEVEL_DIGITS_MAX and int(delay) > 0:
             levels = self._history.at(item.position, found.stored_at_ms)
             code = found.stored_at_ms + levels.delay_ms(min(int(delay), levels.highest))

@@ -26,6 +26,7 @@ import numpy as np
 import structlog
 from duetime_core.clock import Clock
 from duetime_core.defects import outcome
+from duetime_format.columns import Ints
 from duetime_format.names import FOREIGN_TOPICS
 from duetime_format.units import FILLER_SIZE, Units
 
@@ -34,7 +35,6 @@ from duetime_store.consumequeue import ConsumeQueue
 from duetime_store.disk import Disk
 from duetime_store.flusher import Flusher
 from duetime_store.indexer import pieces
-from duetime_store.intake import Ints
 from duetime_store.metrics import StoreMetrics
 from duetime_store.reader import Reader
 from duetime_store.segment import Segment

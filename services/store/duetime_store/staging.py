@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from duetime_core.errors import DueTimeError
+from duetime_format.columns import Ints
 from duetime_format.units import Units
 
 from duetime_store.consumequeue import ConsumeQueue
 from duetime_store.disk import Buffer
 from duetime_store.groups.journal import Event
-from duetime_store.intake import Ints
 from duetime_store.lanes import Lane
 
 OK, DUPLICATE, GAP, NOT_DUE, REFUSED, SETTLED = range(6)

@@ -15,7 +15,9 @@ from duetime_core.errors import DiskFull, DueTimeError, InvalidArgument, NotFoun
 from duetime_core.logs import sparing
 from duetime_core.ondisk.history import LevelHistory
 from duetime_format import record
+from duetime_format.columns import Ints
 from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
+from duetime_format.placing import place, reposition
 from duetime_format.units import FILLER_SIZE, UNIT, Units
 
 from duetime_store.alarm import ShardClock
@@ -24,7 +26,7 @@ from duetime_store.consumequeue import ConsumeQueue
 from duetime_store.faults import restored_faults, sent_faults
 from duetime_store.gate import Gate
 from duetime_store.groups.journal import Journal, event_records
-from duetime_store.intake import Intake, Ints, parse
+from duetime_store.intake import Intake, parse
 from duetime_store.lanes import Lane
 from duetime_store.originals import Originals
 from duetime_store.queues import Queues
@@ -286,7 +288,7 @@ class Store:
         runs = self._runs(intake)
         parts = [intake.starts[first:behind] + shift for first, behind, shift in runs]
         positions = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        placed = intake.placed(positions, [queue.next_offset for queue in queues], dues, now_ms)
+        placed = place(intake, positions, [queue.next_offset for queue in queues], dues, now_ms)
         outcome.queue_offsets = placed.offsets
         if not any(dues):
             outcome.due_at_ms = [0] * intake.count
@@ -363,7 +365,7 @@ class Store:
         units["position"][units["size"] != FILLER_SIZE] = positions
         self._staged.moved.append((queue, offsets, units))
         self._staged.moved_count += intake.count
-        self._add_runs(memoryview(intake.repositioned(positions)), intake, runs)
+        self._add_runs(memoryview(reposition(intake, positions)), intake, runs)
 
     def when_durable(self) -> "asyncio.Future[None] | None":
         """Done when everything staged so far is durable. None: nothing is under way."""

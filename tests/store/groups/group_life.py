@@ -19,6 +19,7 @@ from duetime_core.errors import DiskFull, Overloaded, ReadOnly
 from duetime_format import receipts, record
 from duetime_format.events import Key
 from duetime_format.names import GROUPS_TOPIC
+from duetime_format.properties import decode_properties, encode_properties
 from duetime_format.record import Record
 from duetime_store.alarm import Alarm, ShardClock
 from duetime_store.filters import Filter
@@ -132,7 +133,7 @@ class GroupLife(Life):
                 self._count += 1
                 message_id = f"m{self._count}"
                 self.messages[message_id] = Message(RETRY, 0, 0)
-                properties = record.with_crc_mark(record.encode_properties({"UNIQ_KEY": message_id}))
+                properties = record.with_crc_mark(encode_properties({"UNIQ_KEY": message_id}))
                 records.append(record.encode(Record(RETRY, 0, message_id.encode() * 300, properties)))
                 self.copies[message_id] = one.offset
         if not found:
@@ -220,7 +221,7 @@ class GroupLife(Life):
         found = []
         for topic, _, _, one in self.found():
             if topic == RETRY and one is not None:
-                found.append(record.decode_properties(one.properties)["UNIQ_KEY"])
+                found.append(decode_properties(one.properties)["UNIQ_KEY"])
         assert len(set(found)) == len(found)
         return set(found)
 

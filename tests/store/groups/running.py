@@ -8,6 +8,7 @@ from typing import Any
 from duetime.v1 import consumer_pb2, store_pb2
 from duetime_format import record
 from duetime_format.names import retry_topic
+from duetime_format.properties import encode_properties
 
 from tests.store.conftest import sent
 from tests.store.test_service import Running
@@ -116,7 +117,7 @@ def copy(message_id: str, *, topic: str = "", visible_at_ms: int = 0, attempt: i
     named = {"UNIQ_KEY": message_id, record.RETRY_TOPIC: of_topic}
     if visible_at_ms:
         named[record.VISIBLE_AT] = str(visible_at_ms)
-    properties = record.with_crc_mark(record.encode_properties(named))
+    properties = record.with_crc_mark(encode_properties(named))
     return record.encode(record.Record(topic or retry_topic(GROUP), 0, b"body", properties, reconsume_times=attempt))
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from duetime_format import receipts, record
 from duetime_format.events import Key
+from duetime_format.properties import decode_properties
 from duetime_store.alarm import Alarm, ShardClock
 from duetime_store.filters import Filter
 from duetime_store.group_offsets import GroupOffsets
@@ -170,7 +171,7 @@ class Machine(RuleBasedStateMachine):
                 known.received_at_ms, known.receipt = self.now_ms, name
                 self.given.append(name)
                 total += 1
-            ids = [record.decode_properties(one.properties)["UNIQ_KEY"] for one in decoded(run)]
+            ids = [decode_properties(one.properties)["UNIQ_KEY"] for one in decoded(run)]
             assert ids == [str(offset) for offset in run.offsets]
         if total < count and not self.ordered:
             assert self.next == self.sent

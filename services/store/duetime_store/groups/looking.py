@@ -15,13 +15,13 @@ from itertools import accumulate
 import numpy as np
 from duetime_core.logs import sparing
 from duetime_format import record
+from duetime_format.columns import values
 from duetime_format.units import FILLER_SIZE
 
 from duetime_store.consumequeue import ConsumeQueue
 from duetime_store.filters import Filter
 from duetime_store.groups.groups import Groups
 from duetime_store.groups.state import Hold, Lease, Place
-from duetime_store.properties import columns
 from duetime_store.reader import Reader, Scanned
 from duetime_store.store import Store
 from duetime_store.turns import Walk
@@ -273,7 +273,7 @@ class Looker:
 
     def _take_retries(self, look: Look, place: Place, scanned: Scanned) -> None:
         now_ms, topic = self._store.clock.now_ms(), look.asked.topic.encode()
-        topics, times = columns(scanned.records, scanned.sizes, (_RETRY_TOPIC, _VISIBLE_AT))
+        topics, times = values(scanned.records, scanned.sizes, (_RETRY_TOPIC, _VISIBLE_AT))
         offsets = scanned.offsets.tolist()
         attempts = [count + 1 for count in reconsume_times(scanned.records, scanned.sizes)]
         hidden: dict[tuple[int, int], list[int]] = {}

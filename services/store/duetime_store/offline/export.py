@@ -18,14 +18,14 @@ from duetime_core.ondisk.folder import LocalFiles
 from duetime_core.ondisk.scan import Found, scan_runs
 from duetime_core.ondisk.state import Progress, Queue, State, no_progress, read, watermarks
 from duetime_format.columns import Run
+from duetime_format.keys import key_hash, keys_of, words_of
 from duetime_format.levels import DelayLevels
 from duetime_format.names import SCHEDULE_TOPIC
 from duetime_format.units import UNIT
 
 from duetime_store import configs, queuetable
 from duetime_store.disk import Disk
-from duetime_store.index import BROKERS, Shape, file_paths, key_hash
-from duetime_store.keys import keys_of, words_of
+from duetime_store.index import BROKERS, Shape, file_paths
 from duetime_store.offline.emptybodies import EmptyBodies
 from duetime_store.offline.indexfiles import IndexFiles, shape_of
 from duetime_store.offline.logend import LogEnd, moved_units, repeat_last_entries

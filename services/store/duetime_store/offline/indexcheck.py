@@ -14,10 +14,11 @@ from duetime_core.ondisk.state import State
 from duetime_format import record
 from duetime_format.columns import Ints, Run
 from duetime_format.errors import Damaged
+from duetime_format.keys import key_hash, keys_of, words_of
+from duetime_format.properties import decode_properties
 from duetime_format.record import Record
 
-from duetime_store.index import ENTRY, HEADER, SLOT_BYTES, Entries, IndexFile, file_paths, key_hash
-from duetime_store.keys import keys_of, words_of
+from duetime_store.index import ENTRY, HEADER, SLOT_BYTES, Entries, IndexFile, file_paths
 from duetime_store.offline.report import Message, Report
 
 _ENTRIES_AT_ONCE = 65_536
@@ -213,6 +214,6 @@ def message_of(found: Record | None) -> Message:
     """Which message a record is."""
     if found is None:
         return Message()
-    words = record.decode_properties(found.properties).get(record.UNIQ_KEY)
+    words = decode_properties(found.properties).get(record.UNIQ_KEY)
     name = words or record.offset_message_id(found.store_host, found.position)
     return Message(found.topic, found.queue, found.queue_offset, name)

@@ -14,7 +14,8 @@ from duetime_core.ondisk.files import QueueFiles
 from duetime_core.ondisk.levels import TagsCodes
 from duetime_core.ondisk.state import KEPT_TOPICS, State, is_possible, is_queue
 from duetime_format import record
-from duetime_format.columns import Ints, Run, last_value
+from duetime_format.columns import Ints, Run
+from duetime_format.properties import value_of
 from duetime_format.record import Record
 from duetime_format.units import FILLER_SIZE, UNIT, UNIT_TYPE, Units, joined
 
@@ -44,7 +45,7 @@ class Rows:
     def id_of(self, row: int) -> str | None:
         source = self.properties
         found = source.properties(int(self.index[row])) if isinstance(source, Run) else source[row]
-        return last_value(found, _UNIQ_KEY).decode("utf-8", "replace") or None
+        return value_of(found, _UNIQ_KEY).decode("utf-8", "replace") or None
 
 
 @dataclass(slots=True)

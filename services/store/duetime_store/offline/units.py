@@ -12,10 +12,10 @@ import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 
-from duetime_core.ondisk.records import decode_properties
 from duetime_core.ondisk.state import State
 from duetime_format import record
 from duetime_format.errors import Damaged
+from duetime_format.properties import decode_properties
 
 _BYTES_AT_ONCE = 1 << 20
 # Larger records are rare enough to look at their size first: that of a damaged unit is anything.

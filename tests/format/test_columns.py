@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from duetime_core.ondisk.scan import Blank, Found, Skipped, scan, scan_runs
 from duetime_format import columns, record
-from duetime_format.columns import Run, last_value, take
+from duetime_format.columns import Run, take
+from duetime_format.properties import value_of
 from duetime_format.record import MAGIC_V1, MAGIC_V2, Record
 from duetime_store.commitlog import CommitLog
 from duetime_store.disk import Disk
@@ -121,8 +122,8 @@ def test_columns_say_what_the_records_say() -> None:
 
 def test_last_of_equal_properties_counts() -> None:
     text = b"TAGS\x01a\x02XTAGS\x01c\x02TAGS\x01b\x02TAGS\x01\x02n\x01v"
-    assert last_value(text, b"TAGS") == b"b"
-    assert last_value(text, b"KEYS") == b""
+    assert value_of(text, b"TAGS") == b"b"
+    assert value_of(text, b"KEYS") == b""
 
 
 def filled(folder: Path, seed: int) -> CommitLog:
