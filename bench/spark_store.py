@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from duetime_core.ondisk.history import LevelHistory
-from duetime_format import record
+from duetime_format import layout, record
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.names import SCHEDULE_TOPIC
 from duetime_format.properties import encode_properties
@@ -94,7 +94,7 @@ def make(root: Path, pending: int, *, segment_bytes: int = SEGMENT_BYTES, seed: 
     templates = {digits: Template(digits, BODY_BYTES) for digits in (1, 2)}
     size = templates[1].size
     assert size == templates[2].size
-    per_segment = (segment_bytes - record.BLANK_BYTES) // size
+    per_segment = (segment_bytes - layout.BLANK_BYTES) // size
     root.mkdir(parents=True)
     lanes = [_Lane(root, level) for level in range(1, LEVELS.highest + 1)]
     log = _Log(root, segment_bytes, per_segment, size)
@@ -181,7 +181,7 @@ class _Log:
                 file.write(part.tobytes())
                 self._end = base + file.tell()
                 if file.tell() == used:
-                    file.write(record.SIZE_MAGIC.pack(self._segment_bytes - used, record.MAGIC_BLANK))
+                    file.write(layout.SIZE_MAGIC.pack(self._segment_bytes - used, layout.MAGIC_BLANK))
             first, records = first + len(part), records[len(part) :]
 
     def close(self) -> int:

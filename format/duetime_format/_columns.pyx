@@ -21,11 +21,12 @@ from libc.string cimport memchr, memcmp
 import numpy
 from duetime_format import record
 from duetime_format.names import SCHEDULE_TOPIC
+from duetime_format.properties import as_text
 
 from duetime_format._bytes cimport CRC_ENDING_BYTES, crc32, crc_init, has_crc_mark, load32, load64
 from duetime_format.layout cimport (
     FLAGS, ID_HASHES, KEY_OF, LEVELS, OFFSETS, POSITION_AT, PROPERTIES_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT,
-    RECORD_BYTES_MIN, RECORD_MAGIC_V1, ROWS, SIZES, STARTS, STORED_AT, SYS_FLAG_AT, SYS_TRANSACTION_ROLLBACK,
+    RECORD_BYTES_MIN, MAGIC_V1, ROWS, SIZES, STARTS, STORED_AT, SYS_FLAG_AT, SYS_TRANSACTION_ROLLBACK,
     TAGS_CODES, Parts, Span, find_parts, is_record_magic, matches_crc
 )
 
@@ -64,7 +65,7 @@ cdef int64_t count_records(const uint8_t *data, int64_t at, int64_t length, bint
         size, magic = load32(data + at), load32(data + at + 4)
         if not is_record_magic(magic) or size < RECORD_BYTES_MIN or size > length - at:
             break
-        if is_put and magic != RECORD_MAGIC_V1:
+        if is_put and magic != MAGIC_V1:
             break
         at += size
         count += 1
@@ -404,7 +405,7 @@ cdef int64_t hash_word(const uint8_t *data, int64_t begin, int64_t end, uint32_t
     cdef int64_t at
     for at in range(begin, end):
         if data[at] & 0x80:
-            units = (<bytes>data[at:end]).decode("utf-8", "replace").encode("utf-16-be")
+            units = as_text(<bytes>data[at:end]).encode("utf-16-be")
             for index in range(0, len(units), 2):
                 code = 31 * code + <uint32_t>(units[index] << 8 | units[index + 1])
             return code

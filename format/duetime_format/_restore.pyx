@@ -3,7 +3,7 @@ restore.count_restored: which of such records are those that the log's own entri
 
 An entry is restored here when all of this holds; the first one that lacks something ends the run:
 
-    head          V1, two IPv4 hosts, the size that `sizes` says
+    head          V1, the size that `sizes` says
     topic         SCHEDULE_TOPIC_XXXX
     properties    reach exactly to the end and close with REAL_TOPIC 0x01 topic 0x02 REAL_QID 0x01 number, a topic that
                   may be restored to and a number as Python prints it, and a CRC mark or none behind it; nothing
@@ -16,15 +16,16 @@ before: the records themselves, and a longer topic and DT_ENTRY for each.
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcmp, memcpy
 
 from duetime_format import record
 from duetime_format._bytes cimport CRC_ENDING_BYTES, has_crc_mark, load32, load64, put_decimal, store32
+from duetime_format.layout cimport (
+    MAGIC_AT, MAGIC_V1, POSITION_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, UNIT_BYTES, Parts, clear_place, find_parts,
+    lane_queue
+)
 
 cdef enum:
-    MAGIC_V1 = -626843481
-    HOSTS_V6 = 0x30
-    HEAD_BYTES = 88
     LANE_TOPIC_BYTES = 20  # with its length
     # A record of the lane with neither body nor properties.
     SIZE_MIN = 110
@@ -36,8 +37,6 @@ cdef enum:
     # DT_ENTRY with its three numbers of 19 digits at most, and the CRC mark.
     ENDING_BYTES_MAX = 101
     GROWTH_BYTES_MAX = TOPIC_BYTES_MAX + ENDING_BYTES_MAX
-    UNIT_BYTES = 20
-    QUEUE_ID_AT = 12, QUEUE_OFFSET_AT = 20, POSITION_AT = 28
 
 cdef const char *LANE_TOPIC = b"\x13SCHEDULE_TOPIC_XXXX"
 cdef const char *REAL_TOPIC = b"\x02REAL_TOPIC\x01"
@@ -132,7 +131,7 @@ def count_restored(data, int64_t base, units, int64_t level, int64_t first, byte
             return number
         own = log.at + (position - base)
         if (
-            load32(own + QUEUE_ID_AT) != level - 1
+            load32(own + QUEUE_ID_AT) != lane_queue(level)
             or load64(own + QUEUE_OFFSET_AT) != first + number
             or load64(own + POSITION_AT) != position
         ):
@@ -148,18 +147,13 @@ cdef int64_t _restore(
     const uint8_t *at, int64_t size, int64_t level, int64_t offset, int64_t due_at_ms, uint8_t *to
 ) noexcept nogil:
     """Writes the restored record, at most size + GROWTH_BYTES_MAX; returns how long it is, 0 for none."""
-    cdef int64_t body_bytes = load32(at + 84)
-    if load32(at) != size or load32(at + 4) != MAGIC_V1 or at[39] & HOSTS_V6 or due_at_ms < 0:
-        return 0
-    if body_bytes < 0 or body_bytes > size - SIZE_MIN:
-        return 0
-    cdef int64_t topic_at = HEAD_BYTES + body_bytes
-    cdef const uint8_t *properties = at + topic_at + LANE_TOPIC_BYTES + 2
-    cdef int64_t properties_bytes = size - topic_at - LANE_TOPIC_BYTES - 2
+    cdef Parts parts
     cdef Target target
-    if memcmp(at + topic_at, LANE_TOPIC, LANE_TOPIC_BYTES) != 0:
+    if load32(at) != size or load32(at + MAGIC_AT) != MAGIC_V1 or due_at_ms < 0 or not find_parts(at, 0, size, &parts):
         return 0
-    if (properties[-2] << 8 | properties[-1]) != properties_bytes or properties_bytes > PROPERTIES_BYTES_MAX:
+    cdef int64_t topic_at = parts.body.end, properties_bytes = size - parts.properties.begin
+    cdef const uint8_t *properties = at + parts.properties.begin
+    if parts.topic.end - topic_at != LANE_TOPIC_BYTES or memcmp(at + topic_at, LANE_TOPIC, LANE_TOPIC_BYTES) != 0:
         return 0
     if has_crc_mark(properties, properties_bytes):
         properties_bytes -= CRC_ENDING_BYTES
@@ -168,10 +162,8 @@ cdef int64_t _restore(
 
     # The head, with the place, the store time and the transaction's offset cleared.
     memcpy(to, at, topic_at)
-    store32(to + 12, target.queue)
-    memset(to + 20, 0, 16)
-    memset(to + 56, 0, 8)
-    memset(to + 76, 0, 8)
+    store32(to + QUEUE_ID_AT, target.queue)
+    clear_place(to, &parts)
     cdef uint8_t *next = to + topic_at
     next[0] = <uint8_t>target.topic_bytes
     memcpy(next + 1, target.topic, target.topic_bytes)

@@ -16,20 +16,18 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-from duetime_format import record
+from duetime_format import layout, record
 from duetime_format.compiled import twin
 from duetime_format.errors import Damaged
 from duetime_format.names import SCHEDULE_TOPIC
 from duetime_format.properties import value_of
-from duetime_format.record import MAGIC_V1, MAGIC_V2, Record
+from duetime_format.record import Record
 
 _twin = twin("duetime_format._columns")
 
 _DIGITS_MAX = 18
 _NO_ENTRY = (-1, -1, -1)
 _I64_MAX = (1 << 63) - 1
-# No writer ends properties so; a torn write leaves zeros.
-_TORN = b"\0"
 _UNIQ_KEY, _TAGS, _DELAY, _REAL_TOPIC = (
     name.encode() for name in (record.UNIQ_KEY, record.TAGS, record.DELAY, record.REAL_TOPIC)
 )
@@ -120,7 +118,7 @@ class Run:
     @property
     def queued(self) -> npt.NDArray[np.bool_]:
         """Whether it has a unit in a queue: halves that were not committed and roll-backs have none."""
-        return cast("npt.NDArray[np.bool_]", (self.flags & record.SYS_TRANSACTION_PREPARED) == 0)
+        return cast("npt.NDArray[np.bool_]", (self.flags & layout.SYS_TRANSACTION_PREPARED) == 0)
 
     def properties(self, index: int) -> bytes:
         start, size = int(self.starts[index]), int(self.sizes[index])
@@ -170,6 +168,16 @@ def values(records: bytes, sizes: list[int], names: tuple[bytes, ...]) -> list[l
     return found
 
 
+def retries(records: bytes, sizes: list[int]) -> list[int]:
+    """How often each of intact records, back to back, was sent back to be retried."""
+    found, at = [], 0
+    for size in sizes:
+        place = at + layout.tail_at(records[at + layout.SYS_FLAG_AT + 3])
+        found.append(int.from_bytes(records[place : place + 4], "big", signed=True))
+        at += size
+    return found
+
+
 def id_hash_of(found: Record) -> int:
     """See `Run.id_hashes`."""
     message_id = value_of(found.properties, _UNIQ_KEY)
@@ -180,16 +188,13 @@ def id_hash_of(found: Record) -> int:
 
 
 def _record_at(data: bytes, at: int, position: int) -> Record | None:
-    if len(data) - at < record.FIXED_BYTES_V4:
-        return None
-    size, magic = record.SIZE_MAGIC.unpack_from(data, at)
-    if magic not in (MAGIC_V1, MAGIC_V2) or not record.FIXED_BYTES_V4 <= size <= len(data) - at:
+    if not 0 < layout.size_at(data, at) <= len(data) - at:
         return None
     try:
         found = record.decode(data, at)
     except Damaged:
         return None
-    return None if found.position != position + at or found.properties.endswith(_TORN) else found
+    return None if found.position != position + at or record.is_torn(found) else found
 
 
 def _put_record_at(data: bytes, at: int) -> Record:
@@ -198,9 +203,9 @@ def _put_record_at(data: bytes, at: int) -> Record:
         found = record.decode(data, at, check_crc=False)
     except Damaged as error:
         raise Damaged(f"no whole record at byte {at}: {error.text}") from error
-    if found.magic != MAGIC_V1:
+    if found.magic != layout.MAGIC_V1:
         raise Damaged(f"no whole record at byte {at}: its format is not V1")
-    if found.properties.endswith(_TORN):
+    if record.is_torn(found):
         raise Damaged(f"no whole record at byte {at}: its properties end with a zero byte, as after a torn write")
     return found
 

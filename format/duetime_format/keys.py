@@ -12,10 +12,10 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from duetime_format import record
+from duetime_format import layout, record
 from duetime_format.columns import Ints, Run
 from duetime_format.compiled import twin
-from duetime_format.properties import value_of
+from duetime_format.properties import as_text, value_of
 
 _twin = twin("duetime_format._columns")
 
@@ -44,11 +44,11 @@ def keys_of(run: Run) -> tuple[Ints, Ints]:
 def _texts(run: Run) -> Iterator[tuple[int, str]]:
     """(record, key) of all keys."""
     topics = [topic.decode() for topic, _ in run.keys]
-    indexed = (run.flags & record.SYS_TRANSACTION) != record.SYS_TRANSACTION_ROLLBACK
+    indexed = (run.flags & layout.SYS_TRANSACTION) != layout.SYS_TRANSACTION_ROLLBACK
     key_of = run.key_of.tolist()
     for index in np.flatnonzero(indexed).tolist():
         for word in words_of(run.properties(index)):
-            yield index, f"{topics[key_of[index]]}#{word.decode('utf-8', 'replace')}"
+            yield index, f"{topics[key_of[index]]}#{as_text(word)}"
 
 
 def hash_codes(texts: Sequence[str]) -> npt.NDArray[np.uint32]:

@@ -1,19 +1,22 @@
-# What the compiled twins share of a record's layout (record.py): where its parts lie, followed front to back with every
+# What the compiled twins share of a record's layout (layout.py): where its parts lie, followed front to back with every
 # length checked against the record's end before it is used.
 from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.string cimport memcpy, memset
 
-from duetime_format._bytes cimport crc32, load32, load64, matches_crc_mark
+from duetime_format._bytes cimport crc32, load32, load64, matches_crc_mark, store32, store64
 
 cdef enum:
     RECORD_BYTES_MIN = 91  # two IPv4 hosts, nothing of body, topic and properties
-    RECORD_MAGIC_V1 = -626843481
-    RECORD_MAGIC_V2 = -626843477
-    BODY_CRC_AT = 8, QUEUE_ID_AT = 12, FLAG_AT = 16, QUEUE_OFFSET_AT = 20, POSITION_AT = 28, SYS_FLAG_AT = 36
+    FIXED_BYTES = 74  # what all records have beside hosts, body, topic with its length, and properties
+    MAGIC_V1 = -626843481
+    MAGIC_V2 = -626843477
+    MAGIC_AT = 4, BODY_CRC_AT = 8, QUEUE_ID_AT = 12, FLAG_AT = 16, QUEUE_OFFSET_AT = 20, POSITION_AT = 28, SYS_FLAG_AT = 36
     BORN_AT = 40, BORN_HOST_AT = 48
     SYS_TRANSACTION_ROLLBACK = 0xC
     UNIT_BYTES = 20  # of a queue (units.py)
     # Behind the two hosts: reconsumeTimes, preparedTransactionOffset, bodyLength.
-    PREPARED_FROM_TAIL = 4, BODY_LENGTH_FROM_TAIL = 12
+    ATTEMPTS_FROM_TAIL = 0, PREPARED_FROM_TAIL = 4, BODY_LENGTH_FROM_TAIL = 12
+    SYS_BORN_V6 = 0x10, SYS_STORE_V6 = 0x20
 
 # Rows of columns.Run.
 cdef enum:
@@ -33,7 +36,7 @@ cdef struct Parts:
 
 
 cdef inline bint is_record_magic(int32_t magic) noexcept nogil:
-    return magic == RECORD_MAGIC_V1 or magic == RECORD_MAGIC_V2
+    return magic == MAGIC_V1 or magic == MAGIC_V2
 
 
 cdef inline bint find_parts(const uint8_t *data, int64_t start, int64_t end, Parts *parts) noexcept nogil:
@@ -42,7 +45,7 @@ cdef inline bint find_parts(const uint8_t *data, int64_t start, int64_t end, Par
     parts.stored_at = start + BORN_HOST_AT + 8 + 12 * (flags >> 4 & 1)
     parts.store_host = parts.stored_at + 8
     parts.tail = parts.store_host + 8 + 12 * (flags >> 5 & 1)
-    if load32(data + start + 4) == RECORD_MAGIC_V2:
+    if load32(data + start + 4) == MAGIC_V2:
         topic_length_bytes = 2
     parts.body.begin = parts.tail + BODY_LENGTH_FROM_TAIL + 4
     if parts.body.begin + topic_length_bytes + 2 > end:
@@ -75,3 +78,43 @@ cdef inline bint matches_crc(const uint8_t *data, int64_t start, int64_t end, co
     return <int32_t>(
         crc32(data + parts.body.begin, parts.body.end - parts.body.begin) & 0x7FFFFFFF
     ) == load32(data + start + BODY_CRC_AT)
+
+
+cdef struct Host:
+    const uint8_t *at
+    int64_t size
+
+
+cdef inline uint8_t *put_head(
+    uint8_t *to, int64_t size, int32_t queue, int32_t flag, int64_t born_at_ms, Host born, Host store,
+    const uint8_t *body, int64_t body_bytes
+) noexcept nogil:
+    """Writes what stands before a V1 record's body; returns where that goes. Its place is the store's to fill in."""
+    store32(to, <int32_t>size)
+    store32(to + MAGIC_AT, MAGIC_V1)
+    store32(to + BODY_CRC_AT, <int32_t>(crc32(body, body_bytes) & 0x7FFFFFFF))
+    store32(to + QUEUE_ID_AT, queue)
+    store32(to + FLAG_AT, flag)
+    memset(to + QUEUE_OFFSET_AT, 0, SYS_FLAG_AT - QUEUE_OFFSET_AT)
+    store32(to + SYS_FLAG_AT, (SYS_BORN_V6 if born.size == 20 else 0) | (SYS_STORE_V6 if store.size == 20 else 0))
+    store64(to + BORN_AT, born_at_ms)
+    memcpy(to + BORN_HOST_AT, born.at, born.size)
+    to += BORN_HOST_AT + born.size
+    memset(to, 0, 8)  # store time
+    memcpy(to + 8, store.at, store.size)
+    to += 8 + store.size
+    memset(to, 0, BODY_LENGTH_FROM_TAIL)
+    store32(to + BODY_LENGTH_FROM_TAIL, <int32_t>body_bytes)
+    return to + BODY_LENGTH_FROM_TAIL + 4
+
+
+cdef inline void clear_place(uint8_t *record, const Parts *parts) noexcept nogil:
+    """Queue offset, position, store time and the transaction's offset: what a restored record does not inherit."""
+    memset(record + QUEUE_OFFSET_AT, 0, SYS_FLAG_AT - QUEUE_OFFSET_AT)
+    memset(record + parts.stored_at, 0, 8)
+    memset(record + parts.tail + PREPARED_FROM_TAIL, 0, 8)
+
+
+cdef inline int32_t lane_queue(int64_t level) noexcept nogil:
+    """As lanes.queue_of."""
+    return <int32_t>(level - 1)

@@ -5,14 +5,12 @@ The compiled twin does it in one pass over the bytes.
 
 from dataclasses import dataclass
 
-from duetime_format import record
+from duetime_format import layout, record
 from duetime_format.columns import Ints, Run
 from duetime_format.compiled import twin
 from duetime_format.units import UNIT
 
 _twin = twin("duetime_format._placing")
-
-_V6_BYTES_MORE = 12
 
 
 @dataclass(slots=True)
@@ -42,9 +40,9 @@ def place(run: Run, positions: Ints, next_offsets: list[int], dues: list[int], n
     for row, position in zip(run.columns.T.tolist(), positions.tolist(), strict=True):
         start, size, key, _, flags, _, tags_code, _, _, properties_at = row
         offset = next_offsets[key] + counts[key]
-        time_at = start + record.STORED_AT_V4 + (_V6_BYTES_MORE if flags & record.SYS_BORN_V6 else 0)
-        record.OFFSET_POSITION.pack_into(data, start + record.QUEUE_OFFSET_AT, offset, position)
-        record.TIME.pack_into(data, time_at, now_ms)
+        time_at = start + layout.stored_at(flags)
+        layout.OFFSET_POSITION.pack_into(data, start + layout.QUEUE_OFFSET_AT, offset, position)
+        layout.I64.pack_into(data, time_at, now_ms)
         _fill_crc(data, start, size, properties_at)
         units[key] += UNIT.pack(position, size, dues[key] or tags_code)
         offsets.append(offset)
@@ -57,7 +55,7 @@ def reposition(run: Run, positions: Ints) -> bytearray:
     data = bytearray(run.data)
     rows = zip(run.starts.tolist(), run.sizes.tolist(), run.properties_at.tolist(), positions.tolist(), strict=True)
     for start, size, properties_at, position in rows:
-        record.TIME.pack_into(data, start + record.POSITION_AT, position)
+        layout.I64.pack_into(data, start + layout.POSITION_AT, position)
         _fill_crc(data, start, size, properties_at)
     return data
 

@@ -23,13 +23,9 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 
 
 def decode_properties(encoded: bytes) -> dict[str, str]:
-    """All of them; bytes that are not UTF-8 become U+FFFD."""
-    try:
-        text = encoded.decode()
-    except UnicodeDecodeError:
-        text = _SURROGATE.sub("\ufffd".encode(), encoded).decode("utf-8", "replace")
+    """All of them."""
     properties = {}
-    for part in text.split("\x02"):
+    for part in as_text(encoded).split("\x02"):
         name, _, value = part.partition("\x01")
         if name and value:
             properties[name] = value
@@ -47,6 +43,14 @@ def value_of(encoded: bytes, name: bytes) -> bytes:
         # An empty value does not hide an earlier one.
         stop = at + 1
     return _value_at(encoded, len(wanted)) if encoded.startswith(wanted) else b""
+
+
+def as_text(encoded: bytes) -> str:
+    """Bytes of properties as text, as RocketMQ's readers see it: what is not UTF-8 becomes U+FFFD."""
+    try:
+        return encoded.decode()
+    except UnicodeDecodeError:
+        return _SURROGATE.sub("\ufffd".encode(), encoded).decode("utf-8", "replace")
 
 
 def _value_at(encoded: bytes, at: int) -> bytes:

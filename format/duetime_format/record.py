@@ -1,13 +1,5 @@
 r"""One message as RocketMQ writes it to the commit log: encode, decode, check. Pure bytes, no I/O.
 
-Layout (big-endian; B and S are 8 for an IPv4 host, 20 for IPv6; offsets for 8 and 8):
-
-     0 i32 totalSize           20 i64 queueOffset      48  B  bornHost           76 i64 preparedTransactionOffset
-     4 i32 magic               28 i64 physicalOffset   56 i64 storeTimestamp     84 i32 bodyLength, body
-     8 i32 bodyCRC             36 i32 sysFlag          64  S  storeHost          .. i8 topicLength (V2: i16), topic
-    12 i32 queueId             40 i64 bornTimestamp    72 i32 reconsumeTimes     .. i16 propertiesLength, properties
-    16 i32 flag
-
 Properties are `name 0x01 value 0x02 ...`, the last 0x02 optional. What DueTime writes ends with RocketMQ 5.2's
 mark, the CRC of the whole record before it (docs/adr/0009):
 
@@ -15,29 +7,17 @@ mark, the CRC of the whole record before it (docs/adr/0009):
 
 Writers leave ten '0's, and the store, which gives a record its place and time, puts the digits in their stead.
 
-Source: RocketMQ 4.9.3 CommitLog, MessageDecoder; 5.x MessageVersion (V2); 5.2 MessageDecoder.createCrc32.
+Source: layout.py's; RocketMQ 5.2 MessageDecoder.createCrc32.
 """
 
 import ipaddress
 import zlib
 from dataclasses import dataclass
-from struct import Struct
 
+from duetime_format import layout
 from duetime_format.errors import Damaged
 from duetime_format.names import SCHEDULE_TOPIC
-from duetime_format.properties import NAME_END, VALUE_END
-
-MAGIC_V1 = -626843481
-MAGIC_V2 = -626843477
-MAGIC_BLANK = -875286124
-
-SYS_COMPRESSED = 0x1
-SYS_TRANSACTION = 0xC
-SYS_TRANSACTION_PREPARED = 0x4
-SYS_TRANSACTION_COMMIT = 0x8
-SYS_TRANSACTION_ROLLBACK = 0xC
-SYS_BORN_V6 = 0x10
-SYS_STORE_V6 = 0x20
+from duetime_format.properties import NAME_END, VALUE_END, as_text
 
 TAGS = "TAGS"
 KEYS = "KEYS"
@@ -74,15 +54,6 @@ RESERVED_PROPERTIES = frozenset(
 SHARDING_KEY = "__SHARDINGKEY"
 FAULT = "DT_FAULT"
 
-PREFIX = Struct(">iiiiiqqiq")  # totalSize .. bornTimestamp, 48 bytes
-HEAD_V4 = Struct(">iiiiiqqiq8sq8siqi")  # totalSize .. bodyLength with two IPv4 hosts, 88 bytes
-FIXED_BYTES_V4 = 91
-SIZE_MAGIC = Struct(">ii")
-BLANK_BYTES = SIZE_MAGIC.size
-_I32 = Struct(">i")
-_TAIL = Struct(">iqi")  # reconsumeTimes, preparedTransactionOffset, bodyLength
-_I64 = Struct(">q")
-
 CRC = "__CRC32#"
 _CRC_NAME = CRC.encode() + NAME_END
 CRC_DIGITS = 10
@@ -90,10 +61,6 @@ _CRC_UNFILLED = b"0" * CRC_DIGITS
 CRC_MARK = _CRC_NAME + _CRC_UNFILLED + VALUE_END
 # As it stands behind other properties.
 CRC_ENDING = VALUE_END + CRC_MARK
-
-QUEUE_ID_AT, QUEUE_OFFSET_AT, POSITION_AT, SYS_FLAG_AT, BORN_AT, BORN_HOST_AT, STORED_AT_V4 = 12, 20, 28, 36, 40, 48, 56
-OFFSET_POSITION = Struct(">qq")  # queueOffset, physicalOffset
-TIME = Struct(">q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +82,7 @@ class Record:
     queue_offset: int = 0
     position: int = 0
     body_crc: int = 0
-    magic: int = MAGIC_V1
+    magic: int = layout.MAGIC_V1
     size: int = 0
 
 
@@ -176,6 +143,11 @@ def matches_crc_mark(record: bytes | bytearray | memoryview, properties_bytes: i
     return not faults and digits == crc_digits(memoryview(record)[: -len(CRC_MARK)])
 
 
+def is_torn(record: Record) -> bool:
+    """Whether its properties end with a zero byte: no writer ends them so, and a torn write leaves zeros."""
+    return record.properties.endswith(b"\0")
+
+
 def encode(record: Record) -> bytes:
     """The record's bytes; size, body CRC and the IPv6 bits of sysFlag are computed, magic as given.
 
@@ -183,15 +155,15 @@ def encode(record: Record) -> bytes:
         OverflowError: the topic or the properties are longer than their length field can say.
     """
     topic = record.topic.encode()
-    sys_flag = record.sys_flag & ~(SYS_BORN_V6 | SYS_STORE_V6)
-    sys_flag |= SYS_BORN_V6 if len(record.born_host) == 20 else 0
-    sys_flag |= SYS_STORE_V6 if len(record.store_host) == 20 else 0
-    topic_length = len(topic).to_bytes(2 if record.magic == MAGIC_V2 else 1, "big", signed=True)
+    sys_flag = record.sys_flag & ~(layout.SYS_BORN_V6 | layout.SYS_STORE_V6)
+    sys_flag |= layout.SYS_BORN_V6 if len(record.born_host) == 20 else 0
+    sys_flag |= layout.SYS_STORE_V6 if len(record.store_host) == 20 else 0
+    topic_length = len(topic).to_bytes(2 if record.magic == layout.MAGIC_V2 else 1, "big", signed=True)
     parts = (
         record.born_host,
-        _I64.pack(record.stored_at_ms),
+        layout.I64.pack(record.stored_at_ms),
         record.store_host,
-        _TAIL.pack(record.reconsume_times, record.prepared_transaction_offset, len(record.body)),
+        layout.TAIL.pack(record.reconsume_times, record.prepared_transaction_offset, len(record.body)),
         record.body,
         topic_length,
         topic,
@@ -199,8 +171,8 @@ def encode(record: Record) -> bytes:
         record.properties,
     )
     rest = b"".join(parts)
-    prefix = PREFIX.pack(
-        PREFIX.size + len(rest),
+    prefix = layout.PREFIX.pack(
+        layout.PREFIX_BYTES + len(rest),
         record.magic,
         body_crc(record.body),
         record.queue,
@@ -221,27 +193,20 @@ def decode(buffer: bytes | bytearray | memoryview, at: int = 0, *, check_crc: bo
             mark, else the body's.
     """
     room = len(buffer) - at
-    if room < PREFIX.size:
+    if room < layout.PREFIX_BYTES:
         raise Damaged(f"{room} bytes are too few for a record")
-    size, magic, crc, queue, flag, queue_offset, position, sys_flag, born_at_ms = PREFIX.unpack_from(buffer, at)
-    if magic not in (MAGIC_V1, MAGIC_V2):
-        raise Damaged(f"magic {magic & 0xFFFFFFFF:08x} is not a message's")
-    born_bytes = 20 if sys_flag & SYS_BORN_V6 else 8
-    store_bytes = 20 if sys_flag & SYS_STORE_V6 else 8
-    topic_length_bytes = 2 if magic == MAGIC_V2 else 1
-    fixed = 74 + born_bytes + store_bytes + topic_length_bytes
+    head = layout.Head._make(layout.PREFIX.unpack_from(buffer, at))
+    if not head.is_message:
+        raise Damaged(f"magic {head.magic & 0xFFFFFFFF:08x} is not a message's")
+    size, fixed = head.size, head.bytes_min
     if not fixed <= size <= room:
         raise Damaged(f"record size {size} is not within {fixed} and {room}")
-    born_host_at = at + BORN_HOST_AT
-    stored_at = born_host_at + born_bytes
-    store_host_at = stored_at + 8
-    tail_at = store_host_at + store_bytes
-    reconsume_times, prepared, body_length = _TAIL.unpack_from(buffer, tail_at)
-    body_at = tail_at + _TAIL.size
+    tail_at, body_at = at + head.tail_at, at + head.body_at
+    reconsume_times, prepared, body_length = layout.TAIL.unpack_from(buffer, tail_at)
     topic_length_at = body_at + body_length
     if not 0 <= body_length <= size - fixed:
         raise Damaged(f"body length {body_length} does not fit the record's {size} bytes")
-    topic_at = topic_length_at + topic_length_bytes
+    topic_at = topic_length_at + head.topic_length_bytes
     topic_length = int.from_bytes(buffer[topic_length_at:topic_at], "big", signed=True)
     if not 0 <= topic_length <= size - fixed - body_length:
         raise Damaged(f"topic length {topic_length} does not fit the record's {size} bytes")
@@ -255,29 +220,30 @@ def decode(buffer: bytes | bytearray | memoryview, at: int = 0, *, check_crc: bo
         if whole is False:
             raise Damaged("the record does not match its CRC")
         # RocketMQ writes CRC 0 for an empty body, which is also CRC-32 of nothing.
-        if whole is None and body_crc(body) != crc:
-            raise Damaged(f"body CRC {body_crc(body):08x} is not the stored {crc & 0xFFFFFFFF:08x}")
+        if whole is None and body_crc(body) != head.body_crc:
+            raise Damaged(f"body CRC {body_crc(body):08x} is not the stored {head.body_crc & 0xFFFFFFFF:08x}")
     try:
         topic = str(buffer[topic_at : topic_at + topic_length], "utf-8")
     except UnicodeDecodeError as error:
         raise Damaged("topic is not UTF-8") from error
+    stored_at, store_host_at = at + head.stored_at, at + head.store_host_at
     return Record(
         topic=topic,
-        queue=queue,
+        queue=head.queue,
         body=body,
         properties=bytes(buffer[properties_at : properties_at + properties_length]),
-        flag=flag,
-        sys_flag=sys_flag,
-        born_at_ms=born_at_ms,
-        born_host=bytes(buffer[born_host_at:stored_at]),
-        stored_at_ms=_I64.unpack_from(buffer, stored_at)[0],
+        flag=head.flag,
+        sys_flag=head.sys_flag,
+        born_at_ms=head.born_at_ms,
+        born_host=bytes(buffer[at + layout.BORN_HOST_AT : stored_at]),
+        stored_at_ms=layout.I64.unpack_from(buffer, stored_at)[0],
         store_host=bytes(buffer[store_host_at:tail_at]),
         reconsume_times=reconsume_times,
         prepared_transaction_offset=prepared,
-        queue_offset=queue_offset,
-        position=position,
-        body_crc=crc,
-        magic=magic,
+        queue_offset=head.queue_offset,
+        position=head.position,
+        body_crc=head.body_crc,
+        magic=head.magic,
         size=size,
     )
 
@@ -301,29 +267,24 @@ def tags_code(tags: bytes) -> int:
     if code is None:
         if len(_tags_codes) >= _TAGS_CODES_MAX:
             _tags_codes.clear()
-        code = _tags_codes[tags] = java_hash(tags.decode("utf-8", "replace"))
+        code = _tags_codes[tags] = java_hash(as_text(tags))
     return code
 
 
 def host_bytes(address: str, port: int) -> bytes:
     """Address (4 or 16 bytes) and port (4 bytes), as records carry a host."""
-    return ipaddress.ip_address(address).packed + _I32.pack(port)
+    return ipaddress.ip_address(address).packed + layout.I32.pack(port)
 
 
 def host_text(host: bytes) -> str:
     """`1.2.3.4:80` or `[::1]:80`."""
-    address, port = ipaddress.ip_address(host[:-4]), _I32.unpack(host[-4:])[0]
+    address, port = ipaddress.ip_address(host[:-4]), layout.I32.unpack(host[-4:])[0]
     return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
 
 
 def offset_message_id(store_host: bytes, position: int) -> str:
     """RocketMQ's broker-side message id: host and physical position, in upper-case hex."""
-    return (store_host + _I64.pack(position)).hex().upper()
-
-
-def blank(room: int) -> bytes:
-    """The end mark of a segment with `room` bytes left, 8 at least."""
-    return SIZE_MAGIC.pack(room, MAGIC_BLANK)
+    return (store_host + layout.I64.pack(position)).hex().upper()
 
 
 def deferral(level: int, topic: str, queue: int) -> dict[str, str]:

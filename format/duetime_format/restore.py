@@ -18,11 +18,11 @@ DT_QUARANTINE that holds the original's bytes and the reason, and ends so too: t
 
 from dataclasses import dataclass, replace
 from mmap import mmap
-from struct import Struct
 
-from duetime_format import record
+from duetime_format import layout, record
 from duetime_format.compiled import twin
 from duetime_format.errors import Damaged
+from duetime_format.lanes import queue_of
 from duetime_format.limits import BODY_BYTES_MAX, PROPERTIES_BYTES_MAX, TOPIC_CHARS_MAX
 from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC, is_name
 from duetime_format.properties import VALUE_END, decode_properties, encode_properties
@@ -34,15 +34,6 @@ HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 QUARANTINE_BODY_BYTES_MAX = BODY_BYTES_MAX - 64 * 1024
 FAULT_CHARS_MAX = 1_000
 
-_I32 = Struct(">i")
-_POSITION = Struct(">q")
-_ZERO_8 = bytes(8)
-_ZERO_16 = bytes(16)
-_V1 = _I32.pack(record.MAGIC_V1)
-_LANE_TOPIC = bytes([len(SCHEDULE_TOPIC)]) + SCHEDULE_TOPIC.encode()
-_FROM_TOPIC_TO_PROPERTIES = len(_LANE_TOPIC) + 2
-_REAL_TOPIC = b"\x02REAL_TOPIC\x01"
-_HOSTS_V6 = record.SYS_BORN_V6 | record.SYS_STORE_V6
 # Properties that a restored record does not inherit: an older lane entry, and the checksum of a record that is no
 # longer the same.
 _NOT_KEPT = (b"DT_ENTRY\x01", b"__CRC32#\x01")
@@ -50,8 +41,6 @@ _NOT_KEPT = (b"DT_ENTRY\x01", b"__CRC32#\x01")
 _DEFERRAL = (b"DELAY\x01", b"REAL_TOPIC\x01", b"REAL_QID\x01")
 
 _QUEUE_ID_MAX = 2**31 - 1
-_targets: dict[bytes, tuple[bytes, bytes]] = {}
-_TARGETS_MAX = 16_384
 
 
 class Unrestorable(Exception):
@@ -112,7 +101,7 @@ def count_restored(
     at = start
     for number, (position, size, due_at_ms) in enumerate(units.tolist()):
         own = log[position - base : position - base + size] if 0 <= position - base <= len(log) - size else b""
-        if len(own) != size or size < record.FIXED_BYTES_V4 or not is_entry(own, level, first + number, position):
+        if len(own) != size or size < layout.RECORD_BYTES_MIN or not is_entry(own, level, first + number, position):
             return number
         try:
             restored = restore(Entry(level, first + number, due_at_ms, own))
@@ -126,8 +115,8 @@ def count_restored(
 
 def is_entry(data: bytes, level: int, offset: int, position: int) -> bool:
     """Whether a record says of itself that it is this entry of a lane, there."""
-    fields = record.PREFIX.unpack_from(data)
-    return (fields[3], fields[5], fields[6]) == (level - 1, offset, position)
+    fields = layout.PREFIX.unpack_from(data)
+    return (fields[3], fields[5], fields[6]) == (queue_of(level), offset, position)
 
 
 _compiled = twin("duetime_format._restore")
@@ -141,56 +130,11 @@ def restore(entry: Entry) -> bytes:
     Raises:
         Unrestorable: it names no valid topic or queue, or its bytes are no record.
     """
-    data = entry.data
-    if len(data) > record.FIXED_BYTES_V4 and data[4:8] == _V1 and not data[39] & _HOSTS_V6:
-        topic_at = 88 + _I32.unpack_from(data, 84)[0]
-        properties_at = topic_at + _FROM_TOPIC_TO_PROPERTIES
-        if topic_at >= 88 and data[topic_at : properties_at - 2] == _LANE_TOPIC:
-            properties = record.without_crc_mark(data[properties_at:])
-            target_at = properties.rfind(_REAL_TOPIC) + 1
-            target = _targets.get(properties[target_at:]) if target_at else None
-            ending = b"\x02DT_ENTRY\x01%d:%d:%d%b" % (
-                entry.level,
-                entry.offset,
-                entry.due_at_ms,
-                record.CRC_ENDING,
-            )
-            properties_bytes = len(properties) + len(ending)
-            if (
-                target
-                and properties_bytes <= PROPERTIES_BYTES_MAX
-                and not any(name in properties for name in _NOT_KEPT)
-            ):
-                topic, queue = target
-                return b"".join(
-                    (
-                        _I32.pack(topic_at + len(topic) + 2 + properties_bytes),
-                        data[4:12],  # magic, CRC
-                        queue,
-                        data[16:20],  # flag
-                        _ZERO_16,  # queue offset, position
-                        data[36:56],  # sysFlag, born
-                        _ZERO_8,  # store time
-                        data[64:76],  # store host, reconsumeTimes
-                        _ZERO_8,  # prepared transaction offset
-                        data[84:topic_at],  # body
-                        topic,
-                        properties_bytes.to_bytes(2, "big"),
-                        properties,
-                        ending,
-                    )
-                )
-    return _restore_any(entry)
-
-
-def _restore_any(entry: Entry) -> bytes:
-    """Any shape of record; teaches the quick way where this one's target leads."""
     try:
         found = record.decode(entry.data, check_crc=False)
     except Damaged as error:
         raise Unrestorable(error.text) from error
     topic, queue = _target(found.properties)
-    _learn(found.properties, topic, queue)
     return record.encode(
         replace(
             found,
@@ -201,18 +145,9 @@ def _restore_any(entry: Entry) -> bytes:
             prepared_transaction_offset=0,
             queue_offset=0,
             position=0,
-            magic=record.MAGIC_V1,
+            magic=layout.MAGIC_V1,
         )
     )
-
-
-def _learn(properties: bytes, topic: str, queue: int) -> None:
-    """Remembers properties' end, from REAL_TOPIC on, where it says nothing else than the target."""
-    ending = record.without_crc_mark(properties)[properties.rfind(_REAL_TOPIC) + 1 :]
-    if ending == b"REAL_TOPIC\x01%b\x02REAL_QID\x01%d" % (topic.encode(), queue):
-        if len(_targets) >= _TARGETS_MAX:
-            _targets.clear()
-        _targets[ending] = (bytes([len(topic)]) + topic.encode(), _I32.pack(queue))
 
 
 def _target(properties: bytes) -> tuple[str, int]:
@@ -246,8 +181,8 @@ def _restored_properties(properties: bytes, entry: Entry) -> bytes:
 def quarantine(entry: Entry, reason: str, *, keep_body: bool = True) -> bytes:
     """The record that stands for an entry that can't be restored; the original is its body."""
     body = entry.data[:QUARANTINE_BODY_BYTES_MAX] if keep_body else b""
-    if len(body) < len(entry.data) and len(entry.data) >= record.PREFIX.size:
-        position = _POSITION.unpack_from(entry.data, record.POSITION_AT)[0]
+    if len(body) < len(entry.data) and len(entry.data) >= layout.PREFIX_BYTES:
+        position = layout.PREFIX.unpack_from(entry.data)[6]
         reason = f"{reason}; whole at log position {position}, {len(entry.data)} bytes"
     reason = reason.replace("\x01", " ").replace("\x02", " ")[:FAULT_CHARS_MAX]
     message_id = message_id_of(entry.data)

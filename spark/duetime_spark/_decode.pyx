@@ -13,13 +13,14 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memchr, memcmp, memcpy
 
 from duetime_format import record
+from duetime_format.properties import decode_properties
 
 from duetime_format._bytes cimport (
-    CRC_MARK_BYTES, crc32, crc_init, load32, load64, mark_faults, matches_crc_mark, put_decimal
+    CRC_MARK_BYTES, crc_init, load32, load64, mark_faults, put_decimal
 )
 from duetime_format.layout cimport (
     BODY_CRC_AT, BODY_LENGTH_FROM_TAIL, BORN_AT, BORN_HOST_AT, FLAG_AT, POSITION_AT, PREPARED_FROM_TAIL, QUEUE_ID_AT,
-    QUEUE_OFFSET_AT, RECORD_BYTES_MIN, SYS_FLAG_AT, Parts, Span, find_parts, is_record_magic
+    QUEUE_OFFSET_AT, RECORD_BYTES_MIN, SYS_FLAG_AT, Parts, Span, find_parts, is_record_magic, matches_crc
 )
 from duetime_spark._text cimport Text, is_utf8, put, put_null, put_text, start
 
@@ -240,7 +241,7 @@ cdef class Rows:
                 break
             if load64(data + at + POSITION_AT) != base + at or not find_parts(data, at, at + size, &parts):
                 break
-            if check_crc and not is_intact(data, at, &parts):
+            if check_crc and not matches_crc(data, at, parts.properties.end, &parts):
                 break
             topic_size = parts.topic.end - parts.topic.begin
             if not is_utf8(data + parts.topic.begin, topic_size):
@@ -382,22 +383,11 @@ cdef class Rows:
     cdef int _add_decoded(self, bytes properties) except -1:
         cdef bytes one
         cdef int column
-        for pair in record.decode_properties(properties).items():
+        for pair in decode_properties(properties).items():
             for column in range(2):
                 one = pair[column].encode()
                 put(&self.text[NAMES + column], <const uint8_t *>PyBytes_AS_STRING(one), PyBytes_GET_SIZE(one))
         return 0
-
-
-cdef bint is_intact(const uint8_t *data, int64_t at, Parts *parts) noexcept nogil:
-    """Whether a record matches its CRC: the whole record's where it has one, else the body's."""
-    cdef int64_t end = parts.properties.end
-    cdef int matches = matches_crc_mark(data + at, end - at, end - parts.properties.begin)
-    if matches >= 0:
-        return matches
-    return <int32_t>(
-        crc32(data + parts.body.begin, parts.body.end - parts.body.begin) & 0x7FFFFFFF
-    ) == load32(data + at + BODY_CRC_AT)
 
 
 cdef int put_host(Text *text, Host *host, const uint8_t *at, int64_t size) except -1:

@@ -1,5 +1,5 @@
 # Columns of text as Arrow has them: bytes one behind the other, and where each value ends. Both grow.
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport malloc, realloc
@@ -97,9 +97,11 @@ cdef inline int put_null(Text *text) except -1:
 
 
 cdef inline int put_text(Text *text, const uint8_t *at, int64_t size) except -1:
-    """One value more; what is not UTF-8 becomes U+FFFD."""
+    """One value more; what is not UTF-8 becomes U+FFFD (properties.as_text)."""
     cdef bytes replaced
     if is_utf8(at, size):
         return put(text, at, size)
-    replaced = PyUnicode_DecodeUTF8(<const char *>at, size, "replace").encode()
+    from duetime_format.properties import as_text
+
+    replaced = as_text(PyBytes_FromStringAndSize(<const char *>at, size)).encode()
     return put(text, <const uint8_t *>PyBytes_AS_STRING(replaced), PyBytes_GET_SIZE(replaced))

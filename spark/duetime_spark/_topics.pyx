@@ -10,8 +10,10 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, memset
 
 from duetime_format import record
+from duetime_format.properties import NAME_END
 
 from duetime_format._bytes cimport load32, load64
+from duetime_spark._text cimport is_utf8
 from duetime_format.layout cimport (
     BODY_LENGTH_FROM_TAIL, POSITION_AT, RECORD_BYTES_MIN, Parts, Span, find_parts, is_record_magic
 )
@@ -25,7 +27,7 @@ cdef enum:
     LINE_BYTES = 64  # 1 << 6
     LINES_MAX = 8
 
-cdef bytes NAME = record.REAL_TOPIC.encode() + record.NAME_END
+cdef bytes NAME = record.REAL_TOPIC.encode() + NAME_END
 assert NAME == b"REAL_TOPIC\x01"
 cdef enum:
     NAME_BYTES = 11
@@ -127,6 +129,8 @@ def find(data, int64_t base, positions, sizes, codes, stored_at_ms, body_sizes):
         if load32(log.at + at) != size or not is_record_magic(load32(log.at + at + 4)):
             continue
         if load64(log.at + at + POSITION_AT) != position[index] or not find_parts(log.at, at, at + size, &parts):
+            continue
+        if not is_utf8(log.at + parts.topic.begin, parts.topic.end - parts.topic.begin):
             continue
         (<int64_t *>time.at)[index] = load64(log.at + parts.stored_at)
         (<int32_t *>body.at)[index] = load32(log.at + parts.tail + BODY_LENGTH_FROM_TAIL)

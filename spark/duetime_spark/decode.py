@@ -12,14 +12,13 @@ of the first. The mark `__CRC32#` is no property. Bodies are as stored, compress
 """
 
 from collections.abc import Callable, Collection, Iterator
-from struct import Struct
 from typing import Any, Protocol
 
 import pyarrow as pa
 from duetime_core.ondisk.scan import Skipped, judge
-from duetime_format import record
+from duetime_format import layout
 from duetime_format.compiled import twin
-from duetime_format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, Record
+from duetime_format.record import Record
 
 from duetime_spark.rows import PythonRows, TwinRows
 
@@ -67,11 +66,7 @@ _CHUNK_BYTES = 8 * 1024 * 1024
 # Asked for where nobody knows how much is needed; and searched at once.
 _LOOK_BYTES = 1024 * 1024
 _SEARCH_BYTES = 1024 * 1024
-_MAGICS = tuple((magic & 0xFFFFFFFF).to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
-_SIZE_MAGIC_AT_POSITION = Struct(">ii20xq")
-_I32 = Struct(">i")
-# The fixed part of the longest head, up to bodyLength, and what topic and properties can have at most.
-_HEAD_BYTES_MAX = 112
+# What topic and properties can have at most.
 _TEXT_BYTES_MAX = 2 * 0x7FFF + 4
 
 Buffer = bytes | bytearray | memoryview
@@ -177,21 +172,22 @@ class Decoder:
     def _judge(self, view: memoryview, base: int, at: int) -> int:
         """Where to go on from what lies at position `at`."""
         index, room = at - base, len(view) - (at - base)
-        if self._bound - at < record.BLANK_BYTES:
+        if self._bound - at < layout.BLANK_BYTES:
             return self._end
-        if room < record.BLANK_BYTES:
-            return self._ask(at, _HEAD_BYTES_MAX)
-        size, magic = record.SIZE_MAGIC.unpack_from(view, index)
-        if magic == MAGIC_BLANK and size == self._bound - at:
+        if room < layout.BLANK_BYTES:
+            return self._ask(at, layout.HEAD_BYTES_MAX)
+        if layout.blank_at(view, index) == self._bound - at:
             return self._end
-        if magic in (MAGIC_V1, MAGIC_V2) and record.FIXED_BYTES_V4 <= size <= self._bound - at and size > room:
-            if room < min(size, _HEAD_BYTES_MAX):
-                return self._ask(at, _HEAD_BYTES_MAX)
-            if _seems(view, index, size, at):
+        size = layout.size_at(view, index)
+        if room < size <= self._bound - at:
+            if room < min(size, layout.HEAD_BYTES_MAX):
+                return self._ask(at, layout.HEAD_BYTES_MAX)
+            if _seems(view, index, at):
                 return self._ask(at, size)
             # Not all of it is here, and nothing is gained by more.
-            magic = 0
-        found, damage = _record_at(view, index, at, magic, self._bound)
+            found, damage = None, f"no record at position {at}"
+        else:
+            found, damage = _record_at(view, index, at, self._bound)
         if found is None:
             self._words = damage
             return at
@@ -212,7 +208,7 @@ class Decoder:
         behind = self._next_record(view, base, at + 1)
         if behind is None:
             # A record may begin in the last bytes of what there is.
-            behind = self._bound if data_end >= self._bound else data_end - record.PREFIX.size
+            behind = self._bound if data_end >= self._bound else data_end - layout.PREFIX_BYTES
             if behind <= at:
                 return self._ask(at, _LOOK_BYTES)
             found = behind >= self._end
@@ -231,24 +227,23 @@ class Decoder:
     def _next_record(self, view: memoryview, base: int, at: int) -> int | None:
         """The first position from `at` on at which a record seems to lie that knows it; None: not in these bytes."""
         index = at - base
-        while index < len(view) - record.PREFIX.size:
+        while index < len(view) - layout.PREFIX_BYTES:
             stop = min(index + _SEARCH_BYTES, len(view))
-            part = bytes(view[index:stop])
-            hit = min((hit for magic in _MAGICS if (hit := part.find(magic, 4)) >= 0), default=-1)
-            if hit < 0:
+            start = layout.next_start(bytes(view[index:stop]), 0)
+            if start < 0:
                 # The size stands in front of the magic, which may be cut by the end of the part.
                 index = stop - 7 if stop < len(view) else stop
                 continue
-            index += hit - 4
-            if index >= len(view) - record.PREFIX.size:
+            index += start
+            if index >= len(view) - layout.PREFIX_BYTES:
                 return None
-            size, magic, said = _SIZE_MAGIC_AT_POSITION.unpack_from(view, index)
-            if said == base + index and record.FIXED_BYTES_V4 <= size <= self._bound - said:
+            size, head, position = layout.size_at(view, index), layout.head_of(view, index), base + index
+            if head is not None and head.position == position and 0 < size <= self._bound - position:
                 if size > len(view) - index:
-                    if len(view) - index < min(size, _HEAD_BYTES_MAX) or _seems(view, index, size, said):
-                        return int(said)
-                elif _record_at(view, index, said, magic, self._bound)[0] is not None:
-                    return int(said)
+                    if len(view) - index < min(size, layout.HEAD_BYTES_MAX) or _seems(view, index, position):
+                        return position
+                elif _record_at(view, index, position, self._bound)[0] is not None:
+                    return position
             index += 1
         return None
 
@@ -281,20 +276,20 @@ def batches(
         yield decoder.take()
 
 
-def _record_at(view: memoryview, index: int, position: int, magic: int, bound: int) -> tuple[Record | None, str]:
-    """As `judge`, of bytes with that magic."""
-    (size,) = _I32.unpack_from(view, index)
-    if magic not in (MAGIC_V1, MAGIC_V2) or not record.FIXED_BYTES_V4 <= size <= bound - position:
+def _record_at(view: memoryview, index: int, position: int, bound: int) -> tuple[Record | None, str]:
+    """As `judge`, of any bytes."""
+    if not 0 < layout.size_at(view, index) <= bound - position:
         return None, f"no record at position {position}"
     return judge(view, index, position)
 
 
-def _seems(view: memoryview, index: int, size: int, position: int) -> bool:
+def _seems(view: memoryview, index: int, position: int) -> bool:
     """Whether the head of a record whose end is not there fits what it says of its size and position."""
-    head = record.PREFIX.unpack_from(view, index)
-    hosts = (20 if head[7] & record.SYS_BORN_V6 else 8) + (20 if head[7] & record.SYS_STORE_V6 else 8)
-    (body_size,) = _I32.unpack_from(view, index + 68 + hosts)
-    return bool(head[6] == position and 0 <= size - 72 - hosts - body_size <= _TEXT_BYTES_MAX and body_size >= 0)
+    head = layout.head_of(view, index)
+    if head is None or not head.is_message or head.position != position:
+        return False
+    body_size: int = layout.TAIL.unpack_from(view, index + head.tail_at)[-1]
+    return 0 <= head.size - head.body_at - body_size <= _TEXT_BYTES_MAX and body_size >= 0
 
 
 def _sparse(values: list[tuple[int, str]], count: int) -> pa.Array:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from duetime_core.ondisk.folder import Files
 from duetime_core.ondisk.state import KEPT_TOPICS
-from duetime_format import record
+from duetime_format import layout
 from duetime_format.columns import take
 
 from duetime_spark.decode import Decoder, batches
@@ -103,12 +103,10 @@ def _record_near(shard: Shard, queues: Sequence[QueueView], position: int, limit
             found.append(place)
     for place in sorted(found):
         base = place - place % segment
-        head = shard.files.read(f"commitlog/{base:020d}", place - base, record.PREFIX.size)
+        head = layout.head_of(shard.files.read(f"commitlog/{base:020d}", place - base, layout.PREFIX_BYTES))
         # What a damaged unit says is no place to cut at.
-        if len(head) == record.PREFIX.size:
-            fields = record.PREFIX.unpack(head)
-            if fields[1] in (record.MAGIC_V1, record.MAGIC_V2) and fields[6] == place:
-                return place
+        if head is not None and head.is_message and head.position == place:
+            return place
     return None
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from duetime_core.ondisk.folder import Files
+from duetime_format.lanes import level_of
 from duetime_format.names import SCHEDULE_TOPIC
 from duetime_format.units import FILLER_SIZE, UNIT_TYPE, Ints, Units
 
@@ -276,7 +277,7 @@ def plan(shards: Sequence[Shard], schema: pa.Schema, wanted: Wanted, rows: int) 
 
 def _lanes(shard: Shard, wanted: Wanted) -> list[tuple[LaneView, QueueView]]:
     snapshot = shard.snapshot
-    queues = {queue.queue + 1: queue for queue in snapshot.queues if queue.topic == SCHEDULE_TOPIC}
+    queues = {level_of(queue.queue): queue for queue in snapshot.queues if queue.topic == SCHEDULE_TOPIC}
     if snapshot.timers is not None:
         queues[0] = snapshot.timers
     return [

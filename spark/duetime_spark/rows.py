@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from duetime_format import record
+from duetime_format import layout, record
 from duetime_format.compiled import twin
 from duetime_format.errors import Damaged
 from duetime_format.properties import decode_properties
-from duetime_format.record import MAGIC_V1, MAGIC_V2, Record
+from duetime_format.record import Record
 
 _twin = twin("duetime_spark._decode")
 
@@ -59,16 +59,13 @@ class PythonRows:
 
 
 def _intact(view: memoryview, base: int, at: int, check_crc: bool) -> Record | None:
-    if len(view) - at < record.FIXED_BYTES_V4:
-        return None
-    size, magic = record.SIZE_MAGIC.unpack_from(view, at)
-    if magic not in (MAGIC_V1, MAGIC_V2) or not record.FIXED_BYTES_V4 <= size <= len(view) - at:
+    if not 0 < layout.size_at(view, at) <= len(view) - at:
         return None
     try:
         found = record.decode(view, at, check_crc=check_crc)
     except Damaged:
         return None
-    return None if found.position != base + at or found.properties.endswith(b"\0") else found
+    return None if found.position != base + at or record.is_torn(found) else found
 
 
 def _row(found: Record) -> dict[str, Any]:

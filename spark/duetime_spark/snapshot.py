@@ -36,6 +36,7 @@ from duetime_core.ondisk.state import (
 )
 from duetime_core.ondisk.timers import TIMER_TOPIC
 from duetime_format.columns import Key, Run
+from duetime_format.lanes import queue_of
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.names import SCHEDULE_TOPIC
 from duetime_format.units import UNIT_TYPE, Ints, Units, joined
@@ -331,7 +332,7 @@ class _Walk:
             found.append(LaneView(0, 0, low, low, high, pending=len(timers.made[0])))
         table = state.history.current
         for level, (mark, ahead) in marks(state).items():
-            queue = state.queues.get((SCHEDULE_TOPIC, level - 1))
+            queue = state.queues.get((SCHEDULE_TOPIC, queue_of(level)))
             low, high = (queue.min_offset, queue.max_offset) if queue else (mark, mark)
             delay_ms = table.delay_ms(min(level, table.highest))
             pending = high - mark - len(ahead)

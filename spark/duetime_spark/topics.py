@@ -6,20 +6,18 @@ without a topic.
 """
 
 from dataclasses import dataclass
-from struct import Struct
 from typing import cast
 
 import numpy as np
 import numpy.typing as npt
-from duetime_format import record
+from duetime_format import layout, record
 from duetime_format.compiled import twin
+from duetime_format.errors import Damaged
 from duetime_format.properties import value_of
 
 _twin = twin("duetime_spark._topics")
 
 _NAME = record.REAL_TOPIC.encode()
-_BODY_LENGTH = Struct(">i")
-_I64 = Struct(">q")
 
 Buffer = bytes | bytearray | memoryview
 Codes = npt.NDArray[np.int32]
@@ -72,27 +70,12 @@ def find_topics(data: Buffer, base: int, positions: Ints, sizes: npt.NDArray[np.
 
 def _parts(view: memoryview, at: int, size: int, position: int) -> tuple[bytes, int, int] | None:
     """Real topic (empty without one), store time and body size of the record there."""
-    if at < 0 or not record.FIXED_BYTES_V4 <= size <= len(view) - at:
+    if at < 0 or not layout.RECORD_BYTES_MIN <= size <= len(view) - at:
         return None
-    whole = view[at : at + size]
-    head = record.PREFIX.unpack_from(whole)
-    if head[0] != size or head[1] not in (record.MAGIC_V1, record.MAGIC_V2) or head[6] != position:
+    try:
+        found = record.decode(view[at : at + size], check_crc=False)
+    except Damaged:
         return None
-    stored_at = record.BORN_HOST_AT + (20 if head[7] & record.SYS_BORN_V6 else 8)
-    length_at = stored_at + 8 + (20 if head[7] & record.SYS_STORE_V6 else 8) + 12
-    topic_length_bytes = 2 if head[1] == record.MAGIC_V2 else 1
-    if length_at + 4 + topic_length_bytes + 2 > size:
+    if (found.size, found.position) != (size, position) or record.is_torn(found):
         return None
-    (body_size,) = _BODY_LENGTH.unpack_from(whole, length_at)
-    topic_at = length_at + 4 + body_size + topic_length_bytes
-    if body_size < 0 or topic_at + 2 > size:
-        return None
-    topic_length = int.from_bytes(whole[topic_at - topic_length_bytes : topic_at], "big", signed=True)
-    properties_at = topic_at + topic_length + 2
-    if topic_length < 0 or properties_at > size:
-        return None
-    properties = bytes(whole[properties_at:])
-    said = int.from_bytes(whole[properties_at - 2 : properties_at], "big", signed=True)
-    if said != len(properties) or properties.endswith(b"\0"):
-        return None
-    return value_of(properties, _NAME), _I64.unpack_from(whole, stored_at)[0], body_size
+    return value_of(found.properties, _NAME), found.stored_at_ms, len(found.body)

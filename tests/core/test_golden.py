@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from duetime_format import record
+from duetime_format import layout, record
 from duetime_format.errors import Damaged
 from duetime_format.names import SCHEDULE_TOPIC
 from duetime_format.properties import decode_properties, value_of
@@ -26,9 +26,9 @@ def walk(store: Path, blanks: list[list[int]]) -> Iterator[tuple[Record, bytes]]
     for path in sorted((store / "commitlog").iterdir()):
         base, image = int(path.name), path.read_bytes()
         at = 0
-        while at + record.BLANK_BYTES <= len(image):
-            size, magic = record.SIZE_MAGIC.unpack_from(image, at)
-            if magic == record.MAGIC_BLANK:
+        while at + layout.BLANK_BYTES <= len(image):
+            size, magic = layout.SIZE_MAGIC.unpack_from(image, at)
+            if magic == layout.MAGIC_BLANK:
                 blanks.append([base + at, size])
                 assert at + size == len(image)
                 break

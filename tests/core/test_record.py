@@ -4,7 +4,7 @@ import struct
 from dataclasses import replace
 
 import pytest
-from duetime_format import record
+from duetime_format import layout, record
 from duetime_format.errors import Damaged
 from duetime_format.properties import decode_properties, encode_properties, value_of
 from duetime_format.record import Record
@@ -21,9 +21,9 @@ NAME = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=[
 
 @st.composite
 def records(draw: st.DrawFn) -> Record:
-    magic = draw(st.sampled_from([record.MAGIC_V1, record.MAGIC_V2]))
+    magic = draw(st.sampled_from([layout.MAGIC_V1, layout.MAGIC_V2]))
     return Record(
-        topic=draw(TOPIC_V2 if magic == record.MAGIC_V2 else TOPIC_V1),
+        topic=draw(TOPIC_V2 if magic == layout.MAGIC_V2 else TOPIC_V1),
         queue=draw(I32),
         body=draw(st.binary(max_size=600)),
         properties=draw(st.binary(max_size=300)),
@@ -43,7 +43,7 @@ def records(draw: st.DrawFn) -> Record:
 
 def same(read: Record, written: Record) -> bool:
     """Equal in all but what `encode` computes."""
-    v6 = record.SYS_BORN_V6 | record.SYS_STORE_V6
+    v6 = layout.SYS_BORN_V6 | layout.SYS_STORE_V6
     computed = {"body_crc": read.body_crc, "size": read.size, "sys_flag": read.sys_flag}
     return replace(written, **computed) == read and read.sys_flag & ~v6 == written.sys_flag & ~v6
 
@@ -68,7 +68,7 @@ def test_record_cut_short_anywhere_is_damaged(written: Record) -> None:
 @given(st.binary(max_size=400))
 def test_bytes_that_are_no_record_are_damaged_and_nothing_worse(junk: bytes) -> None:
     with pytest.raises(Damaged):
-        record.decode(struct.pack(">ii", len(junk) + 8, record.MAGIC_V1) + junk + b"\xff")
+        record.decode(struct.pack(">ii", len(junk) + 8, layout.MAGIC_V1) + junk + b"\xff")
 
 
 @given(records(), st.data())
@@ -112,7 +112,7 @@ DAMAGES = {
     "cut inside the head": (ENCODED[:47], "47 bytes are too few for a record"),
     "cut by one byte": (ENCODED[:-1], f"record size {SIZE} is not within 91 and {SIZE - 1}"),
     "zeros": (bytes(200), "magic 00000000 is not a message's"),
-    "blank": (record.blank(200).ljust(200, b"\0"), "magic cbd43194 is not a message's"),
+    "blank": (layout.blank(200).ljust(200, b"\0"), "magic cbd43194 is not a message's"),
     "magic": (patched(4, b"\xda\xa3\x20\xa8"), "magic daa320a8 is not a message's"),
     "size negative": (patched(0, i32(-1)), f"record size -1 is not within 91 and {SIZE}"),
     "size below the fixed part": (patched(0, i32(90)), f"record size 90 is not within 91 and {SIZE}"),
@@ -244,7 +244,7 @@ def test_mark_stands_behind_other_properties_and_goes_again(properties: dict[str
 
 
 @given(
-    st.binary(max_size=40), st.sampled_from([bytes(8), bytes(20)]), st.sampled_from([record.MAGIC_V1, record.MAGIC_V2])
+    st.binary(max_size=40), st.sampled_from([bytes(8), bytes(20)]), st.sampled_from([layout.MAGIC_V1, layout.MAGIC_V2])
 )
 def test_every_flipped_bit_of_a_checked_record_is_found(body: bytes, host: bytes, magic: int) -> None:
     made = replace(WHOLE, body=body, born_host=host, magic=magic, properties=record.with_crc_mark(b"TAGS\x01paid"))

@@ -6,7 +6,7 @@ import zlib
 from dataclasses import replace
 
 import pytest
-from duetime_format import record
+from duetime_format import layout, record
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.names import SCHEDULE_TOPIC
 from duetime_format.properties import decode_properties, encode_properties, value_of
@@ -37,7 +37,7 @@ RECORDS = {
             flag=7,
             queue_offset=42,
             position=164,
-            sys_flag=record.SYS_TRANSACTION_COMMIT,
+            sys_flag=layout.SYS_TRANSACTION_COMMIT,
             reconsume_times=2,
             prepared_transaction_offset=1234567890123,
         ),
@@ -47,13 +47,13 @@ RECORDS = {
         replace(
             PLAIN,
             properties=b"",
-            sys_flag=record.SYS_BORN_V6 | record.SYS_STORE_V6,
+            sys_flag=layout.SYS_BORN_V6 | layout.SYS_STORE_V6,
             born_host=bytes.fromhex(vectors.BORN_HOST_V6),
             store_host=bytes.fromhex(vectors.STORE_HOST_V6),
         ),
         vectors.R3,
     ),
-    "R4": (replace(PLAIN, topic="%RETRY%" + "g" * 130, properties=b"", magic=record.MAGIC_V2), vectors.R4),
+    "R4": (replace(PLAIN, topic="%RETRY%" + "g" * 130, properties=b"", magic=layout.MAGIC_V2), vectors.R4),
     "R5": (replace(PLAIN, properties=CHECKED), vectors.R5),
     "R6": (
         replace(PLAIN, topic=SCHEDULE_TOPIC, queue=2, properties=encode_properties(DEFERRED)),
@@ -114,7 +114,7 @@ def test_vector_decodes_inside_a_larger_view(name: str) -> None:
 def test_ipv6_bits_follow_the_hosts_and_not_the_caller() -> None:
     made = replace(RECORDS["R3"][0], sys_flag=0)
     assert record.encode(made).hex() == vectors.R3
-    made = replace(PLAIN, sys_flag=record.SYS_BORN_V6 | record.SYS_STORE_V6)
+    made = replace(PLAIN, sys_flag=layout.SYS_BORN_V6 | layout.SYS_STORE_V6)
     assert record.encode(made).hex() == vectors.R1
 
 
@@ -140,7 +140,7 @@ def test_trailing_separator_changes_no_property() -> None:
 
 def test_segment_ends_with_blank() -> None:
     image = bytes.fromhex(vectors.R1 + vectors.R2)
-    blank = record.blank(512 - len(image))
+    blank = layout.blank(512 - len(image))
     assert blank.hex() == vectors.BLANK_AT_328
     assert hashlib.sha256((image + blank).ljust(512, b"\0")).hexdigest() == vectors.SEGMENT_SHA256
 
@@ -148,7 +148,7 @@ def test_segment_ends_with_blank() -> None:
 @pytest.mark.parametrize("name", vectors.MAGICS)
 def test_magic(name: str) -> None:
     value, expected = vectors.MAGICS[name]
-    assert getattr(record, f"MAGIC_{name}") == value
+    assert getattr(layout, f"MAGIC_{name}") == value
     assert struct.pack(">i", value).hex() == expected
 
 

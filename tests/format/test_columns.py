@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from duetime_core.ondisk.scan import Blank, Found, Skipped, scan, scan_runs
-from duetime_format import columns, record
+from duetime_format import columns, layout, record
 from duetime_format.columns import Run, take
+from duetime_format.layout import MAGIC_V1, MAGIC_V2
 from duetime_format.properties import value_of
-from duetime_format.record import MAGIC_V1, MAGIC_V2, Record
+from duetime_format.record import Record
 from duetime_store.commitlog import CommitLog
 from duetime_store.disk import Disk
 from duetime_store.segment import file_name
@@ -95,7 +96,7 @@ def test_twin_takes_what_the_python_takes(
 def test_record_with_a_crc_tells_any_flipped_bit(items: list[tuple[Record, bool]], where: int, bit: int) -> None:
     data = bytearray(log_of([(found, True) for found, _ in items]))
     assert take(bytes(data), 0, 0).count == len(items)
-    size = record.SIZE_MAGIC.unpack_from(data)[0]
+    size = layout.SIZE_MAGIC.unpack_from(data)[0]
     data[where % size] ^= 1 << bit
     assert take(bytes(data), 0, 0).count == 0
 
@@ -104,7 +105,7 @@ def test_columns_say_what_the_records_say() -> None:
     delayed = b"DELAY\x013\x02TAGS\x01paid\x02REAL_TOPIC\x01orders\x02UNIQ_KEY\x01k"
     lane = Record("SCHEDULE_TOPIC_XXXX", 2, b"b", delayed, stored_at_ms=5, queue_offset=9)
     restored = Record(
-        "orders", 1, b"b", b"UNIQ_KEY\x01k\x02DT_ENTRY\x013:9:77", sys_flag=record.SYS_TRANSACTION_PREPARED
+        "orders", 1, b"b", b"UNIQ_KEY\x01k\x02DT_ENTRY\x013:9:77", sys_flag=layout.SYS_TRANSACTION_PREPARED
     )
     data = log_of([(lane, False), (restored, True)], 500)
     run = take(data, 0, 500)

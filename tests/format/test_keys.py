@@ -3,7 +3,7 @@
 from types import ModuleType
 
 import pytest
-from duetime_format import keys, record
+from duetime_format import keys, layout, record
 from duetime_format.columns import take
 from duetime_format.keys import key_hash
 from hypothesis import example, given
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.twins import compiled
 
-ROLLBACK = record.SYS_TRANSACTION_ROLLBACK
+ROLLBACK = layout.SYS_TRANSACTION_ROLLBACK
 
 
 def encoded(*properties: bytes, topic: str = "orders", sys_flag: int = 0) -> record.Record:
@@ -63,9 +63,9 @@ def test_last_of_equal_names_counts_and_an_empty_one_does_not() -> None:
 
 
 def test_rolled_back_record_is_not_indexed_and_a_half_one_is() -> None:
-    of = {flag: encoded(b"UNIQ_KEY\x01ID", sys_flag=flag) for flag in (ROLLBACK, record.SYS_TRANSACTION_PREPARED)}
+    of = {flag: encoded(b"UNIQ_KEY\x01ID", sys_flag=flag) for flag in (ROLLBACK, layout.SYS_TRANSACTION_PREPARED)}
     assert hashes_of(of[ROLLBACK]) == []
-    assert len(hashes_of(of[record.SYS_TRANSACTION_PREPARED])) == 1
+    assert len(hashes_of(of[layout.SYS_TRANSACTION_PREPARED])) == 1
 
 
 def test_words_are_hashed_as_java_does() -> None:
@@ -76,7 +76,7 @@ def test_words_are_hashed_as_java_does() -> None:
 
 def test_long_topics_of_version_2_are_read() -> None:
     topic = "%RETRY%" + "g" * 130
-    long = record.Record(topic, 0, b"", b"KEYS\x01K1", magic=record.MAGIC_V2)
+    long = record.Record(topic, 0, b"", b"KEYS\x01K1", magic=layout.MAGIC_V2)
     assert hashes_of(long) == [(0, key_hash(topic, "K1"))]
 
 

@@ -1,7 +1,7 @@
 """Properties by column: in Python and compiled the same, and as RocketMQ's readers see them."""
 
 import pytest
-from duetime_format import columns, record
+from duetime_format import columns, layout, record
 from duetime_format.properties import decode_properties
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -47,7 +47,7 @@ def test_values_are_those_that_readers_see(several: list[bytes], ending: bytes) 
 
 def test_records_of_all_shapes_are_read_and_too_many_names_are_left_to_python() -> None:
     unusual = [
-        made(b"a\x01x", magic=record.MAGIC_V2, topic="t" * 200),
+        made(b"a\x01x", magic=layout.MAGIC_V2, topic="t" * 200),
         made(b"a\x01x", born_host=V6, store_host=V6),
         made(b"a\x01x", store_host=V6),
     ]

@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from duetime.v1 import store_pb2
-from duetime_format import record
-from duetime_format import restore as reference
+from duetime_format import layout, record
 from duetime_format.properties import decode_properties, encode_properties, value_of
 from duetime_format.restore import Entries, Entry, restore, restore_run
 from duetime_scheduler import batch as module
@@ -156,7 +155,7 @@ changes = st.lists(st.tuples(st.integers(0, 40_000), st.integers(0, 255)), max_s
     mark=st.sampled_from([b"", record.CRC_ENDING, b"\x02__CRC32#\x019270196112\x02", record.CRC_MARK, b"\x02"]),
     body=st.binary(max_size=40),
     hosts=st.sampled_from([bytes(8)] * 5 + [V6]),
-    magic=st.sampled_from([record.MAGIC_V1] * 5 + [record.MAGIC_V2]),
+    magic=st.sampled_from([layout.MAGIC_V1] * 5 + [layout.MAGIC_V2]),
     lane_topic=st.sampled_from(["SCHEDULE_TOPIC_XXXX"] * 9 + ["SCHEDULE_TOPIC_XXXY", "SCHEDULE"]),
     changed=changes,
     cut=st.sampled_from([0, 0, 0, 0, 1, 3]),
@@ -164,7 +163,7 @@ changes = st.lists(st.tuples(st.integers(0, 40_000), st.integers(0, 255)), max_s
     first=st.sampled_from([0, 7, 10**12, 2**62]),
     due_at_ms=st.sampled_from([0, DUE, 2**63 - 1]),
 )
-@example([b"TAGS\x01paid"], b"orders", b"5", b"", b"", V4, record.MAGIC_V1, "SCHEDULE_TOPIC_XXXX", [], 0, 3, 7, DUE)
+@example([b"TAGS\x01paid"], b"orders", b"5", b"", b"", V4, layout.MAGIC_V1, "SCHEDULE_TOPIC_XXXX", [], 0, 3, 7, DUE)
 def test_compiled_run_restores_as_python_does_or_leaves_it_to_it(
     compiled_run: Run,
     before: list[bytes],
@@ -195,12 +194,10 @@ def test_compiled_run_restores_as_python_does_or_leaves_it_to_it(
         return
     head = restore(Entry(level, first, due_at_ms, whole))
     assert restored[: len(head)] == head
-    reference._targets.clear()
-    thorough, quick = restore(entry), restore(entry)
-    assert restored[len(head) :] == quick
-    if not changed:
-        # Python's two ways may differ in the CRC of a body that does not match it, which no store gives.
-        assert thorough == quick
+    found = record.decode(data, check_crc=False)
+    if record.body_crc(found.body) == found.body_crc:
+        # Else they differ in the CRC of a body that does not match it, which no store gives.
+        assert restored[len(head) :] == restore(entry)
 
 
 @given(st.binary(max_size=400), st.lists(st.integers(-5, 400), max_size=4), st.integers(-1, 5))

@@ -4,8 +4,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from duetime_format import record
-from duetime_format import restore as module
+from duetime_format import layout, record
 from duetime_format.limits import BODY_BYTES_MAX, PROPERTIES_BYTES_MAX
 from duetime_format.properties import decode_properties, encode_properties
 from duetime_format.restore import Entry, Unrestorable, quarantine, restore
@@ -17,11 +16,6 @@ from tests.core.vectors import R6, R7
 DUE = 1_700_000_010_001
 ENDING = b"DT_ENTRY\x013:7:%d" % DUE
 V4, V6 = b"\x7f\x00\x00\x01\x00\x00\x30\x39", bytes(range(16)) + b"\x00\x00\x2a\x9f"
-
-
-@pytest.fixture(autouse=True)
-def _nothing_learnt() -> None:
-    module._targets.clear()
 
 
 def sealed(data: bytes) -> bytes:
@@ -57,16 +51,15 @@ def deferred(**changes: object) -> record.Record:
 
 def test_vector_is_restored_as_rocketmq_does_and_names_its_entry() -> None:
     stored, delivered = bytes.fromhex(R6), record.decode(bytes.fromhex(R7))
-    for _ in range(2):  # the second time by the quick way
-        restored = record.decode(restore(entry(stored)))
-        assert restored == replace(
-            delivered,
-            properties=delivered.properties + b"\x02" + ENDING + record.CRC_ENDING,
-            stored_at_ms=0,
-            position=0,
-            queue_offset=0,
-            size=restored.size,
-        )
+    restored = record.decode(restore(entry(stored)))
+    assert restored == replace(
+        delivered,
+        properties=delivered.properties + b"\x02" + ENDING + record.CRC_ENDING,
+        stored_at_ms=0,
+        position=0,
+        queue_offset=0,
+        size=restored.size,
+    )
 
 
 def test_fields_are_copied_or_cleared_as_the_table_says() -> None:
@@ -94,7 +87,7 @@ names = st.text("abcXYZ09_-%|", min_size=1, max_size=127)
     born=st.sampled_from([V4, V6]),
     store=st.sampled_from([V4, V6]),
     end=st.sampled_from([b"", b"\x02", record.CRC_ENDING, b"\x02__CRC32#\x019270196112\x02"]),
-    magic=st.sampled_from([record.MAGIC_V1, record.MAGIC_V2]),
+    magic=st.sampled_from([layout.MAGIC_V1, layout.MAGIC_V2]),
 )
 def test_every_shape_is_restored_alike(
     body: bytes, topic: str, queue: int, user: dict[str, str], born: bytes, store: bytes, end: bytes, magic: int
@@ -107,32 +100,21 @@ def test_every_shape_is_restored_alike(
     restored = record.decode(first)
     assert (restored.topic, restored.queue, restored.body) == (topic, queue, body)
     assert (restored.born_host, restored.store_host) == (born, store)
-    assert restored.magic == record.MAGIC_V1
+    assert restored.magic == layout.MAGIC_V1
     assert restored.properties == properties + b"\x02" + ENDING + record.CRC_ENDING
 
 
-def test_quick_way_is_taken_for_the_usual_shape(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = record.encode(deferred())
-    first = restore(entry(data))
-    monkeypatch.setattr(module, "_restore_any", lambda _: pytest.fail("the slow way"))
-    assert restore(entry(data)) == first
-    marked = record.encode(deferred(properties=record.with_crc_mark(deferred().properties)))
-    assert restore(entry(sealed(marked))) == first
-
-
 def test_older_lane_entry_is_not_kept() -> None:
-    for _ in range(2):
-        properties = b"DT_ENTRY\x019:1:5\x02" + deferred().properties
-        restored = record.decode(restore(entry(record.encode(deferred(properties=properties)))))
-        assert restored.properties.count(b"DT_ENTRY") == 1
-        assert record.find_lane_entry(restored.properties) == (3, 7, DUE)
+    properties = b"DT_ENTRY\x019:1:5\x02" + deferred().properties
+    restored = record.decode(restore(entry(record.encode(deferred(properties=properties)))))
+    assert restored.properties.count(b"DT_ENTRY") == 1
+    assert record.find_lane_entry(restored.properties) == (3, 7, DUE)
 
 
 def test_checksum_of_the_old_record_is_not_kept() -> None:
     properties = deferred().properties + b"\x02__CRC32#\x019270196112\x02"
-    for _ in range(2):
-        restored = record.decode(restore(entry(sealed(record.encode(deferred(properties=properties))))))
-        assert restored.properties == deferred().properties + b"\x02" + ENDING + record.CRC_ENDING
+    restored = record.decode(restore(entry(sealed(record.encode(deferred(properties=properties))))))
+    assert restored.properties == deferred().properties + b"\x02" + ENDING + record.CRC_ENDING
     properties = b"__CRC32#\x019270196112\x02" + deferred().properties
     restored = record.decode(restore(entry(record.encode(deferred(properties=properties)))))
     assert restored.properties.count(b"__CRC32#") == 1

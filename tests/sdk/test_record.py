@@ -7,7 +7,9 @@ from datetime import UTC, datetime
 import pytest
 from duetime import Damaged
 from duetime.client.record import RESERVED_PROPERTIES, ReceivedMessage, split_records
+from duetime_format import layout
 from duetime_format import record as codec
+from duetime_format.properties import encode_properties
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,7 +45,7 @@ RECORD = codec.Record(
 )
 
 
-@pytest.mark.parametrize("magic", [codec.MAGIC_V1, codec.MAGIC_V2])
+@pytest.mark.parametrize("magic", [layout.MAGIC_V1, layout.MAGIC_V2])
 @pytest.mark.parametrize("born_host", [HOST_V4, HOST_V6])
 @pytest.mark.parametrize("store_host", [HOST_V4, HOST_V6])
 def test_every_field_is_read_from_its_place(magic: int, born_host: bytes, store_host: bytes) -> None:
@@ -106,7 +108,7 @@ def test_records_cut_short_are_damaged(cut: int) -> None:
         split_records(record + record[:cut])
 
 
-@pytest.mark.parametrize("prefix", [bytes(8), codec.blank(200), b"\xff" * 8])
+@pytest.mark.parametrize("prefix", [bytes(8), layout.blank(200), b"\xff" * 8])
 def test_bytes_that_are_no_record_are_damaged(prefix: bytes) -> None:
     with pytest.raises(Damaged):
         split_records(prefix + bytes(200))
@@ -123,7 +125,7 @@ def test_the_reserved_names_are_the_cores() -> None:
     st.booleans(),
 )  # fmt: skip
 def test_what_the_codec_encodes_is_read_back(properties: dict[str, str], body: bytes, trailing: bool) -> None:
-    encoded = codec.encode_properties(properties) + (b"\x02" if trailing and properties else b"")
+    encoded = encode_properties(properties) + (b"\x02" if trailing and properties else b"")
     message = ReceivedMessage(codec.encode(replace(RECORD, properties=encoded, body=body)))
     assert message.body == body
     assert message.properties == {k: v for k, v in properties.items() if k not in RESERVED_PROPERTIES}

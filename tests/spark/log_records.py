@@ -1,7 +1,8 @@
 """Records of all kinds for tests of what reads a log, ours, brokers' and such that nobody writes."""
 
 from duetime_format import record
-from duetime_format.record import MAGIC_V1, MAGIC_V2, Record
+from duetime_format.layout import MAGIC_V1, MAGIC_V2
+from duetime_format.record import Record
 from hypothesis import strategies as st
 
 NAMES = [b"TAGS", b"UNIQ_KEY", b"KEYS", b"DELAY", b"REAL_TOPIC", b"REAL_QID", b"DT_ENTRY", b"__CRC32#", b"n", b"m", b""]

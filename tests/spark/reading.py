@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from duetime_format import record
+from duetime_format import layout, record
 from duetime_format.errors import Damaged
 from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
 from duetime_format.properties import decode_properties
@@ -22,15 +22,15 @@ def walk(root: Path, end: int | None = None) -> Iterator[Record]:
     for path in sorted((root / "commitlog").iterdir()):
         data, base, at = path.read_bytes(), int(path.name), 0
         while at + 8 <= len(data) and (end is None or base + at < end):
-            if data[at + 4 : at + 8] == record.MAGIC_BLANK.to_bytes(4, "big", signed=True):
+            if data[at + 4 : at + 8] == layout.MAGIC_BLANK.to_bytes(4, "big", signed=True):
                 break
             found = _record(data, base, at)
             if found is not None:
                 yield found
                 at += found.size
             else:
-                magic = data.find(record.MAGIC_V1.to_bytes(4, "big", signed=True), at + 5)
-                blank = data.find(record.MAGIC_BLANK.to_bytes(4, "big", signed=True), at + 5)
+                magic = data.find(layout.MAGIC_V1.to_bytes(4, "big", signed=True), at + 5)
+                blank = data.find(layout.MAGIC_BLANK.to_bytes(4, "big", signed=True), at + 5)
                 at = min((place - 4 for place in (magic, blank) if place >= 0), default=len(data))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from duetime_core.ondisk.scan import Blank, Found, Skipped, scan_runs
-from duetime_format import record
+from duetime_format import layout, record
 from duetime_format.record import Record
 from duetime_spark import decode
 from duetime_spark.decode import DEFAULT_COLUMNS, SCHEMA, Decoder, batches
@@ -101,7 +101,7 @@ def test_a_segment_is_judged_as_a_walk_of_the_store_judges_it(
     made: list, damage: list[tuple[int, int]], blank: int, piece: int
 ) -> None:
     data, _ = log_of(made, BASE)
-    data = flipped(data, damage) + record.blank(blank) + bytes(blank - 8)
+    data = flipped(data, damage) + layout.blank(blank) + bytes(blank - 8)
     table, decoder = in_pieces(data, piece, TwinRows)
     rows, skipped = [], []
     for item in scan_runs(Segment(data), BASE):  # type: ignore[arg-type]
@@ -160,7 +160,7 @@ def test_all_fields_of_a_record(make: Callable[..., Any]) -> None:
         "born_host": "10.1.2.3:40000",
         "store_host": "[::1]:10911",
         "flag": -9,
-        "sys_flag": 0x301 | record.SYS_STORE_V6,
+        "sys_flag": 0x301 | layout.SYS_STORE_V6,
         "reconsume_times": 2,
         "prepared_offset": 1 << 40,
         "body_crc": record.body_crc(b"\0body"),
@@ -237,7 +237,7 @@ def test_records_are_found_again_wherever_a_search_was_cut(
 
 def test_a_mark_that_does_not_lead_to_the_end_closes_nothing(make: Callable[..., Any]) -> None:
     data, sizes = log_of([(Record(name, 0, b"b", b""), False) for name in "tuv"], BASE)
-    marked = data[: sizes[0]] + record.blank(9) + data[sizes[0] + 8 :]
+    marked = data[: sizes[0]] + layout.blank(9) + data[sizes[0] + 8 :]
     table, decoder = in_pieces(marked, 1 << 20, make)
     assert table.column("topic").to_pylist() == ["t", "v"]
     assert [(one.position, one.size) for one in decoder.skipped] == [(BASE + sizes[0], sizes[1])]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from duetime_format import record
+from duetime_format import layout
 from duetime_format.record import Record
 from duetime_spark import topics
 from duetime_spark.topics import Topics, find_topics
@@ -83,7 +83,7 @@ def test_topics_of_records_wherever_the_property_stands() -> None:
     ("at", "value"),
     [
         (0, b"\0\0\0\x60"),  # size
-        (4, record.blank(8)[4:]),  # magic
+        (4, layout.blank(8)[4:]),  # magic
         (28, bytes(8)),  # position
         (84, b"\x7f\xff\xff\xff"),  # body length
         (84, b"\xff\xff\xff\xff"),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from duetime.v1 import store_pb2
-from duetime_format import record
+from duetime_format import layout, record
 from duetime_format.properties import decode_properties
 from duetime_scheduler.batch import make_batch
 from duetime_store.alarm import Alarm
@@ -167,8 +167,8 @@ def is_read(directory: Path, path: Path, at: int) -> bool:
     if path.parent.name != "commitlog":
         return at % 20 < 12
     log, start = path.read_bytes(), 0
-    while start + record.SIZE_MAGIC.unpack_from(log, start)[0] <= at:
-        start += record.SIZE_MAGIC.unpack_from(log, start)[0]
+    while start + layout.SIZE_MAGIC.unpack_from(log, start)[0] <= at:
+        start += layout.SIZE_MAGIC.unpack_from(log, start)[0]
     found = record.decode(log, start)
     return not (found.topic == "SCHEDULE_TOPIC_XXXX" and found.queue == 0 and found.queue_offset < 2)
 

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 from duetime_core.ondisk import state
-from duetime_format import record
+from duetime_format import layout, record
+from duetime_format.layout import MAGIC_V2
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
-from duetime_format.record import MAGIC_V2, Record
+from duetime_format.record import Record
 from duetime_store.offline import units
 from duetime_store.offline.summary import summary
 
@@ -219,7 +220,7 @@ def test_units_behind_the_end_of_the_log_are_dropped(shard: Shard) -> None:
         shard.put(sent(f"m{number}"))
     path = shard.root / "commitlog" / ("0" * 20)
     data = bytearray(path.read_bytes())
-    size = record.SIZE_MAGIC.unpack_from(data)[0]
+    size = layout.SIZE_MAGIC.unpack_from(data)[0]
     data[2 * size : 3 * size] = bytes(size)
     path.write_bytes(data)
     assert inspected(shard.root)["queues"] == {"orders": {"0": {"min": 0, "max": 2}}}

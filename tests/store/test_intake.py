@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from duetime_core.errors import InvalidArgument
-from duetime_format import columns, placing, record
+from duetime_format import columns, layout, placing, record
 from duetime_format.placing import place
 from duetime_format.units import UNIT
 from duetime_store import intake as module
@@ -211,7 +211,7 @@ def test_places_are_filled_in_and_units_grouped_by_queue(parse: Callable[[bytes]
 def test_whole_bytes_end_before_what_is_cut_short() -> None:
     data = sent("A") + sent("B")
     assert module.whole_bytes(data[:-1]) == len(sent("A"))
-    assert module.whole_bytes(data + record.blank(8)) == len(data)
+    assert module.whole_bytes(data + layout.blank(8)) == len(data)
 
 
 def test_compiled_place_refuses_columns_of_other_records() -> None:

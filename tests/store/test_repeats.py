@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from duetime_core.errors import DiskFull
-from duetime_format import record
+from duetime_format import layout, record
 from duetime_store.recent import CANDIDATES_MAX, Ints
 from duetime_store.repeats import OVERTAKEN_COUNT_MAX, OVERTAKEN_MS, Bytes
 from duetime_store.staging import DUPLICATE, OK, REFUSED, refuse
@@ -172,7 +172,7 @@ def test_body_of_a_first_is_not_read(shard: Shard) -> None:
         properties=st.sampled_from([b"UNIQ_KEY\x01k", b"", b"TAGS\x01t\x02UNIQ_KEY\x01k\x02REAL_TOPIC\x01r"]),
         born_host=st.sampled_from([bytes(8), bytes(20)]),
         store_host=st.sampled_from([bytes(8), bytes(20)]),
-        magic=st.sampled_from([record.MAGIC_V1, record.MAGIC_V2]),
+        magic=st.sampled_from([layout.MAGIC_V1, layout.MAGIC_V2]),
         stored_at_ms=st.integers(0, 2**40),
         queue_offset=st.integers(0, 2**40),
         position=st.just(0),

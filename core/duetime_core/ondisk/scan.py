@@ -11,17 +11,14 @@ readable in seconds: the walk record by record is left for what columns.py does 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from struct import Struct
 from typing import Protocol
 
-from duetime_format import record
+from duetime_format import layout, record
 from duetime_format.columns import Run, take
 from duetime_format.errors import Damaged
-from duetime_format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, Record
+from duetime_format.record import Record
 
 _CHUNK_BYTES = 8 * 1024 * 1024
-_SIZE_MAGIC_AT_POSITION = Struct(">ii20xq")  # totalSize, magic, ..., physicalOffset
-_MAGICS = tuple((magic & 0xFFFFFFFF).to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,46 +144,41 @@ def _missing(position: int, behind: int) -> Skipped:
 
 def _runs_of(segment: LogFile, position: int, end: int | None) -> Iterator[Run | Found | Skipped | Blank]:
     window = _Window(segment, end)
-    while window.end - position >= record.BLANK_BYTES:
+    while window.end - position >= layout.BLANK_BYTES:
         data, index = window.at(position, _CHUNK_BYTES // 2)
         run = take(data, index, window.start)
         if run.count:
             yield run
             position = run.end_position
             continue
-        if len(data) - index < record.BLANK_BYTES:
+        if len(data) - index < layout.BLANK_BYTES:
             yield Skipped(position, segment.end - position, f"the file ends within its segment, at position {position}")
             return
-        size, magic = record.SIZE_MAGIC.unpack_from(data, index)
-        if magic == MAGIC_BLANK:
+        if layout.blank_at(data, index) is not None:
             yield Blank(position, segment.end - position)
             return
-        item, position = _item_at(window, segment, position, size, magic)
+        item, position = _item_at(window, segment, position)
         if item is not None:
             yield item
 
 
 def _scan_segment(segment: LogFile, position: int) -> Iterator[Found | Skipped]:
     window = _Window(segment)
-    while segment.end - position >= record.BLANK_BYTES:
-        data, index = window.at(position, record.PREFIX.size)
-        size, magic = record.SIZE_MAGIC.unpack_from(data, index)
-        if magic == MAGIC_BLANK:
+    while segment.end - position >= layout.BLANK_BYTES:
+        if layout.blank_at(*window.at(position, layout.PREFIX_BYTES)) is not None:
             return
-        item, position = _item_at(window, segment, position, size, magic)
+        item, position = _item_at(window, segment, position)
         if item is not None:
             yield item
 
 
-def _item_at(
-    window: _Window, segment: LogFile, position: int, size: int, magic: int
-) -> tuple[Found | Skipped | None, int]:
+def _item_at(window: _Window, segment: LogFile, position: int) -> tuple[Found | Skipped | None, int]:
     """The record there, or what is passed over for want of one, and where to go on. None: a store that runs was writing
     it, and it is to be read anew; records are written in order, so that nothing is behind one that is not whole."""
     item: Found | Skipped
-    found, damage = _record_at(window, segment, position, size, magic)
+    found, damage = _record_at(window, segment, position)
     if found is not None:
-        item, behind, may_be_whole = found, position + size, bool(found.damage)
+        item, behind, may_be_whole = found, position + found.record.size, bool(found.damage)
     else:
         resumed = _resume(window, segment, position)
         behind, may_be_whole = segment.end if resumed is None else resumed, resumed is not None
@@ -199,17 +191,15 @@ def _item_at(
 
 def intact_at(segment: LogFile, position: int) -> Record | None:
     """The record that lies there by now; None: it is not whole."""
-    head = segment.read_file(position, record.SIZE_MAGIC.size)
-    if len(head) < record.SIZE_MAGIC.size:
-        return None
-    size, magic = record.SIZE_MAGIC.unpack(head)
-    found, _ = _record_at(_Window(segment, position + size), segment, position, size, magic)
+    size = layout.size_at(segment.read_file(position, layout.PREFIX_BYTES))
+    found, _ = _record_at(_Window(segment, position + size), segment, position) if size else (None, "")
     return None if found is None or found.damage else found.record
 
 
-def _record_at(window: _Window, segment: LogFile, position: int, size: int, magic: int) -> tuple[Found | None, str]:
+def _record_at(window: _Window, segment: LogFile, position: int) -> tuple[Found | None, str]:
     """The record there, or None and what is wrong."""
-    if magic not in (MAGIC_V1, MAGIC_V2) or not record.FIXED_BYTES_V4 <= size <= segment.end - position:
+    size = layout.size_at(*window.at(position, layout.PREFIX_BYTES))
+    if not 0 < size <= segment.end - position:
         return None, f"no record at position {position}"
     data, index = window.at(position, size)
     found, damage = judge(data, index, position)
@@ -228,7 +218,7 @@ def judge(data: bytes | memoryview, index: int, position: int) -> tuple[Record |
             found = record.decode(data, index, check_crc=False)
     except Damaged as error:
         return None, error.text
-    if found.properties.endswith(b"\0"):
+    if record.is_torn(found):
         # No writer ends properties so; a torn write leaves zeros at the end.
         return None, f"the record at position {position} is cut short"
     if found.position != position:
@@ -239,23 +229,23 @@ def judge(data: bytes | memoryview, index: int, position: int) -> tuple[Record |
 def _resume(window: _Window, segment: LogFile, position: int) -> int | None:
     """The next position behind a damaged place where an intact record lies that knows it."""
     at = position + 1
-    while at < window.end - record.PREFIX.size:
-        data, index = window.at(at, record.PREFIX.size)
-        hits = [hit for magic in _MAGICS if (hit := data.find(magic, index + 4)) >= 0]
-        if not hits:
+    while at < window.end - layout.PREFIX_BYTES:
+        data, index = window.at(at, layout.PREFIX_BYTES)
+        start = layout.next_start(data, index)
+        if start < 0:
             if window.start + len(data) >= window.end:
                 return None
-            behind = segment.next_data(window.start + max(len(data) - record.PREFIX.size, index + 1))
+            behind = segment.next_data(window.start + max(len(data) - layout.PREFIX_BYTES, index + 1))
             if behind is None or behind >= window.end:
                 return None
             at = behind
             continue
-        at = window.start + min(hits) - 4
-        data, index = window.at(at, record.PREFIX.size)
-        if len(data) - index < record.PREFIX.size:
+        at = window.start + start
+        data, index = window.at(at, layout.PREFIX_BYTES)
+        if len(data) - index < layout.PREFIX_BYTES:
             return None
-        size, magic, said = _SIZE_MAGIC_AT_POSITION.unpack_from(data, index)
-        if said == at and _record_at(window, segment, at, size, magic)[0] is not None:
+        head = layout.head_of(data, index)
+        if head is not None and head.position == at and _record_at(window, segment, at)[0] is not None:
             return at
         at += 1
     return None

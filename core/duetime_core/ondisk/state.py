@@ -11,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from duetime_format import record
+from duetime_format import layout, record
 from duetime_format.columns import Ints, Run
+from duetime_format.lanes import level_of
 from duetime_format.levels import DelayLevels
 from duetime_format.names import FOREIGN_TOPICS, SCHEDULE_TOPIC, is_name
 from duetime_format.record import Record
@@ -302,7 +303,7 @@ class Reader:
             state.damaged.append((item.position, item.damage))
         else:
             state.stored_at_ms = max(state.stored_at_ms, found.stored_at_ms)
-        if found.sys_flag & record.SYS_TRANSACTION_PREPARED:
+        if found.sys_flag & layout.SYS_TRANSACTION_PREPARED:
             self._leave(item.position, found.size, found.topic, found.queue, found.queue_offset, found.sys_flag)
             return
         key = (found.topic, found.queue)
@@ -348,7 +349,7 @@ def is_queue(topic: str, queue: int) -> bool:
 
 def is_possible(offsets: Ints, positions: Ints) -> npt.NDArray[np.bool_]:
     """Every record that a queue has had took its place in the log."""
-    possible: npt.NDArray[np.bool_] = (offsets >= 0) & (offsets <= positions // record.FIXED_BYTES_V4)
+    possible: npt.NDArray[np.bool_] = (offsets >= 0) & (offsets <= positions // layout.RECORD_BYTES_MIN)
     return possible
 
 
@@ -359,7 +360,7 @@ def watermarks(state: State) -> dict[int, tuple[int, int]]:
 
 def marks(state: State) -> dict[int, tuple[int, Ints]]:
     """As `watermarks`, with the entries that are restored already."""
-    lanes = {queue.queue + 1: queue for queue in state.queues.values() if queue.topic == SCHEDULE_TOPIC}
+    lanes = {level_of(queue.queue): queue for queue in state.queues.values() if queue.topic == SCHEDULE_TOPIC}
     found = {}
     for level in range(1, max([state.history.current.highest, *lanes]) + 1):
         low, high = (lanes[level].min_offset, lanes[level].max_offset) if level in lanes else (0, 0)

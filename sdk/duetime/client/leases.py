@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from duetime_format import record
+
 from duetime.client.connection import Connection, seconds
 from duetime.client.errors import Damaged, InvalidArgument
 from duetime.client.message import moment
@@ -29,6 +31,9 @@ LEASE_S_MAX = 12 * 3600.0
 CALL_TIMEOUT_S = 5.0
 # The part of a receipt by which receipts of one shard are alike. It is used to sort by and nothing depends on it:
 # receipts travel in calls of their own shard's, so that a shard that does not answer holds up only its own.
+_UNIQ_KEY, _ORIGIN_MESSAGE_ID, _ORIGIN, _VISIBLE_AT = (
+    name.encode() for name in (record.UNIQ_KEY, record.ORIGIN_MESSAGE_ID, record.ORIGIN, record.VISIBLE_AT)
+)
 _SHARD_BYTES = 2
 
 
@@ -66,7 +71,7 @@ class LeasedMessage(ReceivedMessage):
     @property
     def id(self) -> str:
         """The id that the sender knows it by; where it has none, RocketMQ's: its first place in the log."""
-        return self._property(b"UNIQ_KEY\x01") or self._property(b"ORIGIN_MESSAGE_ID\x01") or self._place
+        return self.text_of(_UNIQ_KEY) or self.text_of(_ORIGIN_MESSAGE_ID) or self._place
 
     @property
     def topic(self) -> str:
@@ -90,7 +95,7 @@ class LeasedMessage(ReceivedMessage):
     @property
     def due_at(self) -> datetime | None:
         """The server's clock: when this delivery was due, by the sender's delay or the retry's; None: at once."""
-        visible = self._property(b"DT_VISIBLE_AT\x01") if self._retry else ""
+        visible = self.text_of(_VISIBLE_AT) if self._retry else ""
         return moment(int(visible)) if visible.isdigit() else super().due_at
 
     @property
@@ -114,7 +119,7 @@ class LeasedMessage(ReceivedMessage):
     @property
     def _origin(self) -> list[str]:
         """Queue and offset of the first delivery; those of the retry where it does not tell."""
-        parts = self._property(b"DT_ORIGIN\x01").split(":")
+        parts = self.text_of(_ORIGIN).split(":")
         if len(parts) != 2 or not all(part.isdigit() for part in parts):
             return [str(super().queue), str(super().offset)]
         return parts

@@ -138,7 +138,7 @@ class Tracing:
 
     def context_of(self, message: "LeasedMessage") -> "SpanContext | None":
         """The context that a message carries, if its trace is sampled."""
-        value = message._property(b"traceparent\x01")
+        value = message.text_of(TRACEPARENT.encode())
         return self._context(value) if value else None
 
     def _context(self, traceparent: str) -> "SpanContext | None":

@@ -17,7 +17,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset
 
-from duetime_format._bytes cimport crc32, crc_init, put_decimal, put_varint, store32, store64
+from duetime_format._bytes cimport crc32, crc_init, put_decimal, put_varint
+from duetime_format.layout cimport FIXED_BYTES, Host, lane_queue, put_head
 
 from duetime_format import limits, record
 from duetime_format.names import SCHEDULE_TOPIC
@@ -66,9 +67,6 @@ cdef Py_ssize_t PUT_BYTES = PUT_BYTES_MAX
 cdef Py_ssize_t COUNT_MAX = limits.SEND_COUNT_MAX
 assert limits.ID_CHARS_MAX == ID_SIZE_MAX
 assert 2 * limits.SEND_COUNT_MAX <= ID_SLOTS_MAX
-cdef int32_t MAGIC = record.MAGIC_V1
-cdef int32_t BORN_V6 = record.SYS_BORN_V6
-cdef int32_t STORE_V6 = record.SYS_STORE_V6
 cdef bytes CRC_ENDING = record.CRC_ENDING
 assert len(CRC_ENDING) == limits.CHECKSUM_BYTES
 cdef bytes LANE_TOPIC = bytes([len(SCHEDULE_TOPIC)]) + SCHEDULE_TOPIC.encode()
@@ -502,7 +500,7 @@ cdef class PlainRequest:
                 m.record_size += PyBytes_GET_SIZE(LANE_TOPIC)
             else:
                 m.record_size += 1 + m.topic.size
-            m.record_size += 74 + host_size + m.encoded_size
+            m.record_size += FIXED_BYTES + host_size + m.encoded_size
             if not self.join_group(m, way):
                 return False
         return True
@@ -585,21 +583,13 @@ cdef class PlainRequest:
     ):
         cdef Way way = <Way>self._ways[m.way]
         cdef bytes topic_field = LANE_TOPIC if m.level else way.topic_field
-        cdef Py_ssize_t born_size = PyBytes_GET_SIZE(born_host), store_size = PyBytes_GET_SIZE(store_host)
-        store32(to, <int32_t>m.record_size)
-        store32(to + 4, MAGIC)
-        store32(to + 8, <int32_t>(crc32(m.body.at, m.body.size) & 0x7FFFFFFF))
-        store32(to + 12, m.level - 1 if m.level else m.queue)
-        store32(to + 16, m.flag)
-        memset(to + 20, 0, 16)  # queue offset and position are the store's to fill in
-        store32(to + 36, (BORN_V6 if born_size == 20 else 0) | (STORE_V6 if store_size == 20 else 0))
-        store64(to + 40, m.born_at_ms or arrived_at_ms)
-        to = _put(to + 48, <const uint8_t *>PyBytes_AS_STRING(born_host), born_size)
-        memset(to, 0, 8)  # store time
-        to = _put(to + 8, <const uint8_t *>PyBytes_AS_STRING(store_host), store_size)
-        memset(to, 0, 12)  # reconsume times, prepared transaction offset
-        store32(to + 12, <int32_t>m.body.size)
-        to = _put(to + 16, m.body.at, m.body.size)
+        cdef Host born = Host(<const uint8_t *>PyBytes_AS_STRING(born_host), PyBytes_GET_SIZE(born_host))
+        cdef Host store = Host(<const uint8_t *>PyBytes_AS_STRING(store_host), PyBytes_GET_SIZE(store_host))
+        cdef int32_t queue = lane_queue(m.level) if m.level else m.queue
+        to = put_head(
+            to, m.record_size, queue, m.flag, m.born_at_ms or arrived_at_ms, born, store, m.body.at, m.body.size
+        )
+        to = _put(to, m.body.at, m.body.size)
         to = _put(to, <const uint8_t *>PyBytes_AS_STRING(topic_field), PyBytes_GET_SIZE(topic_field))
         to[0] = <uint8_t>(m.encoded_size >> 8)
         to[1] = <uint8_t>(m.encoded_size & 0xFF)

@@ -12,16 +12,15 @@ with a retry policy of its own is not plain, nor are two with one id.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from struct import Struct
 from typing import Protocol, cast
-from zlib import crc32
 
 from duetime.v1 import message_pb2
 from duetime_core import retry_policy
 from duetime_core.errors import DueTimeError, InvalidArgument, Unsupported
-from duetime_format import limits, record
+from duetime_format import lanes, limits, record
 from duetime_format.compiled import twin
 from duetime_format.levels import DelayLevels
+from duetime_format.making import Maker, topic_field
 from duetime_format.names import SCHEDULE_TOPIC
 
 from duetime_gateway.admission import is_word, violations
@@ -30,17 +29,10 @@ from duetime_gateway.routing import Route
 
 _twin = twin("duetime_gateway._encoding")
 
-# By length of born host and store host: the record up to its body, and the sysFlag bits that tell the lengths.
-_HEADS = {
-    (8, 8): (record.HEAD_V4, 0),
-    (20, 8): (Struct(">iiiiiqqiq20sq8siqi"), record.SYS_BORN_V6),
-    (8, 20): (Struct(">iiiiiqqiq8sq20siqi"), record.SYS_STORE_V6),
-    (20, 20): (Struct(">iiiiiqqiq20sq20siqi"), record.SYS_BORN_V6 | record.SYS_STORE_V6),
-}
 _TAGS_REMEMBERED_MAX = 16_384
 # Longer ones are tested each time, so that what is remembered stays small.
 _TAG_CHARS_REMEMBERED_MAX = 256
-_LANE_TOPIC_FIELD = bytes([len(SCHEDULE_TOPIC)]) + SCHEDULE_TOPIC.encode()
+_LANE_TOPIC_FIELD = topic_field(SCHEDULE_TOPIC)
 _PROPERTIES_BYTES_MAX = limits.PROPERTIES_BYTES_MAX - limits.CHECKSUM_BYTES
 _PROPERTIES_BYTES_MAX_DELAYED = limits.PROPERTIES_BYTES_MAX - limits.DEFERRAL_BYTES_MAX
 
@@ -48,41 +40,12 @@ _PROPERTIES_BYTES_MAX_DELAYED = limits.PROPERTIES_BYTES_MAX - limits.DEFERRAL_BY
 class Group:
     """The records of one request that go to one shard, in the request's order."""
 
-    __slots__ = ("_born_host", "_fixed_bytes", "_pack", "_store_host", "_sys_flag", "indices", "records")
+    __slots__ = ("indices", "maker", "records")
 
     def __init__(self, born_host: bytes, store_host: bytes) -> None:
-        head, self._sys_flag = _HEADS[len(born_host), len(store_host)]
-        self._pack = head.pack
-        # With the length of the properties; the topic counts its own.
-        self._fixed_bytes = head.size + 2
-        self._born_host = born_host
-        self._store_host = store_host
+        self.maker = Maker(born_host, store_host)
         self.indices: list[int] = []
         self.records: list[bytes] = []
-
-    def add(
-        self, index: int, flag: int, born_at_ms: int, body: bytes, topic_field: bytes, queue: int, properties: bytes
-    ) -> None:
-        """Makes the record of message `index`; `topic_field` is the topic with its length before it."""
-        head = self._pack(
-            self._fixed_bytes + len(body) + len(topic_field) + len(properties),
-            record.MAGIC_V1,
-            crc32(body) & 0x7FFFFFFF,
-            queue,
-            flag,
-            0,  # queue offset, position and store time are the store's to fill in
-            0,
-            self._sys_flag,
-            born_at_ms,
-            self._born_host,
-            0,
-            self._store_host,
-            0,
-            0,
-            len(body),
-        )
-        self.records.append(b"".join((head, body, topic_field, len(properties).to_bytes(2, "big"), properties)))
-        self.indices.append(index)
 
 
 class PlainRequest(Protocol):
@@ -225,12 +188,14 @@ class Encoder:
         group = batch.groups.get(shard)
         if group is None:
             group = batch.groups[shard] = Group(batch.born_host, store_host)
-        topic_field = route.topic_field
+        topic = route.topic_field
         if level:
             encoded += route.deferral(level, queue)
-            topic_field, queue = _LANE_TOPIC_FIELD, level - 1
+            topic, queue = _LANE_TOPIC_FIELD, lanes.queue_of(level)
         encoded += record.CRC_ENDING
-        group.add(index, message.flag, born_at_ms or batch.arrived_at_ms, body, topic_field, queue, encoded)
+        born_at_ms = born_at_ms or batch.arrived_at_ms
+        group.records.append(group.maker.make(message.flag, born_at_ms, body, topic, queue, encoded))
+        group.indices.append(index)
 
     def _level(self, batch: Batch, index: int, message: message_pb2.Message, due: str) -> int:
         """The level to apply, 0 for none; -1: something is wrong with what is asked for."""

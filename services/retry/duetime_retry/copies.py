@@ -19,10 +19,11 @@ letter it loses its longest properties, and `Copy.lost` names them.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from duetime_format import record
+from duetime_format import layout, record
+from duetime_format.lanes import queue_of
 from duetime_format.limits import PROPERTIES_BYTES_MAX
 from duetime_format.names import SCHEDULE_TOPIC, dlq_topic, retry_topic
-from duetime_format.properties import decode_properties, encode_properties, value_of
+from duetime_format.properties import as_text, decode_properties, encode_properties, value_of
 from duetime_format.record import Record
 
 from duetime_retry import history as histories
@@ -82,13 +83,13 @@ class Copy:
 
 def id_of(found: Record) -> str:
     """The id that the sender knows; empty where the message has none."""
-    return value_of(found.properties, record.UNIQ_KEY.encode()).decode("utf-8", "replace")
+    return as_text(value_of(found.properties, record.UNIQ_KEY.encode()))
 
 
 def history_of(found: Record) -> History:
     """What a record says of its failed deliveries."""
     said = value_of(found.properties, record.ATTEMPTS.encode())
-    return histories.decode(said.decode("utf-8", "replace")) if said else History()
+    return histories.decode(as_text(said)) if said else History()
 
 
 def retry_copy(failed: Failed, group: str, wait: Wait) -> Copy:
@@ -108,7 +109,7 @@ def retry_copy(failed: Failed, group: str, wait: Wait) -> Copy:
         text = f"a retry's properties would take {PROPERTIES_BYTES_MAX - room + len(record.CRC_ENDING)} bytes, "
         raise NoRoom(f"{text}{PROPERTIES_BYTES_MAX} at most")
     has_history = _fill(kept, _origin(failed), failed.history, room - len(record.CRC_ENDING))
-    topic, queue = (SCHEDULE_TOPIC, wait.level - 1) if wait.level else (target, 0)
+    topic, queue = (SCHEDULE_TOPIC, queue_of(wait.level)) if wait.level else (target, 0)
     return Copy(copied(failed.record, topic, queue, kept | ending, failed.attempt), has_history)
 
 
@@ -144,7 +145,7 @@ def copied(found: Record, topic: str, queue: int, properties: Mapping[str, str],
         stored_at_ms=0,
         queue_offset=0,
         position=0,
-        magic=record.MAGIC_V1,
+        magic=layout.MAGIC_V1,
     )
 
 

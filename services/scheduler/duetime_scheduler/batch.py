@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from duetime.v1 import store_pb2
 from duetime_core.defects import defect
 from duetime_core.logs import sparing
-from duetime_format import record
+from duetime_format import layout
 from duetime_format.restore import Entries, Unrestorable, quarantine, quickest_run, restore
 
 log = sparing()
@@ -46,7 +46,7 @@ class Batch:
         """The records one by one."""
         records, at = [], 0
         while at < len(self.records):
-            size = record.SIZE_MAGIC.unpack_from(self.records, at)[0]
+            size = layout.size_at(self.records, at)
             records.append(self.records[at : at + size])
             at += size
         return records

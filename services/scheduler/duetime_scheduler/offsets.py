@@ -10,6 +10,7 @@ from duetime.v1 import gateway_pb2, store_pb2, store_pb2_grpc
 from duetime_core.calls import answer_of
 from duetime_core.logs import sparing
 from duetime_core.metadata import Database, DelayOffsetModel
+from duetime_format.lanes import level_of
 from duetime_format.names import SCHEDULE_TOPIC
 from sqlalchemy.orm import Session
 
@@ -52,7 +53,7 @@ async def read_offsets(store: store_pb2_grpc.StoreStub, shard: int, timeout_s: f
         store.ListLanes(gateway_pb2.ListLanesRequest(), timeout=timeout_s), *whom
     )
     queues: store_pb2.ListQueuesResponse = await answer_of(store.ListQueues(request, timeout=timeout_s), *whom)
-    min_offsets = {state.queue + 1: state.min_offset for state in queues.queues}
+    min_offsets = {level_of(state.queue): state.min_offset for state in queues.queues}
     return [
         LaneOffsets(shard, lane.level, lane.watermark, min_offsets.get(lane.level, 0), lane.max_offset)
         for lane in lanes.lanes

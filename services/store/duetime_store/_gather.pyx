@@ -14,18 +14,16 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 from libc.string cimport memcmp, memcpy
 
-from duetime_format._bytes cimport crc32, crc_init, load32, load64, matches_crc_mark
+from duetime_format._bytes cimport crc_init, load32, load64
+from duetime_format.layout cimport (
+    POSITION_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, RECORD_BYTES_MIN, UNIT_BYTES, Parts, find_parts, is_record_magic,
+    matches_crc
+)
 
 crc_init()
 
 cdef enum:
-    UNIT_BYTES = 20
     SIZE_MIN = 8
-    FIXED_BYTES_V4 = 91
-    HEAD_BYTES_V4 = 88
-    TOPIC_BYTES_MAX = 0x7F
-    MAGIC_V1 = -626843481
-    HOSTS_V6 = 0x30
 
 
 cdef class Buffer:
@@ -81,44 +79,32 @@ cdef tuple _copy(
     while count < within:
         position, size = load64(units + count * UNIT_BYTES), load32(units + count * UNIT_BYTES + 8)
         memcpy(to + copied, log + (position - base), size)
-        if not _intact(to + copied, size) or not _is_wanted(to + copied, units + count * UNIT_BYTES, count, want):
+        if not _is_wanted(to + copied, size, units + count * UNIT_BYTES, count, want):
             break
         copied += size
         count += 1
     return (records if copied == total else records[:copied]), count
 
 
-cdef bint _intact(const uint8_t *at, int32_t size) noexcept nogil:
-    """`at` has `size` bytes."""
-    if size < FIXED_BYTES_V4 or load32(at) != size or load32(at + 4) != MAGIC_V1 or at[39] & HOSTS_V6:
+cdef bint _is_wanted(
+    const uint8_t *at, int64_t size, const uint8_t *unit, int64_t index, const Want *want
+) noexcept nogil:
+    """Whether bytes of that size are an intact record, the one that its unit names."""
+    cdef int64_t delay_ms, stored_at_ms
+    cdef Parts parts
+    if size < RECORD_BYTES_MIN or load32(at) != size or not is_record_magic(load32(at + 4)):
         return False
-    cdef int32_t body_bytes = load32(at + 84)
-    if body_bytes < 0 or body_bytes > size - FIXED_BYTES_V4:
+    if not find_parts(at, 0, size, &parts) or not matches_crc(at, 0, size, &parts):
         return False
-    cdef const uint8_t *topic = at + HEAD_BYTES_V4 + body_bytes
-    cdef int64_t properties_bytes = size - FIXED_BYTES_V4 - body_bytes - topic[0]
-    cdef const uint8_t *properties = at + size - properties_bytes
-    if topic[0] > TOPIC_BYTES_MAX or properties_bytes < 0:
+    if load32(at + QUEUE_ID_AT) != want.queue or load64(at + QUEUE_OFFSET_AT) != want.offsets[index]:
         return False
-    if (properties[-2] << 8 | properties[-1]) != properties_bytes:
+    if load64(at + POSITION_AT) != load64(unit) or parts.topic.end - parts.topic.begin != want.topic_bytes:
         return False
-    cdef int matches = matches_crc_mark(at, size, properties_bytes)
-    if matches >= 0:
-        return matches
-    return <int32_t>(crc32(at + HEAD_BYTES_V4, body_bytes) & 0x7FFFFFFF) == load32(at + 8)
-
-
-cdef bint _is_wanted(const uint8_t *at, const uint8_t *unit, int64_t index, const Want *want) noexcept nogil:
-    """Whether an intact record is the one that its unit names."""
-    cdef const uint8_t *topic = at + HEAD_BYTES_V4 + load32(at + 84)
-    cdef int64_t stored_at_ms = load64(at + 56), delay_ms
-    if load32(at + 12) != want.queue or load64(at + 20) != want.offsets[index] or load64(at + 28) != load64(unit):
-        return False
-    if topic[0] != want.topic_bytes or memcmp(topic + 1, want.topic, want.topic_bytes) != 0:
+    if memcmp(at + parts.topic.begin, want.topic, want.topic_bytes) != 0:
         return False
     if want.delays_ms == NULL:
         return True
-    delay_ms = want.delays_ms[index]
+    delay_ms, stored_at_ms = want.delays_ms[index], load64(at + parts.stored_at)
     if delay_ms < 0 or stored_at_ms > INT64_MAX - delay_ms:
         return False
     return load64(unit + 12) == stored_at_ms + delay_ms

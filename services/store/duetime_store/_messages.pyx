@@ -2,7 +2,7 @@
 
     field 2, length | StoredMessage | field 2, length | StoredMessage | ...
 
-A record becomes a message here when it is V1 with IPv4 hosts, its parts fill it exactly, its topic is ASCII and its
+A record becomes a message here when its producer's host is IPv4, its parts fill it exactly, its topic is ASCII and its
 properties are UTF-8; the first that is not ends the run, and Python makes that message. Fields that have their default
 are left out, as protobuf does. Of equal property names the later one with a value wins: for a map's entries protobuf's
 readers see to that, for TAGS, KEYS and UNIQ_KEY the loop over the properties.
@@ -16,12 +16,12 @@ from libc.string cimport memchr, memcmp, memcpy, memmove
 
 from duetime_format import record
 from duetime_format._bytes cimport CRC_ENDING_BYTES, has_crc_mark, load32, load64, put_decimal, put_varint
+from duetime_format.layout cimport (
+    ATTEMPTS_FROM_TAIL, BORN_AT, BORN_HOST_AT, FLAG_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, RECORD_BYTES_MIN, SYS_BORN_V6,
+    SYS_FLAG_AT, Parts, find_parts, is_record_magic
+)
 
 cdef enum:
-    MAGIC_V1 = -626843481
-    HOSTS_V6 = 0x30
-    HEAD_BYTES = 88
-    FIXED_BYTES = 91
     NAME_END = 1
     VALUE_END = 2
     ENTRY_BYTES = 9  # DT_ENTRY and the end of the name
@@ -49,6 +49,7 @@ def write(bytes records, list sizes, int64_t index):
     cdef int64_t left = PyBytes_GET_SIZE(records), size, number, count = 0, written = 0, room = 0, more, length
     cdef uint8_t *wire = NULL
     cdef uint8_t *larger
+    cdef Parts parts
     for number in range(min(index, len(sizes))):
         size = sizes[number]
         if size < 0 or size > left:
@@ -58,16 +59,18 @@ def write(bytes records, list sizes, int64_t index):
     try:
         for number in range(max(index, 0), len(sizes)):
             size = sizes[number]
-            if size < FIXED_BYTES or size > left:
+            if size < RECORD_BYTES_MIN or size > left or load32(at) != size or not is_record_magic(load32(at + 4)):
                 break
-            more = size + 4 * _properties_bytes(at, size) + FIELDS_BYTES_MAX + LENGTH_BYTES
+            if not find_parts(at, 0, size, &parts):
+                break
+            more = size + 4 * (size - parts.properties.begin) + FIELDS_BYTES_MAX + LENGTH_BYTES
             if written + more > room:
                 room = max(2 * room, written + more)
                 larger = <uint8_t *>PyMem_Realloc(wire, room)
                 if larger == NULL:
                     raise MemoryError
                 wire = larger
-            length = _message(at, size, wire + written)
+            length = _message(at, &parts, wire + written)
             if length == 0:
                 break
             written += length
@@ -79,33 +82,18 @@ def write(bytes records, list sizes, int64_t index):
         PyMem_Free(wire)
 
 
-cdef int64_t _properties_bytes(const uint8_t *at, int64_t size) noexcept nogil:
-    """How long the properties are; -1 where body, topic and properties do not fill a V1 record of `size` bytes."""
-    cdef int64_t body_bytes = load32(at + 84), topic_bytes, properties_bytes
-    if load32(at) != size or load32(at + 4) != MAGIC_V1 or at[39] & HOSTS_V6:
-        return -1
-    if body_bytes < 0 or body_bytes > size - FIXED_BYTES:
-        return -1
-    topic_bytes = at[HEAD_BYTES + body_bytes]
-    properties_bytes = size - FIXED_BYTES - body_bytes - topic_bytes
-    if topic_bytes > 127 or properties_bytes < 0 or properties_bytes > 32767:
-        return -1
-    at += HEAD_BYTES + body_bytes + 1 + topic_bytes
-    return properties_bytes if (at[0] << 8 | at[1]) == properties_bytes else -1
-
-
-cdef int64_t _message(const uint8_t *at, int64_t size, uint8_t *start):
+cdef int64_t _message(const uint8_t *at, const Parts *parts, uint8_t *start):
     """Writes a record's message; returns how long it is with its tag and length, 0 for none.
 
     Takes at most the record's size, 4 times its properties, and FIELDS_BYTES_MAX: a property of n bytes, 3 at least, is
     written as n + 5 and from 128 bytes on as n + 11 at most; a key of n bytes as n + 2, and as n + 4.
     """
-    cdef int64_t properties_bytes = _properties_bytes(at, size)
-    if properties_bytes < 0:
+    cdef int32_t sys_flag = load32(at + SYS_FLAG_AT)
+    if sys_flag & SYS_BORN_V6:
         return 0
-    cdef Span body = Span(at + HEAD_BYTES, load32(at + 84))
-    cdef Span topic = Span(body.at + body.size + 1, body.at[body.size])
-    cdef Span properties = Span(at + size - properties_bytes, properties_bytes)
+    cdef Span body = Span(at + parts.body.begin, parts.body.end - parts.body.begin)
+    cdef Span topic = Span(at + parts.topic.begin, parts.topic.end - parts.topic.begin)
+    cdef Span properties = Span(at + parts.properties.begin, parts.properties.end - parts.properties.begin)
     cdef Span tag = Span(at, 0), keys = Span(at, 0), message_id = Span(at, 0)
     cdef int64_t due_at_ms = 0, level = 0
     if has_crc_mark(properties.at, properties.size):
@@ -114,8 +102,8 @@ cdef int64_t _message(const uint8_t *at, int64_t size, uint8_t *start):
         return 0
     cdef uint8_t *to = start + LENGTH_BYTES
     to = _text(to, 1, topic)
-    to = _integer(to, 2, load32(at + 12))
-    to = _integer(to, 3, load64(at + 20))
+    to = _integer(to, 2, load32(at + QUEUE_ID_AT))
+    to = _integer(to, 3, load64(at + QUEUE_OFFSET_AT))
     to = _text(to, 4, body)
     to = _map(to, properties, &tag, &keys, &message_id)
     if not _is_ascii(keys) or not _lane_entry(properties, &level, &due_at_ms):
@@ -123,14 +111,14 @@ cdef int64_t _message(const uint8_t *at, int64_t size, uint8_t *start):
     to = _text(to, 6, tag)
     to = _keys(to, keys)
     to = _text(to, 8, message_id)
-    to = _integer(to, 9, load32(at + 16))
-    to = _integer(to, 10, load64(at + 40))
-    to = _integer(to, 11, load64(at + 56))
+    to = _integer(to, 9, load32(at + FLAG_AT))
+    to = _integer(to, 10, load64(at + BORN_AT))
+    to = _integer(to, 11, load64(at + parts.stored_at))
     to = _integer(to, 12, due_at_ms)
     to = _integer(to, 13, level)
-    to = _integer(to, 14, load32(at + 72))
-    to = _host(to, at + 48)
-    to = _integer(to, 16, load32(at + 36))
+    to = _integer(to, 14, load32(at + parts.tail + ATTEMPTS_FROM_TAIL))
+    to = _host(to, at + BORN_HOST_AT)
+    to = _integer(to, 16, sys_flag)
     # The length stands before the message and is known now.
     cdef int64_t length = to - start - LENGTH_BYTES
     start[0] = 2 << 3 | 2

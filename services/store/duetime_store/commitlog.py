@@ -20,7 +20,7 @@ from pathlib import Path
 
 import structlog
 from duetime_core.errors import StartupError
-from duetime_format.record import BLANK_BYTES, blank
+from duetime_format.layout import BLANK_BYTES, blank
 
 from duetime_store.disk import Buffer, Disk
 from duetime_store.segment import Segment, file_name

@@ -9,7 +9,8 @@ from itertools import starmap
 
 import numpy as np
 import numpy.typing as npt
-from duetime_format import record
+from duetime_format import layout, record
+from duetime_format.lanes import level_of
 from duetime_format.limits import (
     BODY_BYTES_MAX,
     PROPERTIES_BYTES_MAX,
@@ -39,8 +40,8 @@ def sent_faults(intake: Intake, highest: int, size_max: int) -> dict[int, str]:
         return faults
     _add(faults, intake, [_sent_key_fault(*key, highest) for key in intake.keys])
     # Halves of transactions, which no reader would see; and born before 1970.
-    odd = (intake.flags & record.SYS_TRANSACTION) != 0
-    odd |= (np.frombuffer(intake.data, np.uint8)[intake.starts + record.BORN_AT] & 0x80) != 0
+    odd = (intake.flags & layout.SYS_TRANSACTION) != 0
+    odd |= (np.frombuffer(intake.data, np.uint8)[intake.starts + layout.BORN_AT] & 0x80) != 0
     if odd.any():
         for index in np.flatnonzero(odd).tolist():
             faults[index] = "is part of a transaction, or born before 1970"
@@ -87,7 +88,7 @@ def _sent_key_fault(topic: bytes, queue_id: int, highest: int) -> str:
         return fault
     if topic == _LANE_TOPIC:
         if queue_id >= highest:
-            return f"level {queue_id + 1} is above the highest, {highest}"
+            return f"level {level_of(queue_id)} is above the highest, {highest}"
     elif is_system_topic(name) and not is_group_topic(name):
         return f"topic {name} is the store's own, or a broker's"
     return _queue_fault(queue_id, QUEUE_COUNT_MAX - 1)

@@ -18,9 +18,10 @@ import numpy as np
 from duetime.v1 import gateway_pb2
 from duetime_core.errors import InvalidArgument, NotFound, Unavailable, Unsupported, Violation
 from duetime_core.logs import sparing
-from duetime_format import limits, record
+from duetime_format import layout, limits, record
 from duetime_format.columns import take
 from duetime_format.keys import hash_codes, key_hash, key_hashes, keys_of
+from duetime_format.lanes import level_of
 from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC, is_system_topic
 from duetime_format.properties import decode_properties
 
@@ -224,9 +225,8 @@ class Finder:
         A key whose hash others have leads to all of theirs: their records are not decoded, which is a hundred times
         dearer than to look for the word.
         """
-        data = self._store.log.read(position, record.PREFIX.size)
-        size = record.PREFIX.unpack(data)[0] if len(data) == record.PREFIX.size else 0
-        data = self._store.log.read(position, max(size, 0))
+        size = layout.size_at(self._store.log.read(position, layout.PREFIX_BYTES))
+        data = self._store.log.read(position, size) if size else b""
         if word and data and word.encode() not in data:
             return None
         run = take(data, 0, position)
@@ -245,7 +245,7 @@ class Finder:
         """None: a lane record whose message has been restored."""
         if seen.record.topic != SCHEDULE_TOPIC or as_is:
             return self._found(seen, _state(seen))
-        watermark = view.watermarks.get(seen.record.queue + 1)
+        watermark = view.watermarks.get(level_of(seen.record.queue))
         if watermark is None:
             return None
         if seen.record.queue_offset >= watermark:
@@ -254,7 +254,7 @@ class Finder:
 
     def _is_copied(self, view: View, seen: Seen) -> bool:
         """Whether retention has appended a lane record again within the view: the copy is told."""
-        lane = self._store.lane(seen.record.queue + 1)
+        lane = self._store.lane(level_of(seen.record.queue))
         units = lane.queue.read(seen.record.queue_offset, 1)
         return bool(len(units)) and seen.record.position < int(units["position"][0]) < view.end
 
@@ -268,7 +268,7 @@ class Finder:
                 other = self._read(position, seen.id)
                 if other is None or other.record.topic != QUARANTINE_TOPIC or other.entry is None:
                     continue
-                if other.entry[:2] == [seen.record.queue + 1, seen.record.queue_offset]:
+                if other.entry[:2] == [level_of(seen.record.queue), seen.record.queue_offset]:
                     return True
         return False
 
@@ -278,7 +278,7 @@ class Finder:
         if found.topic == SCHEDULE_TOPIC and state != STORED:
             message.topic = seen.real_topic
             message.queue = _number(seen.properties.get(record.REAL_QID, ""))
-            message.delay_level = found.queue + 1
+            message.delay_level = level_of(found.queue)
             unit = self._store.queues.find(SCHEDULE_TOPIC, found.queue).read(found.queue_offset, 1)
             message.due_at_ms = int(unit["tags"][0]) if len(unit) else 0
         return gateway_pb2.FoundMessage(

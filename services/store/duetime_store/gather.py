@@ -16,14 +16,15 @@ from mmap import mmap
 
 import numpy as np
 import numpy.typing as npt
-from duetime_format import record
+from duetime_format import layout, record
 from duetime_format.compiled import twin
+from duetime_format.errors import Damaged
+from duetime_format.record import Record, is_torn
 from duetime_format.units import Units
 
 from duetime_store.commitlog import CommitLog
 
-_SIZE_MIN = record.SIZE_MAGIC.size
-_TOPIC_BYTES_MAX = 0x7F
+_SIZE_MIN = layout.BLANK_BYTES
 
 Ints = npt.NDArray[np.int64]
 
@@ -46,7 +47,7 @@ class Wanted:
 def gather(log: CommitLog, units: Units, wanted: Wanted) -> tuple[bytes, int]:
     """The records of the first units, and how many units they are: 0 where the first one needs a closer look.
 
-    Each is intact, has IPv4 hosts, and is what its unit says.
+    Each is intact, and is what its unit says.
     """
     segment = log.segment_at(int(units["position"][0]))
     if segment is None:
@@ -66,38 +67,29 @@ def copy(data: mmap | bytes, base: int, units: Units, wanted: Wanted) -> tuple[b
         if at < 0 or size < _SIZE_MIN or at + size > len(data):
             break
         whole = data[at : at + size]
-        if not intact(whole):
+        found = intact(whole)
+        if found is None:
             break
-        head = record.HEAD_V4.unpack_from(whole)
-        topic_at = record.HEAD_V4.size + head[14] + 1
-        said = (head[0], head[3], head[5], head[6], whole[topic_at : topic_at + whole[topic_at - 1]])
-        if said != (size, wanted.queue, offset, position, wanted.topic):
+        if (found.topic.encode(), found.queue, found.queue_offset, found.position) != (
+            wanted.topic,
+            wanted.queue,
+            offset,
+            position,
+        ):
             break
-        if delay_ms is not None and (delay_ms < 0 or tags != head[10] + delay_ms):
+        if delay_ms is not None and (delay_ms < 0 or tags != found.stored_at_ms + delay_ms):
             break
         parts.append(whole)
     return b"".join(parts), len(parts)
 
 
-def intact(whole: bytes) -> bool:
-    """Whether a record has the usual shape (V1, two IPv4 hosts) and matches its CRC: the whole record's where it has
-    one, else the body's."""
-    size = len(whole)
-    if size < record.FIXED_BYTES_V4 or whole[record.SYS_FLAG_AT + 3] & (record.SYS_BORN_V6 | record.SYS_STORE_V6):
-        return False
-    head = record.HEAD_V4.unpack_from(whole)
-    topic_at = record.HEAD_V4.size + head[14]
-    if head[1] != record.MAGIC_V1 or not 0 <= head[14] <= size - record.FIXED_BYTES_V4:
-        return False
-    properties_bytes = size - topic_at - 3 - whole[topic_at]
-    if whole[topic_at] > _TOPIC_BYTES_MAX or properties_bytes < 0:
-        return False
-    if int.from_bytes(whole[-properties_bytes - 2 :][:2], "big") != properties_bytes:
-        return False
-    matches = record.matches_crc_mark(whole, properties_bytes)
-    if matches is None:
-        matches = record.body_crc(whole[record.HEAD_V4.size : topic_at]) == head[2]
-    return bool(matches)
+def intact(whole: bytes) -> Record | None:
+    """The record that these bytes are, if it matches its CRC."""
+    try:
+        found = record.decode(whole)
+    except Damaged:
+        return None
+    return found if found.size == len(whole) and not is_torn(found) else None
 
 
 _compiled = twin("duetime_store._gather")

@@ -25,7 +25,7 @@ import numpy as np
 import structlog
 from duetime_core.clock import Clock
 from duetime_core.ondisk.scan import Found, scan
-from duetime_format import record
+from duetime_format import layout
 from duetime_format.columns import Ints, Run, take
 from duetime_format.errors import Damaged
 from duetime_format.keys import keys_of
@@ -49,7 +49,6 @@ RETRY_MS = 5_000
 # Behind by more than this at a start, the log tells when it has caught up.
 _TOLD_BYTES = 16 * 1024 * 1024
 
-_MAGICS = (record.MAGIC_V1, record.MAGIC_V2)
 _DONE = object()
 
 
@@ -97,12 +96,12 @@ def pieces(
 
 def _unusual(commit_log: CommitLog, segment: Segment, position: int, data: bytes, end: int) -> tuple[Run | None, int]:
     """What no run begins with: the end of a segment, a record larger than a step, damage."""
-    if len(data) < record.BLANK_BYTES:
+    if len(data) < layout.BLANK_BYTES:
         return None, segment.end
-    size, magic = record.SIZE_MAGIC.unpack_from(data)
-    if magic == record.MAGIC_BLANK:
+    if layout.blank_at(data) is not None:
         return None, segment.end
-    if magic in _MAGICS and len(data) < size <= min(segment.end, end) - position:
+    size = layout.size_at(data)
+    if len(data) < size <= min(segment.end, end) - position:
         run = take(segment.read_file(position, size), 0, position)
         if run.count:
             return run, run.end_position

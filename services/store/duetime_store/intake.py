@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 from duetime_core.errors import InvalidArgument, Violation
-from duetime_format import columns, record
+from duetime_format import columns, layout, record
 from duetime_format.columns import Ints, Run
 from duetime_format.errors import Damaged
 from duetime_format.names import SCHEDULE_TOPIC
@@ -77,11 +77,8 @@ def parse(data: bytes) -> Intake:
 
 
 def whole_bytes(data: bytes) -> int:
-    """How many bytes at the front of `data` are whole V1 records, by their sizes."""
-    at, end = 0, len(data)
-    while end - at >= record.FIXED_BYTES_V4:
-        size, magic = record.SIZE_MAGIC.unpack_from(data, at)
-        if magic != record.MAGIC_V1 or not record.FIXED_BYTES_V4 <= size <= end - at:
-            break
+    """How many bytes at the front of `data` are whole records, by their sizes."""
+    at = 0
+    while 0 < (size := layout.size_at(data, at)) <= len(data) - at:
         at += size
     return at

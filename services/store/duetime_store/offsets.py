@@ -4,10 +4,8 @@ Store times do not go backwards in our logs, and nearly so in a broker's. Units 
 (fillers, damage, what retention has taken) are stepped over.
 """
 
-from struct import Struct
-
 import numpy as np
-from duetime_format import record
+from duetime_format import layout
 from duetime_format.units import FILLER_SIZE
 
 from duetime_store.commitlog import CommitLog
@@ -15,9 +13,6 @@ from duetime_store.consumequeue import ConsumeQueue
 from duetime_store.turns import Walk
 
 _UNITS_AT_ONCE = 256
-_I64 = Struct(">q")
-_HEAD_BYTES_MAX = 76  # to the end of the store time, with a born host of IPv6
-_MAGICS = (record.MAGIC_V1, record.MAGIC_V2)
 
 
 async def first_stored_at(walk: Walk, log: CommitLog, queue: ConsumeQueue, at_ms: int) -> int:
@@ -55,11 +50,11 @@ async def first_that_tells(
 
 def _stored_at_ms(log: CommitLog, position: int, size: int) -> int | None:
     """None: what lies there is not the record that the unit names."""
-    head = log.read(position, _HEAD_BYTES_MAX)
-    if len(head) < _HEAD_BYTES_MAX:
+    data = log.read(position, layout.HEAD_BYTES_MAX)
+    head = layout.head_of(data)
+    if head is None or not head.is_message or len(data) < head.store_host_at:
         return None
-    found, magic, *_, said, sys_flag, _ = record.PREFIX.unpack_from(head)
-    if found != size or magic not in _MAGICS or said != position:
+    if (head.size, head.position) != (size, position):
         return None
-    stored_at_ms: int = _I64.unpack_from(head, 68 if sys_flag & record.SYS_BORN_V6 else 56)[0]
+    stored_at_ms: int = layout.I64.unpack_from(data, head.stored_at)[0]
     return stored_at_ms

@@ -12,6 +12,7 @@ from itertools import accumulate
 import numpy as np
 from duetime_core.errors import DataLoss, NotFound
 from duetime_core.logs import sparing
+from duetime_format.lanes import level_of
 from duetime_format.names import SCHEDULE_TOPIC
 from duetime_format.units import FILLER_SIZE, Ints, Units
 
@@ -294,7 +295,7 @@ class Reader:
     def _wanted(self, queue: ConsumeQueue, offsets: Ints, units: Units) -> Wanted:
         delays_ms = None
         if queue.topic == SCHEDULE_TOPIC:
-            levels = np.full(len(units), queue.queue + 1)
+            levels = np.full(len(units), level_of(queue.queue))
             delays_ms = self._store.history.delays_ms(levels, units["position"].astype(np.int64))
         return Wanted(queue.topic.encode(), queue.queue, offsets, delays_ms)
 

@@ -19,8 +19,9 @@ from duetime_core.errors import StartupError
 from duetime_core.ondisk import topics as topic_lines
 from duetime_core.ondisk.history import LevelHistory
 from duetime_core.ondisk.scan import scan_runs
-from duetime_format import record
+from duetime_format import layout, record
 from duetime_format.errors import Damaged
+from duetime_format.lanes import level_of, queue_of
 from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
 from duetime_format.units import FILLER_SIZE, Ints, Units
 
@@ -189,7 +190,7 @@ class _Recovery:
             found = record.decode(self._log.read(position, size))
         except Damaged:
             return ""
-        level, delay_ms = queue.queue + 1, due_at_ms - found.stored_at_ms
+        level, delay_ms = level_of(queue.queue), due_at_ms - found.stored_at_ms
         known_ms = self._levels.delay_ms(min(level, self._levels.highest))
         return "" if delay_ms == known_ms else f"entry {first + len(units) - 1} of level {level} waits {delay_ms} ms"
 
@@ -284,7 +285,7 @@ class _Recovery:
         """Whether a record was whole before: a torn write leaves zeros at its end."""
         if any(first <= position < end for first, end in self._log.missing):
             return True
-        start, last = self._log.read(position, record.SIZE_MAGIC.size), self._log.read(position + size - 1, 1)
+        start, last = self._log.read(position, layout.BLANK_BYTES), self._log.read(position + size - 1, 1)
         return any(start) and any(last)
 
     def _cut(self, end: int) -> None:
@@ -298,12 +299,12 @@ class _Recovery:
         self._log.end = end
 
     def _make_lanes(self, store: Store, point: Checkpoint | None, offsets: dict[int, int]) -> None:
-        existing = [queue.queue + 1 for queue in self._queues.all() if queue.topic == SCHEDULE_TOPIC]
+        existing = [level_of(queue.queue) for queue in self._queues.all() if queue.topic == SCHEDULE_TOPIC]
         self._queues.counts.grow(SCHEDULE_TOPIC, max([18, self._levels.highest, *existing]))
         self._queues.counts.grow(QUARANTINE_TOPIC, 1)
         watermarks = dict(enumerate(point.watermarks, 1)) if point else {}
         for level in range(1, max([self._levels.highest, *existing]) + 1):
-            lane = Lane(level, self._queues.get_bytes(SCHEDULE_TOPIC.encode(), level - 1))
+            lane = Lane(level, self._queues.get_bytes(SCHEDULE_TOPIC.encode(), queue_of(level)))
             restored = np.concatenate([np.empty(0, np.int64), *self._replay.restored.get(level, ())])
             lane.queue.go_on_at(max(watermarks.get(level, 0), int(restored.max(initial=-1)) + 1))
             known = max(watermarks.get(level, 0), offsets.get(level, 0))

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from duetime_core.logs import sparing
-from duetime_format import record
+from duetime_format import layout, record
 from duetime_format.errors import Damaged
+from duetime_format.lanes import level_of
 from duetime_format.names import SCHEDULE_TOPIC
 from duetime_format.units import FILLER_SIZE, UNIT_TYPE
 
@@ -36,7 +37,6 @@ SEARCH_BYTES_MAX = 4 * 1024 * 1024
 _RECORD_BYTES_MAX = 64 * 1024 * 1024
 _STEP_BYTES = 64 * 1024
 _POSITION_BITS = 48
-_MAGICS = tuple((magic & 0xFFFFFFFF).to_bytes(4, "big") for magic in (record.MAGIC_V1, record.MAGIC_V2))
 
 Unit = tuple[int, int, int]  # position, size, tags
 
@@ -92,13 +92,12 @@ class Repair:
 
     def _record_at(self, queue: ConsumeQueue, offset: int, position: int) -> tuple[record.Record | None, str, bool]:
         """The unit's own intact record, if it lies there; else what is wrong, and whether it is its own."""
-        head = self._store.log.read(position, record.PREFIX.size)
-        if len(head) < record.PREFIX.size:
+        head = layout.head_of(self._store.log.read(position, layout.PREFIX_BYTES))
+        if head is None:
             return None, "no record there", False
-        size, _, _, own_queue, _, own_offset, own_position, _, _ = record.PREFIX.unpack(head)
-        is_own = (own_queue, own_offset, own_position) == (queue.queue, offset, position)
+        is_own = (head.queue, head.queue_offset, head.position) == (queue.queue, offset, position)
         try:
-            found = record.decode(self._store.log.read(position, min(max(size, 0), _RECORD_BYTES_MAX)))
+            found = record.decode(self._store.log.read(position, min(max(head.size, 0), _RECORD_BYTES_MAX)))
         except Damaged as error:
             return None, error.text, is_own
         if not is_own or found.topic != queue.topic:
@@ -118,11 +117,8 @@ class Repair:
                 yield place
 
     def _is_head(self, queue: ConsumeQueue, offset: int, position: int) -> bool:
-        head = self._store.log.read(position, record.PREFIX.size) if position >= 0 else b""
-        if len(head) < record.PREFIX.size:
-            return False
-        fields = record.PREFIX.unpack(head)
-        return (fields[3], fields[5], fields[6]) == (queue.queue, offset, position)
+        head = layout.head_of(self._store.log.read(position, layout.PREFIX_BYTES)) if position >= 0 else None
+        return head is not None and (head.queue, head.queue_offset, head.position) == (queue.queue, offset, position)
 
     def _between(self, queue: ConsumeQueue, offset: int) -> tuple[int, int]:
         """From the record of the unit before to that of the unit behind, as far as their heads confirm them."""
@@ -138,7 +134,7 @@ class Repair:
 
     def _due_at_ms(self, queue: ConsumeQueue, offset: int, said_ms: int, found: record.Record, data: bytes) -> int:
         levels = self._store.history.at(found.position, found.stored_at_ms)
-        told_ms = found.stored_at_ms + levels.delay_ms(min(queue.queue + 1, levels.highest))
+        told_ms = found.stored_at_ms + levels.delay_ms(min(level_of(queue.queue), levels.highest))
         if told_ms == said_ms or record.matches_crc_mark(data, len(found.properties)):
             return told_ms
         before, behind = _unit(queue, offset - 1), _unit(queue, offset + 1)
@@ -148,7 +144,7 @@ class Repair:
 
     def _delay_ms_max(self, queue: ConsumeQueue) -> int:
         tables = [since.levels for since in self._store.history.since]
-        return max(levels.delay_ms(min(queue.queue + 1, levels.highest)) for levels in tables)
+        return max(levels.delay_ms(min(level_of(queue.queue), levels.highest)) for levels in tables)
 
     def _rewrite(self, queue: ConsumeQueue, offset: int, wrong: Unit, right: Unit) -> None:
         named = {"topic": queue.topic, "queue": queue.queue, "offset": offset, "was": wrong, "is": right}
@@ -171,16 +167,12 @@ def _unit(queue: ConsumeQueue, offset: int) -> Unit | None:
 def _heads(commit_log: CommitLog, position: int, end: int) -> Iterator[int]:
     """Where records seem to begin, from `position` on, which may lie within one."""
     while position < end:
-        data = commit_log.read(position, min(_STEP_BYTES, end + record.SIZE_MAGIC.size - position))
-        if len(data) < record.SIZE_MAGIC.size:
+        data = commit_log.read(position, min(_STEP_BYTES, end + layout.BLANK_BYTES - position))
+        if len(data) < layout.BLANK_BYTES or layout.blank_at(data) is not None:
             position += commit_log.segment_bytes - position % commit_log.segment_bytes
-            continue
-        size, magic = record.SIZE_MAGIC.unpack_from(data)
-        if magic == record.MAGIC_BLANK:
-            position += commit_log.segment_bytes - position % commit_log.segment_bytes
-        elif magic in (record.MAGIC_V1, record.MAGIC_V2) and size >= record.FIXED_BYTES_V4:
+        elif size := layout.size_at(data):
             yield position
             position += size
         else:
-            hits = [hit for magic in _MAGICS if (hit := data.find(magic, 5)) >= 0]
-            position += min(hits) - 4 if hits else len(data) - record.SIZE_MAGIC.size + 1
+            start = layout.next_start(data, 1)
+            position += start if start > 0 else len(data) - layout.BLANK_BYTES + 1

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 from duetime_core.clock import Clock
 from duetime_core.ondisk.history import LevelHistory
-from duetime_format import record
+from duetime_format import layout, record
+from duetime_format.lanes import level_of
 from duetime_format.names import SCHEDULE_TOPIC
 from duetime_format.properties import value_of
 
@@ -89,32 +90,17 @@ class Bytes:
 
     def record_at(self, position: int) -> First | None:
         """None where no record begins there any more. Its body is not read, however large: its CRC is readers'."""
-        head = self.read(position, _HEAD_BYTES)
-        if len(head) < record.FIXED_BYTES_V4 - 3:
+        data = self.read(position, layout.HEAD_BYTES_MAX)
+        head = layout.head_of(data)
+        if head is None or not head.is_message or head.position != position or len(data) < head.body_at:
             return None
-        size, magic, _, queue, _, offset, own_position, flags, _ = record.PREFIX.unpack_from(head)
-        if magic not in (record.MAGIC_V1, record.MAGIC_V2) or own_position != position:
+        *_, body_bytes = layout.TAIL.unpack_from(data, head.tail_at)
+        topic_at = head.body_at + body_bytes
+        if not head.body_at <= topic_at < head.size:
             return None
-        stored_at = record.BORN_HOST_AT + (20 if flags & record.SYS_BORN_V6 else 8)
-        length_at = stored_at + 28 + (12 if flags & record.SYS_STORE_V6 else 0)
-        topic_at = length_at + 4 + int.from_bytes(head[length_at : length_at + 4], "big", signed=True)
-        if not length_at < topic_at < size:
-            return None
-        rest = self.read(position + topic_at, size - topic_at)
-        first = 2 if magic == record.MAGIC_V2 else 1
-        behind = first + int.from_bytes(rest[:first], "big")
-        return First(
-            rest[first:behind],
-            queue,
-            offset,
-            position,
-            int.from_bytes(head[stored_at : stored_at + 8], "big"),
-            rest[behind + 2 :],
-        )
-
-
-# Up to the body's length, with two IPv6 hosts.
-_HEAD_BYTES = record.HEAD_V4.size + 24
+        topic, properties = layout.topic_and_properties(head, self.read(position + topic_at, head.size - topic_at))
+        (stored_at_ms,) = layout.I64.unpack_from(data, head.stored_at)
+        return First(topic, head.queue, head.queue_offset, position, stored_at_ms, properties)
 
 
 class Repeats:
@@ -177,7 +163,7 @@ class Repeats:
         outcome.duplicate_queues[index] = first.topic_queue
         if first.is_delayed:
             levels = self._history.at(first.position, first.stored_at_ms)
-            outcome.due_at_ms[index] = first.stored_at_ms + levels.delay_ms(min(first.queue + 1, levels.highest))
+            outcome.due_at_ms[index] = first.stored_at_ms + levels.delay_ms(min(level_of(first.queue), levels.highest))
 
 
 def find_twins(intake: Intake, outcome: Outcome, asked: Sequence[int]) -> dict[int, int]:

@@ -14,8 +14,9 @@ import numpy.typing as npt
 import structlog
 from duetime_core.ondisk.history import LevelHistory
 from duetime_core.ondisk.scan import Blank, Found, Skipped
-from duetime_format import record
+from duetime_format import layout, record
 from duetime_format.columns import Ints, Key, Run, id_hash_of
+from duetime_format.lanes import level_of
 from duetime_format.levels import LEVEL_COUNT_MAX
 from duetime_format.names import FOREIGN_TOPICS, SCHEDULE_TOPIC, is_name
 from duetime_format.properties import value_of
@@ -120,7 +121,7 @@ class Replay:
             self._replay_run(item, before_ms)
         elif isinstance(item, Found) and item.damage:
             self._replay_damaged(item)
-        elif isinstance(item, Found) and not item.record.sys_flag & record.SYS_TRANSACTION_PREPARED:
+        elif isinstance(item, Found) and not item.record.sys_flag & layout.SYS_TRANSACTION_PREPARED:
             self._replay_found(item, before_ms)
 
     def _replay_run(self, run: Run, before_ms: int) -> None:
@@ -162,13 +163,13 @@ class Replay:
         found = item.record
         key = found.topic.encode(), found.queue
         queue = self._queues.known(*key)
-        if queue is None or queue.next_offset != found.queue_offset or found.sys_flag & record.SYS_TRANSACTION_PREPARED:
+        if queue is None or queue.next_offset != found.queue_offset or found.sys_flag & layout.SYS_TRANSACTION_PREPARED:
             return
         code = 0
         if found.topic == SCHEDULE_TOPIC:
             # So that it stands in the order of due times.
             levels = self._history.at(item.position, self.stored_at_ms)
-            code = self.stored_at_ms + levels.delay_ms(min(found.queue + 1, levels.highest))
+            code = self.stored_at_ms + levels.delay_ms(min(level_of(found.queue), levels.highest))
         unit = np.array([(item.position, found.size, code)], UNIT_TYPE)
         first = self._doubtful.pop(key, found.queue_offset)
         self._rebuild(key, np.array([found.queue_offset]), unit, np.array([False]))
@@ -185,7 +186,7 @@ class Replay:
             strays = list(range(len(offsets)))
         else:
             # Every record that a queue has had took its place in the log.
-            possible = (offsets >= 0) & (offsets <= units["position"] // record.FIXED_BYTES_V4)
+            possible = (offsets >= 0) & (offsets <= units["position"] // layout.RECORD_BYTES_MIN)
             queue = self._queues.get_bytes(topic, queue_id)
             copies &= possible & (topic in _KEPT_TOPICS)
             first = np.flatnonzero(~copies)

@@ -14,7 +14,7 @@ import numpy as np
 from duetime_core.errors import DiskFull, DueTimeError, InvalidArgument, NotFound, Overloaded, ReadOnly, Violation
 from duetime_core.logs import sparing
 from duetime_core.ondisk.history import LevelHistory
-from duetime_format import record
+from duetime_format import layout, record
 from duetime_format.columns import Ints
 from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
 from duetime_format.placing import place, reposition
@@ -321,7 +321,7 @@ class Store:
         while first < intake.count:
             start = int(starts[first])
             position = self.log.place(self._end, int(intake.sizes[first]))
-            room = self.log.segment_bytes - position % self.log.segment_bytes - record.BLANK_BYTES
+            room = self.log.segment_bytes - position % self.log.segment_bytes - layout.BLANK_BYTES
             behind = int(np.searchsorted(ends, start + room, "right"))
             runs.append((first, behind, position - start))
             self._end = position + int(ends[behind - 1]) - start
@@ -493,6 +493,4 @@ class Store:
     def read_record(self, position: int, size: int) -> bytes:
         """The bytes of a record that a unit names; empty when they are not that record."""
         data = self.log.read(position, size)
-        if len(data) != size or size < record.SIZE_MAGIC.size or record.SIZE_MAGIC.unpack_from(data)[0] != size:
-            return b""
-        return data
+        return data if len(data) == size == layout.size_at(data) else b""

@@ -16,6 +16,7 @@ from duetime.v1 import consumer_pb2
 from duetime_core.errors import NotFound
 from duetime_format import events, record
 from duetime_format.errors import Damaged
+from duetime_format.lanes import level_of
 from duetime_format.names import DLQ_PREFIX, GROUPS_TOPIC, QUARANTINE_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC
 
 from duetime_store.finder import Finder, Seen
@@ -164,7 +165,7 @@ class Tracer:
         if found.topic == SCHEDULE_TOPIC:
             due_at_ms = self._due_at_ms(seen)
             self._tell_copy(life, seen, group, due_at_ms) if group else life.add(ACCEPTED, at_ms, place)
-            life.add(DEFERRED, at_ms, place, level=found.queue + 1, due_at_ms=due_at_ms, **copy)
+            life.add(DEFERRED, at_ms, place, level=level_of(found.queue), due_at_ms=due_at_ms, **copy)
         elif seen.entry:
             life.add(RESTORED, at_ms, place, late_ms=at_ms - seen.entry[2], **entry, **copy)
             _note(life, group, _attempts_of(seen), 0)

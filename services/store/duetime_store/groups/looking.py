@@ -15,7 +15,7 @@ from itertools import accumulate
 import numpy as np
 from duetime_core.logs import sparing
 from duetime_format import record
-from duetime_format.columns import values
+from duetime_format.columns import retries, values
 from duetime_format.units import FILLER_SIZE
 
 from duetime_store.consumequeue import ConsumeQueue
@@ -30,7 +30,6 @@ log = sparing()
 
 _ALL = Filter.parse("")
 _RETRY_TOPIC, _VISIBLE_AT = record.RETRY_TOPIC.encode(), record.VISIBLE_AT.encode()
-_RECONSUME_AT = 72
 _I64_DIGITS_MAX = 18
 
 
@@ -228,7 +227,7 @@ class Looker:
                 return
             if look.given and sum(scanned.sizes) > look.size:
                 return
-            attempts = [count + 1 for count in reconsume_times(scanned.records, scanned.sizes)]
+            attempts = [count + 1 for count in retries(scanned.records, scanned.sizes)]
             held = Columns(scanned.records, scanned.sizes, offsets, attempts)
             self._lease(look, place, _by_attempt(offsets, attempts), scanned.next_offset, held)
             if not look.asked.wanted.passes_all and look.pause():
@@ -275,7 +274,7 @@ class Looker:
         now_ms, topic = self._store.clock.now_ms(), look.asked.topic.encode()
         topics, times = values(scanned.records, scanned.sizes, (_RETRY_TOPIC, _VISIBLE_AT))
         offsets = scanned.offsets.tolist()
-        attempts = [count + 1 for count in reconsume_times(scanned.records, scanned.sizes)]
+        attempts = [count + 1 for count in retries(scanned.records, scanned.sizes)]
         hidden: dict[tuple[int, int], list[int]] = {}
         taken: list[int] = []
         behind = scanned.next_offset
@@ -363,17 +362,3 @@ def _picked(records: bytes, sizes: list[int], indices: list[int]) -> bytes:
         return records
     starts = [0, *accumulate(sizes)]
     return b"".join([records[starts[index] : starts[index + 1]] for index in indices])
-
-
-def reconsume_times(records: bytes, sizes: list[int]) -> list[int]:
-    """Of intact records, back to back."""
-    found = []
-    at = 0
-    for size in sizes:
-        flags = records[at + record.SYS_FLAG_AT + 3]
-        place = at + _RECONSUME_AT
-        if flags & (record.SYS_BORN_V6 | record.SYS_STORE_V6):
-            place += 12 * (flags >> 4 & 1) + 12 * (flags >> 5 & 1)
-        found.append(int.from_bytes(records[place : place + 4], "big", signed=True))
-        at += size
-    return found

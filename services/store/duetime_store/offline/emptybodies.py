@@ -5,6 +5,7 @@ from duetime_core.ondisk.scan import Found
 from duetime_core.ondisk.state import Item, State, marks
 from duetime_format import record
 from duetime_format.columns import Ints, Run
+from duetime_format.lanes import level_of
 from duetime_format.names import SCHEDULE_TOPIC
 from duetime_format.record import Record
 
@@ -37,7 +38,7 @@ class EmptyBodies:
         if found.topic != SCHEDULE_TOPIC:
             self.other_count += 1
             return
-        level = found.queue + 1
+        level = level_of(found.queue)
         mark, ahead = self._marks.get(level, (0, frozenset()))
         if found.queue_offset >= mark and found.queue_offset not in ahead:
             self._pending.add((level, found.queue_offset))

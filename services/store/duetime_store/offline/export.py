@@ -21,6 +21,7 @@ from duetime_format.columns import Run
 from duetime_format.keys import key_hash, keys_of, words_of
 from duetime_format.levels import DelayLevels
 from duetime_format.names import SCHEDULE_TOPIC
+from duetime_format.properties import as_text
 from duetime_format.units import UNIT
 
 from duetime_store import configs, queuetable
@@ -174,7 +175,7 @@ class _Export:
                 stored_at_ms = item.record.stored_at_ms
                 if index is not None:
                     found = item.record
-                    words = [word.decode("utf-8", "replace") for word in words_of(found.properties)]
+                    words = [as_text(word) for word in words_of(found.properties)]
                     hashes = np.array([key_hash(found.topic, word) for word in words], np.int64)
                     index.add(hashes, *(np.full(len(hashes), value) for value in (item.position, stored_at_ms)))
         indexed_at_ms = index.close() if index is not None else 0

@@ -15,7 +15,7 @@ from duetime_format import record
 from duetime_format.columns import Ints, Run
 from duetime_format.errors import Damaged
 from duetime_format.keys import key_hash, keys_of, words_of
-from duetime_format.properties import decode_properties
+from duetime_format.properties import as_text, decode_properties
 from duetime_format.record import Record
 
 from duetime_store.index import ENTRY, HEADER, SLOT_BYTES, Entries, IndexFile, file_paths
@@ -207,7 +207,7 @@ def _times_fit(file: _File, first: int, entries: Entries, stored_at_ms: Ints) ->
 
 
 def _hashes(found: Record) -> set[int]:
-    return {key_hash(found.topic, word.decode("utf-8", "replace")) for word in words_of(found.properties)}
+    return {key_hash(found.topic, as_text(word)) for word in words_of(found.properties)}
 
 
 def message_of(found: Record | None) -> Message:

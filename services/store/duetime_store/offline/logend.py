@@ -14,7 +14,7 @@ Source: RocketMQ 4.9.7 DefaultMessageStore.start, ConsumeQueue.putMessagePositio
 from pathlib import Path
 
 from duetime_core.ondisk.state import Queue, State
-from duetime_format import record
+from duetime_format import layout, record
 from duetime_format.columns import Ints
 from duetime_format.errors import Damaged
 from duetime_format.units import Units
@@ -38,7 +38,7 @@ class LogEnd:
         """A record, which ends with these properties, as it is but for its position; that is returned."""
         position = self._place(len(data))
         placed = bytearray(data)
-        placed[record.POSITION_AT : record.POSITION_AT + 8] = position.to_bytes(8, "big")
+        placed[layout.POSITION_AT : layout.POSITION_AT + 8] = position.to_bytes(8, "big")
         if record.has_crc_mark(properties):
             digits = record.crc_digits(memoryview(placed)[: -len(record.CRC_MARK)])
             placed[-record.CRC_DIGITS - 1 : -1] = digits
@@ -49,9 +49,9 @@ class LogEnd:
     def _place(self, size: int) -> int:
         """Where a record goes; a mark closes the file that has no room for it."""
         room = -self.end % self._segment_bytes
-        if not room or size + record.BLANK_BYTES <= room:
+        if not room or size + layout.BLANK_BYTES <= room:
             return self.end
-        self._write(self.end, record.blank(room))
+        self._write(self.end, layout.blank(room))
         return self.end + room
 
     def _write(self, position: int, data: bytes | bytearray) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from duetime_core.ondisk.state import State, watermarks
 from duetime_core.ondisk.timers import halves, timers
 from duetime_format.errors import Damaged
+from duetime_format.lanes import level_of
 from duetime_format.names import SCHEDULE_TOPIC
 
 from duetime_store import checkpoint, configs, index
@@ -108,8 +109,8 @@ def _queues(shown: list[Any]) -> dict[str, dict[str, dict[str, int]]]:
 def _lanes(state: State, offsets: dict[int, int]) -> dict[str, Any]:
     """Pending per level; what of delayOffset.json is out of its queue's range is put right first."""
     marks = watermarks(state)
-    ends = {queue.queue + 1: queue.max_offset for queue in state.queues.values() if queue.topic == SCHEDULE_TOPIC}
-    lows = {queue.queue + 1: queue.min_offset for queue in state.queues.values() if queue.topic == SCHEDULE_TOPIC}
+    ends = {level_of(queue.queue): queue.max_offset for queue in state.queues.values() if queue.topic == SCHEDULE_TOPIC}
+    lows = {level_of(queue.queue): queue.min_offset for queue in state.queues.values() if queue.topic == SCHEDULE_TOPIC}
     corrected = {
         str(level): min(max(offset, lows.get(level, 0)), ends.get(level, 0))
         for level, offset in sorted(offsets.items())

@@ -13,9 +13,9 @@ import numpy as np
 from duetime_core.ondisk.files import QueueFiles
 from duetime_core.ondisk.levels import TagsCodes
 from duetime_core.ondisk.state import KEPT_TOPICS, State, is_possible, is_queue
-from duetime_format import record
+from duetime_format import layout, record
 from duetime_format.columns import Ints, Run
-from duetime_format.properties import value_of
+from duetime_format.properties import as_text, value_of
 from duetime_format.record import Record
 from duetime_format.units import FILLER_SIZE, UNIT, UNIT_TYPE, Units, joined
 
@@ -45,7 +45,7 @@ class Rows:
     def id_of(self, row: int) -> str | None:
         source = self.properties
         found = source.properties(int(self.index[row])) if isinstance(source, Run) else source[row]
-        return value_of(found, _UNIQ_KEY).decode("utf-8", "replace") or None
+        return as_text(value_of(found, _UNIQ_KEY)) or None
 
 
 @dataclass(slots=True)
@@ -91,7 +91,7 @@ class UnitCheck:
 
     def see_record(self, found: Record) -> None:
         """An intact one that no run has."""
-        if found.sys_flag & record.SYS_TRANSACTION_PREPARED:
+        if found.sys_flag & layout.SYS_TRANSACTION_PREPARED:
             return
         fields = (found.queue_offset, found.position, found.size, self._codes.of_record(found))
         offsets, positions, sizes, codes = (np.array([value]) for value in fields)

@@ -28,7 +28,7 @@ from duetime_core.ondisk.state import (
     no_progress,
     walk_whole,
 )
-from duetime_format import record
+from duetime_format import layout
 from duetime_format.columns import Run
 from duetime_format.levels import DelayLevels
 
@@ -116,7 +116,7 @@ class _Verifier:
             self._units.see_record(item.record)
 
     def _check_blank(self, blank: Blank) -> None:
-        said, _ = record.SIZE_MAGIC.unpack(self._state.log.read(blank.position, record.BLANK_BYTES))
+        said = layout.blank_at(self._state.log.read(blank.position, layout.BLANK_BYTES))
         if said != blank.size:
             self._tell(blank.position, f"BLANK mark says {said} bytes, {blank.size} are left in its file", Message())
 
@@ -195,8 +195,7 @@ class _Verifier:
             self._report.notes.append(f"torn tail: {last - end} bytes behind the last record, which ends at {end}")
 
     def _ends_with_blank(self, end: int) -> bool:
-        data = self._state.log.read(end, record.BLANK_BYTES)
-        return len(data) == record.BLANK_BYTES and record.SIZE_MAGIC.unpack(data)[1] == record.MAGIC_BLANK
+        return layout.blank_at(self._state.log.read(end, layout.BLANK_BYTES)) is not None
 
 
 def _check_sizes(state: State, report: Report) -> None:

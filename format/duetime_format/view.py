@@ -1,0 +1,153 @@
+"""A record as its reader sees it: fields decoded when they are asked for, nothing checked."""
+
+from duetime_format import layout, record
+from duetime_format.errors import Damaged
+from duetime_format.properties import as_text, decode_properties, value_of
+
+_V1 = layout.I32.pack(layout.MAGIC_V1)
+_HOSTS_V6 = layout.SYS_BORN_V6 | layout.SYS_STORE_V6
+_FLAGS_AT = layout.SYS_FLAG_AT + 3
+_MAGIC_AT, _BODY_AT_V4 = 4, layout.HEAD_V4.size
+_BODY_LENGTH_AT_V4 = _BODY_AT_V4 - 4
+_UNIQ_KEY, _TAGS, _KEYS = (name.encode() for name in (record.UNIQ_KEY, record.TAGS, record.KEYS))
+
+
+class View:
+    """Over the bytes of one record. Times are Unix ms."""
+
+    __slots__ = ("_encoded", "_record")
+
+    def __init__(self, record: bytes) -> None:
+        self._record = record
+        self._encoded: bytes | None = None
+
+    @property
+    def id(self) -> str:
+        """The id that the sender knows it by; where it has none, RocketMQ's: its place in the log."""
+        return self.text_of(_UNIQ_KEY) or self._place
+
+    @property
+    def topic(self) -> str:
+        at, end = self._topic_span
+        return self._record[at:end].decode("utf-8", "replace")
+
+    @property
+    def queue_id(self) -> int:
+        """The number of its queue on its shard."""
+        return int(layout.I32.unpack_from(self._record, layout.QUEUE_ID_AT)[0])
+
+    @property
+    def offset(self) -> int:
+        """Logical position in (topic, queue)."""
+        return int(layout.I64.unpack_from(self._record, layout.QUEUE_OFFSET_AT)[0])
+
+    @property
+    def flag(self) -> int:
+        return int(layout.I32.unpack_from(self._record, layout.FLAG_AT)[0])
+
+    @property
+    def sys_flag(self) -> int:
+        return int(layout.I32.unpack_from(self._record, layout.SYS_FLAG_AT)[0])
+
+    @property
+    def is_compressed(self) -> bool:
+        return bool(self._record[_FLAGS_AT] & layout.SYS_COMPRESSED)
+
+    @property
+    def stored_body(self) -> bytes:
+        """As it is in the log."""
+        at, end = self._body_span
+        return self._record[at:end]
+
+    @property
+    def tags(self) -> str:
+        return self.text_of(_TAGS)
+
+    @property
+    def keys(self) -> list[str]:
+        return self.text_of(_KEYS).split()
+
+    @property
+    def all_properties(self) -> dict[str, str]:
+        """The user's own and those that RocketMQ or DueTime give a meaning to; a new dict each time."""
+        return decode_properties(self._properties)
+
+    @property
+    def born_at_ms(self) -> int:
+        """The producer's clock."""
+        return int(layout.I64.unpack_from(self._record, layout.BORN_AT)[0])
+
+    @property
+    def stored_at_ms(self) -> int:
+        """The server's clock: when it entered this queue."""
+        return int(layout.I64.unpack_from(self._record, layout.stored_at(self._record[_FLAGS_AT]))[0])
+
+    @property
+    def lane_entry(self) -> tuple[int, int, int] | None:
+        """(level, offset, due time) of the entry that it was restored from; None: it was not delayed."""
+        return record.find_lane_entry(self._properties)
+
+    @property
+    def attempt(self) -> int:
+        """How often it was sent back to be retried."""
+        return int(layout.TAIL.unpack_from(self._record, self._head.tail_at)[0])
+
+    @property
+    def _head(self) -> layout.Head:
+        head = layout.head_of(self._record)
+        assert head is not None, "a record is longer than its head"
+        return head
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether all of its parts lie where they do in most records."""
+        data = self._record
+        return data[_MAGIC_AT : _MAGIC_AT + 4] == _V1 and not data[_FLAGS_AT] & _HOSTS_V6
+
+    @property
+    def _body_span(self) -> tuple[int, int]:
+        data = self._record
+        if not data[_FLAGS_AT] & _HOSTS_V6:
+            return _BODY_AT_V4, _BODY_AT_V4 + int.from_bytes(data[_BODY_LENGTH_AT_V4:_BODY_AT_V4], "big")
+        head = self._head
+        return head.body_at, head.body_at + int(layout.TAIL.unpack_from(data, head.tail_at)[2])
+
+    @property
+    def _topic_span(self) -> tuple[int, int]:
+        _, at = self._body_span
+        if self._is_plain:
+            return at + 1, at + 1 + self._record[at]
+        start = at + self._head.topic_length_bytes
+        return start, start + int.from_bytes(self._record[at:start], "big")
+
+    @property
+    def _properties(self) -> bytes:
+        if self._encoded is None:
+            self._encoded = self._record[self._topic_span[1] + 2 :]
+        return self._encoded
+
+    def text_of(self, name: bytes) -> str:
+        """The value of one property, empty where it has none; found without taking all of them apart."""
+        return as_text(value_of(self._properties, name))
+
+    @property
+    def _place(self) -> str:
+        head = self._head
+        return record.offset_message_id(self._record[head.store_host_at : head.tail_at], head.position)
+
+
+def split(records: bytes) -> list[bytes]:
+    """Records that stand back to back, each as bytes of its own, so that keeping one does not keep all.
+
+    Raises:
+        Damaged: the bytes are not whole records.
+    """
+    parts = []
+    at, end, size_at = 0, len(records), layout.size_at
+    while at < end:
+        size = size_at(records, at)
+        if not 0 < size <= end - at:
+            raise Damaged(f"no whole record at byte {at} of {end}")
+        parts.append(records[at : at + size])
+        at += size
+    return parts
