@@ -23,41 +23,53 @@ A record of topic DT_GROUPS, queue 0, has all events of some calls, in order. It
    13 LEFT      as TAKEN: they are there after all
     ranges      (first i64, count u32) each, to the end
 
+Each kind is a type here, taken apart and put together in this module alone. Ranges stay bytes until somebody wants
+them: most events that are read are about other messages.
+
 `before` and `after` are the place's frontier. Where `before` is ahead of what is known, events between are lost: all
 messages between come back. A SETTLE counts only if the copy is there: it lies in front of it in the log, and the log
 may end between the two.
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from struct import Struct
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from duetime_format.errors import Damaged
+from duetime_format.ranges import RANGE
 
 GIVE, END, CHANGE, BACK, DEFER, SETTLE, SCAN, HIDE, RESET, DELETE, TAKEN, LETTER, LEFT = range(1, 14)
 VERSION = 1
-ORDERED_FLAG, TAKEN_FLAG = 1, 2
+_ORDERED_FLAG, _TAKEN_FLAG = 1, 2
 
-HEAD_FIELDS = Struct(">BH")
-PLACE_FIELDS = Struct(">Ii")
-EVENT_FIELDS = Struct(">BI")
-GIVE_FIELDS = Struct(">IQqqHBIqqB")
-PAIR_FIELDS = Struct(">qq")
-END_FIELDS = Struct(">IQ")
-CHANGE_FIELDS = Struct(">IQq")
-BACK_FIELDS = Struct(">IQqB")
-DEFER_FIELDS = Struct(">IQqq")
-SETTLE_FIELDS = Struct(">IQqqi")
-SCAN_FIELDS = Struct(">Iqq")
-HIDE_FIELDS = Struct(">IqIqq")
-RESET_FIELDS = Struct(">Iq")
-TAKEN_FIELDS = Struct(">iB")
-LETTER_FIELDS = Struct(">iqqiB")
-RANGE_FIELDS = Struct(">qI")
+_HEAD = Struct(">BH")
+_PLACE = Struct(">Ii")
+_EVENT = Struct(">BI")
+_NUMBER = Struct(">I")
+_GIVE = Struct(">IQqqHBIqqB")
+_PAIR = Struct(">qq")
+_END = Struct(">IQ")
+_CHANGE = Struct(">IQq")
+_BACK = Struct(">IQqB")
+_DEFER = Struct(">IQqq")
+_SETTLE = Struct(">IQqqi")
+_SCAN = Struct(">Iqq")
+_HIDE = Struct(">IqIqq")
+_RESET = Struct(">Iq")
+_TAKEN = Struct(">iB")
+_LETTER = Struct(">iqqiB")
 
+# Where the ranges of an event begin that has nothing of a length of its own before them.
+_RANGES_AT = {END: _END.size, CHANGE: _CHANGE.size, BACK: _BACK.size}
+# What `bodies` adds to each event.
+EVENT_BYTES = _EVENT.size
+
+# Topic, queue, offset.
 Letter = tuple[str, int, int]
+# When deliveries were received and when they ended, in Unix ms.
+Pairs = tuple[tuple[int, int], ...]
 
 
 class Key(NamedTuple):
@@ -69,37 +81,334 @@ class Key(NamedTuple):
     queue: int
 
 
-def ranges(offsets: list[int]) -> bytes:
-    """Ascending offsets as runs of neighbours."""
-    count = len(offsets)
-    if not count:
-        return b""
-    first = offsets[0]
-    if offsets[-1] - first == count - 1:
-        return RANGE_FIELDS.pack(first, count)
-    parts, start, expected = [], first, first
-    for offset in offsets:
-        if offset != expected:
-            parts.append(RANGE_FIELDS.pack(start, expected - start))
-            start = offset
-        expected = offset + 1
-    parts.append(RANGE_FIELDS.pack(start, expected - start))
-    return b"".join(parts)
+class Event(Protocol):
+    """One of the types below. `kind` is its number."""
+
+    @property
+    def kind(self) -> int: ...
+
+    def payload(self) -> bytes: ...
 
 
-def ranges_of(data: bytes) -> Iterator[tuple[int, int]]:
-    """First offset and count of each. Raises: Damaged."""
-    if len(data) % RANGE_FIELDS.size:
-        raise Damaged(f"{len(data)} bytes are not whole ranges")
-    return RANGE_FIELDS.iter_unpack(data)
+class Give(NamedTuple):
+    """Messages were given under a lease."""
+
+    place: int
+    lease: int
+    received_at_ms: int
+    until_ms: int
+    max_attempts: int
+    ordered: bool
+    # By a retry service, whose deliveries are no attempts.
+    is_taken: bool
+    attempt: int
+    before: int
+    after: int
+    # Deliveries before this one whose leases ended.
+    expired: Pairs
+    ranges: bytes
+
+    @property
+    def kind(self) -> int:
+        return GIVE
+
+    def payload(self) -> bytes:
+        flags = _ORDERED_FLAG * self.ordered | _TAKEN_FLAG * self.is_taken
+        times = self.received_at_ms, self.until_ms, self.max_attempts, flags, self.attempt, self.before, self.after
+        head = _GIVE.pack(self.place, self.lease, *times, len(self.expired))
+        if self.expired:
+            head += b"".join([_PAIR.pack(*pair) for pair in self.expired])
+        return head + self.ranges
+
+    @classmethod
+    def read(cls, payload: bytes) -> "Give":
+        place, lease, received, until_ms, most, flags, attempt, before, after, count = _GIVE.unpack_from(payload)
+        at = _GIVE.size + count * _PAIR.size
+        expired = tuple(_PAIR.iter_unpack(payload[_GIVE.size : at])) if count else ()
+        is_ordered, is_taken = bool(flags & _ORDERED_FLAG), bool(flags & _TAKEN_FLAG)
+        fixed = place, lease, received, until_ms, most, is_ordered, is_taken, attempt, before, after
+        return cls(*fixed, expired, payload[at:])
 
 
-def offsets_of(data: bytes) -> list[int]:
-    """Raises: Damaged."""
-    found: list[int] = []
-    for first, count in ranges_of(data):
-        found += range(first, first + count)
-    return found
+class End(NamedTuple):
+    """Messages are done."""
+
+    place: int
+    lease: int
+    ranges: bytes
+
+    @property
+    def kind(self) -> int:
+        return END
+
+    def payload(self) -> bytes:
+        return _END.pack(self.place, self.lease) + self.ranges
+
+    @classmethod
+    def read(cls, payload: bytes) -> "End":
+        place, lease = _END.unpack_from(payload)
+        return cls(place, lease, payload[_END.size :])
+
+
+class Change(NamedTuple):
+    """Messages' lease ends at another moment."""
+
+    place: int
+    lease: int
+    until_ms: int
+    ranges: bytes
+
+    @property
+    def kind(self) -> int:
+        return CHANGE
+
+    def payload(self) -> bytes:
+        return _CHANGE.pack(self.place, self.lease, self.until_ms) + self.ranges
+
+    @classmethod
+    def read(cls, payload: bytes) -> "Change":
+        place, lease, until_ms = _CHANGE.unpack_from(payload)
+        return cls(place, lease, until_ms, payload[_CHANGE.size :])
+
+
+class Back(NamedTuple):
+    """Messages came back: their lease ended then, and counted as an attempt or not."""
+
+    place: int
+    lease: int
+    ended_at_ms: int
+    counted: bool
+    ranges: bytes
+
+    @property
+    def kind(self) -> int:
+        return BACK
+
+    def payload(self) -> bytes:
+        return _BACK.pack(self.place, self.lease, self.ended_at_ms, self.counted) + self.ranges
+
+    @classmethod
+    def read(cls, payload: bytes) -> "Back":
+        place, lease, ended_at_ms, counted = _BACK.unpack_from(payload)
+        return cls(place, lease, ended_at_ms, bool(counted), payload[_BACK.size :])
+
+
+class Defer(NamedTuple):
+    """A message waits in its place until it is tried again."""
+
+    place: int
+    lease: int
+    offset: int
+    until_ms: int
+    history: bytes
+
+    @property
+    def kind(self) -> int:
+        return DEFER
+
+    def payload(self) -> bytes:
+        return _DEFER.pack(self.place, self.lease, self.offset, self.until_ms) + self.history
+
+    @classmethod
+    def read(cls, payload: bytes) -> "Defer":
+        place, lease, offset, until_ms = _DEFER.unpack_from(payload)
+        return cls(place, lease, offset, until_ms, payload[_DEFER.size :])
+
+
+class Settle(NamedTuple):
+    """A message is done if its copy is there."""
+
+    place: int
+    lease: int
+    offset: int
+    copy: Letter
+
+    @property
+    def kind(self) -> int:
+        return SETTLE
+
+    def payload(self) -> bytes:
+        topic, queue, copy_offset = self.copy
+        return _SETTLE.pack(self.place, self.lease, self.offset, copy_offset, queue) + topic.encode()
+
+    @classmethod
+    def read(cls, payload: bytes) -> "Settle":
+        place, lease, offset, copy_offset, queue = _SETTLE.unpack_from(payload)
+        return cls(place, lease, offset, (payload[_SETTLE.size :].decode(), queue, copy_offset))
+
+
+class Scan(NamedTuple):
+    """Messages that no filter passes lie between."""
+
+    place: int
+    before: int
+    after: int
+
+    @property
+    def kind(self) -> int:
+        return SCAN
+
+    def payload(self) -> bytes:
+        return _SCAN.pack(*self)
+
+    @classmethod
+    def read(cls, payload: bytes) -> "Scan":
+        return cls(*_SCAN.unpack(payload))
+
+
+class Hide(NamedTuple):
+    """Messages that are there already are given to nobody before a moment."""
+
+    place: int
+    until_ms: int
+    attempt: int
+    before: int
+    after: int
+    ranges: bytes
+
+    @property
+    def kind(self) -> int:
+        return HIDE
+
+    def payload(self) -> bytes:
+        return _HIDE.pack(self.place, self.until_ms, self.attempt, self.before, self.after) + self.ranges
+
+    @classmethod
+    def read(cls, payload: bytes) -> "Hide":
+        place, until_ms, attempt, before, after = _HIDE.unpack_from(payload)
+        return cls(place, until_ms, attempt, before, after, payload[_HIDE.size :])
+
+
+class Reset(NamedTuple):
+    """The place goes on at an offset."""
+
+    place: int
+    offset: int
+
+    @property
+    def kind(self) -> int:
+        return RESET
+
+    def payload(self) -> bytes:
+        return _RESET.pack(*self)
+
+    @classmethod
+    def read(cls, payload: bytes) -> "Reset":
+        return cls(*_RESET.unpack(payload))
+
+
+class Delete(NamedTuple):
+    """A group is gone."""
+
+    group: str
+
+    @property
+    def kind(self) -> int:
+        return DELETE
+
+    def payload(self) -> bytes:
+        return self.group.encode()
+
+    @classmethod
+    def read(cls, payload: bytes) -> "Delete":
+        return cls(payload.decode())
+
+
+class Taken(NamedTuple):
+    """Dead letters are gone."""
+
+    topic: str
+    queue: int
+    ranges: bytes
+
+    @property
+    def kind(self) -> int:
+        return TAKEN
+
+    def payload(self) -> bytes:
+        return _letters(self.topic, self.queue, self.ranges)
+
+    @classmethod
+    def read(cls, payload: bytes) -> "Taken":
+        return cls(*_letters_of(payload))
+
+
+class Left(NamedTuple):
+    """Dead letters are there, whatever was said before."""
+
+    topic: str
+    queue: int
+    ranges: bytes
+
+    @property
+    def kind(self) -> int:
+        return LEFT
+
+    def payload(self) -> bytes:
+        return _letters(self.topic, self.queue, self.ranges)
+
+    @classmethod
+    def read(cls, payload: bytes) -> "Left":
+        return cls(*_letters_of(payload))
+
+
+class LetterSettle(NamedTuple):
+    """A dead letter is gone if its copy is there."""
+
+    letter: Letter
+    copy: Letter
+
+    @property
+    def kind(self) -> int:
+        return LETTER
+
+    def payload(self) -> bytes:
+        (topic, queue, offset), (copy_topic, copy_queue, copy_offset) = self
+        name = topic.encode()
+        return _LETTER.pack(queue, offset, copy_offset, copy_queue, len(name)) + name + copy_topic.encode()
+
+    @classmethod
+    def read(cls, payload: bytes) -> "LetterSettle":
+        queue, offset, copy_offset, copy_queue, length = _LETTER.unpack_from(payload)
+        at = _LETTER.size + length
+        copy = payload[at:].decode(), copy_queue, copy_offset
+        return cls((payload[_LETTER.size : at].decode(), queue, offset), copy)
+
+
+_READERS: dict[int, Callable[[bytes], Event]] = {
+    GIVE: Give.read,
+    END: End.read,
+    CHANGE: Change.read,
+    BACK: Back.read,
+    DEFER: Defer.read,
+    SETTLE: Settle.read,
+    SCAN: Scan.read,
+    HIDE: Hide.read,
+    RESET: Reset.read,
+    DELETE: Delete.read,
+    TAKEN: Taken.read,
+    LETTER: LetterSettle.read,
+    LEFT: Left.read,
+}
+
+
+def read(kind: int, payload: bytes) -> Event:
+    """Raises: Damaged: there is no such kind."""
+    reader = _READERS.get(kind)
+    if reader is None:
+        raise Damaged(f"group event {kind} is not known")
+    return reader(payload)
+
+
+def _letters(topic: str, queue: int, data: bytes) -> bytes:
+    name = topic.encode()
+    return _TAKEN.pack(queue, len(name)) + name + data
+
+
+def _letters_of(payload: bytes) -> tuple[str, int, bytes]:
+    queue, length = _TAKEN.unpack_from(payload)
+    at = _TAKEN.size + length
+    return payload[_TAKEN.size : at].decode(), queue, payload[at:]
 
 
 @contextmanager
@@ -111,22 +420,29 @@ def reading() -> Iterator[None]:
         raise Damaged(f"group events can't be read: {error!r}") from error
 
 
-def letters_of(payload: bytes) -> tuple[str, int, bytes]:
-    """Of TAKEN and LEFT: topic, queue, and the ranges."""
-    queue, length = TAKEN_FIELDS.unpack_from(payload)
-    at = TAKEN_FIELDS.size + length
-    return payload[TAKEN_FIELDS.size : at].decode(), queue, payload[at:]
+def begin_body(places: dict[int, Key]) -> bytes:
+    """What stands before the events of a record; `places` by their numbers."""
+    parts = [_HEAD.pack(VERSION, len(places))]
+    for number, key in places.items():
+        names = [name.encode() for name in (key.group, key.topic, key.queue_topic)]
+        parts += [_PLACE.pack(number, key.queue), *(bytes([len(name)]) + name for name in names)]
+    return b"".join(parts)
+
+
+def framed(kind: int, payload: bytes) -> bytes:
+    """An event as it stands in a record."""
+    return _EVENT.pack(kind, len(payload)) + payload
 
 
 def keys_of(body: bytes) -> tuple[dict[int, Key], int]:
     """Places by their numbers, and where the events begin. Raises: Damaged: another version."""
-    version, count = HEAD_FIELDS.unpack_from(body)
+    version, count = _HEAD.unpack_from(body)
     if version != VERSION:
         raise Damaged(f"version {version} of group events is not known")
-    keys, at = {}, HEAD_FIELDS.size
+    keys, at = {}, _HEAD.size
     for _ in range(count):
-        number, queue = PLACE_FIELDS.unpack_from(body, at)
-        at += PLACE_FIELDS.size
+        number, queue = _PLACE.unpack_from(body, at)
+        at += _PLACE.size
         names = []
         for _ in range(3):
             length = body[at]
@@ -139,8 +455,36 @@ def keys_of(body: bytes) -> tuple[dict[int, Key], int]:
 def events_in(body: bytes, at: int) -> Iterator[tuple[int, bytes]]:
     """Kind and payload of each, from where the events begin. Raises: Damaged: one is cut short."""
     while at < len(body):
-        kind, length = EVENT_FIELDS.unpack_from(body, at)
-        at += EVENT_FIELDS.size + length
+        kind, length = _EVENT.unpack_from(body, at)
+        at += _EVENT.size + length
         if at > len(body):
             raise Damaged(f"an event of {length} bytes is cut short")
         yield kind, body[at - length : at]
+
+
+def events_near(body: bytes, at: int, spans: dict[int, tuple[int, int]]) -> Iterator[Event]:
+    """Those that may be about messages of places, by number from a first offset to a last, and all of dead letters."""
+    while at < len(body):
+        kind, length = _EVENT.unpack_from(body, at)
+        begin = at + _EVENT.size
+        at = begin + length
+        if kind in (TAKEN, LEFT):
+            yield read(kind, body[begin:at])
+        elif kind in (GIVE, END, CHANGE, BACK, DEFER, SETTLE):
+            (number,) = _NUMBER.unpack_from(body, begin)
+            if number in spans and _may_hold(kind, body, begin, at, *spans[number]):
+                yield read(kind, body[begin:at])
+
+
+def _may_hold(kind: int, body: bytes, begin: int, end: int, least: int, most: int) -> bool:
+    """Whether an event may be about offsets within the bounds: nearly all are about others, and end here."""
+    if kind in (DEFER, SETTLE):
+        return True
+    if kind == GIVE:
+        ranges_at = begin + _GIVE.size + _PAIR.size * body[begin + _GIVE.size - 1]
+    else:
+        ranges_at = begin + _RANGES_AT[kind]
+    if ranges_at >= end:
+        return False
+    (first, _), (last, count) = RANGE.unpack_from(body, ranges_at), RANGE.unpack_from(body, end - RANGE.size)
+    return bool(first <= most and least < last + count)

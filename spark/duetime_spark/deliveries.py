@@ -1,4 +1,4 @@
-"""Deliveries to groups, from the journal of their store (group_events.py): who received what, and what came of it.
+"""Deliveries to groups, from the journal of their store (duetime_format.events): who received what, and what came of it.
 
     acked      the group is done with it
     failed     it comes again: later, or as a copy in %RETRY%group
@@ -24,34 +24,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from duetime_format import events
 from duetime_format.errors import Damaged
-from duetime_format.events import (
-    BACK,
-    BACK_FIELDS,
-    CHANGE,
-    CHANGE_FIELDS,
-    DEFER,
-    DEFER_FIELDS,
-    DELETE,
-    END,
-    END_FIELDS,
-    GIVE,
-    GIVE_FIELDS,
-    ORDERED_FLAG,
-    PAIR_FIELDS,
-    RESET,
-    RESET_FIELDS,
-    SETTLE,
-    SETTLE_FIELDS,
-    TAKEN_FLAG,
-    Key,
-    Letter,
-    events_in,
-    keys_of,
-    ranges_of,
-    reading,
-)
+from duetime_format.events import Key, Letter, events_in, keys_of, reading
 from duetime_format.names import DLQ_PREFIX
+from duetime_format.ranges import ranges_of
 
 SCHEMA = pa.schema(
     [
@@ -207,7 +184,7 @@ class Deliveries:
             keys, at = keys_of(body)
             places = {number: self._place(key) for number, key in keys.items()}
             for kind, payload in events_in(body, at):
-                self._event(kind, payload, places, stored_at_ms)
+                self._event(events.read(kind, payload), places, stored_at_ms)
 
     def finish(self, now_ms: int, max_offset: Callable[[str, int], int] | None = None) -> None:
         """The journal ends at `now_ms`: what is outstanding becomes rows too. `max_offset`: where the queue of a topic
@@ -233,51 +210,44 @@ class Deliveries:
             self._places.append(_Place(code))
         return self._places[code]
 
-    def _event(self, kind: int, payload: bytes, places: dict[int, _Place], stored_at_ms: int) -> None:
-        if kind == GIVE:
-            self._give(payload, places)
-        elif kind == END:
-            number, lease = END_FIELDS.unpack_from(payload)
-            # Under no lease: what came back could not be read.
-            if lease:
-                self._leave(places[number], lease, spans_of(payload[END_FIELDS.size :]), stored_at_ms, ACKED)
-        elif kind == CHANGE:
-            number, lease, until_ms = CHANGE_FIELDS.unpack_from(payload)
-            self._change(places[number], lease, spans_of(payload[CHANGE_FIELDS.size :]), until_ms)
-        elif kind == BACK:
-            number, lease, ended, counted = BACK_FIELDS.unpack_from(payload)
-            end = EXPIRED if counted else RETURNED
-            self._leave(places[number], lease, spans_of(payload[BACK_FIELDS.size :]), ended, end)
-        elif kind == DEFER:
-            number, lease, offset, _ = DEFER_FIELDS.unpack_from(payload)
-            self._leave(places[number], lease, [(offset, offset + 1)], stored_at_ms, FAILED)
-        elif kind == SETTLE:
-            self._settle(payload, places, stored_at_ms)
-        elif kind == RESET:
-            number, _ = RESET_FIELDS.unpack(payload)
-            self._reset(places[number], stored_at_ms)
-        elif kind == DELETE:
-            group = payload.decode()
-            for key, code in self._keys.items():
-                if key.group == group:
-                    self._reset(self._places[code], stored_at_ms)
+    def _event(self, event: events.Event, places: dict[int, _Place], stored_at_ms: int) -> None:
+        match event:
+            case events.Give():
+                self._give(event, places[event.place])
+            case events.End(lease=lease):
+                # Under no lease: what came back could not be read.
+                if lease:
+                    self._leave(places[event.place], lease, spans_of(event.ranges), stored_at_ms, ACKED)
+            case events.Change(lease=lease):
+                self._change(places[event.place], lease, spans_of(event.ranges), event.until_ms)
+            case events.Back(lease=lease):
+                end = EXPIRED if event.counted else RETURNED
+                self._leave(places[event.place], lease, spans_of(event.ranges), event.ended_at_ms, end)
+            case events.Defer(lease=lease, offset=offset):
+                self._leave(places[event.place], lease, [(offset, offset + 1)], stored_at_ms, FAILED)
+            case events.Settle():
+                self._settle(event, places[event.place], stored_at_ms)
+            case events.Reset():
+                self._reset(places[event.place], stored_at_ms)
+            case events.Delete(group=group):
+                for key, code in self._keys.items():
+                    if key.group == group:
+                        self._reset(self._places[code], stored_at_ms)
 
     # --- events -----------------------------------------------------------------------------------------------------
 
-    def _give(self, payload: bytes, places: dict[int, _Place]) -> None:
-        number, lease, received, until_ms, _, flags, attempt, _, _, count = GIVE_FIELDS.unpack_from(payload)
+    def _give(self, event: events.Give, place: _Place) -> None:
+        lease, attempt, received, until_ms = event.lease, event.attempt, event.received_at_ms, event.until_ms
         if lease > _I64_MAX:
             raise Damaged(f"lease {lease} is none")
-        place, at = places[number], GIVE_FIELDS.size + count * PAIR_FIELDS.size
-        spans = spans_of(payload[at:])
+        spans = spans_of(event.ranges)
         if self._settled and len(spans) == 1 and self._opened_again(place, lease, spans[0], until_ms):
             return
-        before = self._expired(place, spans, *PAIR_FIELDS.unpack_from(payload, at - PAIR_FIELDS.size)) if count else []
-        if not flags & TAKEN_FLAG:
+        before = self._expired(place, spans, *event.expired[-1]) if event.expired else []
+        if not event.is_taken:
             for given, expired_at_ms in before:
                 self._end(place.code, given, list(given.spans), expired_at_ms, EXPIRED)
-            is_ordered = bool(flags & ORDERED_FLAG)
-            place.add(lease, Given(Spans(spans), lease, attempt, received, until_ms, is_ordered))
+            place.add(lease, Given(Spans(spans), lease, attempt, received, until_ms, event.ordered))
             return
         for given, expired_at_ms in before:
             place.add(lease, replace(given, expired_at_ms=expired_at_ms))
@@ -339,18 +309,15 @@ class Deliveries:
             elif taken:
                 place.add(lease, replace(given, spans=Spans(taken), until_ms=until_ms))
 
-    def _settle(self, payload: bytes, places: dict[int, _Place], stored_at_ms: int) -> None:
-        number, lease, offset, copy_offset, queue = SETTLE_FIELDS.unpack_from(payload)
-        place, topic = places[number], payload[SETTLE_FIELDS.size :].decode()
+    def _settle(self, event: events.Settle, place: _Place, stored_at_ms: int) -> None:
+        lease, offset, (topic, _, _) = event.lease, event.offset, event.copy
         for given in place.leases.get(lease, ()):
             taken = given.spans.take(offset, offset + 1)
             if taken:
                 end, ended_at_ms = DEAD if topic.startswith(DLQ_PREFIX) else FAILED, stored_at_ms
                 if given.expired_at_ms is not None:
                     end, ended_at_ms = DEAD if end == DEAD else EXPIRED, given.expired_at_ms
-                settled = _Settled(
-                    replace(given, spans=Spans(taken)), ended_at_ms, end, (topic, queue, copy_offset), self._record
-                )
+                settled = _Settled(replace(given, spans=Spans(taken)), ended_at_ms, end, event.copy, self._record)
                 self._settled[place.code, lease, offset] = settled
                 self._settles.append((place.code, lease, offset))
                 place.forget(lease)

@@ -15,19 +15,10 @@ import numpy as np
 import pyarrow as pa
 from duetime_core.ondisk.folder import Files
 from duetime_core.ondisk.gone import GoneLetters
+from duetime_format import events
 from duetime_format.errors import Damaged
-from duetime_format.events import (
-    LEFT,
-    LETTER,
-    LETTER_FIELDS,
-    RANGE_FIELDS,
-    TAKEN,
-    events_in,
-    keys_of,
-    letters_of,
-    offsets_of,
-    reading,
-)
+from duetime_format.events import events_in, keys_of, reading
+from duetime_format.ranges import RANGE, offsets_of
 from pyspark.sql import DataFrame, SparkSession
 
 from duetime_spark.journal import journal_of
@@ -86,7 +77,7 @@ def decode(data: bytes) -> tuple[int, GoneLetters]:
             _, _, name_bytes = _ENDED.unpack_from(data, at)
             at += _ENDED.size + name_bytes
             (ranges,) = _COUNT.unpack_from(data, at)
-            at += _COUNT.size + ranges * RANGE_FIELDS.size
+            at += _COUNT.size + ranges * RANGE.size
         return first, GoneLetters.decode(data[at : at + gone_bytes])
     except struct.error as error:
         raise Damaged(f"it can't be read: {error}") from error
@@ -114,15 +105,17 @@ def replay(gone: GoneLetters, bodies: Iterable[bytes], max_offset: Ends) -> None
 def _changes(body: bytes, max_offset: Ends) -> Iterator[_Change]:
     _, at = keys_of(body)
     for kind, payload in events_in(body, at):
-        if kind in (TAKEN, LEFT):
-            topic, queue, ranges = letters_of(payload)
-            yield _Change(kind == TAKEN, topic, queue, offsets_of(ranges))
-        elif kind == LETTER:
-            queue, offset, copy_offset, copy_queue, name_bytes = LETTER_FIELDS.unpack_from(payload)
-            end = LETTER_FIELDS.size + name_bytes
+        if kind not in (events.TAKEN, events.LEFT, events.LETTER):
+            continue
+        event = events.read(kind, payload)
+        if isinstance(event, events.Taken | events.Left):
+            yield _Change(kind == events.TAKEN, event.topic, event.queue, offsets_of(event.ranges))
+        elif isinstance(event, events.LetterSettle):
+            topic, queue, offset = event.copy
             # A crash may have taken the copy.
-            if max_offset(payload[end:].decode(), copy_queue) > copy_offset:
-                yield _Change(True, payload[LETTER_FIELDS.size : end].decode(), queue, [offset])
+            if max_offset(topic, queue) > offset:
+                topic, queue, offset = event.letter
+                yield _Change(True, topic, queue, [offset])
 
 
 def offsets_in(gone: GoneLetters, topic: str, queue: int, behind: int) -> list[int]:

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 from duetime.v1 import consumer_pb2, gateway_pb2
 from duetime_core.testing import Cluster
-from duetime_format import events as group_events
 from duetime_format import receipts
 from duetime_format.errors import Damaged
 from duetime_format.events import Key
@@ -245,7 +244,7 @@ class Told:
         journal = Journal()
         for call in calls:
             call(journal)
-        self.records += [(body, 1_000 + len(self.records)) for body in bodies(journal.events)]
+        self.records += [(body, 1_000 + len(self.records)) for body in bodies(journal.entries)]
 
     def give(self, lease: Lease, offsets: list[int], attempt: int = 1, expired: Any = (), until_ms: int = 500) -> None:
         self.add(lambda journal: journal.give(lease, offsets, until_ms, attempt, 0, 9, expired))
@@ -356,7 +355,7 @@ def test_what_no_store_writes_is_damage() -> None:
     with pytest.raises(Damaged, match="from offset -"):
         Deliveries().feed(bytes(body), 0)
     with pytest.raises(Damaged, match="version 9"):
-        Deliveries().feed(group_events.HEAD_FIELDS.pack(9, 0), 0)
+        Deliveries().feed(b"\x09\0\0", 0)
 
 
 def test_batches_have_so_many_rows() -> None:

@@ -10,7 +10,7 @@ from duetime_format.units import Units
 
 from duetime_store.consumequeue import ConsumeQueue
 from duetime_store.disk import Buffer
-from duetime_store.groups.journal import Event
+from duetime_store.groups.journal import Entry
 from duetime_store.lanes import Lane
 
 OK, DUPLICATE, GAP, NOT_DUE, REFUSED, SETTLED = range(6)
@@ -67,7 +67,7 @@ class Batch:
     moved_count: int = 0
     done: "list[asyncio.Future[None]]" = field(default_factory=list)
     # Group events that lie in this batch, who waits for them, and whom to tell whether what settles is stored.
-    events: list[Event] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
     event_waiters: "list[asyncio.Future[None]]" = field(default_factory=list)
     settles: list[Callable[[bool], None]] = field(default_factory=list)
 

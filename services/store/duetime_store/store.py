@@ -204,7 +204,7 @@ class Store:
         """The journal so far becomes records of the batch."""
         batch = self._staged
         events, waiters = self.journal.drain()
-        batch.events += events
+        batch.entries += events
         batch.event_waiters += waiters
         now_ms = self.clock.now_ms()
         for encoded in event_records(events, now_ms):
@@ -380,7 +380,7 @@ class Store:
         """Done when every group event so far is durable; also when they are written a second time, after the disk was
         full. None: all are."""
         for holder in (self.journal, self._staged, self._flushing):
-            if holder is not None and holder.events:
+            if holder is not None and holder.entries:
                 future = asyncio.get_running_loop().create_future()
                 waiters = holder.waiters if isinstance(holder, Journal) else holder.event_waiters
                 waiters.append(future)
@@ -399,7 +399,7 @@ class Store:
         """The staged batch, for the flusher to make durable; None when nothing is staged."""
         if self.read_only_reason:
             return None
-        if self.journal.waiters or (self.journal.events and self._staged.count):
+        if self.journal.waiters or (self.journal.entries and self._staged.count):
             self.stage_events()
         if not self._staged.count:
             return None
@@ -431,7 +431,7 @@ class Store:
         self._flushing = None
         self.published_end, self.published_at_ms = batch.end, batch.stored_at_ms
         self._waiting_bytes -= batch.size
-        if batch.events:
+        if batch.entries:
             self._events_undone = False
             for tell in batch.settles:
                 tell(True)
@@ -458,19 +458,19 @@ class Store:
         self._flushing, self._staged = None, Batch()
         self._end = self.published_end
         self._waiting_bytes = 0
-        self._events_undone = bool(self.journal.events)
+        self._events_undone = bool(self.journal.entries)
         self.undone_count += 1
         return callers
 
     def _undo_events(self, batch: Batch) -> "list[asyncio.Future[None]]":
         """What happened to groups is not taken back: it is written with the next batch. Who waits for it goes on to do
         so, unless this is the second time."""
-        if not batch.events:
+        if not batch.entries:
             return []
         for tell in batch.settles:
             tell(False)
         refused = batch.event_waiters if self._events_undone or self.gate.failed else []
-        self.journal.requeue(batch.events, [] if refused else batch.event_waiters)
+        self.journal.requeue(batch.entries, [] if refused else batch.event_waiters)
         return refused
 
     def fail(self, reason: str) -> ReadOnly:

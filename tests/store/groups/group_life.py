@@ -173,7 +173,7 @@ class GroupLife(Life):
         self.waiting = waiting
 
     def flush(self, meanwhile: int = 0) -> None:
-        if self.store.journal.events and not self.store.gate.failed:
+        if self.store.journal.entries and not self.store.gate.failed:
             self.store.stage_events()
         super().flush(meanwhile)
 

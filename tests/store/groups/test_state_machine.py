@@ -291,7 +291,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def flush(self) -> None:
-        if self.shard.store.journal.events:
+        if self.shard.store.journal.entries:
             self.shard.store.stage_events()
         self.shard.flush()
         self.durable = set(self.done)
@@ -333,7 +333,7 @@ class Machine(RuleBasedStateMachine):
         if isinstance(one, Open):
             # The journal, and a copy behind it that may not get there.
             store.put_settling(sent("copy", topic="%RETRY%g"), (), lambda _, *copy: self.groups.settle(one, copy))
-        elif store.journal.events:
+        elif store.journal.entries:
             store.stage_events()
         batch = store.take()
         written = b"".join(bytes(buffer) for _, buffers in (batch.runs if batch else []) for buffer in buffers)

@@ -1,7 +1,7 @@
 """Consumer groups: how far each has got, what it has leased, and how that survives.
 
     state      what is outstanding, and every change of it; pure
-    journal    the changes as events of the log (duetime_core's group_events.py), and back
+    journal    the changes as events of the log (duetime_format.events), and back
     telling    what events say of one message
     snapshot   the whole state as one file
     groups     the registry: validates, changes, journals; what the gRPC calls do

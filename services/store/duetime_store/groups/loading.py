@@ -143,5 +143,5 @@ def _open_again(store: Store, progress: Progress, gone: GoneLetters, replay: Rep
         # One that was taken by another call since is gone.
         if not gone.is_gone(letter):
             store.journal.left(topic, number, [offset])
-    if store.journal.events:
+    if store.journal.entries:
         store.stage_events()

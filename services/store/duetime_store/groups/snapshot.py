@@ -24,7 +24,8 @@ from struct import Struct
 
 from duetime_core.ondisk.gone import GoneLetters
 from duetime_format.errors import Damaged
-from duetime_format.events import Key, offsets_of, ranges
+from duetime_format.events import Key
+from duetime_format.ranges import RANGE, offsets_of, ranges
 
 from duetime_store.disk import Disk
 from duetime_store.groups.memory import Ended
@@ -41,7 +42,6 @@ _PLACE = Struct(">iBqII")
 _LEASE = Struct(">QqHB")
 _HOLD = Struct(">BQIqBII")
 _PAIR = Struct(">qq")
-_RANGE_BYTES = 12
 _ORDERED, _TAKEN = 1, 2
 
 
@@ -104,7 +104,7 @@ def encode(captured: Captured) -> bytes:
 
 def _counted(offsets: list[int]) -> bytes:
     data = ranges(offsets)
-    return _COUNT.pack(len(data) // _RANGE_BYTES) + data
+    return _COUNT.pack(len(data) // RANGE.size) + data
 
 
 def _place(place: Place, frontier: int, entries: dict[int, Hold], returned: dict[int, list[int]]) -> Iterator[bytes]:
@@ -128,7 +128,7 @@ def _place(place: Place, frontier: int, entries: dict[int, Hold], returned: dict
         offsets.sort()
         data = ranges(offsets)
         lease_id = hold.lease.id if hold.lease is not None else 0
-        counts = len(hold.expired), len(hold.history), len(data) // _RANGE_BYTES
+        counts = len(hold.expired), len(hold.history), len(data) // RANGE.size
         yield _HOLD.pack(hold.state, lease_id, hold.attempt, hold.until_ms, *counts)
         yield b"".join([_PAIR.pack(*pair) for pair in hold.expired])
         yield hold.history
@@ -154,7 +154,7 @@ class _Cursor:
         return self.bytes(self.bytes(1)[0]).decode()
 
     def offsets(self, count: int) -> list[int]:
-        return offsets_of(self.bytes(count * _RANGE_BYTES))
+        return offsets_of(self.bytes(count * RANGE.size))
 
 
 def decode(data: bytes) -> Loaded:

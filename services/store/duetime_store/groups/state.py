@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
 from duetime_core.shares import Shares
-from duetime_format.events import Key
+from duetime_format.events import Key, Pairs
 
 from duetime_store.groups.memory import Ended, Memory
 
@@ -32,8 +32,6 @@ LEASED, WAITING, RETURNED, EXHAUSTED = range(4)
 EXPIRED_MAX = 64
 # Stale deadlines before they are sorted out.
 _STALE_MIN = 4_096
-
-Pairs = tuple[tuple[int, int], ...]
 
 
 class Lease:

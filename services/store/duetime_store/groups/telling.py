@@ -1,4 +1,4 @@
-"""What the journal of groups (group_events.py) says of single messages.
+"""What the journal of groups (duetime_format.events) says of single messages.
 
 Nearly all events are about others: an event is taken apart only when its ranges, which ascend, come near. A MiB of
 events of a busy queue takes some 15 ms, one of other queues nothing.
@@ -6,40 +6,11 @@ events of a busy queue takes some 15 ms, one of other queues nothing.
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from struct import Struct
 
-from duetime_format.events import (
-    BACK,
-    BACK_FIELDS,
-    CHANGE,
-    CHANGE_FIELDS,
-    DEFER,
-    DEFER_FIELDS,
-    END,
-    END_FIELDS,
-    EVENT_FIELDS,
-    GIVE,
-    GIVE_FIELDS,
-    LEFT,
-    PAIR_FIELDS,
-    RANGE_FIELDS,
-    SETTLE,
-    SETTLE_FIELDS,
-    TAKEN,
-    TAKEN_FLAG,
-    Key,
-    Letter,
-    keys_of,
-    letters_of,
-    ranges_of,
-    reading,
-)
+from duetime_format import events
+from duetime_format.events import Key, Letter, Pairs, events_near, keys_of, reading
 from duetime_format.names import DLQ_PREFIX
-
-from duetime_store.groups.state import Pairs
-
-_NUMBER = Struct(">I")
-_RANGES_AT = {END: END_FIELDS.size, CHANGE: CHANGE_FIELDS.size, BACK: BACK_FIELDS.size}
+from duetime_format.ranges import ranges_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,69 +49,40 @@ def told(body: bytes, messages: Collection[Letter]) -> Iterator[Told]:
         spans = {number: (min(offsets), max(offsets)) for number, offsets in wanted.items() if offsets}
         if not spans and not any(topic.startswith(DLQ_PREFIX) for topic, _, _ in messages):
             return
-        while at < len(body):
-            kind, length = EVENT_FIELDS.unpack_from(body, at)
-            begin = at + EVENT_FIELDS.size
-            at = begin + length
-            if kind in (TAKEN, LEFT):
-                yield from _told_letters(kind, body[begin:at], messages)
-            elif kind in (GIVE, END, CHANGE, BACK, DEFER, SETTLE):
-                (number,) = _NUMBER.unpack_from(body, begin)
-                if number in spans and _is_near(kind, body, begin, at, *spans[number]):
-                    yield from _told(kind, body[begin:at], keys[number], wanted[number])
+        for event in events_near(body, at, spans):
+            if isinstance(event, events.Taken | events.Left):
+                yield from _told_letters(event, messages)
+            else:
+                # No other kinds are near.
+                number: int = event.place  # type: ignore[attr-defined]
+                yield from _told(event, keys[number], wanted[number])
 
 
-def _told_letters(kind: int, payload: bytes, messages: Collection[Letter]) -> Iterator[Told]:
-    topic, queue, data = letters_of(payload)
+def _told_letters(event: events.Taken | events.Left, messages: Collection[Letter]) -> Iterator[Told]:
+    topic, queue = event.topic, event.queue
     wanted = {offset for name, number, offset in messages if (name, number) == (topic, queue)}
-    for offset in _among(wanted, data):
-        yield Told(kind, offset, Key(topic.removeprefix(DLQ_PREFIX), "", topic, queue))
+    for offset in _among(wanted, event.ranges):
+        yield Told(event.kind, offset, Key(topic.removeprefix(DLQ_PREFIX), "", topic, queue))
 
 
-def _told(kind: int, payload: bytes, key: Key, wanted: set[int]) -> Iterator[Told]:
-    if kind == GIVE:
-        _, lease, received, until_ms, _, flags, attempt, _, _, count = GIVE_FIELDS.unpack_from(payload)
-        at = GIVE_FIELDS.size + count * PAIR_FIELDS.size
-        expired = tuple(PAIR_FIELDS.iter_unpack(payload[GIVE_FIELDS.size : at]))
-        times = {"at_ms": received, "until_ms": until_ms, "attempt": 0 if flags & TAKEN_FLAG else attempt}
-        for offset in _among(wanted, payload[at:]):
-            yield Told(kind, offset, key, lease, **times, expired=expired)
-    elif kind == END:
-        _, lease = END_FIELDS.unpack_from(payload)
-        yield from (Told(kind, offset, key, lease) for offset in _among(wanted, payload[END_FIELDS.size :]))
-    elif kind == CHANGE:
-        _, lease, until_ms = CHANGE_FIELDS.unpack_from(payload)
-        for offset in _among(wanted, payload[CHANGE_FIELDS.size :]):
-            yield Told(kind, offset, key, lease, until_ms=until_ms)
-    elif kind == BACK:
-        _, lease, ended, counted = BACK_FIELDS.unpack_from(payload)
-        for offset in _among(wanted, payload[BACK_FIELDS.size :]):
-            yield Told(kind, offset, key, lease, at_ms=ended, counted=bool(counted))
-    elif kind == DEFER:
-        _, lease, offset, until_ms = DEFER_FIELDS.unpack_from(payload)
-        if offset in wanted:
-            yield Told(kind, offset, key, lease, until_ms=until_ms, history=payload[DEFER_FIELDS.size :])
-    else:
-        _, lease, offset, copy_offset, queue = SETTLE_FIELDS.unpack_from(payload)
-        if offset in wanted:
-            yield Told(kind, offset, key, lease, copy=(payload[SETTLE_FIELDS.size :].decode(), queue, copy_offset))
-
-
-def _is_near(kind: int, body: bytes, begin: int, end: int, least: int, most: int) -> bool:
-    """Whether an event may be about offsets within the bounds: nearly all are about others, and end here."""
-    if kind in (DEFER, SETTLE):
-        return True
-    if kind == GIVE:
-        ranges_at = begin + GIVE_FIELDS.size + PAIR_FIELDS.size * body[begin + GIVE_FIELDS.size - 1]
-    else:
-        ranges_at = begin + _RANGES_AT[kind]
-    if ranges_at >= end:
-        return False
-    (first, _), (last, count) = (
-        RANGE_FIELDS.unpack_from(body, ranges_at),
-        RANGE_FIELDS.unpack_from(body, end - RANGE_FIELDS.size),
-    )
-    return bool(first <= most and least < last + count)
+def _told(event: events.Event, key: Key, wanted: set[int]) -> Iterator[Told]:
+    match event:
+        case events.Give(lease=lease, received_at_ms=at_ms, until_ms=until_ms, expired=expired):
+            attempt = 0 if event.is_taken else event.attempt
+            for offset in _among(wanted, event.ranges):
+                yield Told(event.kind, offset, key, lease, at_ms, until_ms=until_ms, attempt=attempt, expired=expired)
+        case events.End(lease=lease):
+            yield from (Told(event.kind, offset, key, lease) for offset in _among(wanted, event.ranges))
+        case events.Change(lease=lease, until_ms=until_ms):
+            for offset in _among(wanted, event.ranges):
+                yield Told(event.kind, offset, key, lease, until_ms=until_ms)
+        case events.Back(lease=lease, ended_at_ms=at_ms, counted=counted):
+            for offset in _among(wanted, event.ranges):
+                yield Told(event.kind, offset, key, lease, at_ms, counted)
+        case events.Defer(lease=lease, offset=offset, until_ms=until_ms, history=history) if offset in wanted:
+            yield Told(event.kind, offset, key, lease, until_ms=until_ms, history=history)
+        case events.Settle(lease=lease, offset=offset, copy=copy) if offset in wanted:
+            yield Told(event.kind, offset, key, lease, copy=copy)
 
 
 def _among(wanted: set[int], data: bytes) -> list[int]:

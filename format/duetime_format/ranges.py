@@ -1,0 +1,41 @@
+"""Ascending offsets as runs of neighbours: (first i64, count u32) each, big-endian."""
+
+from collections.abc import Iterator
+from struct import Struct
+
+from duetime_format.errors import Damaged
+
+RANGE = Struct(">qI")
+
+
+def ranges(offsets: list[int]) -> bytes:
+    """Their bytes."""
+    count = len(offsets)
+    if not count:
+        return b""
+    first = offsets[0]
+    if offsets[-1] - first == count - 1:
+        return RANGE.pack(first, count)
+    parts, start, expected = [], first, first
+    for offset in offsets:
+        if offset != expected:
+            parts.append(RANGE.pack(start, expected - start))
+            start = offset
+        expected = offset + 1
+    parts.append(RANGE.pack(start, expected - start))
+    return b"".join(parts)
+
+
+def ranges_of(data: bytes) -> Iterator[tuple[int, int]]:
+    """First offset and count of each. Raises: Damaged."""
+    if len(data) % RANGE.size:
+        raise Damaged(f"{len(data)} bytes are not whole ranges")
+    return RANGE.iter_unpack(data)
+
+
+def offsets_of(data: bytes) -> list[int]:
+    """Raises: Damaged."""
+    found: list[int] = []
+    for first, count in ranges_of(data):
+        found += range(first, first + count)
+    return found
