@@ -7,5 +7,6 @@ making      records of their parts                   restore      a lane entry's
 keys        what the index hashes                    units        what a queue's files hold
 lanes       levels and their queues                  levels       delays by level
 events      what groups did                          ranges       ascending offsets
+attempts    failed deliveries of a message
 receipts    what names a delivery                    names, limits, errors
 """

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 from duetime_format import record
+from duetime_format.attempts import Attempt, History
 from duetime_format.limits import PROPERTIES_BYTES_MAX
 from duetime_format.properties import VALUE_END, decode_properties, encode_properties
 from duetime_format.record import Record
 from duetime_format.restore import Entry, restore
 from duetime_retry.copies import Copy, Failed, NoRoom, dead_letter, history_of, retry_copy
 from duetime_retry.delays import Wait
-from duetime_retry.history import Attempt, History
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,10 +1,10 @@
 """What the store tells of ended leases, and what was noted of them before."""
 
 from duetime.v1 import consumer_pb2, store_pb2
+from duetime_format import attempts as histories
+from duetime_format.attempts import Attempt, History
 from duetime_format.record import Record
-from duetime_retry import history as histories
 from duetime_retry.deliveries import failed_delivery
-from duetime_retry.history import Attempt, History
 
 ERROR = consumer_pb2.HandlerError(type="ValueError", message="no")
 

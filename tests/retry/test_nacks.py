@@ -9,10 +9,10 @@ from duetime.v1 import consumer_pb2, gateway_pb2, message_pb2
 from duetime_core import retry_policy
 from duetime_core.testing.cluster import Cluster
 from duetime_format import receipts
+from duetime_format.attempts import Attempt
 from duetime_format.levels import parse_delay_ms
 from duetime_format.properties import decode_properties, encode_properties, value_of
 from duetime_retry.copies import history_of
-from duetime_retry.history import Attempt
 
 from tests.retry.cluster_group import ERROR, Group, started
 

@@ -19,16 +19,16 @@ letter it loses its longest properties, and `Copy.lost` names them.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from duetime_format import attempts as histories
 from duetime_format import layout, record
+from duetime_format.attempts import History
 from duetime_format.lanes import queue_of
 from duetime_format.limits import PROPERTIES_BYTES_MAX
 from duetime_format.names import SCHEDULE_TOPIC, dlq_topic, retry_topic
 from duetime_format.properties import as_text, decode_properties, encode_properties, value_of
 from duetime_format.record import Record
 
-from duetime_retry import history as histories
 from duetime_retry.delays import Wait
-from duetime_retry.history import History
 
 _WAIT = "WAIT"
 # What the message carries from its way here and would misread on its next: a lane entry names one restore only, a CRC

@@ -1,11 +1,11 @@
 """What is known of a failed delivery: from what the store tells, and from what the handler told. Pure."""
 
 from duetime.v1 import consumer_pb2, store_pb2
+from duetime_format import attempts as histories
+from duetime_format.attempts import LEASE_EXPIRED, Attempt
 from duetime_format.record import Record
 
-from duetime_retry import history as histories
 from duetime_retry.copies import Failed, history_of
-from duetime_retry.history import LEASE_EXPIRED, Attempt
 
 
 def failed_delivery(

@@ -12,13 +12,13 @@ from functools import cached_property
 from duetime.v1 import consumer_pb2, message_pb2
 from duetime_core.errors import DueTimeError, InvalidArgument, Violation
 from duetime_format import record
+from duetime_format.attempts import History
 from duetime_format.limits import PROPERTIES_BYTES_MAX
 from duetime_format.names import DLQ_PREFIX, retry_topic
 from duetime_format.properties import decode_properties
 from duetime_format.record import Record
 
 from duetime_retry.copies import OF_ONE_WAY, copied, history_of
-from duetime_retry.history import History
 
 
 class NotRedrivable(DueTimeError):

@@ -19,10 +19,10 @@ from duetime_core import tracing
 from duetime_core.calls import fault_of
 from duetime_core.errors import DueTimeError
 from duetime_core.logs import sparing
+from duetime_format import attempts as histories
 from duetime_format import names, record
 from duetime_format.levels import DelayLevels
 
-from duetime_retry import history as histories
 from duetime_retry.copies import Copy, Failed, NoRoom, dead_letter, id_of, retry_copy
 from duetime_retry.delays import wait_of
 from duetime_retry.metrics import RetryMetrics

@@ -8,16 +8,19 @@ A delivery is known by its group and when it was received; what several sources 
 guessed: what was not read, or is no longer stored, is told as a gap.
 """
 
-import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from duetime.v1 import consumer_pb2
 from duetime_core.errors import NotFound
+from duetime_format import attempts as histories
 from duetime_format import events, record
+from duetime_format.attempts import LEASE_EXPIRED, UNREADABLE, Attempt
 from duetime_format.errors import Damaged
 from duetime_format.lanes import level_of
 from duetime_format.names import DLQ_PREFIX, GROUPS_TOPIC, QUARANTINE_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC
+from duetime_format.properties import as_text
 
 from duetime_store.finder import Finder, Seen
 from duetime_store.groups.telling import Told, told
@@ -51,7 +54,6 @@ _ORDER = (
 
 Event = consumer_pb2.TraceEvent
 Place = tuple[str, int, int]  # topic, queue on the shard, offset
-_LEASE_EXPIRED = "LeaseExpired"
 _DIGITS_MAX = 18
 
 
@@ -185,7 +187,7 @@ class Tracer:
         is_redriven = not is_dead and not found.reconsume_times and record.REDRIVEN in seen.properties
         due_at_ms = _number(seen.properties.get(record.VISIBLE_AT, "")) or due_at_ms
         if is_dead:
-            error = attempts[-1].error if attempts else None
+            error = _error_of(attempts[-1]) if attempts else None
             life.add(DEAD, at_ms, place, group=group, attempt=_attempt_of(seen), error=error)
         elif is_redriven:
             life.add(REDRIVEN, at_ms, place, group=group)
@@ -258,7 +260,7 @@ class Tracer:
         elif one.kind == events.BACK:
             delivery.until_ms = 0
         elif one.kind == events.DEFER:
-            _note(life, group, _attempts(one.history.decode("utf-8", "replace")), one.until_ms)
+            _note(life, group, _attempts(as_text(one.history)), one.until_ms)
             delivery.ends(FAILED, stored_at_ms)
             delivery.due_at_ms = one.until_ms
         elif one.kind == events.SETTLE and self._is_there(one.copy):
@@ -287,21 +289,13 @@ class Tracer:
                 life.add(FAILED, seen.record.stored_at_ms, _place(seen), group=group, attempt=attempt)
 
 
-@dataclass(frozen=True, slots=True)
-class _Attempt:
-    number: int
-    received_at_ms: int
-    failed_at_ms: int
-    error: consumer_pb2.HandlerError
-
-
-def _note(life: _Life, group: str, attempts: list[_Attempt], due_at_ms: int) -> None:
+def _note(life: _Life, group: str, attempts: Sequence[Attempt], due_at_ms: int) -> None:
     """Deliveries that failed; after the last of them the message comes back at `due_at_ms`, unless that is 0."""
     for index, one in enumerate(attempts, 1):
         delivery = life.delivery(group, one.received_at_ms, one.number)
-        delivery.ends(EXPIRED if one.error.type == _LEASE_EXPIRED else FAILED, one.failed_at_ms)
+        delivery.ends(EXPIRED if one.type == LEASE_EXPIRED else FAILED, one.failed_at_ms)
         # Later copies may have shortened it.
-        delivery.error = delivery.error or one.error
+        delivery.error = delivery.error or _error_of(one)
         if index == len(attempts) and due_at_ms:
             delivery.due_at_ms = due_at_ms
 
@@ -312,21 +306,17 @@ def _attempt_of(seen: Seen) -> int:
     return attempts[-1].number if attempts else seen.record.reconsume_times
 
 
-def _attempts_of(seen: Seen) -> list[_Attempt]:
+def _attempts_of(seen: Seen) -> Sequence[Attempt]:
     return _attempts(seen.properties.get(record.ATTEMPTS, ""))
 
 
-def _attempts(text: str) -> list[_Attempt]:
-    """What DT_ATTEMPTS says, `{"attempts":[[n, received, failed, type, message, trace, ...], ...]}`; what can't be read
-    says nothing."""
-    try:
-        found = []
-        for number, received, failed, kind, message, trace, *_ in json.loads(text)["attempts"]:
-            error = consumer_pb2.HandlerError(type=kind, message=message or "", trace=trace or "")
-            found.append(_Attempt(int(number), int(received), int(failed), error))
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return []
-    return found
+def _attempts(text: str) -> Sequence[Attempt]:
+    """What can't be read says nothing."""
+    return [one for one in histories.decode(text).attempts if one.type != UNREADABLE] if text else []
+
+
+def _error_of(attempt: Attempt) -> consumer_pb2.HandlerError:
+    return consumer_pb2.HandlerError(type=attempt.type, message=attempt.message or "", trace=attempt.trace or "")
 
 
 def _place(seen: Seen) -> Place:

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from duetime_retry.history import HISTORY_BYTES_MAX, Attempt, History, decode, encode
+from duetime_format.attempts import HISTORY_BYTES_MAX, Attempt, History, decode, encode
 from hypothesis import given
 from hypothesis import strategies as st
 
