@@ -9,8 +9,12 @@ GROUPS_TOPIC = "DT_GROUPS"
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 
+# Where brokers keep half messages and what became of them, and timers of any time.
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+TIMER_TOPIC = "rmq_sys_wheel_timer"
 # What a broker has put aside for later by other means than levels: kept as it is.
-FOREIGN_TOPICS = frozenset({"RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_wheel_timer"})
+FOREIGN_TOPICS = frozenset({HALF_TOPIC, TIMER_TOPIC})
 
 # RocketMQ's own, that a broker makes or fills by itself, and ours.
 SYSTEM_TOPICS = frozenset(
@@ -18,8 +22,8 @@ SYSTEM_TOPICS = frozenset(
         SCHEDULE_TOPIC,
         QUARANTINE_TOPIC,
         GROUPS_TOPIC,
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        HALF_TOPIC,
+        OP_TOPIC,
         "RMQ_SYS_TRACE_TOPIC",
         "TRANS_CHECK_MAX_TIME_TOPIC",
         "SELF_TEST_TOPIC",

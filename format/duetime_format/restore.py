@@ -24,12 +24,10 @@ from duetime_format.compiled import twin
 from duetime_format.errors import Damaged
 from duetime_format.lanes import queue_of
 from duetime_format.limits import BODY_BYTES_MAX, PROPERTIES_BYTES_MAX, TOPIC_CHARS_MAX
-from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC, is_name
+from duetime_format.names import HALF_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC, is_name
 from duetime_format.properties import VALUE_END, decode_properties, encode_properties
 from duetime_format.units import Units
 
-# Where RocketMQ keeps half messages: one that was delayed has lost its topic, and nothing would ever commit it.
-HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 # A quarantine record holds the original as its body, so that has to stay below the body's limit.
 QUARANTINE_BODY_BYTES_MAX = BODY_BYTES_MAX - 64 * 1024
 FAULT_CHARS_MAX = 1_000
@@ -156,6 +154,7 @@ def _target(properties: bytes) -> tuple[str, int]:
     topic, queue = named.get(record.REAL_TOPIC, ""), named.get(record.REAL_QID, "")
     if not topic:
         raise Unrestorable("it has no REAL_TOPIC")
+    # A half message that was delayed has lost its topic, and nothing would ever commit it.
     if not is_name(topic) or len(topic) > TOPIC_CHARS_MAX or topic in (SCHEDULE_TOPIC, QUARANTINE_TOPIC, HALF_TOPIC):
         raise Unrestorable(f"REAL_TOPIC {topic!r} is no topic to restore to")
     if not (queue.isascii() and queue.isdigit() and len(queue) <= 10 and int(queue) <= _QUEUE_ID_MAX):

@@ -1,4 +1,4 @@
-"""Deliveries to groups, from the journal of their store (duetime_format.events): who received what, and what came of it.
+"""Deliveries to groups, from the journal of their store (duetime_format.events): who received what, and how it ended.
 
     acked      the group is done with it
     failed     it comes again: later, or as a copy in %RETRY%group

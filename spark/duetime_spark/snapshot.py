@@ -34,11 +34,10 @@ from duetime_core.ondisk.state import (
     open_root,
     walk_whole,
 )
-from duetime_core.ondisk.timers import TIMER_TOPIC
 from duetime_format.columns import Key, Run
 from duetime_format.lanes import queue_of
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
-from duetime_format.names import SCHEDULE_TOPIC
+from duetime_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from duetime_format.units import UNIT_TYPE, Ints, Units, joined
 
 from duetime_spark.files import open_source, pause

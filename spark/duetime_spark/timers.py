@@ -9,8 +9,9 @@ import numpy as np
 from duetime_core.ondisk.files import LogFiles
 from duetime_core.ondisk.records import message
 from duetime_core.ondisk.state import State
-from duetime_core.ondisk.timers import TIMER_TOPIC, timers
+from duetime_core.ondisk.timers import timers
 from duetime_format import record
+from duetime_format.names import TIMER_TOPIC
 from duetime_format.properties import decode_properties
 from duetime_format.units import UNIT_TYPE, Ints, Units, joined
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 from duetime_format import record
+from duetime_format.names import HALF_TOPIC, OP_TOPIC, TIMER_TOPIC
 from duetime_format.properties import decode_properties
 
 from duetime_core.ondisk.files import LogFiles
@@ -25,9 +26,6 @@ from duetime_core.ondisk.folder import Files
 from duetime_core.ondisk.records import message
 from duetime_core.ondisk.state import State
 
-TIMER_TOPIC = "rmq_sys_wheel_timer"
-HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
-OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 _TRANSACTIONS = "CID_RMQ_SYS_TRANS"
 _SLOT = np.dtype([("time", ">i8"), ("first", ">i8"), ("last", ">i8"), ("count", ">i4"), ("magic", ">i4")])
 _UNIT = Struct(">iqiqiqiiq")

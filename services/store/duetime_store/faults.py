@@ -17,7 +17,15 @@ from duetime_format.limits import (
     QUEUE_COUNT_MAX,
     TOPIC_CHARS_MAX,
 )
-from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC, is_group_topic, is_name, is_system_topic
+from duetime_format.names import (
+    HALF_TOPIC,
+    OP_TOPIC,
+    QUARANTINE_TOPIC,
+    SCHEDULE_TOPIC,
+    is_group_topic,
+    is_name,
+    is_system_topic,
+)
 
 from duetime_store.intake import Intake
 
@@ -29,7 +37,7 @@ QUEUE_ID_MAX_RESTORED = 65_535
 # Of a record that is sent: a body and properties as large as may be, and what else a record has.
 SENT_BYTES_MAX = BODY_BYTES_MAX + PROPERTIES_BYTES_MAX + 256
 # Where nothing may be restored to: these are filled by a broker's or our own machinery only.
-_CLOSED = frozenset({SCHEDULE_TOPIC, "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"})
+_CLOSED = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC})
 _OURS = "DT_"
 
 

@@ -18,10 +18,11 @@ copies without a mark of their lane: they are matched by message id.
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
 from pyspark.sql import Column, DataFrame, GroupedData, Window
 from pyspark.sql import functions as F
 
-from duetime_spark.jobs.columns import LANE_TOPIC, QUARANTINE_TOPIC, is_restored
+from duetime_spark.jobs.columns import is_restored
 
 BUCKET = 65_536
 MISSING, TWICE, EARLY, DUE_DIFFERS, UNKNOWN = "missing", "twice", "early", "due differs", "unknown entry"
@@ -201,7 +202,7 @@ def without_brokers(missing: DataFrame, in_lanes: DataFrame, in_topics: DataFram
     """
     key = F.coalesce("id", F.concat_ws("-", F.lit("born"), "born_at_ms", "body_crc", "body_size")).alias("key")
     named = missing.drop("id").join(
-        in_lanes.where(F.col("topic") == LANE_TOPIC).select(
+        in_lanes.where(F.col("topic") == SCHEDULE_TOPIC).select(
             "shard", "position", "id", key, F.col("real_topic").alias("topic")
         ),
         ["shard", "position"],
@@ -227,7 +228,7 @@ def _is_early() -> Column:
 
 
 def _entries(entries: DataFrame, lanes: DataFrame) -> DataFrame:
-    ours = entries.where(F.col("topic") == LANE_TOPIC).withColumn("level", F.col("queue") + 1)
+    ours = entries.where(F.col("topic") == SCHEDULE_TOPIC).withColumn("level", F.col("queue") + 1)
     marks = F.broadcast(lanes.select("shard", "level", "min_offset", "watermark"))
     below = ours.join(marks, ["shard", "level"]).where(
         (F.col("offset") >= F.col("min_offset")) & (F.col("offset") < F.col("watermark"))

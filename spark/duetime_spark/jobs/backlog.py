@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from duetime_format.names import SCHEDULE_TOPIC
 from duetime_format.units import UNIT
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
-from duetime_spark.jobs.columns import HOUR_MS, LANE_TOPIC, MINUTE_MS, SECOND_MS, floor_to, is_restored, of_shard
+from duetime_spark.jobs.columns import HOUR_MS, MINUTE_MS, SECOND_MS, floor_to, is_restored, of_shard
 from duetime_spark.jobs.context import Context
 
 MINUTES_AHEAD, HOURS_AHEAD = 24 * 60, 30 * 24
@@ -221,7 +222,7 @@ def unreadable(pending: DataFrame, left: frozenset[int], most: int) -> list[dict
     return [
         {
             "shard": row["shard"],
-            "path": f"consumequeue/{LANE_TOPIC}/{row['level'] - 1}",
+            "path": f"consumequeue/{SCHEDULE_TOPIC}/{row['level'] - 1}",
             "position": row["offset"] * UNIT.size,
             "size": UNIT.size,
             "words": f"entry {row['offset']} names no readable record at position {row['position']}",

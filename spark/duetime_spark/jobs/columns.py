@@ -2,14 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
+from duetime_format.layout import SYS_TRANSACTION
+from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 SECOND_MS, MINUTE_MS, HOUR_MS, DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
-LANE_TOPIC, QUARANTINE_TOPIC = "SCHEDULE_TOPIC_XXXX", "DT_QUARANTINE"
-# Bits of sysFlag.
-_TRANSACTION = 0xC
-RETRY_PREFIX, DEAD_PREFIX = "%RETRY%", "%DLQ%"
 
 # In thousandths, so that ranks are whole numbers.
 PERCENTILES = {"p50_ms": 500, "p99_ms": 990, "p999_ms": 999}
@@ -19,10 +17,10 @@ def is_restored() -> Column:
     """Of a row of `messages`: it came out of a lane. A broker leaves no mark of the lane, and REAL_TOPIC as it was; so
     it does where a transaction is committed, which sysFlag tells."""
     ours = F.col("lane_level").isNotNull() & (F.col("topic") != QUARANTINE_TOPIC)
-    is_plain = F.coalesce("sys_flag", F.lit(0)).bitwiseAND(_TRANSACTION) == 0
+    is_plain = F.coalesce("sys_flag", F.lit(0)).bitwiseAND(SYS_TRANSACTION) == 0
     by_broker = F.col("lane_level").isNull() & F.col("real_topic").eqNullSafe(F.col("topic")) & is_plain
     # Said by itself, it is a filter that readers of the log know: most rows go no further.
-    return (F.col("topic") != LANE_TOPIC) & (ours | by_broker)
+    return (F.col("topic") != SCHEDULE_TOPIC) & (ours | by_broker)
 
 
 def floor_to(name: str, unit_ms: int) -> Column:

@@ -3,11 +3,11 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from duetime_format.names import DLQ_PREFIX
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from duetime_spark.jobs.columns import DEAD_PREFIX
 from duetime_spark.jobs.context import Context
 
 _MESSAGES = "shard,topic,queue,offset,id,stored_at_ms,born_host,reconsume_times,properties"
@@ -73,7 +73,7 @@ def transform(messages: DataFrame) -> DataFrame:
     """Dead letters, one a row: the columns of _GROUP, and those of a sample."""
     properties = F.col("properties")
     history = F.from_json(properties["DT_ATTEMPTS"], "attempts ARRAY<ARRAY<STRING>>, left_out INT")
-    letters = messages.where(F.col("topic").startswith(DEAD_PREFIX)).withColumn("history", history)
+    letters = messages.where(F.col("topic").startswith(DLQ_PREFIX)).withColumn("history", history)
     attempts = F.col("history.attempts")
     last = letters.withColumn("last", F.try_element_at(attempts, F.lit(-1)))
     kind, words = _text("last", 4), _text("last", 5)
@@ -83,7 +83,7 @@ def transform(messages: DataFrame) -> DataFrame:
     )
     told = F.try_element_at(F.col("last"), F.lit(1)).cast("int")
     return last.select(
-        F.expr(f"substring(topic, {len(DEAD_PREFIX) + 1})").alias("group"),
+        F.expr(f"substring(topic, {len(DLQ_PREFIX) + 1})").alias("group"),
         F.coalesce(properties["DLQ_ORIGIN_TOPIC"], properties["RETRY_TOPIC"], F.lit(_UNKNOWN)).alias("topic"),
         signature.alias("signature"),
         F.coalesce(told, F.col("reconsume_times")).alias("attempts"),
@@ -124,7 +124,7 @@ def grouped(letters: DataFrame) -> DataFrame:
 
 
 def run(context: Context) -> DeadLetters:
-    dead = F.col("topic").startswith(DEAD_PREFIX)
+    dead = F.col("topic").startswith(DLQ_PREFIX)
     letters = context.table("messages", _MESSAGES).where(dead)
     there = letters.join(context.gone, ["shard", "topic", "queue", "offset"], "left_anti")
     groups = grouped(transform(there)).persist(StorageLevel.MEMORY_AND_DISK)

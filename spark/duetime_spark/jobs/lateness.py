@@ -13,11 +13,12 @@ are born long before they enter a lane, so they have no `accept`.
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from duetime_format.names import RETRY_PREFIX
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
-from duetime_spark.jobs.columns import MINUTE_MS, RETRY_PREFIX, floor_to, is_restored, percentiles
+from duetime_spark.jobs.columns import MINUTE_MS, floor_to, is_restored, percentiles
 from duetime_spark.jobs.context import Context
 
 CAUSES = ("accept", "scan", "consumer")
