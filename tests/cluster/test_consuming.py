@@ -14,7 +14,7 @@ from duetime.v1 import consumer_pb2, gateway_pb2_grpc
 from duetime_core.serving import make_channel
 from duetime_core.testing import Cluster
 
-from tests.core import golden
+from tests.format import golden
 
 GROUP, TOPIC = "billing", "orders"
 MIB = 1024 * 1024

@@ -15,7 +15,7 @@ from duetime_format import record
 from duetime_format.properties import encode_properties
 
 from tests.cluster.test_promises import ids, stored
-from tests.core import golden
+from tests.format import golden
 
 GROUP, TOPIC = "billing", "orders"
 RETRY = f"%RETRY%{GROUP}"

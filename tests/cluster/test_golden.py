@@ -15,7 +15,7 @@ from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
 from duetime_format.properties import decode_properties
 from duetime_store import configs
 
-from tests.core import golden
+from tests.format import golden
 
 # A half message that was delayed: RocketMQ discards it when it is due.
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"

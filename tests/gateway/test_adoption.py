@@ -17,7 +17,7 @@ from duetime_gateway.routing import place
 from duetime_store.node import StoreNode
 from structlog.testing import capture_logs
 
-from tests.core import golden
+from tests.format import golden
 from tests.gateway.conftest import MIB, Gateway, error_of, message, real_store
 from tests.gateway.fake_store import FakeStore
 from tests.store.conftest import sent

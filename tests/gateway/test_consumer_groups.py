@@ -14,7 +14,7 @@ from duetime_core.clock import SystemClock, turn
 from duetime_core.errors import Unavailable
 from structlog.testing import capture_logs
 
-from tests.core import golden
+from tests.format import golden
 from tests.gateway.conftest import MIB, Gateway, error_of, real_store
 from tests.gateway.fake_store import NOW_MS, FakeStore
 from tests.gateway.test_leases import make_topic, offsets, receive

@@ -11,7 +11,7 @@ from duetime_format.restore import Entry, Unrestorable, quarantine, restore
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.core.vectors import R6, R7
+from tests.format.vectors import R6, R7
 
 DUE = 1_700_000_010_001
 ENDING = b"DT_ENTRY\x013:7:%d" % DUE

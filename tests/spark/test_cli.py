@@ -10,7 +10,7 @@ import pytest
 from duetime_spark.cli import main
 from pyspark.sql import SparkSession
 
-from tests.core import golden
+from tests.format import golden
 
 NAME = "rmq-4.9.8-clean"
 

@@ -16,7 +16,7 @@ import pytest
 from duetime_spark.cli import main
 from pyspark.sql import SparkSession
 
-from tests.core import golden
+from tests.format import golden
 
 SPARK_HOME = Path(pyspark.__file__).parent
 MAIN = Path(duetime_spark.__file__).with_name("__main__.py")

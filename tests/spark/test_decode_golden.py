@@ -9,7 +9,7 @@ from duetime_format import record
 from duetime_spark import decode
 from duetime_spark.decode import SCHEMA, Decoder, batches
 
-from tests.core import golden
+from tests.format import golden
 from tests.twins import compiled
 
 # Column, and the manifest's word.

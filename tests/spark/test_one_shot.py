@@ -11,7 +11,7 @@ from duetime_core.metadata import upgrade
 from duetime_spark.cli import main
 from sqlalchemy import create_engine, text
 
-from tests.core import golden
+from tests.format import golden
 
 
 @pytest.fixture

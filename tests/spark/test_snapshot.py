@@ -21,7 +21,7 @@ from duetime_spark.filters import Wanted
 from duetime_spark.snapshot import Shard, Snapshot, open_shards, take_snapshot, take_snapshots
 from duetime_spark.units import window_of
 
-from tests.core.golden import unpack
+from tests.format.golden import unpack
 from tests.store.conftest import MIB, HandClock, sent
 from tests.store.conftest import Shard as Store
 from tests.store.test_retention import HOUR_MS

@@ -9,7 +9,7 @@ from duetime_spark.jobs import backlog
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from tests.core.golden import NAMES, summary, units, unpack
+from tests.format.golden import NAMES, summary, units, unpack
 
 
 @pytest.fixture(scope="module", params=NAMES)

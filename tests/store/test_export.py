@@ -24,7 +24,7 @@ from duetime_store.offline.logend import LogEnd
 from duetime_store.offline.transfer import import_directory
 from duetime_store.offline.verify import verify
 
-from tests.core.golden import NAMES, units, unpack
+from tests.format.golden import NAMES, units, unpack
 from tests.store.conftest import HandClock, sent
 from tests.store.conftest import Shard as Opened
 from tests.store.test_inspect import command

@@ -14,7 +14,7 @@ from duetime_format.units import UNIT_TYPE
 from duetime_store import checkpoint, configs
 from duetime_store.metrics import LaneCollector
 
-from tests.core import golden
+from tests.format import golden
 from tests.store.conftest import HandClock, Shard, sent
 
 LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"

@@ -13,8 +13,8 @@ from duetime_format.levels import DEFAULT_DELAY_LEVELS
 from duetime_store import configs
 from structlog.testing import capture_logs
 
-from tests.core import golden
 from tests.faulty_disk import FaultyDisk
+from tests.format import golden
 from tests.store.conftest import MIB, sent
 from tests.store.test_service import Running
 

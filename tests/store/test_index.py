@@ -22,7 +22,7 @@ from duetime_store.index import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.core.golden import NAMES, golden_dir, summary, units, unpack
+from tests.format.golden import NAMES, golden_dir, summary, units, unpack
 
 T = 1_700_000_000_001
 

@@ -16,7 +16,7 @@ from duetime_store import configs
 from duetime_store.index import Header, IndexFile, Shape, file_paths
 from duetime_store.indexer import Indexer, Mark, pieces, read_mark
 
-from tests.core.golden import NAMES, golden_dir, summary, units, unpack
+from tests.format.golden import NAMES, golden_dir, summary, units, unpack
 from tests.store.conftest import MIB, HandClock, Shard, sent
 
 SMALL = Shape(50, 400)

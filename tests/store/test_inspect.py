@@ -18,8 +18,8 @@ from duetime_format.record import Record
 from duetime_store.offline import units
 from duetime_store.offline.summary import summary
 
-from tests.core import golden
-from tests.core.golden import NAMES, golden_dir, unpack
+from tests.format import golden
+from tests.format.golden import NAMES, golden_dir, unpack
 from tests.store.conftest import MIB, HandClock, Shard, ids, sent
 
 LEVELS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)

@@ -20,7 +20,7 @@ from duetime_store.offline.transfer import import_directory, shard_directory
 from duetime_store.offline.units import lines
 from duetime_store.offline.verify import verify
 
-from tests.core.golden import NAMES, unpack
+from tests.format.golden import NAMES, unpack
 from tests.store.conftest import HandClock, Shard, ids, sent
 from tests.store.test_inspect import all_bytes, command
 from tests.store.test_retention import Shard as Running

@@ -24,7 +24,7 @@ from duetime_store.segment import file_name
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.core.golden import NAMES, unpack
+from tests.format.golden import NAMES, unpack
 from tests.store.conftest import MIB, HandClock, Shard, sent
 from tests.store.test_inspect import all_bytes, command
 

@@ -12,7 +12,7 @@ from duetime_format.names import SCHEDULE_TOPIC
 from duetime_format.properties import decode_properties, value_of
 from duetime_format.record import Record
 
-from tests.core.golden import NAMES, acknowledged, golden_dir, summary, units, unpack
+from tests.format.golden import NAMES, acknowledged, golden_dir, summary, units, unpack
 
 
 @pytest.fixture(scope="module", params=NAMES)

@@ -12,7 +12,7 @@ from duetime_format.names import SCHEDULE_TOPIC
 from duetime_format.properties import decode_properties, encode_properties, value_of
 from duetime_format.record import Record
 
-from tests.core import vectors
+from tests.format import vectors
 
 KEPT = {"KEYS": "K1", "UNIQ_KEY": vectors.UNIQ_KEY, "TAGS": "TagA"}
 DEFERRED = KEPT | record.deferral(3, "TestTopic", 0)
