@@ -1,0 +1,161 @@
+"""When a failed message comes back, and how often: a retry policy as text, and the limits of its fields. Pure.
+
+Parts are separated by commas, the first says the kind of backoff:
+
+    levels                                    after failure n the delay of level 2 + n: RocketMQ's table
+    exponential:1s..10m                       1 s, then twice the delay before, 10 min at most
+    exponential:1s..10m,factor=3,jitter=0.1   three times; each delay is shortened by up to a tenth, by chance
+    1s,5s,30s                                 these, then the last one again and again
+    ...,max=5                                 behind any of them: five deliveries in all
+    max=5                                     alone: levels
+
+Delays are whole numbers with ms, s, m, h or d. As text a policy is a message's property DT_RETRY, a group's row in the
+metadata database, and what people write. What is not said has its default.
+"""
+
+import re
+from typing import Any
+
+from duetime_format import limits
+
+_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DELAY = re.compile(r"([0-9]{1,15})(ms|s|m|h|d)")
+_FORMS = "levels, exponential:1s..10m or delays such as 1s,5s,30s"
+_EXPONENTIAL = "exponential:"
+_EXPONENTIAL_OPTIONS = ("factor", "jitter")
+
+
+# A message `duetime.v1.RetryPolicy`, or what has its fields: this package imports no contract.
+Policy = Any
+
+
+def fill(policy: Policy, text: str) -> None:
+    """Reads the text into an empty policy; it is within all limits then.
+
+    Raises:
+        ValueError: the text is none, or breaks a limit; the sentence says where.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    options: dict[str, str] = {}
+    while parts and "=" in parts[-1]:
+        name, _, value = parts.pop().partition("=")
+        name = name.strip()
+        if name in options:
+            raise ValueError(f"retry policy {text!r} says {name} twice")
+        options[name] = value.strip()
+    if "max" in options:
+        policy.max_attempts = _whole("max", options.pop("max"))
+        if not policy.max_attempts:
+            raise ValueError(f"retry policy {text!r}: max=0 is no number of deliveries")
+    if parts and parts[0].startswith(_EXPONENTIAL):
+        _parse_exponential(policy.exponential, parts.pop(0).removeprefix(_EXPONENTIAL), options)
+    elif parts == ["levels"]:
+        parts.clear()
+        policy.levels.SetInParent()
+    elif parts:
+        policy.intervals.delays_ms.extend(_parse_delay(part, text) for part in parts)
+        parts.clear()
+    elif not policy.max_attempts:
+        raise ValueError(f"retry policy {text!r} is none of {_FORMS}")
+    if parts:
+        raise ValueError(f"retry policy {text!r}: {parts[0]!r} has no place behind {_EXPONENTIAL}FIRST..MOST")
+    if options:
+        raise ValueError(f"retry policy {text!r}: option {next(iter(options))!r} does not belong to it")
+    found = faults(policy)
+    if found:
+        raise ValueError(f"retry policy {text!r}: " + "; ".join(f"{field} {words}" for field, words in found))
+
+
+def _parse_exponential(backoff: Any, span: str, options: dict[str, str]) -> None:
+    """Takes its options out of `options`."""
+    initial, dots, most = span.partition("..")
+    if not dots:
+        raise ValueError(f"exponential backoff {span!r} is not FIRST..MOST, such as 1s..10m")
+    backoff.initial_ms, backoff.max_ms = _parse_delay(initial, span), _parse_delay(most, span)
+    for name in _EXPONENTIAL_OPTIONS:
+        if name in options:
+            setattr(backoff, name, _number(name, options.pop(name)))
+
+
+def _parse_delay(text: str, whole: str) -> int:
+    match = _DELAY.fullmatch(text)
+    if match is None:
+        where = f" in {whole!r}" if whole != text else ""
+        raise ValueError(f"{text!r}{where} is none of {_FORMS}, and no whole number with ms, s, m, h or d")
+    return min(int(match[1]) * _UNIT_MS[match[2]], (1 << 63) - 1)
+
+
+def _whole(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or len(text) > 9:
+        raise ValueError(f"{name}={text} is no whole number up to {limits.ATTEMPTS_MAX}")
+    return int(text)
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise ValueError(f"{name}={text} is no number") from error
+
+
+def render(policy: Policy) -> str:
+    """The text that `parse` makes an equal policy of; fields that have their default are not in it."""
+    kind = policy.WhichOneof("backoff")
+    if kind == "exponential":
+        backoff = policy.exponential
+        parts = [f"{_EXPONENTIAL}{_delay_text(backoff.initial_ms)}..{_delay_text(backoff.max_ms)}"]
+        if backoff.factor not in (0, limits.BACKOFF_FACTOR_DEFAULT):
+            parts.append(f"factor={_number_text(backoff.factor)}")
+        if backoff.HasField("jitter") and backoff.jitter != limits.BACKOFF_JITTER_DEFAULT:
+            parts.append(f"jitter={_number_text(backoff.jitter)}")
+    elif kind == "intervals":
+        parts = [_delay_text(delay_ms) for delay_ms in policy.intervals.delays_ms]
+    else:
+        parts = ["levels"]
+    return ",".join([*parts, *([f"max={policy.max_attempts}"] if policy.max_attempts else [])])
+
+
+def _delay_text(delay_ms: int) -> str:
+    """In the largest unit that gives a whole number, up to hours."""
+    for unit in ("h", "m", "s"):
+        if delay_ms and delay_ms % _UNIT_MS[unit] == 0:
+            return f"{delay_ms // _UNIT_MS[unit]}{unit}"
+    return f"{delay_ms}ms" if delay_ms else "0s"
+
+
+def _number_text(number: float) -> str:
+    return repr(number).removesuffix(".0")
+
+
+def faults(policy: Policy) -> list[tuple[str, str]]:
+    """All that is wrong with a policy: the field, and what is wrong with it."""
+    found: list[tuple[str, str]] = []
+    if not 0 <= policy.max_attempts <= limits.ATTEMPTS_MAX:
+        found.append(("max_attempts", f"{policy.max_attempts} is not within 1 and {limits.ATTEMPTS_MAX}"))
+    kind = policy.WhichOneof("backoff")
+    if kind == "exponential":
+        found += _exponential_faults(policy.exponential)
+    elif kind == "intervals":
+        delays = policy.intervals.delays_ms
+        if not 1 <= len(delays) <= limits.BACKOFF_INTERVALS_MAX:
+            found.append(("intervals", f"has {len(delays)} delays, not 1 to {limits.BACKOFF_INTERVALS_MAX}"))
+        for index, delay_ms in enumerate(delays):
+            if not 0 <= delay_ms <= limits.BACKOFF_MS_MAX:
+                text = f"{delay_ms} ms is not within 0 and {limits.BACKOFF_MS_MAX} (12 h)"
+                found.append((f"intervals.delays_ms[{index}]", text))
+    return found
+
+
+def _exponential_faults(backoff: Any) -> list[tuple[str, str]]:
+    found = []
+    most_ms = limits.BACKOFF_MS_MAX
+    if not 1 <= backoff.initial_ms <= most_ms:
+        found.append(("exponential.initial_ms", f"{backoff.initial_ms} ms is not within 1 and {most_ms} (12 h)"))
+    if not backoff.initial_ms <= backoff.max_ms <= most_ms:
+        text = f"{backoff.max_ms} ms is not within the first delay, {backoff.initial_ms}, and {most_ms} (12 h)"
+        found.append(("exponential.max_ms", text))
+    if backoff.factor != 0 and not 1 <= backoff.factor <= limits.BACKOFF_FACTOR_MAX:
+        found.append(("exponential.factor", f"{backoff.factor:g} is not within 1 and {limits.BACKOFF_FACTOR_MAX:g}"))
+    if not 0 <= backoff.jitter <= 1:
+        found.append(("exponential.jitter", f"{backoff.jitter:g} is not within 0 and 1"))
+    return found
