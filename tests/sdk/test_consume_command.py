@@ -211,7 +211,7 @@ def test_what_the_server_refuses_for_ever_is_one_line(gateway: FakeGroups) -> No
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (("--backoff", "later"), "backoff: 'later' in 'later' is no whole number"),
+        (("--backoff", "later"), "backoff: 'later' is none of levels, exponential"),
         (("--lease", "1ms"), "lease: '1ms' is not within 10 ms and 12 h"),
         (("--server", "nowhere"), "server: 'nowhere' is not HOST:PORT"),
     ],

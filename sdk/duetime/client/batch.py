@@ -5,6 +5,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from duetime_format import limits
+
 from duetime.client.errors import DueTimeError, InvalidMessage
 from duetime.client.ids import new_id
 from duetime.client.message import Message, Receipt, refused, wire_fields
@@ -12,8 +14,8 @@ from duetime.v1 import gateway_pb2
 
 REQUEST_COUNT_MAX = 512
 REQUEST_BYTES_MAX = 4 * 1024 * 1024
-# What a server takes in one request. A larger message could only be sent to be dropped unseen by either end's gRPC.
-MESSAGE_BYTES_MAX = 32 * 1024 * 1024
+# A larger message could only be sent to be dropped unseen by either end's gRPC.
+MESSAGE_BYTES_MAX = limits.REQUEST_BYTES_MAX
 
 Outcome = Receipt | DueTimeError
 

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 import grpc
+from duetime_format.limits import GRPC_MESSAGE_BYTES_MAX
 
 from duetime.client.errors import Closed, DueTimeError, InvalidArgument, from_status, unreadable
 from duetime.v1 import gateway_pb2_grpc
@@ -17,11 +18,9 @@ from duetime.v1 import gateway_pb2_grpc
 SERVER_DEFAULT = "localhost:9800"
 SERVER_VARIABLE = "DUETIME_SERVER"
 
-# One gRPC message, either way: the server's 32 MiB and their envelope fit.
-_MESSAGE_BYTES_MAX = 33 * 1024 * 1024
 _CHANNEL_OPTIONS = (
-    ("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX),
-    ("grpc.max_send_message_length", _MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", GRPC_MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", GRPC_MESSAGE_BYTES_MAX),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.initial_reconnect_backoff_ms", 100),
     # What one attempt may take, for all its name: a server whose machine is busy is slow to shake hands.

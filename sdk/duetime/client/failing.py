@@ -10,21 +10,20 @@ import os
 import traceback
 from datetime import timedelta
 
+from duetime_format.attempts import MESSAGE_CHARS_MAX, TRACE_CHARS_MAX, TYPE_CHARS_MAX
+from duetime_format.limits import BACKOFF_MS_MAX
+
 from duetime.client.connection import seconds
 from duetime.client.errors import InvalidArgument
 from duetime.v1 import consumer_pb2
 
-# What the server takes of an error, in characters.
-TYPE_CHARS_MAX = 256
-MESSAGE_CHARS_MAX = 1024
-TRACE_CHARS_MAX = 4096
 # Frames of a trace: more than fit, and few enough that a deep recursion costs little.
 _FRAMES_MAX = 40
 
 # The package: the command is a user of the client, and its frames tell a user nothing.
 _FOLDER = os.path.dirname(os.path.dirname(__file__))
 
-RETRY_AFTER_S_MAX = 12 * 3600
+RETRY_AFTER_S_MAX = BACKOFF_MS_MAX // 1000
 
 
 class Retry(Exception):

@@ -21,18 +21,13 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+from duetime_format.limits import RECEIPTS_MAX, RECEIVE_COUNT_MAX
+
 from duetime.client import tracing
 from duetime.client.connection import Connection, backoff_s, pause
 from duetime.client.errors import Closed, DueTimeError, InvalidArgument
 from duetime.client.failing import Reject, Retry, text_of, without_own_frames
-from duetime.client.leases import (
-    RECEIPTS_MAX,
-    RECEIVE_COUNT_MAX,
-    LeasedMessage,
-    Leases,
-    Subscription,
-    shard_of,
-)
+from duetime.client.leases import LeasedMessage, Leases, Subscription, shard_of
 from duetime.client.logs import Faults, current, log, tell
 from duetime.client.settling import Settler, Stats
 from duetime.client.threads import Threads

@@ -12,6 +12,11 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from duetime_format import record
+from duetime_format.limits import (
+    INVISIBLE_MS_MAX,
+    INVISIBLE_MS_MIN,
+    RECEIVE_COUNT_MAX,
+)
 
 from duetime.client.connection import Connection, seconds
 from duetime.client.errors import Damaged, InvalidArgument
@@ -19,21 +24,16 @@ from duetime.client.message import moment
 from duetime.client.record import ReceivedMessage, slices
 from duetime.v1 import consumer_pb2, message_pb2
 
-# Of one call, by the server's limits.
-RECEIVE_COUNT_MAX = 1024
-RECEIPTS_MAX = 4096
-NACKS_MAX = 1024
 RECEIVE_BYTES_MAX = 4 * 1024 * 1024
-WAIT_MS_MAX = 30_000
-LEASE_S_MIN = 0.01
-LEASE_S_MAX = 12 * 3600.0
+LEASE_S_MIN, LEASE_S_MAX = INVISIBLE_MS_MIN / 1000, INVISIBLE_MS_MAX / 1000
+_UNIQ_KEY, _ORIGIN_MESSAGE_ID, _ORIGIN, _VISIBLE_AT = (
+    name.encode() for name in (record.UNIQ_KEY, record.ORIGIN_MESSAGE_ID, record.ORIGIN, record.VISIBLE_AT)
+)
+
 # What an answer may take, beyond the wait of a receive.
 CALL_TIMEOUT_S = 5.0
 # The part of a receipt by which receipts of one shard are alike. It is used to sort by and nothing depends on it:
 # receipts travel in calls of their own shard's, so that a shard that does not answer holds up only its own.
-_UNIQ_KEY, _ORIGIN_MESSAGE_ID, _ORIGIN, _VISIBLE_AT = (
-    name.encode() for name in (record.UNIQ_KEY, record.ORIGIN_MESSAGE_ID, record.ORIGIN, record.VISIBLE_AT)
-)
 _SHARD_BYTES = 2
 
 

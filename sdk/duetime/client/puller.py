@@ -19,6 +19,8 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from duetime_format.limits import PULL_COUNT_MAX, WAIT_MS_MAX
+
 from duetime.client.connection import Connection, backoff_s, pause, repeated, seconds
 from duetime.client.errors import Closed, DueTimeError, InvalidArgument, NotFound
 from duetime.client.message import at_ms
@@ -29,13 +31,12 @@ log = logging.getLogger("duetime")
 
 Start = Literal["earliest", "latest"] | datetime | Mapping[int, int]
 
-# Of one answer.
-PULL_COUNT_MAX = 1024
+# Of one answer, and PULL_COUNT_MAX messages.
 PULL_BYTES_MAX = 2 * 1024 * 1024
 # How long one request waits at the server; never so short that one with nothing new is asked at full speed.
 LONG_POLL_S = 15.0
 LONG_POLL_S_MIN = 0.01
-LONG_POLL_S_MAX = 30.0
+LONG_POLL_S_MAX = WAIT_MS_MAX / 1000
 # What an answer may take beyond the wait.
 CALL_TIMEOUT_S = 5.0
 # Answers of one shard that are fetched or being fetched and not handed out yet. All queues wait while there are as

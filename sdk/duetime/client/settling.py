@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from time import time_ns
 from typing import Any
 
+from duetime_format.limits import NACKS_MAX, RECEIPTS_MAX
+
 from duetime.client import tracing
 from duetime.client.connection import pause
 from duetime.client.errors import Closed, DueTimeError, InvalidArgument, Unavailable
 from duetime.client.failing import nack
-from duetime.client.leases import NACKS_MAX, RECEIPTS_MAX, LeasedMessage, Leases, shard_of
+from duetime.client.leases import LeasedMessage, Leases, shard_of
 from duetime.client.logs import Faults, log, tell
 from duetime.client.message import moment
 from duetime.v1 import consumer_pb2
