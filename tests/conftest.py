@@ -1,6 +1,7 @@
 """What tests of several parts share: metadata databases, and how examples are tried."""
 
 import os
+import signal
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,9 @@ from hypothesis import HealthCheck, settings
 from sqlalchemy import make_url
 
 from tests.postgresql import NoPostgres, postgres_server
+
+# A shell has what it starts in the background ignore Ctrl-C, and so would every process that a test starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Every store of a test would take 64 MiB of the disk for as long as the test runs.
 os.environ.setdefault("DUETIME_STORE_RESERVE_BYTES", "0")

@@ -396,4 +396,4 @@ def test_the_sdk_needs_grpc_and_protobuf_only() -> None:
         check=True,
     )
     more = set(done.stdout.split()) - set(plain.stdout.split()) - sys.stdlib_module_names
-    assert more == {"duetime"}
+    assert more == {"duetime", "duetime_format"}
