@@ -16,7 +16,8 @@ _HEADS = {
 
 def topic_field(topic: str) -> bytes:
     """The topic as it stands in a record, with its length before it."""
-    return bytes([len(topic)]) + topic.encode()
+    encoded = topic.encode()
+    return bytes([len(encoded)]) + encoded
 
 
 class Maker:

@@ -6,6 +6,7 @@ from functools import lru_cache
 from zlib import crc32
 
 from duetime_format import record
+from duetime_format.making import topic_field
 from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
 from duetime_format.properties import VALUE_END, encode_properties
 
@@ -64,10 +65,8 @@ class Route:
 
     def __init__(self, topic: str, shards: Sequence[int], numbers: Sequence[int] | None = None) -> None:
         """`numbers`: of each queue on its shard; None: the same as in the topic."""
-        encoded = topic.encode()
         self.topic = topic
-        # The topic as a record carries it, its length first.
-        self.topic_field = bytes([len(encoded)]) + encoded
+        self.topic_field = topic_field(topic)
         shape = _shape(tuple(shards), tuple(range(len(shards)) if numbers is None else numbers))
         # By queue.
         self.shards = shape.shards

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from duetime.v1 import store_pb2
 from duetime_core.defects import defect
 from duetime_core.logs import sparing
-from duetime_format import layout
 from duetime_format.restore import Entries, Unrestorable, quarantine, quickest_run, restore
+from duetime_format.view import split
 
 log = sparing()
 
@@ -44,12 +44,7 @@ class Batch:
 
     def split(self) -> list[bytes]:
         """The records one by one."""
-        records, at = [], 0
-        while at < len(self.records):
-            size = layout.size_at(self.records, at)
-            records.append(self.records[at : at + size])
-            at += size
-        return records
+        return split(self.records)
 
     def behind(self, index: int) -> bytes:
         """The records from `index` on."""
