@@ -23,10 +23,11 @@ from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.names import SCHEDULE_TOPIC
 from duetime_format.properties import encode_properties
 from duetime_format.units import UNIT, UNIT_TYPE
-from duetime_store import checkpoint, configs
-from duetime_store.checkpoint import Checkpoint
-from duetime_store.directory import save_history
-from duetime_store.disk import Disk
+from duetime_store.files import configs
+from duetime_store.files.directory import save_history
+from duetime_store.files.disk import Disk
+from duetime_store.recovery import checkpoint
+from duetime_store.recovery.checkpoint import Checkpoint
 
 LEVELS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
 FIRST_MS = 1_700_000_000_000

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from duetime_store.disk import Buffer, Disk, Space
+from duetime_store.files.disk import Buffer, Disk, Space
 
 BLOCK = 4_096
 GIB = 1 << 30

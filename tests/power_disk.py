@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from duetime_store.disk import Buffer
+from duetime_store.files.disk import Buffer
 
 from tests.faulty_disk import GIB, FaultyDisk
 

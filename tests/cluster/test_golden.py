@@ -13,7 +13,7 @@ from duetime_core.testing.clock import FakeClock
 from duetime_format import record
 from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
 from duetime_format.properties import decode_properties
-from duetime_store import configs
+from duetime_store.files import configs
 
 from tests.format import golden
 

@@ -11,9 +11,9 @@ from duetime_format.columns import Run, take
 from duetime_format.layout import MAGIC_V1, MAGIC_V2
 from duetime_format.properties import value_of
 from duetime_format.record import Record
-from duetime_store.commitlog import CommitLog
-from duetime_store.disk import Disk
-from duetime_store.segment import file_name
+from duetime_store.files.disk import Disk
+from duetime_store.log.commitlog import CommitLog
+from duetime_store.log.segment import file_name
 from hypothesis import given
 from hypothesis import strategies as st
 

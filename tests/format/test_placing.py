@@ -8,8 +8,8 @@ from duetime_core.errors import InvalidArgument
 from duetime_format import columns, layout, placing, record
 from duetime_format.placing import place
 from duetime_format.units import UNIT
-from duetime_store import intake as module
-from duetime_store.intake import Intake
+from duetime_store.log import intake as module
+from duetime_store.log.intake import Intake
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -9,7 +9,7 @@ from duetime_format.names import SCHEDULE_TOPIC
 from duetime_format.properties import as_text, decode_properties, value_of
 from duetime_format.record import RESERVED_PROPERTIES
 from duetime_spark import decode
-from duetime_store import messages
+from duetime_store.reading import messages
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -91,7 +91,7 @@ def test_all_readers_agree(topic: str, encoded: bytes, host: bytes) -> None:
 
     # What readers are given: by the store, by the SDK, by Spark.
     own = {name: value for name, value in told.items() if name not in RESERVED_PROPERTIES}
-    for response in in_both(lambda: stored(data), (messages, "_compiled", "duetime_store._messages")):
+    for response in in_both(lambda: stored(data), (messages, "_compiled", "duetime_store.reading._messages")):
         (message,) = response.messages  # type: ignore[attr-defined]
         assert (message.tags, message.id, dict(message.properties)) == (tags, message_id, own)
         assert list(message.keys) == told.get("KEYS", "").split()

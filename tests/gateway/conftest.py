@@ -14,7 +14,7 @@ from duetime_core.metadata import upgrade
 from duetime_core.serving import make_channel
 from duetime_gateway.node import GatewayNode
 from duetime_gateway.settings import GatewaySettings
-from duetime_store.disk import Disk
+from duetime_store.files.disk import Disk
 from duetime_store.node import StoreNode
 from duetime_store.settings import StoreSettings
 

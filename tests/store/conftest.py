@@ -9,14 +9,14 @@ from duetime_core.clock import Clock, Timer
 from duetime_format import record
 from duetime_format.properties import decode_properties, encode_properties
 from duetime_format.restore import Entry, Unrestorable, quarantine, restore
-from duetime_store.alarm import ShardClock
-from duetime_store.checkpoint import write as write_checkpoint
-from duetime_store.directory import StoreDirectory
-from duetime_store.recovery import Opened, checkpoint_of, open_store
+from duetime_store.files.directory import StoreDirectory
+from duetime_store.lanes.alarm import ShardClock
+from duetime_store.reading.turns import Turns, Walk
+from duetime_store.recovery.checkpoint import write as write_checkpoint
+from duetime_store.recovery.recovery import Opened, checkpoint_of, open_store
 from duetime_store.settings import StoreSettings
-from duetime_store.staging import Outcome
-from duetime_store.store import Store
-from duetime_store.turns import Turns, Walk
+from duetime_store.writing.staging import Outcome
+from duetime_store.writing.store import Store
 
 MIB = 1024 * 1024
 

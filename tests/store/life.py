@@ -25,21 +25,21 @@ from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
 from duetime_format.properties import decode_properties
 from duetime_format.record import Record
 from duetime_format.restore import Entry, quarantine, restore
-from duetime_store import queuetable
-from duetime_store.alarm import ShardClock
-from duetime_store.checkpointer import Checkpointer
-from duetime_store.directory import StoreDirectory
-from duetime_store.flusher import Flusher
-from duetime_store.late import LateWriter
+from duetime_store.files.directory import StoreDirectory
+from duetime_store.files.reserve import Reserve
+from duetime_store.lanes.alarm import ShardClock
 from duetime_store.metrics import StoreMetrics
-from duetime_store.queuetable import TableFile
-from duetime_store.recovery import open_store
-from duetime_store.reserve import Reserve
+from duetime_store.queues import queuetable
+from duetime_store.queues.queuetable import TableFile
+from duetime_store.queues.topics import TopicFile
+from duetime_store.recovery.checkpointer import Checkpointer
+from duetime_store.recovery.recovery import open_store
 from duetime_store.settings import StoreSettings
-from duetime_store.staging import DUPLICATE, OK
-from duetime_store.store import Store
-from duetime_store.topics import TopicFile
-from duetime_store.watch import Watch
+from duetime_store.writing.flusher import Flusher
+from duetime_store.writing.late import LateWriter
+from duetime_store.writing.staging import DUPLICATE, OK
+from duetime_store.writing.store import Store
+from duetime_store.writing.watch import Watch
 from prometheus_client import CollectorRegistry
 
 from tests.faulty_disk import GIB

@@ -3,7 +3,7 @@
 import asyncio
 
 from duetime_core.testing import FakeClock
-from duetime_store.alarm import FORGET_EVERY, Alarm, ShardClock
+from duetime_store.lanes.alarm import FORGET_EVERY, Alarm, ShardClock
 
 
 def future() -> "asyncio.Future[None]":

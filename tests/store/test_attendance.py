@@ -1,6 +1,6 @@
 """Who serves a lane: what counts as asking, when it is orphaned, and who gives way to whom."""
 
-from duetime_store.attendance import Asking, Attendance
+from duetime_store.lanes.attendance import Asking, Attendance
 
 WITHIN_MS = 1_000
 

@@ -5,9 +5,9 @@ import zlib
 from pathlib import Path
 
 import pytest
-from duetime_store import checkpoint
-from duetime_store.checkpoint import Checkpoint
-from duetime_store.disk import Disk
+from duetime_store.files.disk import Disk
+from duetime_store.recovery import checkpoint
+from duetime_store.recovery.checkpoint import Checkpoint
 
 
 def point_at(position: int, lane_count: int = 18) -> Checkpoint:

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from duetime_store import configs
-from duetime_store.disk import Disk
+from duetime_store.files import configs
+from duetime_store.files.disk import Disk
 from hypothesis import given
 from hypothesis import strategies as st
 

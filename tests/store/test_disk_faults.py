@@ -14,11 +14,11 @@ from duetime.v1 import store_pb2
 from duetime_core.calls import translate
 from duetime_core.errors import DueTimeError
 from duetime_format import record
-from duetime_store.consumequeue import UNIT, ConsumeQueue
-from duetime_store.disk import Disk
-from duetime_store.queuedisk import QueueDisk
-from duetime_store.recovery import Report
-from duetime_store.reserve import Reserve
+from duetime_store.files.disk import Disk
+from duetime_store.files.reserve import Reserve
+from duetime_store.queues.consumequeue import UNIT, ConsumeQueue
+from duetime_store.queues.queuedisk import QueueDisk
+from duetime_store.recovery.recovery import Report
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families

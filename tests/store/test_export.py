@@ -17,7 +17,7 @@ from duetime_format.columns import Run
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.names import SCHEDULE_TOPIC
 from duetime_format.units import FILLER_SIZE, UNIT, UNIT_TYPE, joined
-from duetime_store.disk import Disk
+from duetime_store.files.disk import Disk
 from duetime_store.offline import export
 from duetime_store.offline.export import export_directory
 from duetime_store.offline.logend import LogEnd

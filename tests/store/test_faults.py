@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from duetime_format import record
 from duetime_format.limits import BODY_BYTES_MAX, QUEUE_COUNT_MAX
-from duetime_store.faults import QUEUE_ID_MAX_RESTORED
-from duetime_store.staging import OK, REFUSED
+from duetime_store.writing.faults import QUEUE_ID_MAX_RESTORED
+from duetime_store.writing.staging import OK, REFUSED
 
 from tests.store.conftest import MIB, HandClock, Shard, restored, sent
 

@@ -11,7 +11,7 @@ from duetime.v1 import gateway_pb2, store_pb2
 from duetime_format import record
 from duetime_format.keys import key_hash
 from duetime_format.properties import encode_properties
-from duetime_store import finder
+from duetime_store.finding import finder
 
 from tests.store.conftest import MIB, restored, sent
 from tests.store.test_service import Running

@@ -16,12 +16,12 @@ from duetime.v1 import store_pb2
 from duetime_format import layout, record
 from duetime_format.properties import decode_properties
 from duetime_scheduler.batch import make_batch
-from duetime_store.alarm import Alarm
-from duetime_store.filters import Filter
+from duetime_store.lanes.alarm import Alarm
 from duetime_store.metrics import StoreMetrics
-from duetime_store.reader import Due, Pulled, Reader
-from duetime_store.staging import DUPLICATE, OK
-from duetime_store.turns import Turns
+from duetime_store.reading.filters import Filter
+from duetime_store.reading.reader import Due, Pulled, Reader
+from duetime_store.reading.turns import Turns
+from duetime_store.writing.staging import DUPLICATE, OK
 from prometheus_client import CollectorRegistry
 
 from tests.store.conftest import HandClock, Shard, sent

@@ -8,7 +8,7 @@ from duetime.v1 import consumer_pb2, gateway_pb2, store_pb2
 from duetime_core.testing import FakeClock
 from duetime_format import record
 from duetime_format.names import SCHEDULE_TOPIC
-from duetime_store.room import EXTRA_BYTES
+from duetime_store.writing.room import EXTRA_BYTES
 
 from tests.faulty_disk import FaultyDisk
 from tests.store.conftest import MIB, ids, sent

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from duetime_format import record
 from duetime_format.units import UNIT_TYPE, Units
-from duetime_store import gather as module
-from duetime_store.disk import Disk
-from duetime_store.gather import Wanted
-from duetime_store.segment import TOUCHED_BYTES_MAX, Segment
+from duetime_store.files.disk import Disk
+from duetime_store.log.segment import TOUCHED_BYTES_MAX, Segment
+from duetime_store.reading import gather as module
+from duetime_store.reading.gather import Wanted
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,12 +24,12 @@ Unit = tuple[int, int, int]
 
 @pytest.fixture(params=["python", "compiled"])
 def copy(request: pytest.FixtureRequest) -> Copy:
-    return module.copy if request.param == "python" else compiled("duetime_store._gather").copy
+    return module.copy if request.param == "python" else compiled("duetime_store.reading._gather").copy
 
 
 @pytest.fixture(scope="module")
 def compiled_copy() -> Copy:
-    copy: Copy = compiled("duetime_store._gather").copy
+    copy: Copy = compiled("duetime_store.reading._gather").copy
     return copy
 
 

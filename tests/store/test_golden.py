@@ -11,8 +11,9 @@ from duetime_format import record
 from duetime_format.names import FOREIGN_TOPICS, SCHEDULE_TOPIC
 from duetime_format.properties import value_of
 from duetime_format.units import UNIT_TYPE
-from duetime_store import checkpoint, configs
-from duetime_store.metrics import LaneCollector
+from duetime_store.files import configs
+from duetime_store.recovery import checkpoint
+from duetime_store.writing.metrics import ShardCollector
 
 from tests.format import golden
 from tests.store.conftest import HandClock, Shard, sent
@@ -133,7 +134,7 @@ def test_opening_changes_no_record_and_no_file_that_is_not_ours(shard: Shard, ro
 
 
 def test_timers_and_half_messages_are_counted(shard: Shard, name: str) -> None:
-    collected = {metric.name: metric for metric in LaneCollector(shard.store).collect()}
+    collected = {metric.name: metric for metric in ShardCollector(shard.store).collect()}
     counts = {sample.labels["topic"]: sample.value for sample in collected["duetime_store_kept_messages"].samples}
     queues = golden.summary(name)["queues"]
     assert counts == {topic: queues[topic]["0"]["max"] for topic in FOREIGN_TOPICS if topic in queues}

@@ -10,7 +10,7 @@ import grpc
 import pytest
 from duetime.v1 import gateway_pb2, store_pb2
 from duetime_format.levels import DEFAULT_DELAY_LEVELS
-from duetime_store import configs
+from duetime_store.files import configs
 from structlog.testing import capture_logs
 
 from tests.faulty_disk import FaultyDisk

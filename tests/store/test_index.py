@@ -8,8 +8,8 @@ import pytest
 from duetime_format import record
 from duetime_format.errors import Damaged
 from duetime_format.keys import hash_codes, key_hash, key_hashes
-from duetime_store.disk import Disk
-from duetime_store.index import (
+from duetime_store.files.disk import Disk
+from duetime_store.finding.index import (
     ENTRIES_DEFAULT,
     SLOTS_DEFAULT,
     Header,

@@ -12,9 +12,9 @@ from duetime_format import record
 from duetime_format.keys import key_hash
 from duetime_format.levels import DEFAULT_DELAY_LEVELS
 from duetime_format.properties import value_of
-from duetime_store import configs
-from duetime_store.index import Header, IndexFile, Shape, file_paths
-from duetime_store.indexer import Indexer, Mark, pieces, read_mark
+from duetime_store.files import configs
+from duetime_store.finding.index import Header, IndexFile, Shape, file_paths
+from duetime_store.finding.indexer import Indexer, Mark, pieces, read_mark
 
 from tests.format.golden import NAMES, golden_dir, summary, units, unpack
 from tests.store.conftest import MIB, HandClock, Shard, sent

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from duetime.v1 import store_pb2
-from duetime_store import queuetable
-from duetime_store.queuetable import Head, Row
+from duetime_store.queues import queuetable
+from duetime_store.queues.queuetable import Head, Row
 
 from tests.faulty_disk import FaultyDisk
 from tests.power_disk import PowerDisk

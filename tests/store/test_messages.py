@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from duetime.v1 import gateway_pb2
 from duetime_format import record
-from duetime_store import messages as module
+from duetime_store.reading import messages as module
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -18,7 +18,7 @@ V6 = bytes(range(16)) + b"\x00\x00\x2a\x9f"
 
 @pytest.fixture(scope="module")
 def write() -> Write:
-    write: Write = compiled("duetime_store._messages").write
+    write: Write = compiled("duetime_store.reading._messages").write
     return write
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from duetime_core.testing import FakeClock
-from duetime_store.disk import Disk
+from duetime_store.files.disk import Disk
 from duetime_store.node import StoreNode
 from duetime_store.offline.transfer import copy_file
 from duetime_store.settings import StoreSettings

@@ -9,7 +9,7 @@ from duetime_format.names import QUARANTINE_TOPIC
 from duetime_format.properties import decode_properties, encode_properties
 from duetime_format.record import Record
 from duetime_format.restore import Entry, count_restored, quarantine, restore
-from duetime_store.staging import DUPLICATE, GAP, OK, REFUSED
+from duetime_store.writing.staging import DUPLICATE, GAP, OK, REFUSED
 
 from tests.store.conftest import Shard, flip, ids, log_file, restored, sent
 from tests.twins import compiled

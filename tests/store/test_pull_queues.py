@@ -9,7 +9,7 @@ import grpc
 import pytest
 from duetime.v1 import gateway_pb2, store_pb2
 from duetime_format import record
-from duetime_store import reader
+from duetime_store.reading import reader
 
 from tests.store.conftest import sent
 from tests.store.test_service import FOUND, NO_MATCH, OUT_OF_RANGE, Running

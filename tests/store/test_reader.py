@@ -8,13 +8,13 @@ import pytest
 from duetime_format import record
 from duetime_format.properties import decode_properties
 from duetime_format.units import UNIT_TYPE
-from duetime_store import gather, reader
-from duetime_store.alarm import Alarm
-from duetime_store.filters import Filter
-from duetime_store.messages import stored_messages
+from duetime_store.lanes.alarm import Alarm
 from duetime_store.metrics import StoreMetrics
-from duetime_store.reader import Due, Pulled, Reader, Scanned
-from duetime_store.turns import Turns
+from duetime_store.reading import gather, reader
+from duetime_store.reading.filters import Filter
+from duetime_store.reading.messages import stored_messages
+from duetime_store.reading.reader import Due, Pulled, Reader, Scanned
+from duetime_store.reading.turns import Turns
 from prometheus_client import CollectorRegistry
 
 from tests.store.conftest import MIB, HandClock, Shard, sent, unhurried
@@ -27,7 +27,9 @@ LONG = 1 << 30
 @pytest.fixture(autouse=True, params=["python", "compiled"])
 def _copy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     name = request.param
-    monkeypatch.setattr(gather, "_copy", gather.copy if name == "python" else compiled("duetime_store._gather").copy)
+    monkeypatch.setattr(
+        gather, "_copy", gather.copy if name == "python" else compiled("duetime_store.reading._gather").copy
+    )
 
 
 class Reading:

@@ -1,7 +1,7 @@
 """The window of remembered ids."""
 
 import numpy as np
-from duetime_store.recent import CANDIDATES_MAX, RecentIds
+from duetime_store.log.recent import CANDIDATES_MAX, RecentIds
 from hypothesis import given
 from hypothesis import strategies as st
 

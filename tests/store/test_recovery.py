@@ -12,13 +12,13 @@ from duetime_core.ondisk.history import LevelHistory
 from duetime_format import record
 from duetime_format.levels import DelayLevels
 from duetime_format.units import FILLER_SIZE
-from duetime_store import configs
-from duetime_store.alarm import Alarm
-from duetime_store.disk import Disk
+from duetime_store.files import configs
+from duetime_store.files.disk import Disk
+from duetime_store.lanes.alarm import Alarm
 from duetime_store.metrics import StoreMetrics
-from duetime_store.reader import Reader
-from duetime_store.staging import DUPLICATE, OK
-from duetime_store.turns import Turns
+from duetime_store.reading.reader import Reader
+from duetime_store.reading.turns import Turns
+from duetime_store.writing.staging import DUPLICATE, OK
 from prometheus_client import CollectorRegistry
 
 from tests.store.conftest import MIB, HandClock, Shard, flip, ids, log_file, remove, sent

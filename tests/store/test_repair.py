@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from duetime_format import record
 from duetime_format.units import UNIT, UNIT_TYPE
-from duetime_store import repair
-from duetime_store.alarm import Alarm
-from duetime_store.consumequeue import ConsumeQueue
-from duetime_store.filters import Filter
+from duetime_store.lanes.alarm import Alarm
 from duetime_store.metrics import StoreMetrics
-from duetime_store.reader import Due, Pulled, Reader
-from duetime_store.turns import Turns
+from duetime_store.queues.consumequeue import ConsumeQueue
+from duetime_store.reading import repair
+from duetime_store.reading.filters import Filter
+from duetime_store.reading.reader import Due, Pulled, Reader
+from duetime_store.reading.turns import Turns
 from prometheus_client import CollectorRegistry
 
 from tests.store.conftest import HandClock, Shard, ids, sent

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from duetime_core.errors import DiskFull
 from duetime_format import layout, record
-from duetime_store.recent import CANDIDATES_MAX, Ints
-from duetime_store.repeats import OVERTAKEN_COUNT_MAX, OVERTAKEN_MS, Bytes
-from duetime_store.staging import DUPLICATE, OK, REFUSED, refuse
+from duetime_store.log.recent import CANDIDATES_MAX, Ints
+from duetime_store.writing.repeats import OVERTAKEN_COUNT_MAX, OVERTAKEN_MS, Bytes
+from duetime_store.writing.staging import DUPLICATE, OK, REFUSED, refuse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

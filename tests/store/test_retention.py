@@ -13,7 +13,7 @@ from duetime_core.testing import FakeClock
 from duetime_format import record
 from duetime_format.restore import Entry, restore
 from duetime_format.units import FILLER_SIZE, UNIT
-from duetime_store.retention import MOVE_COUNT, Policy, _steps
+from duetime_store.recovery.retention import MOVE_COUNT, Policy, _steps
 
 from tests.store.conftest import MIB, ids, sent
 from tests.store.test_recovery import flip

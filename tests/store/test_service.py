@@ -17,9 +17,9 @@ from duetime_core.errors import StartupError
 from duetime_core.serving import make_channel
 from duetime_core.testing import FakeClock
 from duetime_format import record
-from duetime_store.disk import Disk
+from duetime_store.files.disk import Disk
+from duetime_store.log.segment import Segment
 from duetime_store.node import StoreNode
-from duetime_store.segment import Segment
 from duetime_store.settings import StoreSettings
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 

@@ -8,8 +8,8 @@ import pytest
 from duetime_core.errors import InvalidArgument
 from duetime_format import limits, record
 from duetime_format.properties import encode_properties
-from duetime_store.filters import Filter
-from duetime_store.sql import SQL_DEPTH_MAX
+from duetime_store.reading.filters import Filter
+from duetime_store.reading.sql import SQL_DEPTH_MAX
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -5,7 +5,7 @@ import zlib
 import pytest
 from duetime_core.errors import InvalidArgument, NotFound, Overloaded, ReadOnly, StartupError
 from duetime_format import record
-from duetime_store.staging import DUPLICATE, GAP, NOT_DUE, OK, REFUSED
+from duetime_store.writing.staging import DUPLICATE, GAP, NOT_DUE, OK, REFUSED
 
 from tests.store.conftest import HandClock, Shard, ids, restored, sent
 

@@ -11,7 +11,7 @@ from duetime.v1 import consumer_pb2
 from duetime.v1.consumer_pb2 import Group
 from duetime.v1.message_pb2 import RetryPolicy
 from duetime_format.levels import DEFAULT_DELAY_LEVELS
-from duetime_store import configs
+from duetime_store.files import configs
 from structlog.testing import capture_logs
 
 from tests.faulty_disk import FaultyDisk

@@ -9,7 +9,7 @@ import grpc
 import pytest
 from duetime.v1 import store_pb2
 from duetime_core.ondisk import topics as lines
-from duetime_store import configs
+from duetime_store.files import configs
 
 from tests.faulty_disk import FaultyDisk
 from tests.store.test_disk_faults import Sick, reason_of

@@ -12,9 +12,9 @@ from duetime_format import record
 from duetime_format.names import GROUPS_TOPIC, QUARANTINE_TOPIC, dlq_topic, retry_topic
 from duetime_format.properties import encode_properties
 from duetime_format.restore import Entry, restore
-from duetime_store import trace
-from duetime_store.intake import parse
-from duetime_store.staging import Outcome
+from duetime_store.finding import trace
+from duetime_store.log.intake import parse
+from duetime_store.writing.staging import Outcome
 
 from tests.store.conftest import sent
 from tests.store.groups.running import GROUP, TOPIC, Consuming

@@ -12,7 +12,7 @@ from duetime_core.ondisk.files import QueueFiles
 from duetime_core.ondisk.folder import LocalFiles
 from duetime_core.ondisk.state import read
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
-from duetime_store import configs
+from duetime_store.files import configs
 from duetime_store.offline import transfer
 from duetime_store.offline.export import export_directory
 from duetime_store.offline.summary import summary

@@ -11,9 +11,9 @@ import pytest
 from duetime.v1 import consumer_pb2, gateway_pb2, store_pb2
 from duetime_core.clock import turn
 from duetime_format import limits
-from duetime_store import reader
-from duetime_store.filters import Filter
-from duetime_store.turns import LONG_S, STEP_S, Turns
+from duetime_store.reading import reader
+from duetime_store.reading.filters import Filter
+from duetime_store.reading.turns import LONG_S, STEP_S, Turns
 
 from tests.store.conftest import sent
 from tests.store.test_finder import keyed

@@ -15,12 +15,12 @@ from duetime_format.columns import Run
 from duetime_format.keys import keys_of
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.units import UNIT
-from duetime_store.disk import Disk
-from duetime_store.index import ENTRY, HEADER, IndexWriter, Shape
+from duetime_store.files.disk import Disk
+from duetime_store.finding.index import ENTRY, HEADER, IndexWriter, Shape
+from duetime_store.log.segment import file_name
 from duetime_store.offline import units
 from duetime_store.offline.report import Report
 from duetime_store.offline.verify import verify
-from duetime_store.segment import file_name
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -24,7 +24,7 @@ from duetime_core.errors import InvalidArgument, NotFound, Overloaded, Unavailab
 from duetime_core.shares import Shares
 
 from duetime_store.metrics import StoreMetrics
-from duetime_store.store import Store
+from duetime_store.writing.store import Store
 
 T = TypeVar("T")
 

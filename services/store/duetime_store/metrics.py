@@ -1,18 +1,9 @@
-"""The store's Prometheus metrics; the per-lane ones are read from the store when scraped."""
+"""The store's Prometheus metrics that calls and loops count; those read from the shard when scraped are in
+writing/metrics.py."""
 
-from collections.abc import Iterable
 from errno import errorcode
 
-from duetime_core.errors import DiskFull, ReadOnly, Stalled
-from duetime_format.names import FOREIGN_TOPICS
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.registry import Collector
-
-from duetime_store.indexer import Indexer
-from duetime_store.lanes import LATE_BUCKETS_MS, Lane
-from duetime_store.store import Store
-from duetime_store.turns import Turns
 
 
 class StoreMetrics:
@@ -111,13 +102,6 @@ class StoreMetrics:
             registry=registry,
         )
 
-    def follow_index(self, indexer: Indexer) -> None:
-        self.index_behind.set_function(lambda: indexer.behind_bytes)
-
-    def follow_turns(self, turns: Turns) -> None:
-        self.scanning_seconds.set_function(lambda: turns.taken_s)
-        self.scans_waiting.set_function(lambda: turns.waiting_count)
-
     def flush_error(self, error: OSError) -> None:
         self.flush_errors.labels(errorcode.get(error.errno or 0, "unknown")).inc()
 
@@ -126,80 +110,3 @@ class StoreMetrics:
         self.bytes_in.inc(size)
         self.flush_seconds.observe(seconds)
         self.flush_messages.observe(count)
-
-
-class LaneCollector(Collector):
-    """Backlog, lateness and state of the shard at the moment of a scrape."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._since_ms = store.clock.clock.monotonic_ms()
-
-    def collect(self) -> Iterable[GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily]:
-        store = self._store
-        pending = GaugeMetricFamily("duetime_store_lane_pending_count", "Entries not yet restored", labels=["lane"])
-        overdue = GaugeMetricFamily(
-            "duetime_store_lane_overdue_ms", "How long the oldest pending entry has been due", labels=["lane"]
-        )
-        restored = CounterMetricFamily("duetime_store_lane_restored", "Messages restored", labels=["lane"])
-        late = HistogramMetricFamily(
-            "duetime_store_lane_late_ms", "From due to durable in the topic, in ms", labels=["lane"]
-        )
-        unasked = GaugeMetricFamily(
-            "duetime_store_lane_unasked_seconds", "How long no scheduler has asked for due entries", labels=["lane"]
-        )
-        now_ms, monotonic_ms = store.clock.now_ms(), store.clock.clock.monotonic_ms()
-        for level, lane in sorted(store.lanes.items()):
-            label = [str(level)]
-            oldest = lane.dues(now_ms)[0]
-            pending.add_metric(label, lane.pending_count)
-            overdue.add_metric(label, max(0, now_ms - oldest) if oldest else 0)
-            restored.add_metric(label, lane.restored_count)
-            late.add_metric(label, _buckets(lane), lane.late_sum_ms)
-            unasked_ms = lane.attendance.unasked_ms(lane.appended, monotonic_ms, self._since_ms)
-            unasked.add_metric(label, unasked_ms / 1000)
-        yield from (pending, overdue, restored, late, unasked)
-        kept = GaugeMetricFamily(
-            "duetime_store_kept_messages", "Messages that DueTime keeps and does not deliver", labels=["topic"]
-        )
-        for topic in sorted(FOREIGN_TOPICS):
-            for queue in store.queues.of_topic(topic):
-                kept.add_metric([topic], queue.max_offset - queue.min_offset)
-        yield kept
-        yield CounterMetricFamily(
-            "duetime_store_mismatched", "Records refused as not what lane entries give", store.mismatched_count
-        )
-        yield CounterMetricFamily(
-            "duetime_store_quarantined", "Lane entries put aside since the start", store.quarantined_count
-        )
-        topics = store.queues.counts
-        yield GaugeMetricFamily("duetime_store_topics", "Topics that the shard knows", len(topics))
-        yield GaugeMetricFamily("duetime_store_topics_max", "Topics that it takes", topics.room.topics_max)
-        shared = store.queues.shared
-        yield GaugeMetricFamily("duetime_store_queue_files_open", "Files of queues that are open", shared.open_count)
-        yield GaugeMetricFamily("duetime_store_queue_files_max", "As many may be", shared.files_max)
-        yield GaugeMetricFamily("duetime_store_queues", "Queues of all topics", topics.queue_count)
-        yield GaugeMetricFamily("duetime_store_queues_max", "Queues that it takes", topics.room.queues_max)
-        yield GaugeMetricFamily(
-            "duetime_store_log_bytes", "Log positions in use", store.log.end - store.log.min_position
-        )
-        yield GaugeMetricFamily(
-            "duetime_store_clock_behind_ms", "Wall clock behind the log's time", store.clock.behind_ms
-        )
-        yield GaugeMetricFamily("duetime_store_read_only", "1: a flush failed", int(bool(store.read_only_reason)))
-        refusing = GaugeMetricFamily("duetime_store_refusing", "1: sends are refused", labels=["reason"])
-        reasons = {refusal.reason for refusal in store.gate.refusals()}
-        for reason in (DiskFull.reason, Stalled.reason, ReadOnly.reason):
-            refusing.add_metric([reason], int(reason in reasons))
-        yield refusing
-        yield GaugeMetricFamily(
-            "duetime_store_stalled_seconds", "How long the disk has not answered", store.gate.stalled_ms / 1000
-        )
-        yield GaugeMetricFamily(
-            "duetime_store_late_unit_bytes", "Queue units that wait in memory for room", store.queues.late_bytes
-        )
-
-
-def _buckets(lane: Lane) -> list[tuple[str, float]]:
-    bounds = [*(str(bound) for bound in LATE_BUCKETS_MS), "+Inf"]
-    return list(zip(bounds, lane.late_counts.cumsum().tolist(), strict=True))

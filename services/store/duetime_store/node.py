@@ -15,43 +15,44 @@ from duetime_core.traffic import Traffic
 from duetime_format.record import host_bytes
 from prometheus_client import CollectorRegistry
 
-from duetime_store import queuetable
-from duetime_store.alarm import Alarm, ShardClock
-from duetime_store.checkpointer import Checkpointer
-from duetime_store.dead_letters import DeadLetterCollector
-from duetime_store.directory import DirectoryInUse, StoreDirectory, advertised_port, save_advertised_port
-from duetime_store.disk import Disk
 from duetime_store.exporting import Exporter
-from duetime_store.finder import Finder
-from duetime_store.flusher import Flusher
-from duetime_store.group_offsets import GroupOffsets
+from duetime_store.files.directory import DirectoryInUse, StoreDirectory, advertised_port, save_advertised_port
+from duetime_store.files.disk import Disk
+from duetime_store.files.reserve import Reserve
+from duetime_store.finding.finder import Finder
+from duetime_store.finding.index import Shape
+from duetime_store.finding.indexer import Indexer
+from duetime_store.finding.trace import Tracer
 from duetime_store.groups import loading, snapshot
 from duetime_store.groups.admin import GroupAdmin
 from duetime_store.groups.calls import GroupCalls
-from duetime_store.groups.collecting import GroupCollector
+from duetime_store.groups.dead_letters import DeadLetterCollector
 from duetime_store.groups.groups import Groups
-from duetime_store.groups.keeping import Keeper
+from duetime_store.groups.metrics import GroupCollector
+from duetime_store.groups.offsets import GroupOffsets
+from duetime_store.groups.persistence import Keeper
 from duetime_store.groups.receiving import Receiver
-from duetime_store.holding import Holding
-from duetime_store.index import Shape
-from duetime_store.indexer import Indexer
-from duetime_store.late import LateWriter
-from duetime_store.metrics import LaneCollector, StoreMetrics
-from duetime_store.queuetable import TableFile
-from duetime_store.reader import Reader
-from duetime_store.recovery import Opened, open_store
-from duetime_store.reserve import Reserve
-from duetime_store.retention import Cleaner, Policy
+from duetime_store.groups.subscription_groups import SubscriptionGroups
+from duetime_store.groups.unread import unread
+from duetime_store.lanes.alarm import Alarm, ShardClock
+from duetime_store.metrics import StoreMetrics
+from duetime_store.queues import queuetable
+from duetime_store.queues.queuetable import TableFile
+from duetime_store.queues.topics import TopicFile
+from duetime_store.reading.reader import Reader
+from duetime_store.reading.turns import Turns
+from duetime_store.recovery.checkpointer import Checkpointer
+from duetime_store.recovery.recovery import Opened, open_store
+from duetime_store.recovery.retention import Cleaner, Policy
 from duetime_store.service import SERVICE_NAME, StoreService
 from duetime_store.settings import StoreSettings
-from duetime_store.stand_ins import StandIns
-from duetime_store.store import Store
-from duetime_store.subscription_groups import SubscriptionGroups
-from duetime_store.topics import TopicFile
-from duetime_store.trace import Tracer
-from duetime_store.turns import Turns
-from duetime_store.unread import unread
-from duetime_store.watch import Watch
+from duetime_store.writing.flusher import Flusher
+from duetime_store.writing.holding import Holding
+from duetime_store.writing.late import LateWriter
+from duetime_store.writing.metrics import ShardCollector
+from duetime_store.writing.stand_ins import StandIns
+from duetime_store.writing.store import Store
+from duetime_store.writing.watch import Watch
 
 log = structlog.get_logger()
 
@@ -136,7 +137,7 @@ class StoreNode:
         self._opened = open_store(self._directory, settings, clock)
         self._tell_recovery()
         store = self._opened.store
-        self.registry.register(LaneCollector(store))
+        self.registry.register(ShardCollector(store))
         self._alarm = Alarm(clock)
         self._late = LateWriter(store, self._checkpoint_thread, self._clock, self._metrics)
         self._watch = Watch(
@@ -175,8 +176,10 @@ class StoreNode:
         if settings.index:
             shape = Shape(settings.index_slots, settings.index_entries)
             self.indexer = Indexer(store, self._directory, self._checkpoint_thread, self._clock, shape=shape)
-            self._metrics.follow_index(self.indexer)
-        self._metrics.follow_turns(self.turns)
+            indexer = self.indexer
+            self._metrics.index_behind.set_function(lambda: indexer.behind_bytes)
+        self._metrics.scanning_seconds.set_function(lambda: self.turns.taken_s)
+        self._metrics.scans_waiting.set_function(lambda: self.turns.waiting_count)
         self._reader = Reader(store, self._alarm, self._metrics, self.turns)
         self._make_groups(store)
         self._cleaner = self._make_cleaner(store)

@@ -14,27 +14,27 @@ from duetime_core.traffic import COUNTED_BYTES_MIN
 from duetime_format import limits
 from grpc import StatusCode
 
-from duetime_store import listing
-from duetime_store.checkpointer import Checkpointer
-from duetime_store.consumequeue import ConsumeQueue
 from duetime_store.exporting import Exporter, encoded_chunk
-from duetime_store.filters import parsed
-from duetime_store.finder import Finder
-from duetime_store.flusher import Flusher
-from duetime_store.group_offsets import GroupOffsets, check_group, check_offsets
+from duetime_store.finding.finder import Finder
+from duetime_store.finding.trace import Tracer
 from duetime_store.groups.calls import GroupCalls
-from duetime_store.holding import Holding
-from duetime_store.messages import add_messages
+from duetime_store.groups.offsets import GroupOffsets, check_group, check_offsets
+from duetime_store.groups.subscription_groups import SubscriptionGroups
 from duetime_store.metrics import StoreMetrics
-from duetime_store.offsets import first_stored_at
-from duetime_store.reader import Pulled, Reader
-from duetime_store.staging import OK, Outcome
-from duetime_store.stand_ins import StandIns
-from duetime_store.store import Store
-from duetime_store.subscription_groups import SubscriptionGroups
-from duetime_store.topics import TopicFile
-from duetime_store.trace import Tracer
-from duetime_store.turns import Turns
+from duetime_store.queues.consumequeue import ConsumeQueue
+from duetime_store.queues.topics import TopicFile
+from duetime_store.reading import listing
+from duetime_store.reading.filters import parsed
+from duetime_store.reading.messages import add_messages
+from duetime_store.reading.offsets import first_stored_at
+from duetime_store.reading.reader import Pulled, Reader
+from duetime_store.reading.turns import Turns
+from duetime_store.recovery.checkpointer import Checkpointer
+from duetime_store.writing.flusher import Flusher
+from duetime_store.writing.holding import Holding
+from duetime_store.writing.staging import OK, Outcome
+from duetime_store.writing.stand_ins import StandIns
+from duetime_store.writing.store import Store
 
 FOUND = gateway_pb2.PULL_STATUS_FOUND
 NO_NEW = gateway_pb2.PULL_STATUS_NO_NEW

@@ -21,16 +21,16 @@ from duetime_format.events import Key
 from duetime_format.names import GROUPS_TOPIC
 from duetime_format.properties import decode_properties, encode_properties
 from duetime_format.record import Record
-from duetime_store.alarm import Alarm, ShardClock
-from duetime_store.filters import Filter
-from duetime_store.group_offsets import GroupOffsets
 from duetime_store.groups import loading, snapshot
+from duetime_store.groups.fetch import Asked, Given, Looker
 from duetime_store.groups.groups import OK, Groups, Open
-from duetime_store.groups.keeping import Keeper
-from duetime_store.groups.looking import Asked, Given, Looker
+from duetime_store.groups.offsets import GroupOffsets
+from duetime_store.groups.persistence import Keeper
+from duetime_store.lanes.alarm import Alarm, ShardClock
 from duetime_store.metrics import StoreMetrics
-from duetime_store.reader import Reader
-from duetime_store.turns import Turns
+from duetime_store.reading.filters import Filter
+from duetime_store.reading.reader import Reader
+from duetime_store.reading.turns import Turns
 from prometheus_client import CollectorRegistry
 
 from tests.store.conftest import unhurried

@@ -5,7 +5,7 @@ from pathlib import Path
 import grpc
 import pytest
 from duetime_core.calls import translate
-from duetime_store import configs
+from duetime_store.files import configs
 from duetime_store.groups import snapshot
 
 from tests.faulty_disk import FaultyDisk

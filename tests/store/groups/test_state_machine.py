@@ -14,16 +14,16 @@ from typing import Any
 from duetime_format import receipts, record
 from duetime_format.events import Key
 from duetime_format.properties import decode_properties
-from duetime_store.alarm import Alarm, ShardClock
-from duetime_store.filters import Filter
-from duetime_store.group_offsets import GroupOffsets
 from duetime_store.groups import loading, snapshot
+from duetime_store.groups.fetch import Asked, Looker
 from duetime_store.groups.groups import EXPIRED, OK, UNKNOWN, Groups, Open
-from duetime_store.groups.looking import Asked, Looker
+from duetime_store.groups.offsets import GroupOffsets
 from duetime_store.groups.state import EXHAUSTED, LEASED, RETURNED, WAITING
+from duetime_store.lanes.alarm import Alarm, ShardClock
 from duetime_store.metrics import StoreMetrics
-from duetime_store.reader import Reader
-from duetime_store.turns import Turns
+from duetime_store.reading.filters import Filter
+from duetime_store.reading.reader import Reader
+from duetime_store.reading.turns import Turns
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test

@@ -7,13 +7,13 @@ from duetime_core.errors import FailedPrecondition, InvalidArgument, Violation
 from duetime_format.events import Key
 from duetime_format.names import dlq_topic, retry_topic
 
-from duetime_store.consumequeue import ConsumeQueue
-from duetime_store.group_offsets import GroupOffsets, check_group
 from duetime_store.groups.groups import Groups
+from duetime_store.groups.offsets import GroupOffsets, check_group
 from duetime_store.groups.state import Place
-from duetime_store.offsets import first_stored_at, first_that_tells
-from duetime_store.store import Store
-from duetime_store.turns import Turns, Walk
+from duetime_store.queues.consumequeue import ConsumeQueue
+from duetime_store.reading.offsets import first_stored_at, first_that_tells
+from duetime_store.reading.turns import Turns, Walk
+from duetime_store.writing.store import Store
 
 # Receivers seen so lately are members, and so lately keep the group from being deleted.
 MEMBER_MS = 600_000

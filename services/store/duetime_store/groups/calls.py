@@ -9,18 +9,18 @@ from duetime_core.logs import sparing
 from duetime_format import limits, receipts
 from duetime_format.events import Letter
 
-from duetime_store import dead_letters
-from duetime_store.filters import Filter, parsed
-from duetime_store.group_offsets import check_group
+from duetime_store.groups import dead_letters
 from duetime_store.groups.admin import GroupAdmin
+from duetime_store.groups.fetch import Asked, Given
 from duetime_store.groups.groups import EXPIRED, OK, Groups, Open
-from duetime_store.groups.looking import Asked, Given
+from duetime_store.groups.offsets import check_group
 from duetime_store.groups.receiving import Receiver
-from duetime_store.messages import stored_messages
 from duetime_store.metrics import StoreMetrics
-from duetime_store.reader import Reader
-from duetime_store.store import Store
-from duetime_store.turns import Turns
+from duetime_store.reading.filters import Filter, parsed
+from duetime_store.reading.messages import stored_messages
+from duetime_store.reading.reader import Reader
+from duetime_store.reading.turns import Turns
+from duetime_store.writing.store import Store
 
 log = sparing()
 

@@ -14,8 +14,9 @@ from duetime_core.ondisk.gone import GoneLetters
 from duetime_format import receipts
 from duetime_format.events import Key, Letter
 
+from duetime_store.groups.journal import GroupJournal
 from duetime_store.groups.state import Hold, Lease, Place, Progress
-from duetime_store.store import Store
+from duetime_store.writing.store import Store
 
 log = sparing()
 
@@ -88,6 +89,7 @@ class Groups:
         places_max: int,
     ) -> None:
         self.store = store
+        self.journal = GroupJournal(store.journal)
         self.progress = progress
         # Which dead letters are gone.
         self.gone = gone
@@ -161,7 +163,7 @@ class Groups:
         count = 0
         for lease, offsets in found.items():
             place = lease.place
-            self.store.journal.end(place, lease.id, offsets)
+            self.journal.end(place, lease.id, offsets)
             count += self.progress.end(place, lease.id, offsets)
             self._unblocked(place)
         if count:
@@ -174,7 +176,7 @@ class Groups:
         now_ms = self.store.clock.now_ms()
         for lease, offsets in found.items():
             if invisible_ms:
-                self.store.journal.change(lease.place, lease.id, offsets, now_ms + invisible_ms)
+                self.journal.change(lease.place, lease.id, offsets, now_ms + invisible_ms)
                 self.progress.change(lease.place, lease.id, offsets, now_ms + invisible_ms)
             else:
                 self.give_back(lease, offsets, now_ms, counted=not not_attempted)
@@ -190,7 +192,7 @@ class Groups:
 
     def _back(self, lease: Lease, offsets: list[int], now_ms: int, *, counted: bool) -> None:
         if offsets:
-            self.store.journal.back(lease.place, lease.id, offsets, now_ms, counted=counted)
+            self.journal.back(lease.place, lease.id, offsets, now_ms, counted=counted)
             self.progress.give_back(lease.place, lease.id, offsets, now_ms, counted=counted)
 
     def not_received(self, leased: Iterable[tuple[Lease, list[int]]]) -> None:
@@ -213,7 +215,7 @@ class Groups:
                 times.append(0)
                 continue
             later = self.progress.later_of(one.lease, one.offset) if one.lease.ordered else []
-            self.store.journal.defer(one.place, one.lease.id, one.offset, now_ms + delay_ms, history)
+            self.journal.defer(one.place, one.lease.id, one.offset, now_ms + delay_ms, history)
             self.progress.defer(one.place, one.lease.id, one.offset, now_ms + delay_ms, history)
             self._back(one.lease, later, now_ms, counted=False)
             self._tell({one.place})
@@ -225,7 +227,7 @@ class Groups:
     def settle(self, one: Open, copy: Letter) -> Callable[[bool], None]:
         """The lease ends with a record that is being staged; to be told whether it became durable."""
         place, lease_id, offset = one.place, one.lease.id, one.offset
-        self.store.journal.settle(place, lease_id, offset, copy)
+        self.journal.settle(place, lease_id, offset, copy)
         place.settling.add(offset)
 
         def tell(stored: bool) -> None:
@@ -243,7 +245,7 @@ class Groups:
     def settle_letter(self, letter: Letter, copy: Letter) -> Callable[[bool], None]:
         """As `settle`, of a dead letter that is there."""
         self.gone.take(letter)
-        self.store.journal.letter(letter, copy)
+        self.journal.letter(letter, copy)
 
         def tell(stored: bool) -> None:
             if stored:
@@ -262,7 +264,7 @@ class Groups:
             if is_dropped:
                 by_queue.setdefault((topic, queue), []).append(offset)
         for (topic, queue), offsets in by_queue.items():
-            self.store.journal.taken(topic, queue, sorted(offsets))
+            self.journal.taken(topic, queue, sorted(offsets))
             self.gone.taken((topic, queue, offset) for offset in offsets)
         return dropped
 
@@ -291,12 +293,12 @@ class Groups:
         """Leases offsets that ascend; the place's frontier is `after` then."""
         expired, history = (past.expired, past.history) if past is not None else ((), b"")
         before = lease.place.frontier
-        self.store.journal.give(lease, offsets, until_ms, attempt, before, after, expired)
+        self.journal.give(lease, offsets, until_ms, attempt, before, after, expired)
         self.progress.give(lease, offsets, until_ms, attempt, after, expired=expired, history=history)
 
     def drop(self, place: Place, offsets: list[int]) -> None:
         """Returned messages whose records are gone or damaged are done."""
-        self.store.journal.end(place, 0, offsets)
+        self.journal.end(place, 0, offsets)
         self.lost_count += self.progress.end(place, 0, offsets)
 
     def drop_before(self, place: Place, offset: int) -> None:
@@ -334,7 +336,7 @@ class Groups:
                 text = f"the shard has {len(known)} groups, {self._groups_max} at most"
                 raise Overloaded(text, reason="GROUPS_EXHAUSTED")
         place = self.progress.place(key, frontier)
-        self.store.journal.reset(place, frontier)
+        self.journal.reset(place, frontier)
         return place
 
     def reset(self, key: Key, offset: int) -> None:
@@ -344,13 +346,13 @@ class Groups:
         if place is None:
             self.new_place(key, offset)
         else:
-            self.store.journal.reset(place, offset)
+            self.journal.reset(place, offset)
             self.progress.reset(place, offset)
             self._tell({place})
 
     def delete(self, group: str) -> None:
         self.store.gate.check_write()
-        self.store.journal.delete(group)
+        self.journal.delete(group)
         self.progress.delete(group)
         self.activity.pop(group, None)
         self.deleted(group)

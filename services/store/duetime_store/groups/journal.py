@@ -1,45 +1,18 @@
-"""The journal of groups: events on their way to the log (duetime_format.events), and what they do at a start."""
+"""What happens to consumer groups, as events (duetime_format.events) for the store's journal."""
 
-import asyncio
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-
-from duetime_core.ondisk.gone import GoneLetters
 from duetime_format import events
-from duetime_format.events import Key, Letter, Pairs, events_in, keys_of, reading
-from duetime_format.names import GROUPS_TOPIC
-from duetime_format.ranges import offsets_of, ranges
-from duetime_format.record import Record, encode, with_crc_mark
+from duetime_format.events import Letter, Pairs
+from duetime_format.ranges import ranges
 
-from duetime_store.groups.state import Lease, Place, Progress
-
-# Bytes of events in one record; it has one event at least.
-RECORD_BYTES = 256 * 1024
+from duetime_store.groups.state import Lease, Place
+from duetime_store.log.journal import Journal
 
 
-@dataclass(slots=True)
-class Entry:
-    """One event as it goes to the log, and the place that it names; None: it names none."""
+class GroupJournal:
+    """Writes each change as the event that replay applies after a restart."""
 
-    kind: int
-    payload: bytes
-    place: Place | None = None
-
-
-class Journal:
-    """Events that are not staged yet, and who waits for them."""
-
-    def __init__(self) -> None:
-        self.entries: list[Entry] = []
-        self.waiters: list[asyncio.Future[None]] = []
-        self.bytes = 0
-
-    # --- writing ----------------------------------------------------------------------------------------------------
-
-    def _add(self, event: events.Event, place: Place | None = None) -> None:
-        payload = event.payload()
-        self.entries.append(Entry(event.kind, payload, place))
-        self.bytes += len(payload)
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
 
     def give(
         self, lease: Lease, offsets: list[int], until_ms: int, attempt: int, before: int, after: int, expired: Pairs
@@ -54,221 +27,43 @@ class Journal:
             lease.ordered,
             lease.is_taken,
         )
-        self._add(events.Give(*fixed, attempt, before, after, expired, ranges(offsets)), place)
+        self._journal.add(events.Give(*fixed, attempt, before, after, expired, ranges(offsets)), place)
 
     def end(self, place: Place, lease_id: int, offsets: list[int]) -> None:
-        self._add(events.End(place.number, lease_id, ranges(offsets)), place)
+        self._journal.add(events.End(place.number, lease_id, ranges(offsets)), place)
 
     def change(self, place: Place, lease_id: int, offsets: list[int], until_ms: int) -> None:
-        self._add(events.Change(place.number, lease_id, until_ms, ranges(offsets)), place)
+        self._journal.add(events.Change(place.number, lease_id, until_ms, ranges(offsets)), place)
 
     def back(self, place: Place, lease_id: int, offsets: list[int], ended_at_ms: int, *, counted: bool) -> None:
-        self._add(events.Back(place.number, lease_id, ended_at_ms, counted, ranges(offsets)), place)
+        self._journal.add(events.Back(place.number, lease_id, ended_at_ms, counted, ranges(offsets)), place)
 
     def defer(self, place: Place, lease_id: int, offset: int, until_ms: int, history: bytes) -> None:
-        self._add(events.Defer(place.number, lease_id, offset, until_ms, history), place)
+        self._journal.add(events.Defer(place.number, lease_id, offset, until_ms, history), place)
 
     def settle(self, place: Place, lease_id: int, offset: int, copy: Letter) -> None:
-        self._add(events.Settle(place.number, lease_id, offset, copy), place)
+        self._journal.add(events.Settle(place.number, lease_id, offset, copy), place)
 
     def scan(self, place: Place, before: int, after: int) -> None:
-        self._add(events.Scan(place.number, before, after), place)
+        self._journal.add(events.Scan(place.number, before, after), place)
 
     def hide(self, place: Place, offsets: list[int], until_ms: int, attempt: int, before: int, after: int) -> None:
-        self._add(events.Hide(place.number, until_ms, attempt, before, after, ranges(offsets)), place)
+        self._journal.add(events.Hide(place.number, until_ms, attempt, before, after, ranges(offsets)), place)
 
     def reset(self, place: Place, offset: int) -> None:
-        self._add(events.Reset(place.number, offset), place)
+        self._journal.add(events.Reset(place.number, offset), place)
 
     def delete(self, group: str) -> None:
-        self._add(events.Delete(group))
+        self._journal.add(events.Delete(group))
 
     def taken(self, topic: str, queue: int, offsets: list[int]) -> None:
         """Dead letters are gone."""
-        self._add(events.Taken(topic, queue, ranges(offsets)))
+        self._journal.add(events.Taken(topic, queue, ranges(offsets)))
 
     def left(self, topic: str, queue: int, offsets: list[int]) -> None:
         """Dead letters are there, whatever was said before."""
-        self._add(events.Left(topic, queue, ranges(offsets)))
+        self._journal.add(events.Left(topic, queue, ranges(offsets)))
 
     def letter(self, letter: Letter, copy: Letter) -> None:
         """A dead letter is gone if the copy is there."""
-        self._add(events.LetterSettle(letter, copy))
-
-    # --- towards the log --------------------------------------------------------------------------------------------
-
-    def drain(self) -> "tuple[list[Entry], list[asyncio.Future[None]]]":
-        """All entries and waiters; the journal is empty then."""
-        drained = self.entries, self.waiters
-        self.entries, self.waiters, self.bytes = [], [], 0
-        return drained
-
-    def requeue(self, entries: Iterable[Entry], waiters: "Iterable[asyncio.Future[None]]") -> None:
-        """What was drained is not stored: it goes first next time, but for what settles by records that are gone."""
-        kept = [entry for entry in entries if entry.kind not in (events.SETTLE, events.LETTER)]
-        self.entries[:0] = kept
-        self.waiters[:0] = waiters
-        self.bytes += sum(len(entry.payload) for entry in kept)
-
-
-def bodies(entries: list[Entry], bytes_max: int = RECORD_BYTES) -> Iterator[bytes]:
-    """The events as bodies of records."""
-    at = 0
-    while at < len(entries):
-        places: dict[int, Key] = {}
-        parts: list[bytes] = []
-        size = 0
-        while at < len(entries) and (not parts or size + len(entries[at].payload) <= bytes_max):
-            entry = entries[at]
-            if entry.place is not None:
-                places[entry.place.number] = entry.place.key
-            parts.append(events.framed(entry.kind, entry.payload))
-            size += events.EVENT_BYTES + len(entry.payload)
-            at += 1
-        yield b"".join([events.begin_body(places), *parts])
-
-
-def event_records(entries: list[Entry], now_ms: int) -> Iterator[bytes]:
-    """The events as records of the log."""
-    for body in bodies(entries):
-        yield encode(Record(GROUPS_TOPIC, 0, body, with_crc_mark(b""), born_at_ms=now_ms))
-
-
-@dataclass(slots=True)
-class Replayed:
-    """What a replay found."""
-
-    events: int = 0
-    # Messages that come back because events are lost.
-    lost_range: int = 0
-    faults: list[str] = field(default_factory=list)
-    # Of settles whose copy is not there: (place, lease, offset).
-    open_again: list[tuple[Place, int, int]] = field(default_factory=list)
-    # Dead letters whose copy is not there.
-    left: list[Letter] = field(default_factory=list)
-
-
-class Replay:
-    """Applies the events of records, in their order."""
-
-    def __init__(
-        self,
-        progress: Progress,
-        gone: GoneLetters,
-        ends: Callable[[str, int], tuple[int, int]],
-        start: Callable[[Key], int],
-    ) -> None:
-        """`ends`: min and max offset of a topic's queue on the shard; `start`: where a place is, that nothing else is
-        known of; -1: nobody knows."""
-        self._progress = progress
-        self._gone = gone
-        self._ends = ends
-        self._start = start
-        self._places: dict[int, Place] = {}
-        self.found = Replayed()
-
-    def apply(self, body: bytes) -> None:
-        """Raises: Damaged: what comes behind the fault is not applied."""
-        with reading():
-            for kind, payload in events_in(body, self._read_places(body)):
-                self._event(events.read(kind, payload))
-                self.found.events += 1
-
-    def _read_places(self, body: bytes) -> int:
-        keys, at = keys_of(body)
-        self._places = {}
-        for number, key in keys.items():
-            known = self._progress.places.get(key)
-            self._places[number] = known or self._progress.place(key, self._start(key))
-        return at
-
-    def _event(self, event: events.Event) -> None:
-        progress, places = self._progress, self._places
-        match event:
-            case events.Give():
-                self._give(event)
-            case events.End():
-                progress.end_whoever(places[event.place], offsets_of(event.ranges))
-            case events.Change():
-                progress.change(places[event.place], event.lease, offsets_of(event.ranges), event.until_ms)
-            case events.Back():
-                offsets, place = offsets_of(event.ranges), places[event.place]
-                progress.give_back(place, event.lease, offsets, event.ended_at_ms, counted=event.counted)
-            case events.Defer():
-                progress.defer(places[event.place], event.lease, event.offset, event.until_ms, event.history)
-            case events.Settle():
-                if self._is_there(event.copy):
-                    progress.end_whoever(places[event.place], [event.offset])
-                else:
-                    self.found.open_again.append((places[event.place], event.lease, event.offset))
-            case events.Scan():
-                self._reach(places[event.place], event.before)
-                places[event.place].frontier = event.after
-            case events.Hide():
-                place = places[event.place]
-                self._reach(place, event.before)
-                progress.hide(place, offsets_of(event.ranges), event.until_ms, event.attempt, event.after)
-            case events.Reset():
-                progress.reset(places[event.place], event.offset)
-            case events.Delete():
-                self._delete(event.group)
-            case events.Taken():
-                self._gone.taken((event.topic, event.queue, offset) for offset in offsets_of(event.ranges))
-            case events.Left():
-                self._gone.left((event.topic, event.queue, offset) for offset in offsets_of(event.ranges))
-            case events.LetterSettle():
-                if self._is_there(event.copy):
-                    self._gone.taken([event.letter])
-                else:
-                    self.found.left.append(event.letter)
-
-    def _is_there(self, copy: Letter) -> bool:
-        topic, queue, offset = copy
-        return self._ends(topic, queue)[1] > offset
-
-    def _delete(self, group: str) -> None:
-        self._progress.delete(group)
-        self._places = {
-            number: self._progress.place(place.key, -1) if place.key.group == group else place
-            for number, place in self._places.items()
-        }
-
-    def _give(self, event: events.Give) -> None:
-        progress, place = self._progress, self._places[event.place]
-        self._reach(place, event.before)
-        lease = progress.leases.get(event.lease)
-        if lease is None or lease.place is not place:
-            known = event.lease, place, event.received_at_ms, event.max_attempts
-            lease = Lease(*known, ordered=event.ordered, is_taken=event.is_taken)
-        offsets = offsets_of(event.ranges)
-        self._end_before(place, lease, offsets)
-        by_history: dict[bytes, list[int]] = {}
-        for offset in offsets:
-            hold = place.entries.get(offset)
-            by_history.setdefault(hold.history if hold else b"", []).append(offset)
-        for history, own in by_history.items():
-            progress.give(
-                lease, own, event.until_ms, event.attempt, event.after, expired=event.expired, history=history
-            )
-
-    def _end_before(self, place: Place, lease: Lease, offsets: list[int]) -> None:
-        """Messages that are given again were under leases that expired, which is no event: of an ordered one, what
-        followed the first of them came back too, uncounted."""
-        firsts: dict[Lease, int] = {}
-        for offset in offsets:
-            hold = place.entries.get(offset)
-            if hold is not None and hold.lease is not None and hold.lease is not lease and hold.lease.ordered:
-                firsts.setdefault(hold.lease, offset)
-        for expired, first in firsts.items():
-            later = [offset for offset in self._progress.later_of(expired, first) if offset not in offsets]
-            self._progress.give_back(place, expired.id, later, lease.received_at_ms, counted=False)
-
-    def _reach(self, place: Place, before: int) -> None:
-        """What lies between the frontier and where the event found it: nobody knows what became of it. Without anything
-        known of a place, that is all there is."""
-        if place.frontier < 0:
-            place.frontier = self._ends(place.key.queue_topic, place.key.queue)[0]
-        if place.frontier < before:
-            self.found.lost_range += before - place.frontier
-            lost = [one for one in range(place.frontier, before) if one not in place.entries]
-            self._progress.put_back(place, lost, 1, before)
+        self._journal.add(events.LetterSettle(letter, copy))

@@ -21,12 +21,13 @@ from duetime_format.events import Key
 from duetime_format.names import GROUPS_TOPIC
 from duetime_format.units import FILLER_SIZE
 
-from duetime_store.consumequeue import ConsumeQueue
-from duetime_store.group_offsets import GroupOffsets
 from duetime_store.groups import snapshot
-from duetime_store.groups.journal import Replay
+from duetime_store.groups.journal import GroupJournal
+from duetime_store.groups.offsets import GroupOffsets
+from duetime_store.groups.replay import Replay
 from duetime_store.groups.state import Progress
-from duetime_store.store import Store
+from duetime_store.queues.consumequeue import ConsumeQueue
+from duetime_store.writing.store import Store
 
 log = structlog.get_logger()
 
@@ -117,6 +118,7 @@ def _fit(store: Store, progress: Progress) -> None:
 
 def _go_on(store: Store, progress: Progress, offsets: GroupOffsets) -> None:
     """What a broker has given to groups since is done."""
+    journal = GroupJournal(store.journal)
     for key, place in progress.places.items():
         known = offsets.find(key.group, key.queue_topic).get(key.queue, 0)
         offset = min(known, _ends(store, key.queue_topic, key.queue)[1])
@@ -126,22 +128,23 @@ def _go_on(store: Store, progress: Progress, offsets: GroupOffsets) -> None:
         done = sorted(one for one in place.entries if one < offset)
         if done:
             progress.end_whoever(place, done)
-            store.journal.end(place, 0, done)
+            journal.end(place, 0, done)
         if offset > place.frontier:
-            store.journal.scan(place, place.frontier, offset)
+            journal.scan(place, place.frontier, offset)
             place.frontier = offset
 
 
 def _open_again(store: Store, progress: Progress, gone: GoneLetters, replay: Replay) -> None:
+    journal = GroupJournal(store.journal)
     for place, lease_id, offset in replay.found.open_again:
         hold = place.entries.get(offset)
         if hold is not None and hold.lease is not None and hold.lease.id == lease_id:
             at = place.frontier
-            store.journal.give(hold.lease, [offset], hold.until_ms, hold.attempt, at, at, hold.expired)
+            journal.give(hold.lease, [offset], hold.until_ms, hold.attempt, at, at, hold.expired)
     for letter in replay.found.left:
         topic, number, offset = letter
         # One that was taken by another call since is gone.
         if not gone.is_gone(letter):
-            store.journal.left(topic, number, [offset])
+            journal.left(topic, number, [offset])
     if store.journal.entries:
         store.stage_events()

@@ -16,17 +16,17 @@ from duetime_core.logs import sparing
 from duetime_format.events import Key
 from duetime_format.names import retry_topic
 
-from duetime_store.alarm import Alarm
-from duetime_store.consumequeue import ConsumeQueue
-from duetime_store.flusher import Flusher
-from duetime_store.group_offsets import GroupOffsets
+from duetime_store.groups.fetch import Asked, Given, Look, Looker
 from duetime_store.groups.groups import Groups, Open
-from duetime_store.groups.looking import Asked, Given, Look, Looker
+from duetime_store.groups.offsets import GroupOffsets
 from duetime_store.groups.state import Place
-from duetime_store.offsets import first_stored_at
-from duetime_store.reader import Reader
-from duetime_store.store import Store
-from duetime_store.turns import Turns, Walk
+from duetime_store.lanes.alarm import Alarm
+from duetime_store.queues.consumequeue import ConsumeQueue
+from duetime_store.reading.offsets import first_stored_at
+from duetime_store.reading.reader import Reader
+from duetime_store.reading.turns import Turns, Walk
+from duetime_store.writing.flusher import Flusher
+from duetime_store.writing.store import Store
 
 log = sparing()
 

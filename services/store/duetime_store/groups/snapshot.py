@@ -27,7 +27,7 @@ from duetime_format.errors import Damaged
 from duetime_format.events import Key
 from duetime_format.ranges import RANGE, offsets_of, ranges
 
-from duetime_store.disk import Disk
+from duetime_store.files.disk import Disk
 from duetime_store.groups.memory import Ended
 from duetime_store.groups.state import Hold, Lease, Place, Progress
 

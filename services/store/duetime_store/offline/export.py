@@ -24,9 +24,10 @@ from duetime_format.names import SCHEDULE_TOPIC
 from duetime_format.properties import as_text
 from duetime_format.units import UNIT
 
-from duetime_store import configs, queuetable
-from duetime_store.disk import Disk
-from duetime_store.index import BROKERS, Shape, file_paths
+from duetime_store.files import configs
+from duetime_store.files.disk import Disk
+from duetime_store.finding.index import BROKERS, Shape, file_paths
+from duetime_store.log.segment import file_name
 from duetime_store.offline.emptybodies import EmptyBodies
 from duetime_store.offline.indexfiles import IndexFiles, shape_of
 from duetime_store.offline.logend import LogEnd, moved_units, repeat_last_entries
@@ -34,7 +35,7 @@ from duetime_store.offline.queuefiles import QueueWriter
 from duetime_store.offline.report import Report
 from duetime_store.offline.transfer import check_empty, check_room, copy_file, copy_files, made_whole, source_files
 from duetime_store.offline.verify import verify
-from duetime_store.segment import file_name
+from duetime_store.queues import queuetable
 
 _OURS = (configs.STORE, configs.INDEX, topics.FILE)
 _MADE = ("commitlog", "consumequeue", "index", "checkpoint", "abort", queuetable.FILE)

@@ -18,7 +18,7 @@ from duetime_format.keys import key_hash, keys_of, words_of
 from duetime_format.properties import as_text, decode_properties
 from duetime_format.record import Record
 
-from duetime_store.index import ENTRY, HEADER, SLOT_BYTES, Entries, IndexFile, file_paths
+from duetime_store.finding.index import ENTRY, HEADER, SLOT_BYTES, Entries, IndexFile, file_paths
 from duetime_store.offline.report import Message, Report
 
 _ENTRIES_AT_ONCE = 65_536

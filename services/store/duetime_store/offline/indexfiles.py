@@ -6,8 +6,8 @@ from pathlib import Path
 from duetime_format.columns import Ints
 from duetime_format.errors import Damaged
 
-from duetime_store.disk import Disk
-from duetime_store.index import BROKERS, IndexFile, IndexWriter, Shape
+from duetime_store.files.disk import Disk
+from duetime_store.finding.index import BROKERS, IndexFile, IndexWriter, Shape
 
 
 class IndexFiles:

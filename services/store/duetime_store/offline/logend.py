@@ -19,8 +19,8 @@ from duetime_format.columns import Ints
 from duetime_format.errors import Damaged
 from duetime_format.units import Units
 
-from duetime_store.disk import Disk
-from duetime_store.segment import file_name
+from duetime_store.files.disk import Disk
+from duetime_store.log.segment import file_name
 
 Key = tuple[str, int]
 

@@ -7,8 +7,8 @@ from duetime_core.ondisk.state import Queue
 from duetime_format.columns import Ints
 from duetime_format.units import FILLER, UNIT, Units
 
-from duetime_store.disk import Disk
-from duetime_store.segment import file_name
+from duetime_store.files.disk import Disk
+from duetime_store.log.segment import file_name
 
 # In the place of a message that has left with the front of the log. Not a filler: where one is a queue's last unit, a
 # broker takes the log to be dispatched up to position 2^31. Nor at position 0: for that it reads the first file that

@@ -11,7 +11,9 @@ from duetime_format.errors import Damaged
 from duetime_format.lanes import level_of
 from duetime_format.names import SCHEDULE_TOPIC
 
-from duetime_store import checkpoint, configs, index
+from duetime_store.files import configs
+from duetime_store.finding import index
+from duetime_store.recovery import checkpoint
 
 _TIMES = Struct(">qqqqq")
 _TIME_NAMES = (

@@ -23,10 +23,10 @@ from duetime_core.ondisk.scan import scan_runs
 from duetime_core.ondisk.state import Progress, item_end, no_progress
 from duetime_format.levels import DelayLevels
 
-from duetime_store.disk import Disk
+from duetime_store.files.disk import Disk
+from duetime_store.files.reserve import FILE as RESERVE
 from duetime_store.offline.report import Report
 from duetime_store.offline.verify import verify
-from duetime_store.reserve import FILE as RESERVE
 
 _BYTES_AT_ONCE = 4 << 20
 # What is not named goes between the second and the third.

@@ -19,8 +19,8 @@ from duetime_format.properties import as_text, value_of
 from duetime_format.record import Record
 from duetime_format.units import FILLER_SIZE, UNIT, UNIT_TYPE, Units, joined
 
+from duetime_store.log.segment import file_name
 from duetime_store.offline.report import Message, Report
-from duetime_store.segment import file_name
 
 _UNIQ_KEY = record.UNIQ_KEY.encode()
 _UNITS_AT_ONCE = 65_536

@@ -32,11 +32,12 @@ from duetime_format import layout
 from duetime_format.columns import Run
 from duetime_format.levels import DelayLevels
 
-from duetime_store import checkpoint, configs
+from duetime_store.files import configs
+from duetime_store.log.segment import file_name
 from duetime_store.offline.indexcheck import IndexCheck, message_of
 from duetime_store.offline.report import Message, Report
 from duetime_store.offline.unitcheck import UnitCheck, unit_place
-from duetime_store.segment import file_name
+from duetime_store.recovery import checkpoint
 
 _CHECKPOINT_BYTES = 4096
 _CHUNK_BYTES = 1 << 20

@@ -1,0 +1,198 @@
+"""Writing the files under `config/`: RocketMQ's JSON dialect, and its way of replacing them.
+
+fastjson writes maps with integer keys as `{1:120,3:7}`: the reader quotes such keys, the writer leaves them bare. A
+file is replaced through `.tmp`, and the old one stays as `.bak`. A broker's file is changed, never made anew: fields
+and entries that are not known here stay as they are.
+
+What reads them is the core's, and is given on from here.
+
+Source: RocketMQ 4.9.3 ConfigManager, MixAll, fastjson MapSerializer.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from duetime_core.ondisk.configs import (
+    CONSUMER_OFFSETS,
+    CRC,
+    DELAY_OFFSETS,
+    GROUP_TABLE,
+    GROUPS,
+    INDEX,
+    STORE,
+    TOPICS,
+    Loaded,
+    count_of,
+    crc_of,
+    delay_offsets,
+    fault_of,
+    groups,
+    load,
+    parse,
+    read,
+    table_of,
+    topic_counts,
+)
+
+from duetime_store.files.disk import Disk
+
+__all__ = [
+    "CONSUMER_OFFSETS",
+    "CRC",
+    "DELAY_OFFSETS",
+    "GROUPS",
+    "INDEX",
+    "STORE",
+    "TOPICS",
+    "Loaded",
+    "delay_offsets",
+    "fault_of",
+    "groups",
+    "load",
+    "make_durable",
+    "parse",
+    "read",
+    "render",
+    "topic_counts",
+    "with_delay_offsets",
+    "with_groups",
+    "with_topics",
+    "write",
+]
+
+_GROUP = {
+    "brokerId": 0,
+    "consumeBroadcastEnable": True,
+    "consumeEnable": True,
+    "consumeFromMinEnable": True,
+    "notifyConsumerIdsChangedEnable": True,
+    "retryMaxTimes": 16,
+    "retryQueueNums": 1,
+    "whichBrokerWhenConsumeSlowly": 1,
+}
+_GROUP_5 = {
+    "attributes": {},
+    "consumeMessageOrderly": False,
+    "consumeTimeoutMinute": 15,
+    "groupRetryPolicy": {"type": "CUSTOMIZED"},
+    "groupSysFlag": 0,
+}
+
+
+def render(value: Any, depth: int = 0) -> str:
+    """fastjson's pretty form: tabs, string keys each on a line, integer keys together on one."""
+    if not isinstance(value, Mapping):
+        return json.dumps(value, ensure_ascii=False)
+    if not value:
+        return "{}"
+    end = "\n" + "\t" * depth + "}"
+    if all(isinstance(key, int) for key in value):
+        return "{" + ",".join(f"{key}:{render(item, depth + 1)}" for key, item in value.items()) + end
+    line = "\n" + "\t" * (depth + 1)
+    entries = [f"{line}{json.dumps(key, ensure_ascii=False)}:{render(item, depth + 1)}" for key, item in value.items()]
+    return "{" + ",".join(entries) + end
+
+
+def write(disk: Disk, directory: Path, name: str, value: Mapping[str, Any], *, durable: bool = True) -> None:
+    """Replaces the file; durable on return, and never missing meanwhile. Only an intact one becomes the backup.
+
+    Without `durable` a power cut may leave an older content, or none, of what can be told without it: each flush of a
+    file holds up those of the log.
+    """
+    disk.make_directory(directory)
+    path, temporary, backup = directory / name, directory / f"{name}.tmp", directory / f"{name}.bak"
+    # As it is read again: with all keys as strings.
+    crc = crc_of(json.loads(json.dumps(value)))
+    disk.write_file(temporary, render({**value, CRC: crc}).encode(), durable=durable)
+    if not fault_of(path):
+        disk.unlink(backup)
+        disk.link(path, backup)
+    disk.replace(temporary, path)
+    if durable:
+        disk.sync_directory(directory)
+
+
+def make_durable(disk: Disk, directory: Path, name: str) -> None:
+    """What was written without `durable` is on disk on return."""
+    if (directory / name).exists():
+        fd = disk.open(directory / name, os.O_RDONLY)
+        try:
+            disk.sync(fd)
+        finally:
+            disk.close(fd)
+        disk.sync_directory(directory)
+
+
+def with_delay_offsets(value: Mapping[str, Any] | None, offsets: Mapping[int, int], now_ms: int) -> dict[str, Any]:
+    """delayOffset.json's content with other offsets; RocketMQ 4.9 has no version in it."""
+    known = delay_offsets(value)
+    table = known | {level: offset for level, offset in offsets.items() if offset or level in known}
+    changed = {**(value or {}), "offsetTable": dict(sorted(table.items()))}
+    if "dataVersion" in changed:
+        changed["dataVersion"] = _raised(changed["dataVersion"], now_ms)
+    return changed
+
+
+def with_topics(value: Mapping[str, Any] | None, counts: Mapping[str, int], now_ms: int) -> dict[str, Any] | None:
+    """topics.json's content with these topics, and queues where there are fewer; None: it has all of them."""
+    table = dict(table_of(value, "topicConfigTable"))
+    # RocketMQ 5 has attributes in every entry.
+    has_attributes = any(isinstance(entry, dict) and "attributes" in entry for entry in table.values())
+    missing = {name for name, count in counts.items() if count > count_of(table.get(name), "readQueueNums", -1)}
+    for name in sorted(missing):
+        entry = table.get(name) if isinstance(table.get(name), dict) else {"attributes": {}} if has_attributes else {}
+        default = {"order": False, "perm": 6, "topicFilterType": "SINGLE_TAG", "topicName": name, "topicSysFlag": 0}
+        write_count = max(counts[name], count_of(entry, "writeQueueNums"))
+        queue_counts = {"readQueueNums": counts[name], "writeQueueNums": write_count}
+        known = {**default, **(entry or {}), **queue_counts}
+        table[name] = {field: known[field] for field in [*(entry or {}), *sorted(set(known) - set(entry or {}))]}
+    if not missing and value is not None:
+        return None
+    version = _raised((value or {}).get("dataVersion"), now_ms)
+    return {"dataVersion": version, **(value or {}), "topicConfigTable": table} | {"dataVersion": version}
+
+
+def with_groups(
+    value: Mapping[str, Any] | None, changes: Mapping[str, tuple[int, bool] | None], now_ms: int
+) -> dict[str, Any]:
+    """subscriptionGroup.json's content with these groups, or `value` as it is where it has them so.
+
+    `changes`: retries after the first delivery, and whether it is ordered; None: the group goes.
+    """
+    known = groups(value)
+    table = dict(table_of(value, GROUP_TABLE))
+    # RocketMQ 5 has these in every entry.
+    newer = any("attributes" in one for one in known.values())
+    changed = False
+    for name, wanted in changes.items():
+        if wanted is None:
+            changed |= table.pop(name, None) is not None
+            continue
+        entry = known.get(name, {})
+        after = _group(name, entry, *wanted, newer=newer)
+        if after != entry or value is None:
+            table[name] = after
+            changed = True
+    return _with_groups(value, table, now_ms) if changed else dict(value or {})
+
+
+def _group(name: str, entry: Mapping[str, Any], retries: int, ordered: bool, *, newer: bool) -> dict[str, Any]:
+    """A group's entry; fields that are there keep their order."""
+    default = {**_GROUP, **(_GROUP_5 if newer else {}), "groupName": name}
+    set_now = {"retryMaxTimes": retries} | ({"consumeMessageOrderly": ordered} if newer or ordered else {})
+    known = {**default, **entry, **set_now}
+    return {field: known[field] for field in [*entry, *sorted(set(known) - set(entry))]}
+
+
+def _with_groups(value: Mapping[str, Any] | None, table: Mapping[str, Any], now_ms: int) -> dict[str, Any]:
+    version = _raised((value or {}).get("dataVersion"), now_ms)
+    return {"dataVersion": version, **(value or {}), GROUP_TABLE: table} | {"dataVersion": version}
+
+
+def _raised(version: Any, now_ms: int) -> dict[str, Any]:
+    """The version of a changed file: nodes of a RocketMQ cluster take the content with the higher one."""
+    known = version if isinstance(version, dict) else {}
+    return {**known, "counter": count_of(known, "counter") + 1, "timestamp": now_ms}

@@ -1,0 +1,102 @@
+"""The store directory: who holds it, how it was left, which level table its data was written with."""
+
+import fcntl
+import os
+from pathlib import Path
+from typing import Any
+
+from duetime_core.errors import StartupError
+from duetime_core.ondisk.history import LevelHistory
+
+from duetime_store.files import configs
+from duetime_store.files.disk import FILE_MODE, Disk
+
+_PORT, _PORT_MAX = "advertisedPort", 65_535
+
+
+class DirectoryInUse(StartupError):
+    """Another process holds the directory."""
+
+
+class StoreDirectory:
+    """A shard's directory, held exclusively from construction to `close`."""
+
+    def __init__(self, root: Path, disk: Disk | None = None) -> None:
+        """
+        Raises:
+            DirectoryInUse: another process holds it.
+            StartupError: it can't be made or written.
+        """
+        self.root = root
+        self.disk = disk or Disk()
+        try:
+            made = [folder for folder in (root, *root.parents) if not folder.exists()]
+            self.disk.make_directory(root)
+            for folder in made:
+                self.disk.sync_directory(folder.parent)
+            self._lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        except OSError as error:
+            raise StartupError(f"can't write to data directory {root}: {error.strerror}") from error
+        try:
+            # The record lock is what RocketMQ's broker takes; it does not keep two stores of one process apart.
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
+        except OSError as error:
+            os.close(self._lock)
+            raise DirectoryInUse(f"data directory {root} is in use by another process") from error
+        os.pwrite(self._lock, b"lock", 0)
+
+    @property
+    def config(self) -> Path:
+        return self.root / "config"
+
+    @property
+    def commit_log(self) -> Path:
+        return self.root / "commitlog"
+
+    @property
+    def queues(self) -> Path:
+        return self.root / "consumequeue"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.root / "checkpoint"
+
+    @property
+    def was_aborted(self) -> bool:
+        """Whether the last process that served this directory did not stop cleanly."""
+        return (self.root / "abort").exists()
+
+    def mark_serving(self) -> None:
+        self.disk.close(self.disk.open(self.root / "abort"))
+        self.disk.sync_directory(self.root)
+
+    def mark_stopped(self) -> None:
+        configs.make_durable(self.disk, self.config, configs.DELAY_OFFSETS)
+        self.disk.unlink(self.root / "abort")
+        self.disk.sync_directory(self.root)
+
+    def close(self) -> None:
+        os.close(self._lock)
+
+
+def advertised_port(config: Path) -> int:
+    """The port that records have carried so far; 0: none is known."""
+    port = (configs.read(config, configs.STORE) or {}).get(_PORT)
+    return port if isinstance(port, int) and 0 < port <= _PORT_MAX else 0
+
+
+def save_advertised_port(port: int, disk: Disk, config: Path) -> None:
+    """Keeps it in duetimeStore.json: ids of messages name it, and go on to do so after a start on another port."""
+    if port != advertised_port(config):
+        configs.write(disk, config, configs.STORE, {**(configs.read(config, configs.STORE) or {}), _PORT: port})
+
+
+def save_history(history: LevelHistory, disk: Disk, config: Path, shard: int) -> None:
+    """Writes duetimeStore.json; what else it has is kept."""
+    entries: list[dict[str, Any]] = [
+        {"fromPosition": since.position, "fromMs": since.at_ms, "delayLevels": str(since.levels)}
+        for since in history.since
+    ]
+    known = configs.read(config, configs.STORE) or {}
+    configs.write(disk, config, configs.STORE, {**known, "shard": shard, "levels": entries})

@@ -1,0 +1,8 @@
+"""Finding messages: by id, by key, and what happened to each.
+
+index         RocketMQ's index files
+indexer       builds them from the log
+finder        messages by id and key
+trace         the life of a message
+event_search  what the journal of groups says of single messages
+"""

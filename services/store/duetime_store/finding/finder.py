@@ -1,0 +1,397 @@
+"""Finding messages by key, by id and by offset id, in the index and in the piece of the log that is not indexed yet.
+
+    newest first:   tail of the log ──▶ newest index file ──▶ ... ──▶ oldest
+
+The index gives positions by hash, so every record is read and compared: its topic, and its message id or one word of
+its KEYS. A deferred message is a record of SCHEDULE_TOPIC_XXXX that names its real topic: it is looked for beside the
+real topic's records, and told as long as it is pending or when it was put aside; restored, its copy is told.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from heapq import heapify, heappop, heapreplace
+
+import numpy as np
+from duetime.v1 import gateway_pb2
+from duetime_core.errors import InvalidArgument, NotFound, Unavailable, Unsupported, Violation
+from duetime_core.logs import sparing
+from duetime_format import layout, limits, record
+from duetime_format.columns import take
+from duetime_format.keys import hash_codes, key_hash, key_hashes, keys_of
+from duetime_format.lanes import level_of
+from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC, is_system_topic
+from duetime_format.properties import decode_properties
+
+from duetime_store.finding.index import IndexFile, may_be_within
+from duetime_store.finding.indexer import Indexer, pieces
+from duetime_store.metrics import StoreMetrics
+from duetime_store.reading.messages import stored_message
+from duetime_store.reading.turns import Turns, Walk
+from duetime_store.writing.store import Store
+
+log = sparing()
+
+STORED = gateway_pb2.MESSAGE_STATE_STORED
+PENDING = gateway_pb2.MESSAGE_STATE_PENDING
+QUARANTINED = gateway_pb2.MESSAGE_STATE_QUARANTINED
+
+# What is not indexed is read for each query; more than this takes too long.
+TAIL_BYTES_MAX = 64 * 1024 * 1024
+TAIL_STEP_BYTES = 64 * 1024
+# Entries looked at before others have their turn.
+STEPS_MAX = 64
+# Ids hashed under so many topics, and walks begun, before others have their turn.
+_WALKS_MAX = 64
+_HASHES_MAX = 512
+# Positions of one look-up that are kept, so that none is told twice.
+_TOLD_MAX = 65_536
+OPEN_WAIT_MS = 2_000
+# An id without a topic is looked for under each.
+TOPICS_MAX = 16_384
+_OFFSET_ID = re.compile(r"(?:[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56})")
+_TIME_MAX = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """An intact record that a look-up came to."""
+
+    record: record.Record
+    properties: dict[str, str]
+    # Level, offset and due time of the lane entry that it restores or puts aside.
+    entry: list[int] | None
+
+    @property
+    def id(self) -> str:
+        return self.properties.get(record.UNIQ_KEY, "")
+
+    @property
+    def words(self) -> list[str]:
+        return [self.id, *self.properties.get(record.KEYS, "").split(" ")]
+
+    @property
+    def real_topic(self) -> str:
+        """The topic that it goes to; that of a lane record stands in a property."""
+        if self.record.topic == SCHEDULE_TOPIC:
+            return self.properties.get(record.REAL_TOPIC, "")
+        return self.record.topic
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The shard at one moment, so that a message which is restored meanwhile is told once: as it was then."""
+
+    indexer: Indexer
+    end: int
+    watermarks: dict[int, int]
+
+
+class Finder:
+    """Serves queries of one shard. Reads only what is published."""
+
+    def __init__(
+        self, store: Store, indexer: Indexer | None, metrics: StoreMetrics, turns: Turns, *, shard: int
+    ) -> None:
+        self._store = store
+        self._turns = turns
+        self._indexer = indexer
+        self._metrics = metrics
+        self._shard = shard
+
+    async def query(
+        self, topic: str, key: str, from_ms: int, to_ms: int, max_count: int
+    ) -> tuple[list[gateway_pb2.FoundMessage], bool]:
+        """Messages of a topic by key or id, newest first, and whether there are more.
+
+        Raises:
+            Unavailable: too much of the log is not indexed yet.
+            Unsupported: this shard builds no index.
+        """
+        view, to_ms = await self._view(), to_ms or _TIME_MAX
+        hashes = [key_hash(name, key) for name in dict.fromkeys([topic, SCHEDULE_TOPIC])]
+        found: list[gateway_pb2.FoundMessage] = []
+        size = 0
+        with self._turns.walk() as walk:
+            await walk.begin()
+            async with aclosing(self._positions(walk, view, hashes, from_ms, to_ms)) as positions:
+                async for position in positions:
+                    seen = self._read(position, key)
+                    if seen is None or key not in seen.words or topic not in (seen.record.topic, seen.real_topic):
+                        continue
+                    if not from_ms <= seen.record.stored_at_ms <= to_ms:
+                        continue
+                    told = await self._tell(walk, view, seen, as_is=topic == SCHEDULE_TOPIC)
+                    if told is None:
+                        continue
+                    if found and (len(found) == max_count or size + seen.record.size > limits.PULL_BYTES_MAX):
+                        return found, True
+                    found.append(told)
+                    size += seen.record.size
+        return found, False
+
+    async def get(self, message_id: str, topic: str = "") -> gateway_pb2.FoundMessage:
+        """A message by its offset id or its id; of several with one id the newest, rather one of a user's topic.
+
+        Raises:
+            NotFound: there is none on this shard.
+            Unavailable, Unsupported: as `query`.
+        """
+        seen = self._at(message_id)
+        if seen is not None and topic in ("", seen.record.topic, seen.real_topic):
+            if seen.record.topic != SCHEDULE_TOPIC:
+                return self._found(seen, _state(seen))
+            view = await self._view()
+            with self._turns.walk() as walk:
+                await walk.begin()
+                told = await self._tell(walk, view, seen)
+                if told is None and seen.id:
+                    told = await self._by_id(walk, view, seen.id, seen.real_topic)
+            # Of a restored message without an id only this record can be told.
+            return told or self._found(seen, STORED)
+        view = await self._view()
+        with self._turns.walk() as walk:
+            await walk.begin()
+            told = await self._by_id(walk, view, message_id, topic)
+        if told is None:
+            raise NotFound(f"no message {message_id} on shard {self._shard}", reason="MESSAGE_NOT_FOUND")
+        return told
+
+    async def records_of(self, message_id: str, topic: str, max_count: int) -> tuple[list[Seen], bool]:
+        """All records of a message, oldest first: it, its lane records, and its copies in topics of the system's; and
+        whether the oldest are left out. `topic`: where it may be known to come from; empty: all are looked through.
+
+        Raises:
+            InvalidArgument, Unavailable, Unsupported: as `get`.
+        """
+        named = self._at(message_id)
+        if named is not None and not named.id:
+            return [named], False
+        wanted = message_id if named is None else named.id
+        topics = [name for name in self._store.queues.counts if not topic or name == topic or is_system_topic(name)]
+        found: dict[tuple[str, int, int], Seen] = {}
+        view = await self._view()
+        with self._turns.walk() as walk:
+            await walk.begin()
+            hashes = await _hashes(walk, topics, wanted)
+            async with aclosing(self._positions(walk, view, hashes, 0, _TIME_MAX)) as positions:
+                async for position in positions:
+                    seen = self._read(position, wanted)
+                    if seen is None or seen.id != wanted:
+                        continue
+                    if len(found) == max_count:
+                        return list(found.values())[::-1], True
+                    # Of a lane record that retention has appended again, the copy.
+                    found.setdefault((seen.record.topic, seen.record.queue, seen.record.queue_offset), seen)
+        return list(found.values())[::-1], False
+
+    def _at(self, message_id: str) -> Seen | None:
+        """The record that an offset id names: at its position, written by its host."""
+        if not _OFFSET_ID.fullmatch(message_id):
+            return None
+        name = bytes.fromhex(message_id)
+        position = int.from_bytes(name[-8:], "big", signed=True)
+        if not self._store.log.min_position <= position < self._store.published_end:
+            return None
+        seen = self._read(position, expected=False)
+        return seen if seen is not None and seen.record.store_host == name[:-8] else None
+
+    async def _by_id(self, walk: Walk, view: View, message_id: str, topic: str) -> gateway_pb2.FoundMessage | None:
+        hashes = await _hashes(walk, [topic] if topic else list(self._store.queues.counts), message_id)
+        second: gateway_pb2.FoundMessage | None = None
+        async with aclosing(self._positions(walk, view, hashes, 0, _TIME_MAX)) as positions:
+            async for position in positions:
+                seen = self._read(position, message_id)
+                if (
+                    seen is None
+                    or seen.id != message_id
+                    or (topic and topic not in (seen.record.topic, seen.real_topic))
+                ):
+                    continue
+                told = await self._tell(walk, view, seen)
+                if told is not None and (topic or not is_system_topic(told.message.topic)):
+                    return told
+                second = second or told
+        return second
+
+    # --- what a record says ---------------------------------------------------------------------------------------
+
+    def _read(self, position: int, word: str = "", *, expected: bool = True) -> Seen | None:
+        """The intact record at a position; None: there is none (any more), or `word` is nowhere in it. `expected`: that
+        there is none is damage.
+
+        A key whose hash others have leads to all of theirs: their records are not decoded, which is a hundred times
+        dearer than to look for the word.
+        """
+        size = layout.size_at(self._store.log.read(position, layout.PREFIX_BYTES))
+        data = self._store.log.read(position, size) if size else b""
+        if word and data and word.encode() not in data:
+            return None
+        run = take(data, 0, position)
+        if not run.count:
+            if expected and position >= self._store.log.min_position:
+                self._metrics.damaged.inc()
+                log.error("damaged record", position=position)
+            return None
+        entry = None if run.entries is None else run.entries[:, 0].tolist()
+        found = record.decode(run.data, check_crc=False)
+        return Seen(found, decode_properties(found.properties), entry)
+
+    async def _tell(
+        self, walk: Walk, view: View, seen: Seen, *, as_is: bool = False
+    ) -> gateway_pb2.FoundMessage | None:
+        """None: a lane record whose message has been restored."""
+        if seen.record.topic != SCHEDULE_TOPIC or as_is:
+            return self._found(seen, _state(seen))
+        watermark = view.watermarks.get(level_of(seen.record.queue))
+        if watermark is None:
+            return None
+        if seen.record.queue_offset >= watermark:
+            return None if self._is_copied(view, seen) else self._found(seen, PENDING)
+        return self._found(seen, QUARANTINED) if await self._is_aside(walk, view, seen) else None
+
+    def _is_copied(self, view: View, seen: Seen) -> bool:
+        """Whether retention has appended a lane record again within the view: the copy is told."""
+        lane = self._store.lane(level_of(seen.record.queue))
+        units = lane.queue.read(seen.record.queue_offset, 1)
+        return bool(len(units)) and seen.record.position < int(units["position"][0]) < view.end
+
+    async def _is_aside(self, walk: Walk, view: View, seen: Seen) -> bool:
+        """Whether a record of DT_QUARANTINE stands for a lane record."""
+        if not seen.id or not self._store.queues.find(QUARANTINE_TOPIC, 0).max_offset:
+            return False
+        wanted = key_hash(QUARANTINE_TOPIC, seen.id)
+        async with aclosing(self._positions(walk, view, [wanted], 0, _TIME_MAX)) as positions:
+            async for position in positions:
+                other = self._read(position, seen.id)
+                if other is None or other.record.topic != QUARANTINE_TOPIC or other.entry is None:
+                    continue
+                if other.entry[:2] == [level_of(seen.record.queue), seen.record.queue_offset]:
+                    return True
+        return False
+
+    def _found(self, seen: Seen, state: gateway_pb2.MessageState) -> gateway_pb2.FoundMessage:
+        found = seen.record
+        message = stored_message(found)
+        if found.topic == SCHEDULE_TOPIC and state != STORED:
+            message.topic = seen.real_topic
+            message.queue = _number(seen.properties.get(record.REAL_QID, ""))
+            message.delay_level = level_of(found.queue)
+            unit = self._store.queues.find(SCHEDULE_TOPIC, found.queue).read(found.queue_offset, 1)
+            message.due_at_ms = int(unit["tags"][0]) if len(unit) else 0
+        return gateway_pb2.FoundMessage(
+            message=message,
+            state=state,
+            shard=self._shard,
+            offset_id=record.offset_message_id(found.store_host, found.position),
+        )
+
+    # --- positions ------------------------------------------------------------------------------------------------
+
+    async def _view(self) -> View:
+        """Raises: Unsupported, Unavailable."""
+        indexer, store = self._indexer, self._store
+        if indexer is None:
+            raise Unsupported([Violation("key", "this shard builds no index (setting index)")])
+        if not indexer.opened.is_set():
+            opened = asyncio.ensure_future(indexer.opened.wait())
+            try:
+                await store.clock.clock.wait_for(opened, OPEN_WAIT_MS)
+            finally:
+                opened.cancel()
+        behind = indexer.behind_bytes
+        if not indexer.opened.is_set() or behind > TAIL_BYTES_MAX:
+            text = f"{behind} bytes of the log of shard {self._shard} are not indexed yet; repeat later"
+            raise Unavailable(text, reason="INDEX_BEHIND")
+        return View(indexer, store.published_end, {level: lane.watermark for level, lane in store.lanes.items()})
+
+    async def _positions(
+        self, walk: Walk, view: View, hashes: Sequence[int], from_ms: int, to_ms: int
+    ) -> AsyncGenerator[int, None]:
+        """Where records with one of the hashes lie that may have been stored within the times: each once, newest
+        first. What is done with each may take as long as one piece of a step."""
+        told: set[int] = set()
+        for position in await self._tail(walk, view, hashes):
+            told.add(position)
+            yield position
+            await walk.turn_if_over()
+        for file in view.indexer.files:
+            if file.header.end_at_ms < from_ms:
+                return
+            chains = [_chain(file, one, from_ms, to_ms) for one in hashes]
+            async with aclosing(_merged(walk, chains)) as positions:
+                async for position in positions:
+                    await walk.turn_if_over()
+                    if position < view.end and position not in told:
+                        if len(told) < _TOLD_MAX:
+                            told.add(position)
+                        yield position
+
+    async def _tail(self, walk: Walk, view: View, hashes: Sequence[int]) -> list[int]:
+        """Positions in what is not indexed, newest first."""
+        found: list[int] = []
+        for run, _ in pieces(self._store.log, view.indexer.position, view.end, TAIL_STEP_BYTES):
+            if run is not None:
+                of_run, owners = keys_of(run)
+                found += np.unique(run.positions[owners[np.isin(of_run, hashes)]]).tolist()
+            await walk.turn_if_over()
+        return found[::-1]
+
+
+async def _hashes(walk: Walk, topics: Sequence[str], message_id: str) -> list[int]:
+    """Of an id in each of the topics, and in lanes. Raises: InvalidArgument."""
+    if len(topics) > TOPICS_MAX:
+        description = f"is not given, and the shard has {len(topics)} topics; {TOPICS_MAX} are looked through"
+        raise InvalidArgument([Violation("topic", description)])
+    names, found = list(dict.fromkeys([*topics, SCHEDULE_TOPIC])), set[int]()
+    for first in range(0, len(names), _HASHES_MAX):
+        texts = [f"{name}#{message_id}" for name in names[first : first + _HASHES_MAX]]
+        found.update(key_hashes(hash_codes(texts)).tolist())
+        await walk.turn_if_over()
+    return sorted(found)
+
+
+def _state(seen: Seen) -> gateway_pb2.MessageState:
+    return QUARANTINED if seen.record.topic == QUARANTINE_TOPIC else STORED
+
+
+def _chain(file: IndexFile, wanted: int, from_ms: int, to_ms: int) -> Iterator[int | None]:
+    """Positions of the entries with a hash; None now and then, for others to have their turn."""
+    for steps, hit in enumerate(file.chain(wanted), 1):
+        if hit is not None and may_be_within(file, hit, from_ms, to_ms):
+            yield hit.position
+        if not steps % STEPS_MAX:
+            yield None
+
+
+async def _merged(walk: Walk, chains: Sequence[Iterator[int | None]]) -> AsyncGenerator[int, None]:
+    """The positions of several chains, each from high to low, from high to low."""
+    heads: list[tuple[int, int]] = []
+    for number, chain in enumerate(chains):
+        if (position := await _next(walk, chain)) >= 0:
+            heads.append((-position, number))
+        if not number % _WALKS_MAX:
+            await walk.turn_if_over()
+    heapify(heads)
+    while heads:
+        position, number = heads[0]
+        yield -position
+        if (position := await _next(walk, chains[number])) >= 0:
+            heapreplace(heads, (-position, number))
+        else:
+            heappop(heads)
+
+
+async def _next(walk: Walk, chain: Iterator[int | None]) -> int:
+    """-1: the chain has ended."""
+    for position in chain:
+        if position is not None:
+            return position
+        await walk.turn_if_over()
+    return -1
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0

@@ -1,0 +1,321 @@
+"""RocketMQ's index files: where the records that have a key lie. The format, read and written; no opinion on keys.
+
+     0 i64 beginTimestamp   16 i64 beginPhyOffset   32 i32 slots in use
+     8 i64 endTimestamp     24 i64 endPhyOffset     36 i32 number of the next entry; the first is 1
+    40 slots    i32 each: the number of the slot's newest entry, 0: none
+    .. entries  20 bytes each: i32 key hash | i64 record position | i32 seconds after beginTimestamp | i32 previous
+
+A key is `topic#word`. Its hash is Java's String.hashCode made positive, hash % slots its slot, and the entries of a
+slot form a chain, newest first. Many keys share a chain and some share a hash: whoever finds a position compares the
+record. Entry 0 is never used. Files are pre-sized, sparse, and named by the local time of their creation in 17
+digits; the newest is written until it is full.
+
+A file that is being written has its slots in memory, since entries go to slots all over them: entries are written as
+they come, slots and header when the file is full or closed. So on disk the three always agree, and what a crash leaves
+behind the header's count is nobody's.
+
+Source: RocketMQ 4.9.3 IndexFile, IndexHeader, IndexService.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from struct import Struct
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from duetime_format.errors import Damaged
+
+from duetime_store.files.disk import Disk
+
+HEADER = Struct(">qqqqii")
+ENTRY = Struct(">iqii")
+ENTRY_TYPE = np.dtype([("hash", ">i4"), ("position", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
+SLOT_BYTES = 4
+# What a broker uses unless it is told otherwise, and the ratio by which a file of another size is taken apart.
+SLOTS_DEFAULT, ENTRIES_DEFAULT = 5_000_000, 20_000_000
+_ENTRIES_PER_SLOT = ENTRIES_DEFAULT // SLOTS_DEFAULT
+_I32_MAX = (1 << 31) - 1
+# One step of taking a file back: a fraction of a millisecond.
+CUT_STEP_ENTRIES = 4_096
+_BLOCK_SLOTS = 16_384
+
+Ints = npt.NDArray[np.int64]
+Entries = npt.NDArray[np.void]
+
+
+class Shape(NamedTuple):
+    """How many slots and entries a file has; an entry less than that can be used."""
+
+    slot_count: int = SLOTS_DEFAULT
+    entry_count: int = ENTRIES_DEFAULT
+
+    @property
+    def entries_at(self) -> int:
+        return HEADER.size + self.slot_count * SLOT_BYTES
+
+    @property
+    def file_bytes(self) -> int:
+        return self.entries_at + self.entry_count * ENTRY.size
+
+
+BROKERS = Shape()
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Times and positions are those of the first and the last entry's records; 0 where there is none."""
+
+    begin_at_ms: int = 0
+    end_at_ms: int = 0
+    begin_position: int = 0
+    end_position: int = 0
+    used_slots: int = 0
+    next_entry: int = 1
+
+    def encode(self) -> bytes:
+        return HEADER.pack(
+            *(self.begin_at_ms, self.end_at_ms, self.begin_position, self.end_position),
+            *(self.used_slots, self.next_entry),
+        )
+
+
+class Hit(NamedTuple):
+    """An entry that a look-up came to."""
+
+    number: int
+    position: int
+    seconds: int
+
+
+def shape_of(path: Path, size: int, wanted: Shape) -> Shape:
+    """The shape of an existing file: the one that is wanted where it fits, else the one with a broker's ratio.
+
+    Raises:
+        Damaged: neither has this size.
+    """
+    if size == wanted.file_bytes:
+        return wanted
+    slots, rest = divmod(size - HEADER.size, SLOT_BYTES + _ENTRIES_PER_SLOT * ENTRY.size)
+    if slots <= 0 or rest:
+        raise Damaged(
+            f"index file {path} has {size} bytes, which is neither {wanted.slot_count} slots and {wanted.entry_count} "
+            f"entries ({wanted.file_bytes} bytes) nor {_ENTRIES_PER_SLOT} entries for each slot"
+        )
+    return Shape(slots, slots * _ENTRIES_PER_SLOT)
+
+
+def file_paths(directory: Path) -> list[Path]:
+    """The index files of a directory, oldest first. Brokers take any name that is a number."""
+    if not directory.is_dir():
+        return []
+    return sorted((path for path in directory.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
+
+
+class IndexFile:
+    """A file that is only read; it may be written by another process meanwhile."""
+
+    def __init__(self, path: Path, wanted: Shape = BROKERS) -> None:
+        """Opens an existing file.
+
+        Raises:
+            Damaged: its size or its header can't be a broker's.
+        """
+        self.path = path
+        self._fd = self._open()
+        try:
+            self.shape = shape_of(path, os.fstat(self._fd).st_size, wanted)
+            self.header = self.read_header()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self) -> int:
+        return os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def _head(self, slot: int) -> int:
+        """The number of the slot's newest entry."""
+        at = HEADER.size + slot * SLOT_BYTES
+        return int.from_bytes(os.pread(self._fd, SLOT_BYTES, at), "big", signed=True)
+
+    def read_header(self) -> Header:
+        """As it is on disk now. Raises: Damaged."""
+        fields = HEADER.unpack(os.pread(self._fd, HEADER.size, 0))
+        header = Header(*fields)
+        if header.next_entry < 1:
+            # As a broker takes it.
+            header = replace(header, next_entry=1)
+        if header.next_entry > self.shape.entry_count or not 0 <= header.used_slots <= self.shape.slot_count:
+            raise Damaged(
+                f"index file {self.path} says that it has {header.next_entry} entries in {header.used_slots} slots; "
+                f"{self.shape.entry_count} and {self.shape.slot_count} at most"
+            )
+        return header
+
+    def slots(self, first: int = 0, behind: int | None = None) -> Ints:
+        """The slots [first, behind), as they are on disk."""
+        behind = self.shape.slot_count if behind is None else behind
+        data = os.pread(self._fd, (behind - first) * SLOT_BYTES, HEADER.size + first * SLOT_BYTES)
+        return np.frombuffer(data, ">i4").astype(np.int64)
+
+    def entries(self, first: int = 1, behind: int | None = None) -> Entries:
+        """The entries numbered [first, behind); without `behind` all that the header counts."""
+        behind = self.header.next_entry if behind is None else behind
+        at = self.shape.entries_at + first * ENTRY.size
+        return np.frombuffer(os.pread(self._fd, max(behind - first, 0) * ENTRY.size, at), ENTRY_TYPE)
+
+    def times_ms(self, entries: Entries) -> Ints:
+        """When the records of entries were stored, by the index: to the second, and the first entry of a file that
+        follows another one reads too late."""
+        return self.header.begin_at_ms + entries["seconds"].astype(np.int64) * 1000
+
+    def chain(self, wanted: int) -> Iterator[Hit | None]:
+        """The entries with a hash, newest first; None for each step to an entry with another hash of the same slot.
+
+        Ends when the file is closed meanwhile.
+        """
+        if self._fd < 0 or self.header.next_entry <= 1:
+            return
+        number, limit = self._head(wanted % self.shape.slot_count), self.header.next_entry
+        # Each step leads to an older entry: damaged bytes can't make a circle.
+        while 0 < number < limit and self._fd >= 0:
+            entry = os.pread(self._fd, ENTRY.size, self.shape.entries_at + number * ENTRY.size)
+            found, position, seconds, previous = ENTRY.unpack(entry)
+            yield Hit(number, position, seconds) if found == wanted else None
+            number, limit = previous, number
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def may_be_within(file: IndexFile, hit: Hit, from_ms: int, to_ms: int) -> bool:
+    """Whether an entry's record may have been stored within the times; the record itself tells.
+
+    Seconds are rounded down; those of a record older than the file's first are 0, and those of the first entry may be
+    counted from the file before.
+    """
+    read_ms = file.header.begin_at_ms + hit.seconds * 1000
+    if read_ms + 999 < from_ms:
+        return False
+    return read_ms <= to_ms or hit.seconds == 0 or hit.number == 1
+
+
+class IndexWriter(IndexFile):
+    """The newest file of a directory, to which entries are added."""
+
+    def __init__(self, disk: Disk, path: Path, wanted: Shape = BROKERS) -> None:
+        """Opens an existing file; `cut` says what of it counts. Raises: Damaged."""
+        self._disk = disk
+        super().__init__(path, wanted)
+        self._slots = np.zeros(self.shape.slot_count, np.int32)
+        # Which blocks of slots differ from the file's.
+        self._dirty = np.zeros(self.shape.slot_count // _BLOCK_SLOTS + 1, np.bool_)
+
+    def _open(self) -> int:
+        return self._disk.open(self.path, os.O_RDWR)
+
+    def _head(self, slot: int) -> int:
+        return int(self._slots[slot])
+
+    @classmethod
+    def create(cls, disk: Disk, path: Path, shape: Shape, before: Header | None) -> "IndexWriter":
+        """A new file behind another one, whose end it begins with as a broker's does."""
+        header = Header()
+        if before is not None:
+            header = Header(before.end_at_ms, before.end_at_ms, before.end_position, before.end_position)
+        fd = disk.open(path)
+        try:
+            disk.truncate(fd, shape.file_bytes)
+            disk.write(fd, header.encode(), 0)
+        finally:
+            disk.close(fd)
+        return cls(disk, path, shape)
+
+    @property
+    def room(self) -> int:
+        """Entries that still fit."""
+        return self.shape.entry_count - self.header.next_entry
+
+    def append(self, hashes: Ints, positions: Ints, times_ms: Ints) -> None:
+        """Adds entries, `room` at most; none where writing them fails. Not durable before `sync`."""
+        if not len(hashes):
+            return
+        first, begin_at_ms = self.header.next_entry, self.header.begin_at_ms
+        numbers = np.arange(first, first + len(hashes))
+        slots = hashes % self.shape.slot_count
+        # Entries of one slot stand together, in their order; each but the first follows the one before it.
+        order = np.argsort(slots, kind="stable")
+        grouped, in_order = slots[order], numbers[order]
+        opens = np.append(True, grouped[1:] != grouped[:-1])
+        heads = self._slots[grouped[opens]]
+        before = np.append(0, in_order[:-1])
+        before[opens] = heads
+        rows = np.empty(len(hashes), ENTRY_TYPE)
+        rows["hash"], rows["position"] = hashes, positions
+        rows["previous"][order] = before
+        if first == 1:
+            # The first entry counts from the end of the file before, the others from the first one.
+            rows["seconds"][:1] = _seconds(times_ms[:1], begin_at_ms)
+            begin_at_ms = int(times_ms[0])
+            rows["seconds"][1:] = _seconds(times_ms[1:], begin_at_ms)
+        else:
+            rows["seconds"] = _seconds(times_ms, begin_at_ms)
+        self._disk.write(self._fd, rows.tobytes(), self.shape.entries_at + first * ENTRY.size)
+        closes = np.append(opens[1:], True)
+        self._assign(grouped[closes], in_order[closes])
+        self.header = Header(
+            begin_at_ms,
+            int(times_ms[-1]),
+            int(positions[0]) if first == 1 else self.header.begin_position,
+            int(positions[-1]),
+            self.header.used_slots + int(np.count_nonzero(heads == 0)),
+            first + len(hashes),
+        )
+
+    def cut(self, header: Header) -> Iterator[None]:
+        """Makes the file what a header says of it; each step of the iteration is a short piece of the work.
+
+        The slots are those of the entries that stay: a slot's newest is the last one that has it. What the file holds
+        as slots does not matter.
+        """
+        self.header = header
+        self._slots[:] = 0
+        self._dirty[:] = True
+        for first in range(1, header.next_entry, CUT_STEP_ENTRIES):
+            entries = self.entries(first, min(first + CUT_STEP_ENTRIES, header.next_entry))
+            # Of several with one slot the last is assigned.
+            self._slots[entries["hash"] % self.shape.slot_count] = np.arange(first, first + len(entries))
+            yield
+
+    def _assign(self, slots: Ints, numbers: Ints) -> None:
+        self._slots[slots] = numbers
+        self._dirty[slots // _BLOCK_SLOTS] = True
+
+    def write_slots(self) -> None:
+        """Slots and header go to disk, so that the file is whole for every reader. Blocking."""
+        for block in np.flatnonzero(self._dirty).tolist():
+            first = block * _BLOCK_SLOTS
+            part = self._slots[first : first + _BLOCK_SLOTS].astype(">i4").tobytes()
+            self._disk.write(self._fd, part, HEADER.size + first * SLOT_BYTES)
+            self._dirty[block] = False
+        self._disk.write(self._fd, self.header.encode(), 0)
+
+    def sync(self) -> None:
+        """What was written is durable. Blocking."""
+        self._disk.sync(self._fd)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            self._disk.close(self._fd)
+            self._fd = -1
+
+
+def _seconds(times_ms: Ints, begin_at_ms: int) -> Ints:
+    """Of what stands in entries: 0 where a record is older than the file's first, or nothing tells."""
+    if begin_at_ms <= 0:
+        return np.zeros(len(times_ms), np.int64)
+    return np.clip((times_ms - begin_at_ms) // 1000, 0, _I32_MAX)

@@ -1,0 +1,321 @@
+"""Building the index behind the serving path: from the published log, in short steps with pauses.
+
+    log      | indexed ........................... | not yet: a few ms of log | staged |
+             0                                  position                published_end
+
+No send and no flush waits for it. What is not indexed yet is found by reading it (finder.py), so the index may lag:
+after a publish the loop waits a moment, to take many small ones together.
+
+The mark (`config/duetimeIndex.json`) says how far entries are on disk: newest file, its header, log position. It is
+written every half minute, when a file is full, and at the end. A start takes the newest file back to the mark, makes
+its slots from its entries, and goes on in the log from there: after a crash no entry is missing and none is doubled.
+Where there is no mark, or what it names is not there, everything is made again from the oldest record.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import structlog
+from duetime_core.clock import Clock
+from duetime_core.ondisk.scan import Found, scan
+from duetime_format import layout
+from duetime_format.columns import Ints, Run, take
+from duetime_format.errors import Damaged
+from duetime_format.keys import keys_of
+
+from duetime_store.files import configs
+from duetime_store.files.directory import StoreDirectory
+from duetime_store.finding.index import Header, IndexFile, IndexWriter, Shape, file_paths
+from duetime_store.log.commitlog import CommitLog
+from duetime_store.log.segment import Segment
+from duetime_store.writing.store import Store
+
+log = structlog.get_logger()
+
+# One step of indexing: under a millisecond of 100-byte records. The pause behind it leaves the rest to live traffic.
+STEP_BYTES = 256 * 1024
+PAUSE_MS = 1
+# How long what was published may wait for more.
+GATHER_MS = 20
+MARK_INTERVAL_MS = 30_000
+RETRY_MS = 5_000
+# Behind by more than this at a start, the log tells when it has caught up.
+_TOLD_BYTES = 16 * 1024 * 1024
+
+_DONE = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How far the index is on disk: the newest file (empty: there is none), its header, and the log position."""
+
+    file: str
+    header: Header
+    position: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {"file": self.file, "header": asdict(self.header), "position": self.position}
+
+
+def read_mark(config: Path) -> Mark | None:
+    """None: there is none, or it is damaged."""
+    value = configs.read(config, configs.INDEX)
+    try:
+        if value is not None:
+            return Mark(str(value["file"]), Header(**value["header"]), int(value["position"]))
+    except (KeyError, TypeError, ValueError):
+        log.warning("index mark damaged", file=configs.INDEX)
+    return None
+
+
+def pieces(
+    commit_log: CommitLog, position: int, end: int, step_bytes: int = STEP_BYTES
+) -> Iterator[tuple[Run | None, int]]:
+    """The intact records from `position` to `end`, in runs of a step's size, each with where to go on behind it."""
+    position = max(position, commit_log.min_position)
+    while position < end:
+        segment = commit_log.segment_at(position)
+        if segment is None:
+            run, position = None, position - position % commit_log.segment_bytes + commit_log.segment_bytes
+        else:
+            data = segment.read_file(position, min(step_bytes, end - position))
+            run = take(data, 0, position)
+            if run.count:
+                position = run.end_position
+            else:
+                run, position = _unusual(commit_log, segment, position, data, end)
+        yield run, min(position, end)
+
+
+def _unusual(commit_log: CommitLog, segment: Segment, position: int, data: bytes, end: int) -> tuple[Run | None, int]:
+    """What no run begins with: the end of a segment, a record larger than a step, damage."""
+    if len(data) < layout.BLANK_BYTES:
+        return None, segment.end
+    if layout.blank_at(data) is not None:
+        return None, segment.end
+    size = layout.size_at(data)
+    if len(data) < size <= min(segment.end, end) - position:
+        run = take(segment.read_file(position, size), 0, position)
+        if run.count:
+            return run, run.end_position
+    # A damaged record is not indexed: nobody could be given it.
+    item = next(scan(commit_log, position), None)
+    if item is None:
+        return None, end
+    return None, position + (item.record.size if isinstance(item, Found) else item.size)
+
+
+def _nothing() -> None:
+    pass
+
+
+class Indexer:
+    """The index of one shard, and the loop that builds it."""
+
+    def __init__(
+        self, store: Store, directory: StoreDirectory, executor: Executor, clock: Clock, *, shape: Shape
+    ) -> None:
+        self._store = store
+        self._disk = directory.disk
+        self._directory = directory.root / "index"
+        self._config = directory.config
+        self._executor = executor
+        self._clock = clock
+        self._shape = shape
+        # Oldest first; the newest is written to.
+        self._files: list[IndexFile] = []
+        self._writer: IndexWriter | None = None
+        # Set once `position` and the files are what the mark says.
+        self.opened = asyncio.Event()
+        # Every record before it is in the index.
+        self.position = store.log.min_position
+        self._marked_at_ms = clock.monotonic_ms()
+        self._marked_position = -1
+
+    @property
+    def behind_bytes(self) -> int:
+        """Bytes of the log that are not indexed yet."""
+        return self._store.published_end - self.position
+
+    @property
+    def files(self) -> list[IndexFile]:
+        """Newest first."""
+        return self._files[::-1]
+
+    async def run(self) -> None:
+        """A disk that fails stops indexing for a while, and nothing else."""
+        while True:
+            try:
+                if not self.opened.is_set():
+                    await self._open()
+                await self._follow()
+            except (OSError, Damaged) as error:
+                log.error("index not written", error=str(error), behind_bytes=self.behind_bytes)
+            await self._clock.sleep(RETRY_MS)
+
+    async def close(self) -> None:
+        """Indexes what is left, if that is little, and makes files and mark whole. After `run` has ended."""
+        try:
+            # What the thread still does for `run` comes first.
+            await asyncio.get_running_loop().run_in_executor(self._executor, _nothing)
+            if self.opened.is_set():
+                if self.behind_bytes <= _TOLD_BYTES:
+                    while self.behind_bytes:
+                        await self._step()
+                await self._mark(whole=True)
+        except (OSError, Damaged) as error:
+            log.error("index not written", error=str(error), behind_bytes=self.behind_bytes)
+        finally:
+            for file in self._files:
+                file.close()
+
+    def drop_before(self, min_position: int) -> None:
+        """Retention: the log begins here now. Files all of whose records are gone go too, the newest never."""
+        while len(self._files) > 1 and self._files[0].header.end_position < min_position:
+            file = self._files.pop(0)
+            file.close()
+            self._disk.unlink(file.path)
+            log.info("index file removed", file=file.path.name)
+
+    # --- opening --------------------------------------------------------------------------------------------------
+
+    async def _open(self) -> None:
+        for file in self._files:
+            file.close()
+        self._files, self._writer = [], None
+        self._disk.make_directory(self._directory)
+        paths = file_paths(self._directory)
+        mark = read_mark(self._config)
+        reason = self._fault(mark, paths)
+        if mark is not None and not reason:
+            try:
+                await self._take_back(mark, paths)
+            except Damaged as error:
+                reason = error.text
+        if reason:
+            for file in self._files:
+                file.close()
+            self._files, self._writer = [], None
+            loop = asyncio.get_running_loop()
+            for path in paths:
+                # A full one takes the file system a while.
+                await loop.run_in_executor(self._executor, self._disk.unlink, path)
+            self.position = self._store.log.min_position
+            if self.behind_bytes:
+                log.warning("making the index again", reason=reason, behind_bytes=self.behind_bytes)
+        self.opened.set()
+
+    def _fault(self, mark: "Mark | None", paths: list[Path]) -> str:
+        """Why the directory can't be gone on from; empty: it can."""
+        if mark is None:
+            return "no mark"
+        if mark.file and mark.file not in [path.name for path in paths]:
+            return f"index file {mark.file} is missing"
+        if not self._store.log.min_position <= mark.position <= self._store.published_end:
+            return f"the log does not reach the mark at {mark.position}"
+        return ""
+
+    async def _take_back(self, mark: "Mark", paths: list[Path]) -> None:
+        for path in paths:
+            if not mark.file or int(path.name) > int(mark.file):
+                self._disk.unlink(path)
+            elif path.name != mark.file:
+                self._files.append(IndexFile(path, self._shape))
+            else:
+                self._writer = IndexWriter(self._disk, path, self._shape)
+                self._files.append(self._writer)
+                await self._run_steps(self._writer.cut(mark.header))
+        self.position = mark.position
+
+    async def _run_steps(self, steps: Iterator[None]) -> None:
+        """On the thread, one at a time: the loop's turn comes between them."""
+        loop = asyncio.get_running_loop()
+        while await loop.run_in_executor(self._executor, next, steps, _DONE) is not _DONE:
+            pass
+
+    # --- following ------------------------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        behind_bytes, started = self.behind_bytes, time.perf_counter()
+        while True:
+            if not self.behind_bytes:
+                await self._store.next_publish()
+                await self._clock.sleep(GATHER_MS)
+            await self._step()
+            if behind_bytes > _TOLD_BYTES and self.behind_bytes < STEP_BYTES:
+                log.info("index caught up", bytes=behind_bytes, took_ms=round((time.perf_counter() - started) * 1000))
+                behind_bytes = 0
+            if self._clock.monotonic_ms() - self._marked_at_ms >= MARK_INTERVAL_MS:
+                await self._mark()
+            await self._clock.sleep(PAUSE_MS)
+
+    async def _step(self) -> None:
+        """Indexes the next piece of the log."""
+        run, position = next(pieces(self._store.log, self.position, self._store.published_end))
+        if run is not None:
+            hashes, owners = keys_of(run)
+            await self._add(hashes, run.positions[owners], run.stored_at_ms[owners])
+        self.position = position
+
+    async def _add(self, hashes: Ints, positions: Ints, times_ms: Ints) -> None:
+        """Adds entries; those of one record are in one file, so that a file's end is between two records."""
+        first = 0
+        while first < len(hashes):
+            count = len(hashes) - first
+            room = self._writer.room if self._writer else 0
+            if count > room:
+                # Back to where the record begins that does not fit as a whole.
+                count = int(np.searchsorted(positions[first:], positions[first + room]))
+                if not count and self._writer and self._writer.header.next_entry == 1:
+                    # It has more keys than a whole file takes.
+                    count = room
+            if self._writer and count:
+                behind = first + count
+                self._writer.append(hashes[first:behind], positions[first:behind], times_ms[first:behind])
+                first = behind
+            if first < len(hashes):
+                self.position = int(positions[first])
+                await self._roll()
+
+    async def _roll(self) -> None:
+        """Completes the newest file and begins another one."""
+        last = self._writer
+        await self._mark(whole=True)
+        name = datetime.fromtimestamp(self._store.clock.now_ms() / 1000).strftime("%Y%m%d%H%M%S%f")[:-3]
+        if self._files:
+            # Brokers order files by name, and local time may step back.
+            name = str(max(int(name), int(self._files[-1].path.name) + 1))
+        header = last.header if last else None
+        writer = IndexWriter.create(self._disk, self._directory / name, self._shape, header)
+        self._writer = writer
+        self._files.append(writer)
+        await self._mark()
+        log.info("index file created", file=name, slots=self._shape.slot_count, entries=self._shape.entry_count)
+
+    async def _mark(self, *, whole: bool = False) -> None:
+        """What is indexed so far is durable on return; `whole`: slots and header of the newest file too."""
+        self._marked_at_ms = self._clock.monotonic_ms()
+        if self._marked_position == self.position and not whole:
+            return
+        writer, position = self._writer, self.position
+        mark = Mark(writer.path.name if writer else "", writer.header if writer else Header(), position)
+        await asyncio.get_running_loop().run_in_executor(self._executor, self._work(writer, mark, whole))
+        self._marked_position = position
+
+    def _work(self, writer: IndexWriter | None, mark: "Mark", whole: bool) -> Callable[[], None]:
+        def work() -> None:
+            if writer is not None:
+                if whole:
+                    writer.write_slots()
+                writer.sync()
+                self._disk.sync_directory(self._directory)
+            configs.write(self._disk, self._config, configs.INDEX, mark.to_json(), durable=whole)
+
+        return work

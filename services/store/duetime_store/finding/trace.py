@@ -1,0 +1,335 @@
+"""The life of one message, as the shard's log tells it.
+
+    its records      accepted, deferred, restored; copies in %RETRY%group and %DLQ%group; put aside in DT_QUARANTINE
+    DT_ATTEMPTS      of the copies: deliveries that failed, and with what
+    DT_GROUPS        the journal, from when it first could be received on: received, acknowledged, leases that ended
+
+A delivery is known by its group and when it was received; what several sources say of one is put together. Nothing is
+guessed: what was not read, or is no longer stored, is told as a gap.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from duetime.v1 import consumer_pb2
+from duetime_core.errors import NotFound
+from duetime_format import attempts as histories
+from duetime_format import events, record
+from duetime_format.attempts import LEASE_EXPIRED, UNREADABLE, Attempt
+from duetime_format.errors import Damaged
+from duetime_format.lanes import level_of
+from duetime_format.names import DLQ_PREFIX, GROUPS_TOPIC, QUARANTINE_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC
+from duetime_format.properties import as_text
+
+from duetime_store.finding.event_search import Told, told
+from duetime_store.finding.finder import Finder, Seen
+from duetime_store.reading.offsets import first_stored_at
+from duetime_store.reading.reader import Reader
+from duetime_store.reading.turns import Turns, Walk
+from duetime_store.writing.store import Store
+
+# Of one message; the newest are told.
+TRACE_RECORDS_MAX = 1_024
+# How much of the journal is read for one answer, and in one step of it.
+TRACE_JOURNAL_BYTES_MAX = 64 * 1024 * 1024
+_STEP_RECORDS = 16
+_STEP_BYTES = 32 * 1024
+
+ACCEPTED = consumer_pb2.TRACE_KIND_ACCEPTED
+DEFERRED = consumer_pb2.TRACE_KIND_DEFERRED
+RESTORED = consumer_pb2.TRACE_KIND_RESTORED
+RECEIVED = consumer_pb2.TRACE_KIND_RECEIVED
+FAILED = consumer_pb2.TRACE_KIND_FAILED
+EXPIRED = consumer_pb2.TRACE_KIND_EXPIRED
+ACKNOWLEDGED = consumer_pb2.TRACE_KIND_ACKNOWLEDGED
+DEAD = consumer_pb2.TRACE_KIND_DEAD
+REDRIVEN = consumer_pb2.TRACE_KIND_REDRIVEN
+DISCARDED = consumer_pb2.TRACE_KIND_DISCARDED
+QUARANTINED = consumer_pb2.TRACE_KIND_QUARANTINED
+# What is one attempt's, of one millisecond, in the order in which it can happen.
+_ORDER = (
+    *(ACCEPTED, RESTORED, REDRIVEN, RECEIVED, ACKNOWLEDGED, EXPIRED, FAILED, DEFERRED, DEAD, DISCARDED, QUARANTINED),
+)
+
+Event = consumer_pb2.TraceEvent
+Place = tuple[str, int, int]  # topic, queue on the shard, offset
+_DIGITS_MAX = 18
+
+
+@dataclass(slots=True)
+class _Delivery:
+    """To a group; times are 0 where nobody tells them."""
+
+    received_at_ms: int = 0
+    attempt: int = 0
+    place: Place = ("", 0, 0)
+    until_ms: int = 0
+    # How it ended, if it has.
+    end: int = 0
+    ended_at_ms: int = 0
+    due_at_ms: int = 0
+    error: consumer_pb2.HandlerError | None = None
+
+    def ends(self, kind: int, at_ms: int) -> None:
+        """What is told first counts: histories know more than the journal."""
+        if not self.end:
+            self.end, self.ended_at_ms = kind, at_ms
+
+
+@dataclass(slots=True)
+class _Life:
+    """What is known so far."""
+
+    shard: int
+    events: list[Event] = field(default_factory=list)
+    # By group, attempt, and time of receiving; what was received at an unknown time by its negative lease.
+    deliveries: dict[tuple[str, int, int], _Delivery] = field(default_factory=dict)
+    # Attempts before a redrive, by place: the journal counts those behind it anew.
+    before: dict[Place, int] = field(default_factory=dict)
+    # By group, place and lease; None: a retry service's.
+    leases: dict[tuple[str, Place, int], _Delivery | None] = field(default_factory=dict)
+    # Copies that do not say what their group failed with.
+    silent: list[Seen] = field(default_factory=list)
+    gaps: list[str] = field(default_factory=list)
+
+    def add(self, kind: int, at_ms: int, place: Place, **fields: object) -> None:
+        topic, queue, offset = place
+        more = {name: value for name, value in fields.items() if value}
+        event = Event(kind=kind, at_ms=at_ms, shard=self.shard, topic=topic, queue=queue, offset=offset, **more)  # type: ignore[arg-type]
+        self.events.append(event)
+
+    def delivery(self, group: str, received_at_ms: int, attempt: int, place: Place | None = None) -> _Delivery:
+        key = (group, attempt, received_at_ms)
+        one = self.deliveries.setdefault(key, _Delivery(max(received_at_ms, 0), attempt))
+        if place is not None:
+            one.place = place
+        return one
+
+
+class Tracer:
+    """Tells lives. Reads only what is published."""
+
+    def __init__(self, store: Store, reader: Reader, finder: Finder, turns: Turns, *, shard: int) -> None:
+        self._store = store
+        self._turns = turns
+        self._reader = reader
+        self._finder = finder
+        self._shard = shard
+
+    async def trace(self, message_id: str, topic: str) -> consumer_pb2.TraceMessageResponse:
+        """Events by time, places as they are numbered on this shard.
+
+        Raises:
+            NotFound: the shard has no record of it.
+            InvalidArgument, Unavailable, Unsupported: as Finder.get.
+        """
+        records, more = await self._finder.records_of(message_id, topic, TRACE_RECORDS_MAX)
+        if not records:
+            raise NotFound(f"no message {message_id} on shard {self._shard}", reason="MESSAGE_NOT_FOUND")
+        with self._turns.walk() as walk:
+            await walk.begin()
+            life = await self._life(walk, records, more=more)
+        life.events.sort(key=lambda event: (event.at_ms, event.attempt, _ORDER.index(event.kind)))
+        message_id = records[-1].id or message_id
+        return consumer_pb2.TraceMessageResponse(id=message_id, events=life.events, gaps=life.gaps)
+
+    async def _life(self, walk: Walk, records: list[Seen], *, more: bool) -> _Life:
+        life = _Life(self._shard)
+        if more:
+            life.gaps.append(f"the message has more than {TRACE_RECORDS_MAX} records; the oldest are left out")
+        for seen in records:
+            self._tell_record(life, seen)
+            await walk.turn_if_over()
+        if not more and all(event.kind not in (ACCEPTED, QUARANTINED) for event in life.events):
+            life.gaps.append("the record with which it was accepted is no longer stored: retention has deleted it")
+        # Nothing in a lane is received: a journal of hours is not read for a message that was deferred for so long.
+        given = [seen for seen in records if seen.record.topic != SCHEDULE_TOPIC]
+        if given:
+            places = {_place(seen) for seen in given}
+            await self._read_journal(walk, life, places, min(seen.record.stored_at_ms for seen in given))
+        self._tell_deliveries(life)
+        return life
+
+    # --- records ----------------------------------------------------------------------------------------------------
+
+    def _tell_record(self, life: _Life, seen: Seen) -> None:
+        found, place, topic = seen.record, _place(seen), seen.real_topic
+        at_ms = found.stored_at_ms
+        group = _group_of(topic)
+        entry = {"level": seen.entry[0], "due_at_ms": seen.entry[2]} if seen.entry else {}
+        if found.topic == QUARANTINE_TOPIC:
+            error = consumer_pb2.HandlerError(message=seen.properties.get(record.FAULT, ""))
+            life.add(QUARANTINED, at_ms, place, error=error, **entry)
+            return
+        copy = {"group": group, "attempt": _attempt_of(seen)} if group else {}
+        life.before[place] = _attempt_of(seen) - found.reconsume_times
+        if found.topic == SCHEDULE_TOPIC:
+            due_at_ms = self._due_at_ms(seen)
+            self._tell_copy(life, seen, group, due_at_ms) if group else life.add(ACCEPTED, at_ms, place)
+            life.add(DEFERRED, at_ms, place, level=level_of(found.queue), due_at_ms=due_at_ms, **copy)
+        elif seen.entry:
+            life.add(RESTORED, at_ms, place, late_ms=at_ms - seen.entry[2], **entry, **copy)
+            _note(life, group, _attempts_of(seen), 0)
+        elif group:
+            self._tell_copy(life, seen, group, at_ms)
+        else:
+            life.add(ACCEPTED, at_ms, place)
+
+    def _due_at_ms(self, seen: Seen) -> int:
+        unit = self._store.queues.find(SCHEDULE_TOPIC, seen.record.queue).read(seen.record.queue_offset, 1)
+        return int(unit["tags"][0]) if len(unit) else 0
+
+    def _tell_copy(self, life: _Life, seen: Seen, group: str, due_at_ms: int) -> None:
+        """A message that came to a group's retries or dead letters, and what it tells of its deliveries before."""
+        found, place, is_dead = seen.record, _place(seen), seen.real_topic.startswith(DLQ_PREFIX)
+        attempts, at_ms = _attempts_of(seen), found.stored_at_ms
+        is_redriven = not is_dead and not found.reconsume_times and record.REDRIVEN in seen.properties
+        due_at_ms = _number(seen.properties.get(record.VISIBLE_AT, "")) or due_at_ms
+        if is_dead:
+            error = _error_of(attempts[-1]) if attempts else None
+            life.add(DEAD, at_ms, place, group=group, attempt=_attempt_of(seen), error=error)
+        elif is_redriven:
+            life.add(REDRIVEN, at_ms, place, group=group)
+        elif not attempts:
+            life.silent.append(seen)
+        _note(life, group, attempts, 0 if is_dead or is_redriven else due_at_ms)
+
+    # --- the journal ------------------------------------------------------------------------------------------------
+
+    async def _read_journal(self, walk: Walk, life: _Life, places: set[Place], since_ms: int) -> None:
+        queue = self._store.queues.known(GROUPS_TOPIC.encode(), 0)
+        if queue is None or not queue.max_offset:
+            return
+        offset, left = await first_stored_at(walk, self._store.log, queue, since_ms), TRACE_JOURNAL_BYTES_MAX
+        if offset == queue.min_offset and offset:
+            life.gaps.append("what groups did first is no longer stored: retention has deleted it")
+        end, damaged, read_ms = queue.max_offset, 0, since_ms
+        while offset < end and left > 0:
+            units = queue.read(offset, min(_STEP_RECORDS, end - offset))
+            units = units[: max(int(np.searchsorted(units["size"].cumsum(), _STEP_BYTES)), 1)]
+            records, sizes, _, _ = self._reader.read(queue, np.arange(offset, offset + len(units)), units)
+            damaged += sizes.count(0)
+            at = 0
+            for size in filter(None, sizes):
+                found = record.decode(records, at, check_crc=False)
+                at, read_ms = at + size, found.stored_at_ms
+                try:
+                    for one in told(found.body, places):
+                        self._tell_event(life, one, found.stored_at_ms)
+                except Damaged:
+                    damaged += 1
+            offset, left = offset + len(units), left - len(records)
+            await walk.turn_if_over()
+        if damaged:
+            life.gaps.append(f"{damaged} records of what groups did are damaged")
+        if offset < end:
+            life.gaps.append(
+                f"what groups did was read until {read_ms} (Unix ms) only, {TRACE_JOURNAL_BYTES_MAX} bytes"
+            )
+
+    def _tell_event(self, life: _Life, one: Told, stored_at_ms: int) -> None:
+        assert one.key is not None
+        group, place = one.key.group, (one.key.queue_topic, one.key.queue, one.offset)
+        if one.kind == events.TAKEN:
+            life.add(DISCARDED, stored_at_ms, place, group=group)
+            return
+        if one.kind == events.LEFT:
+            said = (DISCARDED, *place)
+            life.events = [e for e in life.events if (e.kind, e.topic, e.queue, e.offset) != said]
+            return
+        if one.kind == events.GIVE:
+            attempt = one.attempt + life.before.get(place, 0)
+            for number, (received, ended) in enumerate(reversed(one.expired), 1):
+                life.delivery(group, received, attempt - number, place).ends(EXPIRED, ended)
+            delivery = life.delivery(group, one.at_ms, attempt, place) if one.attempt else None
+            life.leases[group, place, one.lease] = delivery
+            if delivery is not None:
+                delivery.until_ms = one.until_ms
+            return
+        unknown = life.delivery(group, -one.lease, 0, place) if (group, place, one.lease) not in life.leases else None
+        delivery = life.leases.get((group, place, one.lease), unknown)
+        if delivery is None:
+            return
+        if one.kind == events.CHANGE:
+            delivery.until_ms = one.until_ms
+        elif one.kind == events.END and one.lease:
+            delivery.ends(ACKNOWLEDGED, stored_at_ms)
+        elif one.kind == events.BACK and one.counted:
+            delivery.ends(EXPIRED, one.at_ms)
+        elif one.kind == events.BACK:
+            delivery.until_ms = 0
+        elif one.kind == events.DEFER:
+            _note(life, group, _attempts(as_text(one.history)), one.until_ms)
+            delivery.ends(FAILED, stored_at_ms)
+            delivery.due_at_ms = one.until_ms
+        elif one.kind == events.SETTLE and self._is_there(one.copy):
+            delivery.ends(FAILED, stored_at_ms)
+
+    def _is_there(self, place: Place) -> bool:
+        queue = self._store.queues.known(place[0].encode(), place[1])
+        return queue is not None and queue.max_offset > place[2]
+
+    def _tell_deliveries(self, life: _Life) -> None:
+        now_ms = self._store.clock.now_ms()
+        for (group, _, _), one in life.deliveries.items():
+            if 0 < one.until_ms <= now_ms:
+                one.ends(EXPIRED, one.until_ms)
+            said = {"group": group, "attempt": one.attempt}
+            if one.received_at_ms:
+                life.add(RECEIVED, one.received_at_ms, one.place, **said)
+            if one.end:
+                due_at_ms = one.due_at_ms if one.end == FAILED else 0
+                life.add(one.end, one.ended_at_ms, one.place, due_at_ms=due_at_ms, error=one.error, **said)
+        for seen in life.silent:
+            group, attempt = _group_of(seen.real_topic), _attempt_of(seen)
+            ended = {(of, number) for (of, number, _), one in life.deliveries.items() if one.end}
+            if (group, attempt) not in ended:
+                # A broker wrote it, or what was read of the journal does not reach so far.
+                life.add(FAILED, seen.record.stored_at_ms, _place(seen), group=group, attempt=attempt)
+
+
+def _note(life: _Life, group: str, attempts: Sequence[Attempt], due_at_ms: int) -> None:
+    """Deliveries that failed; after the last of them the message comes back at `due_at_ms`, unless that is 0."""
+    for index, one in enumerate(attempts, 1):
+        delivery = life.delivery(group, one.received_at_ms, one.number)
+        delivery.ends(EXPIRED if one.type == LEASE_EXPIRED else FAILED, one.failed_at_ms)
+        # Later copies may have shortened it.
+        delivery.error = delivery.error or _error_of(one)
+        if index == len(attempts) and due_at_ms:
+            delivery.due_at_ms = due_at_ms
+
+
+def _attempt_of(seen: Seen) -> int:
+    """The last delivery that failed, counted from the first of all: a redrive begins anew, and the history goes on."""
+    attempts = _attempts_of(seen)
+    return attempts[-1].number if attempts else seen.record.reconsume_times
+
+
+def _attempts_of(seen: Seen) -> Sequence[Attempt]:
+    return _attempts(seen.properties.get(record.ATTEMPTS, ""))
+
+
+def _attempts(text: str) -> Sequence[Attempt]:
+    """What can't be read says nothing."""
+    return [one for one in histories.decode(text).attempts if one.type != UNREADABLE] if text else []
+
+
+def _error_of(attempt: Attempt) -> consumer_pb2.HandlerError:
+    return consumer_pb2.HandlerError(type=attempt.type, message=attempt.message or "", trace=attempt.trace or "")
+
+
+def _place(seen: Seen) -> Place:
+    return seen.record.topic, seen.record.queue, seen.record.queue_offset
+
+
+def _group_of(topic: str) -> str:
+    """Whose retries or dead letters are in the topic; empty: nobody's."""
+    for prefix in (RETRY_PREFIX, DLQ_PREFIX):
+        if topic.startswith(prefix):
+            return topic.removeprefix(prefix)
+    return ""
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX else 0

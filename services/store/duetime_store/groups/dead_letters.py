@@ -1,0 +1,93 @@
+"""Dead letters as retry services see them: those of a queue of %DLQ%group that are still there, oldest first."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+from duetime_core.bounds import shown
+from duetime_core.errors import InvalidArgument, Violation
+from duetime_core.ondisk.gone import GoneLetters
+from duetime_format.names import DLQ_PREFIX
+from duetime_format.units import FILLER_SIZE
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from duetime_store.queues.consumequeue import ConsumeQueue
+from duetime_store.reading.reader import SCAN_UNITS, SCAN_UNITS_MAX, Reader
+from duetime_store.writing.store import Store
+
+
+@dataclass(slots=True)
+class PulledLetters:
+    """Records, back to back, and the offset of each; the caller goes on at `next_offset`."""
+
+    next_offset: int
+    max_offset: int
+    records: bytes = b""
+    offsets: list[int] = field(default_factory=list)
+
+
+def pull(
+    reader: Reader, gone: GoneLetters, queue: ConsumeQueue, offset: int, max_count: int, max_bytes: int
+) -> PulledLetters:
+    """Those from an offset on, the first whatever its size; damaged ones are named in the log and passed.
+
+    Looks at SCAN_UNITS_MAX places at most, so that nothing found and `next_offset` below `max_offset` says: go on.
+    """
+    pulled = PulledLetters(min(max(offset, queue.min_offset), queue.max_offset), queue.max_offset)
+    stop = min(pulled.next_offset + SCAN_UNITS_MAX, queue.max_offset)
+    while pulled.next_offset < stop and not pulled.offsets:
+        first = pulled.next_offset
+        units = queue.read(first, min(SCAN_UNITS, stop - first))
+        offsets = np.arange(first, first + len(units))
+        indices = np.flatnonzero((units["size"] != FILLER_SIZE) & ~gone.among(queue.topic, queue.queue, offsets))
+        fit = int(np.searchsorted(units["size"][indices].cumsum(), max_bytes, "right"))
+        fit = min(max(fit, 1), max_count, len(indices))
+        pulled.next_offset = int(offsets[indices[fit]]) if fit < len(indices) else first + len(units)
+        if fit:
+            chosen = indices[:fit]
+            pulled.records, sizes, _, _ = reader.read(queue, offsets[chosen], units[chosen])
+            pulled.offsets = [offset for offset, size in zip(offsets[chosen].tolist(), sizes, strict=True) if size]
+    return pulled
+
+
+def live_counts(store: Store, gone: GoneLetters) -> dict[str, int]:
+    """Dead letters that are neither redriven nor discarded, by group."""
+    counts: dict[str, int] = {}
+    for queue in list(store.queues.dead):
+        group = queue.topic.removeprefix(DLQ_PREFIX)
+        span = queue.max_offset - queue.min_offset
+        live = span - gone.count(queue.topic, queue.queue, queue.min_offset, queue.max_offset)
+        counts[group] = counts.get(group, 0) + live
+    return counts
+
+
+class DeadLetterCollector(Collector):
+    """How many dead letters each group has, at the moment of a scrape."""
+
+    def __init__(self, store: Store, gone: GoneLetters) -> None:
+        self._store = store
+        self._gone = gone
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        letters = GaugeMetricFamily(
+            "duetime_store_dead_letters", "Dead letters neither redriven nor discarded", labels=["group"]
+        )
+        for group, count in sorted(live_counts(self._store, self._gone).items()):
+            letters.add_metric([group], count)
+        yield letters
+
+
+def check_topic(topic: str) -> None:
+    """Raises: InvalidArgument: it is none of dead letters."""
+    if not topic.startswith(DLQ_PREFIX):
+        raise InvalidArgument([Violation("topic", f"{shown(topic)} is no topic of dead letters: {DLQ_PREFIX}GROUP")])
+
+
+def check_place(store: Store, topic: str, queue: int, offset: int) -> None:
+    """Raises: InvalidArgument: no dead letter is there, or was. NotFound: no such queue."""
+    check_topic(topic)
+    found = store.queues.find(topic, queue)
+    if not 0 <= offset < found.max_offset:
+        bounds = f"is not within 0 and {found.max_offset - 1} of queue {queue} of {topic}"
+        raise InvalidArgument([Violation("offset", f"{offset} {bounds}")])

@@ -1,0 +1,364 @@
+"""One look for messages: what has come back and retries first, in turn with new messages, queue after queue.
+
+    again   returned messages of all places, then new records of %RETRY%group
+    fresh   new messages of the topic
+
+A call begins with `again`; where that alone fills it, the next one begins with `fresh`, so that neither waits for ever.
+Both go round the queues, each call from the next one on. A look awaits nothing; when its step of the event loop's time
+is over (turns.py) it ends, and another one goes on.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+import numpy as np
+from duetime_core.logs import sparing
+from duetime_format import record
+from duetime_format.columns import retries, values
+from duetime_format.units import FILLER_SIZE
+
+from duetime_store.groups.groups import Groups
+from duetime_store.groups.state import Hold, Lease, Place
+from duetime_store.queues.consumequeue import ConsumeQueue
+from duetime_store.reading.filters import Filter
+from duetime_store.reading.reader import Reader, Scanned
+from duetime_store.reading.turns import Walk
+from duetime_store.writing.store import Store
+
+log = sparing()
+
+_ALL = Filter.parse("")
+_RETRY_TOPIC, _VISIBLE_AT = record.RETRY_TOPIC.encode(), record.VISIBLE_AT.encode()
+_I64_DIGITS_MAX = 18
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A Receive, checked."""
+
+    group: str
+    topic: str
+    # Queues on this shard.
+    queues: tuple[int, ...]
+    retry_queues: tuple[int, ...]
+    max_count: int
+    max_bytes: int
+    invisible_ms: int
+    wait_ms: int
+    wanted: Filter
+    max_attempts: int
+    ordered: bool
+    start_at_ms: int
+    member: str
+
+
+@dataclass(slots=True)
+class Given:
+    """Messages of one place under one lease; the columns have one value for each."""
+
+    lease: Lease
+    records: bytes
+    sizes: list[int]
+    offsets: list[int]
+    attempts: list[int]
+    until_ms: int
+
+
+@dataclass(slots=True)
+class Look:
+    """What one look of a call may still take, and what it has found."""
+
+    asked: Asked
+    count: int
+    size: int
+    # So many messages more may be outstanding.
+    fresh: int
+    # Leases nothing: whether there is something is all that is asked.
+    peek: bool
+    walk: Walk
+    given: list[Given] = field(default_factory=list)
+    found: bool = False
+    # The scan has stopped before the end of a queue.
+    unfinished: bool = False
+    # There was no room for new ones.
+    refused: bool = False
+    # What had come back was all that there was room for.
+    only_again: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        return self.count <= 0 or self.size <= 0 or (self.peek and self.found)
+
+    def pause(self) -> bool:
+        """Whether the step is over; another look goes on then."""
+        over = self.walk.is_over
+        self.unfinished |= over
+        return over
+
+
+@dataclass(slots=True)
+class Columns:
+    """Records back to back, and a value for each."""
+
+    records: bytes
+    sizes: list[int]
+    offsets: list[int]
+    attempts: list[int]
+
+
+class Looker:
+    """Takes what is there for a group."""
+
+    def __init__(self, store: Store, reader: Reader, groups: Groups) -> None:
+        self._store = store
+        self._reader = reader
+        self._groups = groups
+
+    def queue(self, place: Place) -> ConsumeQueue:
+        return self._store.queues.get_bytes(place.key.queue_topic.encode(), place.key.queue)
+
+    def may_have_more(self, places: Iterable[Place]) -> bool:
+        """Whether another look may find something."""
+        return any(place.available or place.frontier < self.queue(place).max_offset for place in places)
+
+    def look(
+        self, asked: Asked, own: list[Place], retries: list[Place], walk: Walk, *, fresh_first: bool, peek: bool
+    ) -> Look:
+        """Takes what is in the places, up to the limits, within a step of the walk."""
+        groups = self._groups
+        groups.expire()
+        look = Look(asked, asked.max_count, asked.max_bytes, groups.progress.shares.room(asked.group), peek, walk)
+        for place in (*own, *retries):
+            groups.drop_before(place, self.queue(place).min_offset)
+        if fresh_first:
+            self._fresh(look, own)
+        for place in (*retries, *own):
+            self._again(look, place)
+        for place in retries:
+            self._retried(look, place)
+        if not fresh_first:
+            look.only_again = look.is_over
+            self._fresh(look, own)
+        return look
+
+    def _again(self, look: Look, place: Place) -> None:
+        """Messages that came back."""
+        if look.asked.ordered and place.is_blocked:
+            return
+        while place.available and not look.is_over:
+            if look.peek:
+                look.found = True
+                return
+            offsets = place.take_again(look.count)
+            kept, records, sizes = self._read(place, offsets)
+            fit = _fitting(sizes, look.size, least=0 if look.given else 1)
+            place.put_again(kept[fit:])
+            if fit < len(kept):
+                kept, sizes = kept[:fit], sizes[:fit]
+                records = records[: sum(sizes)]
+                look.size = min(look.size, sum(sizes))
+            if kept:
+                entries = place.entries
+                by_hold: dict[int, tuple[list[int], int, Hold | None]] = {}
+                attempts = []
+                for offset in kept:
+                    hold = entries[offset]
+                    attempts.append(hold.attempt)
+                    by_hold.setdefault(id(hold), ([], hold.attempt, hold))[0].append(offset)
+                self._lease(
+                    look, place, list(by_hold.values()), place.frontier, Columns(records, sizes, kept, attempts)
+                )
+            if look.asked.ordered or not kept:
+                return
+
+    def _read(self, place: Place, offsets: list[int]) -> tuple[list[int], bytes, list[int]]:
+        """Offsets, records and sizes of outstanding messages; those that are gone or damaged are done."""
+        queue = self.queue(place)
+        kept: list[int] = []
+        parts: list[bytes] = []
+        sizes: list[int] = []
+        at = 0
+        while at < len(offsets):
+            first = offsets[at]
+            behind = at + 1
+            while behind < len(offsets) and offsets[behind] == first + behind - at:
+                behind += 1
+            units = queue.read(first, behind - at) if first >= queue.min_offset else queue.read(0, 0)
+            if not len(units):
+                at += 1
+                continue
+            there = np.flatnonzero(units["size"] != FILLER_SIZE)
+            records, found, _, _ = self._reader.read(queue, first + there, units[there])
+            parts.append(records)
+            kept += [first + index for index, size in zip(there.tolist(), found, strict=True) if size]
+            sizes += [size for size in found if size]
+            at += len(units)
+        if len(kept) < len(offsets):
+            there_too = set(kept)
+            lost = [offset for offset in offsets if offset not in there_too]
+            log.warning("outstanding messages can't be read", **place.key._asdict(), count=len(lost), first=lost[0])
+            self._groups.drop(place, lost)
+        return kept, b"".join(parts), sizes
+
+    def _fresh(self, look: Look, places: Iterable[Place]) -> None:
+        """New messages of the topic."""
+        for place in places:
+            if look.is_over:
+                return
+            queue = self.queue(place)
+            if place.frontier >= queue.max_offset or (look.asked.ordered and place.entries):
+                continue
+            if look.fresh <= 0:
+                look.refused = True
+                return
+            count = 1 if look.peek else min(look.count, look.fresh)
+            scanned = self._reader.scan(queue, place.frontier, look.asked.wanted, count, look.size, look.walk)
+            look.unfinished |= not scanned.sizes and scanned.next_offset < queue.max_offset
+            if not scanned.sizes:
+                self._pass(place, scanned.next_offset)
+                if look.pause():
+                    return
+                continue
+            offsets = scanned.offsets.tolist()
+            if look.peek:
+                self._pass(place, offsets[0])
+                look.found = True
+                return
+            if look.given and sum(scanned.sizes) > look.size:
+                return
+            attempts = [count + 1 for count in retries(scanned.records, scanned.sizes)]
+            held = Columns(scanned.records, scanned.sizes, offsets, attempts)
+            self._lease(look, place, _by_attempt(offsets, attempts), scanned.next_offset, held)
+            if not look.asked.wanted.passes_all and look.pause():
+                return
+
+    def _pass(self, place: Place, offset: int) -> None:
+        """Nothing before `offset` is for the group."""
+        if offset > place.frontier:
+            self._groups.journal.scan(place, place.frontier, offset)
+            place.frontier = offset
+
+    def _others_pass(self, place: Place, offsets: Sequence[int], topics: Sequence[bytes | None], behind: int) -> None:
+        """Records of %RETRY%group before `behind` are about to be the place's, or nobody's: places of the group's other
+        topics that are as far go on to their own ones. So a topic that the group receives no longer holds up nothing.
+        """
+        for other in self._groups.progress.retries[place.key.queue_topic, place.key.queue]:
+            if other is not place and place.frontier <= other.frontier < behind:
+                topic, least = other.key.topic.encode(), other.frontier
+                own = (at for at, of in zip(offsets, topics, strict=True) if at >= least and of == topic)
+                self._pass(other, min(next(own, behind), behind))
+
+    def _retried(self, look: Look, place: Place) -> None:
+        """New records of %RETRY%group, those that are for this topic; those whose time is still ahead wait for it."""
+        if look.asked.ordered and place.entries:
+            return
+        queue = self.queue(place)
+        while not look.is_over and place.frontier < queue.max_offset:
+            if look.fresh <= 0:
+                look.refused = True
+                return
+            count = min(max(look.count, 1), look.fresh)
+            scanned = self._reader.scan(queue, place.frontier, _ALL, count, look.size, look.walk)
+            if not scanned.sizes:
+                if scanned.next_offset == place.frontier:
+                    return
+                self._others_pass(place, [], [], scanned.next_offset)
+                self._pass(place, scanned.next_offset)
+            else:
+                self._take_retries(look, place, scanned)
+            if look.pause() or (look.asked.ordered and place.entries):
+                return
+
+    def _take_retries(self, look: Look, place: Place, scanned: Scanned) -> None:
+        now_ms, topic = self._store.clock.now_ms(), look.asked.topic.encode()
+        topics, times = values(scanned.records, scanned.sizes, (_RETRY_TOPIC, _VISIBLE_AT))
+        offsets = scanned.offsets.tolist()
+        attempts = [count + 1 for count in retries(scanned.records, scanned.sizes)]
+        hidden: dict[tuple[int, int], list[int]] = {}
+        taken: list[int] = []
+        behind = scanned.next_offset
+        for index, (of_topic, at) in enumerate(zip(topics, times, strict=True)):
+            if of_topic != topic:
+                continue
+            visible_at_ms = _number(at)
+            if visible_at_ms > now_ms:
+                hidden.setdefault((visible_at_ms, attempts[index]), []).append(offsets[index])
+            elif look.peek or (look.given and sum(scanned.sizes[: index + 1]) > look.size):
+                behind = offsets[index]
+                break
+            else:
+                taken.append(index)
+        self._others_pass(place, offsets, topics, behind)
+        before = place.frontier
+        for number, ((until_ms, attempt), own) in enumerate(hidden.items(), 1):
+            # The last event moves the frontier: a log that ends before it leaves the messages to be scanned again.
+            after = behind if number == len(hidden) and not taken else before
+            self._groups.journal.hide(place, own, until_ms, attempt, before, after)
+            self._groups.progress.hide(place, own, until_ms, attempt, after)
+            look.fresh -= len(own)
+        if taken:
+            records = _picked(scanned.records, scanned.sizes, taken)
+            sizes, own = [scanned.sizes[index] for index in taken], [offsets[index] for index in taken]
+            of_own = [attempts[index] for index in taken]
+            self._lease(look, place, _by_attempt(own, of_own), behind, Columns(records, sizes, own, of_own))
+        elif not hidden:
+            self._pass(place, behind)
+        self._groups.armed()
+        if look.peek and behind < scanned.next_offset:
+            look.found = True
+
+    def _lease(
+        self,
+        look: Look,
+        place: Place,
+        parts: Sequence[tuple[list[int], int, Hold | None]],
+        after: int,
+        held: "Columns",
+    ) -> None:
+        """One lease over messages of a place; each of the parts has an attempt and a past of its own."""
+        asked, groups = look.asked, self._groups
+        now_ms = self._store.clock.now_ms()
+        until_ms, before = now_ms + asked.invisible_ms, place.frontier
+        lease = groups.progress.new_lease(place, now_ms, asked.max_attempts, ordered=asked.ordered)
+        outstanding = groups.progress.outstanding
+        for number, (offsets, attempt, past) in enumerate(parts, 1):
+            groups.give(lease, offsets, until_ms, attempt, after if number == len(parts) else before, past)
+        look.fresh -= groups.progress.outstanding - outstanding
+        look.given.append(Given(lease, held.records, held.sizes, held.offsets, held.attempts, until_ms))
+        look.found = True
+        look.count -= len(held.offsets)
+        look.size -= len(held.records)
+
+
+def _by_attempt(offsets: list[int], attempts: list[int]) -> list[tuple[list[int], int, Hold | None]]:
+    first = attempts[0]
+    if attempts.count(first) == len(attempts):
+        return [(offsets, first, None)]
+    found: dict[int, list[int]] = {}
+    for offset, attempt in zip(offsets, attempts, strict=True):
+        found.setdefault(attempt, []).append(offset)
+    return [(own, attempt, None) for attempt, own in found.items()]
+
+
+def _number(value: bytes | None) -> int:
+    return int(value) if value and value.isdigit() and len(value) <= _I64_DIGITS_MAX else 0
+
+
+def _fitting(sizes: list[int], size: int, least: int) -> int:
+    """How many of the first ones have `size` at most together; `least` at least."""
+    if sum(sizes) <= size:
+        return len(sizes)
+    total = 0
+    for index, one in enumerate(sizes):
+        total += one
+        if total > size:
+            return max(index, least)
+    return len(sizes)
+
+
+def _picked(records: bytes, sizes: list[int], indices: list[int]) -> bytes:
+    if len(indices) == len(sizes):
+        return records
+    starts = [0, *accumulate(sizes)]
+    return b"".join([records[starts[index] : starts[index + 1]] for index in indices])

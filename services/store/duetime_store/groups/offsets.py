@@ -1,0 +1,211 @@
+"""How far consumer groups have read: config/consumerOffset.json, RocketMQ's file.
+
+    "offsetTable": {"topic@group": {queue: next offset, ...}, ...}
+
+A commit replaces the whole file, and is durable when it returns; commits that come while the file is being written
+share the next write. Queues are numbered as on this shard. What else a broker left in the file is kept: 5.x's
+`dataVersion` as it is, its `groupTopicMap` (group to topics) with what is added. Offsets are visible at once: a reader
+that a crash takes them from reads messages again.
+
+Source: RocketMQ 4.9.3 and 5.3 ConsumerOffsetManager.
+"""
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from typing import Any
+
+import structlog
+from duetime.v1 import gateway_pb2
+from duetime_core.bounds import shown
+from duetime_core.errors import DiskFull, InvalidArgument, Unavailable, Violation
+from duetime_core.logs import sparing
+from duetime_format import limits
+from duetime_format.names import is_name
+
+from duetime_store.files import configs
+from duetime_store.files.directory import StoreDirectory
+from duetime_store.files.gate import NO_ROOM
+from duetime_store.queues.queues import Queues
+from duetime_store.writing.watch import Watch
+
+log = structlog.get_logger()
+# For lines that callers can bring about.
+often = sparing()
+
+_TABLE, _TOPICS = "offsetTable", "groupTopicMap"
+
+
+class GroupOffsets:
+    """The file's content. Belongs to the event loop's thread; `executor` writes."""
+
+    def __init__(self, directory: StoreDirectory, watch: Watch, executor: Executor) -> None:
+        self._directory = directory
+        self._watch = watch
+        self._executor = executor
+        loaded = configs.load(directory.config, configs.CONSUMER_OFFSETS)
+        content = loaded.value
+        # A broker has served the directory since: what it says is news for groups that receive.
+        self.is_brokers = content is not None and not loaded.is_ours
+        if content is None and (directory.config / configs.CONSUMER_OFFSETS).exists():
+            log.error("group offsets can not be read: groups start anew", file=configs.CONSUMER_OFFSETS)
+        # Kept as they are, beside the table. Inner values are never changed in place: the writer has them too.
+        self._rest = dict(content or {})
+        table = self._rest.pop(_TABLE, None)
+        self._table = {key: _numbered(offsets) for key, offsets in (table if isinstance(table, dict) else {}).items()}
+        self._commits = 0
+        self._commits_durable = 0
+        self._writing = asyncio.Lock()
+
+    def find(self, group: str, topic: str) -> dict[int, int]:
+        """Next offset by queue, where one was committed.
+
+        Raises:
+            InvalidArgument: it is not a group's name.
+        """
+        check_group(group)
+        found = self._table.get(f"{topic}@{group}")
+        return dict(sorted(found.items())) if isinstance(found, dict) and all(map(_is_number, found)) else {}
+
+    def all(self) -> Iterator[tuple[str, str, int, int]]:
+        """Group, topic, queue and next offset of all that was committed."""
+        for key, found in list(self._table.items()):
+            topic, _, group = key.rpartition("@")
+            if isinstance(found, dict) and all(map(_is_number, found)):
+                yield from ((group, topic, queue, offset) for queue, offset in found.items())
+
+    async def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """Keeps the offsets; durable on return.
+
+        Raises:
+            InvalidArgument: it is not a group's name.
+            DiskFull, Unavailable: the file was not written; the offsets may be written with the next commit.
+        """
+        known = self.find(group, topic)
+        self._set(group, topic, known | dict(offsets))
+        self._commits += 1
+        number = self._commits
+        async with self._writing:
+            if self._commits_durable < number:
+                await self._write()
+
+    async def keep(self, committed: Mapping[tuple[str, str], Mapping[int, int]]) -> None:
+        """Has the offsets of groups (group, topic) that receive in the file too, for brokers.
+
+        Raises: OSError.
+        """
+        changed = {
+            (group, topic): offsets
+            for (group, topic), offsets in committed.items()
+            if self._table.get(f"{topic}@{group}") != offsets
+        }
+        for (group, topic), offsets in changed.items():
+            self._set(group, topic, dict(offsets))
+        if changed:
+            async with self._writing:
+                await self._replace({**self._rest, _TABLE: dict(self._table)})
+
+    async def adopt(self) -> None:
+        """A broker's file becomes ours: what it says is known by now, and must not count again when groups have gone on
+        from there, or back.
+
+        Raises: OSError.
+        """
+        if self.is_brokers:
+            async with self._writing:
+                await self._replace({**self._rest, _TABLE: dict(self._table)})
+
+    async def delete(self, group: str, left: Mapping[str, Mapping[int, int]]) -> None:
+        """The group has no offsets any more but those `left` by topic; durable on return.
+
+        Raises:
+            DiskFull, Unavailable: as `commit`.
+        """
+        own = [key for key in self._table if key.rpartition("@")[2] == group]
+        for key in own:
+            del self._table[key]
+        topics = self._rest.get(_TOPICS)
+        listed = isinstance(topics, dict) and group in topics
+        if isinstance(topics, dict):
+            self._rest[_TOPICS] = {name: names for name, names in topics.items() if name != group}
+        for topic, offsets in left.items():
+            self._set(group, topic, dict(offsets))
+        if own or listed or left:
+            self._commits += 1
+            async with self._writing:
+                await self._write()
+
+    def _set(self, group: str, topic: str, offsets: dict[int, int]) -> None:
+        self._table[f"{topic}@{group}"] = offsets
+        topics = self._rest.get(_TOPICS)
+        if isinstance(topics, dict):
+            names = topics.get(group, [])
+            if isinstance(names, list) and topic not in names:
+                self._rest[_TOPICS] = topics | {group: [*names, topic]}
+
+    async def _write(self) -> None:
+        commits, content = self._commits, {**self._rest, _TABLE: dict(self._table)}
+        run = asyncio.get_running_loop().run_in_executor
+        try:
+            try:
+                await self._replace(content)
+            except OSError as error:
+                if error.errno not in NO_ROOM:
+                    raise
+                # What was read already must not be read again because others have filled the disk.
+                self._watch.fill(f"writing group offsets: {error.strerror}")
+                await run(self._executor, self._watch.give_back)
+                await self._replace(content)
+        except OSError as error:
+            why = f"offsets are not kept, {configs.CONSUMER_OFFSETS} was not written: {error.strerror or error}"
+            often.error("group offsets not written", error=str(error))
+            raise (DiskFull(why) if error.errno in NO_ROOM else Unavailable(why, reason="OFFSETS_NOT_KEPT")) from error
+        self._commits_durable = commits
+
+    async def _replace(self, content: dict[str, Any]) -> None:
+        disk, config = self._directory.disk, self._directory.config
+        run = asyncio.get_running_loop().run_in_executor
+        await run(self._executor, configs.write, disk, config, configs.CONSUMER_OFFSETS, content)
+        self.is_brokers = False
+
+
+def _is_number(key: object) -> bool:
+    return isinstance(key, int)
+
+
+def _numbered(offsets: Any) -> Any:
+    """With queues and offsets as numbers; what is no such table is kept as it is, and not used."""
+    try:
+        return {int(queue): int(offset) for queue, offset in offsets.items()}
+    except (AttributeError, TypeError, ValueError):
+        return offsets
+
+
+def check_group(group: str) -> None:
+    """Raises: InvalidArgument."""
+    if not 1 <= len(group) <= limits.GROUP_CHARS_MAX or not is_name(group):
+        text = f"{shown(group)} is not 1 to {limits.GROUP_CHARS_MAX} characters of [%|a-zA-Z0-9_-]"
+        raise InvalidArgument([Violation("group", text)])
+
+
+def check_offsets(queues: Queues, topic: str, positions: Sequence[gateway_pb2.QueuePosition]) -> dict[int, int]:
+    """The offsets of a commit, by queue on this shard.
+
+    Raises:
+        NotFound: no such topic or queue.
+        InvalidArgument: there is none, or one does not lie within its queue.
+    """
+    if not positions:
+        raise InvalidArgument([Violation("queues", "there is none")])
+    found, faults = {}, []
+    for position in positions:
+        queue = queues.find(topic, position.shard_queue)
+        if not queue.min_offset <= position.offset <= queue.max_offset:
+            bounds = f"is not within {queue.min_offset} and {queue.max_offset}"
+            faults.append(
+                Violation("queues.offset", f"{position.offset} {bounds} of queue {position.queue} of {topic}")
+            )
+        found[position.shard_queue] = position.offset
+    if faults:
+        raise InvalidArgument(faults)
+    return found

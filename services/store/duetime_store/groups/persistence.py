@@ -1,0 +1,80 @@
+"""Writes what groups have at checkpoints: the snapshot, and for brokers config/consumerOffset.json.
+
+The snapshot is captured at once and written when all events that it counts in are durable: so the journal alone, as
+far as retention has left it, always leads to the same state, and a snapshot that is damaged later costs nothing that a
+caller was told. At a start and a stop nobody waits: nobody was told of what is staged then.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from pathlib import Path
+
+from duetime_core.errors import DueTimeError
+from duetime_format.names import GROUPS_TOPIC
+
+from duetime_store.files.disk import Disk
+from duetime_store.groups import snapshot
+from duetime_store.groups.groups import Groups
+from duetime_store.groups.offsets import GroupOffsets
+from duetime_store.writing.flusher import Flusher
+from duetime_store.writing.store import Store
+
+
+class Keeper:
+    """See duetime_store.recovery.checkpointer.Keeper."""
+
+    def __init__(
+        self,
+        store: Store,
+        groups: Groups,
+        offsets: GroupOffsets,
+        flusher: Flusher,
+        disk: Disk,
+        path: Path,
+        executor: Executor,
+    ) -> None:
+        self._store = store
+        self._flusher = flusher
+        self._groups = groups
+        self._offsets = offsets
+        self._disk = disk
+        self._path = path
+        self._executor = executor
+        # Journal offset of the snapshot on disk.
+        self._written = -1
+
+    def capture(self) -> Callable[[], Awaitable[None]] | None:
+        queue = self._store.queues.known(GROUPS_TOPIC.encode(), 0)
+        if queue is None or queue.max_offset == self._written:
+            return self._offsets.adopt if self._offsets.is_brokers else None
+        offset = queue.max_offset
+        captured = snapshot.capture(self._groups.progress, self._groups.gone, offset)
+
+        async def write() -> None:
+            durable = self._store.when_events_durable() if self._flusher.is_running else None
+            if durable is not None:
+                self._flusher.wake()
+                try:
+                    await durable
+                except DueTimeError as error:
+                    raise OSError(f"what groups did is not stored: {error}") from error
+            run = asyncio.get_running_loop().run_in_executor
+            await run(self._executor, snapshot.write, self._disk, self._path, captured)
+            firsts = await run(self._executor, snapshot.committed, captured)
+            await self._offsets.keep(self._still(captured, firsts))
+            await self._offsets.adopt()
+            self._written = offset
+
+        return write
+
+    def _still(self, captured: snapshot.Captured, firsts: list[int]) -> dict[tuple[str, str], dict[int, int]]:
+        """Committed offsets by group and topic, retry topics too. A group may have been deleted since the capture."""
+        found: dict[tuple[str, str], dict[int, int]] = {}
+        for (place, _, _), first in zip(captured.places, firsts, strict=True):
+            key = place.key
+            if self._groups.progress.places.get(key) is place:
+                queues = found.setdefault((key.group, key.queue_topic), {})
+                # A retry queue has a place for each topic that the group receives.
+                queues[key.queue] = min(queues.get(key.queue, first), first)
+        return found

@@ -1,0 +1,119 @@
+"""The groups that this shard was told of: config/subscriptionGroup.json, RocketMQ's file.
+
+It is for brokers, which find in it how often a group retries, and for gateways, which find in it the groups of a
+broker's directory. What a broker left is kept as it is. The file is replaced with each change, durable when a call
+returns. Calls that come while it is being written share the next write, and one that took long is not begun again at
+once: with 10,000 groups it takes a third of a second, and many may be made in one.
+
+Source: RocketMQ 4.9.3 and 5.3 SubscriptionGroupManager, SubscriptionGroupConfig.
+"""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Executor
+from typing import Any
+
+import structlog
+from duetime.v1 import consumer_pb2, message_pb2
+from duetime_core.clock import Clock
+from duetime_core.errors import DiskFull, InvalidArgument, Unavailable, Violation
+from duetime_format import limits
+
+from duetime_store.files import configs
+from duetime_store.files.directory import StoreDirectory
+from duetime_store.files.gate import NO_ROOM
+
+log = structlog.get_logger()
+
+# Between two writes lies so many times what one takes, so that the interpreter is free for others.
+PAUSE_SHARE = 5
+PAUSE_MS_MAX = 1_000
+
+
+class SubscriptionGroups:
+    """The file's content. Belongs to the event loop's thread; `executor` writes."""
+
+    def __init__(self, directory: StoreDirectory, executor: Executor, clock: Clock) -> None:
+        self._directory = directory
+        self._executor = executor
+        self._clock = clock
+        loaded = configs.load(directory.config, configs.GROUPS)
+        if loaded.fault:
+            log.error("groups' file is damaged", file=configs.GROUPS, why=loaded.fault)
+        # As it is on disk; never changed in place: the writer has it too.
+        self._content = loaded.value
+        # What is to be written: retries and order by group; None: the group goes.
+        self._changes: dict[str, tuple[int, bool] | None] = {}
+        # What is being written.
+        self._under_way: dict[str, tuple[int, bool] | None] = {}
+        self._writing = asyncio.Lock()
+        self._next_at_ms = 0.0
+
+    def list(self) -> Iterator[consumer_pb2.Group]:
+        """By name; of their settings those that the file has."""
+        for name, entry in sorted(configs.groups(self._changed(self._under_way | self._changes)).items()):
+            yield consumer_pb2.Group(
+                name=name,
+                ordered=entry.get("consumeMessageOrderly") is True,
+                retry=message_pb2.RetryPolicy(max_attempts=_max_attempts(entry.get("retryMaxTimes"))),
+            )
+
+    async def put(self, group: consumer_pb2.Group) -> None:
+        """Durable on return.
+
+        Raises:
+            InvalidArgument: so many attempts are none.
+            DiskFull, Unavailable: it was not written.
+        """
+        if not 0 <= group.retry.max_attempts <= limits.ATTEMPTS_MAX:
+            text = f"{group.retry.max_attempts} is not within 0 and {limits.ATTEMPTS_MAX}"
+            raise InvalidArgument([Violation("retry.max_attempts", text)])
+        retries = (group.retry.max_attempts or limits.DELIVERIES_DEFAULT) - 1
+        self._changes[group.name] = (retries, group.ordered)
+        await self._write()
+
+    async def remove(self, name: str) -> None:
+        """As `put`."""
+        self._changes[name] = None
+        await self._write()
+
+    def _changed(self, changes: Mapping[str, tuple[int, bool] | None]) -> dict[str, Any]:
+        return configs.with_groups(self._content, changes, self._clock.now_ms())
+
+    async def _write(self) -> None:
+        async with self._writing:
+            if not self._changes:
+                return
+            pause_ms = self._next_at_ms - self._clock.monotonic_ms()
+            if pause_ms > 0:
+                await self._clock.sleep(pause_ms)
+            changes, self._changes = self._changes, {}
+            self._under_way = changes
+            began_ms = self._clock.monotonic_ms()
+            try:
+                run = asyncio.get_running_loop().run_in_executor
+                self._content = await run(self._executor, self._replace, changes)
+            except OSError as error:
+                self._changes = changes | self._changes
+                why = f"the group is not kept, {configs.GROUPS} was not written: {error.strerror or error}"
+                full = error.errno in NO_ROOM
+                raise (DiskFull(why) if full else Unavailable(why, reason="GROUP_NOT_KEPT")) from error
+            finally:
+                self._under_way = {}
+                ended_ms = self._clock.monotonic_ms()
+                self._next_at_ms = ended_ms + min((ended_ms - began_ms) * PAUSE_SHARE, PAUSE_MS_MAX)
+
+    def _replace(self, changes: Mapping[str, tuple[int, bool] | None]) -> dict[str, Any] | None:
+        """On the executor's thread. What the file holds then."""
+        changed = self._changed(changes)
+        if changed and changed != self._content:
+            configs.write(self._directory.disk, self._directory.config, configs.GROUPS, changed)
+            return changed
+        return self._content
+
+
+def _max_attempts(retries: object) -> int:
+    """Of `retryMaxTimes`; brokers take any number, and below 0 RocketMQ's default."""
+    if not isinstance(retries, int) or retries < 0:
+        return limits.DELIVERIES_DEFAULT
+    return min(retries + 1, limits.ATTEMPTS_MAX)

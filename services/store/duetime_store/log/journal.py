@@ -1,0 +1,83 @@
+"""The journal of consumer groups: events (duetime_format.events) on their way to the log."""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from duetime_format import events
+from duetime_format.events import Key
+from duetime_format.names import GROUPS_TOPIC
+from duetime_format.record import Record, encode, with_crc_mark
+
+# Bytes of events in one record; it has one event at least.
+RECORD_BYTES = 256 * 1024
+
+
+class Numbered(Protocol):
+    """What an event names by a number: a group's place in a queue."""
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def key(self) -> Key: ...
+
+
+@dataclass(slots=True)
+class Entry:
+    """One event as it goes to the log, and the place that it names; None: it names none."""
+
+    kind: int
+    payload: bytes
+    place: Numbered | None = None
+
+
+class Journal:
+    """Events that are not staged yet, and who waits for them."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.waiters: list[asyncio.Future[None]] = []
+        self.bytes = 0
+
+    def add(self, event: events.Event, place: Numbered | None = None) -> None:
+        payload = event.payload()
+        self.entries.append(Entry(event.kind, payload, place))
+        self.bytes += len(payload)
+
+    def drain(self) -> "tuple[list[Entry], list[asyncio.Future[None]]]":
+        """All entries and waiters; the journal is empty then."""
+        drained = self.entries, self.waiters
+        self.entries, self.waiters, self.bytes = [], [], 0
+        return drained
+
+    def requeue(self, entries: Iterable[Entry], waiters: "Iterable[asyncio.Future[None]]") -> None:
+        """What was drained is not stored: it goes first next time, but for what settles by records that are gone."""
+        kept = [entry for entry in entries if entry.kind not in (events.SETTLE, events.LETTER)]
+        self.entries[:0] = kept
+        self.waiters[:0] = waiters
+        self.bytes += sum(len(entry.payload) for entry in kept)
+
+
+def bodies(entries: list[Entry], bytes_max: int = RECORD_BYTES) -> Iterator[bytes]:
+    """The events as bodies of records."""
+    at = 0
+    while at < len(entries):
+        places: dict[int, Key] = {}
+        parts: list[bytes] = []
+        size = 0
+        while at < len(entries) and (not parts or size + len(entries[at].payload) <= bytes_max):
+            entry = entries[at]
+            if entry.place is not None:
+                places[entry.place.number] = entry.place.key
+            parts.append(events.framed(entry.kind, entry.payload))
+            size += events.EVENT_BYTES + len(entry.payload)
+            at += 1
+        yield b"".join([events.begin_body(places), *parts])
+
+
+def event_records(entries: list[Entry], now_ms: int) -> Iterator[bytes]:
+    """The events as records of the log."""
+    for body in bodies(entries):
+        yield encode(Record(GROUPS_TOPIC, 0, body, with_crc_mark(b""), born_at_ms=now_ms))

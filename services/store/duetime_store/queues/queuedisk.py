@@ -1,0 +1,348 @@
+"""What all queues of a shard share: the files that are open, and what the next checkpoint has to flush.
+
+A shard may have a hundred times more queues than its process may have descriptors. As many files as
+`files_max` are open; the one that was not used for longest is closed for the next. A file may be
+closed with units that no flush has covered. Whether they reached the disk is then told by a flush
+of the whole file system on a descriptor that is open since the start: Linux reports there every
+write-back that has failed since, also of files that are closed and forgotten (5.8 and later; see
+syncfs(2)). Where there is no such flush, a file is flushed before it is closed: a descriptor that
+is opened later need not tell what has failed before.
+
+Belongs to the event loop's thread, but for `read` and `write_units`, which any thread may call.
+"""
+
+import asyncio
+import errno
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import get_ident
+from typing import Protocol
+
+from duetime_core.errors import Overloaded
+
+from duetime_store.files.disk import Disk
+from duetime_store.files.gate import NO_FILES
+from duetime_store.log.segment import file_name
+from duetime_store.queues.queuetable import Row
+
+# Files that one publish opens: what more it needs is written by another thread.
+OPENS_AT_ONCE = 16
+# From so many files and folders on one flush of the file system is cheaper than theirs.
+_WHOLE_MIN = 256
+_FILES_MAX, _FILES_MIN = 4_096, 32
+# Descriptors that are not for queues: log, index, connections, everything else.
+_OTHERS_SHARE = 0.6
+
+
+class FileQueue(Protocol):
+    """A queue, as far as this module knows it."""
+
+    file_bytes: int
+
+    @property
+    def directory(self) -> Path: ...
+
+    def row(self) -> Row: ...
+
+    def late_units(self) -> "Late": ...
+
+    def settle(self, late: "Late") -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """Units of a queue that wait in memory, as of the moment they were looked at."""
+
+    queue: FileQueue
+    at: int
+    units: bytes
+
+
+@dataclass(slots=True)
+class Written:
+    """What `write_units` leaves to be flushed."""
+
+    folders: set[Path] = field(default_factory=set)
+    closed_unflushed: bool = False
+
+
+def files_max_by(descriptors: int) -> int:
+    """How many queue files are open in a process that may have so many descriptors."""
+    return min(max(int(descriptors * (1 - _OTHERS_SHARE)), _FILES_MIN), _FILES_MAX)
+
+
+class QueueDisk:
+    """See the module."""
+
+    def __init__(self, disk: Disk, root: Path, file_bytes: int, files_max: int) -> None:
+        self.disk = disk
+        self.root = root
+        self._thread = get_ident()
+        # Of files that are made from now on.
+        self.file_bytes = file_bytes
+        self.files_max = files_max
+        # By queue and first byte, the one that was not used for longest first.
+        self._open: dict[tuple[FileQueue, int], int] = {}
+        self._dirty: set[tuple[FileQueue, int]] = set()
+        # A checkpoint flushes them: they are not closed.
+        self._flushing: set[tuple[FileQueue, int]] = set()
+        # Those of them that are removed meanwhile.
+        self._doomed: set[tuple[FileQueue, int]] = set()
+        # From the first write on: what failed before it is opened, it would not tell.
+        self._whole = disk.open_whole(root.parent)
+        # A file was closed with units that no flush has covered.
+        self.closed_unflushed = False
+        # Folders in which names have changed.
+        self.folders: set[Path] = set()
+        # Queues that have changed since the last checkpoint; those with units that wait in memory, and their size.
+        self.changed: dict[FileQueue, None] = {}
+        self.late: dict[FileQueue, None] = {}
+        self.late_bytes = 0
+        self.late_added = asyncio.Event()
+        # Of all queues; counted again when recovery ends.
+        self.unit_count = 0
+        # While it serves, each publish has only so many.
+        self.opens_at_once = OPENS_AT_ONCE
+        self.opens_left = 1 << 62
+
+    # --- open files -------------------------------------------------------------------------------------------------
+
+    @property
+    def open_count(self) -> int:
+        return len(self._open)
+
+    def begin_publish(self) -> None:
+        """It may open so many files."""
+        self.opens_left = self.opens_at_once
+
+    def at_hand(self, queue: FileQueue, base: int) -> bool:
+        """Whether a file is open, or may be opened by this publish."""
+        if (queue, base) in self._open:
+            return True
+        if self.opens_left <= 0 or not self._make_room():
+            return False
+        self.opens_left -= 1
+        return True
+
+    def find(self, queue: FileQueue, base: int) -> int | None:
+        """The descriptor of an open file."""
+        fd = self._open.pop((queue, base), None)
+        if fd is not None:
+            self._open[queue, base] = fd
+        return fd
+
+    def open(self, queue: FileQueue, base: int, *, create: bool) -> int | None:
+        """The descriptor of a file, of full size; None: it is not there. Raises: OSError."""
+        fd = self.find(queue, base)
+        if fd is not None:
+            return fd
+        path = queue.directory / file_name(base)
+        if create:
+            self.disk.make_directory(path.parent)
+            self.folders.update(_folders_of(path))
+        elif not path.exists():
+            return None
+        self._make_room()
+        fd = self._opened(path, queue.file_bytes)
+        self._open[queue, base] = fd
+        return fd
+
+    def _opened(self, path: Path, size: int) -> int:
+        try:
+            return open_sized(self.disk, path, size)
+        except OSError as error:
+            if error.errno not in NO_FILES or not self._open:
+                raise
+        # Others need descriptors too.
+        self.close_clean()
+        return open_sized(self.disk, path, size)
+
+    def read(self, queue: FileQueue, base: int, at: int, length: int) -> bytes:
+        """Bytes of a file; none where it is not there. Raises: Overloaded: no descriptor is left."""
+        is_own = get_ident() == self._thread
+        fd = self.find(queue, base) if is_own else None
+        if fd is not None:
+            return os.pread(fd, length, at)
+        try:
+            if is_own and self._make_room():
+                fd = self.open(queue, base, create=False)
+                return b"" if fd is None else os.pread(fd, length, at)
+            return _read_once(queue.directory / file_name(base), at, length)
+        except OSError as error:
+            if error.errno in NO_FILES:
+                raise Overloaded(f"no file of a queue can be opened: {error.strerror}") from error
+            raise
+
+    def wrote(self, queue: FileQueue, base: int) -> None:
+        self._dirty.add((queue, base))
+
+    def forget(self, queue: FileQueue, base: int) -> None:
+        """The file is removed: nothing of it has to reach the disk."""
+        key = queue, base
+        self._dirty.discard(key)
+        fd = self._open.pop(key, None)
+        if fd is not None and key in self._flushing:
+            self._open[key] = fd
+            self._doomed.add(key)
+        elif fd is not None:
+            self.disk.close(fd)
+
+    def _make_room(self) -> bool:
+        """Closes files until there is room for one more; False: a checkpoint flushes all that are open."""
+        while len(self._open) >= self.files_max:
+            key = next((key for key in self._open if key not in self._flushing), None)
+            if key is None:
+                return False
+            self._close(key)
+        return True
+
+    def _close(self, key: tuple[FileQueue, int]) -> None:
+        fd = self._open.pop(key)
+        try:
+            if key in self._dirty:
+                if self._whole is None:
+                    self.disk.datasync(fd)
+                self.closed_unflushed = True
+                self._dirty.discard(key)
+        finally:
+            self.disk.close(fd)
+
+    def close_clean(self) -> None:
+        """Gives back the descriptors of all files that wait for no flush."""
+        for key in [key for key in self._open if key not in self._dirty and key not in self._flushing]:
+            self._close(key)
+
+    def close(self) -> None:
+        for fd in self._open.values():
+            self.disk.close(fd)
+        self._open.clear()
+        if self._whole is not None:
+            self.disk.close(self._whole)
+            self._whole = None
+
+    # --- flushing ---------------------------------------------------------------------------------------------------
+
+    def capture(self) -> "Flush":
+        """What there is to flush now; the files stay open until it is `done`."""
+        dirty, self._dirty = self._dirty, set()
+        self._flushing |= dirty
+        folders, self.folders = self.folders, set()
+        whole, self.closed_unflushed = self.closed_unflushed, False
+        fds = {key: self._open[key] for key in dirty}
+        return Flush(self.disk, self._whole, fds, folders, self.late_units(), whole)
+
+    def late_units(self, count: int | None = None) -> list[Late]:
+        """Of so many queues at most."""
+        return [queue.late_units() for queue in list(self.late)[:count]]
+
+    @property
+    def syncs_whole(self) -> bool:
+        return self._whole is not None
+
+    def settle(self, late: Iterable[Late]) -> None:
+        """The units are in their files."""
+        for one in late:
+            one.queue.settle(one)
+
+    def took(self, written: Written) -> None:
+        """What another thread has written is to be flushed."""
+        self.folders |= written.folders
+        self.closed_unflushed |= written.closed_unflushed
+
+    def done(self, flush: "Flush", *, failed: bool) -> None:
+        """Ends a capture; what failed for want of a descriptor or of room is to be flushed by the next."""
+        self._flushing -= flush.fds.keys()
+        if failed:
+            self._dirty |= {key for key in flush.fds if key in self._open}
+            self.folders |= flush.folders
+            self.closed_unflushed |= flush.whole
+            self.took(flush.written)
+        doomed, self._doomed = self._doomed, set()
+        for key in doomed:
+            self._dirty.discard(key)
+            self.disk.close(self._open.pop(key))
+
+
+@dataclass(slots=True)
+class Flush:
+    """What one checkpoint makes durable. `run` may be called from another thread."""
+
+    disk: Disk
+    whole_fd: int | None
+    fds: dict[tuple[FileQueue, int], int]
+    folders: set[Path]
+    late: list[Late]
+    whole: bool
+    written: Written = field(default_factory=Written)
+    # Past the writes: what fails now is a flush.
+    is_running: bool = False
+
+    def write(self) -> None:
+        """Raises: OSError: units are still late."""
+        write_units(self.disk, self.late, self.written, flush=self.whole_fd is None)
+
+    def run(self) -> None:
+        """All units up to the capture are durable on return, and so are their names. Raises: OSError."""
+        self.is_running = True
+        folders = self.folders | self.written.folders
+        whole = self.whole or self.written.closed_unflushed or len(self.fds) + len(folders) >= _WHOLE_MIN
+        if whole and self.whole_fd is not None:
+            self.disk.sync_whole(self.whole_fd)
+            return
+        for fd in self.fds.values():
+            self.disk.datasync(fd)
+        for folder in folders:
+            self.disk.sync_directory(folder)
+
+
+def write_units(disk: Disk, late: Iterable[Late], written: Written, *, flush: bool) -> None:
+    """Writes late units into their files, from any thread. Raises: OSError: not all are written."""
+    for one in late:
+        at, view = one.at, memoryview(one.units)
+        while view:
+            base = at - at % one.queue.file_bytes
+            path = one.queue.directory / file_name(base)
+            part = view[: base + one.queue.file_bytes - at]
+            disk.make_directory(path.parent)
+            written.folders.update(_folders_of(path))
+            written.closed_unflushed = True
+            fd = open_sized(disk, path, one.queue.file_bytes)
+            try:
+                disk.write(fd, part, at - base)
+                if flush:
+                    disk.datasync(fd)
+            finally:
+                disk.close(fd)
+            at, view = at + len(part), view[len(part) :]
+
+
+def open_sized(disk: Disk, path: Path, size: int) -> int:
+    """A descriptor of a file that has `size` bytes or more."""
+    fd = disk.open(path)
+    try:
+        if os.fstat(fd).st_size < size:
+            disk.truncate(fd, size)
+    except OSError:
+        disk.close(fd)
+        raise
+    return fd
+
+
+def _folders_of(path: Path) -> list[Path]:
+    """Of a new file: those whose names may be new with it."""
+    return list(path.parents)[:4]
+
+
+def _read_once(path: Path, at: int, length: int) -> bytes:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno == errno.ENOENT:
+            return b""
+        raise
+    try:
+        return os.pread(fd, length, at)
+    finally:
+        os.close(fd)

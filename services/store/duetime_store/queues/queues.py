@@ -1,0 +1,139 @@
+"""All consume queues of a shard, by topic and queue."""
+
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+from duetime_core.errors import DueTimeError, NotFound, Overloaded
+from duetime_format.names import DLQ_PREFIX, is_name
+from duetime_format.units import UNIT
+
+from duetime_store.files.disk import Disk
+from duetime_store.queues.consumequeue import ConsumeQueue
+from duetime_store.queues.queuedisk import QueueDisk
+from duetime_store.queues.topics import Topics
+
+_DLQ = DLQ_PREFIX.encode()
+
+
+class Queues:
+    """Queues are made when first written to; `counts` has the queue count of every known topic."""
+
+    def __init__(self, disk: Disk, root: Path, file_units: int, topics: Topics, files_max: int = 512) -> None:
+        self.counts = topics
+        self.root = root
+        self.shared = QueueDisk(disk, root, file_units * UNIT.size, files_max)
+        self._queues: dict[tuple[bytes, int], ConsumeQueue] = {}
+        # Of dead letters.
+        self.dead: list[ConsumeQueue] = []
+
+    def use_file_bytes(self, file_bytes: int) -> None:
+        """All queues have files of one size, as a broker wants them: one whose files differ is at fault."""
+        self.shared.file_bytes = file_bytes
+        for queue in self.all():
+            queue.use_file_bytes(file_bytes)
+
+    def get_bytes(self, topic: bytes, queue: int) -> ConsumeQueue:
+        """The queue, made if need be."""
+        found = self._queues.get((topic, queue))
+        if found is None:
+            # Files that nobody has told of may be there.
+            found = self.load(topic.decode(), queue)
+        return found
+
+    def add(self, topic: str, queue: int) -> ConsumeQueue:
+        """A queue that is not known yet, empty."""
+        if not is_name(topic) or queue < 0:
+            # Whoever brought it here has to have judged it: a path is made of it.
+            raise ValueError(f"queue {queue} of topic {topic!r} is none")
+        made = ConsumeQueue(self.shared, topic, queue, self.shared.file_bytes)
+        key = topic.encode(), queue
+        self._queues[key] = made
+        self.counts.grow(topic, queue + 1)
+        if key[0].startswith(_DLQ):
+            self.dead.append(made)
+        return made
+
+    def load(self, topic: str, queue: int) -> ConsumeQueue:
+        """Recovery: the queue, as its files have it."""
+        found = self._queues.get((topic.encode(), queue)) or self.add(topic, queue)
+        found.load()
+        return found
+
+    def forget(self) -> None:
+        """Recovery: nothing is known of what queues hold."""
+        for queue in self._queues.values():
+            queue.forget()
+
+    def refuse_new(
+        self, keys: Sequence[tuple[bytes, int]], wanted: Collection[int] | None = None
+    ) -> dict[int, DueTimeError]:
+        """By number, those of the keys whose queue is not there and may not be made; the others count as made.
+
+        `wanted`: the numbers of those that are looked at; None: all.
+        """
+        missing = [number for number, key in enumerate(keys) if key not in self._queues]
+        if wanted is not None:
+            missing = [number for number in missing if number in wanted]
+        refused: dict[int, DueTimeError] = {}
+        for number in missing:
+            topic, queue = keys[number]
+            if queue < 0:
+                continue
+            try:
+                self.counts.check(topic.decode(), queue + 1)
+            except Overloaded as error:
+                refused[number] = error
+            else:
+                self.counts.grow(topic.decode(), queue + 1)
+        return refused
+
+    def holds(self, topic: bytes, queue: int) -> bool:
+        """Whether the queue was made."""
+        return (topic, queue) in self._queues
+
+    def known(self, topic: bytes, queue: int) -> ConsumeQueue | None:
+        """The queue, if it is there or its topic has one of this number."""
+        if (topic, queue) in self._queues or 0 <= queue < self.counts.get(topic.decode(), 0):
+            return self.get_bytes(topic, queue)
+        return None
+
+    def find(self, topic: str, queue: int) -> ConsumeQueue:
+        """The queue for a reader; an empty one where the topic has it but nothing was written yet.
+
+        Raises:
+            NotFound: the shard does not know the topic, or the topic has no such queue.
+        """
+        found = self._queues.get((topic.encode(), queue))
+        if found is not None:
+            return found
+        count = self.counts.get(topic)
+        if count is None:
+            raise NotFound(f"topic {topic} is not known to this shard", reason="TOPIC_NOT_FOUND")
+        if not 0 <= queue < count:
+            raise NotFound(f"queue {queue} is not within 0 and {count - 1} of topic {topic}", reason="QUEUE_NOT_FOUND")
+        return self.get_bytes(topic.encode(), queue)
+
+    def of_topic(self, topic: str) -> Iterator[ConsumeQueue]:
+        """Those of a topic that were written to, by number."""
+        name = topic.encode()
+        for number in range(self.counts.get(topic, 0)):
+            found = self._queues.get((name, number))
+            if found is not None:
+                yield found
+
+    @property
+    def unit_count(self) -> int:
+        """Of all queues."""
+        return self.shared.unit_count
+
+    def count_units(self) -> None:
+        """Recovery is over: from now on they are counted as they come and go."""
+        self.shared.unit_count = sum(queue.max_offset - queue.min_offset for queue in self._queues.values())
+
+    @property
+    def late_bytes(self) -> int:
+        """Size of the units that wait in memory for their files."""
+        return self.shared.late_bytes
+
+    def all(self) -> list[ConsumeQueue]:
+        return list(self._queues.values())

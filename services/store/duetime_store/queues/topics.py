@@ -1,0 +1,230 @@
+"""The topics that a shard knows, and how many queues each has; what is refused, and how it gets on disk.
+
+topics.json is RocketMQ's, and holds all topics: to replace it for each new one would cost more with every topic. New
+ones go as lines into a file of our own (duetime_core.ondisk.topics), with one flush for all calls that wait; from time
+to time, and at a clean stop, that file is folded into topics.json.
+"""
+
+import asyncio
+import os
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+import structlog
+from duetime_core.clock import Clock
+from duetime_core.errors import DiskFull, DueTimeError, InvalidArgument, Overloaded, Unavailable, Violation
+from duetime_core.ondisk import topics as lines
+from duetime_format import limits
+from duetime_format.names import is_group_topic
+
+from duetime_store.files import configs
+from duetime_store.files.directory import StoreDirectory
+from duetime_store.files.gate import NO_FILES, NO_ROOM
+
+log = structlog.get_logger()
+
+# So few topics are folded with each checkpoint; more when a share of them is new.
+_FOLDED_AT_ONCE = 2_000
+_FOLD_SHARE = 8
+# Beyond `queues_max` and `topics_max`, for the retries and dead letters of groups: what is there must find its end.
+_GROUPS_SHARE = 10
+
+
+class TopicsExhausted(Overloaded):
+    """The shard has as many topics as it may: only more room for them helps."""
+
+    reason = "TOPICS_EXHAUSTED"
+    retriable = False
+
+
+class QueuesExhausted(Overloaded):
+    """The shard has as many queues as it may."""
+
+    reason = "QUEUES_EXHAUSTED"
+    retriable = False
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How many topics a shard takes, and how many queues in all of them."""
+
+    topics_max: int
+    queues_max: int
+
+    def widened(self) -> "Room":
+        """For the topics of groups."""
+        return Room(
+            self.topics_max + self.topics_max // _GROUPS_SHARE, self.queues_max + self.queues_max // _GROUPS_SHARE
+        )
+
+
+class Topics(Mapping[str, int]):
+    """Queue counts by topic. `changed` has those that are not on disk yet."""
+
+    def __init__(self, counts: Mapping[str, int], room: Room) -> None:
+        self._counts = dict(counts)
+        self.queue_count = sum(self._counts.values())
+        self.changed: dict[str, int] = {}
+        self.room = room
+        self._groups_room = room.widened()
+
+    def __getitem__(self, topic: str) -> int:
+        return self._counts[topic]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._counts)
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def grow(self, topic: str, count: int) -> None:
+        """The topic has so many queues, or more; what exists is refused by no limit."""
+        known = self._counts.get(topic)
+        if known is None or count > known:
+            self._counts[topic] = self.changed[topic] = count
+            self.queue_count += count - (known or 0)
+
+    def set(self, counts: Mapping[str, int]) -> None:
+        """Recovery: these have exactly so many."""
+        self._counts.update(counts)
+        self.changed = {name: count for name, count in self.changed.items() if name not in counts}
+        self.queue_count = sum(self._counts.values())
+
+    def check(self, topic: str, count: int) -> None:
+        """Whether the topic may have so many queues.
+
+        Raises: TopicsExhausted, QueuesExhausted.
+        """
+        known = self._counts.get(topic)
+        if known is not None and count <= known:
+            return
+        room = self._groups_room if is_group_topic(topic) else self.room
+        if known is None and len(self._counts) >= room.topics_max:
+            raise TopicsExhausted(
+                f"topic {topic} is not made: the shard has {len(self)}, topics_max is {room.topics_max}"
+            )
+        if self.queue_count + count - (known or 0) > room.queues_max:
+            raise QueuesExhausted(
+                f"{count} queues of topic {topic} are not made: the shard has {self.queue_count} in all, "
+                f"queues_max is {room.queues_max}"
+            )
+
+
+class TopicFile:
+    """Puts what is new on disk. Belongs to the event loop's thread; `executor` writes."""
+
+    def __init__(self, topics: Topics, directory: StoreDirectory, executor: Executor, clock: Clock) -> None:
+        self._topics = topics
+        self._config = directory.config
+        self._disk = directory.disk
+        self._executor = executor
+        self._clock = clock
+        self._writing = asyncio.Lock()
+        path = self._config / lines.FILE
+        self._path = path
+        # How many topics its lines tell of, and where the next line goes.
+        self._line_count = 0
+        self._end = path.stat().st_size if path.exists() else 0
+        if self._end:
+            self._line_count = len(lines.read(self._config)[0])
+        # A write failed: what the file holds is unknown, and is not trusted with more.
+        self._is_broken = False
+
+    async def put(self, name: str, count: int) -> None:
+        """The topic is durable on return. Raises: InvalidArgument, Overloaded, Unavailable."""
+        check_topic(name, count)
+        self._topics.check(name, count)
+        self._topics.grow(name, count)
+        await self.write()
+
+    async def put_all(self, wanted: list[tuple[str, int]]) -> dict[int, DueTimeError]:
+        """As `put`, of all with one write; by index, why one was refused."""
+        refused: dict[int, DueTimeError] = {}
+        for index, (name, count) in enumerate(wanted):
+            try:
+                check_topic(name, count)
+                self._topics.check(name, count)
+            except DueTimeError as error:
+                refused[index] = error
+            else:
+                self._topics.grow(name, count)
+        await self.write()
+        return refused
+
+    async def write(self) -> None:
+        """What is new is durable on return. Raises: DiskFull, Unavailable: it is not."""
+        async with self._writing:
+            changed, self._topics.changed = self._topics.changed, {}
+            if not changed:
+                return
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._executor, self._append, changed)
+            except OSError as error:
+                self._topics.changed = changed | self._topics.changed
+                self._is_broken = True
+                raise refusal(f"topics are not kept: {error.strerror or error}", error) from error
+
+    async def fold(self, *, whole: bool = False) -> None:
+        """Brings topics.json up to date, if that is worth its price or `whole` is asked for. Raises as `write`."""
+        await self.write()
+        async with self._writing:
+            count = len(self._topics)
+            worth = self._is_broken or whole or count <= _FOLDED_AT_ONCE or self._line_count * _FOLD_SHARE >= count
+            if not self._line_count or not worth:
+                return
+            counts = dict(self._topics)
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._executor, self._fold, counts)
+            except OSError as error:
+                self._is_broken = True
+                raise refusal(f"{configs.TOPICS} was not written: {error.strerror or error}", error) from error
+
+    def _append(self, counts: Mapping[str, int]) -> None:
+        """On the executor's thread."""
+        if self._is_broken:
+            # A flush that failed proves nothing when it is tried again: all goes into a new file.
+            self._fold({**self._topics, **counts})
+            return
+        created = not self._end
+        if created:
+            self._disk.make_directory(self._config)
+        data = lines.encode(counts)
+        fd = self._disk.open(self._path, os.O_RDWR | os.O_CREAT)
+        try:
+            self._disk.write(fd, data, self._end)
+            self._disk.datasync(fd)
+        finally:
+            self._disk.close(fd)
+        if created:
+            self._disk.sync_directory(self._config)
+        self._end += len(data)
+        self._line_count += len(counts)
+
+    def _fold(self, counts: Mapping[str, int]) -> None:
+        """On the executor's thread. A crash in the middle leaves lines that topics.json has too."""
+        changed = configs.with_topics(configs.read(self._config, configs.TOPICS), counts, self._clock.now_ms())
+        if changed is not None:
+            configs.write(self._disk, self._config, configs.TOPICS, changed)
+        self._disk.unlink(self._path)
+        self._disk.sync_directory(self._config)
+        self._end = self._line_count = 0
+        self._is_broken = False
+
+
+def refusal(text: str, error: OSError) -> DueTimeError:
+    """What a caller is told whose change could not be written."""
+    if error.errno in NO_ROOM:
+        return DiskFull(text)
+    return Overloaded(text) if error.errno in NO_FILES else Unavailable(text, reason="TOPIC_NOT_KEPT")
+
+
+def check_topic(name: str, count: int) -> None:
+    """Raises: InvalidArgument."""
+    violations = []
+    if not 1 <= len(name.encode()) <= limits.TOPIC_CHARS_MAX:
+        violations.append(Violation("name", f"is not 1 to {limits.TOPIC_CHARS_MAX} bytes long"))
+    if not 1 <= count <= limits.QUEUE_COUNT_MAX:
+        violations.append(Violation("queue_count", f"{count} is not within 1 and {limits.QUEUE_COUNT_MAX}"))
+    if violations:
+        raise InvalidArgument(violations)

@@ -1,0 +1,96 @@
+"""Records that a row of units names, checked and copied out of the log one behind the other.
+
+    units    | p, 300 | p + 300, 310 | q, 290 | ...        of a queue, in order
+    bytes    | record of 300 | record of 310 | record of 290 | ...
+
+A unit and its record have to say the same: position and size; the topic, queue and queue offset that the unit has by
+where it stands; and in a lane the due time, which is the record's store time and the lane's delay. So neither a flipped
+bit of a record, which its CRC tells, nor one of a unit leads to another message or another time.
+
+Only what is plainly right goes this way, in one pass: a copy ends at the first unit whose record needs a closer look
+(repair.py gives it) or lies in another segment.
+"""
+
+from dataclasses import dataclass
+from mmap import mmap
+
+import numpy as np
+import numpy.typing as npt
+from duetime_format import layout, record
+from duetime_format.compiled import twin
+from duetime_format.errors import Damaged
+from duetime_format.record import Record, is_torn
+from duetime_format.units import Units
+
+from duetime_store.log.commitlog import CommitLog
+
+_SIZE_MIN = layout.BLANK_BYTES
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class Wanted:
+    """What the records of a row of units have to be; the columns have one value for each unit."""
+
+    topic: bytes
+    queue: int
+    offsets: Ints
+    # Lanes: from store time to due time. None: the unit's tags are no due time.
+    delays_ms: Ints | None = None
+
+    def behind(self, index: int) -> "Wanted":
+        delays_ms = self.delays_ms if self.delays_ms is None else self.delays_ms[index:]
+        return Wanted(self.topic, self.queue, self.offsets[index:], delays_ms)
+
+
+def gather(log: CommitLog, units: Units, wanted: Wanted) -> tuple[bytes, int]:
+    """The records of the first units, and how many units they are: 0 where the first one needs a closer look.
+
+    Each is intact, and is what its unit says.
+    """
+    segment = log.segment_at(int(units["position"][0]))
+    if segment is None:
+        return b"", 0
+    records, count = _copy(segment.map, segment.base, units, wanted)
+    segment.touch(len(records))
+    return records, count
+
+
+def copy(data: mmap | bytes, base: int, units: Units, wanted: Wanted) -> tuple[bytes, int]:
+    """As `gather`, from a segment's bytes, the first of which is at position `base`; in Python."""
+    parts: list[bytes] = []
+    offsets = wanted.offsets.tolist()
+    delays_ms = [None] * len(units) if wanted.delays_ms is None else wanted.delays_ms.tolist()
+    for (position, size, tags), offset, delay_ms in zip(units.tolist(), offsets, delays_ms, strict=True):
+        at = position - base
+        if at < 0 or size < _SIZE_MIN or at + size > len(data):
+            break
+        whole = data[at : at + size]
+        found = intact(whole)
+        if found is None:
+            break
+        if (found.topic.encode(), found.queue, found.queue_offset, found.position) != (
+            wanted.topic,
+            wanted.queue,
+            offset,
+            position,
+        ):
+            break
+        if delay_ms is not None and (delay_ms < 0 or tags != found.stored_at_ms + delay_ms):
+            break
+        parts.append(whole)
+    return b"".join(parts), len(parts)
+
+
+def intact(whole: bytes) -> Record | None:
+    """The record that these bytes are, if it matches its CRC."""
+    try:
+        found = record.decode(whole)
+    except Damaged:
+        return None
+    return found if found.size == len(whole) and not is_torn(found) else None
+
+
+_compiled = twin("duetime_store.reading._gather")
+_copy = copy if _compiled is None else _compiled.copy

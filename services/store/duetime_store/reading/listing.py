@@ -1,0 +1,84 @@
+"""Answers that list what a shard has, made in steps: one of 100,000 queues as a whole would hold the event loop."""
+
+from collections.abc import Collection, Iterable
+
+from duetime.v1 import consumer_pb2, gateway_pb2, store_pb2
+
+from duetime_store.lanes.attendance import SERVED_WITHIN_MS
+from duetime_store.lanes.lane import Lane
+from duetime_store.queues.queues import Queues
+from duetime_store.reading.turns import Turns
+from duetime_store.writing.store import Store
+
+# RocketMQ's permissions of a topic.
+READ_WRITE = 6
+
+
+async def list_queues(turns: Turns, queues: Queues, topic: str) -> store_pb2.ListQueuesResponse:
+    """Of one topic, or of all, by name and number."""
+    response = store_pb2.ListQueuesResponse()
+    with turns.walk() as walk:
+        walk.start()
+        for name in [topic] if topic else sorted(queues.counts):
+            for queue in queues.of_topic(name):
+                response.queues.add(
+                    topic=name, queue=queue.queue, min_offset=queue.min_offset, max_offset=queue.max_offset
+                )
+            await walk.turn_if_over()
+    return response
+
+
+async def list_topics(turns: Turns, queues: Queues, names: Collection[str]) -> store_pb2.ListStoredTopicsResponse:
+    """Those of `names` that there are; all where it is empty."""
+    response = store_pb2.ListStoredTopicsResponse()
+    counts = queues.counts
+    wanted = {name: counts[name] for name in names if name in counts} if names else counts
+    with turns.walk() as walk:
+        walk.start()
+        for name, count in sorted(wanted.items()):
+            response.topics.add(name=name, read_queue_count=count, write_queue_count=count, perm=READ_WRITE)
+            await walk.turn_if_over()
+    return response
+
+
+async def list_groups(turns: Turns, groups: Iterable[consumer_pb2.Group]) -> consumer_pb2.ListGroupsResponse:
+    response = consumer_pb2.ListGroupsResponse()
+    with turns.walk() as walk:
+        walk.start()
+        for group in groups:
+            response.groups.append(group)
+            await walk.turn_if_over()
+    return response
+
+
+async def list_lanes(turns: Turns, store: Store, shard: int, by_ms: int) -> gateway_pb2.ListLanesResponse:
+    """Each lane as it is at one moment; `due_count` counts what is due at `by_ms`."""
+    response = gateway_pb2.ListLanesResponse()
+    with turns.walk() as walk:
+        walk.start()
+        for level, lane in sorted(store.lanes.items()):
+            response.lanes.append(_lane(store, lane, level, shard, by_ms))
+            await walk.turn_if_over()
+    return response
+
+
+def _lane(store: Store, lane: Lane, level: int, shard: int, by_ms: int) -> gateway_pb2.Lane:
+    oldest, ahead = lane.dues(store.clock.now_ms())
+    p50, p99 = lane.late_percentiles_ms()
+    return gateway_pb2.Lane(
+        shard=shard,
+        level=level,
+        delay_ms=store.levels.delay_ms(level) if level <= store.levels.highest else 0,
+        pending_count=lane.pending_count,
+        oldest_due_at_ms=oldest,
+        next_due_at_ms=ahead,
+        watermark=lane.watermark,
+        max_offset=lane.queue.max_offset,
+        late_p50_ms=p50,
+        late_p99_ms=p99,
+        restored_count=lane.restored_count,
+        quarantined_count=lane.quarantined_count,
+        due_count=lane.count_due(by_ms),
+        owner=lane.attendance.served_by(store.clock.clock.monotonic_ms(), SERVED_WITHIN_MS),
+        paused=lane.attendance.paused,
+    )

@@ -1,0 +1,68 @@
+"""Records as StoredMessage, for readers that do not decode records themselves."""
+
+from contextlib import suppress
+from functools import lru_cache
+
+from duetime.v1 import gateway_pb2, message_pb2
+from duetime_format import record
+from duetime_format.compiled import twin
+from duetime_format.errors import Damaged
+from duetime_format.properties import decode_properties
+
+HIDDEN = record.RESERVED_PROPERTIES
+
+_compiled = twin("duetime_store.reading._messages")
+_host_text = lru_cache(1_024)(record.host_text)
+
+
+def add_messages(response: gateway_pb2.PullResponse, records: bytes, sizes: list[int]) -> None:
+    """Adds the messages of the records, back to back."""
+    if _compiled is None:
+        response.messages.extend(stored_messages(records, sizes))
+        return
+    parts: list[bytes] = []
+    index = 0
+    while index < len(sizes):
+        wire, count = _compiled.write(records, sizes, index)
+        parts.append(wire)
+        index += count
+        if index < len(sizes):
+            at = sum(sizes[:index])
+            unusual = stored_messages(records[at : at + sizes[index]], sizes[index : index + 1])
+            parts.append(gateway_pb2.PullResponse(messages=unusual).SerializeToString())
+            index += 1
+    response.MergeFromString(b"".join(parts))
+
+
+def stored_messages(records: bytes, sizes: list[int]) -> list[message_pb2.StoredMessage]:
+    """As `add_messages`, in Python."""
+    messages = []
+    at = 0
+    for size in sizes:
+        with suppress(Damaged):
+            messages.append(stored_message(record.decode(records, at, check_crc=False)))
+        at += size
+    return messages
+
+
+def stored_message(found: record.Record) -> message_pb2.StoredMessage:
+    properties = decode_properties(found.properties)
+    entry = record.find_lane_entry(found.properties)
+    return message_pb2.StoredMessage(
+        topic=found.topic,
+        queue=found.queue,
+        offset=found.queue_offset,
+        body=found.body,
+        properties={name: value for name, value in properties.items() if name not in HIDDEN},
+        tags=properties.get(record.TAGS, ""),
+        keys=properties.get(record.KEYS, "").split(),
+        id=properties.get(record.UNIQ_KEY, ""),
+        flag=found.flag,
+        born_at_ms=found.born_at_ms,
+        stored_at_ms=found.stored_at_ms,
+        due_at_ms=entry[2] if entry else 0,
+        delay_level=entry[0] if entry else 0,
+        attempt=found.reconsume_times,
+        born_host=_host_text(found.born_host),
+        sys_flag=found.sys_flag,
+    )

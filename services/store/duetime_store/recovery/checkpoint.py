@@ -1,0 +1,43 @@
+"""Writing the `checkpoint` file; its format and what reads it are the core's, and are given on from here."""
+
+from pathlib import Path
+
+from duetime_core.ondisk.checkpoint import (
+    FILE_BYTES,
+    SLOT_BYTES,
+    SLOTS_AT,
+    TIMES,
+    Checkpoint,
+    damaged_slots,
+    decode,
+    read,
+    read_all,
+    read_slots,
+    slots,
+)
+
+from duetime_store.files.disk import Disk
+
+__all__ = ["Checkpoint", "damaged_slots", "decode", "read", "next_serial", "read_all", "read_slots", "write"]
+
+
+def next_serial(path: Path) -> int:
+    """Of the checkpoint that `write` is going to write."""
+    return next((serial + 1 for serial, _ in read_slots(path)), 1)
+
+
+def write(disk: Disk, path: Path, checkpoint: Checkpoint) -> None:
+    """Replaces the older checkpoint; durable on return."""
+    known = slots(path.read_bytes() if path.exists() else b"")
+    serial, slot = (known[0][0] + 1, 1 - known[0][1]) if known else (1, 0)
+    data = checkpoint.encode(serial)
+    if len(data) > SLOT_BYTES:
+        slot = 0
+    fd = disk.open(path)
+    try:
+        disk.truncate(fd, FILE_BYTES)
+        disk.write(fd, data, SLOTS_AT[slot])
+        disk.write(fd, TIMES.pack(*[checkpoint.stored_at_ms] * 3), 0)
+        disk.sync(fd)
+    finally:
+        disk.close(fd)

@@ -1,0 +1,210 @@
+"""Writes checkpoints: queues flushed, topics and delayOffset.json written, then the checkpoint itself."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Collection
+from concurrent.futures import Executor
+from typing import Protocol, TypeVar
+
+import structlog
+from duetime_core.clock import Clock
+from duetime_core.errors import DueTimeError
+
+from duetime_store.files import configs
+from duetime_store.files.directory import StoreDirectory
+from duetime_store.files.gate import NO_FILES, NO_ROOM
+from duetime_store.metrics import StoreMetrics
+from duetime_store.queues.queuedisk import FileQueue, Flush
+from duetime_store.queues.queuetable import Head, Row, TableFile
+from duetime_store.queues.topics import TopicFile
+from duetime_store.recovery import checkpoint
+from duetime_store.recovery.checkpoint import Checkpoint
+from duetime_store.recovery.recovery import checkpoint_of
+from duetime_store.writing.flusher import Flusher
+from duetime_store.writing.store import Store
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+
+
+class Keeper(Protocol):
+    """Somebody whose state goes into a file of its own, before the checkpoint."""
+
+    def capture(self) -> Callable[[], Awaitable[None]] | None:
+        """Copies what has changed; the result writes it, and raises OSError where it can't."""
+
+
+class Checkpointer:
+    """The loop that bounds how much of the log a recovery has to read."""
+
+    def __init__(
+        self,
+        store: Store,
+        directory: StoreDirectory,
+        flusher: Flusher,
+        topics: TopicFile,
+        table: TableFile,
+        executor: Executor,
+        clock: Clock,
+        metrics: StoreMetrics,
+        *,
+        interval_ms: int,
+        log_bytes: int,
+    ) -> None:
+        self._store = store
+        self._directory = directory
+        self._flusher = flusher
+        self._topics = topics
+        self._table = table
+        self._executor = executor
+        self._clock = clock
+        self._metrics = metrics
+        self._interval_ms = interval_ms
+        self._log_bytes = log_bytes
+        self._written: Checkpoint | None = None
+        # What is not in the table of queues yet, as of the last attempt.
+        self._rows: dict[FileQueue, Row] = {}
+        # Where the log began then.
+        self._min_position = 0
+        self._wanted = asyncio.Event()
+        # One at a time: a checkpoint counts what the one before it flushes.
+        self._writing = asyncio.Lock()
+        # What groups have, and how it gets into a file. None: there are none.
+        self.keeper: Keeper | None = None
+
+    async def run(self) -> None:
+        while True:
+            wanted = asyncio.ensure_future(self._wanted.wait())
+            try:
+                await self._clock.wait_for(wanted, self._interval_ms)
+            finally:
+                wanted.cancel()
+            self._wanted.clear()
+            await self.write()
+
+    @property
+    def position(self) -> int:
+        """All before it is on disk in its queues; -1 before the first checkpoint."""
+        return self._written.position if self._written else -1
+
+    def published(self) -> None:
+        """Something was published: a checkpoint may be wanted before its time."""
+        start = self._written.position if self._written else self._store.log.min_position
+        if self._store.published_end - start >= self._log_bytes:
+            self._wanted.set()
+
+    async def write(self) -> bool:
+        """A checkpoint of what is published now, and whether it is there.
+
+        A failure is logged: the log has everything, and the files are replaced as a whole by the next one.
+        """
+        store = self._store
+        if store.read_only_reason:
+            return False
+        if any(lane.ahead for lane in store.lanes.values()):
+            # A checkpoint has no place for them, and recovery must find their records again.
+            log.warning("no checkpoint until lanes have restored the gaps that a crash left")
+            return False
+        async with self._writing:
+            return await self._write()
+
+    async def _write(self) -> bool:
+        store = self._store
+        point = checkpoint_of(store)
+        last = self._written
+        same = last is not None and _state(last) == _state(point)
+        if same and not store.queues.counts.changed:
+            return True
+        self._capture_rows()
+        flush = store.queues.shared.capture()
+        keep = self.keeper.capture() if self.keeper else None
+        started = time.perf_counter()
+        is_flushed = False
+        try:
+            await self._flusher.flush_written()
+            is_flushed = await self._flush_queues(flush)
+            if not is_flushed or store.read_only_reason:
+                return False
+            if keep is not None:
+                await keep()
+            await self._topics.fold()
+            await self._run(self._work(point, await self._looked_rows()))
+        except (OSError, DueTimeError) as error:
+            if isinstance(error, OSError):
+                self._metrics.flush_error(error)
+            log.error("checkpoint failed, the next one is tried in time", error=str(error))
+            return False
+        finally:
+            store.queues.shared.done(flush, failed=not is_flushed)
+        self._written = point
+        self._rows = {}
+        self._metrics.checkpoint_seconds.observe(time.perf_counter() - started)
+        return True
+
+    def _run(self, work: Callable[[], T]) -> Awaitable[T]:
+        return asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+    def _capture_rows(self) -> None:
+        """For the table of queues: those that have changed, or all where there is no table yet."""
+        queues, self._min_position = self._store.queues, self._store.log.min_position
+        changed, queues.shared.changed = queues.shared.changed, {}
+        if self._table.wants_all:
+            self._rows = {}
+            changed = dict.fromkeys(queue for queue in queues.all() if queue.max_offset)
+        self._rows |= {queue: queue.row() for queue in changed}
+
+    async def _looked_rows(self) -> list[Row]:
+        """With the times of their files, which are flushed: not of those that were written to meanwhile."""
+        shared, rows = self._store.queues.shared, list(self._rows.values())
+        looked = await self._run(lambda: self._table.looked(rows, shared.file_bytes))
+        return [
+            row._replace(changed_ns=0) if queue in shared.changed else row
+            for queue, row in zip(self._rows, looked, strict=True)
+        ]
+
+    async def _flush_queues(self, flush: Flush) -> bool:
+        """Whether all units up to the capture are durable, late ones too.
+
+        A flush that failed can't be tried again: the pages may be gone, and no checkpoint may count their units. What
+        could not be begun for want of room or of descriptors is tried with the next checkpoint.
+        """
+        shared = self._store.queues.shared
+        try:
+            await self._run(flush.write)
+            shared.settle(flush.late)
+            await self._run(flush.run)
+        except OSError as error:
+            self._metrics.flush_error(error)
+            if error.errno in NO_FILES or (error.errno in NO_ROOM and not flush.is_running):
+                log.error("no checkpoint: queues could not be written", error=str(error), bytes=shared.late_bytes)
+            else:
+                self._store.fail(f"flushing the queues: {error.strerror or error}")
+            return False
+        return True
+
+    def _work(self, point: Checkpoint, rows: Collection[Row]) -> Callable[[], None]:
+        config, disk = self._directory.config, self._directory.disk
+        offsets = dict(enumerate(point.watermarks, 1))
+        min_position, file_bytes = self._min_position, self._store.queues.shared.file_bytes
+
+        def work() -> None:
+            known = configs.read(config, configs.DELAY_OFFSETS)
+            # For brokers: the checkpoint and the log have the watermarks.
+            content = configs.with_delay_offsets(known, offsets, point.now_ms)
+            configs.write(disk, config, configs.DELAY_OFFSETS, content, durable=False)
+            serial = checkpoint.next_serial(self._directory.checkpoint)
+            self._table.write(Head(serial, point.position, min_position, file_bytes), rows)
+            checkpoint.write(disk, self._directory.checkpoint, point)
+            try:
+                self._table.shorten()
+                self._store.log.prepare(point.position)
+            except OSError as error:
+                # The write that needs the segment tries again, and says what becomes of it.
+                log.warning("next segment not made, or the table of queues not shortened", error=str(error))
+
+        return work
+
+
+def _state(point: Checkpoint) -> tuple[int, int, tuple[int, ...]]:
+    return point.position, point.unit_count, point.watermarks

@@ -1,0 +1,166 @@
+"""Finding out where every queue of a directory begins and ends.
+
+With a table of the newest checkpoint that is a look at each queue's last file: where size and time
+are as they were, the queue is as the table says and is not opened. The others are read, as are all
+queues of a directory without a table: it was not ours, or was put together from a backup.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import structlog
+from duetime_format.names import SCHEDULE_TOPIC, is_name
+from duetime_format.units import UNIT, Units
+
+from duetime_store.files.directory import StoreDirectory
+from duetime_store.queues import queuetable
+from duetime_store.queues.consumequeue import ConsumeQueue
+from duetime_store.queues.queues import Queues
+from duetime_store.queues.queuetable import Row, Table
+from duetime_store.recovery.checkpoint import Checkpoint
+
+log = structlog.get_logger()
+
+# Of each queue that is read, before its end is made again: its last units, in case that what they name is damaged.
+_TAIL_UNITS = 128
+
+Tail = tuple[ConsumeQueue, int, Units]
+
+
+class QueueLoading:
+    """Fills `queues`. `tails` has the last units of the queues that were read; `read_count` says how many those are."""
+
+    def __init__(
+        self,
+        directory: StoreDirectory,
+        queues: Queues,
+        log_range: tuple[int, int],
+        points: list[tuple[int, Checkpoint]],
+    ) -> None:
+        """`log_range`: the first position of the log, and what it reaches; `points`: serials and checkpoints."""
+        self._directory = directory
+        self._queues = queues
+        self._min_position, self._max_position = log_range
+        self.table = self._find_table(points)
+        self.tails: list[Tail] = []
+        self._read: dict[ConsumeQueue, Row | None] = {}
+        if self.table is not None:
+            self._take(self.table)
+            self.tails = self._find_tails()
+        else:
+            self.read_all()
+
+    @property
+    def read_count(self) -> int:
+        return len(self._read)
+
+    def _find_table(self, points: list[tuple[int, Checkpoint]]) -> Table | None:
+        for serial, point in points[:1]:
+            table = queuetable.read(self._directory.root / queuetable.FILE, serial, point.position)
+            units = sum(row.max_offset - row.min_offset for row in table.rows.values()) if table else -1
+            if units == point.unit_count and self._min_position <= point.position <= self._max_position:
+                return table
+        return None
+
+    def _find_tails(self) -> list[Tail]:
+        """A lane's newest entry is asked for its delay, too."""
+        lanes = [queue for queue in self._queues.all() if queue.topic == SCHEDULE_TOPIC]
+        return [(queue, *queue.last(_TAIL_UNITS)) for queue in dict.fromkeys([*self._read, *lanes])]
+
+    # --- by the table -----------------------------------------------------------------------------------------------
+
+    def _take(self, table: Table) -> None:
+        queues, file_bytes = self._queues, table.head.file_bytes
+        queues.use_file_bytes(file_bytes)
+        root = str(self._directory.queues)
+        for row in table.rows.values():
+            if not row.max_offset:
+                continue
+            queue = queues.add(row.topic, row.queue)
+            if self._is_as_told(row, file_bytes, root):
+                queue.take(row)
+            else:
+                self._read_one(queue, row)
+        if self._directory.was_aborted:
+            for topic, number in self._found():
+                if not queues.holds(topic.encode(), number):
+                    self._read_one(queues.add(topic, number), None)
+        if self._min_position > table.head.min_position:
+            self._trim()
+
+    def _is_as_told(self, row: Row, file_bytes: int, root: str) -> bool:
+        """Whether the queue needs no look. The last file tells of itself only: that the others are there is told by
+        their names, and that no later one was begun by its room."""
+        units = file_bytes // UNIT.size
+        first, last, end = row.min_offset // units, (row.max_offset - 1) // units, row.max_offset // units
+        if not queuetable.is_as_told(row, file_bytes, root):
+            return False
+        if first >= last and end == last:
+            return True
+        names = sorted(name for name in os.listdir(f"{root}/{row.topic}/{row.queue}") if name.isdigit())
+        return [int(name) // file_bytes for name in names] == list(range(first, last + 1))
+
+    def _read_one(self, queue: ConsumeQueue, row: Row | None) -> None:
+        queue.load()
+        self._read[queue] = row
+        if row is None:
+            return
+        if not queue.fault and queue.min_offset > row.min_offset and self._min_position == self._table_min:
+            queue.fault = f"its first file begins with {queue.min_offset}, it had {row.min_offset}"
+        queue.min_offset = max(queue.min_offset, row.min_offset)
+
+    @property
+    def _table_min(self) -> int:
+        return self.table.head.min_position if self.table else 0
+
+    def cut_to(self, point: Checkpoint) -> bool:
+        """Drops what was written after the checkpoint; whether the queues are as the table of it says."""
+        for queue, row in self._read.items():
+            if not queue.fault:
+                queue.cut(queue.behind(point.position))
+            wanted = row.max_offset if row else 0
+            if queue.fault or queue.max_offset != wanted:
+                fault = queue.fault or f"it ends at {queue.max_offset}, it had {wanted} at the checkpoint"
+                log.warning("the table of queues is not believed", topic=queue.topic, queue=queue.queue, fault=fault)
+                return False
+        return True
+
+    # --- by their files ---------------------------------------------------------------------------------------------
+
+    def read_all(self) -> None:
+        """Every queue says itself what it holds."""
+        queues = self._queues
+        self.table, self._read = None, {}
+        queues.forget()
+        for topic, number in self._found():
+            self._read[queues.load(topic, number)] = None
+        sizes = [queue.file_bytes for queue in queues.all() if queue.max_offset]
+        if sizes:
+            queues.use_file_bytes(max(set(sizes), key=sizes.count))
+        self._trim()
+        self.tails = self._find_tails()
+
+    def _found(self) -> Iterator[tuple[str, int]]:
+        """Topic and number of each queue that has a folder."""
+        for topic in _folders(self._directory.queues):
+            if is_name(topic):
+                for name in _folders(self._directory.queues / topic):
+                    if name.isascii() and name.isdigit():
+                        yield topic, int(name)
+
+    def _trim(self) -> None:
+        """A crash may have left what retention had let go of."""
+        if self._min_position:
+            for queue in self._queues.all():
+                if queue.oldest < self._min_position:
+                    for path in queue.trim(self._min_position):
+                        self._directory.disk.unlink(path)
+
+
+def _folders(path: Path) -> list[str]:
+    try:
+        with os.scandir(path) as entries:
+            return [entry.name for entry in entries if entry.is_dir()]
+    except FileNotFoundError:
+        return []

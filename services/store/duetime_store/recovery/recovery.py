@@ -1,0 +1,352 @@
+"""Opening a store directory: what the log says is the truth, all else is brought in line with it.
+
+1. The checkpoint tells up to which position queues and watermarks are known to be on disk; of its two slots, the newer
+   one whose count the queues hold. Where there is none, the whole log is read.
+2. Units behind that position are dropped and made again from the records; a record that carries a lane entry moves
+   that lane's watermark.
+3. Behind the last intact record the log is cut, unless a queue names a record there: what is damaged so late keeps its
+   place like all other damage.
+4. Files of the log that are not there stop the start, if nobody has accepted their loss.
+"""
+
+import time
+from dataclasses import dataclass, field
+from resource import RLIMIT_NOFILE, getrlimit
+
+import numpy as np
+import structlog
+from duetime_core.errors import StartupError
+from duetime_core.ondisk import topics as topic_lines
+from duetime_core.ondisk.history import LevelHistory
+from duetime_core.ondisk.scan import scan_runs
+from duetime_format import layout, record
+from duetime_format.errors import Damaged
+from duetime_format.lanes import level_of, queue_of
+from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
+from duetime_format.units import FILLER_SIZE, Ints, Units
+
+from duetime_store.files import configs
+from duetime_store.files.directory import StoreDirectory, save_history
+from duetime_store.lanes.alarm import ShardClock
+from duetime_store.lanes.lane import Lane
+from duetime_store.log.commitlog import CommitLog, missing_text
+from duetime_store.log.recent import RecentIds
+from duetime_store.queues.consumequeue import ConsumeQueue
+from duetime_store.queues.queuedisk import files_max_by
+from duetime_store.queues.queues import Queues
+from duetime_store.queues.queuetable import Table
+from duetime_store.queues.topics import Room, Topics
+from duetime_store.recovery import checkpoint
+from duetime_store.recovery.checkpoint import Checkpoint
+from duetime_store.recovery.queueloading import QueueLoading
+from duetime_store.recovery.replay import Damage, Replay
+from duetime_store.settings import StoreSettings
+from duetime_store.writing.store import Store
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Report:
+    """What recovery did and found; it goes to the log and the metrics."""
+
+    clean: bool
+    whole_log: bool = False
+    from_position: int = 0
+    records: int = 0
+    rebuilt_units: int = 0
+    # Queues whose files were looked into, since no table vouched for them.
+    read_queues: int = 0
+    # Records whose queue has another one at their offset.
+    repeated: int = 0
+    cut_bytes: int = 0
+    # Of log files that are not there.
+    missing_bytes: int = 0
+    damage: Damage = field(default_factory=Damage)
+    # Files under config/ that could not be read as they are.
+    config_faults: list[str] = field(default_factory=list)
+    took_ms: int = 0
+
+
+@dataclass(slots=True)
+class Opened:
+    """A store, ready to serve."""
+
+    store: Store
+    report: Report
+    # Of the queues, as of the checkpoint that was trusted; None: it is to be written anew.
+    table: Table | None = None
+
+
+def open_store(directory: StoreDirectory, settings: StoreSettings, clock: ShardClock) -> Opened:
+    """Loads and recovers the directory.
+
+    Raises:
+        StartupError: the level table is another, log files are missing, or the disk can't be read.
+    """
+    started = time.perf_counter()
+    try:
+        recovery = _Recovery(directory, settings, clock)
+        opened = recovery.run()
+    except OSError as error:
+        raise StartupError(f"can't open {directory.root}: {error.strerror}: {error.filename}") from error
+    opened.report.took_ms = int((time.perf_counter() - started) * 1000)
+    return opened
+
+
+class _Recovery:
+    def __init__(self, directory: StoreDirectory, settings: StoreSettings, clock: ShardClock) -> None:
+        self._directory = directory
+        self._settings = settings
+        self._clock = clock
+        self._levels = settings.levels
+        self._accept_missing = settings.accept_missing_segments
+        self._report = Report(clean=not directory.was_aborted)
+        self._log = CommitLog(
+            directory.disk, directory.commit_log, settings.segment_bytes, accept_missing=self._accept_missing
+        )
+        slots = checkpoint.read_slots(directory.checkpoint)
+        self._points = [point for _, point in slots]
+        self._queues = self._make_queues()
+        counts = dict(self._queues.counts)
+        reach = self._log.min_position, self._log.max_position
+        self._loading = QueueLoading(directory, self._queues, reach, slots)
+        # A queue beyond those that its topic has now is there for who knows of it.
+        self._queues.counts.set(counts)
+        self._history = self._load_history()
+        self._recent = RecentIds(settings.recent_ids_count)
+        self._replay = Replay(self._queues, self._history, self._recent)
+
+    def run(self) -> Opened:
+        self._check_end()
+        offsets = configs.delay_offsets(self._config(configs.DELAY_OFFSETS))
+        point = self._trusted()
+        self._read_log(point)
+        if self._history.current != self._levels:
+            self._history = self._history.changed(self._log.end, self._clock.now_ms(), self._levels)
+        store = Store(
+            self._log,
+            self._queues,
+            self._history,
+            self._clock,
+            self._recent,
+            waiting_bytes_max=self._settings.waiting_bytes_max,
+            flush_stall_ms=self._settings.flush_stall_ms,
+        )
+        store.published_at_ms = max(self._replay.stored_at_ms, point.stored_at_ms if point else 0)
+        self._make_lanes(store, point, offsets)
+        save_history(self._history, self._directory.disk, self._directory.config, self._settings.shard)
+        report, replay = self._report, self._replay
+        report.records, report.rebuilt_units = replay.record_count, replay.unit_count
+        report.repeated, report.damage = replay.repeated_count, replay.damage
+        report.missing_bytes = sum(end - first for first, end in self._log.missing)
+        report.read_queues = self._loading.read_count
+        return Opened(store, report, self._loading.table)
+
+    def _config(self, name: str) -> dict[str, object] | None:
+        loaded = configs.load(self._directory.config, name)
+        if loaded.fault:
+            log.error("config file damaged", file=name, fault=loaded.fault)
+            self._report.config_faults.append(f"{name}: {loaded.fault}")
+        return loaded.value
+
+    def _topic_counts(self) -> dict[str, int]:
+        counts = configs.topic_counts(self._config(configs.TOPICS))
+        added, damaged = topic_lines.read(self._directory.config)
+        if damaged:
+            log.warning("lines of topics do not match their CRC", file=topic_lines.FILE, lines=damaged)
+        topic_lines.add(counts, added)
+        return counts
+
+    def _make_queues(self) -> Queues:
+        settings = self._settings
+        topics = Topics(self._topic_counts(), Room(settings.topics_max, settings.queues_max))
+        files_max = settings.queue_files_max or files_max_by(getrlimit(RLIMIT_NOFILE)[0])
+        return Queues(
+            self._directory.disk, self._directory.queues, settings.queue_file_units, topics, files_max=files_max
+        )
+
+    def _load_history(self) -> LevelHistory:
+        """Which level table was in force where; raises StartupError where the data's is not this process's."""
+        accept = self._settings.accept_delay_levels
+        history = LevelHistory.load(self._config(configs.STORE), self._levels, accept=accept)
+        if history is None:
+            others = [text for tail in self._loading.tails if (text := self._other_delay(*tail))]
+            text = f"the data was written with other delay levels than '{self._levels}': {'; '.join(others)}"
+            if others and not accept:
+                raise StartupError(
+                    f"{text}. Start with --delay-levels as they were, or with --accept-delay-levels true "
+                    "to make all that is pending due by this table"
+                )
+            if others:
+                log.warning("pending messages become due by another table", found=text)
+        return history or LevelHistory.of(self._levels)
+
+    def _other_delay(self, queue: ConsumeQueue, first: int, units: Units) -> str:
+        """How the newest entry of a lane contradicts the level table; nothing where it does not."""
+        if queue.topic != SCHEDULE_TOPIC or not len(units) or units["size"][-1] == FILLER_SIZE:
+            return ""
+        position, size, due_at_ms = units[-1].tolist()
+        try:
+            found = record.decode(self._log.read(position, size))
+        except Damaged:
+            return ""
+        level, delay_ms = level_of(queue.queue), due_at_ms - found.stored_at_ms
+        known_ms = self._levels.delay_ms(min(level, self._levels.highest))
+        return "" if delay_ms == known_ms else f"entry {first + len(units) - 1} of level {level} waits {delay_ms} ms"
+
+    def _check_end(self) -> None:
+        """Raises StartupError where the log's last files are missing: a checkpoint or two units name what is behind."""
+        log_end = self._log.max_position
+        ends = np.concatenate([_ends(units) for _, _, units in self._loading.tails] or [np.empty(0, np.int64)])
+        behind = np.sort(ends[ends > log_end])
+        known = max([point.position for point in self._points], default=0)
+        # One alone may be a damaged unit.
+        if len(behind) > 1:
+            known = max(known, int(behind[-2]))
+        if known > log_end:
+            known += -known % self._log.segment_bytes
+            missing = [*self._log.missing, (log_end, known)]
+            if not self._accept_missing:
+                raise StartupError(missing_text(self._directory.commit_log, missing))
+            self._log.go_on_behind(missing)
+
+    def _trusted(self) -> Checkpoint | None:
+        """The newest checkpoint whose units the queues hold and that the log reaches; units behind it are dropped."""
+        if self._loading.table is not None:
+            point = self._points[0]
+            if self._loading.cut_to(point):
+                return point
+            self._loading.read_all()
+        reason = "no checkpoint"
+        faults = [f"queue {queue.queue} of {queue.topic}: {queue.fault}" for queue in self._queues.all() if queue.fault]
+        for point in self._points if not faults else ():
+            if not self._log.min_position <= point.position <= self._log.max_position:
+                reason = "the log does not reach the checkpoint"
+                continue
+            for queue in self._queues.all():
+                queue.cut(queue.behind(point.position))
+            units = sum(queue.max_offset - queue.min_offset for queue in self._queues.all())
+            if units == point.unit_count:
+                return point
+            reason = f"queues hold {units} units, the checkpoint counts {point.unit_count}"
+        if self._log.max_position > self._log.min_position:
+            log.warning("reading the whole log", reason="; ".join(faults) or reason)
+        self._report.whole_log = True
+        if self._points:
+            # For good, before queues change: a crash on the way may leave as many units as it counts, but others.
+            disk = self._directory.disk
+            disk.unlink(self._directory.checkpoint)
+            disk.sync_directory(self._directory.root)
+        for queue in self._queues.all():
+            # What is behind in the log goes on from what has left it.
+            queue.reset(queue.min_offset if self._log.min_position else 0)
+        return None
+
+    def _read_log(self, point: Checkpoint | None) -> None:
+        start = point.position if point else self._log.min_position
+        scan_start = max(min(point.scan_position, start), self._log.min_position) if point else start
+        self._report.from_position = start
+        replay = self._replay
+        for item in scan_runs(self._log, scan_start, start):
+            replay.remember(item)
+        for item in scan_runs(self._log, start):
+            replay.replay(item)
+        end = max(replay.end, start)
+        end = max([self._keep_damaged_tail(end), *(gap_end for _, gap_end in self._log.missing)])
+        for queue in self._queues.all():
+            queue.publish_all()
+        self._queues.count_units()
+        self._clock.seen(max(replay.stored_at_ms, point.now_ms if point else 0))
+        self._cut(end)
+        # It may be in the page cache only, from a process that was killed; from now on it counts as durable.
+        self._log.flush_from(start)
+
+    def _keep_damaged_tail(self, end: int) -> int:
+        """The end of the log, with what queues or a checkpoint name behind its last intact record, and is damaged.
+
+        Of a torn write nothing was promised to anybody.
+        """
+        known_end = end
+        for queue, first, units in self._loading.tails:
+            for index in np.flatnonzero(_ends(units) > end).tolist():
+                position, size, _ = units[index].tolist()
+                offset = first + index
+                if position >= end and offset >= queue.next_offset and self._was_there(position, size):
+                    queue.rebuild(np.array([offset]), units[index : index + 1], np.array([True]))
+                    self._replay.damage.add(position, f"message {offset} of queue {queue.queue} of {queue.topic}")
+                    known_end = max(known_end, position + size)
+        for point in self._points:
+            if known_end < point.position and self._was_there(known_end, point.position - known_end):
+                self._replay.damage.add(known_end, f"all up to position {point.position}, where a checkpoint was")
+                known_end = point.position
+        return known_end
+
+    def _was_there(self, position: int, size: int) -> bool:
+        """Whether a record was whole before: a torn write leaves zeros at its end."""
+        if any(first <= position < end for first, end in self._log.missing):
+            return True
+        start, last = self._log.read(position, layout.BLANK_BYTES), self._log.read(position + size - 1, 1)
+        return any(start) and any(last)
+
+    def _cut(self, end: int) -> None:
+        """Makes what is behind the last record zero, if it is not."""
+        if self._log.max_position > end:
+            self._report.cut_bytes = _tail_bytes(self._log, end)
+            if self._report.cut_bytes:
+                log.warning("torn tail cut", position=end, bytes=self._report.cut_bytes)
+            if self._report.cut_bytes or self._log.max_position - end > self._log.segment_bytes:
+                self._log.cut(end)
+        self._log.end = end
+
+    def _make_lanes(self, store: Store, point: Checkpoint | None, offsets: dict[int, int]) -> None:
+        existing = [level_of(queue.queue) for queue in self._queues.all() if queue.topic == SCHEDULE_TOPIC]
+        self._queues.counts.grow(SCHEDULE_TOPIC, max([18, self._levels.highest, *existing]))
+        self._queues.counts.grow(QUARANTINE_TOPIC, 1)
+        watermarks = dict(enumerate(point.watermarks, 1)) if point else {}
+        for level in range(1, max([self._levels.highest, *existing]) + 1):
+            lane = Lane(level, self._queues.get_bytes(SCHEDULE_TOPIC.encode(), queue_of(level)))
+            restored = np.concatenate([np.empty(0, np.int64), *self._replay.restored.get(level, ())])
+            lane.queue.go_on_at(max(watermarks.get(level, 0), int(restored.max(initial=-1)) + 1))
+            known = max(watermarks.get(level, 0), offsets.get(level, 0))
+            if known > lane.queue.max_offset:
+                log.warning(
+                    "watermark is behind the end of its lane", lane=level, watermark=known, end=lane.queue.max_offset
+                )
+            lane.advance(min(known, lane.queue.max_offset))
+            lane.recover(restored)
+            if lane.ahead:
+                count = len(lane.ahead)
+                log.warning("entries are restored ahead of others", lane=level, watermark=lane.watermark, count=count)
+            store.lanes[level] = lane
+
+
+def _ends(units: Units) -> Ints:
+    """Where the record of each unit ends; 0 for a filler."""
+    return np.where(units["size"] == FILLER_SIZE, 0, units["position"] + units["size"]).astype(np.int64)
+
+
+def _tail_bytes(commit_log: CommitLog, end: int) -> int:
+    """How far behind `end` the last byte that is not zero lies, in the segment that holds `end`."""
+    segment = commit_log.segment_at(end)
+    if segment is None:
+        return 0
+    last = 0
+    position = segment.next_data(end) if end < segment.end else None
+    while position is not None and position < segment.end:
+        data = segment.read_file(position, 1 << 20)
+        stripped = len(data.rstrip(b"\0"))
+        if stripped:
+            last = position + stripped - end
+        behind = position + len(data)
+        position = segment.next_data(behind) if behind < segment.end else None
+    return last
+
+
+def checkpoint_of(store: Store) -> Checkpoint:
+    """What the store has published, for the file."""
+    lanes = [store.lanes[level].watermark for level in sorted(store.lanes)]
+    units = store.queues.unit_count
+    end = store.published_end
+    oldest = store.recent.oldest_position(end)
+    return Checkpoint(end, oldest, units, tuple(lanes), store.published_at_ms, store.clock.now_ms())

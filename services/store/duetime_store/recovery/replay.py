@@ -1,0 +1,209 @@
+"""What the records of the log say, put where readers look for it: queue units, watermarks, recent message ids.
+
+A run of plain records is worked on as columns, sorted by queue; any other record is a row of the same columns.
+
+Of a damaged record nothing is believed that could do harm: not its store time, which would move the clock, nor its lane
+entry, which would move a watermark. It keeps the place in a queue that it names where that is the queue's next, until
+an intact record claims it; elsewhere a filler takes its place when the queue goes on.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import structlog
+from duetime_core.ondisk.history import LevelHistory
+from duetime_core.ondisk.scan import Blank, Found, Skipped
+from duetime_format import layout, record
+from duetime_format.columns import Ints, Key, Run, id_hash_of
+from duetime_format.lanes import level_of
+from duetime_format.levels import LEVEL_COUNT_MAX
+from duetime_format.names import FOREIGN_TOPICS, SCHEDULE_TOPIC, is_name
+from duetime_format.properties import value_of
+from duetime_format.units import UNIT_TYPE, Units
+
+from duetime_store.log.recent import RecentIds
+from duetime_store.queues.queues import Queues
+
+log = structlog.get_logger()
+
+_TAGS, _DELAY = (name.encode() for name in (record.TAGS, record.DELAY))
+_LANE_TOPIC = SCHEDULE_TOPIC.encode()
+# Whose records retention appends again.
+_KEPT_TOPICS = frozenset(topic.encode() for topic in (SCHEDULE_TOPIC, *FOREIGN_TOPICS))
+# Damaged places that are named one by one; all are counted.
+_NAMED_MAX = 1_000
+_LEVEL_DIGITS_MAX = 9
+# From one store time to the next, when the shard has been idle.
+_LEAP_MS_MAX = 86_400_000
+# What is above is damage: RocketMQ knows no limit, and a topic of so many queues no broker.
+_QUEUE_ID_MAX = 65_535
+
+
+@dataclass(slots=True)
+class Damage:
+    """Damaged places of the log."""
+
+    count: int = 0
+    skipped_bytes: int = 0
+    places: list[str] = field(default_factory=list)
+
+    def add(self, position: int, text: str) -> None:
+        self.count += 1
+        if len(self.places) < _NAMED_MAX:
+            self.places.append(f"{position}: {text}")
+            log.error("damaged record", position=position, damage=text)
+
+
+class Replay:
+    """Takes what a scan finds."""
+
+    def __init__(self, queues: Queues, history: LevelHistory, recent: RecentIds) -> None:
+        self._queues = queues
+        self._recent = recent
+        self._history = history
+        # By level: the entries that records restore, in runs.
+        self.restored: dict[int, list[Ints]] = {}
+        # The two largest store times.
+        self._latest_ms = [0, 0]
+        # From this offset on only damaged records claim places in the queue so far.
+        self._doubtful: dict[Key, int] = {}
+        # Behind the last record.
+        self.end = 0
+        self.record_count = 0
+        self.unit_count = 0
+        # Records whose queue has another one at their offset: the first one counts.
+        self.repeated_count = 0
+        self.damage = Damage()
+
+    @property
+    def stored_at_ms(self) -> int:
+        """The largest store time; not one far from all others: that is a flipped bit which no CRC covers."""
+        before, last = self._latest_ms
+        return before if before and last - before > _LEAP_MS_MAX else last
+
+    def _see(self, stored_at_ms: Ints) -> None:
+        self._latest_ms = np.sort(np.concatenate((self._latest_ms, stored_at_ms)))[-2:].tolist()
+
+    def remember(self, item: Run | Found | Skipped | Blank) -> None:
+        """What lies before the checkpoint is in its queue already: only its id is wanted."""
+        if isinstance(item, Skipped):
+            self.damage.skipped_bytes += item.size
+            self.damage.add(item.position, item.damage)
+        elif isinstance(item, Found):
+            self._remember_found(item)
+        elif isinstance(item, Run):
+            self.end = item.end_position
+            self.record_count += item.count
+            self._see(item.stored_at_ms)
+            sent = item.id_hashes >= 0
+            if item.entries is not None:
+                sent &= item.entries[0] < 0
+            self._recent.add_all(item.id_hashes[sent], item.positions[sent])
+
+    def _remember_found(self, item: Found) -> None:
+        self.end = item.position + item.record.size
+        self.record_count += 1
+        if item.damage:
+            self.damage.add(item.position, item.damage)
+            return
+        self._see(np.array([item.record.stored_at_ms]))
+        if record.find_lane_entry(item.record.properties) is None:
+            hashed = id_hash_of(item.record)
+            if hashed >= 0:
+                self._recent.add_all(np.array([hashed]), np.array([item.position]))
+
+    def replay(self, item: Run | Found | Skipped | Blank) -> None:
+        """What lies behind the checkpoint is made again."""
+        before_ms = self.stored_at_ms
+        self.remember(item)
+        if isinstance(item, Run):
+            self._replay_run(item, before_ms)
+        elif isinstance(item, Found) and item.damage:
+            self._replay_damaged(item)
+        elif isinstance(item, Found) and not item.record.sys_flag & layout.SYS_TRANSACTION_PREPARED:
+            self._replay_found(item, before_ms)
+
+    def _replay_run(self, run: Run, before_ms: int) -> None:
+        positions, levels = run.positions, run.levels
+        lanes = np.array([topic == _LANE_TOPIC for topic, _ in run.keys])[run.key_of]
+        dues = run.stored_at_ms + self._history.delays_ms(levels, positions, run.stored_at_ms)
+        tags = np.where(lanes & (levels > 0), dues, run.tags_codes)
+        chosen = np.flatnonzero(run.queued)
+        order = chosen[np.argsort(run.key_of[chosen], kind="stable")]
+        units = np.empty(len(order), UNIT_TYPE)
+        units["position"], units["size"], units["tags"] = positions[order], run.sizes[order], tags[order]
+        offsets = run.offsets[order]
+        # Store times ascend but for copies, which keep theirs.
+        copies = (run.stored_at_ms < np.maximum(np.maximum.accumulate(run.stored_at_ms), before_ms))[order]
+        bounds = np.searchsorted(run.key_of[order], np.arange(len(run.keys) + 1)).tolist()
+        for key, first, behind in zip(run.keys, bounds, bounds[1:], strict=False):
+            if behind > first:
+                self._rebuild(key, offsets[first:behind], units[first:behind], copies[first:behind])
+        if run.entries is not None:
+            entry_levels, entries, _ = run.entries[:, ~lanes]
+            for level in np.unique(entry_levels[entry_levels >= 0]).tolist():
+                self._restore(level, entries[entry_levels == level])
+
+    def _replay_found(self, item: Found, before_ms: int) -> None:
+        found, tags = item.record, value_of(item.record.properties, _TAGS)
+        code = record.tags_code(tags) if tags else 0
+        delay = value_of(found.properties, _DELAY) if found.topic == SCHEDULE_TOPIC else b""
+        if delay.isdigit() and len(delay) <= _LEVEL_DIGITS_MAX and int(delay) > 0:
+            levels = self._history.at(item.position, found.stored_at_ms)
+            code = found.stored_at_ms + levels.delay_ms(min(int(delay), levels.highest))
+        unit = np.array([(item.position, found.size, code)], UNIT_TYPE)
+        copy = np.array([found.stored_at_ms < before_ms])
+        self._rebuild((found.topic.encode(), found.queue), np.array([found.queue_offset]), unit, copy)
+        entry = record.find_lane_entry(found.properties)
+        if entry is not None and found.topic != SCHEDULE_TOPIC:
+            self._restore(entry[0], np.array([entry[1]]))
+
+    def _replay_damaged(self, item: Found) -> None:
+        found = item.record
+        key = found.topic.encode(), found.queue
+        queue = self._queues.known(*key)
+        if queue is None or queue.next_offset != found.queue_offset or found.sys_flag & layout.SYS_TRANSACTION_PREPARED:
+            return
+        code = 0
+        if found.topic == SCHEDULE_TOPIC:
+            # So that it stands in the order of due times.
+            levels = self._history.at(item.position, self.stored_at_ms)
+            code = self.stored_at_ms + levels.delay_ms(min(level_of(found.queue), levels.highest))
+        unit = np.array([(item.position, found.size, code)], UNIT_TYPE)
+        first = self._doubtful.pop(key, found.queue_offset)
+        self._rebuild(key, np.array([found.queue_offset]), unit, np.array([False]))
+        self._doubtful[key] = first
+
+    def _restore(self, level: int, entries: Ints) -> None:
+        self.restored.setdefault(level, []).append(entries)
+
+    def _rebuild(self, key: Key, offsets: Ints, units: Units, copies: npt.NDArray[np.bool_]) -> None:
+        """Adds the units of a queue's records, in the order of the log; copies are told by their store times."""
+        topic, queue_id = key
+        queue_id_max = LEVEL_COUNT_MAX - 1 if topic == _LANE_TOPIC else _QUEUE_ID_MAX
+        if not 0 <= queue_id <= queue_id_max or not is_name(topic.decode()):
+            strays = list(range(len(offsets)))
+        else:
+            # Every record that a queue has had took its place in the log.
+            possible = (offsets >= 0) & (offsets <= units["position"] // layout.RECORD_BYTES_MIN)
+            queue = self._queues.get_bytes(topic, queue_id)
+            copies &= possible & (topic in _KEPT_TOPICS)
+            first = np.flatnonzero(~copies)
+            doubtful = self._doubtful.pop(key, None)
+            if doubtful is not None and len(first) and doubtful <= offsets[first[0]] < queue.next_offset:
+                queue.take_back(int(offsets[first[0]]))
+            rebuilt = queue.rebuild(offsets[first], units[first], possible[first])
+            if topic in _KEPT_TOPICS and rebuilt.repeated:
+                # Copies too, whose store time is that of others: nobody else has their place.
+                free = {index for index in rebuilt.repeated if queue.is_free(int(offsets[first[index]]))}
+                copies[first[sorted(free)]] = True
+                rebuilt.repeated = [index for index in rebuilt.repeated if index not in free]
+            if copies.any():
+                queue.rebuild_copies(offsets[copies], units[copies])
+            self.repeated_count += len(rebuilt.repeated)
+            self.unit_count += len(offsets) - len(rebuilt.repeated) - len(rebuilt.strays)
+            strays = first[rebuilt.strays].tolist()
+        for index in strays:
+            text = f"it says that it is message {offsets[index]} of queue {queue_id} of {topic!r}, which can't be"
+            self.damage.add(int(units["position"][index]), text)

@@ -1,0 +1,126 @@
+"""Why records of a put are refused for good: the rules that the gateway has, for whoever reaches the store's port.
+
+What differs from topic to topic is judged once for each (topic, queue) and remembered; of single records only their
+sizes and a few bits are looked at.
+"""
+
+from functools import lru_cache
+from itertools import starmap
+
+import numpy as np
+import numpy.typing as npt
+from duetime_format import layout, record
+from duetime_format.lanes import level_of
+from duetime_format.limits import (
+    BODY_BYTES_MAX,
+    PROPERTIES_BYTES_MAX,
+    QUEUE_COUNT_MAX,
+    TOPIC_CHARS_MAX,
+)
+from duetime_format.names import (
+    HALF_TOPIC,
+    OP_TOPIC,
+    QUARANTINE_TOPIC,
+    SCHEDULE_TOPIC,
+    is_group_topic,
+    is_name,
+    is_system_topic,
+)
+
+from duetime_store.log.intake import Intake
+
+_LANE_TOPIC = SCHEDULE_TOPIC.encode()
+_KEYS_REMEMBERED_MAX = 16_384
+_SHOWN_CHARS_MAX = 64
+# A broker's topic may have more queues than one of ours; what is above is no queue of anybody.
+QUEUE_ID_MAX_RESTORED = 65_535
+# Of a record that is sent: a body and properties as large as may be, and what else a record has.
+SENT_BYTES_MAX = BODY_BYTES_MAX + PROPERTIES_BYTES_MAX + 256
+# Where nothing may be restored to: these are filled by a broker's or our own machinery only.
+_CLOSED = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC})
+_OURS = "DT_"
+
+
+def sent_faults(intake: Intake, highest: int, size_max: int) -> dict[int, str]:
+    """By index, of records that are sent. `highest`: of the levels; `size_max`: most bytes of a record."""
+    faults = _of_entries(intake)
+    if not intake.count:
+        return faults
+    _add(faults, intake, [_sent_key_fault(*key, highest) for key in intake.keys])
+    # Halves of transactions, which no reader would see; and born before 1970.
+    odd = (intake.flags & layout.SYS_TRANSACTION) != 0
+    odd |= (np.frombuffer(intake.data, np.uint8)[intake.starts + layout.BORN_AT] & 0x80) != 0
+    if odd.any():
+        for index in np.flatnonzero(odd).tolist():
+            faults[index] = "is part of a transaction, or born before 1970"
+    _add_sizes(faults, intake, min(size_max, SENT_BYTES_MAX), size_max)
+    return faults
+
+
+def restored_faults(intake: Intake, size_max: int) -> dict[int, str]:
+    """As `sent_faults`, of records that take the place of lane entries."""
+    faults: dict[int, str] = {}
+    _add(faults, intake, list(starmap(_restored_key_fault, intake.keys)))
+    _add_sizes(faults, intake, size_max, size_max)
+    return faults
+
+
+def _of_entries(intake: Intake) -> dict[int, str]:
+    if intake.entries is None:
+        return {}
+    named = np.flatnonzero(intake.entries[0] >= 0).tolist()
+    return dict.fromkeys(named, f"property {record.LANE_ENTRY} is the store's own")
+
+
+def _add(faults: dict[int, str], intake: Intake, of_keys: list[str]) -> None:
+    if any(of_keys):
+        for index, number in enumerate(intake.key_of.tolist()):
+            if of_keys[number]:
+                faults[index] = of_keys[number]
+
+
+def _add_sizes(faults: dict[int, str], intake: Intake, most: int, segment: int) -> None:
+    if len(intake.data) <= most:
+        return
+    large: npt.NDArray[np.intp] = np.flatnonzero(intake.sizes > most)
+    for index in large.tolist():
+        size = int(intake.sizes[index])
+        taker = "a segment of this shard takes" if size > segment else "the most is"
+        faults[index] = f"record of {size} bytes; {taker} {segment if size > segment else most}"
+
+
+@lru_cache(_KEYS_REMEMBERED_MAX)
+def _sent_key_fault(topic: bytes, queue_id: int, highest: int) -> str:
+    name, fault = _name(topic)
+    if fault:
+        return fault
+    if topic == _LANE_TOPIC:
+        if queue_id >= highest:
+            return f"level {level_of(queue_id)} is above the highest, {highest}"
+    elif is_system_topic(name) and not is_group_topic(name):
+        return f"topic {name} is the store's own, or a broker's"
+    return _queue_fault(queue_id, QUEUE_COUNT_MAX - 1)
+
+
+@lru_cache(_KEYS_REMEMBERED_MAX)
+def _restored_key_fault(topic: bytes, queue_id: int) -> str:
+    name, fault = _name(topic)
+    if fault:
+        return fault
+    if name in _CLOSED or (name.startswith(_OURS) and name != QUARANTINE_TOPIC):
+        return f"a restored record can't enter {name}"
+    return _queue_fault(queue_id, QUEUE_ID_MAX_RESTORED)
+
+
+def _name(topic: bytes) -> tuple[str, str]:
+    """The topic's name, and what is wrong with it."""
+    name = topic.decode("utf-8", "replace")
+    if 1 <= len(topic) <= TOPIC_CHARS_MAX and is_name(name):
+        return name, ""
+    return name, f"topic {name[:_SHOWN_CHARS_MAX]!r} is not 1 to {TOPIC_CHARS_MAX} characters of [%|a-zA-Z0-9_-]"
+
+
+def _queue_fault(queue_id: int, highest: int) -> str:
+    if queue_id < 0:
+        return f"queue {queue_id} is below 0"
+    return f"queue {queue_id} is above the highest, {highest}" if queue_id > highest else ""

@@ -1,0 +1,188 @@
+"""Group commit: while one batch is flushed, the next collects; one write and one fdatasync for all who wait.
+
+When a write finds no room, or no descriptor for a new file, the log is brought back to where it was
+before the batch, on the disk too: what was refused must not come back with the next recovery. Only
+then are the callers told. Any other failed write, and every failed fdatasync, ends the writing: the
+kernel may have dropped the pages, and trying again could succeed and prove nothing.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import TypeVar
+
+import structlog
+from duetime_core.clock import Clock
+from duetime_core.errors import DiskFull, Overloaded, ReadOnly
+
+from duetime_store.files.gate import NO_FILES, NO_ROOM
+from duetime_store.log.segment import Segment
+from duetime_store.metrics import StoreMetrics
+from duetime_store.writing.staging import Batch, refuse
+from duetime_store.writing.store import Store
+from duetime_store.writing.watch import Watch
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+
+
+class _NotWritten(Exception):
+    """Nothing of the batch counts as written, for want of room or of descriptors."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__()
+        self.error = error
+
+
+class Flusher:
+    """The loop that makes staged batches durable and publishes them."""
+
+    def __init__(
+        self,
+        store: Store,
+        watch: Watch,
+        executor: Executor,
+        clock: Clock,
+        metrics: StoreMetrics,
+        *,
+        sync: bool,
+        interval_ms: int,
+    ) -> None:
+        self._store = store
+        self._watch = watch
+        self._executor = executor
+        self._clock = clock
+        self._metrics = metrics
+        self._sync = sync
+        self._interval_ms = interval_ms
+        self._staged = asyncio.Event()
+        # Whether what is staged becomes durable by itself.
+        self.is_running = False
+        # Async mode: written and not yet flushed.
+        self._unflushed: dict[int, Segment] = {}
+
+    def wake(self) -> None:
+        """Something was staged."""
+        self._staged.set()
+
+    async def run(self) -> None:
+        self.is_running = True
+        try:
+            while True:
+                await self._staged.wait()
+                self._staged.clear()
+                while (batch := self._store.take()) is not None:
+                    await self._flush(batch)
+        finally:
+            self.is_running = False
+
+    async def run_periodic(self) -> None:
+        """Async mode: flushes what was written, every interval."""
+        while True:
+            await self._clock.sleep(self._interval_ms)
+            await self.flush_written()
+
+    async def flush_written(self) -> None:
+        segments, self._unflushed = list(self._unflushed.values()), {}
+        if self._sync:
+            return
+        try:
+            # Without segments too: what another call has taken is flushed when this returns.
+            await self._on_disk(lambda: _flush_all(segments))
+        except OSError as error:
+            self._fail(error)
+
+    async def _on_disk(self, work: Callable[[], T]) -> T:
+        """On the executor's thread, under the eyes of the gate."""
+        gate = self._store.gate
+        gate.begin()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+        finally:
+            gate.end()
+
+    async def _flush(self, batch: Batch) -> None:
+        started = time.perf_counter()
+        try:
+            segments = await self._on_disk(lambda: self._write(batch))
+        except _NotWritten as refused:
+            await self._take_back(refused.error)
+            return
+        except OSError as error:
+            self._fail(error)
+            return
+        if self._store.read_only_reason:
+            # A flush of what was written before has failed meanwhile, and the callers were told.
+            return
+        if not self._sync:
+            self._unflushed.update((segment.base, segment) for segment in segments)
+        trouble = self._store.publish(batch, -self._clock.ms_until(0))
+        self._metrics.flushed(batch.count - batch.moved_count, batch.size, time.perf_counter() - started)
+        if trouble is not None:
+            await self.units_late(trouble)
+
+    def _write(self, batch: Batch) -> list[Segment]:
+        """On the executor's thread."""
+        try:
+            segments = self._store.log.write(batch.runs)
+        except OSError as error:
+            if error.errno in NO_ROOM or error.errno in NO_FILES:
+                self._metrics.flush_error(error)
+                raise _NotWritten(error) from error
+            raise
+        if self._sync:
+            _flush_all(segments)
+        return segments
+
+    async def _take_back(self, why: OSError) -> None:
+        """The batch, and what was staged behind it, is not stored."""
+        store, watch = self._store, self._watch
+        is_full = why.errno in NO_ROOM
+        if is_full:
+            watch.fill(_text(why))
+        callers = store.undo()
+
+        def take_back() -> None:
+            # In this order: some file systems need room to write what is there already.
+            if is_full:
+                watch.give_back()
+            store.log.take_back(store.published_end)
+
+        try:
+            await self._on_disk(take_back)
+        except OSError as error:
+            refuse(callers, self._fail(error))
+            return
+        refuse(callers, DiskFull(store.gate.full) if is_full else Overloaded(_text(why)))
+
+    async def units_late(self, error: OSError) -> None:
+        """The log has the records, the queues will have them: nothing is lost."""
+        if error.errno in NO_FILES:
+            self._metrics.flush_error(error)
+            return
+        if error.errno not in NO_ROOM:
+            self._fail(error)
+            return
+        self._metrics.flush_error(error)
+        self._watch.fill(_text(error))
+        try:
+            await self._on_disk(self._watch.give_back)
+        except OSError as other:
+            self._fail(other)
+
+    def _fail(self, error: OSError) -> ReadOnly:
+        self._metrics.flush_error(error)
+        return self._store.fail(_text(error))
+
+
+def _text(error: OSError) -> str:
+    """What failed, for people."""
+    name = f" {error.filename}" if error.filename else ""
+    return f"writing{name or ' the log'}: {error.strerror or error}"
+
+
+def _flush_all(segments: list[Segment]) -> None:
+    for segment in segments:
+        segment.flush()

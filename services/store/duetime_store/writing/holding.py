@@ -1,0 +1,104 @@
+"""Restored records that come before their time: held here until their entries fall due, then staged.
+
+    PullDue (ahead) ──▶ scheduler restores ──▶ PutMessage ──▶ held ──(each at its due time)──▶ staged ──▶ durable
+
+So at the due moment all that is left to do is to write: no call lies between it and the log, and a lane that is busy
+needs a few large puts a second instead of one for every millisecond in which something falls due.
+
+Nothing is decided ahead: when an entry's time has come, the store judges its record as if it had just arrived. What
+is held is memory only; a call that ends early takes its records with it, and they are restored again.
+"""
+
+import asyncio
+
+import numpy as np
+from duetime_core.errors import DiskFull, Overloaded
+from duetime_format.limits import AHEAD_MS_MAX
+
+from duetime_store.lanes.alarm import Alarm
+from duetime_store.lanes.lane import Lane
+from duetime_store.log.intake import Intake
+from duetime_store.writing.flusher import Flusher
+from duetime_store.writing.staging import DUPLICATE, OK, Outcome
+from duetime_store.writing.store import Store
+
+_GOING_ON = frozenset((OK, DUPLICATE))
+
+
+class Holding:
+    """Takes the puts of schedulers."""
+
+    def __init__(self, store: Store, flusher: Flusher, alarm: Alarm, *, bytes_max: int) -> None:
+        self._store = store
+        self._flusher = flusher
+        self._alarm = alarm
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        # Fair locks: the puts of a lane are worked on in the order in which they came.
+        self._turns: dict[int, asyncio.Lock] = {}
+
+    async def put(self, records: bytes, level: int, first_entry: int) -> Outcome:
+        """Stages each record once its entry is due; all is staged, or refused, when this returns.
+
+        Raises:
+            As Store.put; Overloaded also when too many bytes are held.
+        """
+        lane, intake = self._store.lane(level), self._store.admit(records)
+        if self._bytes + len(records) > self._bytes_max:
+            raise Overloaded(f"{self._bytes} bytes are held until they are due, {self._bytes_max} at most")
+        self._bytes += len(records)
+        lane.attendance.begin_put()
+        try:
+            async with self._turns.setdefault(level, asyncio.Lock()):
+                return await self._stage(intake, lane, first_entry)
+        finally:
+            self._bytes -= len(records)
+            lane.attendance.end_put(self._store.clock.clock.monotonic_ms())
+
+    async def _stage(self, intake: Intake, lane: Lane, first_entry: int) -> Outcome:
+        undone_count = self._store.undone_count
+        dues = lane.queue.read(max(first_entry, 0), intake.count)["tags"].astype(np.int64)
+        parts: list[Outcome] = []
+        done = 0
+        while True:
+            self._store.gate.check_write()
+            if parts and undone_count != self._store.undone_count:
+                raise DiskFull("there was no room for records of this put")
+            now_ms = self._store.clock.now_ms()
+            later = np.flatnonzero(dues[done:] > now_ms)
+            first_later = done + int(later[0]) if len(later) else intake.count
+            is_near = first_later < intake.count and dues[first_later] <= now_ms + AHEAD_MS_MAX
+            is_next = first_entry + done <= lane.appended
+            # What is too far away, or behind a gap, is the store's to refuse, together with all that is due.
+            behind = first_later if is_near and is_next else intake.count
+            if behind > done:
+                parts.append(self._store.put_restored(intake.part(done, behind), lane, first_entry + done))
+                self._flusher.wake()
+                done = behind
+            if done == intake.count or (parts and not _GOING_ON.issuperset(parts[-1].statuses)):
+                break
+            await self._until(int(dues[done]))
+        if done < intake.count:
+            # All others are gaps, which the store says.
+            parts.append(self._store.put_restored(intake.part(done, intake.count), lane, first_entry + done))
+        return parts[0] if len(parts) == 1 else _joined(parts)
+
+    async def _until(self, due_at_ms: int) -> None:
+        moment = asyncio.get_running_loop().create_future()
+        self._alarm.set(due_at_ms, moment)
+        try:
+            await moment
+        finally:
+            moment.cancel()
+
+
+def _joined(parts: list[Outcome]) -> Outcome:
+    """One outcome of consecutive parts."""
+    whole = Outcome([], stored_at_ms=parts[-1].stored_at_ms, watermark=parts[-1].watermark)
+    for part in parts:
+        at = len(whole.statuses)
+        whole.statuses += part.statuses
+        whole.queue_offsets += part.queue_offsets
+        whole.due_at_ms += part.due_at_ms
+        whole.faults.update((at + index, fault) for index, fault in part.faults.items())
+    return whole

@@ -1,0 +1,62 @@
+"""Writes the units that could not be written when their records became durable."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from functools import partial
+
+import structlog
+from duetime_core.clock import Clock
+
+from duetime_store.files.gate import NO_FILES
+from duetime_store.metrics import StoreMetrics
+from duetime_store.queues.queuedisk import Written, write_units
+from duetime_store.writing.store import Store
+
+log = structlog.get_logger()
+
+# Queues that one step writes: some ten milliseconds of another thread.
+STEP_QUEUES = 256
+# Before it is tried again when no descriptor was left.
+PAUSE_MS = 1_000
+
+
+class LateWriter:
+    """The loop, and one round of it for who can't wait. Belongs to the event loop's thread; `executor` writes."""
+
+    def __init__(self, store: Store, executor: Executor, clock: Clock, metrics: StoreMetrics) -> None:
+        self._store = store
+        self._executor = executor
+        self._clock = clock
+        self._metrics = metrics
+
+    async def run(self, trouble: Callable[[OSError], Awaitable[None]]) -> None:
+        """`trouble` is told of what keeps units from being written, but for a want of descriptors."""
+        shared = self._store.queues.shared
+        while True:
+            await shared.late_added.wait()
+            shared.late_added.clear()
+            try:
+                await self.write()
+            except OSError as error:
+                if error.errno not in NO_FILES:
+                    await trouble(error)
+                    continue
+                self._metrics.flush_error(error)
+                log.error("queue units wait in memory: no file can be opened", bytes=shared.late_bytes)
+                await self._clock.sleep(PAUSE_MS)
+                shared.late_added.set()
+
+    async def write(self) -> None:
+        """What is late now is written on return. Raises: OSError: not all of it."""
+        shared = self._store.queues.shared
+        waiting = list(shared.late)
+        for first in range(0, len(waiting), STEP_QUEUES):
+            late = [queue.late_units() for queue in waiting[first : first + STEP_QUEUES] if queue in shared.late]
+            written = Written()
+            work = partial(write_units, shared.disk, late, written, flush=not shared.syncs_whole)
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._executor, work)
+            finally:
+                shared.took(written)
+            shared.settle(late)

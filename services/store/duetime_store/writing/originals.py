@@ -1,0 +1,149 @@
+"""Whether what is put in an entry's place is what the entry gives: nobody puts another message there.
+
+The log has the pending record, and what it becomes is no choice of the scheduler's (duetime_format.restore). So
+each restored record is compared with what the entry gives, byte for byte; nearly all are that in one compiled pass. An
+entry is put aside only where it can't be restored: its record is not readable, leads nowhere, or gives what this store
+does not take.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from duetime_core.errors import InvalidArgument
+from duetime_format import record
+from duetime_format.errors import Damaged
+from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
+from duetime_format.properties import decode_properties, value_of
+from duetime_format.restore import Entry, Unrestorable, is_entry, message_id_of, quickest_count, restore
+from duetime_format.units import FILLER_SIZE, Units
+
+from duetime_store.log.commitlog import CommitLog
+from duetime_store.log.intake import Intake
+
+_QUARANTINE_TOPIC = QUARANTINE_TOPIC.encode()
+_TOLD = {record.UNIQ_KEY, record.FAULT, record.LANE_ENTRY, record.CRC}
+# Of a record that was refused, shown in the answer.
+_SHOWN_CHARS_MAX = 64
+
+# Why the store does not take a record; empty: it does.
+Refusal = Callable[[bytes], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Original:
+    """An entry's own record; `damage` says why it can't be read as one, `data` is what lies there all the same."""
+
+    data: bytes
+    damage: str = ""
+
+
+class Originals:
+    """Compares records that are put with the entries that they name."""
+
+    def __init__(self, log: CommitLog, refusal: Refusal) -> None:
+        self._log = log
+        self._refusal = refusal
+
+    def genuine(self, intake: Intake, level: int, first_entry: int, done: int, units: Units) -> tuple[int, str]:
+        """How many of the records from index `done` on, one for each of `units`, are what their entries give, and what
+        is wrong with the next; entry `first_entry + n` is that of index n."""
+        count = 0
+        while count < len(units):
+            count += self._quickly(intake, level, first_entry, done + count, units[count:])
+            if count < len(units):
+                entry = first_entry + done + count
+                fault = self._look(intake, done + count, level, entry, units[count].item())
+                if fault:
+                    return count, fault
+                count += 1
+        return count, ""
+
+    def _quickly(self, intake: Intake, level: int, first_entry: int, index: int, units: Units) -> int:
+        segment = self._log.segment_at(int(units["position"][0]))
+        if segment is None:
+            return 0
+        start = int(intake.starts[index])
+        count = quickest_count(segment.map, segment.base, units, level, first_entry + index, intake.data, start)
+        segment.touch(int(units["size"][:count].sum()))
+        return int(count)
+
+    def _look(self, intake: Intake, index: int, level: int, entry: int, unit: tuple[int, int, int]) -> str:
+        data = intake.bytes_of(index)
+        topic, _ = intake.keys[int(intake.key_of[index])]
+        original = self._original(level, entry, unit)
+        expected, why = self._expected(Entry(level, entry, unit[2], original.data), original.damage)
+        if topic == _QUARANTINE_TOPIC:
+            return _aside_fault(data, original) if why else f"entry {entry} of lane {level} can be restored"
+        if why:
+            return f"entry {entry} of lane {level} can't be restored, only put aside: {why}"
+        return "" if data == expected else f"is not entry {entry} of lane {level}: {_difference(data, expected)}"
+
+    def _original(self, level: int, entry: int, unit: tuple[int, int, int]) -> Original:
+        position, size, _ = unit
+        if size == FILLER_SIZE:
+            return Original(b"", "the log has no record for it")
+        data = self._log.read(position, size)
+        try:
+            found = record.decode(data)
+        except Damaged as error:
+            return Original(data, error.text)
+        if found.size != size or found.topic != SCHEDULE_TOPIC or not is_entry(data, level, entry, position):
+            return Original(data, "another record lies there")
+        return Original(data)
+
+    def _expected(self, entry: Entry, damage: str) -> tuple[bytes, str]:
+        """The record that is to be put in its place, or why there is none."""
+        if damage:
+            return b"", damage
+        try:
+            expected = restore(entry)
+        except Unrestorable as error:
+            return b"", str(error)
+        except Exception as error:
+            # A defect of ours, which schedulers have too: one odd entry must not hold up its lane for ever.
+            return b"", repr(error)
+        try:
+            return expected, self._refusal(expected)
+        except InvalidArgument as error:
+            return expected, error.text
+
+
+def _aside_fault(data: bytes, original: Original) -> str:
+    """What is wrong with a record that puts an entry aside; its reason is the scheduler's to word."""
+    try:
+        found = record.decode(data, check_crc=False)
+    except Damaged as error:
+        return error.text
+    told = decode_properties(found.properties)
+    if found.queue != 0 or not told.keys() <= _TOLD:
+        return "is not what puts an entry aside"
+    if found.body != original.data[: len(found.body)]:
+        return "puts aside other bytes than the entry's"
+    message_id, own = told.get(record.UNIQ_KEY, ""), message_id_of(original.data)
+    if message_id and message_id != own:
+        return f"puts aside message {_shown(message_id.encode())}, and the entry's is {_shown(own.encode())}"
+    return ""
+
+
+def _difference(data: bytes, expected: bytes) -> str:
+    """In what a record differs first from the one that it should be."""
+    try:
+        given, right = record.decode(data, check_crc=False), record.decode(expected, check_crc=False)
+    except Damaged as error:
+        return error.text
+    if given.topic != right.topic:
+        return f"its topic is {_shown(given.topic.encode())}, not {right.topic}"
+    if given.queue != right.queue:
+        return f"its queue is {given.queue}, not {right.queue}"
+    if given.body != right.body:
+        return f"its body of {len(given.body)} bytes is not the pending one of {len(right.body)}"
+    ids = [value_of(one.properties, record.UNIQ_KEY.encode()) for one in (given, right)]
+    if ids[0] != ids[1]:
+        return f"its id is {_shown(ids[0])}, not {_shown(ids[1])}"
+    if given.properties != right.properties:
+        return "its properties are not the pending ones"
+    return "its head is not the pending one's"
+
+
+def _shown(text: bytes) -> str:
+    return repr(text.decode("utf-8", "replace")[:_SHOWN_CHARS_MAX])

@@ -1,0 +1,191 @@
+"""Repeated sends: what is stored already, or is on its way there, is answered with where it is, and not stored again.
+
+A message is another's repetition where topic and id are equal; a delayed one's topic is the one that it goes to. Looked
+for are
+
+    the newest ids      in `RecentIds`: durable, or staged, in which case the answer comes once they are durable
+    the same put        one that joins several callers' messages
+    what overtook it    a first attempt that comes after its own repetition, within OVERTAKEN_MS
+
+Only records that are flagged as repetitions are looked up, and first attempts while some repetition was stored a moment
+ago: all others cost nothing here.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from duetime_core.clock import Clock
+from duetime_core.ondisk.history import LevelHistory
+from duetime_format import layout, record
+from duetime_format.lanes import level_of
+from duetime_format.names import SCHEDULE_TOPIC
+from duetime_format.properties import value_of
+
+from duetime_store.files.disk import Buffer
+from duetime_store.log.commitlog import CommitLog
+from duetime_store.log.intake import Intake
+from duetime_store.log.recent import RecentIds
+from duetime_store.writing.staging import DUPLICATE, OK, Batch, Outcome
+
+# How long a first attempt may lie about in a process or a connection while its repetition is stored by another.
+OVERTAKEN_MS = 60_000
+OVERTAKEN_COUNT_MAX = 16_384
+_LANE_TOPIC = SCHEDULE_TOPIC.encode()
+_UNIQ_KEY, _REAL_TOPIC, _REAL_QID = (name.encode() for name in (record.UNIQ_KEY, record.REAL_TOPIC, record.REAL_QID))
+
+Name = tuple[bytes, bytes]  # topic, id
+
+
+@dataclass(slots=True)
+class First:
+    """A record that is stored, as far as a repetition of it is told."""
+
+    topic: bytes
+    queue: int
+    queue_offset: int
+    position: int
+    stored_at_ms: int
+    properties: bytes
+
+    @property
+    def is_delayed(self) -> bool:
+        return self.topic == _LANE_TOPIC
+
+    @property
+    def name(self) -> Name:
+        real = value_of(self.properties, _REAL_TOPIC) if self.is_delayed else None
+        return real or self.topic, value_of(self.properties, _UNIQ_KEY)
+
+    @property
+    def topic_queue(self) -> int:
+        """The queue of the topic that it goes to."""
+        return int(value_of(self.properties, _REAL_QID) or 0) if self.is_delayed else self.queue
+
+
+class Bytes:
+    """The log as readers will see it: what is durable, and what is staged."""
+
+    def __init__(self, log: CommitLog, durable_end: int, batches: Iterable[Batch | None]) -> None:
+        self._log = log
+        self._durable_end = durable_end
+        self._starts: list[int] = []
+        self._buffers: list[Buffer] = []
+        runs = sorted((run for batch in batches if batch for run in batch.runs), key=lambda run: run[0])
+        for start, buffers in runs:
+            for buffer in buffers:
+                self._starts.append(start)
+                self._buffers.append(buffer)
+                start += len(buffer)
+
+    def read(self, position: int, size: int) -> bytes:
+        """Fewer bytes where there are no more. Those behind the durable end that nothing staged names are none: they
+        were taken back."""
+        index = bisect_right(self._starts, position) - 1
+        if index >= 0 and position < self._starts[index] + len(self._buffers[index]):
+            at = position - self._starts[index]
+            return bytes(self._buffers[index][at : at + size])
+        return self._log.read(position, size) if position < self._durable_end else b""
+
+    def record_at(self, position: int) -> First | None:
+        """None where no record begins there any more. Its body is not read, however large: its CRC is readers'."""
+        data = self.read(position, layout.HEAD_BYTES_MAX)
+        head = layout.head_of(data)
+        if head is None or not head.is_message or head.position != position or len(data) < head.body_at:
+            return None
+        *_, body_bytes = layout.TAIL.unpack_from(data, head.tail_at)
+        topic_at = head.body_at + body_bytes
+        if not head.body_at <= topic_at < head.size:
+            return None
+        topic, properties = layout.topic_and_properties(head, self.read(position + topic_at, head.size - topic_at))
+        (stored_at_ms,) = layout.I64.unpack_from(data, head.stored_at)
+        return First(topic, head.queue, head.queue_offset, position, stored_at_ms, properties)
+
+
+class Repeats:
+    """Answers repetitions. Belongs to the event loop's thread."""
+
+    def __init__(self, log: CommitLog, history: LevelHistory, recent: RecentIds, clock: Clock) -> None:
+        self._log = log
+        self._history = history
+        self._recent = recent
+        self._clock = clock
+        # Hashes of repetitions that were stored, and until when a first attempt of theirs may come, oldest first.
+        self._overtaking: dict[int, float] = {}
+
+    def among(self, intake: Intake, retried: Sequence[int]) -> list[int]:
+        """Indices of the records that may be repetitions, rising."""
+        count = intake.count
+        asked = {index for index in retried if 0 <= index < count}
+        if self._overtaking and self._overtaken():
+            hashes = intake.id_hashes.tolist()
+            asked.update(index for index, value in enumerate(hashes) if value in self._overtaking)
+        return sorted(asked)
+
+    def _overtaken(self) -> bool:
+        """Whether there still are some."""
+        now_ms = self._clock.monotonic_ms()
+        while self._overtaking and next(iter(self._overtaking.values())) <= now_ms:
+            del self._overtaking[next(iter(self._overtaking))]
+        return bool(self._overtaking)
+
+    def stored(self, hashes: Iterable[int]) -> None:
+        """Repetitions with these ids were stored, as nothing was known of a first attempt."""
+        until_ms = self._clock.monotonic_ms() + OVERTAKEN_MS
+        for value in hashes:
+            if value >= 0:
+                self._overtaking.pop(value, None)
+                self._overtaking[value] = until_ms
+        while len(self._overtaking) > OVERTAKEN_COUNT_MAX:
+            del self._overtaking[next(iter(self._overtaking))]
+
+    def answer(
+        self, intake: Intake, outcome: Outcome, asked: Sequence[int], durable_end: int, batches: Iterable[Batch | None]
+    ) -> None:
+        """Answers those of `asked` whose first is stored, durably or not, with where it is."""
+        hashes = intake.id_hashes.tolist()
+        asked = [index for index in asked if outcome.statuses[index] == OK and hashes[index] >= 0]
+        found = self._recent.find([hashes[index] for index in asked])
+        log = Bytes(self._log, durable_end, batches)
+        for index in asked:
+            candidates = found.get(hashes[index])
+            if candidates:
+                name = intake.name_of(index)
+                firsts = map(log.record_at, candidates)
+                first = next((one for one in firsts if one is not None and one.name == name), None)
+                if first is not None:
+                    self._answer_with(first, outcome, index)
+
+    def _answer_with(self, first: First, outcome: Outcome, index: int) -> None:
+        outcome.statuses[index] = DUPLICATE
+        outcome.queue_offsets[index] = first.queue_offset
+        outcome.duplicate_queues[index] = first.topic_queue
+        if first.is_delayed:
+            levels = self._history.at(first.position, first.stored_at_ms)
+            outcome.due_at_ms[index] = first.stored_at_ms + levels.delay_ms(min(level_of(first.queue), levels.highest))
+
+
+def find_twins(intake: Intake, outcome: Outcome, asked: Sequence[int]) -> dict[int, int]:
+    """Those of `asked` that repeat another record of the put, and which: a first attempt, else the first of them."""
+    hashes = intake.id_hashes
+    open_ones = [index for index in asked if outcome.statuses[index] == OK and hashes[index] >= 0]
+    if not open_ones:
+        return {}
+    alike = np.flatnonzero(np.isin(hashes, hashes[open_ones])).tolist()
+    if len(alike) == len(open_ones) == len(set(hashes[alike].tolist())):
+        return {}
+    repeating = set(open_ones)
+    firsts: dict[Name, int] = {}
+    alike = [index for index in alike if outcome.statuses[index] == OK]
+    for index in sorted(alike, key=lambda index: (index in repeating, index)):
+        firsts.setdefault(intake.name_of(index), index)
+    found = {index: firsts[intake.name_of(index)] for index in open_ones}
+    return {index: first for index, first in found.items() if first != index}
+
+
+def answer_twins(intake: Intake, outcome: Outcome, found: dict[int, int]) -> None:
+    """Once the firsts have their places, tells their repetitions."""
+    for index, first in found.items():
+        outcome.queue_offsets[index], outcome.due_at_ms[index] = outcome.queue_offsets[first], outcome.due_at_ms[first]
+        outcome.duplicate_queues[index] = intake.topic_queue(first)

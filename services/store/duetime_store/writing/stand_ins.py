@@ -1,0 +1,80 @@
+"""Gives lanes that are due and that nobody asks for to the first scheduler that does without a lease."""
+
+from collections.abc import Collection
+
+import structlog
+from duetime.v1 import store_pb2
+from duetime_core.errors import InvalidArgument, Violation
+from duetime_format.limits import MEMBER_CHARS_MAX
+
+from duetime_store.lanes.lane import Lane
+from duetime_store.metrics import StoreMetrics
+from duetime_store.writing.store import Store
+
+log = structlog.get_logger()
+
+UNASKED_MS_MIN = 100
+SPAN_MS_MAX = 600_000
+
+
+class StandIns:
+    """Answers StandIn. Knows nothing but what happened since the store started."""
+
+    def __init__(self, store: Store, metrics: StoreMetrics) -> None:
+        self._store = store
+        self._metrics = metrics
+        self._since_ms = store.clock.clock.monotonic_ms()
+        self._pauses_known = False
+
+    def answer(self, request: store_pb2.StandInRequest) -> store_pb2.StandInResponse:
+        """Raises: InvalidArgument."""
+        _check(request)
+        self._pause(request.paused, is_new=request.pauses_are_new)
+        now_ms, lanes = self._store.clock.clock.monotonic_ms(), self._store.lanes
+        leave = [
+            level
+            for level in request.serving
+            if level not in lanes or self._is_to_leave(lanes[level], request.scheduler, now_ms, request.unasked_ms)
+        ]
+        take = [
+            level
+            for level, lane in sorted(lanes.items())
+            if level not in request.serving and self._is_orphaned(lane, now_ms, request)
+        ]
+        for level in take:
+            lanes[level].attendance.give(request.scheduler, now_ms)
+        if take:
+            self._metrics.orphaned.inc(len(take))
+            log.warning("lanes that nobody asked for given away", lanes=take, scheduler=request.scheduler)
+        return store_pb2.StandInResponse(take=take, leave=leave)
+
+    def _pause(self, paused: Collection[int], *, is_new: bool) -> None:
+        if not is_new and (self._pauses_known or not paused):
+            return
+        self._pauses_known = True
+        for level, lane in self._store.lanes.items():
+            lane.attendance.paused = level in paused
+
+    def _is_to_leave(self, lane: Lane, scheduler: str, now_ms: float, within_ms: float) -> bool:
+        return lane.attendance.paused or lane.attendance.is_to_leave(scheduler, now_ms, within_ms)
+
+    def _is_orphaned(self, lane: Lane, now_ms: float, request: store_pb2.StandInRequest) -> bool:
+        if lane.attendance.paused:
+            return False
+        if lane.attendance.unasked_ms(lane.appended, now_ms, self._since_ms) < request.unasked_ms:
+            return False
+        due_at_ms = lane.next_due_at_ms()
+        return due_at_ms is not None and due_at_ms <= self._store.clock.now_ms() + request.ahead_ms
+
+
+def _check(request: store_pb2.StandInRequest) -> None:
+    found = []
+    if not 1 <= len(request.scheduler) <= MEMBER_CHARS_MAX:
+        found.append(Violation("scheduler", f"is not 1 to {MEMBER_CHARS_MAX} characters long"))
+    if not UNASKED_MS_MIN <= request.unasked_ms <= SPAN_MS_MAX:
+        text = f"{request.unasked_ms} is not within {UNASKED_MS_MIN} and {SPAN_MS_MAX}"
+        found.append(Violation("unasked_ms", text))
+    if not 0 <= request.ahead_ms <= SPAN_MS_MAX:
+        found.append(Violation("ahead_ms", f"{request.ahead_ms} is not within 0 and {SPAN_MS_MAX}"))
+    if found:
+        raise InvalidArgument(found)

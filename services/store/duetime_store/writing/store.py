@@ -1,0 +1,496 @@
+"""The shard's state, and the only code that changes it. Synchronous, no I/O but reads; single-threaded, so no locks.
+
+    put ──▶ staged ──(Flusher: write, fdatasync)──▶ publish ──▶ readers see it, callers are answered
+
+`put` gives every record its place (queue offset, log position, store time) and stages it. `take` hands the staged
+records to the flusher as one Batch; `publish` makes a durable batch visible. State that readers see (queue units,
+watermarks) moves only in `publish`; whatever staging changes, `undo` takes back.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+
+import numpy as np
+from duetime_core.errors import DiskFull, DueTimeError, InvalidArgument, NotFound, Overloaded, ReadOnly, Violation
+from duetime_core.logs import sparing
+from duetime_core.ondisk.history import LevelHistory
+from duetime_format import layout, record
+from duetime_format.columns import Ints
+from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
+from duetime_format.placing import place, reposition
+from duetime_format.units import FILLER_SIZE, UNIT, Units
+
+from duetime_store.files.gate import Gate
+from duetime_store.lanes.alarm import ShardClock
+from duetime_store.lanes.lane import Lane
+from duetime_store.log.commitlog import CommitLog
+from duetime_store.log.intake import Intake, parse
+from duetime_store.log.journal import Journal, event_records
+from duetime_store.log.recent import RecentIds
+from duetime_store.queues.consumequeue import ConsumeQueue
+from duetime_store.queues.queues import Queues
+from duetime_store.writing.faults import restored_faults, sent_faults
+from duetime_store.writing.originals import Originals
+from duetime_store.writing.repeats import Repeats, answer_twins, find_twins
+from duetime_store.writing.staging import DUPLICATE, GAP, NOT_DUE, OK, SETTLED, Batch, Outcome, refuse
+
+log = sparing()
+
+_LANE_TOPIC = SCHEDULE_TOPIC.encode()
+_QUARANTINE_TOPIC = QUARANTINE_TOPIC.encode()
+
+
+class Store:
+    """See the module. Built by recovery, which fills queues, lanes and recent ids from the directory."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: Queues,
+        history: LevelHistory,
+        clock: ShardClock,
+        recent: RecentIds,
+        *,
+        waiting_bytes_max: int,
+        flush_stall_ms: int,
+    ) -> None:
+        self.log = log
+        self.queues = queues
+        self.history = history
+        self.levels = history.current
+        self.clock = clock
+        self.recent = recent
+        self._originals = Originals(log, self._refusal)
+        self._repeats = Repeats(log, history, recent, clock.clock)
+        self.lanes: dict[int, Lane] = {}
+        self.gate = Gate(clock.clock, flush_stall_ms)
+        # What happens to consumer groups: goes into the log with the next batch.
+        self.journal = Journal()
+        self._events_undone = False
+        # How often staged records were taken back.
+        self.undone_count = 0
+        self.quarantined_count = 0
+        # Records refused as they were not what their entries give.
+        self.mismatched_count = 0
+        self._waiting_bytes_max = waiting_bytes_max
+        # Everything before it is durable (written, in async mode), in its queues, and seen by readers.
+        self.published_end = log.end
+        # Store time of the last record before it.
+        self.published_at_ms = 0
+        self._end = log.end
+        self._waiting_bytes = 0
+        self._staged = Batch()
+        self._flushing: Batch | None = None
+        self._publish_waiters: list[asyncio.Future[None]] = []
+
+    # --- writing --------------------------------------------------------------------------------------------------
+
+    def put(self, records: bytes, lane: int = 0, first_entry: int = 0, retried: Sequence[int] = ()) -> Outcome:
+        """Stages records; what the outcome says holds once the batch is durable (`when_durable`).
+
+        Raises:
+            ReadOnly: a write or flush failed before.
+            DiskFull, Stalled: the shard takes no sends now (see gate.py).
+            Overloaded: too many bytes wait for the flush.
+            InvalidArgument: the bytes are not whole records, or a lane put names no lane.
+        """
+        if lane:
+            return self.put_restored(self.admit(records), self.lane(lane), first_entry)
+        self.gate.check_send()
+        return self._put_sent(self.admit(records), retried)
+
+    def admit(self, records: bytes) -> Intake:
+        """Records to be put, taken apart. Raises as `put`."""
+        if not records:
+            raise InvalidArgument([Violation("records", "there is none")], reason="RECORDS_INVALID")
+        self.gate.check_write()
+        if self.queues.late_bytes > self._waiting_bytes_max:
+            text = f"{self.queues.late_bytes} bytes of queue units wait for their files"
+            raise DiskFull(f"{self.gate.full}; {text}") if self.gate.full else Overloaded(text)
+        if self._waiting_bytes + len(records) > self._waiting_bytes_max:
+            raise Overloaded(f"{self._waiting_bytes} bytes wait for the flush, {self._waiting_bytes_max} at most")
+        return parse(records)
+
+    @property
+    def read_only_reason(self) -> str:
+        """Why nothing is written until a restart; empty: all is well."""
+        return self.gate.failed
+
+    def _refusal(self, restored: bytes) -> str:
+        """Why a restored record is not taken."""
+        faults = restored_faults(parse(restored), self.log.record_bytes_max)
+        return next(iter(faults.values()), "")
+
+    def _sent_faults(self, intake: Intake) -> dict[int, str | DueTimeError]:
+        """By index. Beside those of the records, the queues that would be new where the shard takes no more; what is
+        restored is not asked: it was answered, when its topic was known."""
+        faults: dict[int, str | DueTimeError] = {}
+        faults.update(sent_faults(intake, self.levels.highest, self.log.record_bytes_max))
+        key_of = intake.key_of.tolist() if faults else []
+        # No queue is counted for a record that is refused.
+        taken = {number for index, number in enumerate(key_of) if index not in faults} if faults else None
+        crowded = self.queues.refuse_new(intake.keys, taken)
+        if crowded:
+            faults.update(
+                (index, crowded[number]) for index, number in enumerate(intake.key_of.tolist()) if number in crowded
+            )
+        return faults
+
+    def _put_sent(self, intake: Intake, retried: Sequence[int]) -> Outcome:
+        faults = self._sent_faults(intake)
+        asked = self._repeats.among(intake, retried)
+        if not faults and not asked:
+            outcome = Outcome([OK] * intake.count, stored_at_ms=self.clock.now_ms())
+            self._stage_sent(intake, outcome)
+            return outcome
+        outcome = Outcome.of_nothing(intake.count, OK, self.clock.now_ms())
+        for index, fault in faults.items():
+            outcome.refuse(index, fault)
+        if asked:
+            self._repeats.answer(intake, outcome, asked, self.published_end, (self._staged, self._flushing))
+        twins = find_twins(intake, outcome, asked)
+        for index in twins:
+            outcome.statuses[index] = DUPLICATE
+        chosen = [index for index, status in enumerate(outcome.statuses) if status == OK]
+        stored = Outcome([], stored_at_ms=outcome.stored_at_ms)
+        self._stage_sent(intake.only(chosen), stored)
+        outcome.take_places(chosen, stored)
+        answer_twins(intake, outcome, twins)
+        self._repeats.stored(intake.id_hashes[[index for index in asked if outcome.statuses[index] == OK]].tolist())
+        return outcome
+
+    def put_settling(
+        self,
+        records: bytes,
+        ended: Collection[int],
+        settle: Callable[[int, str, int, int], Callable[[bool], None] | None],
+    ) -> Outcome:
+        """As `put`, of records each of which is stored only together with the end of something.
+
+        The journal goes in front of them: a log that ends between the two has an end that does not count, and never a
+        record whose lease is open still.
+
+        Args:
+            ended: indices of records whose lease has ended before; they are not stored.
+            settle: is given index, topic, queue and queue offset of each that is stored; adds the event to the journal,
+                and returns whom to tell whether the record became durable.
+        """
+        intake = self.admit(records)
+        if ended and max(ended) >= intake.count:
+            text = f"record {max(ended)} is not within 0 and {intake.count - 1}"
+            raise InvalidArgument([Violation("settles.record", text)])
+        outcome = Outcome.of_nothing(intake.count, OK, self.clock.now_ms())
+        for index, fault in self._sent_faults(intake).items():
+            outcome.refuse(index, fault)
+        for index in ended:
+            outcome.statuses[index] = SETTLED
+            outcome.faults.pop(index, None)
+        chosen = [index for index, status in enumerate(outcome.statuses) if status == OK]
+        part = intake.only(chosen)
+        next_offsets = [self.queues.get_bytes(*key).next_offset for key in part.keys]
+        told = []
+        for index, number in zip(chosen, part.key_of.tolist(), strict=True):
+            topic, queue_id = part.keys[number]
+            told.append(settle(index, topic.decode(), queue_id, next_offsets[number]))
+            next_offsets[number] += 1
+        self.stage_events()
+        stored = Outcome([], stored_at_ms=outcome.stored_at_ms)
+        self._stage_sent(part, stored)
+        self._staged.settles += [tell for tell in told if tell is not None]
+        outcome.take_places(chosen, stored)
+        return outcome
+
+    def stage_events(self) -> None:
+        """The journal so far becomes records of the batch."""
+        batch = self._staged
+        events, waiters = self.journal.drain()
+        batch.entries += events
+        batch.event_waiters += waiters
+        now_ms = self.clock.now_ms()
+        for encoded in event_records(events, now_ms):
+            self._stage(parse(encoded), Outcome([], stored_at_ms=now_ms))
+
+    def _stage_sent(self, intake: Intake, outcome: Outcome) -> None:
+        positions = self._stage(intake, outcome)
+        named = slice(None) if intake.all_have_ids else intake.id_hashes >= 0
+        self.recent.add_all(intake.id_hashes[named], positions[named])
+
+    def put_restored(self, intake: Intake, lane: Lane, first_entry: int) -> Outcome:
+        """Takes entries strictly in order: those before `appended` are there already, and behind one that is not
+        taken all others are gaps."""
+        outcome = Outcome.of_nothing(intake.count, GAP, self.clock.now_ms())
+        done = min(max(lane.appended - first_entry, 0), intake.count)
+        outcome.statuses[:done] = [DUPLICATE] * done
+        while first_entry <= lane.appended and done < intake.count:
+            self._restore(intake, outcome, lane, first_entry, done)
+            stopped, lane.appended = lane.appended, lane.behind_ahead(lane.appended)
+            if stopped == lane.appended:
+                break
+            done = min(lane.appended - first_entry, intake.count)
+            outcome.statuses[stopped - first_entry : done] = [DUPLICATE] * (done + first_entry - stopped)
+            self._staged.restored.append((lane, lane.appended, np.empty(0, np.int64), 0))
+        outcome.watermark = lane.appended
+        return outcome
+
+    def _restore(self, intake: Intake, outcome: Outcome, lane: Lane, first_entry: int, done: int) -> None:
+        """Takes the records from index `done` on, up to the first that can't be taken.
+
+        Each names the due time that the reader gave out, which it has compared with the entry's record: where the unit
+        says the same, it is right.
+        """
+        count, now_ms = intake.count, outcome.stored_at_ms
+        units = lane.queue.read(first_entry, count)
+        dues = units["tags"].astype(np.int64)
+        if lane.ahead:
+            behind = [entry for entry in lane.ahead if entry >= lane.appended]
+            dues = dues[: min(behind, default=first_entry + count) - first_entry]
+        faults = restored_faults(intake, self.log.record_bytes_max)
+        fit = dues <= now_ms
+        fit &= intake.name_entries(lane.level, first_entry, dues)
+        fit[[index for index in faults if index < len(fit)]] = False
+        unfit = np.flatnonzero(~fit[done:])
+        stop = done + int(unfit[0]) if len(unfit) else max(done, len(fit))
+        genuine, alien = self._originals.genuine(intake, lane.level, first_entry, done, units[done:stop])
+        if alien:
+            stop = done + genuine
+            self.mismatched_count += 1
+            log.warning(
+                "record refused in a pending message's place", lane=lane.level, entry=first_entry + stop, why=alien
+            )
+        if stop < len(dues):
+            if dues[stop] > now_ms:
+                outcome.statuses[stop] = NOT_DUE
+            else:
+                entry = f"{record.LANE_ENTRY}={lane.level}:{first_entry + stop}:{dues[stop]}"
+                outcome.refuse(stop, alien or faults.get(stop) or f"does not end with {entry}")
+        if stop == done:
+            return
+        stored = Outcome([], stored_at_ms=now_ms)
+        chosen = range(done, stop)
+        taken = intake if len(chosen) == count else intake.only(chosen)
+        self._stage(taken, stored)
+        outcome.statuses[done:stop] = [OK] * len(chosen)
+        outcome.queue_offsets[done:stop] = stored.queue_offsets
+        dues = dues[done:stop]
+        aside = [number for number, (topic, _) in enumerate(taken.keys) if topic == _QUARANTINE_TOPIC]
+        if aside:
+            dues = dues[~np.isin(taken.key_of, aside)]
+        lane.appended = first_entry + stop
+        self._staged.restored.append((lane, lane.appended, dues, len(chosen) - len(dues)))
+
+    def _stage(self, intake: Intake, outcome: Outcome) -> Ints:
+        """Gives all records queue offset, position and time, and adds them to the batch; their positions."""
+        if not intake.count:
+            return np.empty(0, np.int64)
+        now_ms, delays_ms = outcome.stored_at_ms, self.levels.delays_ms
+        queues = [self.queues.get_bytes(topic, queue_id) for topic, queue_id in intake.keys]
+        dues = [now_ms + delays_ms[queue_id] if topic == _LANE_TOPIC else 0 for topic, queue_id in intake.keys]
+        runs = self._runs(intake)
+        parts = [intake.starts[first:behind] + shift for first, behind, shift in runs]
+        positions = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        placed = place(intake, positions, [queue.next_offset for queue in queues], dues, now_ms)
+        outcome.queue_offsets = placed.offsets
+        if not any(dues):
+            outcome.due_at_ms = [0] * intake.count
+        elif len(dues) == 1:
+            outcome.due_at_ms = dues * intake.count
+        else:
+            outcome.due_at_ms = np.array(dues)[intake.key_of].tolist()
+        batch, at = self._staged, 0
+        batch.stored_at_ms = now_ms
+        for queue, count in zip(queues, placed.counts, strict=True):
+            queue.next_offset += count
+            queue.staged += placed.units[at : at + count * UNIT.size]
+            batch.queues[queue] = batch.queues.get(queue, 0) + count
+            at += count * UNIT.size
+        self._add_runs(memoryview(placed.data), intake, runs)
+        return positions
+
+    def _runs(self, intake: Intake) -> list[tuple[int, int, int]]:
+        """Where the records go, one behind the other; moves the end of the log.
+
+        One run for each segment: records [first, behind), each `shift` bytes further on in the log than in the put.
+        """
+        total = len(intake.data)
+        if self.log.place(self._end, total) == self._end:
+            shift = self._end
+            self._end += total
+            return [(0, intake.count, shift)]
+        starts, ends = intake.starts, intake.starts + intake.sizes
+        runs, first = [], 0
+        while first < intake.count:
+            start = int(starts[first])
+            position = self.log.place(self._end, int(intake.sizes[first]))
+            room = self.log.segment_bytes - position % self.log.segment_bytes - layout.BLANK_BYTES
+            behind = int(np.searchsorted(ends, start + room, "right"))
+            runs.append((first, behind, position - start))
+            self._end = position + int(ends[behind - 1]) - start
+            first = behind
+        return runs
+
+    def _add_runs(self, data: memoryview, intake: Intake, runs: list[tuple[int, int, int]]) -> None:
+        """Adds the records' bytes to the batch, in one buffer for each segment."""
+        batch = self._staged
+        at = 0
+        for _, behind, shift in runs:
+            end = len(data) if behind == intake.count else int(intake.starts[behind])
+            position, buffer = at + shift, data[at:end]
+            if batch.runs and batch.end == position and position % self.log.segment_bytes:
+                batch.runs[-1][1].append(buffer)
+            else:
+                batch.runs.append((position, [buffer]))
+            batch.end = position + len(buffer)
+            at = end
+        batch.size += len(data)
+        self._waiting_bytes += len(data)
+        batch.count += intake.count
+
+    def move(self, queue: ConsumeQueue, offsets: Ints, units: Units, records: bytes) -> None:
+        """Stages copies of records that published units name; `units` become those of `offsets` once they are durable.
+
+        Args:
+            units: of the queue, in order of offset; those without a record are fillers.
+            records: of all others, back to back.
+
+        Raises:
+            ReadOnly, OSError: nothing is moved.
+        """
+        self.gate.check_write()
+        if not records:
+            queue.repoint(offsets, units)
+            return
+        intake = parse(records)
+        runs = self._runs(intake)
+        positions = np.concatenate([intake.starts[first:behind] + shift for first, behind, shift in runs])
+        units["position"][units["size"] != FILLER_SIZE] = positions
+        self._staged.moved.append((queue, offsets, units))
+        self._staged.moved_count += intake.count
+        self._add_runs(memoryview(reposition(intake, positions)), intake, runs)
+
+    def when_durable(self) -> "asyncio.Future[None] | None":
+        """Done when everything staged so far is durable. None: nothing is under way."""
+        batch = self._staged if self._staged.count else self._flushing
+        if batch is None:
+            return None
+        future = asyncio.get_running_loop().create_future()
+        batch.done.append(future)
+        return future
+
+    def when_events_durable(self) -> "asyncio.Future[None] | None":
+        """Done when every group event so far is durable; also when they are written a second time, after the disk was
+        full. None: all are."""
+        for holder in (self.journal, self._staged, self._flushing):
+            if holder is not None and holder.entries:
+                future = asyncio.get_running_loop().create_future()
+                waiters = holder.waiters if isinstance(holder, Journal) else holder.event_waiters
+                waiters.append(future)
+                return future
+        return None
+
+    def next_publish(self) -> "asyncio.Future[None]":
+        """Done at the next publish."""
+        future = asyncio.get_running_loop().create_future()
+        self._publish_waiters.append(future)
+        return future
+
+    # --- flushing -------------------------------------------------------------------------------------------------
+
+    def take(self) -> Batch | None:
+        """The staged batch, for the flusher to make durable; None when nothing is staged."""
+        if self.read_only_reason:
+            return None
+        if self.journal.waiters or (self.journal.entries and self._staged.count):
+            self.stage_events()
+        if not self._staged.count:
+            return None
+        self._flushing, self._staged = self._staged, Batch()
+        return self._flushing
+
+    def publish(self, batch: Batch, now_ms: float) -> OSError | None:
+        """The batch is durable: readers see it, watermarks move, waiting callers go on. Returns what kept units from
+        being written; they are late then, and nothing else is different."""
+        trouble = None
+        self.queues.shared.begin_publish()
+        for queue, count in batch.queues.items():
+            try:
+                queue.publish(count)
+            except OSError as error:
+                trouble = error
+        for lane, offset, dues, aside in batch.restored:
+            lane.publish(offset)
+            lane.quarantined_count += aside
+            self.quarantined_count += aside
+            if len(dues):
+                lane.observe(dues, now_ms)
+        for moved, offsets, units in batch.moved:
+            try:
+                moved.repoint(offsets, units)
+            except OSError as error:
+                # They still name the first copies, which stay until that is mended.
+                trouble = error
+        self._flushing = None
+        self.published_end, self.published_at_ms = batch.end, batch.stored_at_ms
+        self._waiting_bytes -= batch.size
+        if batch.entries:
+            self._events_undone = False
+            for tell in batch.settles:
+                tell(True)
+        waiters, self._publish_waiters = self._publish_waiters, []
+        for future in (*batch.done, *batch.event_waiters, *waiters):
+            if not future.done():
+                future.set_result(None)
+        for queue in batch.queues:
+            queue.wake()
+        return trouble
+
+    def undo(self) -> "list[asyncio.Future[None]]":
+        """What is staged and not published was never put; the callers, who are to be told so. The log is to be brought
+        back to `published_end` before the next batch is written."""
+        callers: list[asyncio.Future[None]] = []
+        for batch in (self._staged, self._flushing):
+            if batch is not None:
+                callers += batch.done
+                for queue in batch.queues:
+                    queue.unstage()
+                for lane, *_ in batch.restored:
+                    lane.appended = lane.watermark
+                callers += self._undo_events(batch)
+        self._flushing, self._staged = None, Batch()
+        self._end = self.published_end
+        self._waiting_bytes = 0
+        self._events_undone = bool(self.journal.entries)
+        self.undone_count += 1
+        return callers
+
+    def _undo_events(self, batch: Batch) -> "list[asyncio.Future[None]]":
+        """What happened to groups is not taken back: it is written with the next batch. Who waits for it goes on to do
+        so, unless this is the second time."""
+        if not batch.entries:
+            return []
+        for tell in batch.settles:
+            tell(False)
+        refused = batch.event_waiters if self._events_undone or self.gate.failed else []
+        self.journal.requeue(batch.entries, [] if refused else batch.event_waiters)
+        return refused
+
+    def fail(self, reason: str) -> ReadOnly:
+        """What the disk holds is unknown. Every caller under way and every later one is refused, so."""
+        self.gate.fail(reason)
+        error = ReadOnly(f"the shard takes no writes: {reason}")
+        refuse(self.undo(), error)
+        refuse(self.journal.waiters, error)
+        return error
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    def lane(self, level: int) -> Lane:
+        """Raises: NotFound."""
+        lane = self.lanes.get(level)
+        if lane is None:
+            raise NotFound(f"lane {level} is not one of {sorted(self.lanes)}", reason="LANE_NOT_FOUND")
+        return lane
+
+    def read_record(self, position: int, size: int) -> bytes:
+        """The bytes of a record that a unit names; empty when they are not that record."""
+        data = self.log.read(position, size)
+        return data if len(data) == size == layout.size_at(data) else b""

@@ -1,0 +1,142 @@
+"""Looks at the disk once a second: is there room, does it answer; and tells what has changed."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from pathlib import Path
+
+import structlog
+from duetime_core.clock import Clock
+
+from duetime_store.files.disk import Disk, Space
+from duetime_store.files.gate import NO_FILES, NO_ROOM
+from duetime_store.files.reserve import Reserve
+from duetime_store.metrics import StoreMetrics
+from duetime_store.writing.late import LateWriter
+from duetime_store.writing.room import Room
+from duetime_store.writing.store import Store
+
+log = structlog.get_logger()
+
+LOOK_MS = 1_000
+
+
+class Watch:
+    """Two loops: `run` sees to the room, `tell` to health and log."""
+
+    def __init__(
+        self,
+        store: Store,
+        late: LateWriter,
+        disk: Disk,
+        root: Path,
+        reserve: Reserve,
+        executor: Executor,
+        clock: Clock,
+        metrics: StoreMetrics,
+        *,
+        used_max: float,
+    ) -> None:
+        self._reserve = reserve
+        self._fill_count = 0
+        self._giving_back = False
+        self._store = store
+        self._late = late
+        self._disk = disk
+        self._root = root
+        self._executor = executor
+        self._clock = clock
+        self._metrics = metrics
+        self._used_max = used_max
+        self._room = Room(store)
+
+    async def run(self) -> None:
+        while True:
+            await self._room.count()
+            self._metrics.restores_need.set(self._room.needed_bytes)
+            await self.look()
+            await self._clock.sleep(LOOK_MS)
+
+    async def look(self) -> None:
+        """Refuses sends where the disk is too full, makes the reserve and takes them again where it is not."""
+        if self._giving_back:
+            return
+        fill_count = self._fill_count
+        try:
+            space, held = await asyncio.get_running_loop().run_in_executor(self._executor, self._look)
+        except OSError as error:
+            log.error("can't look at the disk", path=str(self._root), error=str(error))
+            return
+        self._metrics.disk_free_bytes.set(space.free_bytes)
+        self._metrics.disk_used.set(space.used)
+        self._metrics.disk_used_max.set(self._used_max)
+        # What was seen before there was no room is no news.
+        if fill_count == self._fill_count:
+            self._store.gate.fill(await self._why_full(space, held=held))
+
+    def _look(self) -> tuple[Space, bool]:
+        space = self._disk.space(self._root)
+        held = bool(self._store.gate.failed) or self._reserve.make(space)
+        return space, held
+
+    async def _why_full(self, space: Space, *, held: bool) -> str:
+        if not held:
+            return self._full_text(f"{space.free_bytes} bytes are free")
+        try:
+            # While they wait in memory, nothing may be added to them.
+            await self._late.write()
+        except OSError as error:
+            if error.errno in NO_FILES:
+                return self._store.gate.full
+            if error.errno not in NO_ROOM:
+                self._store.fail(f"writing queue units: {error.strerror or error}")
+            return self._full_text(f"writing queue units: {error.strerror or error}")
+        if space.used > self._used_max:
+            return (
+                f"the disk of {self._root} is {space.used:.1%} used, sends are taken up to {self._used_max:.1%}: "
+                f"{space.free_bytes} bytes are free"
+            )
+        if space.free_bytes < self._room.needed_bytes:
+            return (
+                f"the disk of {self._root} has {space.free_bytes} bytes free, and {self._room.pending_count} pending "
+                f"messages need {self._room.needed_bytes} to be restored"
+            )
+        return ""
+
+    def fill(self, why: str) -> None:
+        """There was no room for a write: sends are refused. `give_back` is next."""
+        self._fill_count += 1
+        self._giving_back = True
+        self._store.gate.fill(self._full_text(why))
+
+    def give_back(self) -> None:
+        """Blocking: the reserve's room is there for writes."""
+        self._reserve.give_back()
+        self._giving_back = False
+
+    def _full_text(self, why: str) -> str:
+        """Why sends are refused, and what would end it."""
+        needed = self._reserve.free_bytes_needed
+        return f"the disk of {self._root} is full ({why}); sends are taken again with {needed} bytes free"
+
+    async def tell(self, report: Callable[[bool], Awaitable[None]]) -> None:
+        """Logs each change of state and reports health: a full shard serves, one that can't write does not."""
+        gate = self._store.gate
+        told: set[str] = set()
+        serving = True
+        while True:
+            refusals = {refusal.reason: refusal.text for refusal in gate.refusals()}
+            for reason in refusals.keys() - told:
+                log.error("sends are refused", reason=reason, why=refusals[reason])
+            for reason in told - refusals.keys():
+                log.info("sends are no longer refused", reason=reason)
+            told = set(refusals)
+            if gate.serving != serving:
+                serving = gate.serving
+                await report(serving)
+            changed = asyncio.ensure_future(gate.changed.wait())
+            try:
+                await self._clock.wait_for(changed, LOOK_MS)
+            finally:
+                changed.cancel()
+            gate.changed.clear()
