@@ -26,7 +26,7 @@ from tests.store.conftest import sent
 async def fill(node: StoreNode, *records: bytes) -> None:
     """As if a broker had written them: no database knows of their topics."""
     node.store.put(b"".join(records))
-    node._flusher.wake()
+    node.parts.flusher.wake()
     durable = node.store.when_durable()
     assert durable is not None
     await durable

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from duetime_core.errors import DiskFull, DueTimeError, ReadOnly
@@ -32,7 +33,7 @@ from duetime_store.metrics import StoreMetrics
 from duetime_store.queues import queuetable
 from duetime_store.queues.queuetable import TableFile
 from duetime_store.queues.topics import TopicFile
-from duetime_store.recovery.checkpointer import Checkpointer
+from duetime_store.recovery.checkpointer import Checkpointer, Keeper
 from duetime_store.recovery.recovery import open_store
 from duetime_store.settings import StoreSettings
 from duetime_store.writing.flusher import Flusher
@@ -146,23 +147,20 @@ class Life:
             self.store, self.late, self.disk, self.root, reserve, self.here, self.clock, metrics, used_max=1
         )
         self.flusher = Flusher(self.store, self.watch, self.here, self.clock, metrics, sync=self.sync, interval_ms=500)
-        topics = self.topics = TopicFile(self.store.queues.counts, directory, self.here, self.clock)
+        self.topics = TopicFile(self.store.queues.counts, directory, self.here, self.clock)
         table = TableFile(self.disk, self.root / queuetable.FILE, directory.queues, opened.table)
         self.checkpointer = Checkpointer(
-            self.store,
-            directory,
-            self.flusher,
-            topics,
-            table,
-            self.here,
-            self.clock,
-            metrics,
+            *(self.store, directory, self.flusher, self.topics, table, self.make_keeper(), self.here),
+            *(self.clock, metrics),
             interval_ms=1,
             log_bytes=MIB,
         )
         self.run(self.checkpointer.write())
         directory.mark_serving()
         self.run(self.watch.look())
+
+    def make_keeper(self) -> Keeper:
+        return SimpleNamespace(capture=lambda: None)
 
     def _end(self) -> None:
         """The process is gone."""

@@ -59,8 +59,7 @@ class Sick(Lane):
     @property
     def report(self) -> Report:
         """Of the recovery."""
-        assert self.node._opened is not None
-        return self.node._opened.report
+        return self.node.report
 
     @property
     def reserve_is_there(self) -> bool:
@@ -84,7 +83,7 @@ class Sick(Lane):
         return await self.put(self.restored(first, count), lane=1, first_entry=first)
 
     async def checkpoint(self) -> None:
-        await self.node.checkpointer.write()
+        await self.node.parts.checkpointer.write()
 
     def metric(self, name: str, **labels: str) -> float:
         for family in text_string_to_metric_families(generate_latest(self.node.registry).decode()):

@@ -53,8 +53,8 @@ class Exporting(Running):
     @property
     def waiting(self) -> int:
         """How many streams wait for their turn."""
-        assert self.node.exporter is not None
-        return self.node.exporter.throttle.waiting_count
+        assert self.node.parts.exporter is not None
+        return self.node.parts.exporter.throttle.waiting_count
 
     def metric(self, name: str) -> float:
         return self.node.registry.get_sample_value(name) or 0.0

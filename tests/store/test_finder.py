@@ -64,7 +64,7 @@ async def indexed(store: Running) -> None:
     """Lets the indexer read all that is published."""
     await store.clock.advance(25)
     async with asyncio.timeout(10):
-        while store.node.indexer.behind_bytes:
+        while store.node.parts.indexer.behind_bytes:
             # A new file is made on a thread.
             await store.stub.Describe(store_pb2.DescribeRequest())
             await store.clock.advance(2)

@@ -38,11 +38,11 @@ class Small(Sick):
             await self.clock.advance(1_000)
             await self.describe()
             # The look that the clock began has ended.
-            await self.node._watch.look()
+            await self.node.parts.watch.look()
         raise AssertionError("the disk is not full")
 
     async def clean(self) -> None:
-        await run(self.clock, self.node._cleaner.clean())
+        await run(self.clock, self.node.parts.cleaner.clean())
 
     def first_position(self) -> int:
         return self.node.store.log.min_position
@@ -130,7 +130,7 @@ async def test_what_is_due_comes_out_of_a_disk_full_of_delayed_messages(tmp_path
         assert [name for name in store.all_stored() if name in taken] == sorted(taken)
         await store.clock.advance(1_000)
         await store.describe()
-        assert store.node._watch._room.needed_bytes == 0
+        assert store.node.parts.watch._room.needed_bytes == 0
 
 
 async def test_the_room_of_pending_messages_is_counted_again_at_a_start(tmp_path: Path) -> None:
@@ -138,17 +138,17 @@ async def test_the_room_of_pending_messages_is_counted_again_at_a_start(tmp_path
         await store.fill("ABCDEFGHIJ")
         store.clock.move(1_000)
         await store.restore(0, 4)
-        room = store.node._watch._room
+        room = store.node.parts.watch._room
         await room.count()
         first = room.needed_bytes, room.pending_count
         assert first[1] == 6
     async with Small(tmp_path / "store") as store:
-        await store.node._watch._room.count()
-        assert (store.node._watch._room.needed_bytes, store.node._watch._room.pending_count) == first
+        await store.node.parts.watch._room.count()
+        assert (store.node.parts.watch._room.needed_bytes, store.node.parts.watch._room.pending_count) == first
         await store.restore(4, 3)
         await store.put(sent("K", level=1))
-        await store.node._watch._room.count()
-        assert store.node._watch._room.pending_count == 4
+        await store.node.parts.watch._room.count()
+        assert store.node.parts.watch._room.pending_count == 4
 
 
 async def test_expired_files_leave_for_room_once_they_are_read(tmp_path: Path) -> None:

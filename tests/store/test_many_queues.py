@@ -60,14 +60,14 @@ def settle_times(root: Path) -> None:
 async def quiet(store: Sick) -> None:
     """Nothing is being written any more."""
     await store.until(lambda: not store.node.store.queues.late_bytes)
-    await asyncio.get_running_loop().run_in_executor(store.node._checkpoint_thread, lambda: None)
+    await asyncio.get_running_loop().run_in_executor(store.node._threads.checkpoint, lambda: None)
 
 
 async def settled(store: Sick, root: Path) -> None:
     """As if it had been written a minute ago; a checkpoint that ran meanwhile has told of other times."""
     await quiet(store)
     settle_times(root)
-    store.node.checkpointer._table._is_whole = False
+    store.node.parts.checkpointer._table._is_whole = False
 
 
 def everything(store: Sick) -> list[str]:
@@ -89,7 +89,7 @@ async def test_no_more_files_are_open_than_may_be_and_all_queues_are_served(root
         for number in range(TOPICS):
             assert await ids_of(store, f"topic{number}", 3) == [f"r{turn}-{number}" for turn in range(3)]
             assert shared.open_count <= 4
-        assert await store.node.checkpointer.write()
+        assert await store.node.parts.checkpointer.write()
         assert store.node.store.queues.late_bytes == 0
         assert store.metric("duetime_store_queue_files_max") == 4
     assert len(queue_files(root)) == TOPICS
@@ -133,10 +133,10 @@ async def test_what_was_closed_unflushed_is_flushed_by_the_checkpoint(
     if not tells:
         monkeypatch.setattr(FaultyDisk, "open_whole", lambda *_: None)
     async with few_files(root) as store:
-        await store.node.checkpointer.write()
+        await store.node.parts.checkpointer.write()
         before = store.disk.calls.copy()
         await fill(store)
-        assert await store.node.checkpointer.write()
+        assert await store.node.parts.checkpointer.write()
         assert (store.disk.calls.get("sync_whole", 0) > before.get("sync_whole", 0)) == tells
         if not tells:
             assert store.disk.calls["datasync"] - before["datasync"] >= TOPICS
@@ -148,7 +148,7 @@ async def test_a_write_back_that_failed_after_its_file_was_closed_ends_the_writi
     async with few_files(root) as store:
         await fill(store)
         store.disk.fail("sync_whole", errno.EIO)
-        assert not await store.node.checkpointer.write()
+        assert not await store.node.parts.checkpointer.write()
         assert "Input/output error" in store.node.store.read_only_reason
 
 
@@ -162,14 +162,14 @@ async def test_a_want_of_descriptors_is_no_failed_disk(root: Path, error: int) -
         for path in ("consumequeue", "config", "checkpoint", "duetime"):
             store.disk.fail("open", error, path=path)
         await fill(store)
-        assert not await store.node.checkpointer.write()
+        assert not await store.node.parts.checkpointer.write()
         assert await reason_of(store.stub.PutTopic(store_pb2.PutTopicRequest(name="t", queue_count=1)))
         assert (store.node.store.read_only_reason, store.node.store.gate.full) == ("", "")
         assert everything(store) == sorted(["first", *NAMES])
         assert await store.serving()
         store.disk.mend()
         await store.until(lambda: not store.node.store.queues.late_bytes)
-        assert await store.node.checkpointer.write()
+        assert await store.node.parts.checkpointer.write()
     async with few_files(root) as store:
         assert everything(store) == sorted(["first", *NAMES])
 
@@ -230,12 +230,12 @@ async def test_an_idle_checkpoint_of_many_queues_writes_the_few_that_changed(roo
         await store.describe()
         await store.put(sent("zero", topic="topic6"))
         await quiet(store)
-        assert await store.node.checkpointer.write()
+        assert await store.node.parts.checkpointer.write()
         size = (root / queuetable.FILE).stat().st_size
         await store.put(sent("one", topic="topic7"))
         await quiet(store)
         before = store.disk.calls.copy()
-        assert await store.node.checkpointer.write()
+        assert await store.node.parts.checkpointer.write()
         assert (root / queuetable.FILE).stat().st_size - size < 120
         assert store.disk.calls.get("sync_whole", 0) == before.get("sync_whole", 0)
         assert store.disk.calls["datasync"] - before["datasync"] <= 3
@@ -252,7 +252,7 @@ async def test_a_start_after_a_kill_looks_into_the_queues_that_were_written_to(r
     async with few_files(root) as store:
         await fill(store)
         await settled(store, root)
-        await store.node.checkpointer.write()
+        await store.node.parts.checkpointer.write()
         await store.put(sent("one", topic="topic7"), sent("new", topic="fresh"))
         copy = killed(root)
     async with few_files(copy) as store:
@@ -266,7 +266,7 @@ async def test_what_is_behind_the_checkpoint_is_cut_from_a_queue_of_lost_records
     async with few_files(root) as store:
         await fill(store)
         await settled(store, root)
-        await store.node.checkpointer.write()
+        await store.node.parts.checkpointer.write()
         end = store.node.store.published_end
         await store.put(sent("lost", topic="topic7"), sent("gone", topic="fresh"))
         copy = killed(root)

@@ -31,7 +31,7 @@ async def test_files_of_a_store_are_its_user_s(tmp_path: Path) -> None:
     node = StoreNode(StoreSettings(data_dir=root, segment_bytes=MIB, metrics_port=-1, drain_ms=0), FakeClock())
     await node.start()
     node.store.put(sent("A"))
-    node._flusher.wake()
+    node.parts.flusher.wake()
     durable = node.store.when_durable()
     assert durable is not None
     await durable

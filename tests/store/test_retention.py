@@ -73,7 +73,7 @@ class Shard(Running):
 
     async def clean(self) -> None:
         """A round, on a clock that moves as fast as it asks."""
-        await run(self.clock, self.node._cleaner.clean())
+        await run(self.clock, self.node.parts.cleaner.clean())
 
     async def expire(self) -> None:
         """All that is full by now leaves."""
@@ -89,8 +89,8 @@ class Shard(Running):
     async def crash(self) -> None:
         """The process is gone, without a word."""
         await self.channel.close()
-        self.node._loops.cancel()
-        await self.node._server.stop(0)
+        self.node.loops.cancel()
+        await self.node._serving.server.stop(0)
         self.node._directory.close()
 
     async def restart(self, without: str = "") -> None:
@@ -266,7 +266,7 @@ async def test_a_message_that_was_appended_again_is_found_once(shard: Shard) -> 
     await shard.fill(1_500)
     store = shard.node.store
     units = store.lane(2).queue.read(0, 1).copy()
-    await run(shard.clock, shard.node._cleaner._move(store.lane(2).queue, np.array([0]), units))
+    await run(shard.clock, shard.node.parts.cleaner._move(store.lane(2).queue, np.array([0]), units))
     assert shard.segments[0] == 0
     request = gateway_pb2.QueryMessagesRequest(topic="orders", key="P")
     answers = await run(shard.clock, shard.stub.QueryMessages(request, timeout=10))

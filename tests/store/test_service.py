@@ -327,7 +327,7 @@ async def test_clean_stop_leaves_nothing_to_recover(tmp_path: Path) -> None:
     assert not (tmp_path / "store/abort").exists()
     assert (tmp_path / "store/config/delayOffset.json").read_text().startswith('{\n\t"offsetTable":{')
     async with Running(tmp_path / "store") as store:
-        report = store.node._opened.report
+        report = store.node.report
         assert (report.clean, report.whole_log, report.rebuilt_units) == (True, False, 0)
 
 

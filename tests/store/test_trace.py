@@ -211,7 +211,7 @@ async def test_a_quarantined_message_says_why(shard: Consuming) -> None:
     # Nobody may send one: as the store stages what takes the place of an entry.
     store = shard.node.store
     store._stage_sent(parse(aside), Outcome([], stored_at_ms=store.clock.now_ms()))
-    shard.node._flusher.wake()
+    shard.node.parts.flusher.wake()
     await store.when_durable()
     (event,) = (await life(shard)).events
     assert (line(event), event.error.message) == (f"quarantined {QUARANTINE_TOPIC}:0:0", "the record is torn")

@@ -41,8 +41,8 @@ async def store(tmp_path: Path) -> AsyncIterator[Running]:
 
 def hurried(store: Running) -> Turns:
     """From now on a step is over after each piece of work."""
-    store.node.turns.now = Stopwatch(STEP_S)
-    return store.node.turns
+    store.node.parts.turns.now = Stopwatch(STEP_S)
+    return store.node.parts.turns
 
 
 # --- turns -----------------------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ async def test_what_was_found_goes_out_before_the_next_step(store: Running, monk
     monkeypatch.setattr(reader, "PIECE_RECORDS_MAX", 10)
     wanted = "UNIQ_KEY IN ('12', '15', '25')"
     # No time passes: one step is enough, however busy the machine is.
-    store.node.turns.now = lambda: 0.0
+    store.node.parts.turns.now = lambda: 0.0
     whole = await store.pull(sql=wanted)
     assert ([message.id for message in whole.messages], whole.next_offset) == (["12", "15", "25"], 40)
     hurried(store)
@@ -178,7 +178,7 @@ async def test_pull_that_finds_nothing_for_long_says_how_far_it_is(
 ) -> None:
     await store.put(*(sent(f"{n}") for n in range(40)))
     monkeypatch.setattr(reader, "PIECE_RECORDS_MAX", 10)
-    store.node.turns.now = Stopwatch(LONG_S / 4)
+    store.node.parts.turns.now = Stopwatch(LONG_S / 4)
     answer = await store.pull(sql="UNIQ_KEY = 'none'", wait_ms=30_000)
     assert answer.status == gateway_pb2.PULL_STATUS_NO_MATCH
     assert not answer.messages
@@ -213,7 +213,7 @@ async def test_filtered_receive_looks_in_steps_and_goes_on_where_it_was(
     monkeypatch.setattr(reader, "PIECE_RECORDS_MAX", 10)
     request = consumer_pb2.ReceiveRequest(group="g", topic="orders", sql="UNIQ_KEY = '99'", max_count=10)
     request.queues.add(queue=0, shard_queue=0)
-    store.node.turns.now = Stopwatch(LONG_S / 20)
+    store.node.parts.turns.now = Stopwatch(LONG_S / 20)
     answers = 0
     while not (answer := await store.stub.Receive(request, timeout=10)).messages:
         answers += 1
@@ -260,7 +260,7 @@ async def test_every_call_that_walks_takes_turns(store: Running, monkeypatch: py
 
 async def test_wrong_and_new_expressions_are_parsed_in_turns(store: Running) -> None:
     await store.put(sent("0"))
-    turns = store.node.turns
+    turns = store.node.parts.turns
     before = turns.count
     for number in range(5):
         await store.pull(1, sql=f"a = {number}")
@@ -290,7 +290,7 @@ async def test_large_answers_take_turns_and_have_a_bound(store: Running, monkeyp
 
 async def test_what_is_only_given_out_is_no_scan(store: Running) -> None:
     await store.put(*(sent(f"{n}") for n in range(10)))
-    turns = store.node.turns
+    turns = store.node.parts.turns
     before = turns.count
     request = consumer_pb2.ReceiveRequest(group="g", topic="orders", queues=[{"queue": 0, "shard_queue": 0}])
     assert len((await store.pull()).messages) == 10

@@ -8,33 +8,21 @@ import grpc
 from duetime.v1 import consumer_pb2, export_pb2, gateway_pb2, message_pb2, store_pb2, store_pb2_grpc
 from duetime_core.callers import caller_of
 from duetime_core.errors import InvalidArgument, ReadOnly, Violation
-from duetime_core.room import Room
 from duetime_core.serving import code_of
 from duetime_core.traffic import COUNTED_BYTES_MIN
 from duetime_format import limits
 from grpc import StatusCode
 
-from duetime_store.exporting import Exporter, encoded_chunk
-from duetime_store.finding.finder import Finder
-from duetime_store.finding.trace import Tracer
-from duetime_store.groups.calls import GroupCalls
-from duetime_store.groups.offsets import GroupOffsets, check_group, check_offsets
-from duetime_store.groups.subscription_groups import SubscriptionGroups
-from duetime_store.metrics import StoreMetrics
+from duetime_store.exporting import encoded_chunk
+from duetime_store.groups.offsets import check_group, check_offsets
+from duetime_store.parts import StoreParts
 from duetime_store.queues.consumequeue import ConsumeQueue
-from duetime_store.queues.topics import TopicFile
 from duetime_store.reading import listing
 from duetime_store.reading.filters import parsed
 from duetime_store.reading.messages import add_messages
 from duetime_store.reading.offsets import first_stored_at
-from duetime_store.reading.reader import Pulled, Reader
-from duetime_store.reading.turns import Turns
-from duetime_store.recovery.checkpointer import Checkpointer
-from duetime_store.writing.flusher import Flusher
-from duetime_store.writing.holding import Holding
+from duetime_store.reading.reader import Pulled
 from duetime_store.writing.staging import OK, Outcome
-from duetime_store.writing.stand_ins import StandIns
-from duetime_store.writing.store import Store
 
 FOUND = gateway_pb2.PULL_STATUS_FOUND
 NO_NEW = gateway_pb2.PULL_STATUS_NO_NEW
@@ -49,43 +37,23 @@ AnyPull = gateway_pb2.PullRequest | gateway_pb2.PullQueuesRequest
 class StoreService(store_pb2_grpc.StoreServicer):
     """See proto/duetime/v1/store.proto for what each call promises."""
 
-    def __init__(
-        self,
-        store: Store,
-        reader: Reader,
-        finder: Finder,
-        tracer: Tracer,
-        holding: Holding,
-        flusher: Flusher,
-        checkpointer: Checkpointer,
-        topics: TopicFile,
-        offsets: GroupOffsets,
-        subscription_groups: SubscriptionGroups,
-        groups: GroupCalls,
-        exporter: Exporter,
-        stand_ins: StandIns,
-        metrics: StoreMetrics,
-        turns: Turns,
-        answers: Room,
-        *,
-        shard: int,
-    ) -> None:
-        self._answers = answers
-        self._store = store
-        self._reader = reader
-        self._finder = finder
-        self._tracer = tracer
-        self._holding = holding
-        self._flusher = flusher
-        self._checkpointer = checkpointer
-        self._topics = topics
-        self._offsets = offsets
-        self._groups = groups
-        self._exporter = exporter
-        self._stand_ins = stand_ins
-        self._subscription_groups = subscription_groups
-        self._metrics = metrics
-        self._turns = turns
+    def __init__(self, parts: StoreParts, *, shard: int) -> None:
+        self._answers = parts.traffic.answers
+        self._store = parts.store
+        self._reader = parts.reader
+        self._finder = parts.finder
+        self._tracer = parts.tracer
+        self._holding = parts.holding
+        self._flusher = parts.flusher
+        self._checkpointer = parts.checkpointer
+        self._topics = parts.topics
+        self._offsets = parts.offsets
+        self._groups = parts.group_calls
+        self._exporter = parts.exporter
+        self._stand_ins = parts.stand_ins
+        self._subscription_groups = parts.subscription_groups
+        self._metrics = parts.metrics
+        self._turns = parts.turns
         self._shard = shard
         # Known once the server listens.
         self.store_host = b""

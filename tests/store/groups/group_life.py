@@ -24,13 +24,15 @@ from duetime_format.record import Record
 from duetime_store.groups import loading, snapshot
 from duetime_store.groups.fetch import Asked, Given, Looker
 from duetime_store.groups.groups import OK, Groups, Open
+from duetime_store.groups.lines import Lines
 from duetime_store.groups.offsets import GroupOffsets
-from duetime_store.groups.persistence import Keeper
+from duetime_store.groups.persistence import GroupKeeper
 from duetime_store.lanes.alarm import Alarm, ShardClock
 from duetime_store.metrics import StoreMetrics
 from duetime_store.reading.filters import Filter
 from duetime_store.reading.reader import Reader
 from duetime_store.reading.turns import Turns
+from duetime_store.recovery.checkpointer import Keeper
 from prometheus_client import CollectorRegistry
 
 from tests.store.conftest import unhurried
@@ -57,8 +59,7 @@ class GroupLife(Life):
         self.faults = 0
         super().__init__(root, dice)
 
-    def _begin(self) -> None:
-        super()._begin()
+    def make_keeper(self) -> Keeper:
         self.waiting.clear()
         self.given.clear()
         assert self.directory is not None
@@ -67,11 +68,11 @@ class GroupLife(Life):
         state = loading.load(path, self.store, offsets)
         self.faults = state.faults
         self.groups = Groups(
-            self.store, state.progress, state.gone, shard=SHARD, leases_max=10_000, groups_max=9, places_max=9
+            self.store, state.progress, state.gone, Lines(), shard=SHARD, leases_max=10_000, groups_max=9, places_max=9
         )
         reader = Reader(self.store, Alarm(ShardClock(self.clock)), StoreMetrics(CollectorRegistry()), Turns())
         self.looker = Looker(self.store, reader, self.groups)
-        self.checkpointer.keeper = Keeper(self.store, self.groups, offsets, self.flusher, self.disk, path, self.here)
+        return GroupKeeper(self.store, self.groups, offsets, self.flusher, self.disk, path, self.here)
 
     # --- steps ------------------------------------------------------------------------------------------------------
 

@@ -42,12 +42,12 @@ class Consuming(Running):
         await self.channel.close()
         node = self.node
         node._stopping = True
-        await node._server.stop(0)
-        node._loops.cancel()
-        await asyncio.gather(node._loops, return_exceptions=True)
-        node._flush_thread.shutdown()
-        node._checkpoint_thread.shutdown()
-        node._topic_thread.shutdown()
+        await node._serving.server.stop(0)
+        node.loops.cancel()
+        await asyncio.gather(node.loops, return_exceptions=True)
+        node._threads.flush.shutdown()
+        node._threads.checkpoint.shutdown()
+        node._threads.topics.shutdown()
         node.store.queues.shared.close()
         node.store.log.close()
         node._directory.close()

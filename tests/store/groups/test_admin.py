@@ -228,7 +228,7 @@ async def test_receivers_that_wait_are_answered_when_their_group_is_deleted(stor
 async def test_offsets_of_a_deleted_group_do_not_come_back_with_a_checkpoint(store: Consuming) -> None:
     await store.send("a")
     await store.ack(*await store.receive())
-    write = store.node._checkpointer.keeper.capture()  # type: ignore[union-attr]
+    write = store.node.parts.checkpointer._keeper.capture()
     assert write is not None
     await store.stub.DeleteGroup(consumer_pb2.DeleteGroupRequest(name=GROUP, force=True))
     await write()

@@ -114,7 +114,7 @@ async def test_they_are_gone_after_a_start(store: Letters, stop: str) -> None:
     await store.die("a", "b", "c")
     await store.redrive(0)
     if stop == "killed behind a checkpoint":
-        await store.node._checkpointer.write()
+        await store.node.parts.checkpointer.write()
     await store.drop(2)
     await (store.again() if stop == "stopped" else store.kill())
     assert await store.there() == [1]

@@ -28,9 +28,9 @@ async def let_all_leave(store: Consuming) -> None:
     """Fills segments until the first ones leave by age."""
     for _ in range(30):
         await store.put(*(sent(f"noise-{n}", topic="noise", body=bytes(1_000)) for n in range(100)))
-    await run(store.clock, store.node._cleaner.clean())
+    await run(store.clock, store.node.parts.cleaner.clean())
     store.clock.move(3 * MINUTE_MS)
-    await run(store.clock, store.node._cleaner.clean())
+    await run(store.clock, store.node.parts.cleaner.clean())
     assert store.node.store.log.min_position > 0
 
 
@@ -60,7 +60,7 @@ async def test_what_retention_deletes_is_no_longer_outstanding(tmp_path: Path) -
         found = (await store.describe()).queues[0]
         assert (found.min_offset, found.committed_offset, found.next_offset) == (4, 4, 4)
         assert (found.lag, found.in_flight, found.waiting) == (0, 0, 0)
-        assert store.node.groups.lost_count == 2
+        assert store.node.parts.groups.lost_count == 2
         assert await store.ack(got[1]) == [EXPIRED]
         assert await store.change(got[1], ms=1_000) == [EXPIRED]
         assert [one.status for one in await store.leased(got[2])] == [EXPIRED]
@@ -79,7 +79,7 @@ async def test_the_journal_may_leave_what_the_snapshot_has(tmp_path: Path, damag
         await store.send("a", "b", "c")
         got = await store.receive(max_count=2, invisible_ms=LONG_MS)
         await store.ack(got[1])
-        await store.node._checkpointer.write()
+        await store.node.parts.checkpointer.write()
         await store.send("d")
         path = store.settings.data_dir / snapshot.FILE
         await store.kill((lambda: flip(path, 40)) if damaged else lambda: None)
@@ -102,7 +102,7 @@ async def outstanding(store: Consuming) -> None:
     await store.send("a", "b", "c", "d", "e", "f")
     got = await store.receive(max_count=4, invisible_ms=LONG_MS)
     await store.ack(got[0], got[3])
-    await store.node._checkpointer.write()
+    await store.node.parts.checkpointer.write()
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ async def test_our_own_file_never_counts_against_the_journal(tmp_path: Path) -> 
     async with Consuming(tmp_path / "store") as store:
         await store.send("a", "b", "c")
         await store.ack(*await store.receive())
-        await store.node._checkpointer.write()
+        await store.node.parts.checkpointer.write()
         assert (await store.reset(earliest=True)).to_offset == 0
         await store.kill()
         assert names(await store.receive()) == ["a", "b", "c"]
@@ -168,7 +168,7 @@ async def test_a_bit_that_flips_in_the_snapshot_costs_nothing(
         got = await store.receive(max_count=3)
         await store.ack(got[0])
         await store.settle(got[1], topic=f"%DLQ%{GROUP}")
-        await store.node._checkpointer.write()
+        await store.node.parts.checkpointer.write()
         path = store.settings.data_dir / snapshot.FILE
         size = path.stat().st_size
         for at in (0, 5, 9, size // 2, size - 1):

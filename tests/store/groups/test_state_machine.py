@@ -17,6 +17,7 @@ from duetime_format.properties import decode_properties
 from duetime_store.groups import loading, snapshot
 from duetime_store.groups.fetch import Asked, Looker
 from duetime_store.groups.groups import EXPIRED, OK, UNKNOWN, Groups, Open
+from duetime_store.groups.lines import Lines
 from duetime_store.groups.offsets import GroupOffsets
 from duetime_store.groups.state import EXHAUSTED, LEASED, RETURNED, WAITING
 from duetime_store.lanes.alarm import Alarm, ShardClock
@@ -81,7 +82,7 @@ class Machine(RuleBasedStateMachine):
         self.path = self.shard.root / snapshot.FILE
         state = loading.load(self.path, store, self.offsets)
         self.groups = Groups(
-            store, state.progress, state.gone, shard=SHARD, leases_max=1_000, groups_max=10, places_max=10
+            store, state.progress, state.gone, Lines(), shard=SHARD, leases_max=1_000, groups_max=10, places_max=10
         )
         reader = Reader(store, Alarm(ShardClock(self.clock)), StoreMetrics(CollectorRegistry()), Turns())
         self.looker = Looker(store, reader, self.groups)

@@ -15,6 +15,7 @@ from duetime_format import receipts
 from duetime_format.events import Key, Letter
 
 from duetime_store.groups.journal import GroupJournal
+from duetime_store.groups.lines import Lines
 from duetime_store.groups.state import Hold, Lease, Place, Progress
 from duetime_store.writing.store import Store
 
@@ -82,6 +83,7 @@ class Groups:
         store: Store,
         progress: Progress,
         gone: GoneLetters,
+        lines: Lines,
         *,
         shard: int,
         leases_max: int,
@@ -98,10 +100,8 @@ class Groups:
         progress.shares.bound(leases_max, max(leases_max // 2, 1), max(leases_max // 100, 1))
         self._groups_max = groups_max
         self._places_max = places_max
-        # Told of a (group, topic) in which something came back.
-        self.arrived: Callable[[str, str], None] = lambda group, topic: None
-        # Told of a group that is gone.
-        self.deleted: Callable[[str], None] = lambda group: None
+        # Who waits for what comes back.
+        self._lines = lines
         self.activity: dict[str, Activity] = {}
         # Outstanding messages that retention took, or that can't be read.
         self.lost_count = 0
@@ -188,7 +188,7 @@ class Groups:
         later = self.progress.later_of(lease, offsets[0]) if lease.ordered else []
         self._back(lease, offsets, now_ms, counted=counted)
         self._back(lease, [offset for offset in later if offset not in offsets], now_ms, counted=False)
-        self._tell({lease.place})
+        self._wake({lease.place})
 
     def _back(self, lease: Lease, offsets: list[int], now_ms: int, *, counted: bool) -> None:
         if offsets:
@@ -218,7 +218,7 @@ class Groups:
             self.journal.defer(one.place, one.lease.id, one.offset, now_ms + delay_ms, history)
             self.progress.defer(one.place, one.lease.id, one.offset, now_ms + delay_ms, history)
             self._back(one.lease, later, now_ms, counted=False)
-            self._tell({one.place})
+            self._wake({one.place})
             statuses.append(OK)
             times.append(now_ms + delay_ms)
         self.armed()
@@ -348,14 +348,14 @@ class Groups:
         else:
             self.journal.reset(place, offset)
             self.progress.reset(place, offset)
-            self._tell({place})
+            self._wake({place})
 
     def delete(self, group: str) -> None:
         self.store.gate.check_write()
         self.journal.delete(group)
         self.progress.delete(group)
         self.activity.pop(group, None)
-        self.deleted(group)
+        self._lines.end(group)
 
     def _active(self, group: str) -> Activity:
         found = self.activity.get(group)
@@ -370,13 +370,13 @@ class Groups:
         now_ms = self.store.clock.now_ms()
         touched = self.progress.expire(now_ms, limit)
         if touched:
-            self._tell(touched)
+            self._wake(touched)
         deadline = self.progress.next_deadline_ms
         return deadline is not None and deadline <= now_ms
 
-    def _tell(self, places: Iterable[Place]) -> None:
+    def _wake(self, places: Iterable[Place]) -> None:
         for group, topic in {(place.key.group, place.key.topic) for place in places}:
-            self.arrived(group, topic)
+            self._lines.wake(group, topic)
         if self.progress.exhausted and self._exhausted_waiters:
             waiters, self._exhausted_waiters = self._exhausted_waiters, []
             for future in waiters:
@@ -385,7 +385,7 @@ class Groups:
 
     def _unblocked(self, place: Place) -> None:
         if place.ordered and not place.is_blocked:
-            self._tell({place})
+            self._wake({place})
 
     def when_exhausted(self) -> "asyncio.Future[None]":
         """Done when something was exhausted."""

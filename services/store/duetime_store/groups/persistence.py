@@ -21,7 +21,7 @@ from duetime_store.writing.flusher import Flusher
 from duetime_store.writing.store import Store
 
 
-class Keeper:
+class GroupKeeper:
     """See duetime_store.recovery.checkpointer.Keeper."""
 
     def __init__(

@@ -1,13 +1,7 @@
-"""Receive, AwaitMessages and TakeExhausted: who waits, in which order, and what becomes of who goes away.
-
-Waiters of one (group, topic) form a line. An arrival wakes the first; who was given something and left more behind
-wakes the next. So one message costs one wake-up, however many wait.
-"""
+"""Receive, AwaitMessages and TakeExhausted: waiting for messages, leasing them, and what happens when callers leave."""
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from duetime_core.bounds import shown
 from duetime_core.clock import turn
@@ -18,6 +12,7 @@ from duetime_format.names import retry_topic
 
 from duetime_store.groups.fetch import Asked, Given, Look, Looker
 from duetime_store.groups.groups import Groups, Open
+from duetime_store.groups.lines import Line, Lines, Waiter
 from duetime_store.groups.offsets import GroupOffsets
 from duetime_store.groups.state import Place
 from duetime_store.lanes.alarm import Alarm
@@ -36,40 +31,6 @@ FILTER_MS = 60_000
 FILTER_SHOWN_CHARS = 256
 
 
-@dataclass(eq=False, slots=True)
-class _Waiter:
-    future: "asyncio.Future[None]"
-
-    def wake(self) -> None:
-        if not self.future.done():
-            self.future.set_result(None)
-
-
-@dataclass(eq=False, slots=True)
-class _Line:
-    """Of one (group, topic): who waits, and whose turn it is."""
-
-    waiters: deque[_Waiter] = field(default_factory=deque)
-    # Which queue comes first.
-    turn: int = 0
-    fresh_first: bool = False
-    filter_text: str = ""
-    filter_used_ms: int | None = None
-    queues: set[ConsumeQueue] = field(default_factory=set)
-    # The group was deleted.
-    is_over: bool = False
-
-    @property
-    def is_waking(self) -> bool:
-        """Somebody was woken and has not looked yet."""
-        return bool(self.waiters) and self.waiters[0].future.done()
-
-    def wake(self) -> None:
-        """Whoever is first looks."""
-        if self.waiters:
-            self.waiters[0].wake()
-
-
 class Receiver:
     """Serves Receive and AwaitMessages."""
 
@@ -78,6 +39,7 @@ class Receiver:
         store: Store,
         reader: Reader,
         groups: Groups,
+        lines: Lines,
         offsets: GroupOffsets,
         flusher: Flusher,
         alarm: Alarm,
@@ -90,9 +52,7 @@ class Receiver:
         self._offsets = offsets
         self._flusher = flusher
         self._alarm = alarm
-        self._lines: dict[tuple[str, str], _Line] = {}
-        groups.arrived = self._arrived
-        groups.deleted = self._deleted
+        self._lines = lines
 
     async def run(self) -> None:
         """The loop that ends leases in time, so that who waits is woken."""
@@ -118,7 +78,7 @@ class Receiver:
         """
         given: list[Given] = []
 
-        def take(line: _Line, walk: Walk) -> Look:
+        def take(line: Line, walk: Walk) -> Look:
             look = self._look(asked, line, walk, peek=False)
             given.extend(look.given)
             return look
@@ -164,14 +124,14 @@ class Receiver:
             self._flusher.wake()
             await future
 
-    async def _until_found(self, asked: Asked, take: Callable[[_Line, Walk], Look]) -> bool:
+    async def _until_found(self, asked: Asked, take: Callable[[Line, Walk], Look]) -> bool:
         """Looks whenever it is this call's turn, until it finds something or its time is over."""
         self._store.gate.check_write()
         line = self._line(asked)
         await self._make_places(asked, line)
         clock = self._store.clock.clock
         give_up_ms = clock.monotonic_ms() + asked.wait_ms
-        waiter: _Waiter | None = None
+        waiter: Waiter | None = None
         try:
             while True:
                 if waiter is not None or not asked.wait_ms or not line.is_waking:
@@ -182,7 +142,7 @@ class Receiver:
                 if left_ms <= 0 or line.is_over:
                     return False
                 if waiter is None:
-                    waiter = _Waiter(asyncio.get_running_loop().create_future())
+                    waiter = Waiter(asyncio.get_running_loop().create_future())
                     line.waiters.append(waiter)
                 elif waiter.future.done():
                     waiter.future = asyncio.get_running_loop().create_future()
@@ -194,7 +154,7 @@ class Receiver:
                 line.wake()
 
     async def _found(
-        self, asked: Asked, line: _Line, take: Callable[[_Line, Walk], Look], give_up_ms: float
+        self, asked: Asked, line: Line, take: Callable[[Line, Walk], Look], give_up_ms: float
     ) -> bool | None:
         """Looks until there is something, or nothing more to look at: None. False: there is more, and the call's time
         is over; the next one goes on where this one came to."""
@@ -212,11 +172,8 @@ class Receiver:
                 await walk.turn()
         return False
 
-    def _line(self, asked: Asked) -> _Line:
-        key = asked.group, asked.topic
-        line = self._lines.get(key)
-        if line is None:
-            line = self._lines[key] = _Line()
+    def _line(self, asked: Asked) -> Line:
+        line = self._lines.of(asked.group, asked.topic)
         now_ms, text = self._store.clock.now_ms(), asked.wanted.text
         used_ms = line.filter_used_ms
         if used_ms is not None and line.filter_text != text and now_ms - used_ms < FILTER_MS:
@@ -229,30 +186,14 @@ class Receiver:
         line.filter_text, line.filter_used_ms = text, now_ms
         return line
 
-    def _arrived(self, group: str, topic: str) -> None:
-        line = self._lines.get((group, topic))
-        if line is not None:
-            line.wake()
-
-    def _deleted(self, group: str) -> None:
-        """Nothing listens for it any more, and who waits is answered that there is nothing: the next call makes the
-        group anew."""
-        for key in [key for key in self._lines if key[0] == group]:
-            line = self._lines.pop(key)
-            for queue in line.queues:
-                queue.unlisten(line.wake)
-            line.is_over = True
-            for waiter in line.waiters:
-                waiter.wake()
-
     # --- places -----------------------------------------------------------------------------------------------------
 
-    async def _make_places(self, asked: Asked, line: _Line) -> None:
+    async def _make_places(self, asked: Asked, line: Line) -> None:
         with self._turns.walk() as walk:
             walk.start_freely()
             await self._make_missing(asked, line, walk)
 
-    async def _make_missing(self, asked: Asked, line: _Line, walk: Walk) -> None:
+    async def _make_missing(self, asked: Asked, line: Line, walk: Walk) -> None:
         places = self._groups.progress.places
         group, topic, back = asked.group, asked.topic, retry_topic(asked.group)
         for queue_id in asked.queues:
@@ -271,18 +212,13 @@ class Receiver:
             # After a start there are places that nobody listens to yet.
             for name, queue_ids in ((topic, asked.queues), (back, asked.retry_queues)):
                 for queue_id in queue_ids:
-                    self._listen(line, self._store.queues.get_bytes(name.encode(), queue_id))
+                    line.listen(self._store.queues.get_bytes(name.encode(), queue_id))
 
-    def _make(self, key: Key, queue: ConsumeQueue, offset: int, line: _Line) -> None:
+    def _make(self, key: Key, queue: ConsumeQueue, offset: int, line: Line) -> None:
         if key not in self._groups.progress.places:
             self._groups.new_place(key, offset)
-            self._listen(line, queue)
+            line.listen(queue)
             log.info("group begins in a queue", **key._asdict(), offset=offset)
-
-    def _listen(self, line: _Line, queue: ConsumeQueue) -> None:
-        if queue not in line.queues:
-            line.queues.add(queue)
-            queue.listen(line.wake)
 
     async def _start(self, walk: Walk, key: Key, queue: ConsumeQueue, start_at_ms: int) -> int:
         """Where a group begins: where it was with offsets of its own, or by time, or with the first message."""
@@ -305,7 +241,7 @@ class Receiver:
         own, retries = self._places(asked)
         return self._looker.may_have_more((*own, *retries))
 
-    def _look(self, asked: Asked, line: _Line, walk: Walk, *, peek: bool) -> Look:
+    def _look(self, asked: Asked, line: Line, walk: Walk, *, peek: bool) -> Look:
         own, retries = self._places(asked)
         line.turn += 1
         own, retries = _from(own, line.turn), _from(retries, line.turn)

@@ -45,6 +45,7 @@ class Checkpointer:
         flusher: Flusher,
         topics: TopicFile,
         table: TableFile,
+        keeper: Keeper,
         executor: Executor,
         clock: Clock,
         metrics: StoreMetrics,
@@ -57,6 +58,7 @@ class Checkpointer:
         self._flusher = flusher
         self._topics = topics
         self._table = table
+        self._keeper = keeper
         self._executor = executor
         self._clock = clock
         self._metrics = metrics
@@ -70,8 +72,6 @@ class Checkpointer:
         self._wanted = asyncio.Event()
         # One at a time: a checkpoint counts what the one before it flushes.
         self._writing = asyncio.Lock()
-        # What groups have, and how it gets into a file. None: there are none.
-        self.keeper: Keeper | None = None
 
     async def run(self) -> None:
         while True:
@@ -118,7 +118,7 @@ class Checkpointer:
             return True
         self._capture_rows()
         flush = store.queues.shared.capture()
-        keep = self.keeper.capture() if self.keeper else None
+        keep = self._keeper.capture()
         started = time.perf_counter()
         is_flushed = False
         try:

@@ -1,0 +1,78 @@
+"""Who waits for messages of each (group, topic).
+
+Waiters of one (group, topic) form a line. An arrival wakes the first; who was given something and left more wakes the
+next. So one message costs one wake-up, however many wait.
+"""
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+
+from duetime_store.queues.consumequeue import ConsumeQueue
+
+
+@dataclass(eq=False, slots=True)
+class Waiter:
+    future: "asyncio.Future[None]"
+
+    def wake(self) -> None:
+        if not self.future.done():
+            self.future.set_result(None)
+
+
+@dataclass(eq=False, slots=True)
+class Line:
+    """Of one (group, topic): who waits, and whose turn it is."""
+
+    waiters: deque[Waiter] = field(default_factory=deque)
+    # Which queue comes first.
+    turn: int = 0
+    fresh_first: bool = False
+    filter_text: str = ""
+    filter_used_ms: int | None = None
+    queues: set[ConsumeQueue] = field(default_factory=set)
+    # The group was deleted.
+    is_over: bool = False
+
+    @property
+    def is_waking(self) -> bool:
+        """Somebody was woken and has not looked yet."""
+        return bool(self.waiters) and self.waiters[0].future.done()
+
+    def wake(self) -> None:
+        """Whoever is first looks."""
+        if self.waiters:
+            self.waiters[0].wake()
+
+    def listen(self, queue: ConsumeQueue) -> None:
+        """What arrives in the queue wakes the line."""
+        if queue not in self.queues:
+            self.queues.add(queue)
+            queue.listen(self.wake)
+
+
+class Lines:
+    """The lines of a shard."""
+
+    def __init__(self) -> None:
+        self._lines: dict[tuple[str, str], Line] = {}
+
+    def of(self, group: str, topic: str) -> Line:
+        return self._lines.setdefault((group, topic), Line())
+
+    def wake(self, group: str, topic: str) -> None:
+        """Something came back to the group."""
+        line = self._lines.get((group, topic))
+        if line is not None:
+            line.wake()
+
+    def end(self, group: str) -> None:
+        """The group is deleted: nothing listens for it any more, and who waits is answered that there is nothing. The
+        next call makes the group anew."""
+        for key in [key for key in self._lines if key[0] == group]:
+            line = self._lines.pop(key)
+            for queue in line.queues:
+                queue.unlisten(line.wake)
+            line.is_over = True
+            for waiter in line.waiters:
+                waiter.wake()

@@ -1,0 +1,279 @@
+"""What a shard is made of, once its directory is recovered: every part made here, once, with all that it needs."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from duetime_core.clock import Clock
+from duetime_core.traffic import Traffic
+from prometheus_client import CollectorRegistry
+
+from duetime_store.exporting import Exporter
+from duetime_store.files.directory import StoreDirectory
+from duetime_store.files.disk import Disk
+from duetime_store.files.reserve import Reserve
+from duetime_store.finding.finder import Finder
+from duetime_store.finding.index import Shape
+from duetime_store.finding.indexer import Indexer
+from duetime_store.finding.trace import Tracer
+from duetime_store.groups import loading, snapshot
+from duetime_store.groups.admin import GroupAdmin
+from duetime_store.groups.calls import GroupCalls
+from duetime_store.groups.dead_letters import DeadLetterCollector
+from duetime_store.groups.groups import Groups
+from duetime_store.groups.lines import Lines
+from duetime_store.groups.metrics import GroupCollector
+from duetime_store.groups.offsets import GroupOffsets
+from duetime_store.groups.persistence import GroupKeeper
+from duetime_store.groups.receiving import Receiver
+from duetime_store.groups.subscription_groups import SubscriptionGroups
+from duetime_store.groups.unread import unread
+from duetime_store.lanes.alarm import Alarm
+from duetime_store.metrics import StoreMetrics
+from duetime_store.queues import queuetable
+from duetime_store.queues.queuetable import TableFile
+from duetime_store.queues.topics import TopicFile
+from duetime_store.reading.reader import Reader
+from duetime_store.reading.turns import Turns
+from duetime_store.recovery.checkpointer import Checkpointer
+from duetime_store.recovery.recovery import Opened
+from duetime_store.recovery.retention import Cleaner, Policy
+from duetime_store.settings import StoreSettings
+from duetime_store.writing.flusher import Flusher
+from duetime_store.writing.holding import Holding
+from duetime_store.writing.late import LateWriter
+from duetime_store.writing.metrics import ShardCollector
+from duetime_store.writing.stand_ins import StandIns
+from duetime_store.writing.store import Store
+from duetime_store.writing.watch import Watch
+
+
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """Those on which the event loop has files written."""
+
+    flush: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "flush"))
+    # Checkpoints, whose flushes must not delay that of the log.
+    checkpoint: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "checkpoint"))
+    # New topics do not wait until a checkpoint has flushed the queues.
+    topics: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "topics"))
+
+    def shutdown(self) -> None:
+        for executor in (self.flush, self.checkpoint, self.topics):
+            executor.shutdown()
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What all parts are made from."""
+
+    settings: StoreSettings
+    clock: Clock
+    disk: Disk
+    metrics: StoreMetrics
+    registry: CollectorRegistry
+    threads: Threads
+    directory: StoreDirectory
+    reserve: Reserve
+    # Of all that walks.
+    turns: Turns
+
+
+@dataclass(frozen=True, slots=True)
+class StoreParts:
+    """See the module."""
+
+    store: Store
+    alarm: Alarm
+    late: LateWriter
+    watch: Watch
+    flusher: Flusher
+    topics: TopicFile
+    offsets: GroupOffsets
+    subscription_groups: SubscriptionGroups
+    groups: Groups
+    receiver: Receiver
+    group_calls: GroupCalls
+    checkpointer: Checkpointer
+    # None: the setting is off.
+    indexer: Indexer | None
+    reader: Reader
+    finder: Finder
+    tracer: Tracer
+    holding: Holding
+    stand_ins: StandIns
+    cleaner: Cleaner
+    exporter: Exporter
+    traffic: Traffic
+    metrics: StoreMetrics
+    turns: Turns
+
+
+def make_parts(base: Base, opened: Opened) -> StoreParts:
+    """Starts no loop and writes nothing."""
+    settings, clock, metrics, turns = base.settings, base.clock, base.metrics, base.turns
+    store, directory, threads, shard = opened.store, base.directory, base.threads, base.settings.shard
+    base.registry.register(ShardCollector(store))
+    alarm = Alarm(store.clock)
+    reader = Reader(store, alarm, metrics, turns)
+    late = LateWriter(store, threads.checkpoint, clock, metrics)
+    watch, flusher = _make_flusher(base, store, late)
+    topics = TopicFile(store.queues.counts, directory, threads.topics, clock)
+    offsets = GroupOffsets(directory, watch, threads.checkpoint)
+    lines = Lines()
+    groups, keeper = _make_groups(base, store, offsets, flusher, lines)
+    receiver = Receiver(store, reader, groups, lines, offsets, flusher, alarm, turns)
+    admin = GroupAdmin(store, groups, offsets, turns, shard=shard)
+    checkpointer = _make_checkpointer(base, opened, flusher, topics, keeper)
+    indexer = _make_indexer(base, store)
+    finder = Finder(store, indexer, metrics, turns, shard=shard)
+    return StoreParts(
+        store=store,
+        alarm=alarm,
+        late=late,
+        watch=watch,
+        flusher=flusher,
+        topics=topics,
+        offsets=offsets,
+        subscription_groups=SubscriptionGroups(directory, threads.checkpoint, clock),
+        groups=groups,
+        receiver=receiver,
+        group_calls=GroupCalls(store, reader, groups, receiver, admin, metrics, turns, shard=shard),
+        checkpointer=checkpointer,
+        indexer=indexer,
+        reader=reader,
+        finder=finder,
+        tracer=Tracer(store, reader, finder, turns, shard=shard),
+        holding=Holding(store, flusher, alarm, bytes_max=settings.waiting_bytes_max),
+        stand_ins=StandIns(store, metrics),
+        cleaner=_make_cleaner(base, store, reader, flusher, checkpointer, groups, offsets, indexer),
+        exporter=Exporter(
+            store,
+            directory.root,
+            clock,
+            metrics,
+            bytes_per_s=settings.export_bytes_per_s,
+            exports_max=settings.exports_max,
+        ),
+        traffic=Traffic(settings.traffic_limits, base.registry),
+        metrics=metrics,
+        turns=turns,
+    )
+
+
+def _make_flusher(base: Base, store: Store, late: LateWriter) -> tuple[Watch, Flusher]:
+    settings, clock, metrics = base.settings, base.clock, base.metrics
+    watch = Watch(
+        store,
+        late,
+        base.disk,
+        settings.data_dir,
+        base.reserve,
+        base.threads.checkpoint,
+        clock,
+        metrics,
+        used_max=settings.disk_used_max,
+    )
+    flusher = Flusher(
+        store,
+        watch,
+        base.threads.flush,
+        clock,
+        metrics,
+        sync=settings.flush_mode == "sync",
+        interval_ms=settings.flush_interval_ms,
+    )
+    return watch, flusher
+
+
+def _make_checkpointer(
+    base: Base, opened: Opened, flusher: Flusher, topics: TopicFile, keeper: GroupKeeper
+) -> Checkpointer:
+    directory, settings = base.directory, base.settings
+    return Checkpointer(
+        opened.store,
+        directory,
+        flusher,
+        topics,
+        TableFile(base.disk, directory.root / queuetable.FILE, directory.queues, opened.table),
+        keeper,
+        base.threads.checkpoint,
+        base.clock,
+        base.metrics,
+        interval_ms=settings.checkpoint_ms,
+        log_bytes=settings.checkpoint_bytes,
+    )
+
+
+def _make_groups(
+    base: Base, store: Store, offsets: GroupOffsets, flusher: Flusher, lines: Lines
+) -> tuple[Groups, GroupKeeper]:
+    settings = base.settings
+    path = base.directory.root / snapshot.FILE
+    state = loading.load(path, store, offsets)
+    groups = Groups(
+        store,
+        state.progress,
+        state.gone,
+        lines,
+        shard=settings.shard,
+        leases_max=settings.leases_max,
+        groups_max=settings.groups_max,
+        places_max=settings.group_queues_max,
+    )
+    base.registry.register(DeadLetterCollector(store, state.gone))
+    base.registry.register(GroupCollector(groups))
+    return groups, GroupKeeper(store, groups, offsets, flusher, base.disk, path, base.threads.checkpoint)
+
+
+def _make_indexer(base: Base, store: Store) -> Indexer | None:
+    settings, metrics = base.settings, base.metrics
+    metrics.scanning_seconds.set_function(lambda: base.turns.taken_s)
+    metrics.scans_waiting.set_function(lambda: base.turns.waiting_count)
+    if not settings.index:
+        return None
+    shape = Shape(settings.index_slots, settings.index_entries)
+    indexer = Indexer(store, base.directory, base.threads.checkpoint, base.clock, shape=shape)
+    metrics.index_behind.set_function(lambda: indexer.behind_bytes)
+    return indexer
+
+
+def _make_cleaner(
+    base: Base,
+    store: Store,
+    reader: Reader,
+    flusher: Flusher,
+    checkpointer: Checkpointer,
+    groups: Groups,
+    offsets: GroupOffsets,
+    indexer: Indexer | None,
+) -> Cleaner:
+    settings = base.settings
+
+    def dropped(position: int) -> Iterator[None]:
+        """The log begins there now."""
+        if indexer:
+            indexer.drop_before(position)
+        yield from groups.segment_left()
+
+    return Cleaner(
+        store,
+        reader,
+        base.disk,
+        flusher,
+        checkpointer,
+        base.threads.checkpoint,
+        base.clock,
+        base.metrics,
+        base.turns,
+        policy=Policy(
+            settings.retention_ms,
+            settings.retention_bytes,
+            settings.retention_hours,
+            settings.disk_clean,
+            settings.disk_force,
+        ),
+        interval_ms=settings.retention_check_ms,
+        unread=unread(store.queues, groups.progress, offsets),
+        dropped=dropped,
+    )
