@@ -44,7 +44,7 @@ def test_what_nobody_has_named_is_for_the_cluster() -> None:
 
 
 def test_without_a_secret_everybody_is_obeyed() -> None:
-    assert Callers().fault("/duetime.v1.Store/PutMessage", ()) == ""
+    assert Callers().fault("/duetime.v1.Store/Put", ()) == ""
     assert not ClusterSecret()
     assert ClusterSecret().metadata == ()
 
@@ -62,13 +62,13 @@ def test_without_a_secret_everybody_is_obeyed() -> None:
     ],
 )
 def test_secret_is_compared_as_a_whole(shown: str | bytes, admitted: bool) -> None:
-    fault = Callers(ClusterSecret(SECRET)).fault("/duetime.v1.Store/PutMessage", ((METADATA_KEY, shown),))
+    fault = Callers(ClusterSecret(SECRET)).fault("/duetime.v1.Store/Put", ((METADATA_KEY, shown),))
     assert (fault == "") is admitted
     assert SECRET not in fault
 
 
 def test_secret_is_changed_without_a_pause() -> None:
-    method = "/duetime.v1.Store/PutMessage"
+    method = "/duetime.v1.Store/Put"
     steps = [ClusterSecret(text) for text in (SECRET, f"{SECRET},{OTHER}", f"{OTHER},{SECRET}", OTHER)]
     for before, after in pairwise(steps):
         # Whatever the order in which processes are restarted.

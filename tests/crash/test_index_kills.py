@@ -40,7 +40,7 @@ async def write(store: store_pb2_grpc.StoreStub, writer: int, acknowledged: list
     for first in range(0, 100 * COUNT_MAX, BATCH):
         numbers = range(first, first + BATCH)
         records = b"".join(numbered(writer, number, deferred=number % 5 == 0) for number in numbers)
-        await store.PutMessage(store_pb2.PutMessageRequest(records=records), timeout=DEADLINE_S)
+        await store.Put(store_pb2.PutRequest(records=records), timeout=DEADLINE_S)
         acknowledged += [f"{writer}-{number}" for number in numbers]
 
 

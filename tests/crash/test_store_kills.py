@@ -95,7 +95,7 @@ async def write(stub: store_pb2_grpc.StoreStub, writer: int, ledger: Ledger, dic
         records = b"".join(numbered(writer, number, deferred=writer == WRITERS) for number in numbers)
         ledger.sent[writer] += count
         try:
-            answer = await stub.PutMessage(store_pb2.PutMessageRequest(records=records), timeout=DEADLINE_S)
+            answer = await stub.Put(store_pb2.PutRequest(records=records), timeout=DEADLINE_S)
         except grpc.aio.AioRpcError:
             return
         assert not answer.statuses
@@ -114,8 +114,8 @@ async def restore(stub: store_pb2_grpc.StoreStub, ledger: Ledger) -> None:
             assert not due.damages
             if not due.sizes:
                 continue
-            put = store_pb2.PutMessageRequest(records=restored(due), lane=LANE, first_entry=due.first_entry)
-            answer = await stub.PutMessage(put, timeout=DEADLINE_S)
+            put = store_pb2.RestoreRequest(records=restored(due), lane=LANE, first_entry=due.first_entry)
+            answer = await stub.Restore(put, timeout=DEADLINE_S)
         except grpc.aio.AioRpcError:
             return
         assert not answer.statuses

@@ -30,7 +30,7 @@ class FakeStore:
         self.shard = shard
         self.levels = DelayLevels.parse(levels)
         self.host = record.host_bytes("10.0.0.1", 7)
-        self.puts: list[store_pb2.PutMessageRequest] = []
+        self.puts: list[store_pb2.PutRequest] = []
         self.records: list[record.Record] = []
         self.topics: dict[str, int] = {}
         # By name, as from a directory that came with them.
@@ -43,7 +43,7 @@ class FakeStore:
         self.refused_topics: dict[str, DueTimeError] = {}
         self.listed_names: list[list[str]] = []
         self.error: DueTimeError | None = None
-        self.answer: store_pb2.PutMessageResponse | None = None
+        self.answer: store_pb2.PutResponse | None = None
         self.gate = asyncio.Event()
         self.gate.set()
         self.arrived = asyncio.Condition()
@@ -68,7 +68,7 @@ class FakeStore:
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
         unary, pb = grpc.unary_unary_rpc_method_handler, store_pb2
         handlers = {
-            "PutMessage": unary(self.put, pb.PutMessageRequest.FromString, pb.PutMessageResponse.SerializeToString),
+            "Put": unary(self.put, pb.PutRequest.FromString, pb.PutResponse.SerializeToString),
             "Pull": unary(self.pull, gateway_pb2.PullRequest.FromString, None),
             "PutTopics": unary(self.put_topics, pb.PutTopicsRequest.FromString, pb.PutTopicsResponse.SerializeToString),
             "ListTopics": unary(
@@ -112,13 +112,13 @@ class FakeStore:
         if self.error is not None:
             await context.abort_with_status(status_of(self.error))
 
-    async def put(self, request: store_pb2.PutMessageRequest, context: Any) -> store_pb2.PutMessageResponse:
+    async def put(self, request: store_pb2.PutRequest, context: Any) -> store_pb2.PutResponse:
         self.puts.append(request)
         await self._enter(context)
         return self.answer or self._append(request.records)
 
-    def _append(self, data: bytes) -> store_pb2.PutMessageResponse:
-        response = store_pb2.PutMessageResponse(stored_at_ms=NOW_MS)
+    def _append(self, data: bytes) -> store_pb2.PutResponse:
+        response = store_pb2.PutResponse(stored_at_ms=NOW_MS)
         at = 0
         while at < len(data):
             one = record.decode(data, at)

@@ -27,21 +27,21 @@ class Puts:
     """A shard whose answers the test gives; `begun` is filled with each put's request and timeout."""
 
     def __init__(self) -> None:
-        self.begun: asyncio.Queue[tuple[store_pb2.PutMessageRequest, float]] = asyncio.Queue()
-        self.answers: list[asyncio.Future[store_pb2.PutMessageResponse]] = []
+        self.begun: asyncio.Queue[tuple[store_pb2.PutRequest, float]] = asyncio.Queue()
+        self.answers: list[asyncio.Future[store_pb2.PutResponse]] = []
 
-    async def put(self, request: store_pb2.PutMessageRequest, timeout_ms: float) -> store_pb2.PutMessageResponse:
+    async def put(self, request: store_pb2.PutRequest, timeout_ms: float) -> store_pb2.PutResponse:
         answer = asyncio.get_running_loop().create_future()
         self.answers.append(answer)
         self.begun.put_nowait((request, timeout_ms))
         return await answer
 
-    async def next(self) -> store_pb2.PutMessageRequest:
+    async def next(self) -> store_pb2.PutRequest:
         async with asyncio.timeout(5):
             return (await self.begun.get())[0]
 
     def answer(self, put: int, count: int, first: int = 0) -> None:
-        self.answers[put].set_result(store_pb2.PutMessageResponse(queue_offsets=range(first, first + count)))
+        self.answers[put].set_result(store_pb2.PutResponse(queue_offsets=range(first, first + count)))
 
 
 class Running:
@@ -157,9 +157,7 @@ async def test_one_entry_may_be_larger_than_a_put(running: Running) -> None:
 async def test_each_caller_gets_its_slice_of_every_column(running: Running) -> None:
     results = [running.submit(b"a"), running.submit(b"b", b"c"), running.submit(b"d")]
     await running.puts.next()
-    response = store_pb2.PutMessageResponse(
-        queue_offsets=[1, 2, 3, 4], statuses=[0, 4, 1, 0], due_at_ms=[10, 20, 30, 40]
-    )
+    response = store_pb2.PutResponse(queue_offsets=[1, 2, 3, 4], statuses=[0, 4, 1, 0], due_at_ms=[10, 20, 30, 40])
     response.faults[1].reason = "RECORD_REFUSED"
     running.puts.answers[0].set_result(response)
     first, second, third = [await result for result in results]

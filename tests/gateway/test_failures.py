@@ -150,7 +150,7 @@ async def test_full_and_failed_shards_fail_their_messages_only(tmp_path: Path) -
 
 async def test_refused_record_is_a_fault_of_its_message(faked: Gateway, fakes: list[FakeStore]) -> None:
     for store in fakes:
-        store.answer = store_pb2.PutMessageResponse(queue_offsets=[5, -1, 6], statuses=[0, 4, 1])
+        store.answer = store_pb2.PutResponse(queue_offsets=[5, -1, 6], statuses=[0, 4, 1])
         store.answer.faults[1].CopyFrom(message_pb2.Fault(code=3, reason="RECORD_REFUSED", message="too large"))
     stored, refused, duplicate = await faked.send(*[message(id=f"id{n}", queue=0) for n in range(3)])
     assert (stored.offset, stored.HasField("fault")) == (5, False)

@@ -55,9 +55,12 @@ class Forger:
     def __exit__(self, *_: object) -> None:
         self._channel.close()
 
-    def put(self, data: bytes, **options: int) -> list[int]:
-        answer = self._stub.PutMessage(store_pb2.PutMessageRequest(records=data, **options), timeout=10)
-        return list(answer.statuses)
+    def put(self, data: bytes) -> list[int]:
+        return list(self._stub.Put(store_pb2.PutRequest(records=data), timeout=10).statuses)
+
+    def put_entry(self, data: bytes, lane: int, entry: int) -> list[int]:
+        request = store_pb2.RestoreRequest(records=data, lane=lane, first_entry=entry)
+        return list(self._stub.Restore(request, timeout=10).statuses)
 
     def replace_heads(self, lane: int) -> int:
         """Puts others in place of what is due on a lane, in every way; how many were tried."""
@@ -75,7 +78,7 @@ class Forger:
                 quarantine(entry, "why not"),
             ):
                 # Taken before it: DUPLICATE; too early: NOT_DUE.
-                assert self.put(wrong, lane=lane, first_entry=entry.offset)[0] != store_pb2.PUT_STATUS_OK
+                assert self.put_entry(wrong, lane, entry.offset)[0] != store_pb2.PUT_STATUS_OK
                 tried += 1
         return tried
 

@@ -42,7 +42,7 @@ class Shard:
             stub = store_pb2_grpc.StoreStub(channel)
             for first in range(0, count, BATCH):
                 records = [self._record(name, number) for number in range(first, min(first + BATCH, count))]
-                answer = await stub.PutMessage(store_pb2.PutMessageRequest(records=b"".join(records)), timeout=CALL_S)
+                answer = await stub.Put(store_pb2.PutRequest(records=b"".join(records)), timeout=CALL_S)
                 assert not answer.faults, dict(answer.faults)
 
     def _record(self, name: str, number: int) -> bytes:

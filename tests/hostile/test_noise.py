@@ -30,7 +30,7 @@ GARBAGE = (
 )
 METHODS = {
     "gateway": ("Send", "Pull", "Receive", "CreateTopic", "ListFiles", "Ack", "NoSuchMethod"),
-    "store": ("PutMessage", "Pull", "Receive", "PutTopic"),
+    "store": ("Put", "Pull", "Receive", "PutTopic"),
     "scheduler": ("PauseLane",),
     "retry": ("Nack", "SendBack"),
 }

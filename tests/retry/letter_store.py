@@ -82,8 +82,8 @@ class LetterStore:
         since = [n for n, one in enumerate(self.letters[shard]) if one.stored_at_ms >= request.at_ms]
         return gateway_pb2.SearchOffsetResponse(offset=min(since, default=len(self.letters[shard])))
 
-    async def PutMessage(self, shard: int, request: Any) -> store_pb2.PutMessageResponse:
-        response, at = store_pb2.PutMessageResponse(), 0
+    async def Settle(self, shard: int, request: Any) -> store_pb2.SettleResponse:
+        response, at = store_pb2.SettleResponse(), 0
         settles = {one.record: one.dead_letter for one in request.settles}
         index = 0
         while at < len(request.records):

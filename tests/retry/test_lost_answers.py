@@ -70,10 +70,10 @@ async def test_nack_whose_answer_is_lost_is_repeated_and_changes_nothing(
     await group.create("10s", ordered=kind == "in place")
     await group.send("A")
     leased = await group.receive()
-    deaf.relay.loses = {"PutMessage", "Defer"}
+    deaf.relay.loses = {"Settle", "Defer"}
     (result,) = await deaf.nack(*leased, reject=kind == "dead letter")
     assert (result.fault.reason, result.fault.retriable) == ("SHARD_UNAVAILABLE", True)
-    assert deaf.relay.lost == {"Defer" if kind == "in place" else "PutMessage": 1}
+    assert deaf.relay.lost == {"Defer" if kind == "in place" else "Settle": 1}
     deaf.relay.loses = set()
     if how == "killed":
         await group.cluster.stop_node(deaf.node)
@@ -102,7 +102,7 @@ async def test_nacks_of_the_same_leases_by_two_services_at_once(group: Group, de
     assert sorted(ids(group.stored(**LANE))) == sent
 
 
-@pytest.mark.parametrize("loses", ["TakeExhausted", "PutMessage"])
+@pytest.mark.parametrize("loses", ["TakeExhausted", "Settle"])
 async def test_taker_that_dies_doubles_no_dead_letter_and_loses_none(group: Group, deaf: Deaf, loses: str) -> None:
     """Before it has what it took, or after the dead letters are stored."""
     cluster, relay = group.cluster, deaf.relay

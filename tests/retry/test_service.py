@@ -55,7 +55,7 @@ async def running(tmp_path: Path) -> AsyncIterator[Running]:
     await retry.start()
     channel = make_channel(f"127.0.0.1:{retry.port}")
     store.store.put(sent("A"))
-    store._flusher.wake()
+    store.parts.flusher.wake()
     durable = store.store.when_durable()
     assert durable is not None
     await durable

@@ -35,18 +35,18 @@ class Stores(stores.Stores):
         super().__init__({}, 1_000)
         self.bodies: dict[bytes, bytes] = {}
         self.calls: list[tuple[str, Any]] = []
-        self.put: Callable[[store_pb2.PutMessageRequest], store_pb2.PutMessageResponse] = self.take
+        self.put: Callable[[store_pb2.SettleRequest], store_pb2.SettleResponse] = self.take
         self.take_answers: list[store_pb2.GetLeasedResponse | DueTimeError] = []
         self.nothing_taken = asyncio.Event()
         self.answer_bytes_max = 1 << 25
 
-    def take(self, request: store_pb2.PutMessageRequest) -> store_pb2.PutMessageResponse:
-        return store_pb2.PutMessageResponse(queue_offsets=[0] * len(request.settles))
+    def take(self, request: store_pb2.SettleRequest) -> store_pb2.SettleResponse:
+        return store_pb2.SettleResponse(queue_offsets=[0] * len(request.settles))
 
     async def call(self, shard: int, method: str, request: Any, *, wait_ms: int = 0) -> Any:
         self.calls.append((method, request))
         await turn()
-        if method == "PutMessage":
+        if method == "Settle":
             return self.put(request)
         if method == "Defer":
             raise Unavailable("gone", reason="SHARD_UNAVAILABLE")
@@ -132,17 +132,17 @@ async def test_each_status_of_a_put_becomes_its_result() -> None:
     service = Service()
     refused = message_pb2.Fault(reason="RECORD_REFUSED", message="no")
 
-    def put(request: store_pb2.PutMessageRequest) -> store_pb2.PutMessageResponse:
+    def put(request: store_pb2.SettleRequest) -> store_pb2.SettleResponse:
         statuses = [store_pb2.PUT_STATUS_OK, store_pb2.PUT_STATUS_SETTLED, store_pb2.PUT_STATUS_REFUSED]
         due_at_ms = [NOW_MS + 10_003, 0, 0]
-        return store_pb2.PutMessageResponse(statuses=statuses, due_at_ms=due_at_ms, faults={2: refused})
+        return store_pb2.SettleResponse(statuses=statuses, due_at_ms=due_at_ms, faults={2: refused})
 
     service.stores.put = put
     results = await service.nack(names(3))
     assert [(one.status, one.deliver_at_ms) for one in results] == [(OK, NOW_MS + 10_003), (EXPIRED, 0), (OK, 0)]
     assert results[2].fault == refused
     assert service.faults("RECORD_REFUSED") == 1
-    (request,) = service.stores.made("PutMessage")
+    (request,) = service.stores.made("Settle")
     assert [(one.record, one.receipt, one.group) for one in request.settles] == [
         (number, name, "billing") for number, name in enumerate(names(3))
     ]
@@ -158,7 +158,7 @@ async def test_put_that_fails_is_a_fault_of_each_and_of_no_other() -> None:
     results = await service.nacks.nack(request)
     assert [one.fault.reason for one in results] == ["", "METADATA_UNAVAILABLE"]
 
-    def put(request: store_pb2.PutMessageRequest) -> store_pb2.PutMessageResponse:
+    def put(request: store_pb2.SettleRequest) -> store_pb2.SettleResponse:
         raise Unavailable("gone", reason="SHARD_UNAVAILABLE")
 
     service.stores.put = put
@@ -172,7 +172,7 @@ async def test_shard_that_is_away_is_not_asked_for_what_is_left() -> None:
     service.stores.bodies = {name: bytes(1 << 20) for name in asked}
     service.stores.answer_bytes_max = 4 << 20
 
-    def put(request: store_pb2.PutMessageRequest) -> store_pb2.PutMessageResponse:
+    def put(request: store_pb2.SettleRequest) -> store_pb2.SettleResponse:
         raise Unavailable("gone", reason="SHARD_UNAVAILABLE")
 
     service.stores.put = put
@@ -191,15 +191,15 @@ async def test_nothing_dies_behind_an_ordered_message_that_may_not_wait() -> Non
     request.nacks.add(receipt=second, reject=True)
     results = await service.nacks.nack(request)
     assert [one.fault.reason for one in results] == ["SHARD_UNAVAILABLE"] * 2
-    assert not service.stores.made("PutMessage")
+    assert not service.stores.made("Settle")
 
 
 async def test_answer_that_was_lost_is_given_again() -> None:
     service = Service()
     first = await service.nack(names(1), delay_ms=7_000)
 
-    def put(request: store_pb2.PutMessageRequest) -> store_pb2.PutMessageResponse:
-        return store_pb2.PutMessageResponse(statuses=[store_pb2.PUT_STATUS_SETTLED])
+    def put(request: store_pb2.SettleRequest) -> store_pb2.SettleResponse:
+        return store_pb2.SettleResponse(statuses=[store_pb2.PUT_STATUS_SETTLED])
 
     service.stores.put = put
     assert await service.nack(names(1)) == first
@@ -214,7 +214,7 @@ async def test_large_bodies_are_looked_at_and_put_in_parts() -> None:
     service.stores.answer_bytes_max = 12 << 20
     results = await service.nack(asked)
     assert not any(one.HasField("fault") for one in results)
-    puts = service.stores.made("PutMessage")
+    puts = service.stores.made("Settle")
     assert sum(len(one.settles) for one in puts) == 20
     assert max(len(one.records) for one in puts) <= 8 << 20
     assert [len(one.receipts) for one in service.stores.made("GetLeased")] == [20, 8]
@@ -235,7 +235,7 @@ async def test_database_that_does_not_answer_is_asked_once_for_all() -> None:
     assert [(one.fault.reason, one.attempt) for one in results] == [("METADATA_UNAVAILABLE", 1)] * 300
     assert service.policies.asked == 1
     assert service.faults("METADATA_UNAVAILABLE") == 300
-    assert not service.stores.made("PutMessage")
+    assert not service.stores.made("Settle")
 
 
 async def test_collector_goes_on_behind_faults_and_ends_when_told() -> None:
@@ -250,7 +250,7 @@ async def test_collector_goes_on_behind_faults_and_ends_when_told() -> None:
         while not service.stores.nothing_taken.is_set():
             await service.clock.advance(exhausted.BACKOFF_MS_MAX)
     assert len(service.stores.made("TakeExhausted")) == 4
-    puts = service.stores.made("PutMessage")
+    puts = service.stores.made("Settle")
     assert [[one.group for one in put.settles] for put in puts] == [["billing"], ["other"]]
     assert [record.decode(put.records).topic for put in puts] == ["%DLQ%billing", "%DLQ%other"]
     errors = {"shard": "0", "code": grpc.StatusCode.RESOURCE_EXHAUSTED.name}
@@ -267,9 +267,9 @@ async def test_collector_ends_what_it_has_begun() -> None:
     service.stores.take_answers = [taken]
     collector = Collector(0, service.stores, service.judge, service.clock, service.metrics)
 
-    def put(request: store_pb2.PutMessageRequest) -> store_pb2.PutMessageResponse:
+    def put(request: store_pb2.SettleRequest) -> store_pb2.SettleResponse:
         collector.stop()
-        return store_pb2.PutMessageResponse()
+        return store_pb2.SettleResponse()
 
     service.stores.put = put
     async with asyncio.timeout(10):

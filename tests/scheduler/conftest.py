@@ -41,8 +41,8 @@ class Proxy(store_pb2_grpc.StoreServicer):
 
     def __init__(self, store: store_pb2_grpc.StoreStub) -> None:
         self._store = store
-        self.meddlings: dict[str, deque[Meddling]] = {"PutMessage": deque(), "PullDue": deque(), "ListLanes": deque()}
-        self.puts: list[store_pb2.PutMessageRequest] = []
+        self.meddlings: dict[str, deque[Meddling]] = {"Restore": deque(), "PullDue": deque(), "ListLanes": deque()}
+        self.puts: list[store_pb2.RestoreRequest] = []
         self.puts_in_flight = 0
         self.puts_in_flight_max = 0
         self.pulls_in_flight = 0
@@ -58,12 +58,12 @@ class Proxy(store_pb2_grpc.StoreServicer):
             return await waiting.popleft()(request, forward, context)
         return await forward(request)
 
-    async def PutMessage(self, request: store_pb2.PutMessageRequest, context: Any) -> Any:
+    async def Restore(self, request: store_pb2.RestoreRequest, context: Any) -> Any:
         self.puts.append(request)
         self.puts_in_flight += 1
         self.puts_in_flight_max = max(self.puts_in_flight_max, self.puts_in_flight)
         try:
-            return await self._pass("PutMessage", request, context)
+            return await self._pass("Restore", request, context)
         finally:
             self.puts_in_flight -= 1
 
@@ -143,7 +143,7 @@ class Bench:
         await self.put(*(sent(message_id, level=level, **options) for message_id in message_ids))
 
     async def put(self, *records: bytes) -> None:
-        answer = await self.direct.PutMessage(store_pb2.PutMessageRequest(records=b"".join(records)), timeout=10)
+        answer = await self.direct.Put(store_pb2.PutRequest(records=b"".join(records)), timeout=10)
         assert not answer.statuses, answer
 
     def stored(self, topic: str = "orders") -> list[record.Record]:

@@ -98,7 +98,7 @@ async def test_a_few_batches_that_are_not_full_are_in_flight(bench: Bench) -> No
         await released.wait()
         return await forward(request)
 
-    bench.proxy.meddlings["PutMessage"] += [held] * FLIGHTS_MAX
+    bench.proxy.meddlings["Restore"] += [held] * FLIGHTS_MAX
     async with running(restorer(bench)):
         for _ in range(FLIGHTS_MAX):
             await bench.until(lambda: bench.proxy.puts_in_flight, skip_pauses=False)
@@ -125,7 +125,7 @@ async def test_batches_behind_one_that_is_put_again_are_put_again_too(bench: Ben
         await both.wait()
         return await forward(request)
 
-    bench.proxy.meddlings["PutMessage"] += [held, held]
+    bench.proxy.meddlings["Restore"] += [held, held]
     async with running(restorer(bench)):
         await bench.until(lambda: bench.proxy.puts_in_flight, skip_pauses=False)
         bench.clock.move(2 * AHEAD_MS)
@@ -168,7 +168,7 @@ async def test_next_batch_is_pulled_while_the_last_is_put(bench: Bench) -> None:
     async def passed(request: Any, forward: Forward, context: Any) -> Any:
         return await forward(request)
 
-    bench.proxy.meddlings["PutMessage"].append(held)
+    bench.proxy.meddlings["Restore"].append(held)
     bench.proxy.meddlings["PullDue"] += [passed, noticed]
     async with running(restorer(bench)):
         async with asyncio.timeout(10):
@@ -194,7 +194,7 @@ async def test_lane_that_is_given_up_leaves_no_long_poll_behind(bench: Bench) ->
     ],
 )
 @pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("call", ["PutMessage", "PullDue"])
+@pytest.mark.parametrize("call", ["Restore", "PullDue"])
 async def test_failed_calls_neither_lose_nor_double(bench: Bench, call: str, after: bool, code: Any) -> None:
     await bench.send(*names(20))
     bench.clock.move(1_000)
@@ -214,13 +214,13 @@ async def test_failed_calls_neither_lose_nor_double(bench: Bench, call: str, aft
 async def test_pauses_between_attempts_grow_to_a_limit_and_end_with_success(bench: Bench) -> None:
     await bench.send("A")
     bench.clock.move(1_000)
-    bench.proxy.meddlings["PutMessage"] += [failing(grpc.StatusCode.UNAVAILABLE)] * 9
+    bench.proxy.meddlings["Restore"] += [failing(grpc.StatusCode.UNAVAILABLE)] * 9
     clock = NotedClock(bench.clock)
     async with running(restorer(bench, clock=clock)):
         await bench.until(bench.ids)
         limits = [50, 100, 200, 400, 800, 1_600, 2_000, 2_000, 2_000]
         assert all(limit / 2 <= pause <= limit for pause, limit in zip(clock.pauses, limits, strict=True))
-        bench.proxy.meddlings["PutMessage"].append(failing(grpc.StatusCode.UNAVAILABLE))
+        bench.proxy.meddlings["Restore"].append(failing(grpc.StatusCode.UNAVAILABLE))
         await bench.send("B")
         bench.clock.move(1_000)
         await bench.until(lambda: len(bench.ids()) == 2)
@@ -231,7 +231,7 @@ def answering(*statuses: int, watermark: int = 0) -> Meddling:
     """Answers in the store's place, which does not see the put."""
 
     async def meddle(request: Any, forward: Forward, context: Any) -> Any:
-        return store_pb2.PutMessageResponse(statuses=statuses, watermark=watermark)
+        return store_pb2.RestoreResponse(statuses=statuses, watermark=watermark)
 
     return meddle
 
@@ -241,7 +241,7 @@ async def test_lane_out_of_step_begins_again_from_the_watermark(bench: Bench, st
     await bench.send("A", "B")
     bench.clock.move(1_000)
     number = store_pb2.PutStatus.Value(f"PUT_STATUS_{status}")
-    bench.proxy.meddlings["PutMessage"].append(answering(number, number))
+    bench.proxy.meddlings["Restore"].append(answering(number, number))
     async with running(restorer(bench)):
         await bench.until(lambda: len(bench.ids()) == 2)
     assert bench.ids() == ["A", "B"]
@@ -276,7 +276,7 @@ async def test_store_that_lost_its_tail_is_followed_back(bench: Bench) -> None:
         )
 
     bench.proxy.meddlings["PullDue"].append(ahead)
-    bench.proxy.meddlings["PutMessage"].append(answering(0))
+    bench.proxy.meddlings["Restore"].append(answering(0))
     async with running(restorer(bench)):
         await bench.until(lambda: bench.proxy.puts)
         await bench.send("A")
@@ -331,12 +331,12 @@ async def test_malformed_record_is_found_among_others(bench: Bench) -> None:
     bench.node.store._originals._refusal = lambda data: "no records" if b"M00003" in data else ""
 
     async def always(request: Any, forward: Forward, context: Any) -> Any:
-        bench.proxy.meddlings["PutMessage"].append(always)
+        bench.proxy.meddlings["Restore"].append(always)
         if b"M00003" in request.records and b"DT_FAULT" not in request.records:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "not records")
         return await forward(request)
 
-    bench.proxy.meddlings["PutMessage"].append(always)
+    bench.proxy.meddlings["Restore"].append(always)
     async with running(restorer(bench)):
         await bench.until(lambda: bench.lane().watermark == 5)
     assert bench.ids() == ["M00000", "M00001", "M00002", "M00004"]

@@ -52,8 +52,8 @@ async def test_backlog_that_is_worked_off_is_well_however_old(bench: Bench, live
 
 async def restore_one(bench: Bench, due: Any) -> None:
     batch = make_batch(1, due)
-    request = store_pb2.PutMessageRequest(records=batch.records, lane=1, first_entry=batch.first)
-    answer = await bench.direct.PutMessage(request, timeout=10)
+    request = store_pb2.RestoreRequest(records=batch.records, lane=1, first_entry=batch.first)
+    answer = await bench.direct.Restore(request, timeout=10)
     assert not answer.statuses
 
 

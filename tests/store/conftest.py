@@ -1,7 +1,7 @@
 """A shard's directory opened without a process around it: puts are made durable by hand."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -65,11 +65,20 @@ class Shard:
         self.store = self.opened.store
         return self.opened
 
-    def put(self, *records: bytes, **options: object) -> Outcome:
+    def put(self, *records: bytes, retried: Sequence[int] = ()) -> Outcome:
         """Puts records and makes them durable."""
-        outcome = self.store.put(b"".join(records), **options)
+        outcome = self.store.put(b"".join(records), retried)
         self.flush()
         return outcome
+
+    def put_entries(self, *records: bytes, lane: int, first_entry: int) -> Outcome:
+        """Puts what entries of a lane become, and makes it durable."""
+        outcome = self.stage_entries(*records, lane=lane, first_entry=first_entry)
+        self.flush()
+        return outcome
+
+    def stage_entries(self, *records: bytes, lane: int, first_entry: int) -> Outcome:
+        return self.store.restore(self.store.admit(b"".join(records)), self.store.lane(lane), first_entry)
 
     def flush(self) -> None:
         batch = self.store.take()
@@ -107,7 +116,7 @@ class Shard:
 
     def restore(self, level: int, first: int, count: int) -> Outcome:
         """What a scheduler does with entries [first, first + count)."""
-        return self.put(restored(self.store, level, first, count), lane=level, first_entry=first)
+        return self.put_entries(restored(self.store, level, first, count), lane=level, first_entry=first)
 
 
 def restored(store: Store, level: int, first: int, count: int) -> bytes:

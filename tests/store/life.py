@@ -295,7 +295,7 @@ class Life:
 
     async def _restore(self, records: list[bytes], level: int, first: int, dues: list[int]) -> None:
         try:
-            outcome = self.store.put(b"".join(records), level, first)
+            outcome = self.store.restore(self.store.admit(b"".join(records)), self.store.lane(level), first)
         except DueTimeError:
             return
         taken = [index for index, status in enumerate(outcome.statuses) if status == OK]

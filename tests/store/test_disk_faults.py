@@ -79,8 +79,8 @@ class Sick(Lane):
         answer = await health_pb2_grpc.HealthStub(self.channel).Check(health_pb2.HealthCheckRequest())
         return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
-    async def restore(self, first: int, count: int) -> store_pb2.PutMessageResponse:
-        return await self.put(self.restored(first, count), lane=1, first_entry=first)
+    async def restore(self, first: int, count: int) -> store_pb2.RestoreResponse:
+        return await self.put_entries(self.restored(first, count), lane=1, first_entry=first)
 
     async def checkpoint(self) -> None:
         await self.node.parts.checkpointer.write()

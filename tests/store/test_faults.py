@@ -69,7 +69,7 @@ def test_body_above_the_most_is_refused(tmp_path, clock: HandClock) -> None:
 def test_entry_that_leads_into_a_closed_topic_is_put_aside(shard: Shard, target: str) -> None:
     shard.put(sent("A", level=1, topic=target))
     shard.clock.wall_ms += 1_000
-    outcome = shard.put(restored(shard.store, 1, 0, 1), lane=1, first_entry=0)
+    outcome = shard.put_entries(restored(shard.store, 1, 0, 1), lane=1, first_entry=0)
     assert outcome.statuses == [REFUSED]
     assert f"a restored record can't enter {target}" in outcome.faults[0]
 
@@ -77,7 +77,7 @@ def test_entry_that_leads_into_a_closed_topic_is_put_aside(shard: Shard, target:
 def test_entry_that_leads_to_a_queue_of_nobody_is_refused(shard: Shard) -> None:
     shard.put(sent("A", level=1, queue=QUEUE_ID_MAX_RESTORED + 1))
     shard.clock.wall_ms += 1_000
-    assert shard.put(restored(shard.store, 1, 0, 1), lane=1, first_entry=0).statuses == [REFUSED]
+    assert shard.put_entries(restored(shard.store, 1, 0, 1), lane=1, first_entry=0).statuses == [REFUSED]
     assert "orders" not in shard.store.queues.counts
 
 

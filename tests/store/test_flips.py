@@ -72,7 +72,7 @@ class Drained:
                 first_entry=due.first_entry, records=due.records, sizes=due.sizes, due_at_ms=due.due_at_ms
             )
             batch = make_batch(level, answer)
-            outcome = self.shard.put(batch.records, lane=level, first_entry=batch.first)
+            outcome = self.shard.put_entries(batch.records, lane=level, first_entry=batch.first)
             # A restored record that is damaged is restored again; those behind it are there.
             assert {OK, DUPLICATE} >= set(outcome.statuses), (outcome.statuses, outcome.faults)
             assert lane.watermark == batch.end
@@ -129,7 +129,7 @@ def restore(shard: Shard, level: int, count: int) -> None:
     due = store_pb2.PullDueResponse(
         records=b"".join(found), sizes=[len(one) for one in found], due_at_ms=units["tags"].tolist()
     )
-    assert shard.put(make_batch(level, due).records, lane=level, first_entry=0).statuses == [0] * count
+    assert shard.put_entries(make_batch(level, due).records, lane=level, first_entry=0).statuses == [0] * count
 
 
 PLAIN = {f"P{n}" for n in range(7)}

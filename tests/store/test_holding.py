@@ -28,9 +28,9 @@ class Lane(Running):
     def restored(self, first: int, count: int) -> bytes:
         return restored(self.node.store, 1, first, count)
 
-    def begin(self, first: int, count: int) -> "asyncio.Task[store_pb2.PutMessageResponse]":
+    def begin(self, first: int, count: int) -> "asyncio.Task[store_pb2.RestoreResponse]":
         """A put of entries [first, first + count)."""
-        return asyncio.create_task(self.put(self.restored(first, count), lane=1, first_entry=first))
+        return asyncio.create_task(self.put_entries(self.restored(first, count), lane=1, first_entry=first))
 
     async def settle(self) -> None:
         """Returns once what was under way has come to a stop: a call that goes through the whole store is answered."""
@@ -112,7 +112,7 @@ async def test_behind_a_refused_record_nothing_is_held(lane: Lane) -> None:
     await lane.fill("ABCD")
     records = lane.restored(0, 4)
     bad = records.replace(b"1:1:", b"1:7:")
-    put = asyncio.create_task(lane.put(bad, lane=1, first_entry=0))
+    put = asyncio.create_task(lane.put_entries(bad, lane=1, first_entry=0))
     await lane.settle()
     assert not put.done()
     lane.clock.move(10)
@@ -131,8 +131,8 @@ async def test_a_gap_is_answered_at_once(lane: Lane) -> None:
 
 async def test_a_call_that_ends_early_takes_its_records_with_it(lane: Lane) -> None:
     await lane.fill("ABC")
-    request = store_pb2.PutMessageRequest(records=lane.restored(0, 3), lane=1)
-    call = lane.stub.PutMessage(request, timeout=10)
+    request = store_pb2.RestoreRequest(records=lane.restored(0, 3), lane=1)
+    call = lane.stub.Restore(request, timeout=10)
     await lane.settle()
     call.cancel()
     await lane.settle()

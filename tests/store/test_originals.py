@@ -40,12 +40,12 @@ def test_record_that_is_not_the_pending_one_is_refused_and_the_right_one_is_take
     right = restored(shard.store, 1, 0, 1)
     wrong = record.encode(make(record.decode(right)))
     assert wrong != right
-    outcome = shard.put(wrong, lane=1, first_entry=0)
+    outcome = shard.put_entries(wrong, lane=1, first_entry=0)
     assert outcome.statuses == [REFUSED]
     assert outcome.faults[0].startswith("is not entry 0 of lane 1: ")
     assert why in outcome.faults[0]
     assert (shard.store.mismatched_count, shard.store.lane(1).watermark) == (1, 0)
-    assert shard.put(right, lane=1, first_entry=0).statuses == [OK]
+    assert shard.put_entries(right, lane=1, first_entry=0).statuses == [OK]
     assert ids(shard.pulled()) == ["A"]
 
 
@@ -55,15 +55,15 @@ def test_forged_crc_of_a_body_is_no_way_in(shard: Shard) -> None:
     right = restored(shard.store, 1, 0, 1)
     wrong = right.replace(b"body", b"ydob", 1)
     assert record.decode(wrong, check_crc=False).body_crc == record.decode(right, check_crc=False).body_crc
-    assert shard.put(wrong, lane=1, first_entry=0).statuses == [REFUSED]
+    assert shard.put_entries(wrong, lane=1, first_entry=0).statuses == [REFUSED]
 
 
 def test_what_stands_before_a_forged_record_is_taken_and_what_comes_after_is_not(shard: Shard) -> None:
     pending(shard, "A", "B", "C", "D")
     records = [restored(shard.store, 1, entry, 1) for entry in range(4)]
     forged = [*records[:2], records[2].replace(b"body", b"ydob", 1), records[3]]
-    assert shard.put(*forged, lane=1, first_entry=0).statuses == [OK, OK, REFUSED, GAP]
-    assert shard.put(*records, lane=1, first_entry=0).statuses == [DUPLICATE, DUPLICATE, OK, OK]
+    assert shard.put_entries(*forged, lane=1, first_entry=0).statuses == [OK, OK, REFUSED, GAP]
+    assert shard.put_entries(*records, lane=1, first_entry=0).statuses == [DUPLICATE, DUPLICATE, OK, OK]
     assert ids(shard.pulled()) == ["A", "B", "C", "D"]
 
 
@@ -71,7 +71,7 @@ def test_entry_that_can_be_restored_is_not_put_aside(shard: Shard) -> None:
     pending(shard)
     position, size, due = shard.store.lane(1).queue.read(0, 1)[0].item()
     aside = quarantine(Entry(1, 0, due, shard.store.read_record(position, size)), "why not")
-    outcome = shard.put(aside, lane=1, first_entry=0)
+    outcome = shard.put_entries(aside, lane=1, first_entry=0)
     assert (outcome.statuses, outcome.faults) == ([REFUSED], {0: "entry 0 of lane 1 can be restored"})
     assert shard.restore(1, 0, 1).statuses == [OK]
 
@@ -81,7 +81,7 @@ def test_damaged_entry_is_put_aside_and_nothing_else_takes_its_place(shard: Shar
     right = restored(shard.store, 1, 0, 1)
     _, size, due = shard.store.lane(1).queue.read(0, 1)[0].item()
     flip(log_file(shard), 90)
-    outcome = shard.put(right, lane=1, first_entry=0)
+    outcome = shard.put_entries(right, lane=1, first_entry=0)
     assert outcome.statuses == [REFUSED]
     assert "can't be restored, only put aside" in outcome.faults[0]
     entry = Entry(1, 0, due, b"")
@@ -92,8 +92,8 @@ def test_damaged_entry_is_put_aside_and_nothing_else_takes_its_place(shard: Shar
         replace(other, properties=b"a\x01b\x02" + other.properties),
         replace(other, properties=b"UNIQ_KEY\x01B\x02" + other.properties),
     ):
-        assert shard.put(record.encode(wrong), lane=1, first_entry=0).statuses == [REFUSED]
-    assert shard.put(quarantine(entry, "torn"), lane=1, first_entry=0).statuses == [OK]
+        assert shard.put_entries(record.encode(wrong), lane=1, first_entry=0).statuses == [REFUSED]
+    assert shard.put_entries(quarantine(entry, "torn"), lane=1, first_entry=0).statuses == [OK]
     assert shard.store.lane(1).quarantined_count == 1
     assert size
 
@@ -105,7 +105,7 @@ def test_entry_that_leads_nowhere_is_put_aside_with_its_bytes(shard: Shard) -> N
     assert record.decode(aside).topic == QUARANTINE_TOPIC
     shortened = quarantine(Entry(1, 0, shard.clock.wall_ms, b""), "why")
     # Without the original, as where it would be too large.
-    assert shard.put(shortened, lane=1, first_entry=0).statuses == [OK]
+    assert shard.put_entries(shortened, lane=1, first_entry=0).statuses == [OK]
 
 
 def test_entry_whose_restored_record_the_store_does_not_take_is_put_aside(shard: Shard) -> None:
@@ -114,10 +114,10 @@ def test_entry_whose_restored_record_the_store_does_not_take_is_put_aside(shard:
     size = shard.store.log.record_bytes_max - fixed
     pending(shard, topic="x" * 127, body=bytes(size))
     right = restored(shard.store, 1, 0, 1)
-    outcome = shard.put(right, lane=1, first_entry=0)
+    outcome = shard.put_entries(right, lane=1, first_entry=0)
     assert outcome.statuses == [REFUSED]
     due = shard.clock.wall_ms
-    assert shard.put(quarantine(Entry(1, 0, due, b""), "too large"), lane=1, first_entry=0).statuses == [OK]
+    assert shard.put_entries(quarantine(Entry(1, 0, due, b""), "too large"), lane=1, first_entry=0).statuses == [OK]
 
 
 def test_odd_shapes_are_compared_too(shard: Shard) -> None:
@@ -135,7 +135,7 @@ def test_odd_shapes_are_compared_too(shard: Shard) -> None:
     shard.clock.wall_ms += 1_000
     wrong = [restored(shard.store, 1, entry, 1).replace(b"body", b"ydob", 1) for entry in range(4)]
     for entry in range(4):
-        assert shard.put(wrong[entry], lane=1, first_entry=entry).statuses == [REFUSED]
+        assert shard.put_entries(wrong[entry], lane=1, first_entry=entry).statuses == [REFUSED]
         assert shard.restore(1, entry, 1).statuses == [OK]
 
 

@@ -114,7 +114,7 @@ class Shard(Running):
             restored += restore(Entry(level, due.first_entry + index, due.due_at_ms[index], data))
             found.append(lane_record)
         if found:
-            answer = await self.put(restored, lane=level, first_entry=due.first_entry)
+            answer = await self.put_entries(restored, lane=level, first_entry=due.first_entry)
             assert not any(answer.statuses)
         return ids(found)
 

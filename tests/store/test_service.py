@@ -4,7 +4,7 @@ import asyncio
 import errno
 import socket
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from duetime_store.node import StoreNode
 from duetime_store.settings import StoreSettings
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from tests.store.conftest import MIB, sent
+from tests.store.conftest import MIB, restored, sent
 
 FOUND = gateway_pb2.PULL_STATUS_FOUND
 NO_NEW = gateway_pb2.PULL_STATUS_NO_NEW
@@ -51,8 +51,16 @@ class Running:
         await self.channel.close()
         await self.node.stop()
 
-    async def put(self, *records: bytes, **options: Any) -> store_pb2.PutMessageResponse:
-        return await self.stub.PutMessage(store_pb2.PutMessageRequest(records=b"".join(records), **options), timeout=10)
+    async def put(self, *records: bytes, retried: Sequence[int] = ()) -> store_pb2.PutResponse:
+        return await self.stub.Put(store_pb2.PutRequest(records=b"".join(records), retried=retried), timeout=10)
+
+    async def put_entries(self, *records: bytes, lane: int, first_entry: int) -> store_pb2.RestoreResponse:
+        request = store_pb2.RestoreRequest(records=b"".join(records), lane=lane, first_entry=first_entry)
+        return await self.stub.Restore(request, timeout=10)
+
+    async def put_settling(self, *records: bytes, settles: Sequence[store_pb2.Settle]) -> store_pb2.SettleResponse:
+        request = store_pb2.SettleRequest(records=b"".join(records), settles=settles)
+        return await self.stub.Settle(request, timeout=10)
 
     async def pull(self, offset: int = 0, **options: Any) -> gateway_pb2.PullResponse:
         request = gateway_pb2.PullRequest(**{"topic": "orders", "offset": offset, **options})
@@ -339,3 +347,25 @@ async def test_describe_and_lanes_tell_the_shard(store: Running) -> None:
     lanes = (await store.stub.ListLanes(gateway_pb2.ListLanesRequest())).lanes
     assert [(lane.level, lane.pending_count) for lane in lanes] == [(1, 0), (2, 2)]
     assert lanes[1].oldest_due_at_ms == lanes[1].next_due_at_ms == store.clock.now_ms() + 3_600_000
+
+
+async def test_callers_of_release_0_1_are_answered(store: Running) -> None:
+    """Put, Restore and Settle under the name that all three had."""
+
+    async def put_message(data: bytes, **options: Any) -> store_pb2.PutMessageResponse:
+        return await store.stub.PutMessage(store_pb2.PutMessageRequest(records=data, **options), timeout=10)
+
+    assert list((await put_message(sent("A"))).queue_offsets) == [0]
+    again = await put_message(sent("A"), retried=[0])
+    assert (list(again.statuses), dict(again.duplicate_queues)) == ([store_pb2.PUT_STATUS_DUPLICATE], {0: 0})
+    delayed = await put_message(sent("B", level=1))
+    assert delayed.due_at_ms[0] == delayed.stored_at_ms + 1_000
+    await store.clock.advance(1_000)
+    entry = restored(store.node.store, 1, 0, 1)
+    answer = await put_message(entry, lane=1)
+    assert (list(answer.queue_offsets), answer.watermark) == ([1], 1)
+    assert list((await put_message(entry, lane=1)).statuses) == [store_pb2.PUT_STATUS_DUPLICATE]
+    place = store_pb2.DeadLetterPlace(topic="%DLQ%group", queue=0, offset=0)
+    settle = store_pb2.Settle(record=0, dead_letter=place, group="group")
+    with pytest.raises(grpc.aio.AioRpcError, match="%DLQ%group"):
+        await put_message(sent("C"), settles=[settle])

@@ -80,14 +80,14 @@ def test_entry_behind_a_missing_one_is_a_gap(shard: Shard) -> None:
 
 def test_entry_that_does_not_exist_is_a_gap(shard: Shard) -> None:
     restored = record.encode(record.Record("orders", 0, b"", record.lane_entry(1, 0, 0)))
-    assert shard.put(restored, lane=1, first_entry=0).statuses == [GAP]
+    assert shard.put_entries(restored, lane=1, first_entry=0).statuses == [GAP]
 
 
 def test_restored_record_that_names_another_entry_is_refused(shard: Shard) -> None:
     shard.put(sent("A", level=1))
     shard.clock.wall_ms += 1_000
     wrong = record.encode(record.Record("orders", 0, b"", record.lane_entry(1, 7, shard.clock.wall_ms)))
-    assert shard.put(wrong, lane=1, first_entry=0).statuses == [REFUSED]
+    assert shard.put_entries(wrong, lane=1, first_entry=0).statuses == [REFUSED]
     assert shard.store.lane(1).pending_count == 1
 
 
@@ -107,7 +107,7 @@ def test_quarantined_entry_is_counted_apart(shard: Shard) -> None:
 def test_watermark_moves_when_the_restored_record_is_durable(shard: Shard) -> None:
     shard.put(sent("A", level=1))
     shard.clock.wall_ms += 1_000
-    shard.store.put(restored(shard.store, 1, 0, 1), lane=1, first_entry=0)
+    shard.stage_entries(restored(shard.store, 1, 0, 1), lane=1, first_entry=0)
     assert (shard.store.lane(1).watermark, shard.store.lane(1).appended) == (0, 1)
     shard.flush()
     assert shard.store.lane(1).watermark == 1
@@ -205,7 +205,7 @@ def test_entries_before_and_behind_one_that_is_refused(shard: Shard) -> None:
     shard.clock.wall_ms += 1_000
     shard.restore(1, 0, 1)
     records = [restored(shard.store, 1, n, 1) for n in (0, 1, 2, 1, 4)]
-    outcome = shard.put(*records, lane=1, first_entry=0)
+    outcome = shard.put_entries(*records, lane=1, first_entry=0)
     assert outcome.statuses == [DUPLICATE, OK, OK, REFUSED, GAP]
     assert outcome.queue_offsets == [-1, 0, 1, -1, -1]
     assert outcome.watermark == 3
@@ -238,7 +238,7 @@ def test_failed_flush_refuses_everything_from_then_on(shard: Shard) -> None:
 
 def test_unknown_lane_and_queue_are_named(shard: Shard) -> None:
     with pytest.raises(NotFound, match="lane 3 is not one of"):
-        shard.put(sent("A"), lane=3)
+        shard.put_entries(sent("A"), lane=3, first_entry=0)
     with pytest.raises(NotFound, match="topic nope is not known"):
         shard.pulled("nope")
     shard.put(sent("A"))

@@ -62,15 +62,15 @@ def copy(topic: str, attempts: list[Any], *, times: int, level: int = 0, **named
 
 async def settled(shard: Consuming, message: consumer_pb2.LeasedMessage, data: bytes) -> None:
     settle = store_pb2.Settle(record=0, receipt=message.receipt, group=GROUP)
-    answer = await shard.put(data, settles=[settle])
+    answer = await shard.put_settling(data, settles=[settle])
     assert not any(answer.statuses)
 
 
 async def restored(shard: Consuming, level: int, first: int, data: bytes, due_at_ms: int) -> None:
     """Entry `first` of a lane, as a scheduler puts it."""
     again = restore(Entry(level, first, due_at_ms, data))
-    answer = await shard.stub.PutMessage(
-        store_pb2.PutMessageRequest(records=again, lane=level, first_entry=first), timeout=10
+    answer = await shard.stub.Restore(
+        store_pb2.RestoreRequest(records=again, lane=level, first_entry=first), timeout=10
     )
     assert not any(answer.statuses)
 
@@ -142,7 +142,7 @@ async def test_a_redriven_message_goes_on_counting(shard: Consuming) -> None:
     await shard.clock.advance(10)
     letter = store_pb2.DeadLetterPlace(topic=DLQ, queue=0, offset=0)
     data = copy(RETRY, [[1, start, start, "E", "", ""]], times=0, DT_REDRIVEN="1")
-    answer = await shard.put(data, settles=[store_pb2.Settle(record=0, dead_letter=letter, group=GROUP)])
+    answer = await shard.put_settling(data, settles=[store_pb2.Settle(record=0, dead_letter=letter, group=GROUP)])
     assert not any(answer.statuses)
     (second,) = await shard.receive()
     await shard.clock.advance(10)

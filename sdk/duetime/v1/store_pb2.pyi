@@ -26,6 +26,104 @@ PUT_STATUS_NOT_DUE: PutStatus
 PUT_STATUS_REFUSED: PutStatus
 PUT_STATUS_SETTLED: PutStatus
 
+class PutRequest(_message.Message):
+    __slots__ = ("records", "retried")
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    RETRIED_FIELD_NUMBER: _ClassVar[int]
+    records: bytes
+    retried: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, records: _Optional[bytes] = ..., retried: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class PutResponse(_message.Message):
+    __slots__ = ("statuses", "queue_offsets", "due_at_ms", "faults", "stored_at_ms", "duplicate_queues")
+    class FaultsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: _message_pb2.Fault
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[_Union[_message_pb2.Fault, _Mapping]] = ...) -> None: ...
+    class DuplicateQueuesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
+    STATUSES_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    DUE_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    FAULTS_FIELD_NUMBER: _ClassVar[int]
+    STORED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATE_QUEUES_FIELD_NUMBER: _ClassVar[int]
+    statuses: _containers.RepeatedScalarFieldContainer[PutStatus]
+    queue_offsets: _containers.RepeatedScalarFieldContainer[int]
+    due_at_ms: _containers.RepeatedScalarFieldContainer[int]
+    faults: _containers.MessageMap[int, _message_pb2.Fault]
+    stored_at_ms: int
+    duplicate_queues: _containers.ScalarMap[int, int]
+    def __init__(self, statuses: _Optional[_Iterable[_Union[PutStatus, str]]] = ..., queue_offsets: _Optional[_Iterable[int]] = ..., due_at_ms: _Optional[_Iterable[int]] = ..., faults: _Optional[_Mapping[int, _message_pb2.Fault]] = ..., stored_at_ms: _Optional[int] = ..., duplicate_queues: _Optional[_Mapping[int, int]] = ...) -> None: ...
+
+class RestoreRequest(_message.Message):
+    __slots__ = ("records", "lane", "first_entry")
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    LANE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_ENTRY_FIELD_NUMBER: _ClassVar[int]
+    records: bytes
+    lane: int
+    first_entry: int
+    def __init__(self, records: _Optional[bytes] = ..., lane: _Optional[int] = ..., first_entry: _Optional[int] = ...) -> None: ...
+
+class RestoreResponse(_message.Message):
+    __slots__ = ("statuses", "queue_offsets", "faults", "stored_at_ms", "watermark")
+    class FaultsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: _message_pb2.Fault
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[_Union[_message_pb2.Fault, _Mapping]] = ...) -> None: ...
+    STATUSES_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    FAULTS_FIELD_NUMBER: _ClassVar[int]
+    STORED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    statuses: _containers.RepeatedScalarFieldContainer[PutStatus]
+    queue_offsets: _containers.RepeatedScalarFieldContainer[int]
+    faults: _containers.MessageMap[int, _message_pb2.Fault]
+    stored_at_ms: int
+    watermark: int
+    def __init__(self, statuses: _Optional[_Iterable[_Union[PutStatus, str]]] = ..., queue_offsets: _Optional[_Iterable[int]] = ..., faults: _Optional[_Mapping[int, _message_pb2.Fault]] = ..., stored_at_ms: _Optional[int] = ..., watermark: _Optional[int] = ...) -> None: ...
+
+class SettleRequest(_message.Message):
+    __slots__ = ("records", "settles")
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    SETTLES_FIELD_NUMBER: _ClassVar[int]
+    records: bytes
+    settles: _containers.RepeatedCompositeFieldContainer[Settle]
+    def __init__(self, records: _Optional[bytes] = ..., settles: _Optional[_Iterable[_Union[Settle, _Mapping]]] = ...) -> None: ...
+
+class SettleResponse(_message.Message):
+    __slots__ = ("statuses", "queue_offsets", "due_at_ms", "faults", "stored_at_ms")
+    class FaultsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: _message_pb2.Fault
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[_Union[_message_pb2.Fault, _Mapping]] = ...) -> None: ...
+    STATUSES_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    DUE_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    FAULTS_FIELD_NUMBER: _ClassVar[int]
+    STORED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    statuses: _containers.RepeatedScalarFieldContainer[PutStatus]
+    queue_offsets: _containers.RepeatedScalarFieldContainer[int]
+    due_at_ms: _containers.RepeatedScalarFieldContainer[int]
+    faults: _containers.MessageMap[int, _message_pb2.Fault]
+    stored_at_ms: int
+    def __init__(self, statuses: _Optional[_Iterable[_Union[PutStatus, str]]] = ..., queue_offsets: _Optional[_Iterable[int]] = ..., due_at_ms: _Optional[_Iterable[int]] = ..., faults: _Optional[_Mapping[int, _message_pb2.Fault]] = ..., stored_at_ms: _Optional[int] = ...) -> None: ...
+
 class PutMessageRequest(_message.Message):
     __slots__ = ("records", "lane", "first_entry", "retried", "settles")
     RECORDS_FIELD_NUMBER: _ClassVar[int]

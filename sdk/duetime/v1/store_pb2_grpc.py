@@ -43,6 +43,21 @@ class StoreStub:
         Args:
             channel: A grpc.Channel.
         """
+        self.Put = channel.unary_unary(
+                '/duetime.v1.Store/Put',
+                request_serializer=duetime_dot_v1_dot_store__pb2.PutRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_store__pb2.PutResponse.FromString,
+                _registered_method=True)
+        self.Restore = channel.unary_unary(
+                '/duetime.v1.Store/Restore',
+                request_serializer=duetime_dot_v1_dot_store__pb2.RestoreRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_store__pb2.RestoreResponse.FromString,
+                _registered_method=True)
+        self.Settle = channel.unary_unary(
+                '/duetime.v1.Store/Settle',
+                request_serializer=duetime_dot_v1_dot_store__pb2.SettleRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_store__pb2.SettleResponse.FromString,
+                _registered_method=True)
         self.PutMessage = channel.unary_unary(
                 '/duetime.v1.Store/PutMessage',
                 request_serializer=duetime_dot_v1_dot_store__pb2.PutMessageRequest.SerializeToString,
@@ -224,14 +239,38 @@ class StoreServicer:
     UNAVAILABLE with reason STORE_READ_ONLY: a flush failed, the shard takes no writes until it is restarted.
     """
 
-    def PutMessage(self, request, context):
-        """Appends records. Durable when answered (flush mode `sync`). One status each, in order; a refused record harms no
-        other, except that entries of a lane are taken strictly in order. Records that restore entries which fall due within
-        100 ms are held until then, and the call is answered when the last of them is durable; puts to one lane are worked
-        on one after the other. What is held when the call ends early is not stored.
-        Idempotent by topic and message id for records listed in `retried`; by lane entry where `lane` is set.
+    def Put(self, request, context):
+        """Stores records. Durable when answered (flush mode `sync`). One status each, in order; a refused record harms no other.
+        Idempotent by topic and message id for records listed in `retried`.
         Records are checked as the gateway checks messages: names, queues, sizes, system topics.
-        INVALID_ARGUMENT: the bytes are not whole records, or none. RESOURCE_EXHAUSTED: too many bytes wait for the flush.
+        INVALID_ARGUMENT: the bytes are not whole records, or none. RESOURCE_EXHAUSTED: too many bytes wait for the flush, or
+        the disk is full.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Restore(self, request, context):
+        """Stores what due entries of a lane become. Durable when answered. Entries are taken strictly in order. Those that fall
+        due within 100 ms are held until then, and the call is answered when the last of them is durable; calls for one lane
+        are worked on one after the other. What is held when the call ends early is not stored.
+        Idempotent by entry. Errors as Put; NOT_FOUND: no such lane.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Settle(self, request, context):
+        """Stores records, each together with the end of a lease or of a dead letter, in one step. Durable when answered.
+        Idempotent by what is settled. Errors as Put.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PutMessage(self, request, context):
+        """Put, Restore and Settle as release 0.1 calls them: Restore where `lane` is set, Settle where `settles` are. Callers of
+        0.1 are answered throughout an upgrade; the next version does not have it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -477,6 +516,21 @@ class StoreServicer:
 
 def add_StoreServicer_to_server(servicer, server):
     rpc_method_handlers = {
+            'Put': grpc.unary_unary_rpc_method_handler(
+                    servicer.Put,
+                    request_deserializer=duetime_dot_v1_dot_store__pb2.PutRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_store__pb2.PutResponse.SerializeToString,
+            ),
+            'Restore': grpc.unary_unary_rpc_method_handler(
+                    servicer.Restore,
+                    request_deserializer=duetime_dot_v1_dot_store__pb2.RestoreRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_store__pb2.RestoreResponse.SerializeToString,
+            ),
+            'Settle': grpc.unary_unary_rpc_method_handler(
+                    servicer.Settle,
+                    request_deserializer=duetime_dot_v1_dot_store__pb2.SettleRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_store__pb2.SettleResponse.SerializeToString,
+            ),
             'PutMessage': grpc.unary_unary_rpc_method_handler(
                     servicer.PutMessage,
                     request_deserializer=duetime_dot_v1_dot_store__pb2.PutMessageRequest.FromString,
@@ -663,6 +717,87 @@ class Store:
     offset and store time, and takes topic, queue and tags from the record itself.
     UNAVAILABLE with reason STORE_READ_ONLY: a flush failed, the shard takes no writes until it is restarted.
     """
+
+    @staticmethod
+    def Put(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Store/Put',
+            duetime_dot_v1_dot_store__pb2.PutRequest.SerializeToString,
+            duetime_dot_v1_dot_store__pb2.PutResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Restore(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Store/Restore',
+            duetime_dot_v1_dot_store__pb2.RestoreRequest.SerializeToString,
+            duetime_dot_v1_dot_store__pb2.RestoreResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Settle(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Store/Settle',
+            duetime_dot_v1_dot_store__pb2.SettleRequest.SerializeToString,
+            duetime_dot_v1_dot_store__pb2.SettleResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
 
     @staticmethod
     def PutMessage(request,

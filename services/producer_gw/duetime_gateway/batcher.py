@@ -27,7 +27,7 @@ SECOND_PUT_BYTES_MIN = 64 * 1024
 # those may wait for its disk until their deadlines.
 SLOW_PUT_MS = 5_000
 
-Put = Callable[[store_pb2.PutMessageRequest, float], Awaitable[store_pb2.PutMessageResponse]]
+Put = Callable[[store_pb2.PutRequest, float], Awaitable[store_pb2.PutResponse]]
 
 
 @dataclass(slots=True)
@@ -186,7 +186,7 @@ class Batcher:
                 retried.extend(range(count, count + entry.count))
             count += entry.count
         joined = b"".join([entry.records for entry in entries])
-        request = store_pb2.PutMessageRequest(records=joined, retried=retried)
+        request = store_pb2.PutRequest(records=joined, retried=retried)
         response = await self._put(request, max(entry.deadline_ms for entry in entries) - started_ms)
         if len(response.queue_offsets) != count:
             raise Unavailable(
@@ -197,7 +197,7 @@ class Batcher:
         self._metrics.put(count, len(joined), self._clock.monotonic_ms() - started_ms)
 
 
-def _answer(entries: list[Entry], response: store_pb2.PutMessageResponse) -> None:
+def _answer(entries: list[Entry], response: store_pb2.PutResponse) -> None:
     """Gives each entry its slice of the columns."""
     faults = response.faults if response.faults else None
     queues = response.duplicate_queues if response.duplicate_queues else None

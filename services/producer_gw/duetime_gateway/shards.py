@@ -223,8 +223,8 @@ class Shard:
                 route.store_hosts[self.number] = description.store_host
         return told
 
-    async def _put(self, request: store_pb2.PutMessageRequest, timeout_ms: float) -> store_pb2.PutMessageResponse:
-        return await self._call(self._stub.PutMessage(request, timeout=timeout_ms / 1000.0))
+    async def _put(self, request: store_pb2.PutRequest, timeout_ms: float) -> store_pb2.PutResponse:
+        return await self._call(self._stub.Put(request, timeout=timeout_ms / 1000.0))
 
     async def pull(self, request: gateway_pb2.PullRequest | gateway_pb2.PullQueuesRequest, timeout_ms: float) -> bytes:
         """The encoded answer to a Pull or PullQueues. Raises: DueTimeError."""

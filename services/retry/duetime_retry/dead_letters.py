@@ -1,6 +1,6 @@
 """Dead letters: listed, redriven, discarded. It keeps nothing: which ones are gone is the stores' to know.
 
-    for each queue of %DLQ%group:   PullDeadLetters ──▶ filter ──▶ (pace) ──▶ PutMessage with settles, or
+    for each queue of %DLQ%group:   PullDeadLetters ──▶ filter ──▶ (pace) ──▶ Settle, or
                                                                              DropDeadLetters   ──▶ one result each
 
 A redrive stores the copy in %RETRY%group and ends the dead letter in one step, so that however often it is broken off,
@@ -223,10 +223,10 @@ class DeadLetters:
             return list(results.values())
         group = group_of(letters[0])
         await self._ensure(retry_topic(group), place.shard)
-        request = store_pb2.PutMessageRequest(records=b"".join(data for _, data in copies))
+        request = store_pb2.SettleRequest(records=b"".join(data for _, data in copies))
         for index, (letter, _) in enumerate(copies):
             request.settles.add(record=index, dead_letter=_place(letter), group=group)
-        answer = await self._call(place.shard, "PutMessage", request)
+        answer = await self._call(place.shard, "Settle", request)
         for index, status in enumerate(answer.statuses):
             result = results[copies[index][0].offset]
             if status == store_pb2.PUT_STATUS_SETTLED:

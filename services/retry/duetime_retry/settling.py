@@ -153,11 +153,11 @@ class Settler:
     async def _store(
         self, shard: int, group: str, puts: Sequence[_Put], results: list[consumer_pb2.NackResult]
     ) -> None:
-        request = store_pb2.PutMessageRequest(records=b"".join(put.encoded for put in puts))
+        request = store_pb2.SettleRequest(records=b"".join(put.encoded for put in puts))
         for number, put in enumerate(puts):
             request.settles.add(record=number, receipt=put.case.leased.receipt, group=group)
         try:
-            answer: store_pb2.PutMessageResponse = await self._stores.call(shard, "PutMessage", request)
+            answer: store_pb2.SettleResponse = await self._stores.call(shard, "Settle", request)
         except DueTimeError as error:
             _fail([put.index for put in puts], error, results)
             return

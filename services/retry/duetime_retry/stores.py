@@ -65,7 +65,7 @@ class Stores:
 
     async def put(self, shard: int, encoded: bytes) -> int:
         """Stores one record; its due time, or 0. Raises DueTimeError where the store refuses it."""
-        answer = await self.call(shard, "PutMessage", store_pb2.PutMessageRequest(records=encoded))
+        answer = await self.call(shard, "Put", store_pb2.PutRequest(records=encoded))
         if answer.faults:
             raise InvalidArgument([Violation("message", answer.faults[0].message)], reason="RECORD_REFUSED")
         return int(answer.due_at_ms[0]) if answer.due_at_ms else 0

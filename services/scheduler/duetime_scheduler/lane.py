@@ -51,7 +51,7 @@ class Flight:
 
     batch: Batch
     began_ns: int
-    answer: "asyncio.Task[store_pb2.PutMessageResponse]"
+    answer: "asyncio.Task[store_pb2.RestoreResponse]"
 
 
 def _may_pull(flights: deque[Flight]) -> bool:
@@ -165,17 +165,17 @@ class Restorer:
             raise
         return readable(due, f"shard {self._shard}")
 
-    def _launch(self, batch: Batch, first: int = 0) -> "asyncio.Task[store_pb2.PutMessageResponse]":
+    def _launch(self, batch: Batch, first: int = 0) -> "asyncio.Task[store_pb2.RestoreResponse]":
         """Begins to put a batch from index `first` on."""
-        request = store_pb2.PutMessageRequest(
+        request = store_pb2.RestoreRequest(
             records=batch.behind(first), lane=self._level, first_entry=batch.first + first
         )
         self._metrics.batch.observe(batch.count - first)
         return asyncio.create_task(self._put(request))
 
-    async def _put(self, request: store_pb2.PutMessageRequest) -> store_pb2.PutMessageResponse:
+    async def _put(self, request: store_pb2.RestoreRequest) -> store_pb2.RestoreResponse:
         started = perf_counter()
-        answer: store_pb2.PutMessageResponse = await self._store.PutMessage(request, timeout=self._timeout_s)
+        answer: store_pb2.RestoreResponse = await self._store.Restore(request, timeout=self._timeout_s)
         self._put_seconds.observe(perf_counter() - started)
         return readable(answer, f"shard {self._shard}")
 
@@ -203,7 +203,7 @@ class Restorer:
         try:
             answer = await flight.answer
         except grpc.aio.AioRpcError as error:
-            self._count_error("PutMessage", error)
+            self._count_error("Restore", error)
             if error.code() != grpc.StatusCode.INVALID_ARGUMENT:
                 raise
             await self._find_malformed(flight.batch, first)
@@ -216,9 +216,9 @@ class Restorer:
         The request may be answered, but its entries are not settled here: the next put finds them as duplicates.
         """
         for index, data in enumerate(batch.split()[first:], first):
-            request = store_pb2.PutMessageRequest(records=data, lane=self._level, first_entry=batch.first + index)
+            request = store_pb2.RestoreRequest(records=data, lane=self._level, first_entry=batch.first + index)
             try:
-                await self._store.PutMessage(request, timeout=self._timeout_s)
+                await self._store.Restore(request, timeout=self._timeout_s)
             except grpc.aio.AioRpcError as error:
                 if error.code() != grpc.StatusCode.INVALID_ARGUMENT:
                     raise
@@ -226,7 +226,7 @@ class Restorer:
                 return
         raise OutOfStep("the store refused the records together and none of them alone")
 
-    def _settle(self, batch: Batch, first: int, answer: store_pb2.PutMessageResponse) -> int:
+    def _settle(self, batch: Batch, first: int, answer: store_pb2.RestoreResponse) -> int:
         """Counts what became of the records from `first` on; returns the first that has to be put again."""
         if not answer.statuses and not batch.quarantined:
             self._restored.inc(batch.count - first)

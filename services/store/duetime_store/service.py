@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 from duetime.v1 import consumer_pb2, export_pb2, gateway_pb2, message_pb2, store_pb2, store_pb2_grpc
@@ -31,6 +31,13 @@ OUT_OF_RANGE = gateway_pb2.PULL_STATUS_OFFSET_OUT_OF_RANGE
 _STATUS_NAMES = store_pb2.PutStatus.keys()
 SERVICE_NAME = "duetime.v1.Store"
 
+Answer = TypeVar(
+    "Answer",
+    store_pb2.PutResponse,
+    store_pb2.RestoreResponse,
+    store_pb2.SettleResponse,
+    store_pb2.PutMessageResponse,
+)
 AnyPull = gateway_pb2.PullRequest | gateway_pb2.PullQueuesRequest
 
 
@@ -66,30 +73,50 @@ class StoreService(store_pb2_grpc.StoreServicer):
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, {"Export": export}),))
         store_pb2_grpc.add_StoreServicer_to_server(self, server)  # type: ignore[no-untyped-call]
 
+    async def Put(self, request: store_pb2.PutRequest, context: Any) -> store_pb2.PutResponse:
+        outcome = await self._durably(self._store.put(request.records, request.retried))
+        response = self._fill(store_pb2.PutResponse(duplicate_queues=outcome.duplicate_queues), outcome)
+        response.due_at_ms.extend(_dues(outcome))
+        return response
+
+    async def Restore(self, request: store_pb2.RestoreRequest, context: Any) -> store_pb2.RestoreResponse:
+        outcome = await self._holding.restore(request.records, request.lane, request.first_entry)
+        await self._durably(outcome)
+        return self._fill(store_pb2.RestoreResponse(watermark=outcome.watermark), outcome)
+
+    async def Settle(self, request: store_pb2.SettleRequest, context: Any) -> store_pb2.SettleResponse:
+        outcome = await self._durably(self._groups.settle(request.records, request.settles))
+        response = self._fill(store_pb2.SettleResponse(), outcome)
+        response.due_at_ms.extend(_dues(outcome))
+        return response
+
     async def PutMessage(self, request: store_pb2.PutMessageRequest, context: Any) -> store_pb2.PutMessageResponse:
+        """The three as release 0.1 calls them."""
         if request.lane:
-            outcome = await self._holding.put(request.records, request.lane, request.first_entry)
+            outcome = await self._holding.restore(request.records, request.lane, request.first_entry)
         elif request.settles:
-            outcome = await self._groups.put_settling(request)
-            self._flusher.wake()
+            outcome = self._groups.settle(request.records, request.settles)
         else:
-            outcome = self._store.put(request.records, retried=request.retried)
-            self._flusher.wake()
+            outcome = self._store.put(request.records, request.retried)
+        await self._durably(outcome)
+        response = store_pb2.PutMessageResponse(
+            watermark=outcome.watermark, duplicate_queues=outcome.duplicate_queues, due_at_ms=_dues(outcome)
+        )
+        return self._fill(response, outcome)
+
+    async def _durably(self, outcome: Outcome) -> Outcome:
+        """The outcome, once what is staged is durable."""
+        self._flusher.wake()
         durable = self._store.when_durable()
         if durable is not None:
             await durable
             self._checkpointer.published()
-        return self._put_response(outcome)
+        return outcome
 
-    def _put_response(self, outcome: Outcome) -> store_pb2.PutMessageResponse:
-        response = store_pb2.PutMessageResponse(
-            queue_offsets=outcome.queue_offsets,
-            stored_at_ms=outcome.stored_at_ms,
-            watermark=outcome.watermark,
-            duplicate_queues=outcome.duplicate_queues,
-        )
-        if any(outcome.due_at_ms):
-            response.due_at_ms.extend(outcome.due_at_ms)
+    def _fill(self, response: Answer, outcome: Outcome) -> Answer:
+        """With what all answers have."""
+        response.queue_offsets.extend(outcome.queue_offsets)
+        response.stored_at_ms = outcome.stored_at_ms
         if any(outcome.statuses):
             response.statuses.extend(outcome.statuses)  # type: ignore[arg-type]
             for status, count in Counter(outcome.statuses).items():
@@ -337,3 +364,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         caller = caller_of(context.peer(), context.invocation_metadata())
         async for data in self._exporter.read(request.path, request.offset, request.length, caller):
             yield encoded_chunk(data)
+
+
+def _dues(outcome: Outcome) -> list[int]:
+    return outcome.due_at_ms if any(outcome.due_at_ms) else []

@@ -145,7 +145,7 @@ class GroupLife(Life):
             return self.groups.settle(found[index], (topic, queue, offset))
 
         try:
-            self.store.put_settling(b"".join(records), (), settle)
+            self.store.settle(b"".join(records), (), settle)
         except (DiskFull, ReadOnly):
             for message_id in ids:
                 del self.copies[message_id]

@@ -109,7 +109,7 @@ class Consuming(Running):
         """Puts a copy with the end of the lease; the statuses."""
         data = copy(message.message.id, topic=topic, visible_at_ms=visible_at_ms, attempt=message.attempt)
         settle = store_pb2.Settle(record=0, receipt=message.receipt, group=GROUP)
-        return list((await self.put(data, settles=[settle])).statuses) or [OK]
+        return list((await self.put_settling(data, settles=[settle])).statuses) or [OK]
 
 
 def copy(message_id: str, *, topic: str = "", visible_at_ms: int = 0, attempt: int = 1, of_topic: str = TOPIC) -> bytes:

@@ -46,7 +46,7 @@ class Letters(Consuming):
         settles = [
             store_pb2.Settle(record=index, dead_letter=letter, group=GROUP) for index, letter in enumerate(letters)
         ]
-        answer = await self.put(*(copy(f"{offset}") for offset in offsets), settles=settles)
+        answer = await self.put_settling(*(copy(f"{offset}") for offset in offsets), settles=settles)
         return list(answer.statuses) or [STORED] * len(offsets)
 
     async def drop(self, *offsets: int) -> list[bool]:
@@ -186,7 +186,7 @@ async def test_a_place_that_is_none_is_refused(store: Letters, letter: dict[str,
     with pytest.raises(grpc.aio.AioRpcError, match=text):
         await store.stub.DropDeadLetters(store_pb2.DropDeadLettersRequest(letters=[place]))
     with pytest.raises(grpc.aio.AioRpcError, match=text):
-        await store.put(copy("0"), settles=[store_pb2.Settle(record=0, dead_letter=place, group=GROUP)])
+        await store.put_settling(copy("0"), settles=[store_pb2.Settle(record=0, dead_letter=place, group=GROUP)])
 
 
 async def test_a_redriven_message_is_received_by_its_group(store: Letters) -> None:

@@ -38,7 +38,7 @@ async def test_two_copies_of_one_call_settle_once(store: Consuming) -> None:
     await store.send("a")
     (got,) = await store.receive()
     settles = [store_pb2.Settle(record=n, receipt=got.receipt, group=GROUP) for n in range(2)]
-    answer = await store.put(copy("a"), copy("a"), settles=settles)
+    answer = await store.put_settling(copy("a"), copy("a"), settles=settles)
     assert list(answer.statuses) == [OK, SETTLED]
     assert names(await store.receive()) == ["a"]
 
@@ -72,7 +72,7 @@ async def test_a_message_whose_last_lease_ends_is_hidden_until_it_is_taken(store
     (again,) = await store.take()
     assert (again.attempt, list(again.expired)) == (2, list(taken.expired))
     settle = store_pb2.Settle(record=0, receipt=again.receipt, group=GROUP)
-    await store.put(copy("a", topic=f"%DLQ%{GROUP}"), settles=[settle])
+    await store.put_settling(copy("a", topic=f"%DLQ%{GROUP}"), settles=[settle])
     await store.clock.advance(INVISIBLE_MS)
     assert await store.take() == []
     assert await store.receive() == []

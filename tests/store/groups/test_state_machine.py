@@ -242,7 +242,7 @@ class Machine(RuleBasedStateMachine):
             def settle(_: int, topic: str, queue: int, at: int, one: Open = one) -> Any:
                 return self.groups.settle(one, (topic, queue, at))
 
-            self.shard.store.put_settling(sent("copy", topic="%RETRY%g"), (), settle)
+            self.shard.store.settle(sent("copy", topic="%RETRY%g"), (), settle)
             assert self.groups.ack(GROUP, [name]) == [EXPIRED]
             if stored:
                 self.flush()
@@ -333,7 +333,7 @@ class Machine(RuleBasedStateMachine):
         one = self.groups.open_one(GROUP, name) if name else UNKNOWN
         if isinstance(one, Open):
             # The journal, and a copy behind it that may not get there.
-            store.put_settling(sent("copy", topic="%RETRY%g"), (), lambda _, *copy: self.groups.settle(one, copy))
+            store.settle(sent("copy", topic="%RETRY%g"), (), lambda _, *copy: self.groups.settle(one, copy))
         elif store.journal.entries:
             store.stage_events()
         batch = store.take()

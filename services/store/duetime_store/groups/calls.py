@@ -20,6 +20,7 @@ from duetime_store.reading.filters import Filter, parsed
 from duetime_store.reading.messages import stored_messages
 from duetime_store.reading.reader import Reader
 from duetime_store.reading.turns import Turns
+from duetime_store.writing.staging import Outcome
 from duetime_store.writing.store import Store
 
 log = sparing()
@@ -215,15 +216,15 @@ class GroupCalls:
         await self.admin.delete(request, forget)
         await self._receiver.durable()
 
-    async def put_settling(self, request: store_pb2.PutMessageRequest) -> Any:
-        """The outcome of a put of records that end leases or dead letters, staged."""
-        if len(request.settles) > limits.NACKS_MAX or any(settle.record < 0 for settle in request.settles):
-            text = f"{len(request.settles)} of records from 0 on, {limits.NACKS_MAX} at most"
+    def settle(self, records: bytes, settles: Sequence[store_pb2.Settle]) -> Outcome:
+        """Stages records, and the ends of leases and dead letters that come with them."""
+        if len(settles) > limits.NACKS_MAX or any(settle.record < 0 for settle in settles):
+            text = f"{len(settles)} of records from 0 on, {limits.NACKS_MAX} at most"
             raise InvalidArgument([Violation("settles", text)])
         found: dict[int, Open] = {}
         letters: dict[int, Letter] = {}
         ended: set[int] = set()
-        for settle in request.settles:
+        for settle in settles:
             if settle.HasField("dead_letter"):
                 letter = self._letter(settle.dead_letter)
                 if letter in letters.values() or self._groups.gone.is_ending(letter):
@@ -249,7 +250,7 @@ class GroupCalls:
             one = found.get(index)
             return None if one is None else self._groups.settle(one, (topic, queue, offset))
 
-        return self._store.put_settling(request.records, ended, settle_one)
+        return self._store.settle(records, ended, settle_one)
 
     # --- dead letters -----------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """Restored records that come before their time: held here until their entries fall due, then staged.
 
-    PullDue (ahead) ──▶ scheduler restores ──▶ PutMessage ──▶ held ──(each at its due time)──▶ staged ──▶ durable
+    PullDue (ahead) ──▶ scheduler restores ──▶ Restore ──▶ held ──(each at its due time)──▶ staged ──▶ durable
 
 So at the due moment all that is left to do is to write: no call lies between it and the log, and a lane that is busy
 needs a few large puts a second instead of one for every millisecond in which something falls due.
@@ -26,7 +26,7 @@ _GOING_ON = frozenset((OK, DUPLICATE))
 
 
 class Holding:
-    """Takes the puts of schedulers."""
+    """Takes what schedulers restore."""
 
     def __init__(self, store: Store, flusher: Flusher, alarm: Alarm, *, bytes_max: int) -> None:
         self._store = store
@@ -37,11 +37,11 @@ class Holding:
         # Fair locks: the puts of a lane are worked on in the order in which they came.
         self._turns: dict[int, asyncio.Lock] = {}
 
-    async def put(self, records: bytes, level: int, first_entry: int) -> Outcome:
+    async def restore(self, records: bytes, level: int, first_entry: int) -> Outcome:
         """Stages each record once its entry is due; all is staged, or refused, when this returns.
 
         Raises:
-            As Store.put; Overloaded also when too many bytes are held.
+            As Store.restore; Overloaded also when too many bytes are held.
         """
         lane, intake = self._store.lane(level), self._store.admit(records)
         if self._bytes + len(records) > self._bytes_max:
@@ -72,7 +72,7 @@ class Holding:
             # What is too far away, or behind a gap, is the store's to refuse, together with all that is due.
             behind = first_later if is_near and is_next else intake.count
             if behind > done:
-                parts.append(self._store.put_restored(intake.part(done, behind), lane, first_entry + done))
+                parts.append(self._store.restore(intake.part(done, behind), lane, first_entry + done))
                 self._flusher.wake()
                 done = behind
             if done == intake.count or (parts and not _GOING_ON.issuperset(parts[-1].statuses)):
@@ -80,7 +80,7 @@ class Holding:
             await self._until(int(dues[done]))
         if done < intake.count:
             # All others are gaps, which the store says.
-            parts.append(self._store.put_restored(intake.part(done, intake.count), lane, first_entry + done))
+            parts.append(self._store.restore(intake.part(done, intake.count), lane, first_entry + done))
         return parts[0] if len(parts) == 1 else _joined(parts)
 
     async def _until(self, due_at_ms: int) -> None:

@@ -85,17 +85,18 @@ class Store:
 
     # --- writing --------------------------------------------------------------------------------------------------
 
-    def put(self, records: bytes, lane: int = 0, first_entry: int = 0, retried: Sequence[int] = ()) -> Outcome:
+    def put(self, records: bytes, retried: Sequence[int] = ()) -> Outcome:
         """Stages records; what the outcome says holds once the batch is durable (`when_durable`).
+
+        Args:
+            retried: indices of those that repeat a put whose answer was lost.
 
         Raises:
             ReadOnly: a write or flush failed before.
             DiskFull, Stalled: the shard takes no sends now (see gate.py).
             Overloaded: too many bytes wait for the flush.
-            InvalidArgument: the bytes are not whole records, or a lane put names no lane.
+            InvalidArgument: the bytes are not whole records.
         """
-        if lane:
-            return self.put_restored(self.admit(records), self.lane(lane), first_entry)
         self.gate.check_send()
         return self._put_sent(self.admit(records), retried)
 
@@ -159,13 +160,13 @@ class Store:
         self._repeats.stored(intake.id_hashes[[index for index in asked if outcome.statuses[index] == OK]].tolist())
         return outcome
 
-    def put_settling(
+    def settle(
         self,
         records: bytes,
         ended: Collection[int],
         settle: Callable[[int, str, int, int], Callable[[bool], None] | None],
     ) -> Outcome:
-        """As `put`, of records each of which is stored only together with the end of something.
+        """Stages records each of which is stored only together with the end of something.
 
         The journal goes in front of them: a log that ends between the two has an end that does not count, and never a
         record whose lease is open still.
@@ -215,9 +216,9 @@ class Store:
         named = slice(None) if intake.all_have_ids else intake.id_hashes >= 0
         self.recent.add_all(intake.id_hashes[named], positions[named])
 
-    def put_restored(self, intake: Intake, lane: Lane, first_entry: int) -> Outcome:
-        """Takes entries strictly in order: those before `appended` are there already, and behind one that is not
-        taken all others are gaps."""
+    def restore(self, intake: Intake, lane: Lane, first_entry: int) -> Outcome:
+        """Stages what entries of a lane become, strictly in order: those before `appended` are restored already, and
+        after one that is not taken all others are gaps."""
         outcome = Outcome.of_nothing(intake.count, GAP, self.clock.now_ms())
         done = min(max(lane.appended - first_entry, 0), intake.count)
         outcome.statuses[:done] = [DUPLICATE] * done
@@ -233,7 +234,7 @@ class Store:
         return outcome
 
     def _restore(self, intake: Intake, outcome: Outcome, lane: Lane, first_entry: int, done: int) -> None:
-        """Takes the records from index `done` on, up to the first that can't be taken.
+        """Stages the records from index `done` on, up to the first that can't be taken.
 
         Each names the due time that the reader gave out, which it has compared with the entry's record: where the unit
         says the same, it is right.
