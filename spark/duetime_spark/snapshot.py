@@ -30,8 +30,8 @@ from duetime_core.ondisk.state import (
     Reader,
     State,
     load,
-    marks,
     open_root,
+    restored,
     walk_whole,
 )
 from duetime_format.columns import Key, Run
@@ -330,12 +330,12 @@ class _Walk:
             low, high = timers.min_offset, timers.max_offset
             found.append(LaneView(0, 0, low, low, high, pending=len(timers.made[0])))
         table = state.history.current
-        for level, (mark, ahead) in marks(state).items():
-            queue = state.queues.get((SCHEDULE_TOPIC, queue_of(level)))
+        for level, lane in restored(state).items():
+            queue, mark = state.queues.get((SCHEDULE_TOPIC, queue_of(level))), lane.watermark
             low, high = (queue.min_offset, queue.max_offset) if queue else (mark, mark)
             delay_ms = table.delay_ms(min(level, table.highest))
-            pending = high - mark - len(ahead)
-            found.append(LaneView(level, delay_ms, low, mark, high, tuple(ahead.tolist()), pending))
+            ahead = tuple(lane.ahead.tolist())
+            found.append(LaneView(level, delay_ms, low, mark, high, ahead, lane.pending_count(high)))
         return tuple(found)
 
     def _findings(self) -> Iterable[Finding]:

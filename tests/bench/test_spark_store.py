@@ -18,7 +18,7 @@ def test_a_store_serves_what_was_made(tmp_path: Path, whole: bool) -> None:
     shard = Shard(tmp_path / "made", HandClock(), delay_levels=str(LEVELS), queue_file_units=300_000)
     report = shard.opened.report
     assert (report.whole_log, report.damage.count) == (whole, 0)
-    assert sum(lane.queue.max_offset - lane.watermark for lane in shard.store.lanes.values()) == 5_000
+    assert sum(lane.queue.max_offset - lane.watermark for lane in shard.store.lanes) == 5_000
     shard.restore(3, 0, 5)
-    assert shard.store.lane(3).watermark == 5
+    assert shard.store.lanes[3].watermark == 5
     shard.crash()

@@ -210,7 +210,7 @@ async def test_what_a_broker_wrote_is_listed_and_redriven(tmp_path: Path) -> Non
         store = cluster.stores[0].store
         for properties in (written, nameless):
             store.put(record.encode(record.Record(f"%DLQ%{GROUP}", 0, b"body", properties, reconsume_times=16)))
-        cluster.stores[0]._flusher.wake()
+        cluster.stores[0].parts.flusher.wake()
         durable = store.when_durable()
         assert durable is not None
         await durable

@@ -72,11 +72,11 @@ async def test_cluster_goes_on_from_a_brokers_directory(name: str, tmp_path: Pat
     async with Cluster(tmp_path, clock=FakeClock(killed_at_ms)) as cluster, AsyncProducer(cluster.address) as producer:
         store = cluster.stores[0].store
         await cluster.settle()
-        assert sum(lane.pending_count for lane in store.lanes.values()) <= len(ahead)
+        assert sum(lane.pending_count for lane in store.lanes) <= len(ahead)
         lane_end = store.lanes[1].queue.max_offset
         await producer.send("Fresh", b"new", delay="1s")
         await cluster.advance(LONGEST_MS)
-        assert sum(lane.pending_count for lane in store.lanes.values()) == 0
+        assert sum(lane.pending_count for lane in store.lanes) == 0
         restored = restored_records(store)
         assert [found.body for found in restored.pop((1, lane_end))] == [b"new"]
         assert {entry: len(found) for entry, found in restored.items()} == Counter(
@@ -93,7 +93,7 @@ async def test_cluster_goes_on_from_a_brokers_directory(name: str, tmp_path: Pat
             else:
                 assert_restored(unit, found)
         assert store.quarantined_count == quarantined
-        ends = {level: lane.queue.max_offset for level, lane in store.lanes.items()}
+        ends = {lane.number: lane.queue.max_offset for lane in store.lanes}
     offsets = configs.delay_offsets(configs.read(root / "config", configs.DELAY_OFFSETS))
     assert {level: offset for level, offset in offsets.items() if offset} == {
         level: end for level, end in ends.items() if end

@@ -86,9 +86,9 @@ def ids(records: list[record.Record]) -> list[str]:
 
 def assert_counters(store: Any, sent: dict[int, int], due: dict[str, int], now_ms: int) -> None:
     """Pending and restored of all lanes add up to what was sent, and to what is due by the receipts."""
-    for level, lane in store.lanes.items():
-        assert lane.pending_count + lane.restored_count == sent[level]
-    assert sum(lane.restored_count for lane in store.lanes.values()) == sum(at <= now_ms for at in due.values())
+    for lane in store.lanes:
+        assert lane.pending_count + lane.lateness.count == sent[lane.number]
+    assert sum(lane.lateness.count for lane in store.lanes) == sum(at <= now_ms for at in due.values())
 
 
 async def test_two_schedulers_forced_onto_one_lane_double_nothing(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ async def test_entry_that_can_not_be_restored_does_not_stop_its_lane(tmp_path: P
         assert entry(quarantined)[:2] == (1, 1)
         assert "CRC" in decode_properties(quarantined.properties)["DT_FAULT"]
         [lane] = await cluster.lanes()
-        assert (lane.pending_count, lane.restored_count, lane.quarantined_count) == (0, 2, 1)
+        assert (lane.pending_count, lane.lateness.count, lane.quarantined_count) == (0, 2, 1)
 
 
 async def test_shards_each_keep_their_lanes(tmp_path: Path) -> None:

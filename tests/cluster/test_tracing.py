@@ -173,7 +173,7 @@ async def test_context_of_another_tracer_is_kept_and_followed(cluster: Cluster, 
         await producer.send("orders", b"x", delay="5s", properties={"traceparent": "nonsense"})
         await producer.send("orders", b"traceparent\x01" + theirs.encode() + b"\x02", delay="5s")
     await cluster.advance("5s")
-    await until(lambda: cluster.stores[0].store.lanes[2].restored_count == 4)
+    await until(lambda: cluster.stores[0].store.lanes[2].lateness.count == 4)
     await until(lambda: named(spans, "restore orders"))
     (span,) = named(spans, "restore orders")
     assert f"{span.get_span_context().trace_id:032x}" == "0af7651916cd43dd8448eb211c80319c"

@@ -87,8 +87,8 @@ async def test_stream_ends_on_both_sides_with_whoever_ends(tmp_path: Path, end: 
             call.cancel()
         elif end == "gateway":
             await gateway.node.stop()
-        elif store.exporter:
-            store.exporter.end()
+        else:
+            store.parts.exporter.end()
         if end != "reader":
             error = await error_of(all_of(call))
             assert translate(error, "gateway", "").reason == "STOPPING"

@@ -269,9 +269,9 @@ class Moment:
 
 def lanes_of(cluster: Cluster) -> dict[tuple[int, int], tuple[int, int, int, int]]:
     return {
-        (shard, level): (lane.watermark, lane.queue.min_offset, lane.queue.max_offset, lane.pending_count)
+        (shard, lane.number): (lane.watermark, lane.queue.min_offset, lane.queue.max_offset, lane.pending_count)
         for shard, node in enumerate(cluster.stores)
-        for level, lane in node.store.lanes.items()
+        for lane in node.store.lanes
     }
 
 

@@ -81,7 +81,7 @@ def live_through(store: Store, rng: random.Random, steps: int, *, checkpoints: b
             store.put(*(sent(name, level=level, topic=rng.choice(("orders", "paid")), body=body) for name in ids))
         elif step < 0.8:
             level = rng.choice((1, 2))
-            lane = store.store.lane(level)
+            lane = store.store.lanes[level]
             count = min(lane.queue.max_offset - lane.watermark, rng.randrange(1, 40))
             if count > 0:
                 store.restore(level, lane.watermark, count)

@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 from duetime_core.clock import Clock, Timer
 from duetime_format import record
@@ -78,7 +79,8 @@ class Shard:
         return outcome
 
     def stage_entries(self, *records: bytes, lane: int, first_entry: int) -> Outcome:
-        return self.store.restore(self.store.admit(b"".join(records)), self.store.lane(lane), first_entry)
+        intake = self.store.admit(b"".join(records))
+        return self.store.restore(intake, self.store.lanes[lane], first_entry + np.arange(intake.count))
 
     def flush(self) -> None:
         batch = self.store.take()
@@ -122,7 +124,7 @@ class Shard:
 def restored(store: Store, level: int, first: int, count: int) -> bytes:
     """What a scheduler puts in place of entries [first, first + count): those that can't be restored are put aside."""
     parts = []
-    for number, (position, size, due_at_ms) in enumerate(store.lane(level).queue.read(first, count).tolist(), first):
+    for number, (position, size, due_at_ms) in enumerate(store.lanes[level].queue.read(first, count).tolist(), first):
         entry = Entry(level, number, due_at_ms, store.read_record(position, size))
         try:
             parts.append(restore(entry))

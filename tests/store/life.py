@@ -19,6 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
+import numpy as np
 from duetime_core.errors import DiskFull, DueTimeError, ReadOnly
 from duetime_format import record
 from duetime_format.errors import Damaged
@@ -277,8 +278,8 @@ class Life:
 
     def restore(self, level: int, count: int, early: bool) -> None:
         """As a scheduler does, with whatever lies behind the watermark; `early`: also what is not due."""
-        lane, now_ms = self.store.lane(level), self.store.clock.now_ms()
-        first = lane.appended
+        lane, now_ms = self.store.lanes[level], self.store.clock.now_ms()
+        first = lane.cursor
         units = lane.queue.read(first, count)
         if not early:
             units = units[units["tags"] <= now_ms]
@@ -295,7 +296,8 @@ class Life:
 
     async def _restore(self, records: list[bytes], level: int, first: int, dues: list[int]) -> None:
         try:
-            outcome = self.store.restore(self.store.admit(b"".join(records)), self.store.lane(level), first)
+            lane, intake = self.store.lanes[level], self.store.admit(b"".join(records))
+            outcome = self.store.restore(intake, lane, first + np.arange(intake.count))
         except DueTimeError:
             return
         taken = [index for index, status in enumerate(outcome.statuses) if status == OK]
@@ -483,12 +485,12 @@ class Life:
 
     def _check_lanes(self, entries: dict[tuple[int, int], str], restored: dict[tuple[int, int], str]) -> None:
         for level in range(1, LEVELS + 1):
-            lane = self.store.lane(level)
+            lane = self.store.lanes[level]
             count = lane.queue.max_offset - lane.queue.min_offset
             done = {number for one, number in restored if one == level and number >= lane.queue.min_offset}
-            assert lane.watermark == lane.appended
-            known = {*range(lane.queue.min_offset, lane.watermark), *lane.ahead}
-            assert done == known, f"lane {level} is at {lane.watermark} and {lane.ahead}, restored are {done}"
+            assert lane.watermark == lane.cursor
+            known = {*range(lane.queue.min_offset, lane.watermark), *lane.restored().ahead.tolist()}
+            assert done == known, f"lane {level} is at {lane.restored()}, restored are {done}"
             assert lane.watermark >= self.restored[level], f"lane {level} forgot what was answered as restored"
             assert lane.pending_count == count - len(done)
             # Without a flush between them, the entry may be lost and what restored it be kept.

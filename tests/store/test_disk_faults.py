@@ -251,7 +251,7 @@ async def test_fault_by_fault(root: Path, operation: str, path: str, error: int,
             assert found == answered
         assert set(answered) <= set(found)
         assert len(found) == len(set(found))
-        assert store.node.store.lane(1).watermark == ("X" in found)
+        assert store.node.store.lanes[1].watermark == ("X" in found)
 
 
 def test_late_units_grow_while_their_errors_are_known(tmp_path: Path) -> None:

@@ -175,7 +175,7 @@ async def test_moved_entries_come_back_from_an_export_once(shard: Shard, tmp_pat
     export_directory(shard.settings.data_dir, tmp_path / "made", LEVELS, accept_damage=False)
     import_directory(tmp_path / "made", tmp_path / "back", OURS, accept_damage=False)
     async with Shard(tmp_path / "back") as back:
-        assert back.node.store.lane(2).pending_count == 4
+        assert back.node.store.lanes[2].pending_count == 4
         back.clock.move(3 * HOUR_MS)
         assert await back.drain() == ["P0", "P1", "P2", "P3"]
         assert await back.drain() == []

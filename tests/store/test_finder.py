@@ -54,7 +54,7 @@ async def get(store: Running, message_id: str, topic: str = "") -> gateway_pb2.F
 async def restore(store: Running, lane: int = 1) -> None:
     """What a scheduler does with the lane's head."""
     due = await store.pull_due(lane, max_count=1)
-    answer = await store.put(
+    answer = await store.put_entries(
         restored(store.node.store, lane, due.first_entry, 1), lane=lane, first_entry=due.first_entry
     )
     assert not any(answer.statuses)

@@ -66,7 +66,7 @@ class Drained:
 
     def _restore(self, level: int) -> None:
         """What falls due; each answer has to bring the lane on."""
-        lane = self.shard.store.lane(level)
+        lane = self.shard.store.lanes[level]
         while (due := self._due(level)).sizes:
             answer = store_pb2.PullDueResponse(
                 first_entry=due.first_entry, records=due.records, sizes=due.sizes, due_at_ms=due.due_at_ms
@@ -124,7 +124,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def restore(shard: Shard, level: int, count: int) -> None:
-    units = shard.store.lane(level).queue.read(0, count)
+    units = shard.store.lanes[level].queue.read(0, count)
     found = [shard.store.read_record(position, size) for position, size, _ in units.tolist()]
     due = store_pb2.PullDueResponse(
         records=b"".join(found), sizes=[len(one) for one in found], due_at_ms=units["tags"].tolist()

@@ -78,7 +78,7 @@ async def test_records_are_held_each_until_its_entry_is_due(lane: Lane) -> None:
     answer = await put
     assert not answer.statuses
     assert list(answer.queue_offsets) == [0, 1, 2]
-    assert answer.watermark == lane.node.store.lane(1).watermark == 3
+    assert answer.watermark == lane.node.store.lanes[1].watermark == 3
 
 
 async def test_a_batch_waits_behind_the_one_before_it(lane: Lane) -> None:

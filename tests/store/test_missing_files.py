@@ -47,7 +47,7 @@ def test_rest_is_served_once_the_loss_of_a_segment_is_accepted(shard: Shard, mis
         remove(shard.root / "consumequeue")
     shard.settings = shard.settings.model_copy(update={"accept_missing_segments": True})
     report = shard.open().report
-    queue, lane = shard.store.queues.find("orders", 0), shard.store.lane(1)
+    queue, lane = shard.store.queues.find("orders", 0), shard.store.lanes[1]
     # Of the last file nothing is known any more when the queues are gone with it.
     known = missing == 1 or with_queues
     assert report.missing_bytes == (MIB if known else 0)
@@ -130,7 +130,7 @@ def test_nothing_but_its_place_is_believed_of_a_damaged_record(shard: Shard, at:
     shard.clock.wall_ms += 1_000
     shard.restore(1, 0, 3)
     now_ms, size = shard.clock.wall_ms, len(sent("D0", level=1))
-    dues = shard.store.lane(1).queue.last(9)[1]["tags"].tolist()
+    dues = shard.store.lanes[1].queue.last(9)[1]["tags"].tolist()
     with log_file(shard).open("r+b") as file:
         data = bytearray(file.read())
     entry_at = data.rindex(b"\x011:2:", 0, shard.store.published_end) + 3
@@ -139,7 +139,7 @@ def test_nothing_but_its_place_is_believed_of_a_damaged_record(shard: Shard, at:
     flip(log_file(shard), entry_at)
     (shard.root / "checkpoint").unlink(missing_ok=True)
     report = shard.open().report
-    lane = shard.store.lane(1)
+    lane = shard.store.lanes[1]
     assert report.damage.count == 2
     assert (lane.watermark, lane.queue.max_offset) == (2, 5)
     assert lane.queue.last(9)[1]["tags"].tolist() == dues

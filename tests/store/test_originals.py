@@ -44,7 +44,7 @@ def test_record_that_is_not_the_pending_one_is_refused_and_the_right_one_is_take
     assert outcome.statuses == [REFUSED]
     assert outcome.faults[0].startswith("is not entry 0 of lane 1: ")
     assert why in outcome.faults[0]
-    assert (shard.store.mismatched_count, shard.store.lane(1).watermark) == (1, 0)
+    assert (shard.store.mismatched_count, shard.store.lanes[1].watermark) == (1, 0)
     assert shard.put_entries(right, lane=1, first_entry=0).statuses == [OK]
     assert ids(shard.pulled()) == ["A"]
 
@@ -69,7 +69,7 @@ def test_what_stands_before_a_forged_record_is_taken_and_what_comes_after_is_not
 
 def test_entry_that_can_be_restored_is_not_put_aside(shard: Shard) -> None:
     pending(shard)
-    position, size, due = shard.store.lane(1).queue.read(0, 1)[0].item()
+    position, size, due = shard.store.lanes[1].queue.read(0, 1)[0].item()
     aside = quarantine(Entry(1, 0, due, shard.store.read_record(position, size)), "why not")
     outcome = shard.put_entries(aside, lane=1, first_entry=0)
     assert (outcome.statuses, outcome.faults) == ([REFUSED], {0: "entry 0 of lane 1 can be restored"})
@@ -79,7 +79,7 @@ def test_entry_that_can_be_restored_is_not_put_aside(shard: Shard) -> None:
 def test_damaged_entry_is_put_aside_and_nothing_else_takes_its_place(shard: Shard) -> None:
     pending(shard)
     right = restored(shard.store, 1, 0, 1)
-    _, size, due = shard.store.lane(1).queue.read(0, 1)[0].item()
+    _, size, due = shard.store.lanes[1].queue.read(0, 1)[0].item()
     flip(log_file(shard), 90)
     outcome = shard.put_entries(right, lane=1, first_entry=0)
     assert outcome.statuses == [REFUSED]
@@ -94,7 +94,7 @@ def test_damaged_entry_is_put_aside_and_nothing_else_takes_its_place(shard: Shar
     ):
         assert shard.put_entries(record.encode(wrong), lane=1, first_entry=0).statuses == [REFUSED]
     assert shard.put_entries(quarantine(entry, "torn"), lane=1, first_entry=0).statuses == [OK]
-    assert shard.store.lane(1).quarantined_count == 1
+    assert shard.store.lanes[1].quarantined_count == 1
     assert size
 
 
@@ -143,7 +143,7 @@ def test_compiled_comparison_counts_as_the_python_one(shard: Shard) -> None:
     count = compiled("duetime_format._restore").count_restored
     shard.put(*(sent(f"M{n}", level=1, body=bytes(n % 7)) for n in range(40)))
     shard.clock.wall_ms += 1_000
-    units = shard.store.lane(1).queue.read(0, 40)
+    units = shard.store.lanes[1].queue.read(0, 40)
     segment = shard.store.log.segment_at(0)
     assert segment is not None
     records = b"".join(

@@ -115,7 +115,7 @@ def test_every_bit_of_a_due_unit_is_repaired_by_who_restores(
         shard.put(sent(f"{n}", level=1))
         clock.wall_ms += 10
     clock.wall_ms += 1_000
-    queue = shard.store.lane(1).queue
+    queue = shard.store.lanes[1].queue
     dues = queue.read(0, 5)["tags"].tolist()
     for bit in BITS:
         unit = flip(queue, offset, bit)
@@ -133,7 +133,7 @@ def test_no_bit_of_a_pending_unit_lets_it_fire_early(
         clock.wall_ms += 100
     # Only the entries before it are due, and soon the next.
     clock.wall_ms += 500 + 100 * offset - 60
-    queue = shard.store.lane(1).queue
+    queue = shard.store.lanes[1].queue
     for bit in BITS:
         unit = flip(queue, offset, bit)
         assert messages(reading.due(ahead_ms=50)) == [f"{n}" for n in range(offset)]
@@ -143,7 +143,7 @@ def test_no_bit_of_a_pending_unit_lets_it_fire_early(
 
 def test_head_far_away_is_looked_at_before_it_is_waited_for(shard: Shard, clock: HandClock, reading: Reading) -> None:
     shard.put(sent("A", level=1))
-    queue = shard.store.lane(1).queue
+    queue = shard.store.lanes[1].queue
     unit = flip(queue, 0, 8 * 13)
     assert reading.due().sizes == []
     assert queue.read(0, 1).tobytes() == unit
@@ -152,7 +152,7 @@ def test_head_far_away_is_looked_at_before_it_is_waited_for(shard: Shard, clock:
 
 def test_damaged_head_that_no_delay_leads_to_is_given_up_now(shard: Shard, clock: HandClock, reading: Reading) -> None:
     shard.put(sent("A", level=1), sent("B", level=1))
-    queue = shard.store.lane(1).queue
+    queue = shard.store.lanes[1].queue
     flip(queue, 0, 8 * 13)
     with (shard.root / "commitlog" / ("0" * 20)).open("r+b") as log:
         log.seek(90)
@@ -217,11 +217,11 @@ Spoil = Callable[[Shard, int], None]
 
 
 def later_unit(shard: Shard, bit: int) -> None:
-    flip(shard.store.lane(1).queue, 1, 8 * 12 + bit)
+    flip(shard.store.lanes[1].queue, 1, 8 * 12 + bit)
 
 
 def other_time(shard: Shard, bit: int) -> None:
-    position = int(shard.store.lane(1).queue.read(1, 1)["position"][0])
+    position = int(shard.store.lanes[1].queue.read(1, 1)["position"][0])
     with (shard.root / "commitlog" / ("0" * 20)).open("r+b") as log:
         log.seek(position + 56 + bit // 8)
         byte = log.read(1)[0]
@@ -237,7 +237,7 @@ def test_record_without_crc_fires_between_its_neighbours_whichever_time_has_chan
     for message_id in "ABC":
         shard.put(unmarked(message_id))
         clock.wall_ms += 20
-    dues = shard.store.lane(1).queue.read(0, 3)["tags"].tolist()
+    dues = shard.store.lanes[1].queue.read(0, 3)["tags"].tolist()
     clock.wall_ms = dues[0] - 1
     spoil(shard, bit)
     given: list[int] = []
@@ -256,7 +256,7 @@ def test_pull_due_answers_right_where_the_unit_can_not_be_written(
     shard: Shard, clock: HandClock, reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shard.put(sent("A", level=1), sent("B", level=1))
-    queue = shard.store.lane(1).queue
+    queue = shard.store.lanes[1].queue
     flip(queue, 0, 8 * 13)
     flip(queue, 1, 3)
 

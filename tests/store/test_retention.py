@@ -155,7 +155,7 @@ async def test_a_pending_message_outlives_retention_many_times(shard: Shard) -> 
         await shard.fill(1_500)
         await shard.expire()
     assert shard.segments[0] > 20
-    assert shard.node.store.lane(2).pending_count == 300
+    assert shard.node.store.lanes[2].pending_count == 300
     shard.clock.move(sent_at_ms + HOUR_MS - 1 - shard.clock.now_ms())
     assert await shard.drain() == []
     shard.clock.move(1)
@@ -171,7 +171,7 @@ async def test_a_moved_message_is_in_no_topic_before_it_is_due(shard: Shard) -> 
     await shard.expire()
     assert shard.segments[0] == 1
     assert "orders" not in {queue.topic for queue in shard.node.store.queues.all()}
-    entries = shard.node.store.lane(2).queue
+    entries = shard.node.store.lanes[2].queue
     assert (entries.min_offset, entries.max_offset) == (0, 1)
 
 
@@ -205,7 +205,7 @@ async def test_copies_behind_newer_entries_are_found_again(shard: Shard, gone: s
     await shard.expire()
     assert shard.segments[0] == 1
     await shard.restart(without=gone)
-    assert shard.node.store.lane(2).pending_count == 10
+    assert shard.node.store.lanes[2].pending_count == 10
     shard.clock.move(HOUR_MS)
     assert await shard.drain() == [*(f"P{n}" for n in range(5)), *(f"Q{n}" for n in range(5))]
 
@@ -227,7 +227,7 @@ async def test_lane_of_which_only_copies_are_left_is_made_again(
     await shard.expire()
     assert shard.segments[0] == 1
     await shard.restart(without=gone)
-    assert shard.node.store.lane(2).pending_count == pending
+    assert shard.node.store.lanes[2].pending_count == pending
     shard.clock.move(sent_at_ms + 2 * HOUR_MS - shard.clock.now_ms())
     assert await shard.drain() == [f"P{n}" for n in range(pending)]
     assert shard.node.store.quarantined_count == 0
@@ -242,7 +242,7 @@ async def test_copies_are_found_again_where_all_store_times_are_equal(shard: Sha
     await shard.expire()
     assert shard.segments[0] == 1
     await shard.restart(without=gone)
-    assert shard.node.store.lane(2).pending_count == 10
+    assert shard.node.store.lanes[2].pending_count == 10
     shard.clock.move(HOUR_MS)
     assert await shard.drain() == [*(f"P{n}" for n in range(5)), *(f"Q{n}" for n in range(5))]
 
@@ -265,8 +265,8 @@ async def test_a_message_that_was_appended_again_is_found_once(shard: Shard) -> 
     await shard.put(sent("P", level=2))
     await shard.fill(1_500)
     store = shard.node.store
-    units = store.lane(2).queue.read(0, 1).copy()
-    await run(shard.clock, shard.node.parts.cleaner._move(store.lane(2).queue, np.array([0]), units))
+    units = store.lanes[2].queue.read(0, 1).copy()
+    await run(shard.clock, shard.node.parts.cleaner._move(store.lanes[2].queue, np.array([0]), units))
     assert shard.segments[0] == 0
     request = gateway_pb2.QueryMessagesRequest(topic="orders", key="P")
     answers = await run(shard.clock, shard.stub.QueryMessages(request, timeout=10))
@@ -293,12 +293,12 @@ async def test_a_segment_of_pending_messages_is_not_moved_for_room(tmp_path: Pat
 
 async def test_a_damaged_pending_record_keeps_its_place_and_is_put_aside(shard: Shard) -> None:
     await shard.put(sent("A", level=2), sent("BBBBBBBB", level=2), sent("C", level=2))
-    second = shard.node.store.lane(2).queue.read(1, 1)
+    second = shard.node.store.lanes[2].queue.read(1, 1)
     flip(shard.settings.data_dir / "commitlog" / ("0" * 20), int(second["position"][0]) + 90)
     await shard.fill(1_500)
     await shard.expire()
     assert shard.segments[0] == 1
-    assert shard.node.store.lane(2).queue.read(1, 1)["size"][0] == FILLER_SIZE
+    assert shard.node.store.lanes[2].queue.read(1, 1)["size"][0] == FILLER_SIZE
     shard.clock.move(HOUR_MS)
     due = await shard.pull_due(2)
     assert [bool(size) for size in due.sizes] == [True, False, True]

@@ -40,8 +40,8 @@ def test_a_put_during_a_flush_waits_for_the_next(shard: Shard) -> None:
 def test_delayed_record_is_due_after_its_level(shard: Shard) -> None:
     outcome = shard.put(sent("A", level=2))
     assert outcome.due_at_ms == [shard.clock.wall_ms + 5_000]
-    assert shard.store.lane(2).pending_count == 1
-    assert shard.store.lane(2).queue.read(0, 1)["tags"].tolist() == [shard.clock.wall_ms + 5_000]
+    assert shard.store.lanes[2].pending_count == 1
+    assert shard.store.lanes[2].queue.read(0, 1)["tags"].tolist() == [shard.clock.wall_ms + 5_000]
 
 
 def test_level_above_the_table_is_refused_alone(shard: Shard) -> None:
@@ -88,7 +88,7 @@ def test_restored_record_that_names_another_entry_is_refused(shard: Shard) -> No
     shard.clock.wall_ms += 1_000
     wrong = record.encode(record.Record("orders", 0, b"", record.lane_entry(1, 7, shard.clock.wall_ms)))
     assert shard.put_entries(wrong, lane=1, first_entry=0).statuses == [REFUSED]
-    assert shard.store.lane(1).pending_count == 1
+    assert shard.store.lanes[1].pending_count == 1
 
 
 def test_sent_record_can_not_name_a_lane_entry(shard: Shard) -> None:
@@ -100,24 +100,24 @@ def test_quarantined_entry_is_counted_apart(shard: Shard) -> None:
     shard.put(sent("A", level=1).replace(b"REAL_QID\x010", b"REAL_QID\x01x"))
     shard.clock.wall_ms += 1_000
     assert shard.restore(1, 0, 1).statuses == [OK]
-    lane = shard.store.lane(1)
-    assert (lane.quarantined_count, lane.restored_count, lane.pending_count) == (1, 0, 0)
+    lane = shard.store.lanes[1]
+    assert (lane.quarantined_count, lane.lateness.count, lane.pending_count) == (1, 0, 0)
 
 
 def test_watermark_moves_when_the_restored_record_is_durable(shard: Shard) -> None:
     shard.put(sent("A", level=1))
     shard.clock.wall_ms += 1_000
     shard.stage_entries(restored(shard.store, 1, 0, 1), lane=1, first_entry=0)
-    assert (shard.store.lane(1).watermark, shard.store.lane(1).appended) == (0, 1)
+    assert (shard.store.lanes[1].watermark, shard.store.lanes[1].cursor) == (0, 1)
     shard.flush()
-    assert shard.store.lane(1).watermark == 1
+    assert shard.store.lanes[1].watermark == 1
 
 
 def test_lateness_is_counted_from_due_to_durable(shard: Shard) -> None:
     shard.put(sent("A", level=1))
     shard.clock.wall_ms += 1_007
     shard.restore(1, 0, 1)
-    assert shard.store.lane(1).late_percentiles_ms() == (7.0, 7.0)
+    assert shard.store.lanes[1].lateness.percentiles_ms() == (7.0, 7.0)
 
 
 @pytest.mark.parametrize("level", [0, 1])

@@ -124,7 +124,7 @@ def test_imported_shard_goes_on(shard: Shard, clock: HandClock, tmp_path: Path) 
     shard.restore(1, 0, 4)
     import_directory(shard.root, tmp_path / "copy", LEVELS, accept_damage=False)
     copy = Shard(tmp_path / "copy", clock)
-    assert copy.store.lane(1).watermark == 4
+    assert copy.store.lanes[1].watermark == 4
     copy.put(sent("new"))
     assert ids(copy.pulled()) == [*ids(shard.pulled()), "new"]
     copy.crash()
@@ -138,7 +138,7 @@ def test_brokers_directory_goes_on_as_a_shard_and_back(name: str, tmp_path: Path
     clock.wall_ms = 1_900_000_000_000
     import_directory(root, tmp_path / "shard", LEVELS, accept_damage=False)
     shard = Shard(tmp_path / "shard", clock, delay_levels=DEFAULT_DELAY_LEVELS)
-    assert {str(level): lane.pending_count for level, lane in shard.store.lanes.items()} == was["pendingPerDelayLevel"]
+    assert {str(lane.number): lane.pending_count for lane in shard.store.lanes} == was["pendingPerDelayLevel"]
     shard.put(sent("new"), sent("later", level=5))
     shard.checkpoint()
     assert verify(shard.root, LEVELS).damages == []

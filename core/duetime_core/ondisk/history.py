@@ -49,6 +49,11 @@ class LevelHistory:
             delays_ms[own] = known_ms[np.clip(levels[own], 1, len(known_ms)) - 1]
         return delays_ms
 
+    def due_at_ms(self, level: int, position: int, stored_at_ms: int) -> int:
+        """Of one record; of a level above the highest, by the highest."""
+        levels = self.at(position, stored_at_ms)
+        return stored_at_ms + levels.delay_ms(min(level, levels.highest))
+
     @cached_property
     def _known_ms(self) -> list[Ints]:
         """The delays of each table."""

@@ -55,5 +55,4 @@ class TagsCodes:
         level = int(delay) if _NUMBER.fullmatch(delay) else 0
         if level <= 0:
             return code
-        levels = self._history.at(position, stored_at_ms)
-        return stored_at_ms + levels.delay_ms(min(level, levels.highest))
+        return self._history.due_at_ms(level, position, stored_at_ms)

@@ -24,6 +24,7 @@ from duetime_core.ondisk import checkpoint, configs
 from duetime_core.ondisk.files import LogFiles, QueueFiles
 from duetime_core.ondisk.folder import IS_FOLDER, Files, LocalFiles
 from duetime_core.ondisk.history import LevelHistory
+from duetime_core.ondisk.lanes import Restored
 from duetime_core.ondisk.levels import TagsCodes
 from duetime_core.ondisk.scan import Blank, Found, Skipped, intact_at, scan_runs
 
@@ -353,22 +354,13 @@ def is_possible(offsets: Ints, positions: Ints) -> npt.NDArray[np.bool_]:
     return possible
 
 
-def watermarks(state: State) -> dict[int, tuple[int, int]]:
-    """By level, as recovery has it: the next entry to restore, and how many behind it are restored already."""
-    return {level: (mark, len(ahead)) for level, (mark, ahead) in marks(state).items()}
-
-
-def marks(state: State) -> dict[int, tuple[int, Ints]]:
-    """As `watermarks`, with the entries that are restored already."""
+def restored(state: State) -> dict[int, Restored]:
+    """By level, as recovery has it: which entries are restored."""
     lanes = {level_of(queue.queue): queue for queue in state.queues.values() if queue.topic == SCHEDULE_TOPIC}
     found = {}
     for level in range(1, max([state.history.current.highest, *lanes]) + 1):
         low, high = (lanes[level].min_offset, lanes[level].max_offset) if level in lanes else (0, 0)
-        mark = min(max(state.known.get(level, 0), low), high)
-        entries = np.unique(np.concatenate([np.empty(0, np.int64), *state.restored.get(level, ())]))
-        entries = entries[(entries >= mark) & (entries < high)]
-        in_order = int((entries == mark + np.arange(len(entries))).sum())
-        found[level] = mark + in_order, entries[in_order:]
+        found[level] = Restored.of(state.known.get(level, 0), low, high, state.restored.get(level, ()))
     return found
 
 

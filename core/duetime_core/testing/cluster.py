@@ -106,7 +106,11 @@ class Cluster:
 
     async def _lanes_held(self) -> None:
         """Waits until every lane has its scheduler."""
-        lanes = {(shard, level) for shard, node in enumerate(self.stores) for level in node.store.lanes}
+        lanes = {
+            (shard, level)
+            for shard, node in enumerate(self.stores)
+            for level in (lane.number for lane in node.store.lanes)
+        }
         give_up = asyncio.get_running_loop().time() + GIVE_UP_S
         while self.schedulers and lanes - {lane for node in self.schedulers for lane in node.held}:
             self._raise_failures()
@@ -225,7 +229,7 @@ class Cluster:
         ahead = [
             moment - node.store.clock.now_ms()
             for node in self.stores
-            for lane in node.store.lanes.values()
+            for lane in node.store.lanes
             if (moment := lane.dues(node.store.clock.now_ms())[1])
         ]
         return min(ahead, default=None)
@@ -241,7 +245,7 @@ class Cluster:
 
 def _overdue(store: Any) -> bool:
     now_ms = store.clock.now_ms()
-    return any(lane.pending_count and lane.dues(now_ms)[0] <= now_ms for lane in store.lanes.values())
+    return any(lane.pending_count and lane.dues(now_ms)[0] <= now_ms for lane in store.lanes)
 
 
 def _node_class(name: str) -> Callable[..., Node]:

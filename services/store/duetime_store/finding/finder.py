@@ -18,6 +18,7 @@ import numpy as np
 from duetime.v1 import gateway_pb2
 from duetime_core.errors import InvalidArgument, NotFound, Unavailable, Unsupported, Violation
 from duetime_core.logs import sparing
+from duetime_core.ondisk.lanes import Restored
 from duetime_format import layout, limits, record
 from duetime_format.columns import take
 from duetime_format.keys import hash_codes, key_hash, key_hashes, keys_of
@@ -86,7 +87,8 @@ class View:
 
     indexer: Indexer
     end: int
-    watermarks: dict[int, int]
+    # By lane.
+    restored: dict[int, Restored]
 
 
 class Finder:
@@ -245,16 +247,16 @@ class Finder:
         """None: a lane record whose message has been restored."""
         if seen.record.topic != SCHEDULE_TOPIC or as_is:
             return self._found(seen, _state(seen))
-        watermark = view.watermarks.get(level_of(seen.record.queue))
-        if watermark is None:
+        restored = view.restored.get(level_of(seen.record.queue))
+        if restored is None:
             return None
-        if seen.record.queue_offset >= watermark:
+        if seen.record.queue_offset not in restored:
             return None if self._is_copied(view, seen) else self._found(seen, PENDING)
         return self._found(seen, QUARANTINED) if await self._is_aside(walk, view, seen) else None
 
     def _is_copied(self, view: View, seen: Seen) -> bool:
         """Whether retention has appended a lane record again within the view: the copy is told."""
-        lane = self._store.lane(level_of(seen.record.queue))
+        lane = self._store.lanes[level_of(seen.record.queue)]
         units = lane.queue.read(seen.record.queue_offset, 1)
         return bool(len(units)) and seen.record.position < int(units["position"][0]) < view.end
 
@@ -305,7 +307,7 @@ class Finder:
         if not indexer.opened.is_set() or behind > TAIL_BYTES_MAX:
             text = f"{behind} bytes of the log of shard {self._shard} are not indexed yet; repeat later"
             raise Unavailable(text, reason="INDEX_BEHIND")
-        return View(indexer, store.published_end, {level: lane.watermark for level, lane in store.lanes.items()})
+        return View(indexer, store.published_end, {lane.number: lane.restored() for lane in store.lanes})
 
     async def _positions(
         self, walk: Walk, view: View, hashes: Sequence[int], from_ms: int, to_ms: int

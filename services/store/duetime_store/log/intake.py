@@ -43,16 +43,13 @@ class Intake(Run):
     def _property(self, index: int, name: bytes) -> bytes:
         return value_of(self.properties(index), name)
 
-    def name_entries(self, level: int, first_entry: int, dues: Ints) -> npt.NDArray[np.bool_]:
-        """Whether the n-th record ends, its CRC mark apart, with the property that names entry `first_entry + n` of
-        the lane, due at `dues[n]`: recovery finds the watermark by it. As many values as `dues` has."""
-        count = len(dues)
+    def name_entries(self, indices: Ints, lane: int, entries: Ints, dues: Ints) -> npt.NDArray[np.bool_]:
+        """Whether the records at `indices` end, their CRC marks apart, with the property that names these entries of
+        the lane, due then: recovery finds by it what is restored."""
         if self.entries is None:
-            return np.zeros(count, np.bool_)
-        levels, entries, due = self.entries[:, :count]
-        named: npt.NDArray[np.bool_] = levels == level
-        named &= entries == np.arange(first_entry, first_entry + count)
-        named &= due == dues
+            return np.zeros(len(indices), np.bool_)
+        lanes, own, own_dues = self.entries[:, indices]
+        named: npt.NDArray[np.bool_] = (lanes == lane) & (own == entries) & (own_dues == dues)
         return named
 
     def part(self, first: int, behind: int) -> "Intake":

@@ -1,8 +1,9 @@
 """Messages without a body, counted: brokers take none from their producers, and stumble over those that are there."""
 
 import numpy as np
+from duetime_core.ondisk.lanes import Restored
 from duetime_core.ondisk.scan import Found
-from duetime_core.ondisk.state import Item, State, marks
+from duetime_core.ondisk.state import Item, State, restored
 from duetime_format import record
 from duetime_format.columns import Ints, Run
 from duetime_format.lanes import level_of
@@ -16,7 +17,7 @@ class EmptyBodies:
     """Takes the records of a log. A pending one may lie in it several times, and counts once."""
 
     def __init__(self, state: State) -> None:
-        self._marks = {level: (mark, frozenset(ahead.tolist())) for level, (mark, ahead) in marks(state).items()}
+        self._restored = restored(state)
         self._pending: set[tuple[int, int]] = set()
         self.other_count = 0
 
@@ -39,8 +40,7 @@ class EmptyBodies:
             self.other_count += 1
             return
         level = level_of(found.queue)
-        mark, ahead = self._marks.get(level, (0, frozenset()))
-        if found.queue_offset >= mark and found.queue_offset not in ahead:
+        if found.queue_offset not in self._restored.get(level, Restored()):
             self._pending.add((level, found.queue_offset))
 
 

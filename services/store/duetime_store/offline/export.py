@@ -16,7 +16,7 @@ from duetime_core.ondisk import topics
 from duetime_core.ondisk.files import LogFiles
 from duetime_core.ondisk.folder import LocalFiles
 from duetime_core.ondisk.scan import Found, scan_runs
-from duetime_core.ondisk.state import Progress, Queue, State, no_progress, read, watermarks
+from duetime_core.ondisk.state import Progress, Queue, State, no_progress, read, restored
 from duetime_format.columns import Run
 from duetime_format.keys import key_hash, keys_of, words_of
 from duetime_format.levels import DelayLevels
@@ -186,8 +186,8 @@ class _Export:
         config = self._target / "config"
         known = configs.read(config, configs.DELAY_OFFSETS) or {}
         offsets = configs.delay_offsets(known)
-        marks = watermarks(self._state)
-        offsets |= {level: mark for level, (mark, _) in marks.items() if mark or level in offsets}
+        lanes = restored(self._state)
+        offsets |= {level: lane.watermark for level, lane in lanes.items() if lane.watermark or level in offsets}
         self._write_json(config, configs.DELAY_OFFSETS, {**known, "offsetTable": dict(sorted(offsets.items()))})
         counts: dict[str, int] = {}
         for topic, queue in self._state.queues:

@@ -5,7 +5,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Any
 
-from duetime_core.ondisk.state import State, watermarks
+from duetime_core.ondisk.state import State, restored
 from duetime_core.ondisk.timers import halves, timers
 from duetime_format.errors import Damaged
 from duetime_format.lanes import level_of
@@ -110,17 +110,17 @@ def _queues(shown: list[Any]) -> dict[str, dict[str, dict[str, int]]]:
 
 def _lanes(state: State, offsets: dict[int, int]) -> dict[str, Any]:
     """Pending per level; what of delayOffset.json is out of its queue's range is put right first."""
-    marks = watermarks(state)
+    lanes = restored(state)
     ends = {level_of(queue.queue): queue.max_offset for queue in state.queues.values() if queue.topic == SCHEDULE_TOPIC}
     lows = {level_of(queue.queue): queue.min_offset for queue in state.queues.values() if queue.topic == SCHEDULE_TOPIC}
     corrected = {
         str(level): min(max(offset, lows.get(level, 0)), ends.get(level, 0))
         for level, offset in sorted(offsets.items())
     }
-    pending = {str(level): ends.get(level, 0) - mark - ahead for level, (mark, ahead) in marks.items()}
+    pending = {str(level): lane.pending_count(ends.get(level, 0)) for level, lane in lanes.items()}
     return {
         "delayOffsetAfterLoad": corrected,
-        "watermarks": {str(level): mark for level, (mark, _) in marks.items()},
+        "watermarks": {str(level): lane.watermark for level, lane in lanes.items()},
         "pendingPerDelayLevel": pending,
         "pendingTotal": sum(pending.values()),
     }

@@ -56,19 +56,19 @@ async def list_lanes(turns: Turns, store: Store, shard: int, by_ms: int) -> gate
     response = gateway_pb2.ListLanesResponse()
     with turns.walk() as walk:
         walk.start()
-        for level, lane in sorted(store.lanes.items()):
-            response.lanes.append(_lane(store, lane, level, shard, by_ms))
+        for lane in store.lanes:
+            response.lanes.append(_lane(store, lane, shard, by_ms))
             await walk.turn_if_over()
     return response
 
 
-def _lane(store: Store, lane: Lane, level: int, shard: int, by_ms: int) -> gateway_pb2.Lane:
+def _lane(store: Store, lane: Lane, shard: int, by_ms: int) -> gateway_pb2.Lane:
     oldest, ahead = lane.dues(store.clock.now_ms())
-    p50, p99 = lane.late_percentiles_ms()
+    p50, p99 = lane.lateness.percentiles_ms()
     return gateway_pb2.Lane(
         shard=shard,
-        level=level,
-        delay_ms=store.levels.delay_ms(level) if level <= store.levels.highest else 0,
+        level=lane.number,
+        delay_ms=store.levels.delay_ms(lane.number) if lane.number <= store.levels.highest else 0,
         pending_count=lane.pending_count,
         oldest_due_at_ms=oldest,
         next_due_at_ms=ahead,
@@ -76,7 +76,7 @@ def _lane(store: Store, lane: Lane, level: int, shard: int, by_ms: int) -> gatew
         max_offset=lane.queue.max_offset,
         late_p50_ms=p50,
         late_p99_ms=p99,
-        restored_count=lane.restored_count,
+        restored_count=lane.lateness.count,
         quarantined_count=lane.quarantined_count,
         due_count=lane.count_due(by_ms),
         owner=lane.attendance.served_by(store.clock.clock.monotonic_ms(), SERVED_WITHIN_MS),

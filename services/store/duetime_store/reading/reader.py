@@ -12,13 +12,11 @@ from itertools import accumulate
 import numpy as np
 from duetime_core.errors import DataLoss, NotFound
 from duetime_core.logs import sparing
-from duetime_format.lanes import level_of
-from duetime_format.names import SCHEDULE_TOPIC
 from duetime_format.units import FILLER_SIZE, Ints, Units
 
 from duetime_store.lanes.alarm import Alarm
 from duetime_store.lanes.attendance import Asking
-from duetime_store.lanes.lane import Lane
+from duetime_store.lanes.lane import Head, Lane
 from duetime_store.metrics import StoreMetrics
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.reading.filters import Filter
@@ -154,14 +152,14 @@ class Reader:
             if not await self._wait(arrival, queues, give_up_ms - clock.monotonic_ms()):
                 return pulled
 
-    async def _wait(self, future: "asyncio.Future[None]", queues: Sequence[ConsumeQueue], wait_ms: float) -> bool:
-        """Whether `future` is done within the time; takes it off the queues' waiters in any case."""
+    async def _wait(self, future: "asyncio.Future[None]", where: Sequence[ConsumeQueue | Lane], wait_ms: float) -> bool:
+        """Whether `future` is done within the time; takes it off those who wait there in any case."""
         try:
             return await self._store.clock.clock.wait_for(future, wait_ms)
         finally:
             future.cancel()
-            for queue in queues:
-                queue.leave(future)
+            for one in where:
+                one.leave(future)
 
     async def _collect_all(self, pulled: Sequence[Pulled], wanted: Filter, room: _Room, walk: Walk) -> None:
         """What of the queues fits, in their order. What was found goes out before a step is waited for."""
@@ -293,10 +291,8 @@ class Reader:
         return b"".join(parts), sizes, damages, units
 
     def _wanted(self, queue: ConsumeQueue, offsets: Ints, units: Units) -> Wanted:
-        delays_ms = None
-        if queue.topic == SCHEDULE_TOPIC:
-            levels = np.full(len(units), level_of(queue.queue))
-            delays_ms = self._store.history.delays_ms(levels, units["position"].astype(np.int64))
+        lane = self._store.lanes.of(queue)
+        delays_ms = None if lane is None else lane.delays_ms(units["position"].astype(np.int64))
         return Wanted(queue.topic.encode(), queue.queue, offsets, delays_ms)
 
     def _report_damage(self, queue: ConsumeQueue, offset: int, look: Look) -> None:
@@ -329,13 +325,13 @@ class Reader:
     ) -> Due:
         """Entries at the head of a lane that are due within `ahead_ms`, after waiting for the first to be due within
         half of that."""
-        lane, clock = self._store.lane(level), self._store.clock.clock
+        lane, clock = self._store.lanes[level], self._store.clock.clock
         asking = Asking(scheduler, after, has_lease)
         lane.attendance.begin(asking, clock.monotonic_ms())
         try:
             return await self._pull_due(lane, after, max_count, max_bytes, wait_ms, ahead_ms)
         finally:
-            lane.attendance.end(asking, lane.appended, clock.monotonic_ms())
+            lane.attendance.end(asking, lane.cursor, clock.monotonic_ms())
 
     async def _pull_due(
         self, lane: Lane, after: int, max_count: int, max_bytes: int, wait_ms: float, ahead_ms: int
@@ -343,46 +339,44 @@ class Reader:
         clock = self._store.clock
         give_up_ms = clock.clock.monotonic_ms() + wait_ms
         while True:
-            cursor = max(after, lane.appended)
-            units = lane.queue.read(cursor, max_count)
+            head = lane.head(after, max_count)
             now_ms = clock.now_ms()
             due_at_ms = 0
-            if len(units):
-                units = self._with_true_head(lane, cursor, units, now_ms, now_ms + ahead_ms // 2)
-                due_at_ms = int(units["tags"][0])
+            if len(head.entries):
+                head = self._with_true_first(lane, head, now_ms, now_ms + ahead_ms // 2)
+                due_at_ms = int(head.units["tags"][0])
                 if due_at_ms <= now_ms + ahead_ms // 2:
-                    due = self._due(lane, cursor, units, now_ms + ahead_ms, max_bytes)
+                    due = self._due(lane, head, now_ms + ahead_ms, max_bytes)
                     if isinstance(due, Due):
                         return due
                     due_at_ms = due
             left_ms = give_up_ms - clock.clock.monotonic_ms()
             if left_ms <= 0:
-                return Due(cursor, lane.appended)
+                return Due(head.cursor, lane.cursor)
             wake = asyncio.get_running_loop().create_future()
-            if len(units):
+            if len(head.entries):
                 self._alarm.set(due_at_ms - ahead_ms // 2, wake)
-            else:
-                lane.queue.wait(wake)
-            await self._wait(wake, [lane.queue], left_ms)
+            lane.wake_before(head, wake)
+            await self._wait(wake, [lane], left_ms)
 
-    def _with_true_head(self, lane: Lane, cursor: int, units: Units, now_ms: int, soon_ms: int) -> Units:
-        """The units, the first of which is right about its moment if that has to be waited for."""
-        head = units[0].item()
-        if head[2] <= soon_ms:
-            return units
-        look = self._repair.look_at_head(lane.queue, cursor, head, now_ms)
-        if look.unit != head:
-            units = units.copy()
-            units[0] = look.unit
-        return units
+    def _with_true_first(self, lane: Lane, head: Head, now_ms: int, soon_ms: int) -> Head:
+        """The head, whose first unit is right about its moment if that has to be waited for."""
+        first = head.units[0].item()
+        if first[2] <= soon_ms:
+            return head
+        look = self._repair.look_at_first(lane, int(head.entries[0]), first, now_ms)
+        if look.unit == first:
+            return head
+        units = head.units.copy()
+        units[0] = look.unit
+        return Head(head.cursor, head.entries, units)
 
-    def _due(self, lane: Lane, first_entry: int, units: Units, until_ms: int, max_bytes: int) -> Due | int:
+    def _due(self, lane: Lane, head: Head, until_ms: int, max_bytes: int) -> Due | int:
         """The entries that are due by `until_ms` according to their records; or when the first one is."""
-        units = units[: _due_count(units, until_ms)]
+        units = head.units[: _due_count(head.units, until_ms)]
         lengths = np.where(units["size"] == FILLER_SIZE, 0, units["size"])
         units = units[: _fitting(lengths.tolist(), max_bytes)]
-        offsets = np.arange(first_entry, first_entry + len(units))
-        records, sizes, damages, units = self.read(lane.queue, offsets, units)
+        records, sizes, damages, units = self.read(lane.queue, head.entries[: len(units)], units)
         count, due_at_ms = _due_count(units, until_ms), int(units["tags"][0])
         if count < len(units):
             # A unit named too early a moment.
@@ -391,7 +385,7 @@ class Reader:
         if not count:
             return due_at_ms
         positions = {index: int(units["position"][index]) for index in damages}
-        return Due(first_entry, lane.appended, records, sizes, units["tags"].tolist(), damages, positions)
+        return Due(head.cursor, lane.cursor, records, sizes, units["tags"].tolist(), damages, positions)
 
     def record_at(self, queue: ConsumeQueue, offset: int) -> bytes:
         """Raises: NotFound, DataLoss."""

@@ -20,10 +20,9 @@ import numpy as np
 from duetime_core.logs import sparing
 from duetime_format import layout, record
 from duetime_format.errors import Damaged
-from duetime_format.lanes import level_of
-from duetime_format.names import SCHEDULE_TOPIC
 from duetime_format.units import FILLER_SIZE, UNIT_TYPE
 
+from duetime_store.lanes.lane import Lane
 from duetime_store.log.commitlog import CommitLog
 from duetime_store.metrics import StoreMetrics
 from duetime_store.queues.consumequeue import ConsumeQueue
@@ -70,23 +69,24 @@ class Repair:
         if found is None:
             return Look(unit, damage=damage)
         data = self._store.log.read(found.position, found.size)
-        if queue.topic == SCHEDULE_TOPIC:
-            tags = self._due_at_ms(queue, offset, tags, found, data)
+        lane = self._store.lanes.of(queue)
+        if lane is not None:
+            tags = self._due_at_ms(lane, offset, tags, found, data)
         right = (found.position, found.size, tags)
         if right != unit:
             self._rewrite(queue, offset, unit, right)
         return Look(right, data)
 
-    def look_at_head(self, queue: ConsumeQueue, offset: int, unit: Unit, now_ms: int) -> Look:
+    def look_at_first(self, lane: Lane, entry: int, unit: Unit, now_ms: int) -> Look:
         """As `look`, of a lane's entry that is going to be waited for.
 
         A damaged record can't tell when it is due. Where its unit names a moment that no delay leads to, it is due now,
         and quarantined, rather than never.
         """
-        look = self.look(queue, offset, unit)
-        if look.damage and unit[2] > now_ms + self._delay_ms_max(queue):
+        look = self.look(lane.queue, entry, unit)
+        if look.damage and unit[2] > lane.latest_due_at_ms(now_ms):
             right = (unit[0], unit[1], now_ms)
-            self._rewrite(queue, offset, unit, right)
+            self._rewrite(lane.queue, entry, unit, right)
             return Look(right, damage=look.damage)
         return look
 
@@ -132,19 +132,12 @@ class Repair:
             low = max(low, high - SEARCH_BYTES_MAX)
         return low, high
 
-    def _due_at_ms(self, queue: ConsumeQueue, offset: int, said_ms: int, found: record.Record, data: bytes) -> int:
-        levels = self._store.history.at(found.position, found.stored_at_ms)
-        told_ms = found.stored_at_ms + levels.delay_ms(min(level_of(queue.queue), levels.highest))
+    def _due_at_ms(self, lane: Lane, entry: int, said_ms: int, found: record.Record, data: bytes) -> int:
+        told_ms = lane.due_at_ms(found.position, found.stored_at_ms)
         if told_ms == said_ms or record.matches_crc_mark(data, len(found.properties)):
             return told_ms
-        before, behind = _unit(queue, offset - 1), _unit(queue, offset + 1)
-        low = before[2] if before else 0
-        high = behind[2] if behind else self._store.clock.now_ms() + self._delay_ms_max(queue)
+        low, high = lane.due_within(entry, self._store.clock.now_ms())
         return max((due for due in (said_ms, told_ms) if low <= due <= high), default=told_ms)
-
-    def _delay_ms_max(self, queue: ConsumeQueue) -> int:
-        tables = [since.levels for since in self._store.history.since]
-        return max(levels.delay_ms(min(level_of(queue.queue), levels.highest)) for levels in tables)
 
     def _rewrite(self, queue: ConsumeQueue, offset: int, wrong: Unit, right: Unit) -> None:
         named = {"topic": queue.topic, "queue": queue.queue, "offset": offset, "was": wrong, "is": right}

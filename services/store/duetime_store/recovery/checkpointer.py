@@ -102,7 +102,7 @@ class Checkpointer:
         store = self._store
         if store.read_only_reason:
             return False
-        if any(lane.ahead for lane in store.lanes.values()):
+        if not all(lane.is_even for lane in store.lanes):
             # A checkpoint has no place for them, and recovery must find their records again.
             log.warning("no checkpoint until lanes have restored the gaps that a crash left")
             return False

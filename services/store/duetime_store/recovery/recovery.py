@@ -28,7 +28,7 @@ from duetime_format.units import FILLER_SIZE, Ints, Units
 from duetime_store.files import configs
 from duetime_store.files.directory import StoreDirectory, save_history
 from duetime_store.lanes.alarm import ShardClock
-from duetime_store.lanes.lane import Lane
+from duetime_store.lanes.levellane import LevelLane
 from duetime_store.log.commitlog import CommitLog, missing_text
 from duetime_store.log.recent import RecentIds
 from duetime_store.queues.consumequeue import ConsumeQueue
@@ -305,20 +305,10 @@ class _Recovery:
         self._queues.counts.grow(QUARANTINE_TOPIC, 1)
         watermarks = dict(enumerate(point.watermarks, 1)) if point else {}
         for level in range(1, max([self._levels.highest, *existing]) + 1):
-            lane = Lane(level, self._queues.get_bytes(SCHEDULE_TOPIC.encode(), queue_of(level)))
-            restored = np.concatenate([np.empty(0, np.int64), *self._replay.restored.get(level, ())])
-            lane.queue.go_on_at(max(watermarks.get(level, 0), int(restored.max(initial=-1)) + 1))
-            known = max(watermarks.get(level, 0), offsets.get(level, 0))
-            if known > lane.queue.max_offset:
-                log.warning(
-                    "watermark is behind the end of its lane", lane=level, watermark=known, end=lane.queue.max_offset
-                )
-            lane.advance(min(known, lane.queue.max_offset))
-            lane.recover(restored)
-            if lane.ahead:
-                count = len(lane.ahead)
-                log.warning("entries are restored ahead of others", lane=level, watermark=lane.watermark, count=count)
-            store.lanes[level] = lane
+            queue = self._queues.get_bytes(SCHEDULE_TOPIC.encode(), queue_of(level))
+            lane = LevelLane(level, queue, store.history)
+            lane.recover(watermarks.get(level, 0), offsets.get(level, 0), self._replay.restored.get(level, ()))
+            store.lanes.add(lane)
 
 
 def _ends(units: Units) -> Ints:
@@ -345,7 +335,7 @@ def _tail_bytes(commit_log: CommitLog, end: int) -> int:
 
 def checkpoint_of(store: Store) -> Checkpoint:
     """What the store has published, for the file."""
-    lanes = [store.lanes[level].watermark for level in sorted(store.lanes)]
+    lanes = [lane.watermark for lane in store.lanes]
     units = store.queues.unit_count
     end = store.published_end
     oldest = store.recent.oldest_position(end)

@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import structlog
 from duetime_core.ondisk.history import LevelHistory
+from duetime_core.ondisk.levels import TagsCodes
 from duetime_core.ondisk.scan import Blank, Found, Skipped
 from duetime_format import layout, record
 from duetime_format.columns import Ints, Key, Run, id_hash_of
 from duetime_format.lanes import level_of
 from duetime_format.levels import LEVEL_COUNT_MAX
 from duetime_format.names import FOREIGN_TOPICS, SCHEDULE_TOPIC, is_name
-from duetime_format.properties import value_of
 from duetime_format.units import UNIT_TYPE, Units
 
 from duetime_store.log.recent import RecentIds
@@ -27,13 +27,11 @@ from duetime_store.queues.queues import Queues
 
 log = structlog.get_logger()
 
-_TAGS, _DELAY = (name.encode() for name in (record.TAGS, record.DELAY))
 _LANE_TOPIC = SCHEDULE_TOPIC.encode()
 # Whose records retention appends again.
 _KEPT_TOPICS = frozenset(topic.encode() for topic in (SCHEDULE_TOPIC, *FOREIGN_TOPICS))
 # Damaged places that are named one by one; all are counted.
 _NAMED_MAX = 1_000
-_LEVEL_DIGITS_MAX = 9
 # From one store time to the next, when the shard has been idle.
 _LEAP_MS_MAX = 86_400_000
 # What is above is damage: RocketMQ knows no limit, and a topic of so many queues no broker.
@@ -62,6 +60,7 @@ class Replay:
         self._queues = queues
         self._recent = recent
         self._history = history
+        self._codes = TagsCodes(history)
         # By level: the entries that records restore, in runs.
         self.restored: dict[int, list[Ints]] = {}
         # The two largest store times.
@@ -125,10 +124,8 @@ class Replay:
             self._replay_found(item, before_ms)
 
     def _replay_run(self, run: Run, before_ms: int) -> None:
-        positions, levels = run.positions, run.levels
+        positions, tags = run.positions, self._codes.of(run)
         lanes = np.array([topic == _LANE_TOPIC for topic, _ in run.keys])[run.key_of]
-        dues = run.stored_at_ms + self._history.delays_ms(levels, positions, run.stored_at_ms)
-        tags = np.where(lanes & (levels > 0), dues, run.tags_codes)
         chosen = np.flatnonzero(run.queued)
         order = chosen[np.argsort(run.key_of[chosen], kind="stable")]
         units = np.empty(len(order), UNIT_TYPE)
@@ -146,13 +143,8 @@ class Replay:
                 self._restore(level, entries[entry_levels == level])
 
     def _replay_found(self, item: Found, before_ms: int) -> None:
-        found, tags = item.record, value_of(item.record.properties, _TAGS)
-        code = record.tags_code(tags) if tags else 0
-        delay = value_of(found.properties, _DELAY) if found.topic == SCHEDULE_TOPIC else b""
-        if delay.isdigit() and len(delay) <= _LEVEL_DIGITS_MAX and int(delay) > 0:
-            levels = self._history.at(item.position, found.stored_at_ms)
-            code = found.stored_at_ms + levels.delay_ms(min(int(delay), levels.highest))
-        unit = np.array([(item.position, found.size, code)], UNIT_TYPE)
+        found = item.record
+        unit = np.array([(item.position, found.size, self._codes.of_record(found))], UNIT_TYPE)
         copy = np.array([found.stored_at_ms < before_ms])
         self._rebuild((found.topic.encode(), found.queue), np.array([found.queue_offset]), unit, copy)
         entry = record.find_lane_entry(found.properties)
@@ -168,8 +160,7 @@ class Replay:
         code = 0
         if found.topic == SCHEDULE_TOPIC:
             # So that it stands in the order of due times.
-            levels = self._history.at(item.position, self.stored_at_ms)
-            code = self.stored_at_ms + levels.delay_ms(min(level_of(found.queue), levels.highest))
+            code = self._history.due_at_ms(level_of(found.queue), item.position, self.stored_at_ms)
         unit = np.array([(item.position, found.size, code)], UNIT_TYPE)
         first = self._doubtful.pop(key, found.queue_offset)
         self._rebuild(key, np.array([found.queue_offset]), unit, np.array([False]))

@@ -26,6 +26,7 @@ import numpy as np
 import structlog
 from duetime_core.clock import Clock
 from duetime_core.defects import outcome
+from duetime_core.ondisk.lanes import Restored
 from duetime_format.columns import Ints
 from duetime_format.names import FOREIGN_TOPICS
 from duetime_format.units import FILLER_SIZE, Units
@@ -205,14 +206,14 @@ class Cleaner:
     async def _mend(self, segment: Segment) -> None:
         """Looks at the units of all pending records of the segment that point elsewhere: at a copy, or they are damaged
         and are mended by the reader."""
-        kept = {(queue.topic.encode(), queue.queue): (queue, first) for queue, first in self._kept_queues()}
+        kept = {(queue.topic.encode(), queue.queue): (queue, gone) for queue, gone in self._kept_queues()}
         with self._turns.walk() as walk:
             await walk.begin()
             for run, _ in pieces(self._store.log, segment.base, segment.end, LOOK_BYTES):
                 for number, key in enumerate(run.keys if run else ()):
                     if run is not None and key in kept:
-                        queue, first = kept[key]
-                        own = np.flatnonzero((run.key_of == number) & (run.offsets >= first))
+                        queue, gone = kept[key]
+                        own = np.flatnonzero((run.key_of == number) & ~gone.mask(run.offsets))
                         self._look(queue, run.offsets[own], run.positions[own])
                 await walk.turn_if_over()
 
@@ -236,23 +237,24 @@ class Cleaner:
         found: list[tuple[ConsumeQueue, Ints, Units]] = []
         with self._turns.walk() as walk:
             await walk.begin()
-            for queue, first in self._kept_queues():
-                offset = first
+            for queue, gone in self._kept_queues():
+                offset = gone.watermark
                 while len(units := queue.read(offset, LOOK_UNITS)):
-                    old = np.flatnonzero((units["position"] < end) & (units["size"] != FILLER_SIZE))
+                    kept = ~gone.mask(np.arange(offset, offset + len(units)))
+                    old = np.flatnonzero(kept & (units["position"] < end) & (units["size"] != FILLER_SIZE))
                     if len(old):
                         found.append((queue, offset + old, units[old]))
                     offset += len(units)
                     await walk.turn_if_over()
         return found
 
-    def _kept_queues(self) -> Iterator[tuple[ConsumeQueue, int]]:
-        """Every queue whose messages outlive retention, and the first that does."""
-        for lane in self._store.lanes.values():
-            yield lane.queue, lane.watermark
+    def _kept_queues(self) -> Iterator[tuple[ConsumeQueue, Restored]]:
+        """Every queue whose messages outlive retention, and which of them do not."""
+        for lane in self._store.lanes:
+            yield lane.queue, lane.restored()
         for topic in sorted(FOREIGN_TOPICS):
             for queue in self._store.queues.of_topic(topic):
-                yield queue, queue.min_offset
+                yield queue, Restored(queue.min_offset)
 
     async def _move(self, queue: ConsumeQueue, offsets: Ints, units: Units) -> None:
         records, sizes, damages, units = self._reader.read(queue, offsets, units)

@@ -12,7 +12,7 @@ is held is memory only; a call that ends early takes its records with it, and th
 import asyncio
 
 import numpy as np
-from duetime_core.errors import DiskFull, Overloaded
+from duetime_core.errors import DiskFull, InvalidArgument, Overloaded, Violation
 from duetime_format.limits import AHEAD_MS_MAX
 
 from duetime_store.lanes.alarm import Alarm
@@ -22,6 +22,8 @@ from duetime_store.writing.flusher import Flusher
 from duetime_store.writing.staging import DUPLICATE, OK, Outcome
 from duetime_store.writing.store import Store
 
+# Far beyond what a queue can have.
+ENTRY_MAX = 1 << 56
 _GOING_ON = frozenset((OK, DUPLICATE))
 
 
@@ -43,7 +45,9 @@ class Holding:
         Raises:
             As Store.restore; Overloaded also when too many bytes are held.
         """
-        lane, intake = self._store.lane(level), self._store.admit(records)
+        lane, intake = self._store.lanes[level], self._store.admit(records)
+        if not 0 <= first_entry <= ENTRY_MAX:
+            raise InvalidArgument([Violation("first_entry", f"{first_entry} is not within 0 and {ENTRY_MAX}")])
         if self._bytes + len(records) > self._bytes_max:
             raise Overloaded(f"{self._bytes} bytes are held until they are due, {self._bytes_max} at most")
         self._bytes += len(records)
@@ -57,7 +61,8 @@ class Holding:
 
     async def _stage(self, intake: Intake, lane: Lane, first_entry: int) -> Outcome:
         undone_count = self._store.undone_count
-        dues = lane.queue.read(max(first_entry, 0), intake.count)["tags"].astype(np.int64)
+        entries = np.arange(first_entry, first_entry + intake.count)
+        dues = lane.units(entries)["tags"].astype(np.int64)
         parts: list[Outcome] = []
         done = 0
         while True:
@@ -68,11 +73,11 @@ class Holding:
             later = np.flatnonzero(dues[done:] > now_ms)
             first_later = done + int(later[0]) if len(later) else intake.count
             is_near = first_later < intake.count and dues[first_later] <= now_ms + AHEAD_MS_MAX
-            is_next = first_entry + done <= lane.appended
+            is_next = any(mask.any() for mask in lane.fence(entries[done : done + 1]))
             # What is too far away, or behind a gap, is the store's to refuse, together with all that is due.
             behind = first_later if is_near and is_next else intake.count
             if behind > done:
-                parts.append(self._store.restore(intake.part(done, behind), lane, first_entry + done))
+                parts.append(self._store.restore(intake.part(done, behind), lane, entries[done:behind]))
                 self._flusher.wake()
                 done = behind
             if done == intake.count or (parts and not _GOING_ON.issuperset(parts[-1].statuses)):
@@ -80,7 +85,7 @@ class Holding:
             await self._until(int(dues[done]))
         if done < intake.count:
             # All others are gaps, which the store says.
-            parts.append(self._store.restore(intake.part(done, intake.count), lane, first_entry + done))
+            parts.append(self._store.restore(intake.part(done, intake.count), lane, entries[done:]))
         return parts[0] if len(parts) == 1 else _joined(parts)
 
     async def _until(self, due_at_ms: int) -> None:

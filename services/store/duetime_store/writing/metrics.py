@@ -7,7 +7,7 @@ from duetime_format.names import FOREIGN_TOPICS
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from duetime_store.lanes.lane import LATE_BUCKETS_MS, Lane
+from duetime_store.lanes.lateness import LATE_BUCKETS_MS, Lateness
 from duetime_store.writing.store import Store
 
 
@@ -32,14 +32,14 @@ class ShardCollector(Collector):
             "duetime_store_lane_unasked_seconds", "How long no scheduler has asked for due entries", labels=["lane"]
         )
         now_ms, monotonic_ms = store.clock.now_ms(), store.clock.clock.monotonic_ms()
-        for level, lane in sorted(store.lanes.items()):
-            label = [str(level)]
+        for lane in store.lanes:
+            label = [str(lane.number)]
             oldest = lane.dues(now_ms)[0]
             pending.add_metric(label, lane.pending_count)
             overdue.add_metric(label, max(0, now_ms - oldest) if oldest else 0)
-            restored.add_metric(label, lane.restored_count)
-            late.add_metric(label, _buckets(lane), lane.late_sum_ms)
-            unasked_ms = lane.attendance.unasked_ms(lane.appended, monotonic_ms, self._since_ms)
+            restored.add_metric(label, lane.lateness.count)
+            late.add_metric(label, _buckets(lane.lateness), lane.lateness.sum_ms)
+            unasked_ms = lane.attendance.unasked_ms(lane.cursor, monotonic_ms, self._since_ms)
             unasked.add_metric(label, unasked_ms / 1000)
         yield from (pending, overdue, restored, late, unasked)
         kept = GaugeMetricFamily(
@@ -83,6 +83,6 @@ class ShardCollector(Collector):
         )
 
 
-def _buckets(lane: Lane) -> list[tuple[str, float]]:
+def _buckets(lateness: Lateness) -> list[tuple[str, float]]:
     bounds = [*(str(bound) for bound in LATE_BUCKETS_MS), "+Inf"]
-    return list(zip(bounds, lane.late_counts.cumsum().tolist(), strict=True))
+    return list(zip(bounds, lateness.counts.cumsum().tolist(), strict=True))

@@ -9,13 +9,14 @@ does not take.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 from duetime_core.errors import InvalidArgument
 from duetime_format import record
 from duetime_format.errors import Damaged
 from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
 from duetime_format.properties import decode_properties, value_of
 from duetime_format.restore import Entry, Unrestorable, is_entry, message_id_of, quickest_count, restore
-from duetime_format.units import FILLER_SIZE, Units
+from duetime_format.units import FILLER_SIZE, Ints, Units
 
 from duetime_store.log.commitlog import CommitLog
 from duetime_store.log.intake import Intake
@@ -44,30 +45,34 @@ class Originals:
         self._log = log
         self._refusal = refusal
 
-    def genuine(self, intake: Intake, level: int, first_entry: int, done: int, units: Units) -> tuple[int, str]:
-        """How many of the records from index `done` on, one for each of `units`, are what their entries give, and what
-        is wrong with the next; entry `first_entry + n` is that of index n."""
+    def genuine(self, intake: Intake, indices: Ints, lane: int, entries: Ints, units: Units) -> tuple[int, str]:
+        """How many of the records at `indices` are what these entries of the lane give, each in turn, and what is wrong
+        with the next. `units`: the entries'."""
+        # Where a run of consecutive records for consecutive entries ends.
+        ends = np.append(np.flatnonzero((np.diff(indices) != 1) | (np.diff(entries) != 1)) + 1, len(units)).tolist()
         count = 0
-        while count < len(units):
-            count += self._quickly(intake, level, first_entry, done + count, units[count:])
-            if count < len(units):
-                entry = first_entry + done + count
-                fault = self._look(intake, done + count, level, entry, units[count].item())
-                if fault:
-                    return count, fault
-                count += 1
+        for end in ends:
+            while count < end:
+                index, entry = int(indices[count]), int(entries[count])
+                count += self._quickly(intake, index, lane, entry, units[count:end])
+                if count < end:
+                    index, entry = int(indices[count]), int(entries[count])
+                    fault = self._compare(intake, index, lane, entry, units[count].item())
+                    if fault:
+                        return count, fault
+                    count += 1
         return count, ""
 
-    def _quickly(self, intake: Intake, level: int, first_entry: int, index: int, units: Units) -> int:
+    def _quickly(self, intake: Intake, index: int, lane: int, entry: int, units: Units) -> int:
         segment = self._log.segment_at(int(units["position"][0]))
         if segment is None:
             return 0
         start = int(intake.starts[index])
-        count = quickest_count(segment.map, segment.base, units, level, first_entry + index, intake.data, start)
+        count = quickest_count(segment.map, segment.base, units, lane, entry, intake.data, start)
         segment.touch(int(units["size"][:count].sum()))
         return int(count)
 
-    def _look(self, intake: Intake, index: int, level: int, entry: int, unit: tuple[int, int, int]) -> str:
+    def _compare(self, intake: Intake, index: int, level: int, entry: int, unit: tuple[int, int, int]) -> str:
         data = intake.bytes_of(index)
         topic, _ = intake.keys[int(intake.key_of[index])]
         original = self._original(level, entry, unit)

@@ -162,8 +162,8 @@ class Repeats:
         outcome.queue_offsets[index] = first.queue_offset
         outcome.duplicate_queues[index] = first.topic_queue
         if first.is_delayed:
-            levels = self._history.at(first.position, first.stored_at_ms)
-            outcome.due_at_ms[index] = first.stored_at_ms + levels.delay_ms(min(level_of(first.queue), levels.highest))
+            level = level_of(first.queue)
+            outcome.due_at_ms[index] = self._history.due_at_ms(level, first.position, first.stored_at_ms)
 
 
 def find_twins(intake: Intake, outcome: Outcome, asked: Sequence[int]) -> dict[int, int]:

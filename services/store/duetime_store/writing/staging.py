@@ -60,8 +60,8 @@ class Batch:
     count: int = 0
     stored_at_ms: int = 0
     queues: dict[ConsumeQueue, int] = field(default_factory=dict)  # units of each
-    # Lane, its new watermark, due times of what was restored, how many were put aside.
-    restored: list[tuple[Lane, int, Ints, int]] = field(default_factory=list)
+    # Lane, entries, and due times of those that were not put aside.
+    restored: list[tuple[Lane, Ints, Ints]] = field(default_factory=list)
     # Units that replace those at these offsets: their records lie in this batch.
     moved: list[tuple[ConsumeQueue, Ints, Units]] = field(default_factory=list)
     moved_count: int = 0

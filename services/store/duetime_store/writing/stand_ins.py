@@ -37,9 +37,9 @@ class StandIns:
             if level not in lanes or self._is_to_leave(lanes[level], request.scheduler, now_ms, request.unasked_ms)
         ]
         take = [
-            level
-            for level, lane in sorted(lanes.items())
-            if level not in request.serving and self._is_orphaned(lane, now_ms, request)
+            lane.number
+            for lane in lanes
+            if lane.number not in request.serving and self._is_orphaned(lane, now_ms, request)
         ]
         for level in take:
             lanes[level].attendance.give(request.scheduler, now_ms)
@@ -52,8 +52,8 @@ class StandIns:
         if not is_new and (self._pauses_known or not paused):
             return
         self._pauses_known = True
-        for level, lane in self._store.lanes.items():
-            lane.attendance.paused = level in paused
+        for lane in self._store.lanes:
+            lane.attendance.paused = lane.number in paused
 
     def _is_to_leave(self, lane: Lane, scheduler: str, now_ms: float, within_ms: float) -> bool:
         return lane.attendance.paused or lane.attendance.is_to_leave(scheduler, now_ms, within_ms)
@@ -61,7 +61,7 @@ class StandIns:
     def _is_orphaned(self, lane: Lane, now_ms: float, request: store_pb2.StandInRequest) -> bool:
         if lane.attendance.paused:
             return False
-        if lane.attendance.unasked_ms(lane.appended, now_ms, self._since_ms) < request.unasked_ms:
+        if lane.attendance.unasked_ms(lane.cursor, now_ms, self._since_ms) < request.unasked_ms:
             return False
         due_at_ms = lane.next_due_at_ms()
         return due_at_ms is not None and due_at_ms <= self._store.clock.now_ms() + request.ahead_ms

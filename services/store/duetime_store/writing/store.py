@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
-from duetime_core.errors import DiskFull, DueTimeError, InvalidArgument, NotFound, Overloaded, ReadOnly, Violation
+from duetime_core.errors import DiskFull, DueTimeError, InvalidArgument, Overloaded, ReadOnly, Violation
 from duetime_core.logs import sparing
 from duetime_core.ondisk.history import LevelHistory
 from duetime_format import layout, record
@@ -23,6 +23,7 @@ from duetime_format.units import FILLER_SIZE, UNIT, Units
 from duetime_store.files.gate import Gate
 from duetime_store.lanes.alarm import ShardClock
 from duetime_store.lanes.lane import Lane
+from duetime_store.lanes.lanes import Lanes
 from duetime_store.log.commitlog import CommitLog
 from duetime_store.log.intake import Intake, parse
 from duetime_store.log.journal import Journal, event_records
@@ -62,7 +63,7 @@ class Store:
         self.recent = recent
         self._originals = Originals(log, self._refusal)
         self._repeats = Repeats(log, history, recent, clock.clock)
-        self.lanes: dict[int, Lane] = {}
+        self.lanes = Lanes()
         self.gate = Gate(clock.clock, flush_stall_ms)
         # What happens to consumer groups: goes into the log with the next batch.
         self.journal = Journal()
@@ -216,68 +217,68 @@ class Store:
         named = slice(None) if intake.all_have_ids else intake.id_hashes >= 0
         self.recent.add_all(intake.id_hashes[named], positions[named])
 
-    def restore(self, intake: Intake, lane: Lane, first_entry: int) -> Outcome:
-        """Stages what entries of a lane become, strictly in order: those before `appended` are restored already, and
-        after one that is not taken all others are gaps."""
+    def restore(self, intake: Intake, lane: Lane, entries: Ints) -> Outcome:
+        """Stages what entries of a lane become, strictly in order: after one that is not taken all others are gaps.
+
+        Args:
+            entries: one for each record.
+        """
         outcome = Outcome.of_nothing(intake.count, GAP, self.clock.now_ms())
-        done = min(max(lane.appended - first_entry, 0), intake.count)
-        outcome.statuses[:done] = [DUPLICATE] * done
-        while first_entry <= lane.appended and done < intake.count:
-            self._restore(intake, outcome, lane, first_entry, done)
-            stopped, lane.appended = lane.appended, lane.behind_ahead(lane.appended)
-            if stopped == lane.appended:
-                break
-            done = min(lane.appended - first_entry, intake.count)
-            outcome.statuses[stopped - first_entry : done] = [DUPLICATE] * (done + first_entry - stopped)
-            self._staged.restored.append((lane, lane.appended, np.empty(0, np.int64), 0))
-        outcome.watermark = lane.appended
+        restored, is_next = lane.fence(entries)
+        for index in np.flatnonzero(restored).tolist():
+            outcome.statuses[index] = DUPLICATE
+        chosen = np.flatnonzero(is_next)
+        if len(chosen):
+            self._restore(intake, outcome, lane, chosen, entries[chosen])
+        outcome.watermark = lane.cursor
         return outcome
 
-    def _restore(self, intake: Intake, outcome: Outcome, lane: Lane, first_entry: int, done: int) -> None:
-        """Stages the records from index `done` on, up to the first that can't be taken.
+    def _restore(self, intake: Intake, outcome: Outcome, lane: Lane, chosen: Ints, entries: Ints) -> None:
+        """Stages the records at `chosen`, up to the first that can't be taken.
 
         Each names the due time that the reader gave out, which it has compared with the entry's record: where the unit
         says the same, it is right.
         """
-        count, now_ms = intake.count, outcome.stored_at_ms
-        units = lane.queue.read(first_entry, count)
+        now_ms = outcome.stored_at_ms
+        units = lane.units(entries)
         dues = units["tags"].astype(np.int64)
-        if lane.ahead:
-            behind = [entry for entry in lane.ahead if entry >= lane.appended]
-            dues = dues[: min(behind, default=first_entry + count) - first_entry]
+        chosen, entries = chosen[: len(dues)], entries[: len(dues)]
         faults = restored_faults(intake, self.log.record_bytes_max)
         fit = dues <= now_ms
-        fit &= intake.name_entries(lane.level, first_entry, dues)
-        fit[[index for index in faults if index < len(fit)]] = False
-        unfit = np.flatnonzero(~fit[done:])
-        stop = done + int(unfit[0]) if len(unfit) else max(done, len(fit))
-        genuine, alien = self._originals.genuine(intake, lane.level, first_entry, done, units[done:stop])
+        fit &= intake.name_entries(chosen, lane.number, entries, dues)
+        fit &= ~np.isin(chosen, list(faults))
+        unfit = np.flatnonzero(~fit)
+        stop = int(unfit[0]) if len(unfit) else len(dues)
+        genuine, alien = self._originals.genuine(intake, chosen[:stop], lane.number, entries[:stop], units[:stop])
         if alien:
-            stop = done + genuine
+            stop = genuine
             self.mismatched_count += 1
             log.warning(
-                "record refused in a pending message's place", lane=lane.level, entry=first_entry + stop, why=alien
+                "record refused in a pending message's place", lane=lane.number, entry=int(entries[stop]), why=alien
             )
         if stop < len(dues):
+            index = int(chosen[stop])
             if dues[stop] > now_ms:
-                outcome.statuses[stop] = NOT_DUE
+                outcome.statuses[index] = NOT_DUE
             else:
-                entry = f"{record.LANE_ENTRY}={lane.level}:{first_entry + stop}:{dues[stop]}"
-                outcome.refuse(stop, alien or faults.get(stop) or f"does not end with {entry}")
-        if stop == done:
-            return
-        stored = Outcome([], stored_at_ms=now_ms)
-        chosen = range(done, stop)
-        taken = intake if len(chosen) == count else intake.only(chosen)
+                name = f"{record.LANE_ENTRY}={lane.number}:{entries[stop]}:{dues[stop]}"
+                outcome.refuse(index, alien or faults.get(index) or f"does not end with {name}")
+        if stop:
+            self._stage_restored(intake, outcome, lane, chosen[:stop].tolist(), entries[:stop], dues[:stop])
+
+    def _stage_restored(
+        self, intake: Intake, outcome: Outcome, lane: Lane, chosen: list[int], entries: Ints, dues: Ints
+    ) -> None:
+        stored = Outcome([], stored_at_ms=outcome.stored_at_ms)
+        taken = intake if len(chosen) == intake.count else intake.only(chosen)
         self._stage(taken, stored)
-        outcome.statuses[done:stop] = [OK] * len(chosen)
-        outcome.queue_offsets[done:stop] = stored.queue_offsets
-        dues = dues[done:stop]
+        for index, offset in zip(chosen, stored.queue_offsets, strict=True):
+            outcome.statuses[index], outcome.queue_offsets[index] = OK, offset
         aside = [number for number, (topic, _) in enumerate(taken.keys) if topic == _QUARANTINE_TOPIC]
         if aside:
             dues = dues[~np.isin(taken.key_of, aside)]
-        lane.appended = first_entry + stop
-        self._staged.restored.append((lane, lane.appended, dues, len(chosen) - len(dues)))
+        lane.stage(entries)
+        self._staged.restored.append((lane, entries, dues))
 
     def _stage(self, intake: Intake, outcome: Outcome) -> Ints:
         """Gives all records queue offset, position and time, and adds them to the batch; their positions."""
@@ -417,12 +418,13 @@ class Store:
                 queue.publish(count)
             except OSError as error:
                 trouble = error
-        for lane, offset, dues, aside in batch.restored:
-            lane.publish(offset)
+        for lane, entries, dues in batch.restored:
+            lane.publish(entries)
+            aside = len(entries) - len(dues)
             lane.quarantined_count += aside
             self.quarantined_count += aside
             if len(dues):
-                lane.observe(dues, now_ms)
+                lane.lateness.observe(dues, now_ms)
         for moved, offsets, units in batch.moved:
             try:
                 moved.repoint(offsets, units)
@@ -454,7 +456,7 @@ class Store:
                 for queue in batch.queues:
                     queue.unstage()
                 for lane, *_ in batch.restored:
-                    lane.appended = lane.watermark
+                    lane.undo()
                 callers += self._undo_events(batch)
         self._flushing, self._staged = None, Batch()
         self._end = self.published_end
@@ -483,13 +485,6 @@ class Store:
         return error
 
     # --- reading --------------------------------------------------------------------------------------------------
-
-    def lane(self, level: int) -> Lane:
-        """Raises: NotFound."""
-        lane = self.lanes.get(level)
-        if lane is None:
-            raise NotFound(f"lane {level} is not one of {sorted(self.lanes)}", reason="LANE_NOT_FOUND")
-        return lane
 
     def read_record(self, position: int, size: int) -> bytes:
         """The bytes of a record that a unit names; empty when they are not that record."""

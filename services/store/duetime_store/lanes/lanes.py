@@ -1,0 +1,38 @@
+"""All lanes of a shard."""
+
+from collections.abc import Iterator
+
+from duetime_core.errors import NotFound
+
+from duetime_store.lanes.lane import Lane
+from duetime_store.queues.consumequeue import ConsumeQueue
+
+
+class Lanes:
+    """By number, and by the queue that has a lane's entries."""
+
+    def __init__(self) -> None:
+        self._by_number: dict[int, Lane] = {}
+        self._by_queue: dict[ConsumeQueue, Lane] = {}
+
+    def add(self, lane: Lane) -> None:
+        """Lanes are added in the order of their numbers."""
+        self._by_number[lane.number] = lane
+        self._by_queue[lane.queue] = lane
+
+    def __iter__(self) -> Iterator[Lane]:
+        return iter(self._by_number.values())
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._by_number
+
+    def __getitem__(self, number: int) -> Lane:
+        """Raises: NotFound."""
+        lane = self._by_number.get(number)
+        if lane is None:
+            raise NotFound(f"lane {number} is not one of {list(self._by_number)}", reason="LANE_NOT_FOUND")
+        return lane
+
+    def of(self, queue: ConsumeQueue) -> Lane | None:
+        """The lane whose entries the queue has."""
+        return self._by_queue.get(queue)

@@ -1,0 +1,37 @@
+"""How late the messages of a lane were durable in their topic."""
+
+from collections import deque
+
+import numpy as np
+from duetime_format.units import Ints
+
+# Upper bounds of the histogram in ms.
+LATE_BUCKETS_MS = np.array(
+    [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 300_000, 3_600_000]
+)
+LATE_WINDOW = 1_024
+
+
+class Lateness:
+    """Counts, never per message."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.sum_ms = 0.0
+        # One for each bucket, and one for what is later than all.
+        self.counts = np.zeros(len(LATE_BUCKETS_MS) + 1, np.int64)
+        self._window: deque[float] = deque(maxlen=LATE_WINDOW)
+
+    def observe(self, due_at_ms: Ints, now_ms: float) -> None:
+        late = now_ms - due_at_ms.astype(np.float64)
+        self.counts += np.bincount(np.searchsorted(LATE_BUCKETS_MS, late), minlength=len(self.counts))
+        self.sum_ms += float(late.sum())
+        self.count += len(late)
+        self._window.extend(late[-LATE_WINDOW:].tolist())
+
+    def percentiles_ms(self) -> tuple[float, float]:
+        """p50 and p99 over the last 1,024 restored messages; -1 when there are none."""
+        if not self._window:
+            return -1.0, -1.0
+        p50, p99 = np.percentile(np.array(self._window), (50, 99))
+        return float(p50), float(p99)
