@@ -22,7 +22,7 @@ class Member:
         self.clock_ms = clock_ms
         self.database = Database(url)
         watch = Watch(name, lease_ms=3_000, tick_ms_max=2 * TICK_MS)
-        self.leases = Leases(self.database, watch, name, f"{name}:1", 0)
+        self.leases = Leases(self.database, watch, name, lambda: f"{name}:1", 0)
 
     async def tick(self, after_ms: float = TICK_MS, lanes: dict[int, range] = LANES) -> Tick:
         self.clock_ms += after_ms

@@ -193,7 +193,7 @@ async def test_frozen_scheduler_is_replaced_and_doubles_nothing_when_it_wakes(sc
     bench = schedulers.bench
     frozen = await schedulers.start("frozen")
     await bench.until(lambda: frozen.held == LANES)
-    tick = frozen._leases.tick
+    tick = frozen._parts.serving._leases.tick
     blocked, woken = asyncio.Event(), asyncio.Event()
 
     async def stuck(*arguments: Any) -> Any:
@@ -201,7 +201,7 @@ async def test_frozen_scheduler_is_replaced_and_doubles_nothing_when_it_wakes(sc
         await woken.wait()
         return await tick(*arguments)
 
-    frozen._leases.tick = stuck
+    frozen._parts.serving._leases.tick = stuck
     other = await schedulers.start("other")
     await bench.until(lambda: other.held == LANES)
     assert frozen.held == LANES
@@ -217,10 +217,8 @@ async def test_frozen_scheduler_is_replaced_and_doubles_nothing_when_it_wakes(sc
 
 
 async def test_url_that_is_none_is_no_start(bench: Bench) -> None:
-    node = SchedulerNode(Schedulers(bench, "mysql://localhost/x").settings("a"), bench.clock)
     with pytest.raises(StartupError, match="'mysql' is neither sqlite nor postgresql"):
-        await node.start()
-    await node.stop()
+        SchedulerNode(Schedulers(bench, "mysql://localhost/x").settings("a"), bench.clock)
 
 
 def test_lease_shorter_than_three_ticks_is_refused(bench: Bench, sqlite_url: str) -> None:

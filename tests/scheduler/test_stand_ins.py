@@ -58,11 +58,9 @@ async def kill(schedulers: Schedulers, node: SchedulerNode) -> None:
     assert node._loops is not None
     node._loops.cancel()
     await asyncio.gather(node._loops, return_exceptions=True)
-    for channel in node._channels.values():
+    for channel in node._parts.channels:
         await channel.close()
-    assert node._server is not None
-    assert node._database is not None
-    await node._server.stop(0)
+    await node._parts.server.stop(0)
     await node._database.stop()
 
 

@@ -1,6 +1,8 @@
 """The retry service as a node."""
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import grpc
 import structlog
@@ -28,6 +30,16 @@ from duetime_retry.topics import Topics
 log = structlog.get_logger()
 
 
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What a retry service is made of."""
+
+    server: Server
+    channels: list[grpc.aio.Channel]
+    dead_letters: DeadLetters
+    collectors: list[Collector]
+
+
 class RetryNode:
     """See duetime_core.node.Node. It keeps nothing: a crash loses calls in flight, which callers see."""
 
@@ -39,70 +51,73 @@ class RetryNode:
         self._clock = clock
         self._metrics = RetryMetrics(self.registry)
         self._database = Database(settings.database_url, self.registry)
-        self._channels: dict[int, grpc.aio.Channel] = {}
-        self._server: Server | None = None
-        self._dead_letters: DeadLetters | None = None
-        self._collectors: list[Collector] = []
+        self._made: _Parts | None = None
         self._loops: asyncio.Task[None] | None = None
 
     @property
     def port(self) -> int:
-        return self._server.port if self._server else 0
+        return self._made.server.port if self._made else 0
 
     @property
     def health(self) -> Health:
-        assert self._server is not None, "not started"
-        return self._server.health
+        if self._made is None:
+            raise RuntimeError("the node is not started")
+        return self._made.server.health
 
-    async def start(self) -> None:
-        settings = self._settings
-        await self._database.start(despite=OUTAGES)
-        self._channels = {
+    def _make_parts(self) -> _Parts:
+        settings, metrics = self._settings, self._metrics
+        channels = {
             shard: make_channel(address, settings.secret) for shard, address in settings.store_addresses.items()
         }
-        stores = Stores(self._channels, settings.store_timeout_ms)
+        stores = Stores(channels, settings.store_timeout_ms)
         topics = Topics(self._database, self._clock, stores.put_topic, stores.has_topic)
-        settler = Settler(stores, topics, settings.levels, self._metrics)
-        judge = Judge(Policies(self._database, self._clock), topics, settler, settings.levels, self._metrics)
+        settler = Settler(stores, topics, settings.levels, metrics)
+        judge = Judge(Policies(self._database, self._clock), topics, settler, settings.levels, metrics)
+        letters = DeadLetters(
+            stores.call, topics.places, topics.is_group, topics.ensure, self._clock, metrics.letters_ended
+        )
         traffic = Traffic(settings.traffic_limits, self.registry)
-        self._server = Server(
+        server = Server(
             ["duetime.v1.Retry"], settings.calls_in_flight_max, self.registry, secret=settings.secret, traffic=traffic
         )
-        letters = DeadLetters(
-            stores.call, topics.places, topics.is_group, topics.ensure, self._clock, self._metrics.letters_ended
-        )
-        self._dead_letters = letters
         service = RetryService(
-            SendBacks(topics, stores, settings.levels, self._metrics), Nacks(stores, judge, self._metrics), letters
+            SendBacks(topics, stores, settings.levels, metrics), Nacks(stores, judge, metrics), letters
         )
-        retry_pb2_grpc.add_RetryServicer_to_server(service, self._server.grpc)  # type: ignore[no-untyped-call]
-        await self._server.start(settings.host, settings.port)
-        self._collectors = [Collector(shard, stores, judge, self._clock, self._metrics) for shard in stores.shards]
-        self._loops = asyncio.create_task(self._run())
+        retry_pb2_grpc.add_RetryServicer_to_server(service, server.grpc)  # type: ignore[no-untyped-call]
+        collectors = [Collector(shard, stores, judge, self._clock, metrics) for shard in stores.shards]
+        return _Parts(server, list(channels.values()), letters, collectors)
 
-    async def _run(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            for collector in self._collectors:
-                group.create_task(collector.run())
+    async def start(self) -> None:
+        await self._database.start(despite=OUTAGES)
+        parts = self._made = self._make_parts()
+        await parts.server.start(self._settings.host, self._settings.port)
+        self._loops = asyncio.create_task(_run(parts.collectors))
 
     async def failed(self) -> None:
-        assert self._loops is not None
+        if self._loops is None:
+            raise RuntimeError("the node is not started")
         await asyncio.shield(self._loops)
 
     async def stop(self) -> None:
         """Streams ended, then calls and loops drained, before what they use is closed."""
-        if self._dead_letters:
-            self._dead_letters.end_streams()
-        if self._server:
-            await self._server.stop(self._settings.drain_ms)
-        if self._loops:
-            for collector in self._collectors:
+        parts = self._made
+        if parts:
+            parts.dead_letters.end_streams()
+            await parts.server.stop(self._settings.drain_ms)
+        if parts and self._loops:
+            for collector in parts.collectors:
                 collector.stop()
             await asyncio.wait({self._loops}, timeout=self._settings.drain_ms / 1000)
             self._loops.cancel()
             (ended,) = await asyncio.gather(self._loops, return_exceptions=True)
             if isinstance(ended, Exception):
                 log.error("loops had failed", error=repr(ended))
-        for channel in self._channels.values():
+        for channel in parts.channels if parts else ():
             await channel.close()
         await self._database.stop()
+
+
+async def _run(collectors: Sequence[Collector]) -> None:
+    async with asyncio.TaskGroup() as group:
+        for collector in collectors:
+            group.create_task(collector.run())

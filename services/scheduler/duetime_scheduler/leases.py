@@ -1,6 +1,6 @@
 """The database side of lane leases: one tick is a heartbeat, a look at all rows, and claims by compare-and-swap."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -26,7 +26,10 @@ class Tick:
 class Leases:
     """One member's place among the schedulers, and the lane leases that it holds."""
 
-    def __init__(self, database: Database, watch: Watch, me: str, address: str, started_at_ms: int) -> None:
+    def __init__(
+        self, database: Database, watch: Watch, me: str, address: Callable[[], str], started_at_ms: int
+    ) -> None:
+        """`address`: where this member listens, once it does."""
         self._database = database
         self._watch = watch
         self._me = me
@@ -65,12 +68,13 @@ class Leases:
 
     def _beat(self, session: Session) -> None:
         mine = SchedulerModel.member_id == self._me
-        moved = update(SchedulerModel).where(mine).values(heartbeat=SchedulerModel.heartbeat + 1, address=self._address)
+        moved = update(SchedulerModel).where(mine)
+        moved = moved.values(heartbeat=SchedulerModel.heartbeat + 1, address=self._address())
         if not _count(session, moved):
             # The first tick, or others took this member for dead while it stood still.
             session.add(
                 SchedulerModel(
-                    member_id=self._me, address=self._address, heartbeat=1, started_at_ms=self._started_at_ms
+                    member_id=self._me, address=self._address(), heartbeat=1, started_at_ms=self._started_at_ms
                 )
             )
 

@@ -1,0 +1,221 @@
+"""The lanes that a scheduler serves: leases renewed, restorers begun and ended, the table of offsets published."""
+
+import asyncio
+import math
+from collections.abc import Mapping
+
+import structlog
+from duetime.v1 import gateway_pb2, store_pb2_grpc
+from duetime_core.calls import answer_of
+from duetime_core.clock import Clock
+from duetime_core.defects import outcome
+from duetime_core.errors import DueTimeError
+from duetime_core.metadata import ANY_FAULT, Database
+
+from duetime_scheduler.lane import BACKOFF_MS_MAX, BACKOFF_MS_MIN, Restorer
+from duetime_scheduler.leases import Leases, Tick
+from duetime_scheduler.liveness import Liveness
+from duetime_scheduler.metrics import SchedulerMetrics
+from duetime_scheduler.offsets import LaneOffsets, OffsetTable, read_offsets
+from duetime_scheduler.settings import SchedulerSettings
+from duetime_scheduler.sharing import LaneKey, names
+from duetime_scheduler.stand_ins import Known, StandIns
+
+log = structlog.get_logger()
+
+
+class Serving:
+    """Knows which lanes are this scheduler's, and has each of them served by a restorer."""
+
+    def __init__(
+        self,
+        settings: SchedulerSettings,
+        member_id: str,
+        stores: Mapping[int, store_pb2_grpc.StoreStub],
+        database: Database,
+        leases: Leases,
+        clock: Clock,
+        metrics: SchedulerMetrics,
+    ) -> None:
+        self._settings = settings
+        self._member_id = member_id
+        self._stores = stores
+        self._database = database
+        self._leases = leases
+        self._clock = clock
+        self._metrics = metrics
+        self._timeout_s = settings.store_timeout_ms / 1000
+        self._table = OffsetTable(database, member_id)
+        self._stand_ins = StandIns(
+            stores,
+            member_id,
+            self._known,
+            self._serve,
+            clock,
+            metrics,
+            unasked_ms=settings.unasked_ms,
+            timeout_s=self._timeout_s,
+        )
+        self._liveness = Liveness(stores, clock, stuck_ms=settings.stuck_ms)
+        # Set once the database has been looked at, in whatever state it is.
+        self.looked_at_database = asyncio.Event()
+        # The lanes that each store has, and what the last tick found.
+        self._lanes: dict[int, set[int]] = {}
+        self._tick = Tick(frozenset(), frozenset(), frozenset(), frozenset())
+        self._ticked_at_ms = -math.inf
+        self._restorers: dict[LaneKey, asyncio.Task[None]] = {}
+        self._group = asyncio.TaskGroup()
+        self._tick_now: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._publish_now: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        metrics.lanes_without_lease.set_function(self._count_without_lease)
+
+    @property
+    def held(self) -> frozenset[LaneKey]:
+        """The lanes (shard, level) whose leases this scheduler held at its last tick."""
+        return self._tick.held
+
+    async def run(self) -> None:
+        async with self._group as group:
+            group.create_task(self._renew())
+            group.create_task(self._publish_always())
+            for shard in self._stores:
+                group.create_task(self._discover(shard))
+                group.create_task(self._stand_ins.run(shard))
+
+    async def leave(self) -> None:
+        """Once the loops have ended: the table says where the lanes were left, and the leases are given back."""
+        try:
+            await self._publish()
+            await self._leases.release()
+            log.info("lanes handed back", lanes=len(self.held))
+        except DueTimeError as error:
+            log.warning("leaving without word: the leases will run out", error=error.text)
+
+    async def why_stuck(self) -> str:
+        """Why no lane of this scheduler gets on; empty: they do."""
+        return await self._liveness.why(set(self._restorers))
+
+    def look_again(self) -> None:
+        """The database has something new: the next tick comes at once."""
+        if not self._tick_now.done():
+            self._tick_now.set_result(None)
+
+    async def _discover(self, shard: int) -> None:
+        """Asks a store for its lanes until it answers."""
+        backoff_ms = BACKOFF_MS_MIN
+        while True:
+            lanes, error = await outcome(lambda: self._list_lanes(shard), "ListLanes", shard=shard)
+            if lanes is not None:
+                break
+            assert error is not None
+            self._metrics.errors.labels(str(shard), "ListLanes", error.status.name).inc()
+            log.warning("store does not answer yet", shard=shard, why=error.text, pause_ms=backoff_ms)
+            await self._clock.sleep(backoff_ms)
+            backoff_ms = min(2 * backoff_ms, BACKOFF_MS_MAX)
+        self._lanes[shard] = {lane.level for lane in lanes.lanes}
+        self.look_again()
+
+    async def _list_lanes(self, shard: int) -> gateway_pb2.ListLanesResponse:
+        """Raises: DueTimeError."""
+        call = self._stores[shard].ListLanes(gateway_pb2.ListLanesRequest(), timeout=self._timeout_s)
+        answer: gateway_pb2.ListLanesResponse = await answer_of(call, f"shard {shard}", "SHARD_UNAVAILABLE")
+        return answer
+
+    async def _renew(self) -> None:
+        """The membership loop: ticks for ever. Whatever state the database is in, lanes that nobody serves are served
+        meanwhile, so it is no part of the start."""
+        await self._database.start(despite=ANY_FAULT)
+        self.looked_at_database.set()
+        while True:
+            self._tick_now = asyncio.get_running_loop().create_future()
+            await self._tick_once()
+            await self._clock.wait_for(self._tick_now, self._settings.tick_ms)
+
+    async def _tick_once(self) -> None:
+        leases, now_ms = self._leases, self._clock.monotonic_ms()
+        tick, _ = await outcome(lambda: leases.tick(self._lanes, now_ms), "tick")
+        if tick is None:
+            # The lanes held are served on: others may take them over meanwhile, and the stores' watermarks fence.
+            self._metrics.database_errors.inc()
+            return
+        before, self._tick = self._tick, tick
+        self._ticked_at_ms = self._clock.monotonic_ms()
+        self._stand_ins.renewed(tick.held, tick.paused)
+        self._log_changes(before, tick)
+        self._serve()
+        if tick.held - before.held and not self._publish_now.done():
+            self._publish_now.set_result(None)
+
+    def _known(self) -> Known:
+        is_fresh = self._clock.monotonic_ms() < self._ticked_at_ms + self._settings.lease_ms
+        return Known(self._tick.held, self._tick.paused, is_fresh)
+
+    def _has_lease(self, key: LaneKey) -> bool:
+        known = self._known()
+        return known.is_fresh and key in known.held
+
+    def _count_without_lease(self) -> int:
+        return sum(not self._has_lease(key) for key in list(self._restorers))
+
+    def _log_changes(self, before: Tick, tick: Tick) -> None:
+        taken, given = tick.held - before.held, before.held - tick.held
+        self._metrics.owned_lanes.set(len(tick.held))
+        self._metrics.live_members.set(len(tick.live))
+        self._metrics.paused_lanes.set(len(tick.paused))
+        self._metrics.unowned_lanes.set(len(tick.unowned))
+        self._metrics.lease_changes.labels("taken").inc(len(taken))
+        self._metrics.lease_changes.labels("given").inc(len(given))
+        for member in sorted(tick.dead):
+            log.warning("scheduler is dead", member=member)
+        if taken:
+            log.info("lanes taken over", lanes=names(taken), members=len(tick.live))
+        if given:
+            log.info("lanes handed over", lanes=names(given), members=len(tick.live))
+
+    def _serve(self) -> None:
+        """Makes the running restorers those of the lanes held, known to their stores, not left and not paused, and of
+        those that stores asked for."""
+        known = {(shard, level) for shard, levels in self._lanes.items() for level in levels}
+        wanted = ((self._tick.held & known) - self._stand_ins.left | self._stand_ins.taken) - self._tick.paused
+        for key in self._restorers.keys() - wanted:
+            self._restorers.pop(key).cancel()
+        for key in sorted(wanted - self._restorers.keys()):
+            self._restorers[key] = self._group.create_task(self._restorer(key).run())
+        self._metrics.served_lanes.set(len(self._restorers))
+
+    def _restorer(self, key: LaneKey) -> Restorer:
+        shard, level = key
+        timeout_ms = self._settings.store_timeout_ms
+        return Restorer(
+            self._stores[shard],
+            shard,
+            level,
+            self._clock,
+            self._metrics,
+            timeout_ms=timeout_ms,
+            me=self._member_id,
+            has_lease=lambda: self._has_lease(key),
+        )
+
+    # --- offset table ---------------------------------------------------------------------------------------------
+
+    async def _publish_always(self) -> None:
+        while True:
+            self._publish_now = asyncio.get_running_loop().create_future()
+            # A lane taken over is compared with the table at once.
+            await self._clock.wait_for(self._publish_now, self._settings.publish_ms)
+            _, error = await outcome(self._publish, "publish")
+            if error is not None:
+                self._metrics.database_errors.inc()
+
+    async def _publish(self) -> None:
+        held = self.held
+        offsets: list[LaneOffsets] = []
+        for shard in sorted({shard for shard, _ in held}):
+            try:
+                offsets += await read_offsets(self._stores[shard], shard, self._timeout_s)
+            except DueTimeError as error:
+                self._metrics.errors.labels(str(shard), "ListLanes", error.status.name).inc()
+                log.warning("offsets of a shard not read", shard=shard, why=error.text)
+        corrected = await self._table.publish(offsets, held, self._clock.now_ms())
+        self._metrics.corrections.inc(corrected)
