@@ -36,8 +36,8 @@ java:
 run: setup java ## start the cluster on this machine and show delayed messages arrive
 	@exec $(BIN)/duetime up --demo
 
-test: setup java ## all tests
-	$(BIN)/pytest
+test: setup java ## all tests; WORKERS=1 runs them one after the other
+	$(BIN)/pytest -n $(or $(WORKERS),2) --dist loadfile
 
 compose-test: setup ## build the images, and docker compose up under kills, scaling and an upgrade; needs a Docker engine
 	DUETIME_TEST_REQUIRE_COMPOSE=1 $(BIN)/pytest tests/compose -m compose -s
