@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from duetime.client.receiver import AsyncReceiver
     from duetime.client.record import ReceivedMessage
     from duetime.client.settling import Stats
-    from duetime.client.sync import DeadLetters, Finder, Producer, Puller, Receiver
+    from duetime.client.sync.clients import DeadLetters, Finder, Producer, Puller, Receiver
     from duetime.client.trace import Trace, TraceEvent
 
 __all__ = [
@@ -115,11 +115,11 @@ _MODULE_BY_NAME = {
     "FoundMessage": "finder",
     "ReceivedMessage": "record",
     "Stats": "settling",
-    "DeadLetters": "sync",
-    "Producer": "sync",
-    "Puller": "sync",
-    "Finder": "sync",
-    "Receiver": "sync",
+    "DeadLetters": "sync.clients",
+    "Producer": "sync.clients",
+    "Puller": "sync.clients",
+    "Finder": "sync.clients",
+    "Receiver": "sync.clients",
     "Trace": "trace",
     "TraceEvent": "trace",
 }

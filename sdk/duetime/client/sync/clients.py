@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
-from duetime.client.background import background
 from duetime.client.backoff import Backoff
 from duetime.client.batch import Outcome
 from duetime.client.dead_letters import AsyncDeadLetters, DeadLetter, DeadLetterResult, Wanted
@@ -18,6 +17,7 @@ from duetime.client.producer import AsyncProducer
 from duetime.client.puller import LONG_POLL_S, AsyncPuller, Start
 from duetime.client.receiver import AsyncReceiver, Failed, Messages
 from duetime.client.record import ReceivedMessage
+from duetime.client.sync.background import background
 from duetime.client.trace import Trace
 
 T = TypeVar("T")
