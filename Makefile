@@ -8,7 +8,7 @@ BENCH_STAMP := $(VENV)/.bench-installed
 SOURCES := format sdk core services spark deploy tests bench hatch_build.py
 TWINS := $(wildcard format/*/*.p?[xd] services/*/*/_*.pyx services/*/*/*/_*.pyx spark/*/_*.p??)
 
-.PHONY: help setup java run test compose-test k8s-test hostile soak check format proto torture bench bench-turns bench-spark bench-docs clean
+.PHONY: help setup java run test compose-test k8s-test hostile soak check format proto sync torture bench bench-turns bench-spark bench-docs clean
 
 help: ## list the tasks
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -48,8 +48,8 @@ check: setup ## lint, types, import rules, spelling, generated code
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/codespell README.md CHANGELOG.md Makefile docs proto $(SOURCES)
-	$(MAKE) proto
-	git diff --exit-code --stat -- sdk/duetime/v1
+	$(MAKE) proto sync
+	git diff --exit-code --stat -- sdk/duetime/v1 sdk/duetime/client/sync
 
 format: setup ## format the code and mend what ruff can
 	$(BIN)/ruff check --fix $(SOURCES)
@@ -57,6 +57,9 @@ format: setup ## format the code and mend what ruff can
 
 proto: setup ## generate duetime.v1 from proto/
 	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=sdk --pyi_out=sdk --grpc_python_out=sdk proto/duetime/v1/*.proto
+
+sync: setup ## generate the synchronous clients from the asynchronous ones
+	$(BIN)/python sdk/make_sync.py
 
 torture: setup ## 1,000 crashes, most of them power cuts, and after each: is all there; POINTS=1000 MINUTES=10 SEED=
 	POINTS=$(or $(POINTS),1000) MINUTES=$(or $(MINUTES),10) SEED=$(SEED) $(BIN)/python -m tests.crash.torture

@@ -172,7 +172,8 @@ class DeadLetterResult:
 class AsyncDeadLetters:
     """The dead letters of one group. For one event loop; `DeadLetters` is for plain code.
 
-    All three calls take the same filter; see `Wanted`. Each is an iterator that works as it is iterated over.
+    All three calls take the same filter; see `Wanted`. Each is an iterator that works as it is iterated over; closing
+    it ends the work.
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.

@@ -36,7 +36,7 @@ _RETRY = gateway_pb2.SendRequest(retry=True).SerializeToString()
 
 
 class AsyncProducer:
-    """Sends messages to one server. For one event loop; `Producer` is for threads and plain code.
+    """Sends messages to one server. For one event loop; `Producer` is for plain code.
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.

@@ -177,7 +177,7 @@ class AsyncPuller:
         # A position that nothing has moved may lie outside of its queue, as long as no answer has said so.
         moved = {
             queue: offset
-            for queue, offset in (self._positions if positions is None else positions).items()
+            for queue, offset in (self.positions if positions is None else positions).items()
             if self._committed.get(queue) != offset
         }
         if moved:

@@ -20,8 +20,6 @@ from duetime.v1 import consumer_pb2
 
 T = TypeVar("T")
 
-Messages = LeasedMessage | Iterable[LeasedMessage]
-
 
 @dataclass(frozen=True, slots=True)
 class Failed:
@@ -84,16 +82,18 @@ class AsyncReceiver:
         runs = await self._repeated(lambda: self._leases.receive(max, wait_ms))
         return list(chain.from_iterable(runs))
 
-    async def ack(self, messages: Messages) -> list[LeasedMessage]:
+    async def ack(self, messages: LeasedMessage | Iterable[LeasedMessage]) -> list[LeasedMessage]:
         """These are done; durable on return. Those whose leases had ended come back as the answer: they come again."""
         return await self._for_each(messages, RECEIPTS_MAX, self._leases.ack)
 
-    async def extend(self, messages: Messages, lease: str | float | timedelta) -> list[LeasedMessage]:
+    async def extend(
+        self, messages: LeasedMessage | Iterable[LeasedMessage], lease: str | float | timedelta
+    ) -> list[LeasedMessage]:
         """Their leases end after this length from now. The answer is as that of `ack`."""
         length_s = lease_s(lease)
         return await self._for_each(messages, RECEIPTS_MAX, lambda part: self._leases.move(part, length_s))
 
-    async def give_back(self, messages: Messages) -> list[LeasedMessage]:
+    async def give_back(self, messages: LeasedMessage | Iterable[LeasedMessage]) -> list[LeasedMessage]:
         """They come again at once, and this delivery does not count as an attempt. The answer is as that of `ack`."""
         give_back = self._leases.move
         return await self._for_each(messages, RECEIPTS_MAX, lambda part: give_back(part, 0, not_attempted=True))
@@ -142,7 +142,10 @@ class AsyncReceiver:
         await self.close()
 
     async def _for_each(
-        self, messages: Messages, count_max: int, call: Callable[[Sequence[LeasedMessage]], Awaitable[list[int]]]
+        self,
+        messages: LeasedMessage | Iterable[LeasedMessage],
+        count_max: int,
+        call: Callable[[Sequence[LeasedMessage]], Awaitable[list[int]]],
     ) -> list[LeasedMessage]:
         every = [messages] if isinstance(messages, LeasedMessage) else list(messages)
         ended = []

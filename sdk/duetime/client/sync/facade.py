@@ -1,0 +1,103 @@
+"""The hand-written part of the synchronous clients: with blocks and for loops. `clients.py` is generated.
+
+Each client has an asynchronous one as `_client`, whose coroutines the background thread runs.
+"""
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import AsyncGenerator, Iterator
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from duetime.client.errors import Closed
+from duetime.client.puller import AsyncPuller
+from duetime.client.record import ReceivedMessage
+from duetime.client.sync.background import background
+
+T = TypeVar("T")
+
+# Messages that a for loop over a puller takes from the background thread at once.
+ITERATION_COUNT = 512
+
+
+class Closing(ABC):
+    """A client that a with block closes at its end."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class BufferedPuller(AsyncPuller):
+    """A puller with a buffer from which another thread takes messages one by one.
+
+    Messages in the buffer are not handed out yet: the positions do not pass them.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.buffer: deque[ReceivedMessage] = deque()
+
+    @property
+    def positions(self) -> dict[int, int]:
+        positions = super().positions
+        for message in reversed(self.buffer):
+            positions[message.queue] = message.offset
+        return positions
+
+    async def fill(self) -> None:
+        """Waits for messages and buffers them. An interrupted caller loses none: no await lies between the two."""
+        self.buffer.extend(await self.poll(ITERATION_COUNT, "1h"))
+
+    def _take(self, count_max: int) -> list[ReceivedMessage]:
+        if self.buffer:
+            return [self.buffer.popleft() for _ in range(min(count_max, len(self.buffer)))]
+        return super()._take(count_max)
+
+
+class Following(Closing):
+    """A puller that is opened at the beginning of a with block and followed by a for loop until it is closed."""
+
+    _client: BufferedPuller
+
+    @abstractmethod
+    def open(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        try:
+            self.open()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> ReceivedMessage:
+        try:
+            while not self._client.buffer:
+                background.run(self._client.fill())
+        except Closed:
+            raise StopIteration from None
+        return self._client.buffer.popleft()
+
+
+def iterate(results: AsyncGenerator[T, None]) -> Iterator[T]:
+    """The values of an asynchronous generator, which is closed when the caller stops iterating."""
+
+    async def advance() -> T | None:
+        return await anext(results, None)
+
+    try:
+        while (result := background.run(advance())) is not None:
+            yield result
+    finally:
+        background.run(results.aclose())
