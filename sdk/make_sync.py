@@ -49,11 +49,11 @@ class Source:
 
 
 SOURCES = (
-    Source("producer", "AsyncProducer"),
-    Source("puller", "AsyncPuller", base="Following", threads=UNSHARED, client="BufferedPuller"),
-    Source("receiver", "AsyncReceiver"),
-    Source("finder", "AsyncFinder"),
-    Source("dead_letters", "AsyncDeadLetters"),
+    Source("sending.producer", "AsyncProducer"),
+    Source("consuming.puller", "AsyncPuller", base="Following", threads=UNSHARED, client="BufferedPuller"),
+    Source("consuming.receiver", "AsyncReceiver"),
+    Source("finding.finder", "AsyncFinder"),
+    Source("finding.dead_letters", "AsyncDeadLetters"),
 )
 
 

@@ -16,9 +16,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from duetime.client.batch import Outcome
-    from duetime.client.consumer import Consumer
-    from duetime.client.dead_letters import AsyncDeadLetters, DeadLetter, DeadLetterResult, FailedAttempt
+    from duetime.client.consuming.consumer import Consumer
+    from duetime.client.consuming.failing import Reject, Retry
+    from duetime.client.consuming.leases import LeasedMessage
+    from duetime.client.consuming.logs import MessageFilter
+    from duetime.client.consuming.puller import AsyncPuller
+    from duetime.client.consuming.receiver import AsyncReceiver
+    from duetime.client.consuming.settling import Stats
     from duetime.client.errors import (
         AlreadyExists,
         Closed,
@@ -35,18 +39,14 @@ if TYPE_CHECKING:
         Unsupported,
         Violation,
     )
-    from duetime.client.failing import Reject, Retry
-    from duetime.client.finder import AsyncFinder, FoundMessage
-    from duetime.client.leases import LeasedMessage
-    from duetime.client.logs import MessageFilter
+    from duetime.client.finding.dead_letters import AsyncDeadLetters, DeadLetter, DeadLetterResult, FailedAttempt
+    from duetime.client.finding.finder import AsyncFinder, FoundMessage
+    from duetime.client.finding.trace import Trace, TraceEvent
     from duetime.client.message import Message, Receipt, to_proto
-    from duetime.client.producer import AsyncProducer
-    from duetime.client.puller import AsyncPuller
-    from duetime.client.receiver import AsyncReceiver
     from duetime.client.record import ReceivedMessage
-    from duetime.client.settling import Stats
+    from duetime.client.sending.batch import Outcome
+    from duetime.client.sending.producer import AsyncProducer
     from duetime.client.sync.clients import DeadLetters, Finder, Producer, Puller, Receiver
-    from duetime.client.trace import Trace, TraceEvent
 
 __all__ = [
     "Producer",
@@ -95,33 +95,33 @@ __all__ = [
 # Loaded when first asked for: who needs the contract alone (duetime.v1) does not load the client, and the command
 # sets gRPC up before it is.
 _MODULE_BY_NAME = {
-    "Outcome": "batch",
-    "Consumer": "consumer",
-    "AsyncDeadLetters": "dead_letters",
-    "DeadLetter": "dead_letters",
-    "DeadLetterResult": "dead_letters",
-    "FailedAttempt": "dead_letters",
-    "Reject": "failing",
-    "Retry": "failing",
-    "LeasedMessage": "leases",
-    "MessageFilter": "logs",
+    "Outcome": "sending.batch",
+    "Consumer": "consuming.consumer",
+    "AsyncDeadLetters": "finding.dead_letters",
+    "DeadLetter": "finding.dead_letters",
+    "DeadLetterResult": "finding.dead_letters",
+    "FailedAttempt": "finding.dead_letters",
+    "Reject": "consuming.failing",
+    "Retry": "consuming.failing",
+    "LeasedMessage": "consuming.leases",
+    "MessageFilter": "consuming.logs",
     "Message": "message",
     "Receipt": "message",
     "to_proto": "message",
-    "AsyncProducer": "producer",
-    "AsyncPuller": "puller",
-    "AsyncReceiver": "receiver",
-    "AsyncFinder": "finder",
-    "FoundMessage": "finder",
+    "AsyncProducer": "sending.producer",
+    "AsyncPuller": "consuming.puller",
+    "AsyncReceiver": "consuming.receiver",
+    "AsyncFinder": "finding.finder",
+    "FoundMessage": "finding.finder",
     "ReceivedMessage": "record",
-    "Stats": "settling",
+    "Stats": "consuming.settling",
     "DeadLetters": "sync.clients",
     "Producer": "sync.clients",
     "Puller": "sync.clients",
     "Finder": "sync.clients",
     "Receiver": "sync.clients",
-    "Trace": "trace",
-    "TraceEvent": "trace",
+    "Trace": "finding.trace",
+    "TraceEvent": "finding.trace",
 }
 
 

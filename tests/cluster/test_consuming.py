@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from duetime import AsyncFinder, AsyncProducer, Message
-from duetime.client.trace import Trace
+from duetime.client.finding.trace import Trace
 from duetime.v1 import consumer_pb2, gateway_pb2_grpc
 from duetime_core.serving import make_channel
 from duetime_core.testing import Cluster

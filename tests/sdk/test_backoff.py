@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 from duetime import InvalidArgument, InvalidMessage, Message, to_proto
-from duetime.client.backoff import handler_policy, message_policy
+from duetime.client.retry_policy import handler_policy, message_policy
 from duetime.v1.message_pb2 import IntervalBackoff, RetryPolicy
 
 from tests.core.test_retry_policy import REFUSED, UNDERSTOOD

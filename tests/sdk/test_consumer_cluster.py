@@ -16,8 +16,8 @@ from duetime import (
     Reject,
     Retry,
 )
-from duetime.client import handling
 from duetime.client.connection import Connection, pause
+from duetime.client.consuming import handling
 from duetime.v1 import consumer_pb2
 from duetime_core.testing import Cluster
 

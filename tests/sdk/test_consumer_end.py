@@ -12,8 +12,8 @@ from duetime import (
     InvalidArgument,
     LeasedMessage,
 )
-from duetime.client import consumer as consumers
-from duetime.client import handling
+from duetime.client.consuming import consumer as consumers
+from duetime.client.consuming import handling
 from duetime_core import errors
 from duetime_core.errors import Violation
 

@@ -3,10 +3,10 @@
 import asyncio
 
 import pytest
-from duetime.client.batch import Batch, Outcome
-from duetime.client.gatherer import Gatherer
 from duetime.client.message import Receipt
-from duetime.client.room import Room
+from duetime.client.sending.batch import Batch, Outcome
+from duetime.client.sending.gatherer import Gatherer
+from duetime.client.sending.room import Room
 from duetime.v1 import message_pb2
 
 

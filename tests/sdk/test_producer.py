@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 import grpc
 import pytest
 from duetime import AsyncProducer, Closed, InvalidMessage, Message, Overloaded, Receipt, Timeout, Unavailable
-from duetime.client import producer as producer_module
-from duetime.client.batch import REQUEST_BYTES_MAX, REQUEST_COUNT_MAX
+from duetime.client.sending import producer as producer_module
+from duetime.client.sending.batch import REQUEST_BYTES_MAX, REQUEST_COUNT_MAX
 
 from tests.sdk.fake_gateway import FakeGateway, fail, refuse
 

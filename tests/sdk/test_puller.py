@@ -6,7 +6,7 @@ import logging
 import grpc
 import pytest
 from duetime import AsyncPuller, Closed, NotFound
-from duetime.client import puller as puller_module
+from duetime.client.consuming import puller as puller_module
 
 from tests.sdk.fake_gateway import FakeGateway
 

@@ -17,10 +17,10 @@ import typer
 from duetime.cli.options import Json, Server
 from duetime.cli.output import iso, print_json
 from duetime.cli.pull import message_line, message_object
-from duetime.client.consumer import Consumer
+from duetime.client.consuming.consumer import Consumer
+from duetime.client.consuming.failing import Reject, Retry
+from duetime.client.consuming.leases import LeasedMessage
 from duetime.client.errors import Damaged
-from duetime.client.failing import Reject, Retry
-from duetime.client.leases import LeasedMessage
 
 # sysexits.h: EX_TEMPFAIL.
 RETRY_CODE = 75

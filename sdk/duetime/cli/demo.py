@@ -15,11 +15,11 @@ from duetime.cli.output import local, on_one_line, print_json
 from duetime.cli.pull import message_object
 from duetime.cli.send import receipt_object
 from duetime.client.connection import SERVER_DEFAULT, Connection
+from duetime.client.consuming.puller import AsyncPuller
 from duetime.client.errors import AlreadyExists, DueTimeError
 from duetime.client.message import Message, Receipt
-from duetime.client.producer import AsyncProducer
-from duetime.client.puller import AsyncPuller
 from duetime.client.record import ReceivedMessage
+from duetime.client.sending.producer import AsyncProducer
 from duetime.v1 import gateway_pb2
 
 TOPIC = "demo"

@@ -14,8 +14,8 @@ import typer
 from duetime.cli.options import CALL_TIMEOUT_S, Json, Server, moment, reach
 from duetime.cli.output import iso, local, on_one_line, print_json
 from duetime.cli.pull import body_object
-from duetime.client.dead_letters import AsyncDeadLetters, DeadLetter, DeadLetterResult, Wanted
 from duetime.client.errors import Damaged, NotFound
+from duetime.client.finding.dead_letters import AsyncDeadLetters, DeadLetter, DeadLetterResult, Wanted
 
 # How often a redrive or discard says how far it is.
 PROGRESS_S = 2.0

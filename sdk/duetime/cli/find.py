@@ -10,7 +10,7 @@ import typer
 from duetime.cli.options import CALL_TIMEOUT_S, Json, Server, moment, reach
 from duetime.cli.output import local, print_json
 from duetime.cli.pull import message_line, message_object
-from duetime.client.finder import AsyncFinder, Found, FoundMessage
+from duetime.client.finding.finder import AsyncFinder, Found, FoundMessage
 
 _Topic = Annotated[str | None, typer.Argument(metavar="TOPIC", help="With --id: where to look; else it is needed.")]
 _Key = Annotated[str | None, typer.Argument(metavar="KEY", help="One of a message's keys, or its id.")]

@@ -3,8 +3,8 @@
 import typer
 
 from duetime.cli.output import length
-from duetime.client.backoff import handler_policy
 from duetime.client.errors import InvalidArgument
+from duetime.client.retry_policy import handler_policy
 from duetime.v1 import message_pb2
 
 _FACTOR_DEFAULT, _JITTER_DEFAULT = 2.0, 0.2

@@ -11,10 +11,10 @@ import typer
 from duetime.cli.options import CALL_TIMEOUT_S, Json, Server, moment, reach
 from duetime.cli.output import iso, local, on_one_line, print_json
 from duetime.client.connection import Connection
-from duetime.client.dead_letters import DeadLetter
+from duetime.client.consuming.puller import LONG_POLL_S, AsyncPuller, Start
 from duetime.client.errors import Damaged
-from duetime.client.finder import FoundMessage
-from duetime.client.puller import LONG_POLL_S, AsyncPuller, Start
+from duetime.client.finding.dead_letters import DeadLetter
+from duetime.client.finding.finder import FoundMessage
 from duetime.client.record import ReceivedMessage
 from duetime.v1 import gateway_pb2
 

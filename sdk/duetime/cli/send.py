@@ -15,10 +15,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from duetime.cli.options import Json, Server, reach
 from duetime.cli.output import iso, local, print_json
-from duetime.client.batch import Outcome
 from duetime.client.errors import DueTimeError
 from duetime.client.message import Message, Receipt
-from duetime.client.producer import AsyncProducer
+from duetime.client.sending.batch import Outcome
+from duetime.client.sending.producer import AsyncProducer
 
 READ_BYTES = 1024 * 1024
 ERRORS_SHOWN = 10

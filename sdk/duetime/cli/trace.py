@@ -9,8 +9,8 @@ import typer
 
 from duetime.cli.options import CALL_TIMEOUT_S, Json, Server, reach
 from duetime.cli.output import iso, local, on_one_line, print_json
-from duetime.client.finder import AsyncFinder
-from duetime.client.trace import Trace, TraceEvent
+from duetime.client.finding.finder import AsyncFinder
+from duetime.client.finding.trace import Trace, TraceEvent
 
 
 def trace(

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
-from duetime.client.backoff import message_policy
 from duetime.client.errors import InvalidMessage
+from duetime.client.retry_policy import message_policy
 from duetime.v1 import message_pb2
 
 _EPOCH = datetime.fromtimestamp(0, UTC)

@@ -30,7 +30,7 @@ from duetime.client.message import Message
 if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext, TracerProvider
 
-    from duetime.client.leases import LeasedMessage
+    from duetime.client.record import ReceivedMessage
 
 VARIABLE = "DUETIME_TRACING"
 TRACEPARENT = "traceparent"
@@ -104,7 +104,7 @@ class Tracing:
     # --- consuming ------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def processing(self, message: "LeasedMessage", group: str) -> Iterator[None]:
+    def processing(self, message: "ReceivedMessage", group: str) -> Iterator[None]:
         """A span around the handler of a traced message, current while it runs."""
         parent = self.context_of(message)
         if parent is None:
@@ -119,7 +119,7 @@ class Tracing:
         ):
             yield
 
-    def settled(self, what: str, messages: Sequence["LeasedMessage"], began_ns: int, outcomes: Sequence[str]) -> None:
+    def settled(self, what: str, messages: Sequence["ReceivedMessage"], began_ns: int, outcomes: Sequence[str]) -> None:
         """A span for each traced message of an answered call; `outcomes` in words, empty where all went well."""
         ended_ns = time.time_ns()
         for message, outcome in zip(messages, outcomes, strict=True):
@@ -136,7 +136,7 @@ class Tracing:
                     span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, outcome))
                 span.end(ended_ns)
 
-    def context_of(self, message: "LeasedMessage") -> "SpanContext | None":
+    def context_of(self, message: "ReceivedMessage") -> "SpanContext | None":
         """The context that a message carries, if its trace is sampled."""
         value = message.text_of(TRACEPARENT.encode())
         return self._context(value) if value else None
@@ -160,7 +160,7 @@ def _carrying(message: Message, traceparent: str) -> Message:
     return replace(message, properties={**message.properties, TRACEPARENT: traceparent})
 
 
-def _about(message: "LeasedMessage") -> dict[str, Any]:
+def _about(message: "ReceivedMessage") -> dict[str, Any]:
     return {
         "messaging.system": "duetime",
         "messaging.destination.name": message.topic,

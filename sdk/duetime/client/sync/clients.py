@@ -4,19 +4,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Unpack
 
-from duetime.client.backoff import Backoff
-from duetime.client.batch import Outcome
-from duetime.client.dead_letters import AsyncDeadLetters, DeadLetter, DeadLetterResult, Wanted
-from duetime.client.finder import AsyncFinder, Found, FoundMessage
-from duetime.client.leases import LeasedMessage
+from duetime.client.consuming.leases import LeasedMessage
+from duetime.client.consuming.puller import LONG_POLL_S, Start
+from duetime.client.consuming.receiver import AsyncReceiver, Failed
+from duetime.client.finding.dead_letters import AsyncDeadLetters, DeadLetter, DeadLetterResult, Wanted
+from duetime.client.finding.finder import AsyncFinder, Found, FoundMessage
+from duetime.client.finding.trace import Trace
 from duetime.client.message import Message, Receipt
-from duetime.client.producer import AsyncProducer
-from duetime.client.puller import LONG_POLL_S, Start
-from duetime.client.receiver import AsyncReceiver, Failed
 from duetime.client.record import ReceivedMessage
+from duetime.client.retry_policy import Backoff
+from duetime.client.sending.batch import Outcome
+from duetime.client.sending.producer import AsyncProducer
 from duetime.client.sync.background import background
 from duetime.client.sync.facade import BufferedPuller, Closing, Following, iterate
-from duetime.client.trace import Trace
 
 
 class Producer(Closing):

@@ -9,8 +9,8 @@ from collections.abc import AsyncGenerator, Iterator
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from duetime.client.consuming.puller import AsyncPuller
 from duetime.client.errors import Closed
-from duetime.client.puller import AsyncPuller
 from duetime.client.record import ReceivedMessage
 from duetime.client.sync.background import background
 

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from duetime.client.batch import Batch, Outcome
+from duetime.client.sending.batch import Batch, Outcome
 
 # Requests at once: the second fills the time that the first one's flush takes.
 IN_FLIGHT_MAX = 2

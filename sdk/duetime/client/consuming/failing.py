@@ -9,6 +9,7 @@ any other exception             comes back by the policy
 import os
 import traceback
 from datetime import timedelta
+from pathlib import Path
 
 from duetime_format.attempts import MESSAGE_CHARS_MAX, TRACE_CHARS_MAX, TYPE_CHARS_MAX
 from duetime_format.limits import BACKOFF_MS_MAX
@@ -21,7 +22,7 @@ from duetime.v1 import consumer_pb2
 _FRAMES_MAX = 40
 
 # The package: the command is a user of the client, and its frames tell a user nothing.
-_FOLDER = os.path.dirname(os.path.dirname(__file__))
+_FOLDER = f"{Path(__file__).parents[2]}{os.sep}"
 
 RETRY_AFTER_S_MAX = BACKOFF_MS_MAX // 1000
 

@@ -16,14 +16,14 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
-from duetime.client.backoff import Backoff, handler_policy
 from duetime.client.connection import Connection, resolve_server, seconds
+from duetime.client.consuming.handling import CANCEL_S, Handler, Handling
+from duetime.client.consuming.leases import CALL_TIMEOUT_S, LeasedMessage, Subscription, lease_s, named
+from duetime.client.consuming.logs import Faults, log
+from duetime.client.consuming.settling import Stats
 from duetime.client.errors import AlreadyExists, Closed, DueTimeError, InvalidArgument
-from duetime.client.handling import CANCEL_S, Handler, Handling
-from duetime.client.leases import CALL_TIMEOUT_S, LeasedMessage, Subscription, lease_s, named
-from duetime.client.logs import Faults, log
 from duetime.client.message import at_ms
-from duetime.client.settling import Stats
+from duetime.client.retry_policy import Backoff, handler_policy
 from duetime.v1 import consumer_pb2
 
 F = TypeVar("F", bound=Callable[[LeasedMessage], Any])

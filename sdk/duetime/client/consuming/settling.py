@@ -18,10 +18,10 @@ from duetime_format.limits import NACKS_MAX, RECEIPTS_MAX
 
 from duetime.client import tracing
 from duetime.client.connection import pause
+from duetime.client.consuming.failing import nack
+from duetime.client.consuming.leases import LeasedMessage, Leases, shard_of
+from duetime.client.consuming.logs import Faults, log, tell
 from duetime.client.errors import Closed, DueTimeError, InvalidArgument, Unavailable
-from duetime.client.failing import nack
-from duetime.client.leases import LeasedMessage, Leases, shard_of
-from duetime.client.logs import Faults, log, tell
 from duetime.client.message import moment
 from duetime.v1 import consumer_pb2
 

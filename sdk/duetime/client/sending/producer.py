@@ -15,13 +15,13 @@ from typing import Self
 import grpc
 
 from duetime.client import tracing
-from duetime.client.batch import Batch, Chunks, Outcome, encode, now_ms
 from duetime.client.connection import Connection, backoff_s, pause
 from duetime.client.errors import Closed, DueTimeError, Overloaded, ServerError, from_fault, from_status, unreadable
-from duetime.client.gatherer import Gatherer
-from duetime.client.ids import new_id
 from duetime.client.message import Message, Receipt
-from duetime.client.room import Room
+from duetime.client.sending.batch import Batch, Chunks, Outcome, encode, now_ms
+from duetime.client.sending.gatherer import Gatherer
+from duetime.client.sending.ids import new_id
+from duetime.client.sending.room import Room
 from duetime.v1 import gateway_pb2
 
 # Requests of one send_many at once: enough to keep the server busy while answers travel.

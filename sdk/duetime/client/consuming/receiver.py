@@ -10,12 +10,12 @@ from typing import Self, TypeVar
 
 from duetime_format.limits import RECEIPTS_MAX, RECEIVE_COUNT_MAX, WAIT_MS_MAX
 
-from duetime.client.backoff import Backoff, handler_policy
 from duetime.client.connection import Connection, repeated, seconds
+from duetime.client.consuming.failing import Reject, Retry, nack
+from duetime.client.consuming.leases import LeasedMessage, Leases, Subscription, lease_s, named
 from duetime.client.errors import InvalidArgument, from_fault
-from duetime.client.failing import Reject, Retry, nack
-from duetime.client.leases import LeasedMessage, Leases, Subscription, lease_s, named
 from duetime.client.message import moment
+from duetime.client.retry_policy import Backoff, handler_policy
 from duetime.v1 import consumer_pb2
 
 T = TypeVar("T")

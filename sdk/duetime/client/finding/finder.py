@@ -6,9 +6,9 @@ from typing import Any, Literal, Self
 
 from duetime.client.connection import Connection
 from duetime.client.errors import InvalidArgument
+from duetime.client.finding.trace import Trace, from_proto
+from duetime.client.finding.view import MessageView
 from duetime.client.message import moment, range_ms
-from duetime.client.trace import Trace, from_proto
-from duetime.client.view import MessageView
 from duetime.v1 import consumer_pb2, gateway_pb2
 
 State = Literal["stored", "pending", "quarantined"]

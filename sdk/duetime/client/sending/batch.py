@@ -8,8 +8,8 @@ from typing import Any
 from duetime_format import limits
 
 from duetime.client.errors import DueTimeError, InvalidMessage
-from duetime.client.ids import new_id
 from duetime.client.message import Message, Receipt, refused, wire_fields
+from duetime.client.sending.ids import new_id
 from duetime.v1 import gateway_pb2
 
 REQUEST_COUNT_MAX = 512

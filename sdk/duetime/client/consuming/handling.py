@@ -25,12 +25,12 @@ from duetime_format.limits import RECEIPTS_MAX, RECEIVE_COUNT_MAX
 
 from duetime.client import tracing
 from duetime.client.connection import Connection, backoff_s, pause
+from duetime.client.consuming.failing import Reject, Retry, text_of, without_own_frames
+from duetime.client.consuming.leases import LeasedMessage, Leases, Subscription, shard_of
+from duetime.client.consuming.logs import Faults, current, log, tell
+from duetime.client.consuming.settling import Settler, Stats
+from duetime.client.consuming.threads import Threads
 from duetime.client.errors import Closed, DueTimeError, InvalidArgument
-from duetime.client.failing import Reject, Retry, text_of, without_own_frames
-from duetime.client.leases import LeasedMessage, Leases, Subscription, shard_of
-from duetime.client.logs import Faults, current, log, tell
-from duetime.client.settling import Settler, Stats
-from duetime.client.threads import Threads
 from duetime.v1 import consumer_pb2
 
 LONG_POLL_MS = 15_000

@@ -8,7 +8,7 @@ import logging
 from contextvars import ContextVar
 
 from duetime.client.connection import backoff_s, pause
-from duetime.client.leases import LeasedMessage
+from duetime.client.consuming.leases import LeasedMessage
 
 log = logging.getLogger("duetime.consumer")
 

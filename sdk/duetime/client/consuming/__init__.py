@@ -1,0 +1,1 @@
+"""Consuming: pullers by offset, receivers by lease, and consumers that call handlers."""

@@ -1,0 +1,1 @@
+"""Finding: messages by key or id, the history of one message, and the dead letters of a group."""
