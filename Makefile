@@ -49,7 +49,7 @@ check: setup ## lint, types, import rules, spelling, generated code
 	$(BIN)/lint-imports
 	$(BIN)/codespell README.md CHANGELOG.md Makefile docs proto $(SOURCES)
 	$(MAKE) proto sync
-	git diff --exit-code --stat -- sdk/duetime/v1 sdk/duetime/client/sync
+	git diff --exit-code --stat -- sdk/duetime/v1 sdk/duetime/client/sync/clients.py
 
 format: setup ## format the code and mend what ruff can
 	$(BIN)/ruff check --fix $(SOURCES)

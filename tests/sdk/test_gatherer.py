@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 from duetime.client.message import Receipt
-from duetime.client.sending.batch import Batch, Outcome
+from duetime.client.sending.batch import Outcome, SendBatch
+from duetime.client.sending.capacity import Capacity
 from duetime.client.sending.gatherer import Gatherer
-from duetime.client.sending.room import Room
 from duetime.v1 import message_pb2
 
 
@@ -16,7 +16,7 @@ class Deliveries:
     def __init__(self) -> None:
         self.counts: list[int] = []
 
-    async def deliver(self, batch: Batch, deadline: float) -> list[Outcome]:
+    async def deliver(self, batch: SendBatch, deadline: float) -> list[Outcome]:
         self.counts.append(len(batch.ids))
         return [Receipt(message_pb2.SendResult(message_id=id_), "orders") for id_ in batch.ids]
 
@@ -67,12 +67,12 @@ async def test_a_full_batch_does_not_wait() -> None:
 
 
 async def test_room_is_given_in_the_order_of_asking() -> None:
-    room = Room(10, 1_000)
-    await room.enter(8, 0)
+    room = Capacity(10, 1_000)
+    await room.acquire(8, 0)
     order: list[str] = []
 
     async def enter(name: str, count: int) -> None:
-        await room.enter(count, 0)
+        await room.acquire(count, 0)
         order.append(name)
 
     async with asyncio.TaskGroup() as tasks:
@@ -81,27 +81,27 @@ async def test_room_is_given_in_the_order_of_asking() -> None:
         tasks.create_task(enter("small", 1))
         await asyncio.sleep(0)
         assert order == []
-        room.leave(8, 0)
+        room.release(8, 0)
     assert order == ["large", "small"]
 
 
 async def test_room_asked_for_in_vain_is_not_lost() -> None:
-    room = Room(1, 1_000)
-    await room.enter(1, 0)
+    room = Capacity(1, 1_000)
+    await room.acquire(1, 0)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
-            await room.enter(1, 0)
-    waiting = asyncio.create_task(room.enter(1, 0))
+            await room.acquire(1, 0)
+    waiting = asyncio.create_task(room.acquire(1, 0))
     await asyncio.sleep(0)
-    room.leave(1, 0)
+    room.release(1, 0)
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
-    assert room.try_enter(1, 0)
+    assert room.try_acquire(1, 0)
 
 
 async def test_what_is_larger_than_all_room_gets_in_alone() -> None:
-    room = Room(10, 100)
-    assert room.try_enter(1, 5_000)
-    assert not room.try_enter(1, 1)
-    room.leave(1, 5_000)
-    assert room.try_enter(1, 1)
+    room = Capacity(10, 100)
+    assert room.try_acquire(1, 5_000)
+    assert not room.try_acquire(1, 1)
+    room.release(1, 5_000)
+    assert room.try_acquire(1, 1)

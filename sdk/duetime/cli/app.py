@@ -68,10 +68,10 @@ def run(arguments: list[str] | None = None) -> int:
     try:
         return app(arguments, standalone_mode=False) or 0
     except _UsageError as error:
-        _tell(error.format_message())  # type: ignore[attr-defined]
+        _print_error(error.format_message())  # type: ignore[attr-defined]
         return 2
     except (DueTimeError, OSError) as error:
-        _tell(str(error))
+        _print_error(str(error))
         return 1
     except SystemExit:
         # Click's way out when the reader of our output has enough, which is no fault.
@@ -80,7 +80,7 @@ def run(arguments: list[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def _tell(text: str) -> None:
+def _print_error(text: str) -> None:
     """On one line; that of a process of the cluster already says who speaks."""
     line = " ".join(text.split())
     print(line if line.startswith("duetime ") else f"duetime: {line}", file=sys.stderr)

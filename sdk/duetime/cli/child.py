@@ -58,7 +58,7 @@ class Child:
             raise CannotStart(f"{self.name} does not serve after {START_TIMEOUT_S:g} s; see {self.log_path}") from None
         if not serves:
             code = await self._process.wait()
-            raise CannotStart(last_words(self.log_path, log_size) or f"{self.name} ended {how(code)}")
+            raise CannotStart(last_words(self.log_path, log_size) or f"{self.name} ended {exit_text(code)}")
 
     async def ended(self) -> int:
         """The exit code, once it has ended."""
@@ -99,7 +99,7 @@ async def run(arguments: Sequence[str], log_path: Path) -> None:
             # Or else it is let go of after its loop has closed, which asyncio complains about.
             await process.communicate()
     if process.returncode:
-        raise CannotStart(last_words(log_path, log_size) or f"{arguments[1]} ended {how(process.returncode)}")
+        raise CannotStart(last_words(log_path, log_size) or f"{arguments[1]} ended {exit_text(process.returncode)}")
 
 
 async def spawn(arguments: Sequence[str], log_path: Path, environment: Mapping[str, str]) -> Process:
@@ -140,13 +140,13 @@ def last_words(log_path: Path, begin: int) -> str:
         # Shorter: it was cut meanwhile.
         log.seek(begin if begin <= log_path.stat().st_size else 0)
         lines = log.read().decode("utf-8", "replace").splitlines()
-    told = [line for line in lines if line.startswith("duetime ")]
+    operator_lines = [line for line in lines if line.startswith("duetime ")]
     # SQLAlchemy ends its errors with a link.
     lines = [line for line in lines if not line.startswith("(Background on this error")]
-    return next((line for line in reversed(told or lines) if line.strip()), "")
+    return next((line for line in reversed(operator_lines or lines) if line.strip()), "")
 
 
-def how(code: int) -> str:
+def exit_text(code: int) -> str:
     """Words for an exit code."""
     return f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
 

@@ -91,7 +91,7 @@ class Demo:
 
     def _sent(self, message: Message, receipt: Receipt) -> None:
         self._missing.add(receipt.message_id)
-        self._tell(
+        self._report(
             {"demo": "sent"} | receipt_object(receipt),
             f"  in {message.delay!s:>3}  {local(receipt.deliver_at)}  {message.body.decode()}",
         )
@@ -104,12 +104,12 @@ class Demo:
         late = "" if message.late_ms is None else f"[bold]{message.late_ms:,} ms[/bold] late"
         earlier = "" if own else "  (from an earlier run)"
         body = on_one_line(message.body).replace("[", r"\[")
-        self._tell(
+        self._report(
             {"demo": "arrived"} | message_object(message),
             f"  [green]{local(message.stored_at)}[/green]  {late:<28}{body}{earlier}",
         )
 
-    def _tell(self, value: dict[str, Any], line: str) -> None:
+    def _report(self, value: dict[str, Any], line: str) -> None:
         if self._as_json:
             print_json(value)
             sys.stdout.flush()

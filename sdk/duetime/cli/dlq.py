@@ -15,7 +15,7 @@ from duetime.cli.options import CALL_TIMEOUT_S, Json, Server, moment, reach
 from duetime.cli.output import iso, local, on_one_line, print_json
 from duetime.cli.pull import body_object
 from duetime.client.errors import Damaged, NotFound
-from duetime.client.finding.dead_letters import AsyncDeadLetters, DeadLetter, DeadLetterResult, Wanted
+from duetime.client.finding.dead_letters import AsyncDeadLetters, DeadLetter, DeadLetterCriteria, DeadLetterResult
 
 # How often a redrive or discard says how far it is.
 PROGRESS_S = 2.0
@@ -77,14 +77,16 @@ def list_letters(
       duetime dlq list billing --from 2026-01-01T12:00 --error 'TimeoutError: bank'
       duetime dlq list billing --topic orders --tag paid --json | jq -r .id
     """
-    asyncio.run(_list(server, group, _wanted(since, until, error, tag, key, ids, topic), count_max, as_json))
+    asyncio.run(_list(server, group, _criteria(since, until, error, tag, key, ids, topic), count_max, as_json))
 
 
-async def _list(server: str | None, group: str, wanted: Wanted, count_max: int | None, as_json: bool) -> None:
+async def _list(
+    server: str | None, group: str, criteria: DeadLetterCriteria, count_max: int | None, as_json: bool
+) -> None:
     left = most = sys.maxsize if count_max is None else count_max
     async with (
         AsyncDeadLetters(await reach(server), group, timeout=CALL_TIMEOUT_S) as letters,
-        aclosing(letters.list(**wanted)) as found,
+        aclosing(letters.list(**criteria)) as found,
     ):
         async for letter in found:
             if as_json:
@@ -95,7 +97,7 @@ async def _list(server: str | None, group: str, wanted: Wanted, count_max: int |
             if not left:
                 return
     if left == most:
-        which = " that the options name" if any(wanted.values()) else ""
+        which = " that the options name" if any(criteria.values()) else ""
         print(f"duetime: group {group} has no dead letters{which}", file=sys.stderr)
 
 
@@ -155,8 +157,8 @@ def redrive(
       duetime dlq redrive billing --error timeout --rate 50
       duetime dlq redrive billing --id 7F0000010001070D0D0D000000000000
     """
-    wanted = _wanted(since, until, error, tag, key, ids, topic)
-    asyncio.run(_end(server, group, wanted, _Task("redrive", rate, dry_run, count_max, as_json)))
+    criteria = _criteria(since, until, error, tag, key, ids, topic)
+    asyncio.run(_end(server, group, criteria, _Job("redrive", rate, dry_run, count_max, as_json)))
 
 
 @dlq.command("discard")
@@ -185,16 +187,16 @@ def discard(
       duetime dlq discard billing --error 'UserDeleted' --dry-run
       duetime dlq discard billing --to 2026-01-01T12:00 --yes
     """
-    wanted = _wanted(since, until, error, tag, key, ids, topic)
+    criteria = _criteria(since, until, error, tag, key, ids, topic)
     if not (yes or dry_run):
         if not sys.stdin.isatty():
             raise typer.BadParameter("dead letters are discarded for good: say --yes, or look with --dry-run")
-        which = "the dead letters that the options name" if any(wanted.values()) else "ALL dead letters"
+        which = "the dead letters that the options name" if any(criteria.values()) else "ALL dead letters"
         typer.confirm(f"Discard {which} of {group}, for good?", abort=True)
-    asyncio.run(_end(server, group, wanted, _Task("discard", rate, dry_run, count_max, as_json)))
+    asyncio.run(_end(server, group, criteria, _Job("discard", rate, dry_run, count_max, as_json)))
 
 
-class _Task:
+class _Job:
     """A redrive or a discard as asked for, and what has become of it."""
 
     def __init__(self, name: str, rate: float, dry_run: bool, count_max: int | None, as_json: bool) -> None:
@@ -203,13 +205,15 @@ class _Task:
         self.as_json = as_json
         self.outcomes: Counter[str] = Counter()
         self._options: Mapping[str, Any] = {"rate": rate, "dry_run": dry_run, "max": count_max}
-        self._told_at = time.monotonic()
+        self._reported_at = time.monotonic()
 
-    def results(self, letters: AsyncDeadLetters, wanted: Wanted) -> AsyncGenerator[DeadLetterResult, None]:
+    def results(
+        self, letters: AsyncDeadLetters, criteria: DeadLetterCriteria
+    ) -> AsyncGenerator[DeadLetterResult, None]:
         work = letters.redrive if self.name == "redrive" else letters.discard
-        return work(**self._options, **wanted)
+        return work(**self._options, **criteria)
 
-    def tell(self, result: DeadLetterResult) -> None:
+    def report(self, result: DeadLetterResult) -> None:
         self.outcomes[result.outcome] += 1
         if self.as_json:
             print_json(result_object(result))
@@ -217,11 +221,11 @@ class _Task:
             words = f"would {self.name}" if result.outcome == "matched" else result.outcome
             sys.stdout.write(f"{words}  {result.id}{f'  ({result.error})' if result.error else ''}\n")
         sys.stdout.flush()
-        if time.monotonic() - self._told_at >= PROGRESS_S:
-            self.tell_progress()
+        if time.monotonic() - self._reported_at >= PROGRESS_S:
+            self.report_progress()
 
-    def tell_progress(self, ending: str = "") -> None:
-        self._told_at = time.monotonic()
+    def report_progress(self, ending: str = "") -> None:
+        self._reported_at = time.monotonic()
         if self.dry_run:
             done = f"would {self.name} {self.outcomes['matched']}; nothing was changed"
         else:
@@ -230,26 +234,26 @@ class _Task:
         print(f"duetime: {done}{ending}", file=sys.stderr)
 
 
-async def _end(server: str | None, group: str, wanted: Wanted, task: _Task) -> None:
+async def _end(server: str | None, group: str, criteria: DeadLetterCriteria, job: _Job) -> None:
     address = await reach(server)
     async with AsyncDeadLetters(address, group, timeout=CALL_TIMEOUT_S) as letters:
         try:
-            async with aclosing(task.results(letters, wanted)) as results:
+            async with aclosing(job.results(letters, criteria)) as results:
                 async for result in results:
-                    task.tell(result)
+                    job.report(result)
         except BaseException:
-            if task.outcomes:
-                task.tell_progress("; broken off, the same command goes on with what is left")
+            if job.outcomes:
+                job.report_progress("; broken off, the same command goes on with what is left")
             raise
-    task.tell_progress()
-    if task.outcomes["failed"]:
+    job.report_progress()
+    if job.outcomes["failed"]:
         raise typer.Exit(1)
 
 
-def _wanted(
+def _criteria(
     since: str | None, until: str | None, error: str, tag: str, key: str, ids: list[str] | None, topic: str
-) -> Wanted:
-    return Wanted(
+) -> DeadLetterCriteria:
+    return DeadLetterCriteria(
         start=moment("--from", since) if since else None,
         end=moment("--to", until) if until else None,
         error=error,

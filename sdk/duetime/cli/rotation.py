@@ -9,7 +9,7 @@ from pathlib import Path
 
 LOG_BYTES_MAX = 16 * 1024 * 1024
 # How often files are looked at.
-LOOK_S = 10.0
+CHECK_INTERVAL_S = 10.0
 _CHUNK_BYTES = 1024 * 1024
 
 

@@ -132,7 +132,7 @@ async def _send_lines(server: str | None, make: Callable[..., Message], source: 
                 for outcome in await producer.send_many([make(line) for line in group]):
                     failed += isinstance(outcome, DueTimeError)
                     sent += isinstance(outcome, Receipt)
-                    _tell(outcome, as_json, failed)
+                    _print_outcome(outcome, as_json, failed)
                 progress.update(task, advance=sum(map(len, group)) + len(group), sent=f"{sent:,} sent")
     took_s = time.monotonic() - began
     if not as_json:
@@ -141,7 +141,7 @@ async def _send_lines(server: str | None, make: Callable[..., Message], source: 
     return failed
 
 
-def _tell(outcome: Outcome, as_json: bool, failed: int) -> None:
+def _print_outcome(outcome: Outcome, as_json: bool, failed: int) -> None:
     if as_json:
         print_json(receipt_object(outcome) if isinstance(outcome, Receipt) else error_object(outcome))
     elif isinstance(outcome, DueTimeError):

@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from duetime.cli.child import Child, how, run
+from duetime.cli.child import Child, exit_text, run
 from duetime.cli.preflight import CannotStart, Ports
-from duetime.cli.rotation import LOOK_S, rotate
+from duetime.cli.rotation import CHECK_INTERVAL_S, rotate
 
 BACKOFF_S_MIN = 0.2
 BACKOFF_S_MAX = 5.0
@@ -70,18 +70,18 @@ class Cluster:
             # One is enough: what else failed most likely failed of it.
             raise group.exceptions[0] from None
 
-    async def keep(self) -> None:
+    async def keep_running(self) -> None:
         """Starts again what ends, and keeps logs short, until cancelled."""
-        async with asyncio.TaskGroup() as keepers:
+        async with asyncio.TaskGroup() as tasks:
             for child in self._children:
-                keepers.create_task(_keep(child))
-            keepers.create_task(self._rotate())
+                tasks.create_task(_restart_forever(child))
+            tasks.create_task(self._rotate())
 
     async def _rotate(self) -> None:
         while True:
             for path in (*(child.log_path for child in self._children), self._metadata_log):
                 await asyncio.to_thread(rotate, path)
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(CHECK_INTERVAL_S)
 
     async def stop(self) -> None:
         for child in self._children:
@@ -109,7 +109,7 @@ class Cluster:
         }
 
 
-async def _keep(child: Child) -> None:
+async def _restart_forever(child: Child) -> None:
     loop = asyncio.get_running_loop()
     pause_s = BACKOFF_S_MIN
     while True:
@@ -117,7 +117,7 @@ async def _keep(child: Child) -> None:
         code = await child.ended()
         if loop.time() - began >= STEADY_S:
             pause_s = BACKOFF_S_MIN
-        text = f"{child.name} (pid {child.pid}) ended {how(code)} and is started again in {pause_s:g} s"
+        text = f"{child.name} (pid {child.pid}) ended {exit_text(code)} and is started again in {pause_s:g} s"
         print(f"duetime: {text}", file=sys.stderr, flush=True)
         await asyncio.sleep(pause_s)
         pause_s = min(BACKOFF_S_MAX, pause_s * 2)

@@ -50,20 +50,20 @@ async def _serve(cluster: Cluster, *, demo: bool, as_json: bool) -> None:
     shown = Demo(cluster.gateway.address, as_json=as_json) if demo else None
     try:
         if await _unless(stop, cluster.start()):
-            _tell(cluster, as_json)
-            await _unless(stop, _keep(cluster, shown))
+            _print_address(cluster, as_json)
+            await _unless(stop, _run(cluster, shown))
     finally:
         await cluster.stop()
 
 
-async def _keep(cluster: Cluster, demo: Demo | None) -> None:
+async def _run(cluster: Cluster, demo: Demo | None) -> None:
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(cluster.keep())
+        tasks.create_task(cluster.keep_running())
         if demo is not None:
             tasks.create_task(demo.run())
 
 
-def _tell(cluster: Cluster, as_json: bool) -> None:
+def _print_address(cluster: Cluster, as_json: bool) -> None:
     line = (
         json.dumps(cluster.describe())
         if as_json

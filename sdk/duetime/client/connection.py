@@ -130,7 +130,7 @@ class Connection:
         """
         if self.closed:
             raise Closed("it is closed", reason="CLOSED")
-        with self._told():
+        with self._errors_translated():
             answer = await getattr(self.stub, method)(request, timeout=timeout)
         if answer is None:
             raise unreadable(self.server)
@@ -140,7 +140,7 @@ class Connection:
         """The answers of a call that streams them; it has no deadline. Raises: DueTimeError."""
         call = getattr(self.stub, method)(request)
         try:
-            with self._told():
+            with self._errors_translated():
                 async for answer in call:
                     if answer is None:
                         raise unreadable(self.server)
@@ -149,7 +149,7 @@ class Connection:
             call.cancel()
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _errors_translated(self) -> Iterator[None]:
         """How a call ended, as an error of ours."""
         try:
             yield

@@ -204,14 +204,14 @@ def _details(status: bytes) -> tuple[str, list[Violation]]:
     return reason, violations
 
 
-def _fields(encoded: bytes, wanted: int) -> Iterator[bytes]:
+def _fields(encoded: bytes, field_number: int) -> Iterator[bytes]:
     """The length-delimited protobuf fields with one number."""
-    return (value for number, value in _parts(encoded) if number == wanted and isinstance(value, bytes))
+    return (value for number, value in _parts(encoded) if number == field_number and isinstance(value, bytes))
 
 
-def _numbers(encoded: bytes, wanted: int) -> Iterator[int]:
+def _numbers(encoded: bytes, field_number: int) -> Iterator[int]:
     """The varint fields with one number."""
-    return (value for number, value in _parts(encoded) if number == wanted and isinstance(value, int))
+    return (value for number, value in _parts(encoded) if number == field_number and isinstance(value, int))
 
 
 def _parts(encoded: bytes) -> Iterator[tuple[int, bytes | int]]:

@@ -19,7 +19,7 @@ from typing import Any, Literal, Self, TypeVar
 from duetime.client.connection import Connection, resolve_server, seconds
 from duetime.client.consuming.handling import CANCEL_S, Handler, Handling
 from duetime.client.consuming.leases import CALL_TIMEOUT_S, LeasedMessage, Subscription, lease_s, named
-from duetime.client.consuming.logs import Faults, log
+from duetime.client.consuming.logs import FaultLog, log
 from duetime.client.consuming.settling import Stats
 from duetime.client.errors import AlreadyExists, Closed, DueTimeError, InvalidArgument
 from duetime.client.message import at_ms
@@ -250,7 +250,7 @@ class Consumer:
 
     async def _group_order(self, connection: Connection) -> bool:
         """Whether the group is ordered; it is made when it does not exist. Waits for a server."""
-        faults = Faults(f"group {self.group}")
+        fault_log = FaultLog(f"group {self.group}")
         while True:
             try:
                 answer = await connection.call("ListGroups", consumer_pb2.ListGroupsRequest(), CALL_TIMEOUT_S)
@@ -264,7 +264,7 @@ class Consumer:
             except AlreadyExists:
                 continue  # another consumer was quicker: its settings hold
             except DueTimeError as error:
-                await faults.pause(error, error.reason)
+                await fault_log.pause(error)
         if self._ordered is not None and group.ordered != self._ordered:
             kind = "is ordered" if group.ordered else "is not ordered"
             raise InvalidArgument.of("ordered", f"group {self.group} exists and {kind}; delete it, or consume as it is")

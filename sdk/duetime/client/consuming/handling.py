@@ -27,7 +27,7 @@ from duetime.client import tracing
 from duetime.client.connection import Connection, backoff_s, pause
 from duetime.client.consuming.failing import Reject, Retry, text_of, without_own_frames
 from duetime.client.consuming.leases import LeasedMessage, Leases, Subscription, shard_of
-from duetime.client.consuming.logs import Faults, current, log, tell
+from duetime.client.consuming.logs import FaultLog, current, log, log_about
 from duetime.client.consuming.settling import Settler, Stats
 from duetime.client.consuming.threads import Threads
 from duetime.client.errors import Closed, DueTimeError, InvalidArgument
@@ -40,10 +40,10 @@ AHEAD_COUNT_MAX = 1024
 # Decisions on their way, above which nothing more is received.
 DECISIONS_MAX = 8192
 # A lease is renewed once a third of it is over, which is looked for six times in its length.
-RENEW_LOOKS = 6
+RENEW_CHECKS = 6
 RENEW_LEFT = 2 / 3
 # From when on an event loop that stood still is told of, by the length between two looks.
-BLOCKED_LOOKS = 2
+BLOCKED_CHECKS = 2
 # What an answer that is on its way may take when receiving ends: messages in an answer that nobody takes are leased.
 LAST_ANSWER_S = 0.1
 # What cancelled handlers get, and the last decisions.
@@ -83,7 +83,7 @@ class Handling:
         self._stopping = stopping
         # Ends the consumer with an error.
         self._fail = fail
-        self._settler = Settler(self._leases, stats, self._look_for_room, fail)
+        self._settler = Settler(self._leases, stats, self._wake_receiver, fail)
         self._threads = Threads(handler.concurrency, f"duetime-{self._topic}")
         # Leased, and not decided on.
         self._open: set[LeasedMessage] = set()
@@ -102,7 +102,7 @@ class Handling:
         self._paced_at_s = loop.time()
         receiving, renewing = loop.create_task(self._receive_all()), loop.create_task(self._renew_all())
         for task in (receiving, renewing):
-            task.add_done_callback(self._look_at)
+            task.add_done_callback(self._fail_on_error)
         try:
             await self._stopping.wait()
             await asyncio.wait({receiving}, timeout=LAST_ANSWER_S)
@@ -133,7 +133,7 @@ class Handling:
             await asyncio.wait(self._handlers, timeout=CANCEL_S)
         await self._settler.flush(flush_s)
 
-    def _look_at(self, task: asyncio.Task[Any]) -> None:
+    def _fail_on_error(self, task: asyncio.Task[Any]) -> None:
         """A loop that dies ends the consumer."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
@@ -141,7 +141,7 @@ class Handling:
     # --- receiving ------------------------------------------------------------------------------------------------
 
     async def _receive_all(self) -> None:
-        faults = Faults(f"receiving {self._topic}")
+        fault_log = FaultLog(f"receiving {self._topic}")
         while not self._stopping.is_set():
             count = await self._wait_for_room()
             try:
@@ -151,9 +151,9 @@ class Handling:
                 self._fail(error)
                 return
             except DueTimeError as error:
-                await faults.pause(error, error.reason)
+                await fault_log.pause(error)
                 continue
-            faults.over()
+            fault_log.clear()
             for run in runs:
                 self._open.update(run)
                 self._stats.received += len(run)
@@ -180,7 +180,7 @@ class Handling:
             self._ahead = min(int(self._begun_count / length_s * AHEAD_S), AHEAD_COUNT_MAX)
             self._begun_count, self._paced_at_s = 0, now_s
 
-    def _look_for_room(self) -> None:
+    def _wake_receiver(self) -> None:
         if len(self._open) <= self._open_max:
             self._room.set()
 
@@ -200,7 +200,7 @@ class Handling:
             self._start()
         if len(self._open) <= self._open_max:
             self._room.set()
-        self._look_at(task)
+        self._fail_on_error(task)
 
     async def _handle_run(self, run: list[LeasedMessage]) -> None:
         """One after the other; behind one that is not done nothing is begun."""
@@ -285,9 +285,9 @@ class Handling:
         without_own_frames(error)
         what = f"{type(error).__qualname__}: {text_of(error)}".removesuffix(": ")
         if isinstance(error, Retry | Reject):
-            tell(logging.INFO, message, "attempt %d: %s", message.attempt, what)
+            log_about(logging.INFO, message, "attempt %d: %s", message.attempt, what)
         else:
-            tell(logging.WARNING, message, "attempt %d failed: %s", message.attempt, what, error=error)
+            log_about(logging.WARNING, message, "attempt %d failed: %s", message.attempt, what, error=error)
         if not message.lost:
             self._settler.nack(message, error)
 
@@ -298,13 +298,13 @@ class Handling:
         else:
             # The thread goes on as long as the process does: nobody else should begin before the lease ends.
             self._open.discard(message)
-            tell(logging.WARNING, message, "its handler still runs; it comes again when its lease ends")
+            log_about(logging.WARNING, message, "its handler still runs; it comes again when its lease ends")
 
     def _drop(self, message: LeasedMessage) -> None:
         self._open.discard(message)
         if not message.lost:
             self._stats.lost += 1
-            tell(logging.WARNING, message, "its lease ended before a handler could begin; it comes again")
+            log_about(logging.WARNING, message, "its lease ended before a handler could begin; it comes again")
 
     def _give_back(self, messages: Iterable[LeasedMessage], *, begun: bool) -> None:
         for message in messages:
@@ -316,13 +316,13 @@ class Handling:
     # --- renewing -------------------------------------------------------------------------------------------------
 
     async def _renew_all(self) -> None:
-        loop, told = asyncio.get_running_loop(), Faults(f"renewing leases of {self._topic}")
-        length_s, faults = self._lease_s / RENEW_LOOKS, 0
+        loop, fault_log = asyncio.get_running_loop(), FaultLog(f"renewing leases of {self._topic}")
+        length_s, faults = self._lease_s / RENEW_CHECKS, 0
         while True:
             pause_s = length_s if not faults else min(length_s, backoff_s(faults))
             woken_at_s = loop.time() + pause_s
             await pause(pause_s)
-            self._look_for_blocks(loop.time() - woken_at_s)
+            self._warn_if_blocked(loop.time() - woken_at_s)
             until_s = loop.time() + self._lease_s * RENEW_LEFT
             by_shard: dict[bytes, list[LeasedMessage]] = {}
             for message in self._open:
@@ -336,13 +336,13 @@ class Handling:
             errors = list(filter(None, await asyncio.gather(*map(self._renew, batches))))
             faults = faults + 1 if errors else 0
             if errors:
-                told.tell(errors[0], errors[0].reason)
+                fault_log.add(errors[0])
             elif batches:
-                told.over()
+                fault_log.clear()
 
-    def _look_for_blocks(self, late_s: float) -> None:
+    def _warn_if_blocked(self, late_s: float) -> None:
         """Nothing is renewed while a coroutine keeps the event loop to itself."""
-        if late_s > BLOCKED_LOOKS * self._lease_s / RENEW_LOOKS:
+        if late_s > BLOCKED_CHECKS * self._lease_s / RENEW_CHECKS:
             log.warning(
                 "%s: the event loop stood still for %.1f s, and no lease of %g s was renewed; a handler that blocks is "
                 "to be a plain function",
@@ -359,7 +359,7 @@ class Handling:
             if status != consumer_pb2.RECEIPT_STATUS_OK and message in self._open:
                 message.lost = True
                 self._stats.lost += 1
-                tell(logging.WARNING, message, "its lease has ended; it comes again, and is not acknowledged here")
+                log_about(logging.WARNING, message, "its lease has ended; it comes again, and is not acknowledged here")
         return None
 
 

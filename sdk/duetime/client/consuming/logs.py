@@ -9,13 +9,14 @@ from contextvars import ContextVar
 
 from duetime.client.connection import backoff_s, pause
 from duetime.client.consuming.leases import LeasedMessage
+from duetime.client.errors import DueTimeError
 
 log = logging.getLogger("duetime.consumer")
 
 # The message that the running handler was called with; threads and tasks of a handler have it too.
 current: ContextVar[LeasedMessage | None] = ContextVar("duetime_message", default=None)
 
-_TELL_AGAIN_FAULTS = 30
+_WARN_EVERY_FAULTS = 30
 
 
 class MessageFilter(logging.Filter):
@@ -32,7 +33,9 @@ class MessageFilter(logging.Filter):
         return True
 
 
-def tell(level: int, message: LeasedMessage, text: str, *values: object, error: BaseException | None = None) -> None:
+def log_about(
+    level: int, message: LeasedMessage, text: str, *values: object, error: BaseException | None = None
+) -> None:
     """A line about one message; `error`: with its trace."""
     if log.isEnabledFor(level):
         log.log(level, "%s: " + text, message.id, *values, exc_info=error, extra=_fields(message))
@@ -42,7 +45,7 @@ def _fields(message: LeasedMessage) -> dict[str, object]:
     return {"message_id": message.id, "topic": message.topic, "attempt": message.attempt}
 
 
-class Faults:
+class FaultLog:
     """What goes wrong again and again in one place: a warning first, when it changes, and about each minute."""
 
     def __init__(self, place: str) -> None:
@@ -50,18 +53,18 @@ class Faults:
         self._count = 0
         self._reason = ""
 
-    def tell(self, error: Exception, reason: str) -> None:
+    def add(self, error: DueTimeError) -> None:
         """One more fault."""
-        loud = reason != self._reason or self._count % _TELL_AGAIN_FAULTS == 0
-        self._count, self._reason = self._count + 1, reason
+        loud = error.reason != self._reason or self._count % _WARN_EVERY_FAULTS == 0
+        self._count, self._reason = self._count + 1, error.reason
         log.log(logging.WARNING if loud else logging.DEBUG, "%s: %s; tries again", self._place, error)
 
-    async def pause(self, error: Exception, reason: str) -> None:
+    async def pause(self, error: DueTimeError) -> None:
         """Tells of one more fault and waits until it is time to try again."""
-        self.tell(error, reason)
+        self.add(error)
         await pause(backoff_s(self._count))
 
-    def over(self) -> None:
+    def clear(self) -> None:
         """It went well."""
         if self._count:
             log.info("%s: goes on after %d faults", self._place, self._count)

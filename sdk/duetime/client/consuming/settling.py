@@ -20,7 +20,7 @@ from duetime.client import tracing
 from duetime.client.connection import pause
 from duetime.client.consuming.failing import nack
 from duetime.client.consuming.leases import LeasedMessage, Leases, shard_of
-from duetime.client.consuming.logs import Faults, log, tell
+from duetime.client.consuming.logs import FaultLog, log, log_about
 from duetime.client.errors import Closed, DueTimeError, InvalidArgument, Unavailable
 from duetime.client.message import moment
 from duetime.v1 import consumer_pb2
@@ -67,7 +67,7 @@ class Settler:
         # Called when less is on its way than before; and with an error of our own.
         self._progress = progress
         self._fail = fail
-        self._lanes: dict[tuple[str, bytes], _Lane] = {}
+        self._outboxes: dict[tuple[str, bytes], _Outbox] = {}
         self._calls: dict[str, tuple[Callable[[list[Any], bool], Awaitable[list[Any]]], int]] = {
             "ack": (self._ack, RECEIPTS_MAX),
             "nack": (self._nack, NACKS_MAX),
@@ -78,22 +78,22 @@ class Settler:
     @property
     def waiting_count(self) -> int:
         """Decisions that no answer has come for."""
-        return sum(len(lane.waiting) + lane.sent_count for lane in self._lanes.values())
+        return sum(len(outbox.waiting) + outbox.sent_count for outbox in self._outboxes.values())
 
     def ack(self, message: LeasedMessage) -> None:
-        self._lane("ack", message).add(message)
+        self._outbox("ack", message).add(message)
 
     def nack(self, message: LeasedMessage, error: BaseException) -> None:
-        self._lane("nack", message).add(_Failure(message, nack(message.receipt, error)))
+        self._outbox("nack", message).add(_Failure(message, nack(message.receipt, error)))
 
     def give_back(self, message: LeasedMessage, *, begun: bool) -> None:
         """The message comes again at once; one that was not begun as the same attempt."""
         self._stats.returned += 1
-        self._lane("break off" if begun else "return", message).add(message)
+        self._outbox("break off" if begun else "return", message).add(message)
 
     async def flush(self, within_s: float) -> None:
         """Waits until all is answered; what is not by then is left to the end of its lease, with a warning."""
-        tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
+        tasks = [outbox.task for outbox in self._outboxes.values() if outbox.task is not None]
         if not tasks:
             return
         _, late = await asyncio.wait(tasks, timeout=within_s)
@@ -103,13 +103,13 @@ class Settler:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
 
-    def _lane(self, kind: str, message: LeasedMessage) -> "_Lane":
+    def _outbox(self, kind: str, message: LeasedMessage) -> "_Outbox":
         key = kind, shard_of(message)
-        lane = self._lanes.get(key)
-        if lane is None:
+        outbox = self._outboxes.get(key)
+        if outbox is None:
             call, count_max = self._calls[kind]
-            lane = self._lanes[key] = _Lane(kind, call, count_max, self._progress, self._fail)
-        return lane
+            outbox = self._outboxes[key] = _Outbox(kind, call, count_max, self._progress, self._fail)
+        return outbox
 
     async def _ack(self, messages: list[LeasedMessage], again: bool) -> list[LeasedMessage]:
         began_ns = time_ns()
@@ -122,7 +122,7 @@ class Settler:
         if handled < len(messages):
             for message, status in zip(messages, statuses, strict=True):
                 if status != _OK:
-                    self._late(message, "acknowledged too late")
+                    self._log_late(message, "acknowledged too late")
         return []
 
     async def _nack(self, failures: list[_Failure], again: bool) -> list[_Failure]:
@@ -138,18 +138,22 @@ class Settler:
                 if result.fault.retriable and not _ended(failure):
                     rest.append(failure)
                 else:
-                    tell(logging.ERROR, message, "its failure is not taken: %s; it comes again", result.fault.message)
+                    log_about(
+                        logging.ERROR, message, "its failure is not taken: %s; it comes again", result.fault.message
+                    )
             elif result.status != _OK:
                 # The answer to the first call may have been lost.
                 if not again:
-                    self._late(message, "failed too late")
+                    self._log_late(message, "failed too late")
             elif result.dead:
                 self._stats.dead += 1
-                tell(logging.ERROR, message, "a dead letter of %s after attempt %d", *(self._group, result.attempt))
+                log_about(
+                    logging.ERROR, message, "a dead letter of %s after attempt %d", *(self._group, result.attempt)
+                )
             else:
                 self._stats.retried += 1
                 at = moment(result.deliver_at_ms).isoformat(sep=" ", timespec="milliseconds")
-                tell(logging.INFO, message, "comes again at %s", at)
+                log_about(logging.INFO, message, "comes again at %s", at)
         return rest
 
     async def _return(self, messages: list[LeasedMessage], again: bool) -> list[LeasedMessage]:
@@ -164,12 +168,12 @@ class Settler:
     def _group(self) -> str:
         return self._leases.subscription.group
 
-    def _late(self, message: LeasedMessage, what: str) -> None:
+    def _log_late(self, message: LeasedMessage, what: str) -> None:
         self._stats.lost += 1
-        tell(logging.WARNING, message, "%s: its lease had ended, and it comes again", what)
+        log_about(logging.WARNING, message, "%s: its lease had ended, and it comes again", what)
 
 
-class _Lane:
+class _Outbox:
     """Decisions of one kind for one shard. It has a task while there are any."""
 
     def __init__(
@@ -213,7 +217,7 @@ class _Lane:
             self._fail(error)
 
     async def _settle(self, batch: list[Any]) -> None:
-        faults = Faults(self._kind)
+        fault_log = FaultLog(self._kind)
         again = False
         while batch:
             try:
@@ -221,13 +225,13 @@ class _Lane:
                 if batch:
                     again = True
                     unsettled = Unavailable(f"{len(batch)} failures are not taken yet", reason="NOT_TAKEN")
-                    await faults.pause(unsettled, unsettled.reason)
+                    await fault_log.pause(unsettled)
             except (Closed, InvalidArgument) as error:
                 log.error("%s: %s; %s come again", self._kind, error, _names(batch))
                 return
             except DueTimeError as error:
                 again = True
-                await faults.pause(error, error.reason)
+                await fault_log.pause(error)
                 if ended := [item for item in batch if _ended(item)]:
                     log.warning(
                         "%s: no answer before the leases of %s ended: they come again", self._kind, _names(ended)
@@ -237,7 +241,7 @@ class _Lane:
                 # What is odd about one answer ends neither the consumer nor what else it has to tell.
                 log.error("%s: %r; %s come again", self._kind, error, _names(batch), exc_info=error)
                 return
-        faults.over()
+        fault_log.clear()
 
 
 def _message(item: LeasedMessage | _Failure) -> LeasedMessage:

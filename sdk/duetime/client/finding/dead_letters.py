@@ -27,7 +27,7 @@ _OUTCOMES: dict[int, DeadLetterOutcome] = {
 }
 
 
-class Wanted(TypedDict, total=False):
+class DeadLetterCriteria(TypedDict, total=False):
     """Which dead letters: all that is given must hold."""
 
     start: datetime | None
@@ -172,8 +172,8 @@ class DeadLetterResult:
 class AsyncDeadLetters:
     """The dead letters of one group. For one event loop; `DeadLetters` is for plain code.
 
-    All three calls take the same filter; see `Wanted`. Each is an iterator that works as it is iterated over; closing
-    it ends the work.
+    All three calls take the same criteria, those of `DeadLetterCriteria`. Each is an iterator that works as it is
+    iterated over; closing it ends the work.
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
@@ -185,14 +185,14 @@ class AsyncDeadLetters:
         self._connection = Connection(server)
         self._timeout = timeout
 
-    async def list(self, **wanted: Unpack[Wanted]) -> AsyncGenerator[DeadLetter, None]:
+    async def list(self, **criteria: Unpack[DeadLetterCriteria]) -> AsyncGenerator[DeadLetter, None]:
         """Shard after shard, oldest first.
 
         Raises:
             NotFound: the group does not exist.
             DueTimeError: a shard does not answer; those before it were given.
         """
-        request = consumer_pb2.ListDeadLettersRequest(filter=self._filter(wanted), max_count=PAGE_COUNT)
+        request = consumer_pb2.ListDeadLettersRequest(filter=self._filter(criteria), max_count=PAGE_COUNT)
         while True:
             answer: Any = await self._connection.call("ListDeadLetters", request, self._timeout)
             for letter in answer.letters:
@@ -207,7 +207,7 @@ class AsyncDeadLetters:
         rate: float = 0.0,
         dry_run: bool = False,
         max: int | None = None,  # noqa: A002
-        **wanted: Unpack[Wanted],
+        **criteria: Unpack[DeadLetterCriteria],
     ) -> AsyncGenerator[DeadLetterResult, None]:
         """Gives dead letters to their group again: to this group alone, at once, with a fresh count of attempts.
 
@@ -222,7 +222,7 @@ class AsyncDeadLetters:
             As `list`; Unavailable also when a server stops. What was done is done, and told but for the last few.
         """
         fields = {"rate": rate, "dry_run": dry_run, "max_count": _count(max)}
-        request = consumer_pb2.RedriveRequest(filter=self._filter(wanted), **fields)  # type: ignore[arg-type]
+        request = consumer_pb2.RedriveRequest(filter=self._filter(criteria), **fields)  # type: ignore[arg-type]
         return self._results("RedriveDeadLetters", request)
 
     def discard(
@@ -231,11 +231,11 @@ class AsyncDeadLetters:
         rate: float = 0.0,
         dry_run: bool = False,
         max: int | None = None,  # noqa: A002
-        **wanted: Unpack[Wanted],
+        **criteria: Unpack[DeadLetterCriteria],
     ) -> AsyncGenerator[DeadLetterResult, None]:
         """Throws dead letters away, for good. As `redrive` otherwise."""
         fields = {"rate": rate, "dry_run": dry_run, "max_count": _count(max)}
-        request = consumer_pb2.DiscardRequest(filter=self._filter(wanted), **fields)  # type: ignore[arg-type]
+        request = consumer_pb2.DiscardRequest(filter=self._filter(criteria), **fields)  # type: ignore[arg-type]
         return self._results("DiscardDeadLetters", request)
 
     async def _results(self, method: str, request: Any) -> AsyncGenerator[DeadLetterResult, None]:
@@ -243,17 +243,17 @@ class AsyncDeadLetters:
             async for result in results:
                 yield DeadLetterResult(result)
 
-    def _filter(self, wanted: Wanted) -> consumer_pb2.DeadLetterFilter:
-        from_ms, to_ms = range_ms(wanted.get("start"), wanted.get("end"))
+    def _filter(self, criteria: DeadLetterCriteria) -> consumer_pb2.DeadLetterFilter:
+        from_ms, to_ms = range_ms(criteria.get("start"), criteria.get("end"))
         return consumer_pb2.DeadLetterFilter(
             group=self.group,
             from_ms=from_ms,
             to_ms=to_ms,
-            error=wanted.get("error", ""),
-            tag=wanted.get("tag", ""),
-            key=wanted.get("key", ""),
-            ids=_ids(wanted.get("ids", ())),
-            topic=wanted.get("topic", ""),
+            error=criteria.get("error", ""),
+            tag=criteria.get("tag", ""),
+            key=criteria.get("key", ""),
+            ids=_ids(criteria.get("ids", ())),
+            topic=criteria.get("topic", ""),
         )
 
     async def close(self) -> None:

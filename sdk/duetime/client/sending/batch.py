@@ -21,7 +21,7 @@ Outcome = Receipt | DueTimeError
 
 
 @dataclass(slots=True)
-class Batch:
+class SendBatch:
     """Messages of one request. `encoded` are SendRequests of one or more messages each: joined, they are one of all."""
 
     encoded: list[bytes] = field(default_factory=list)
@@ -42,10 +42,10 @@ class Batch:
         count = len(self.ids)
         return count >= REQUEST_COUNT_MAX or (count > 0 and self.size + size > REQUEST_BYTES_MAX)
 
-    def part(self, indices: Iterable[int]) -> "Batch":
+    def part(self, indices: Iterable[int]) -> "SendBatch":
         """A batch of some of the messages."""
         messages = gateway_pb2.SendRequest.FromString(b"".join(self.encoded)).messages
-        part = Batch()
+        part = SendBatch()
         for n in indices:
             encoded = gateway_pb2.SendRequest(messages=[messages[n]]).SerializeToString()
             part.add(encoded, self.ids[n], self.topics[n])
@@ -89,7 +89,7 @@ class Chunks:
         self.outcomes: list[Outcome | None] = []
         self._messages = messages
 
-    def __iter__(self) -> Iterator[tuple[list[int], Batch]]:
+    def __iter__(self) -> Iterator[tuple[list[int], SendBatch]]:
         indices: list[int] = []
         waiting: list[Message] = []
         size = 0
@@ -104,7 +104,7 @@ class Chunks:
             size += message_size
         yield from self._batch(indices, waiting)
 
-    def _batch(self, indices: list[int], messages: list[Message]) -> Iterator[tuple[list[int], Batch]]:
+    def _batch(self, indices: list[int], messages: list[Message]) -> Iterator[tuple[list[int], SendBatch]]:
         """The batch of these messages; none when all of them are refused."""
         born_at_ms = now_ms()
         ids = [message.id or new_id() for message in messages]
@@ -118,7 +118,7 @@ class Chunks:
         if indices:
             topics = [message.topic for message in messages]
             ordered = any(message.queue is not None or message.sharding_key for message in messages)
-            yield indices, Batch(encoded, ids, topics, sum(map(len, encoded)), ordered)
+            yield indices, SendBatch(encoded, ids, topics, sum(map(len, encoded)), ordered)
 
     def _sort_out(
         self, indices: list[int], messages: list[Message], ids: list[str], born_at_ms: int

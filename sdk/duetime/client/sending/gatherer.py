@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from duetime.client.sending.batch import Batch, Outcome
+from duetime.client.sending.batch import Outcome, SendBatch
 
 # Requests at once: the second fills the time that the first one's flush takes.
 IN_FLIGHT_MAX = 2
@@ -23,7 +23,7 @@ class _Gathered:
     """A batch, who waits for it, and when the first of them gives up (loop time)."""
 
     deadline: float
-    batch: Batch = field(default_factory=Batch)
+    batch: SendBatch = field(default_factory=SendBatch)
     futures: list[asyncio.Future[Outcome]] = field(default_factory=list)
 
 
@@ -34,7 +34,7 @@ class Gatherer:
     or after a linger. The linger grows with the average, from none for a lone sender to 5 ms.
     """
 
-    def __init__(self, deliver: Callable[[Batch, float], Awaitable[list[Outcome]]]) -> None:
+    def __init__(self, deliver: Callable[[SendBatch, float], Awaitable[list[Outcome]]]) -> None:
         self._deliver = deliver
         self._waiting: deque[_Gathered] = deque()
         self._timer: asyncio.Handle | None = None
@@ -52,7 +52,7 @@ class Gatherer:
         gathered.futures.append(future)
         if self._timer is None and len(self._requests) < IN_FLIGHT_MAX:
             # Not before the loop's next pass: what other tasks send in this one goes along.
-            self._timer = loop.call_soon(self._look)
+            self._timer = loop.call_soon(self._schedule)
         return await future
 
     async def close(self) -> None:
@@ -64,7 +64,7 @@ class Gatherer:
             request.cancel()
         await asyncio.gather(*requests, return_exceptions=True)
 
-    def _look(self) -> None:
+    def _schedule(self) -> None:
         """Lets the first batch go, or gives it its linger."""
         self._timer = None
         if not self._waiting or len(self._requests) >= IN_FLIGHT_MAX:
@@ -72,18 +72,18 @@ class Gatherer:
         linger_ms = LINGER_MS_MAX * min(1.0, (self._average - 1.0) / LINGER_BATCH)
         enough = len(self._waiting) > 1 or len(self._waiting[0].futures) >= self._average - 1.0
         if enough or linger_ms < LINGER_MS_MIN:
-            self._go()
+            self._send_first()
         else:
-            self._timer = asyncio.get_running_loop().call_later(linger_ms / 1000.0, self._go)
+            self._timer = asyncio.get_running_loop().call_later(linger_ms / 1000.0, self._send_first)
 
-    def _go(self) -> None:
+    def _send_first(self) -> None:
         self._timer = None
         gathered = self._waiting.popleft()
         self._average += (len(gathered.futures) - self._average) / AVERAGE_OVER
         task = asyncio.get_running_loop().create_task(self._run(gathered))
         self._requests.add(task)
         task.add_done_callback(self._ended)
-        self._look()
+        self._schedule()
 
     async def _run(self, gathered: _Gathered) -> None:
         futures = gathered.futures
@@ -104,4 +104,4 @@ class Gatherer:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._requests.discard(task)
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_soon(self._look)
+            self._timer = asyncio.get_running_loop().call_soon(self._schedule)

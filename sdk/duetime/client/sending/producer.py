@@ -18,10 +18,10 @@ from duetime.client import tracing
 from duetime.client.connection import Connection, backoff_s, pause
 from duetime.client.errors import Closed, DueTimeError, Overloaded, ServerError, from_fault, from_status, unreadable
 from duetime.client.message import Message, Receipt
-from duetime.client.sending.batch import Batch, Chunks, Outcome, encode, now_ms
+from duetime.client.sending.batch import Chunks, Outcome, SendBatch, encode, now_ms
+from duetime.client.sending.capacity import Capacity
 from duetime.client.sending.gatherer import Gatherer
 from duetime.client.sending.ids import new_id
-from duetime.client.sending.room import Room
 from duetime.v1 import gateway_pb2
 
 # Requests of one send_many at once: enough to keep the server busy while answers travel.
@@ -47,7 +47,7 @@ class AsyncProducer:
     def __init__(self, server: str | None = None, *, timeout: float = 10.0, max_pending: int = 20_000) -> None:
         self._connection = Connection(server)
         self._timeout = timeout
-        self._room = Room(max_pending, PENDING_BYTES_MAX)
+        self._capacity = Capacity(max_pending, PENDING_BYTES_MAX)
         self._gatherer = Gatherer(self._deliver)
         self._call: grpc.aio.UnaryUnaryMultiCallable[bytes, gateway_pb2.SendResponse] | None = None
         self._closing = False
@@ -153,14 +153,14 @@ class AsyncProducer:
         deadline = asyncio.get_running_loop().time() + self._timeout
         message_id = message.id or new_id()
         encoded = encode(message, message_id, now_ms())
-        await self._take_room(1, len(encoded), deadline)
+        await self._acquire(1, len(encoded), deadline)
         try:
             return await self._gatherer.send(encoded, message_id, message.topic, deadline)
         finally:
-            self._room.leave(1, len(encoded))
+            self._capacity.release(1, len(encoded))
 
     async def _send_batches(
-        self, batches: Iterator[tuple[list[int], Batch]], outcomes: list[Outcome | None], turn: asyncio.Lock
+        self, batches: Iterator[tuple[list[int], SendBatch]], outcomes: list[Outcome | None], turn: asyncio.Lock
     ) -> None:
         """One of the senders of a send_many: takes the next batch until there is none."""
         for indices, batch in batches:
@@ -170,28 +170,28 @@ class AsyncProducer:
             for index, outcome in zip(indices, results, strict=True):
                 outcomes[index] = outcome
 
-    async def _send_batch(self, batch: Batch) -> list[Outcome]:
+    async def _send_batch(self, batch: SendBatch) -> list[Outcome]:
         count, deadline = len(batch.ids), asyncio.get_running_loop().time() + self._timeout
         try:
-            await self._take_room(count, batch.size, deadline)
+            await self._acquire(count, batch.size, deadline)
         except Overloaded as error:
             return [error.about(message_id) for message_id in batch.ids]
         try:
             return await self._deliver(batch, deadline)
         finally:
-            self._room.leave(count, batch.size)
+            self._capacity.release(count, batch.size)
 
-    async def _take_room(self, count: int, size: int, deadline: float) -> None:
-        if self._room.try_enter(count, size):
+    async def _acquire(self, count: int, size: int, deadline: float) -> None:
+        if self._capacity.try_acquire(count, size):
             return
         try:
             async with asyncio.timeout_at(deadline):
-                await self._room.enter(count, size)
+                await self._capacity.acquire(count, size)
         except TimeoutError:
             text = f"the producer's pending messages left no room within {self._timeout:g} s"
             raise Overloaded(text, reason="TOO_MANY_PENDING") from None
 
-    async def _deliver(self, batch: Batch, deadline: float) -> list[Outcome]:
+    async def _deliver(self, batch: SendBatch, deadline: float) -> list[Outcome]:
         """Sends a batch until each message is stored or refused for good, or the deadline comes."""
         outcomes = await self._request(batch, deadline, retry=False)
         attempts = 1
@@ -216,7 +216,7 @@ class AsyncProducer:
             if isinstance(error, DueTimeError):
                 outcomes[n] = error.about(error.message_id, f"{error.text}; {tried}")
 
-    async def _request(self, batch: Batch, deadline: float, *, retry: bool) -> list[Outcome]:
+    async def _request(self, batch: SendBatch, deadline: float, *, retry: bool) -> list[Outcome]:
         """One attempt: an outcome for each message."""
         left_s = deadline - asyncio.get_running_loop().time()
         timeout = min(max(left_s, ATTEMPT_TIMEOUT_S_MIN), ATTEMPT_TIMEOUT_S)
@@ -228,13 +228,13 @@ class AsyncProducer:
                 with tracing.active.requesting(_SEND, payload) as metadata:
                     response = await self._send(payload, timeout=timeout, metadata=metadata)
         except grpc.aio.AioRpcError as error:
-            return _all(from_status(error, self._connection.server), batch)
+            return _for_each(from_status(error, self._connection.server), batch)
         if response is None:
-            return _all(unreadable(self._connection.server), batch)
+            return _for_each(unreadable(self._connection.server), batch)
         results = response.results
         if len(results) != len(batch.ids):
             text = f"the server answered {len(results)} results to {len(batch.ids)} messages"
-            return _all(ServerError(text, reason="RESULTS_MISSING"), batch)
+            return _for_each(ServerError(text, reason="RESULTS_MISSING"), batch)
         return [
             from_fault(result.fault, message_id) if result.HasField("fault") else Receipt(result, topic)
             for result, message_id, topic in zip(results, batch.ids, batch.topics, strict=True)
@@ -249,7 +249,7 @@ class AsyncProducer:
         return self._call
 
 
-def _all(error: DueTimeError, batch: Batch) -> list[Outcome]:
+def _for_each(error: DueTimeError, batch: SendBatch) -> list[Outcome]:
     """What befell the request, for each of its messages."""
     return [error.about(message_id) for message_id in batch.ids]
 

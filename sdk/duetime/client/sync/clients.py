@@ -7,7 +7,7 @@ from typing import Unpack
 from duetime.client.consuming.leases import LeasedMessage
 from duetime.client.consuming.puller import LONG_POLL_S, Start
 from duetime.client.consuming.receiver import AsyncReceiver, Failed
-from duetime.client.finding.dead_letters import AsyncDeadLetters, DeadLetter, DeadLetterResult, Wanted
+from duetime.client.finding.dead_letters import AsyncDeadLetters, DeadLetter, DeadLetterCriteria, DeadLetterResult
 from duetime.client.finding.finder import AsyncFinder, Found, FoundMessage
 from duetime.client.finding.trace import Trace
 from duetime.client.message import Message, Receipt
@@ -306,8 +306,8 @@ class Finder(Closing):
 class DeadLetters(Closing):
     """The dead letters of one group. Safe to share between threads; `AsyncDeadLetters` is for event loops.
 
-    All three calls take the same filter; see `Wanted`. Each is an iterator that works as it is iterated over; closing
-    it ends the work.
+    All three calls take the same criteria, those of `DeadLetterCriteria`. Each is an iterator that works as it is
+    iterated over; closing it ends the work.
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
@@ -317,14 +317,14 @@ class DeadLetters(Closing):
     def __init__(self, server: str | None = None, group: str = "", *, timeout: float = 10.0) -> None:
         self._client = AsyncDeadLetters(server, group, timeout=timeout)
 
-    def list(self, **wanted: Unpack[Wanted]) -> Iterator[DeadLetter]:
+    def list(self, **criteria: Unpack[DeadLetterCriteria]) -> Iterator[DeadLetter]:
         """Shard after shard, oldest first.
 
         Raises:
             NotFound: the group does not exist.
             DueTimeError: a shard does not answer; those before it were given.
         """
-        return iterate(self._client.list(**wanted))
+        return iterate(self._client.list(**criteria))
 
     def redrive(
         self,
@@ -332,7 +332,7 @@ class DeadLetters(Closing):
         rate: float = 0.0,
         dry_run: bool = False,
         max: int | None = None,  # noqa: A002
-        **wanted: Unpack[Wanted],
+        **criteria: Unpack[DeadLetterCriteria],
     ) -> Iterator[DeadLetterResult]:
         """Gives dead letters to their group again: to this group alone, at once, with a fresh count of attempts.
 
@@ -346,7 +346,7 @@ class DeadLetters(Closing):
         Raises:
             As `list`; Unavailable also when a server stops. What was done is done, and told but for the last few.
         """
-        return iterate(self._client.redrive(rate=rate, dry_run=dry_run, max=max, **wanted))
+        return iterate(self._client.redrive(rate=rate, dry_run=dry_run, max=max, **criteria))
 
     def discard(
         self,
@@ -354,10 +354,10 @@ class DeadLetters(Closing):
         rate: float = 0.0,
         dry_run: bool = False,
         max: int | None = None,  # noqa: A002
-        **wanted: Unpack[Wanted],
+        **criteria: Unpack[DeadLetterCriteria],
     ) -> Iterator[DeadLetterResult]:
         """Throws dead letters away, for good. As `redrive` otherwise."""
-        return iterate(self._client.discard(rate=rate, dry_run=dry_run, max=max, **wanted))
+        return iterate(self._client.discard(rate=rate, dry_run=dry_run, max=max, **criteria))
 
     def close(self) -> None:
         """Disconnects; what still runs ends."""

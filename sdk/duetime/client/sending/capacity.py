@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 
 
-class Room:
+class Capacity:
     """Room for so many messages and bytes, given out first come, first served.
 
     What alone is larger than all of it is let in when nothing else is inside.
@@ -17,16 +17,16 @@ class Room:
         self._bytes = 0
         self._waiting: deque[tuple[int, int, asyncio.Future[None]]] = deque()
 
-    def try_enter(self, count: int, size: int) -> bool:
+    def try_acquire(self, count: int, size: int) -> bool:
         """Whether there was room at once."""
         if self._waiting or not self._fits(count, size):
             return False
         self._take(count, size)
         return True
 
-    async def enter(self, count: int, size: int) -> None:
-        """Returns when there is room; pair it with `leave`."""
-        if self.try_enter(count, size):
+    async def acquire(self, count: int, size: int) -> None:
+        """Returns when there is room; pair it with `release`."""
+        if self.try_acquire(count, size):
             return
         entered = asyncio.get_running_loop().create_future()
         self._waiting.append((count, size, entered))
@@ -34,12 +34,12 @@ class Room:
             await entered
         except asyncio.CancelledError:
             if entered.done() and not entered.cancelled():
-                self.leave(count, size)
+                self.release(count, size)
             raise
         finally:
             self._admit()
 
-    def leave(self, count: int, size: int) -> None:
+    def release(self, count: int, size: int) -> None:
         self._count -= count
         self._bytes -= size
         self._admit()
