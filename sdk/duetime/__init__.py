@@ -92,8 +92,8 @@ __all__ = [
     "Violation",
 ]
 
-# Loaded when first asked for: who needs the contract alone (duetime.v1) does not load the client, and the command
-# sets gRPC up before it is.
+# Names are loaded on first use: importing the contract alone (duetime.v1) does not load the client, and the command
+# configures gRPC before it is loaded.
 _MODULE_BY_NAME = {
     "Outcome": "sending.batch",
     "Consumer": "consuming.consumer",

@@ -1,4 +1,4 @@
-"""The switch of the SDK's traces: `tracing.enable()`, `tracing.disable()`; docs/operations.md tells what they show."""
+"""The switch of the SDK's traces: `tracing.enable()`, `tracing.disable()`; docs/operations.md describes them."""
 
 from duetime.client.tracing import TRACEPARENT, disable, enable
 

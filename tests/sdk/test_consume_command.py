@@ -132,7 +132,7 @@ def test_the_exit_code_says_what_becomes_of_the_message(gateway: FakeGroups) -> 
     assert {request.policy.max_attempts for request in gateway.nacks} == {7}
     lines = errors.splitlines()
     assert "duetime: id-2: attempt 1 failed: ExitCode: exit code 3" in lines
-    assert "duetime: id-3: a dead letter of billing after attempt 1" in lines
+    assert "duetime: id-3: became a dead letter of billing after attempt 1" in lines
     assert "no such table" in lines
     # A retry by 75 is no noise, and no trace is printed.
     assert len(lines) == 4
@@ -175,7 +175,7 @@ def test_a_command_that_does_not_end_in_time_is_ended_with_its_children(gateway:
         process.send_signal(signal.SIGTERM)
         code, _, errors = ended(process)
     assert code == 0
-    assert "1 handlers are broken off after 0.1 s" in errors
+    assert "cancelling 1 handlers after 0.1 s" in errors
     assert gateway.bodies("break off") == [b"0"]
     until(lambda: not Path(f"/proc/{child.read_text().strip()}/cmdline").exists() or zombie(child.read_text().strip()))
 

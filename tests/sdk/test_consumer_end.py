@@ -105,8 +105,8 @@ async def test_handlers_that_do_not_end_in_time_are_broken_off(
     assert [entry.topic for entry in groups.leases.values()] == ["plain"]
     assert len(groups.bodies("break off")) == 1
     assert groups.returned["orders"][0].attempt == 2
-    assert "1 handlers are broken off after 0.05 s" in caplog.text
-    assert "its handler still runs; it comes again when its lease ends" in caplog.text
+    assert "cancelling 1 handlers after 0.05 s" in caplog.text
+    assert "its handler is still running; it will be delivered again when its lease ends" in caplog.text
 
 
 def test_a_handler_that_takes_no_notice_of_its_end_does_not_hold_up_the_process(
@@ -128,7 +128,7 @@ def test_a_handler_that_takes_no_notice_of_its_end_does_not_hold_up_the_process(
     running.start()
     running.join(WITHIN_S)
     assert not running.is_alive()
-    assert "1 tasks take no notice of their cancellation and are left" in caplog.text
+    assert "1 tasks ignore their cancellation and are abandoned" in caplog.text
     # What is left is closed with nobody to tell of it: that must not be an error of ours.
     gc.collect()
     assert "failed: GeneratorExit" not in caplog.text
@@ -166,7 +166,7 @@ async def test_decisions_that_reach_nobody_do_not_hold_up_the_end(
     consumer.handler("orders")(nothing)
     async with consuming(consumer):
         await groups.until(lambda: groups.calls["Ack"] > 0)
-    assert "1 decisions reached no server" in caplog.text
+    assert "1 decisions did not reach the server" in caplog.text
 
 
 async def test_a_consumer_runs_again_after_it_has_ended(groups: FakeGroups) -> None:
@@ -176,7 +176,7 @@ async def test_a_consumer_runs_again_after_it_has_ended(groups: FakeGroups) -> N
         groups.make_topic("orders")
         groups.append("orders", 0, b"%d" % n)
         async with consuming(consumer):
-            with pytest.raises(Closed, match="runs already"):
+            with pytest.raises(Closed, match="is already running"):
                 await consumer.run_async()
             await groups.until(lambda n=n: len(groups.bodies("ack")) == n + 1)  # type: ignore[misc]
         await groups.until(lambda: not groups.waiting_count)

@@ -61,8 +61,8 @@ async def test_renewals_that_fail_are_told_once_and_go_on(groups: FakeGroups, ca
         await groups.until(lambda: groups.bodies("ack") == [b"0"])
     told = [record.getMessage() for record in caplog.records if "renewing" in record.getMessage()]
     assert told == [
-        "renewing leases of orders: away; tries again",
-        "renewing leases of orders: goes on after 5 faults",
+        "renewing leases of orders: away; trying again",
+        "renewing leases of orders: working again after 5 errors",
     ]
 
 
@@ -91,7 +91,7 @@ async def test_a_handler_that_blocks_the_event_loop_is_told(
         threading.Event().wait(0.2)
 
     async with consuming(consumer):
-        await until(lambda: "the event loop stood still for" in caplog.text)
+        await until(lambda: "the event loop was blocked for" in caplog.text)
 
 
 async def test_a_message_whose_lease_has_ended_is_not_acknowledged(
@@ -116,7 +116,7 @@ async def test_a_message_whose_lease_has_ended_is_not_acknowledged(
     assert groups.calls["Ack"] == 1
     assert consumer.stats.lost == 1
     texts = [record.getMessage() for record in caplog.records]
-    assert "id-0: its lease has ended; it comes again, and is not acknowledged here" in texts
+    assert "id-0: its lease has ended; it will be delivered again, and is not acknowledged here" in texts
 
 
 async def test_an_acknowledgement_that_comes_too_late_is_told(
@@ -228,12 +228,12 @@ async def test_receiving_goes_on_after_faults_and_warns_once(
             await groups.until(lambda: groups.bodies("ack") == [b"0"])
     texts = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert texts == [
-        "receiving orders: shard 0 is away; tries again",
-        "receiving orders: another filter was seen 3 s ago; tries again",
-        "receiving orders: no topic orders; tries again",
-        "receiving orders: a bug; tries again",
+        "receiving orders: shard 0 is away; trying again",
+        "receiving orders: another filter was seen 3 s ago; trying again",
+        "receiving orders: no topic orders; trying again",
+        "receiving orders: a bug; trying again",
     ]
-    assert "receiving orders: goes on after 6 faults" in caplog.text
+    assert "receiving orders: working again after 6 errors" in caplog.text
 
 
 async def test_a_filter_that_is_wrong_ends_the_consumer_with_it(groups: FakeGroups) -> None:
@@ -270,7 +270,7 @@ async def test_decisions_are_given_up_when_the_leases_have_ended(
     consumer = Consumer(groups.address, group="billing")
     consumer.handler("orders", lease="100ms")(nothing)
     async with consuming(consumer):
-        await until(lambda: "ack: no answer before the leases of id-0 ended: they come again" in caplog.text)
+        await until(lambda: "ack: no answer before the leases of id-0 ended: they will be delivered again" in caplog.text)
 
 
 async def test_a_shard_that_is_away_holds_up_only_its_own(groups: FakeGroups) -> None:

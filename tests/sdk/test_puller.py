@@ -98,8 +98,8 @@ async def test_an_offset_out_of_range_moves_to_the_nearest_and_says_so(
             assert await take(puller, 1) == [b"b3"]
     texts = sorted(record.getMessage() for record in caplog.records)
     assert texts == [
-        "queue 0 of orders: offset 0 is not within 2 to 5; goes on at 2",
-        "queue 1 of orders: offset 99 is not within 2 to 3; goes on at 3",
+        "queue 0 of orders: offset 0 is outside 2 to 5; continuing at 2",
+        "queue 1 of orders: offset 99 is outside 2 to 3; continuing at 3",
     ]
 
 
@@ -174,7 +174,7 @@ async def test_a_topic_that_does_not_exist_is_not_found(gateway: FakeGateway) ->
 
 
 async def test_a_start_at_a_queue_that_does_not_exist_is_not_found(filled: FakeGateway) -> None:
-    with pytest.raises(NotFound, match="topic orders has 2 queues, and none is 7"):
+    with pytest.raises(NotFound, match="topic orders has 2 queues, and no queue 7"):
         await AsyncPuller(filled.address, "orders", start={7: 1}).poll()
 
 

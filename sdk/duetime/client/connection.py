@@ -1,4 +1,4 @@
-"""A client's way to the gateway: its address, one channel, calls with a deadline, pauses between attempts."""
+"""The connection to the gateway: its address, one channel, calls with deadlines, pauses between attempts."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ _CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", GRPC_MESSAGE_BYTES_MAX),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    # What one attempt may take, for all its name: a server whose machine is busy is slow to shake hands.
+    # Despite its name, this bounds one attempt to connect: a busy machine is slow to shake hands.
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     # Clients of one process that share an event loop must not share a broken connection's backoff.
@@ -45,7 +45,7 @@ def resolve_server(server: str | None) -> str:
     Raises:
         InvalidArgument: it is not HOST:PORT.
     """
-    address = server or os.environ.get(SERVER_VARIABLE) or SERVER_DEFAULT  # noqa: TID251  the SDK's one look at it
+    address = server or os.environ.get(SERVER_VARIABLE) or SERVER_DEFAULT  # noqa: TID251  the only place where the SDK reads it
     match = _ADDRESS.fullmatch(address)
     if match is None or not 0 < int(match[2]) <= 65_535:
         description = f"{address!r} is not HOST:PORT"
@@ -54,7 +54,7 @@ def resolve_server(server: str | None) -> str:
 
 
 def seconds(length: str | float | timedelta, field: str = "wait") -> float:
-    """Seconds of `"2s"`, `"500ms"`, a number of seconds or a timedelta; `field` is whose length it is.
+    """Seconds of `"2s"`, `"500ms"`, a number of seconds or a timedelta; `field` names the argument in errors.
 
     Raises:
         InvalidArgument: none of these, or negative.
@@ -67,24 +67,24 @@ def seconds(length: str | float | timedelta, field: str = "wait") -> float:
     else:
         value = float(length)
     if not value >= 0:
-        description = f"{length!r} is neither a length such as '2s' or '500ms' nor seconds from 0 up"
+        description = f"{length!r} is neither a length such as '2s' or '500ms' nor a number of seconds from 0 up"
         raise InvalidArgument.of(field, description)
     return value
 
 
 def backoff_s(attempt: int) -> float:
-    """The pause after failed attempt 1, 2, ...: it doubles, and a random half of it spreads the callers."""
+    """The pause after failed attempt 1, 2, ...: it doubles; up to half of it is random, to spread callers."""
     longest = min(BACKOFF_S_MAX, BACKOFF_S_MIN * 2.0 ** min(attempt - 1, 16))
     return longest * random.uniform(0.5, 1.0)
 
 
 async def pause(length_s: float) -> None:
     """Waits between attempts."""
-    await asyncio.sleep(length_s)  # noqa: TID251  the SDK has no clock of the cluster's; this is its one wait
+    await asyncio.sleep(length_s)  # noqa: TID251  the SDK has no Clock; this is its only sleep
 
 
 async def repeated(call: Callable[[float], Awaitable[T]], timeout: float) -> T:
-    """A call, told how many seconds are left, made again until the timeout (s) while nobody answers."""
+    """Repeats a call until it is answered or `timeout` seconds are over. The call is given the seconds left."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout
     attempt = 0
@@ -100,7 +100,7 @@ async def repeated(call: Callable[[float], Awaitable[T]], timeout: float) -> T:
 
 
 class Connection:
-    """A channel to the gateway, opened with the first call, on the loop of that call."""
+    """A channel to the gateway, opened by the first call on the event loop of that call."""
 
     def __init__(self, server: str | None) -> None:
         self.server = resolve_server(server)
@@ -111,7 +111,7 @@ class Connection:
     @property
     def channel(self) -> grpc.aio.Channel:
         if self.closed:
-            raise Closed("it is closed", reason="CLOSED")
+            raise Closed("the client is closed", reason="CLOSED")
         if self._channel is None:
             self._channel = grpc.aio.insecure_channel(self.server, options=_CHANNEL_OPTIONS)
         return self._channel
@@ -126,10 +126,10 @@ class Connection:
         """One unary call by its method's name.
 
         Raises:
-            DueTimeError: the status as an error; nothing is tried again here.
+            DueTimeError: the call failed; it is not repeated here.
         """
         if self.closed:
-            raise Closed("it is closed", reason="CLOSED")
+            raise Closed("the client is closed", reason="CLOSED")
         with self._errors_translated():
             answer = await getattr(self.stub, method)(request, timeout=timeout)
         if answer is None:
@@ -137,7 +137,7 @@ class Connection:
         return answer
 
     async def stream(self, method: str, request: Any) -> AsyncGenerator[Any, None]:
-        """The answers of a call that streams them; it has no deadline. Raises: DueTimeError."""
+        """The answers of a streaming call, which has no deadline. Raises: DueTimeError."""
         call = getattr(self.stub, method)(request)
         try:
             with self._errors_translated():
@@ -150,7 +150,7 @@ class Connection:
 
     @contextmanager
     def _errors_translated(self) -> Iterator[None]:
-        """How a call ended, as an error of ours."""
+        """Raises the SDK's errors in place of gRPC's."""
         try:
             yield
         except grpc.aio.AioRpcError as error:
@@ -158,12 +158,12 @@ class Connection:
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if self.closed and task is not None and not task.cancelling():
-                # Closing a channel ends its calls by their cancellation, which is not the task's.
-                raise Closed("it was closed meanwhile", reason="CLOSED") from None
+                # Closing a channel cancels its calls; the task itself was not cancelled.
+                raise Closed("the client was closed during the call", reason="CLOSED") from None
             raise
 
     async def close(self) -> None:
-        """Ends the calls that still run."""
+        """Disconnects; calls in progress raise Closed."""
         self.closed = True
         if self._channel is not None:
             await self._channel.close()

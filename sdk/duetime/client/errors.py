@@ -1,21 +1,21 @@
 """The errors of the SDK, and the only place where gRPC statuses and faults become errors.
 
     DueTimeError
-    ├── InvalidArgument (ValueError)      INVALID_ARGUMENT     a rule is broken; `violations` has all of them
-    │   ├── InvalidMessage                                     so is one of a message's
-    │   └── Unsupported                   UNIMPLEMENTED        well-formed, and not built yet
+    ├── InvalidArgument (ValueError)      INVALID_ARGUMENT     rules are broken; `violations` lists them all
+    │   ├── InvalidMessage                                     a message breaks them
+    │   └── Unsupported                   UNIMPLEMENTED        well-formed, but not supported
     ├── NotFound                          NOT_FOUND            no such topic, queue, ...
     ├── AlreadyExists                     ALREADY_EXISTS       the name is taken by something different
-    ├── Conflict                          FAILED_PRECONDITION  others are in the way: FILTER_CONFLICT, ...
+    ├── Conflict                          FAILED_PRECONDITION  the state forbids it: FILTER_CONFLICT, ...
     ├── Overloaded                        RESOURCE_EXHAUSTED   retriable: too much in flight
     ├── Unavailable                       UNAVAILABLE,         retriable: the server or a shard does not answer,
-    │                                     CANCELLED            or ended the call as it stopped
+    │                                     CANCELLED            or ended the call while stopping
     ├── Timeout (TimeoutError)            DEADLINE_EXCEEDED    retriable: no answer in time; it may have been done
-    ├── Damaged                           DATA_LOSS            bytes that are not what was written
-    ├── Closed                            (none)               the producer or puller is closed
-    └── ServerError                       any other            a fault of the server
+    ├── Damaged                           DATA_LOSS            stored bytes are corrupt
+    ├── Closed                            (none)               the client is closed
+    └── ServerError                       any other            an internal error of the server
 
-`retriable` says whether the same again may succeed; producers have tried it again already before they raise one.
+`retriable` says whether the same call may succeed later; producers repeat such calls themselves before they raise one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,10 +36,10 @@ class Violation:
 
 
 class DueTimeError(Exception):
-    """`reason` is stable and for machines; the text is for people.
+    """`reason` is a stable code for programs; the text is for people.
 
-    `message_id` names the message where the error is about one: that of a message whose fate is unknown can be
-    looked for in its topic.
+    `message_id` is set when the error concerns one message. Where it is unknown whether that message was stored, look
+    for the id in its topic.
     """
 
     retriable: bool = False
@@ -61,13 +61,13 @@ class DueTimeError(Exception):
 
 
 class InvalidArgument(DueTimeError, ValueError):
-    """Something given breaks rules: `violations` lists all of them."""
+    """An argument breaks rules; `violations` lists all of them."""
 
     _own_reason = ""
 
     @classmethod
     def of(cls, field: str, description: str) -> Self:
-        """For what the SDK refuses itself."""
+        """An error of the SDK's own, raised without asking the server."""
         return cls(f"{field}: {description}", reason=cls._own_reason, violations=[Violation(field, description)])
 
 
@@ -78,11 +78,11 @@ class InvalidMessage(InvalidArgument):
 
 
 class Unsupported(InvalidArgument):
-    """Well-formed, and not built yet."""
+    """Well-formed, but not supported."""
 
 
 class NotFound(DueTimeError):
-    """What the call names does not exist."""
+    """The topic, queue, group or message does not exist."""
 
 
 class AlreadyExists(DueTimeError):
@@ -90,11 +90,11 @@ class AlreadyExists(DueTimeError):
 
 
 class Conflict(DueTimeError):
-    """Well-formed, and refused because of what others do: `reason` says which rule."""
+    """Refused because of the current state or of other callers; `reason` says which rule."""
 
 
 class Overloaded(DueTimeError):
-    """A limit on what is in flight stayed reached for the whole timeout."""
+    """A limit on work in flight was reached for the whole timeout."""
 
     retriable = True
 
@@ -112,19 +112,19 @@ class Timeout(DueTimeError, TimeoutError):
 
 
 class Damaged(DueTimeError):
-    """Bytes that are not what was written."""
+    """The stored bytes are corrupt."""
 
 
 class Closed(DueTimeError):
-    """The producer or puller is closed."""
+    """The client is closed."""
 
 
 class ServerError(DueTimeError):
-    """A fault of the server; its log has more."""
+    """An internal error of the server; its log has details."""
 
 
 _CLASS_BY_CODE: dict[int, type[DueTimeError]] = {
-    1: Unavailable,  # the server ended the call, most likely because it stops; our own cancelling is no status
+    1: Unavailable,  # the server ended the call, most likely while stopping; a call that we cancel has no status
     3: InvalidArgument,
     4: Timeout,
     5: NotFound,
@@ -157,7 +157,7 @@ def from_status(error: grpc.aio.AioRpcError, server: str) -> DueTimeError:
         if key == "grpc-status-details-bin" and isinstance(value, bytes):
             reason, violations = _details(value)
             if reason:
-                # gRPC makes up a status of its own when headers or messages are larger than it takes.
+                # gRPC substitutes a status of its own when headers or messages exceed its limits.
                 code, text = _code_and_text(value, code, text)
     if not reason and status is grpc.StatusCode.UNAVAILABLE:
         text = f"no DueTime server answers at {server}"
@@ -168,12 +168,12 @@ def from_status(error: grpc.aio.AioRpcError, server: str) -> DueTimeError:
 
 
 def unreadable(server: str) -> DueTimeError:
-    """The error of an answer that gRPC could not decode, for which it gives None."""
-    return ServerError(f"the answer of the server at {server} can't be read", reason="ANSWER_UNREADABLE")
+    """The error for an answer that gRPC could not decode; gRPC returns None for one."""
+    return ServerError(f"can't decode the answer from the server at {server}", reason="ANSWER_UNREADABLE")
 
 
 def _code_and_text(status: bytes, code: int, text: str) -> tuple[int, str]:
-    """Those of an encoded google.rpc.Status (code = 1, message = 2), or those given where it tells none."""
+    """Code (field 1) and message (field 2) of an encoded google.rpc.Status; the arguments where it has none."""
     try:
         message = b"".join(_fields(status, 2)).decode()
         return (next(_numbers(status, 1), 0) or code), message or text
@@ -200,7 +200,7 @@ def _details(status: bytes) -> tuple[str, list[Violation]]:
                     texts = [b"".join(_fields(violation, number)).decode() for number in (1, 2)]
                     violations.append(Violation(*texts))
     except (IndexError, ValueError):
-        pass  # the status message says it all in words
+        pass  # the status message has the same in words
     return reason, violations
 
 

@@ -28,12 +28,12 @@ class ReceivedMessage(View):
 
     @property
     def queue(self) -> int:
-        """The topic's queue that it was read from; the record has its number on the shard, which may be another."""
+        """The topic's queue that it was read from. The record has the queue's number on the shard, which may differ."""
         return self.queue_id if self._queue is None else self._queue
 
     @property
     def body(self) -> bytes:
-        """As the sender gave it: a compressed one is decompressed.
+        """The body as sent, decompressed where necessary.
 
         Raises:
             Damaged: compressed by an algorithm other than zlib, or not decompressible.
@@ -42,7 +42,7 @@ class ReceivedMessage(View):
 
     @property
     def properties(self) -> dict[str, str]:
-        """The user's own; a new dict each time."""
+        """The sender's properties, as a new dict each time."""
         return {name: value for name, value in self.all_properties.items() if name not in RESERVED_PROPERTIES}
 
     @property
@@ -52,12 +52,12 @@ class ReceivedMessage(View):
 
     @property
     def stored_at(self) -> datetime:
-        """The server's clock: when it entered this queue."""
+        """When it entered this queue, by the server's clock."""
         return moment(self.stored_at_ms)
 
     @property
     def due_at(self) -> datetime | None:
-        """The server's clock: when it was due; None: it was not delayed."""
+        """When it was due, by the server's clock; None: it was not delayed."""
         entry = self.lane_entry
         return moment(entry[2]) if entry else None
 
@@ -69,7 +69,7 @@ class ReceivedMessage(View):
 
     @property
     def delay_level(self) -> int:
-        """The level it waited on; 0: it was not delayed."""
+        """The delay level; 0: it was not delayed."""
         entry = self.lane_entry
         return entry[0] if entry else 0
 
@@ -78,7 +78,7 @@ class ReceivedMessage(View):
 
 
 def decompressed(body: bytes, sys_flag: int) -> bytes:
-    """A body as its sender gave it. Raises: Damaged."""
+    """A body as its sender sent it. Raises: Damaged."""
     if not sys_flag & SYS_COMPRESSED:
         return body
     algorithm = sys_flag >> _COMPRESSION_SHIFT & 7

@@ -2,11 +2,11 @@
 
     "levels"                                    RocketMQ's table: 10 s, 30 s, 1 min, 2 min, ... 2 h
     "exponential:1s..10m"                       1 s, then twice the delay before, 10 min at most
-    "exponential:1s..10m,factor=3,jitter=0.1"   three times; each delay is shortened by up to a tenth, by chance
-    "1s,5s,30s", or a list of lengths           these, then the last one again and again
-    "...,max=5"                                 behind any of them, or alone: five deliveries in all
+    "exponential:1s..10m,factor=3,jitter=0.1"   three times; each delay is shortened by up to a random tenth
+    "1s,5s,30s", or a list of lengths           these; then the last one is repeated
+    "...,max=5"                                 after any of them, or alone: at most five deliveries
 
-Delays are whole numbers with ms, s, m, h or d. The server reads the same text and has the same limits.
+Delays are whole numbers with ms, s, m, h or d. The server reads the same text with the same limits.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ def handler_policy(backoff: Backoff | None, max_attempts: int | None) -> message
     """The policy of a handler; None: it has none of its own.
 
     Raises:
-        InvalidArgument: it is none, or breaks a limit.
+        InvalidArgument: it is malformed, or breaks a limit.
     """
     try:
         policy = message_pb2.RetryPolicy() if backoff is None else _policy(backoff)
@@ -50,7 +50,7 @@ def message_policy(text: str) -> message_pb2.RetryPolicy:
     """The policy of a message, shared by all that have the same text.
 
     Raises:
-        InvalidMessage: it is none, or breaks a limit.
+        InvalidMessage: it is malformed, or breaks a limit.
     """
     try:
         return _parse(text)

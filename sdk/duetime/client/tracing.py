@@ -3,18 +3,18 @@
 from duetime import tracing
 tracing.enable()                    # the application's tracer provider; or DUETIME_TRACING=1 in the environment
 
-A message that is sent within a sampled trace, or begins one, carries its context as the property `traceparent` (W3C),
-through its delay, its retries and its dead letter. So the trace has, hours apart where need be:
+A message that is sent within a sampled trace, or starts one, carries the trace's context as the property `traceparent`
+(W3C), through delays, retries and its dead letter. The trace then shows, possibly hours apart:
 
     send TOPIC           producer; the span whose context the message carries
-    duetime.v1.Gateway/Send   one request of maybe many messages: in the first one's trace, with links to the others
-    restore TOPIC        the scheduler, where the cluster's processes export their traces
+    duetime.v1.Gateway/Send   one request, maybe of many messages: in the first one's trace, with links to the others
+    restore TOPIC        the scheduler, if the cluster's processes export traces
     process TOPIC        consumer: the handler, with its exception; the current span while it runs
-    ack TOPIC, nack TOPIC     the answer to the decision
+    ack TOPIC, nack TOPIC     the call that settles it
     retry TOPIC          the retry service; then restore, process … again
 
-The sampler of the application's provider decides, once, at the send: nothing is done for a message that is not sampled,
-but to ask. Of one `send_many` TRACED_MAX messages carry the context, of its one span.
+The sampler of the application's provider decides once, at the send; a message that is not sampled costs only that
+question. Of one `send_many`, the first TRACED_MAX messages carry the context of its single span.
 """
 
 import os
@@ -38,7 +38,7 @@ TRACED_MAX = 64
 LINKS_MAX = 32
 
 _CONTEXT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f][13579bdf]")
-# In the wire form of a message: the key's length is behind it, then the value's tag and length.
+# In the wire form of a message: the key, then the tag and length of the value.
 _WIRE = re.compile(rb"traceparent\x12\x37([0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f][13579bdf])")
 
 
@@ -55,7 +55,7 @@ class Tracing:
 
     @contextmanager
     def sending(self, message: Message) -> Iterator[Message]:
-        """A span around a send; gives the message that carries its context."""
+        """A span around a send; yields the message with its context."""
         with self._sending(message.topic, 1) as traceparent:
             yield _carrying(message, traceparent)
 
@@ -67,7 +67,7 @@ class Tracing:
 
     @contextmanager
     def _sending(self, topic: str, count: int | None) -> Iterator[str]:
-        """The context to carry; empty where the trace is not sampled."""
+        """A span; yields its context for messages to carry, empty if the trace is not sampled."""
         attributes: dict[str, Any] = {"messaging.system": "duetime", "messaging.operation.type": "send"}
         if count is not None:
             attributes["messaging.destination.name"] = topic
@@ -85,7 +85,7 @@ class Tracing:
 
     @contextmanager
     def requesting(self, method: str, payload: bytes) -> Iterator[tuple[tuple[str, str], ...] | None]:
-        """A span around a request that has traced messages; gives the metadata that the gateway goes on with."""
+        """A span around a request that has traced messages; yields the metadata by which the gateway continues."""
         found = list(dict.fromkeys(_WIRE.findall(payload)))[: LINKS_MAX + 1]
         traced = [context for value in found if (context := self._context(value.decode())) is not None]
         if not traced:
@@ -120,7 +120,7 @@ class Tracing:
             yield
 
     def settled(self, what: str, messages: Sequence["ReceivedMessage"], began_ns: int, outcomes: Sequence[str]) -> None:
-        """A span for each traced message of an answered call; `outcomes` in words, empty where all went well."""
+        """A span for each traced message of an answered call; `outcomes` are texts, empty for success."""
         ended_ns = time.time_ns()
         for message, outcome in zip(messages, outcomes, strict=True):
             parent = self.context_of(message)
@@ -154,7 +154,7 @@ class Tracing:
 
 
 def _carrying(message: Message, traceparent: str) -> Message:
-    """A context that the caller gave the message stays."""
+    """The message with a context; one that the caller has set is kept."""
     if not traceparent or TRACEPARENT in message.properties:
         return message
     return replace(message, properties={**message.properties, TRACEPARENT: traceparent})
@@ -168,12 +168,12 @@ def _about(message: "ReceivedMessage") -> dict[str, Any]:
     }
 
 
-# None: nothing is traced. Looked at once for each call, batch and handler.
+# None: nothing is traced. Read once for each call, batch and handler.
 active: Tracing | None = None
 
 
 def enable(provider: "TracerProvider | None" = None) -> None:
-    """Traces from now on, with the application's global provider or another one.
+    """Starts tracing, with the application's global provider or the given one.
 
     Raises:
         ImportError: opentelemetry-api is missing (`pip install 'duetime[otel]'`).
@@ -183,7 +183,7 @@ def enable(provider: "TracerProvider | None" = None) -> None:
 
 
 def disable() -> None:
-    """Traces no more."""
+    """Stops tracing."""
     global active
     active = None
 

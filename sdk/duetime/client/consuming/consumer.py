@@ -1,7 +1,7 @@
-"""Consumers: handlers of topics, run until a signal, a call of `stop`, or an error that will never go away.
+"""Consumers: handlers of topics, run until a signal, a call of `stop` or an error that retrying cannot cure.
 
-What a handler returns is dropped; when it returns the message is acknowledged, when it raises the message failed
-(`failing.py`). `handling.py` has how one handler is run; all handlers of a consumer share one connection.
+When a handler returns, its message is acknowledged; when it raises, the message has failed (`failing.py`). All handlers
+of a consumer share one connection; `handling.py` runs each.
 """
 
 import asyncio
@@ -32,16 +32,16 @@ CONCURRENCY_MAX = 10_000
 
 
 class Consumer:
-    """Calls handlers with the messages of topics, on behalf of a group: each message is one consumer's at a time.
+    """Calls handlers with the messages of topics, for a group: one consumer of the group has a message at a time.
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
-        group: made when it does not exist.
-        ordered: for a group that does not exist yet: messages of one queue are handled one after the other, and one
-            that failed holds up its queue. None: as the group is.
-        start: for a group that does not exist yet: "earliest", "latest" or a datetime (what was stored then or
-            later; without a time zone it is local).
-        drain: how long running handlers get when the consumer is stopped; then they are cancelled.
+        group: created if it does not exist.
+        ordered: for a new group: messages of one queue are handled one after the other, and a failed one holds up its
+            queue. None: whatever the group is.
+        start: for a new group: "earliest", "latest" or a datetime (messages stored then or later; local time if it has
+            no time zone).
+        drain: how long running handlers may take when the consumer is stopped, before they are cancelled.
     """
 
     def __init__(
@@ -79,20 +79,20 @@ class Consumer:
         lease: str | float | timedelta = "60s",
         timeout: str | float | timedelta | None = None,
     ) -> Callable[[F], F]:
-        """Makes a function the handler of a topic. A coroutine function runs on the event loop, any other in a thread.
+        """Makes a function the handler of a topic. Coroutine functions run on the event loop, others in threads.
 
         Arguments:
-            tags, sql: only messages with one of these tags (`"a || b"`), and for which the SQL92 expression over the
-                properties holds. All consumers of the group say the same.
-            concurrency: how many messages are handled at once; of an ordered group, how many queues.
-            max_attempts, backoff: how often and when a failed message comes again; None: as the group has it. A
-                message's own policy (`Message.retry`) goes before. Backoffs: "exponential:1s..10m",
+            tags, sql: only messages with one of these tags (`"a || b"`) for which the SQL92 expression over the
+                properties is true. All consumers of a group must use the same.
+            concurrency: how many messages are handled at once; for an ordered group, how many queues.
+            max_attempts, backoff: how often and when a failed message is delivered again; None: the group's policy. A
+                message's own policy (`Message.retry`) takes precedence. Backoffs: "exponential:1s..10m",
                 "exponential:1s..10m,factor=3,jitter=0.1", "1s,5s,30s", a list of lengths, "levels".
-            lease: how long a message stays away from others when this process dies; renewed while the handler runs.
-            timeout: a handler that runs longer failed; a coroutine is cancelled. None: it has all the time.
+            lease: how long nobody else receives a message after this process dies; renewed while the handler runs.
+            timeout: a handler that runs longer has failed, and a coroutine is cancelled. None: no limit.
 
         Raises:
-            InvalidArgument: a value breaks its rule, or the topic has a handler.
+            InvalidArgument: an argument breaks its rule, or the topic already has a handler.
         """
         self._check_free(topic)
         if not 1 <= concurrency <= CONCURRENCY_MAX:
@@ -111,24 +111,24 @@ class Consumer:
 
     @property
     def stats(self) -> Stats:
-        """What it has done since it was made; a copy."""
+        """Counts since the consumer was made; a copy."""
         return replace(self._stats)
 
     def run(self) -> None:
         """Handles messages until SIGTERM, SIGINT or `stop`; then drains.
 
-        Draining: nothing more is received, what no handler has begun is given back, running handlers end within
-        `drain`, and what they decided is told to the server. A second signal breaks running handlers off, a third one
-        ends the process.
+        Draining: receiving stops, messages that no handler has begun are given back, running handlers get `drain` to
+        end, and their decisions are sent to the server. A second signal cancels running handlers, a third one ends the
+        process.
 
         Raises:
-            InvalidArgument: it has no handler; the server refuses what it asks for, such as a wrong filter.
-            Closed: it runs already, or an event loop runs here: `run_async` is for those.
-            BaseException: what a handler raised that is no Exception, such as SystemExit.
+            InvalidArgument: it has no handler, or the server refuses its arguments, such as a malformed filter.
+            Closed: it is already running, or this thread runs an event loop: use `run_async`.
+            BaseException: raised by a handler, and no Exception: SystemExit, for example.
         """
         if _running_loop() is not None:
             raise Closed("an event loop runs here: use `await consumer.run_async()`", reason="RUNNING")
-        # Not asyncio.run: that waits without end for a handler that takes no notice of its cancellation.
+        # Not asyncio.run: it would wait forever for a handler that ignores its cancellation.
         loop = asyncio.new_event_loop()
         try:
             loop.run_until_complete(self._run_with_signals())
@@ -137,11 +137,11 @@ class Consumer:
             loop.close()
 
     async def run_async(self) -> None:
-        """As `run`, in an event loop and without signals. Cancelled, it breaks its handlers off and gives all back."""
+        """As `run`, in an event loop and without signals. If cancelled, it cancels its handlers and gives all back."""
         if not self._handlers:
             raise InvalidArgument.of("handler", "there is none; decorate a function with @consumer.handler(TOPIC)")
         if self._loop is not None:
-            raise Closed("the consumer runs already", reason="RUNNING")
+            raise Closed("the consumer is already running", reason="RUNNING")
         self._loop, self._error, self._stopping = asyncio.get_running_loop(), None, asyncio.Event()
         if self._stop_asked:
             self._stopping.set()
@@ -155,17 +155,17 @@ class Consumer:
             raise self._error
 
     def stop(self) -> None:
-        """Lets it drain and end. From any thread; idempotent; before `run` it makes that return at once."""
+        """Makes the consumer drain and end. Callable from any thread; idempotent; before `run`, makes that return."""
         self._stop_asked = True
         loop = self._loop
         if loop is not None and loop is _running_loop():
             self._stopping.set()
         elif loop is not None:
-            with contextlib.suppress(RuntimeError):  # it has ended meanwhile
+            with contextlib.suppress(RuntimeError):  # it has ended
                 loop.call_soon_threadsafe(self._stopping.set)
 
     async def __aenter__(self) -> Self:
-        """Runs it beside the block; leaving the block drains."""
+        """Runs the consumer during the block; leaving the block drains it."""
         self._started = asyncio.Event()
         self._running = asyncio.get_running_loop().create_task(self.run_async())
         started = asyncio.get_running_loop().create_task(self._started.wait())
@@ -186,11 +186,11 @@ class Consumer:
 
     def _check_free(self, topic: str) -> None:
         if topic in self._handlers:
-            raise InvalidArgument.of(
-                "topic", f"{topic} has a handler; a group's consumers treat all its messages alike"
-            )
+            raise InvalidArgument.of("topic", f"{topic} already has a handler; a consumer has one for each topic")
         if self._loop is not None:
-            raise Closed(f"the consumer runs already, and has no handler of {topic}", reason="RUNNING")
+            raise Closed(
+                f"the consumer is already running; add the handler of {topic} before it starts", reason="RUNNING"
+            )
 
     async def _run_with_signals(self) -> None:
         loop, work = asyncio.get_running_loop(), asyncio.current_task()
@@ -201,11 +201,11 @@ class Consumer:
             nonlocal count
             count += 1
             if count == 1:
-                log.info("drains; a second signal breaks handlers off")
+                log.info("draining; a second signal cancels running handlers")
                 self.stop()
             elif work is not None:
                 work.cancel()
-                # With its default back in place one more ends the process.
+                # With the default handler restored, the next signal ends the process.
                 for number in signals:
                     loop.remove_signal_handler(number)
 
@@ -221,35 +221,35 @@ class Consumer:
                 loop.remove_signal_handler(number)
 
     async def _work(self, connection: Connection) -> None:
-        asking = asyncio.get_running_loop().create_task(self._group_order(connection))
+        asking_group = asyncio.get_running_loop().create_task(self._group_order(connection))
         stopping = asyncio.get_running_loop().create_task(self._stopping.wait())
         try:
-            await asyncio.wait({asking, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if not asking.done():
+            await asyncio.wait({asking_group, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not asking_group.done():
                 return
-            ordered = asking.result()
+            ordered = asking_group.result()
         finally:
-            asking.cancel()
+            asking_group.cancel()
             stopping.cancel()
-            await asyncio.gather(asking, stopping, return_exceptions=True)
+            await asyncio.gather(asking_group, stopping, return_exceptions=True)
         self._started.set()
         async with asyncio.TaskGroup() as tasks:
             for topic, handler in self._handlers.items():
-                log.info("consumes %s as %s", topic, self.group)
+                log.info("consuming %s as %s", topic, self.group)
                 work = Handling(handler, connection, self._stats, ordered, self._stopping, self._fail)
                 tasks.create_task(work.run(self._drain_s))
 
     def _fail(self, error: BaseException) -> None:
-        """Drains and ends with an error, the first one."""
+        """Drains and ends with this error, unless there was an earlier one."""
         if self._error is None:
             self._error = error
-            # Who runs it has the error raised once it has drained; a block beside which it runs, only when it is left.
+            # `run` raises the error after draining; a with block raises it only at its end, so it is logged now.
             level = logging.INFO if self._running is None else logging.ERROR
-            log.log(level, "drains and ends: %s: %s", type(error).__qualname__, error)
+            log.log(level, "draining because of an error: %s: %s", type(error).__qualname__, error)
         self._stopping.set()
 
     async def _group_order(self, connection: Connection) -> bool:
-        """Whether the group is ordered; it is made when it does not exist. Waits for a server."""
+        """Whether the group is ordered. Creates the group if it does not exist; waits for a server."""
         fault_log = FaultLog(f"group {self.group}")
         while True:
             try:
@@ -262,7 +262,7 @@ class Consumer:
             except (InvalidArgument, Closed):
                 raise
             except AlreadyExists:
-                continue  # another consumer was quicker: its settings hold
+                continue  # another consumer was faster: its settings hold
             except DueTimeError as error:
                 await fault_log.pause(error)
         if self._ordered is not None and group.ordered != self._ordered:
@@ -272,14 +272,14 @@ class Consumer:
 
 
 async def _end_tasks() -> None:
-    """Cancels what handlers have left behind. Some end at once or never."""
+    """Cancels tasks that handlers have left behind, and waits a moment for them."""
     rest = asyncio.all_tasks() - {asyncio.current_task()}
     for task in rest:
         task.cancel()
     if rest:
         _, late = await asyncio.wait(rest, timeout=CANCEL_S)
         if late:
-            log.warning("%d tasks take no notice of their cancellation and are left", len(late))
+            log.warning("%d tasks ignore their cancellation and are abandoned", len(late))
     await asyncio.get_running_loop().shutdown_asyncgens()
 
 
@@ -302,5 +302,5 @@ def _new_group(name: str, ordered: bool, start: str | datetime) -> consumer_pb2.
 
 
 def _is_asynchronous(function: Callable[..., Any]) -> bool:
-    """Of an object that is called like a function its method decides."""
+    """Whether a call returns a coroutine; for a callable object its `__call__` decides."""
     return any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))

@@ -1,9 +1,9 @@
-"""How a handler says that a message failed, and what is told of it to the server.
+"""How a handler says that a message failed, and what the server is told.
 
-raise Retry(after="30s")        comes back in 30 s
-raise Retry() from error        comes back by the policy; the dead letter would tell of `error`
+raise Retry(after="30s")        is delivered again in 30 s
+raise Retry() from error        is delivered again by the policy; a dead letter would show `error`
 raise Reject("no such order")   becomes a dead letter at once
-any other exception             comes back by the policy
+any other exception             is delivered again by the policy
 """
 
 import os
@@ -18,20 +18,20 @@ from duetime.client.connection import seconds
 from duetime.client.errors import InvalidArgument
 from duetime.v1 import consumer_pb2
 
-# Frames of a trace: more than fit, and few enough that a deep recursion costs little.
+# Frames of a trace: more than are kept, and few enough that a deep recursion costs little.
 _FRAMES_MAX = 40
 
-# The package: the command is a user of the client, and its frames tell a user nothing.
+# The whole package: frames of the command, which uses the client, say nothing to a user either.
 _FOLDER = f"{Path(__file__).parents[2]}{os.sep}"
 
 RETRY_AFTER_S_MAX = BACKOFF_MS_MAX // 1000
 
 
 class Retry(Exception):
-    """Raised by a handler: the message comes back, after a delay or, without one, by the policy.
+    """Raised by a handler: the message is delivered again, after a delay or, without one, by the policy.
 
-    It counts as an attempt. `after`: "30s", seconds or a timedelta, 12 h at most; never less, but up to the server's
-    smallest delay level more.
+    This counts as an attempt. `after` is "30s", seconds or a timedelta, 12 h at most. The delay is never shorter, and
+    longer by at most the server's smallest delay level.
     """
 
     def __init__(self, reason: str = "", *, after: str | float | timedelta | None = None) -> None:
@@ -50,7 +50,7 @@ class Reject(Exception):
 
 
 def handler_error(error: BaseException) -> consumer_pb2.HandlerError:
-    """An exception as the server keeps it: cut to its limits, the end of the trace is kept."""
+    """An exception as the server keeps it: cut to its limits; of the trace the end is kept."""
     if isinstance(error, Retry | Reject) and error.__cause__ is not None:
         error = error.__cause__
     trace = ""
@@ -64,7 +64,7 @@ def handler_error(error: BaseException) -> consumer_pb2.HandlerError:
 
 
 def without_own_frames(error: BaseException) -> None:
-    """Cuts the SDK's frames off the beginning of a trace: it begins with the handler."""
+    """Removes the SDK's frames from a trace, so that it starts with the handler."""
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_FOLDER):
         frames = frames.tb_next
@@ -72,7 +72,7 @@ def without_own_frames(error: BaseException) -> None:
 
 
 def nack(receipt: bytes, error: BaseException) -> consumer_pb2.Nack:
-    """What the server is told of a delivery that failed."""
+    """The wire form of a failed delivery."""
     wire = consumer_pb2.Nack(receipt=receipt, reject=isinstance(error, Reject), error=handler_error(error))
     if isinstance(error, Retry) and error.after_s is not None:
         wire.delay_ms = round(error.after_s * 1000)
@@ -80,7 +80,7 @@ def nack(receipt: bytes, error: BaseException) -> consumer_pb2.Nack:
 
 
 def text_of(error: BaseException) -> str:
-    """`str()` of an error of which nothing is known."""
+    """`str()` of any error, also one whose `__str__` raises."""
     try:
         return str(error)
     except Exception as fault:

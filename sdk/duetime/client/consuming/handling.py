@@ -1,15 +1,15 @@
-"""One handler at work: leases messages, calls it, renews the leases meanwhile, tells the server what came of it.
+"""One handler at work: receives messages, calls the handler, renews leases meanwhile, and settles the outcomes.
 
     receive ──▶ waiting ──▶ up to `concurrency` handlers ──▶ settler: ack, nack, give back
                    └──────────── open: renewed ────┘
 
-What is fetched ahead is what the handlers get through in a tenth of a second, by their pace of late: nothing for slow
-handlers, so that no message waits here while another consumer is idle.
+Messages are fetched ahead for a tenth of a second at the handlers' recent pace: none for slow handlers, so that no
+message waits here while another consumer is idle.
 
-Of an ordered group the messages of a run (one lease of one queue) are handled one after the other, runs in parallel.
+For an ordered group the messages of a run (one lease of one queue) are handled one after the other, runs in parallel.
 
-The end, in this order: receiving stops, so that no more comes; what waits is given back, so that others have it at
-once; handlers get their time; decisions are flushed, the last handlers' too. Leases are renewed until then.
+The end, in this order: receiving stops, so that nothing new comes; waiting messages are given back, so that others get
+them at once; handlers get time to end; their decisions are flushed. Leases are renewed until then.
 """
 
 import asyncio
@@ -34,26 +34,26 @@ from duetime.client.errors import Closed, DueTimeError, InvalidArgument
 from duetime.v1 import consumer_pb2
 
 LONG_POLL_MS = 15_000
-# How far ahead messages are fetched, by the handlers' pace, which is measured over no less.
+# Messages are fetched for this long ahead, at the handlers' pace, which is measured over at least as long.
 AHEAD_S = 0.1
 AHEAD_COUNT_MAX = 1024
-# Decisions on their way, above which nothing more is received.
+# With more decisions on their way, receiving pauses.
 DECISIONS_MAX = 8192
-# A lease is renewed once a third of it is over, which is looked for six times in its length.
+# A lease is renewed once a third of it is over, which is checked six times in its length.
 RENEW_CHECKS = 6
 RENEW_LEFT = 2 / 3
-# From when on an event loop that stood still is told of, by the length between two looks.
+# A warning is logged if the event loop was blocked for longer than this many checks.
 BLOCKED_CHECKS = 2
-# What an answer that is on its way may take when receiving ends: messages in an answer that nobody takes are leased.
+# How long receiving may wait for an answer that is on its way: messages of a lost answer stay leased.
 LAST_ANSWER_S = 0.1
-# What cancelled handlers get, and the last decisions.
+# Time for cancelled handlers to end, and for the last decisions.
 CANCEL_S = 1.0
 FLUSH_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """A function and how it is called."""
+    """A handler function and how it is called."""
 
     function: Callable[[LeasedMessage], Any]
     subscription: Subscription
@@ -63,7 +63,7 @@ class Handler:
 
 
 class Handling:
-    """A handler at work, from `run` until it is stopped or cancelled."""
+    """Runs one handler until it is stopped or cancelled."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Handling:
         self._fail = fail
         self._settler = Settler(self._leases, stats, self._wake_receiver, fail)
         self._threads = Threads(handler.concurrency, f"duetime-{self._topic}")
-        # Leased, and not decided on.
+        # Leased and undecided.
         self._open: set[LeasedMessage] = set()
         # Messages, or runs of an ordered group, that no handler has begun.
         self._waiting: deque[Any] = deque()
@@ -97,7 +97,7 @@ class Handling:
         self._paced_at_s = 0.0
 
     async def run(self, drain_s: float) -> None:
-        """Returns when the consumer is stopped and all has ended; cancelled, it breaks handlers off."""
+        """Returns when the consumer was stopped and everything has ended. If cancelled, it cancels the handlers."""
         loop = asyncio.get_running_loop()
         self._paced_at_s = loop.time()
         receiving, renewing = loop.create_task(self._receive_all()), loop.create_task(self._renew_all())
@@ -124,17 +124,17 @@ class Handling:
             item = self._waiting.popleft()
             self._give_back(item if self._ordered else (item,), begun=False)
         if self._handlers and drain_s > 0:
-            log.info("%s: stops; %d handlers run", self._topic, len(self._handlers))
+            log.info("%s: stopping; %d handlers are running", self._topic, len(self._handlers))
             await asyncio.wait(self._handlers, timeout=drain_s)
         if self._handlers:
-            log.warning("%s: %d handlers are broken off after %g s", self._topic, len(self._handlers), drain_s)
+            log.warning("%s: cancelling %d handlers after %g s", self._topic, len(self._handlers), drain_s)
             for task in self._handlers:
                 task.cancel()
             await asyncio.wait(self._handlers, timeout=CANCEL_S)
         await self._settler.flush(flush_s)
 
     def _fail_on_error(self, task: asyncio.Task[Any]) -> None:
-        """A loop that dies ends the consumer."""
+        """Ends the consumer with the error of a task."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
 
@@ -147,7 +147,7 @@ class Handling:
             try:
                 runs = await self._leases.receive(count, LONG_POLL_MS)
             except (InvalidArgument, Closed) as error:
-                # It would be refused for ever.
+                # It would always be refused.
                 self._fail(error)
                 return
             except DueTimeError as error:
@@ -161,7 +161,7 @@ class Handling:
             self._start()
 
     async def _wait_for_room(self) -> int:
-        """How many messages to ask for."""
+        """Waits until messages may be received; returns how many."""
         concurrency = self._handler.concurrency
         while True:
             self._measure()
@@ -173,7 +173,7 @@ class Handling:
             await self._room.wait()
 
     def _measure(self) -> None:
-        """How far ahead the pace of the handlers allows to fetch."""
+        """Measures the handlers' pace, and from it how many messages to fetch ahead."""
         now_s = asyncio.get_running_loop().time()
         length_s = now_s - self._paced_at_s
         if length_s >= AHEAD_S:
@@ -203,9 +203,9 @@ class Handling:
         self._fail_on_error(task)
 
     async def _handle_run(self, run: list[LeasedMessage]) -> None:
-        """One after the other; behind one that is not done nothing is begun."""
+        """Handles messages one after the other; if one is not done, those after it are given back."""
         for n, message in enumerate(run):
-            # A task of its own for each: what one sets in its context is not the next one's.
+            # A task for each message: what a handler sets in its context must not reach the next message.
             handling = asyncio.get_running_loop().create_task(self._handle(message))
             try:
                 done = await handling
@@ -217,7 +217,7 @@ class Handling:
                 return
 
     async def _handle(self, message: LeasedMessage) -> bool:
-        """Calls the handler and decides; whether the message is done."""
+        """Calls the handler and settles the message; returns whether it was acknowledged."""
         handler = self._handler
         if self._stopping.is_set():
             self._give_back((message,), begun=False)
@@ -237,16 +237,16 @@ class Handling:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 if message in self._open:
-                    self._break_off(message)
+                    self._cancelled(message)
                 raise
             self._failed(message, error)
         except Exception as error:
             self._failed(message, error)
         except GeneratorExit:
-            # It took no notice of its cancellation, and the loop is closed: there is nobody to tell.
+            # The handler ignored its cancellation, and the loop is closed: nothing can be sent.
             raise
         except BaseException as error:
-            # Such as SystemExit: the message failed, and the consumer ends as the handler wants it.
+            # Such as SystemExit: the message has failed, and the consumer ends with the error.
             self._failed(message, error)
             self._fail(error)
         else:
@@ -267,11 +267,11 @@ class Handling:
             await _call_within(handler.function, message, handler.timeout_s)
 
     async def _call_in_thread(self, message: LeasedMessage) -> None:
-        """Returns when the thread has done with it: nothing ends a thread from outside."""
+        """Returns when the thread is done, even after a timeout: nothing ends a thread from outside."""
         future = self._threads.run(copy_context(), self._handler.function, message)
         done, _ = await asyncio.wait({future}, timeout=self._handler.timeout_s)
         if not done:
-            self._failed(message, TimeoutError(f"the handler runs for more than {self._handler.timeout_s:g} s"))
+            self._failed(message, TimeoutError(f"the handler has run for more than {self._handler.timeout_s:g} s"))
             await asyncio.wait({future})
             future.exception()
             return
@@ -291,20 +291,24 @@ class Handling:
         if not message.lost:
             self._settler.nack(message, error)
 
-    def _break_off(self, message: LeasedMessage) -> None:
-        """Its handler was cancelled because the consumer ends."""
+    def _cancelled(self, message: LeasedMessage) -> None:
+        """For a handler that was cancelled because the consumer ends."""
         if self._handler.asynchronous:
             self._give_back((message,), begun=True)
         else:
-            # The thread goes on as long as the process does: nobody else should begin before the lease ends.
+            # The thread continues as long as the process lives: nobody else should begin before the lease ends.
             self._open.discard(message)
-            log_about(logging.WARNING, message, "its handler still runs; it comes again when its lease ends")
+            log_about(
+                logging.WARNING, message, "its handler is still running; it will be delivered again when its lease ends"
+            )
 
     def _drop(self, message: LeasedMessage) -> None:
         self._open.discard(message)
         if not message.lost:
             self._stats.lost += 1
-            log_about(logging.WARNING, message, "its lease ended before a handler could begin; it comes again")
+            log_about(
+                logging.WARNING, message, "its lease ended before a handler could begin; it will be delivered again"
+            )
 
     def _give_back(self, messages: Iterable[LeasedMessage], *, begun: bool) -> None:
         for message in messages:
@@ -341,11 +345,11 @@ class Handling:
                 fault_log.clear()
 
     def _warn_if_blocked(self, late_s: float) -> None:
-        """Nothing is renewed while a coroutine keeps the event loop to itself."""
+        """Logs that a coroutine has blocked the event loop: no lease was renewed."""
         if late_s > BLOCKED_CHECKS * self._lease_s / RENEW_CHECKS:
             log.warning(
-                "%s: the event loop stood still for %.1f s, and no lease of %g s was renewed; a handler that blocks is "
-                "to be a plain function",
+                "%s: the event loop was blocked for %.1f s, and no lease of %g s was renewed; make a handler that "
+                "blocks a plain function",
                 *(self._topic, late_s, self._lease_s),
             )
 
@@ -355,16 +359,20 @@ class Handling:
         except DueTimeError as error:
             return error
         for message, status in zip(messages, statuses, strict=True):
-            # One that was decided on meanwhile has no lease to renew.
+            # One that was settled meanwhile has no lease to renew.
             if status != consumer_pb2.RECEIPT_STATUS_OK and message in self._open:
                 message.lost = True
                 self._stats.lost += 1
-                log_about(logging.WARNING, message, "its lease has ended; it comes again, and is not acknowledged here")
+                log_about(
+                    logging.WARNING,
+                    message,
+                    "its lease has ended; it will be delivered again, and is not acknowledged here",
+                )
         return None
 
 
 async def _call_within(function: Callable[[LeasedMessage], Any], message: LeasedMessage, timeout_s: float) -> None:
-    """Raises TimeoutError when the time is over, and says so."""
+    """Raises TimeoutError with a text of its own when the time is over."""
     try:
         async with asyncio.timeout(timeout_s) as scope:
             await function(message)

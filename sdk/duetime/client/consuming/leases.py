@@ -1,6 +1,6 @@
-"""Leased messages, and the four calls about them: receive, acknowledge, move the end of the lease, fail.
+"""Leased messages and the four calls about them: receive, acknowledge, move the end of the lease, fail.
 
-Each call is made once; whoever makes it says how often it is worth repeating.
+Each call is made once; the caller decides whether to repeat it.
 """
 
 import asyncio
@@ -30,17 +30,17 @@ _UNIQ_KEY, _ORIGIN_MESSAGE_ID, _ORIGIN, _VISIBLE_AT = (
     name.encode() for name in (record.UNIQ_KEY, record.ORIGIN_MESSAGE_ID, record.ORIGIN, record.VISIBLE_AT)
 )
 
-# What an answer may take, beyond the wait of a receive.
+# What an answer may take beyond the wait of a receive.
 CALL_TIMEOUT_S = 5.0
-# The part of a receipt by which receipts of one shard are alike. It is used to sort by and nothing depends on it:
-# receipts travel in calls of their own shard's, so that a shard that does not answer holds up only its own.
+# The leading bytes that receipts of one shard share. Calls are grouped by them, so that a shard that does not answer
+# holds up only its own receipts. Nothing else depends on them.
 _SHARD_BYTES = 2
 
 
 class LeasedMessage(ReceivedMessage):
-    """A message that is the receiver's until its lease ends.
+    """A message that nobody else receives until its lease ends.
 
-    A retry is a copy in a topic of the group's: it has the topic, queue and offset of the first delivery.
+    A retry is a copy in a topic of the group; it shows the topic, queue and offset of the first delivery.
     """
 
     __slots__ = ("_attempt", "_lease_ends_at_ms", "_retry", "_topic", "ends_at_s", "lost", "receipt")
@@ -64,23 +64,23 @@ class LeasedMessage(ReceivedMessage):
         self.receipt = receipt
         self._attempt = attempt
         self._lease_ends_at_ms = lease_ends_at_ms
-        # The end of the lease on the event loop's clock, about; whether the server has told that it ended.
+        # The approximate end of the lease on the event loop's clock; whether the server has said that it ended.
         self.ends_at_s = ends_at_s
         self.lost = False
 
     @property
     def id(self) -> str:
-        """The id that the sender knows it by; where it has none, RocketMQ's: its first place in the log."""
+        """The id that the sender knows; if it has none, RocketMQ's, which is its first place in the log."""
         return self.text_of(_UNIQ_KEY) or self.text_of(_ORIGIN_MESSAGE_ID) or self._place
 
     @property
     def topic(self) -> str:
-        """The topic that was asked for, for retries too."""
+        """The topic that was received from, also for retries."""
         return self._topic
 
     @property
     def attempt(self) -> int:
-        """Which delivery this is to the group, from 1."""
+        """The number of this delivery to the group, from 1."""
         return self._attempt
 
     @property
@@ -94,7 +94,7 @@ class LeasedMessage(ReceivedMessage):
 
     @property
     def due_at(self) -> datetime | None:
-        """The server's clock: when this delivery was due, by the sender's delay or the retry's; None: at once."""
+        """When this delivery was due, by the server's clock, after a delay or as a retry; None: it was not delayed."""
         visible = self.text_of(_VISIBLE_AT) if self._retry else ""
         return moment(int(visible)) if visible.isdigit() else super().due_at
 
@@ -105,11 +105,11 @@ class LeasedMessage(ReceivedMessage):
 
     @property
     def lease_ends_at(self) -> datetime:
-        """The server's clock: until when nobody else gets it; a consumer moves it while the handler runs."""
+        """When the lease ends, by the server's clock; a consumer renews it while the handler runs."""
         return moment(self._lease_ends_at_ms)
 
     def moved(self, ends_at_s: float) -> None:
-        """The lease now ends at another moment of the loop's clock."""
+        """Moves the end of the lease to another moment of the loop's clock."""
         self._lease_ends_at_ms += round((ends_at_s - self.ends_at_s) * 1000)
         self.ends_at_s = ends_at_s
 
@@ -118,7 +118,7 @@ class LeasedMessage(ReceivedMessage):
 
     @property
     def _origin(self) -> list[str]:
-        """Queue and offset of the first delivery; those of the retry where it does not tell."""
+        """Queue and offset of the first delivery; those of the retry if it does not have them."""
         parts = self.text_of(_ORIGIN).split(":")
         if len(parts) != 2 or not all(part.isdigit() for part in parts):
             return [str(super().queue), str(super().offset)]
@@ -127,7 +127,7 @@ class LeasedMessage(ReceivedMessage):
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What is received, and how: the part of a receive that stays."""
+    """What is received and how: the part of a receive that stays the same."""
 
     group: str
     topic: str
@@ -164,7 +164,7 @@ class Leases:
 
         Raises:
             DueTimeError: the server refuses, or does not answer.
-            Damaged: the answer is none.
+            Damaged: the answer is inconsistent.
         """
         request = self.subscription.request(count, wait_ms)
         response: consumer_pb2.ReceiveResponse = await self._connection.call(
@@ -194,7 +194,7 @@ class Leases:
     async def move(
         self, messages: Sequence[LeasedMessage], length_s: float, *, not_attempted: bool = False
     ) -> list[int]:
-        """The leases end after a length from now; 0: at once. A ReceiptStatus for each."""
+        """Makes the leases end after a length from now; 0: at once. A ReceiptStatus for each."""
         request = consumer_pb2.ChangeInvisibleRequest(
             group=self.subscription.group,
             receipts=[message.receipt for message in messages],
@@ -215,7 +215,7 @@ class Leases:
         answer: consumer_pb2.NackResponse = await self._connection.call("Nack", request, CALL_TIMEOUT_S)
         if len(answer.results) != len(nacks):
             raise Damaged(
-                f"the server answered {len(answer.results)} results to {len(nacks)}", reason="RESULTS_MISSING"
+                f"the server returned {len(answer.results)} results for {len(nacks)} messages", reason="RESULTS_MISSING"
             )
         return answer.results
 
@@ -225,12 +225,12 @@ def _statuses(answer: Any, count: int) -> list[int]:
     if not statuses:
         return [consumer_pb2.RECEIPT_STATUS_OK] * count
     if len(statuses) != count:
-        raise Damaged(f"the server answered {len(statuses)} statuses to {count} receipts", reason="RESULTS_MISSING")
+        raise Damaged(f"the server returned {len(statuses)} statuses for {count} receipts", reason="RESULTS_MISSING")
     return list(statuses)
 
 
 def shard_of(message: LeasedMessage) -> bytes:
-    """What messages of one shard have alike."""
+    """A key that the messages of one shard share."""
     return message.receipt[:_SHARD_BYTES]
 
 

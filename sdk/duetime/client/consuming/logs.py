@@ -1,7 +1,7 @@
-"""What consumers log, to `duetime.consumer`: which message a line is about, and faults that go on for a while.
+"""What consumers log, to `duetime.consumer`: lines about a message, and errors that repeat.
 
-A line about a message has its id in the text and, as fields of the log record, `message_id`, `topic` and `attempt`.
-`MessageFilter` gives these fields to every other line that is logged while a handler runs.
+A line about a message has its id in the text, and `message_id`, `topic` and `attempt` as fields of the log record.
+`MessageFilter` adds these fields to every other line that is logged while a handler runs.
 """
 
 import logging
@@ -13,14 +13,14 @@ from duetime.client.errors import DueTimeError
 
 log = logging.getLogger("duetime.consumer")
 
-# The message that the running handler was called with; threads and tasks of a handler have it too.
+# The message of the running handler, also in threads and tasks that the handler starts.
 current: ContextVar[LeasedMessage | None] = ContextVar("duetime_message", default=None)
 
-_WARN_EVERY_FAULTS = 30
+_WARN_EVERY_COUNT = 30
 
 
 class MessageFilter(logging.Filter):
-    """Add it to a log handler: each record gets `message_id`, `topic` and `attempt`, "-" where no handler runs.
+    """For log handlers: each record gets `message_id`, `topic` and `attempt`, "-" if no message handler runs.
 
     logging.getLogger().handlers[0].addFilter(MessageFilter())      # format="%(message_id)s %(message)s"
     """
@@ -36,7 +36,7 @@ class MessageFilter(logging.Filter):
 def log_about(
     level: int, message: LeasedMessage, text: str, *values: object, error: BaseException | None = None
 ) -> None:
-    """A line about one message; `error`: with its trace."""
+    """Logs a line about one message, with the trace of an error if one is given."""
     if log.isEnabledFor(level):
         log.log(level, "%s: " + text, message.id, *values, exc_info=error, extra=_fields(message))
 
@@ -46,7 +46,7 @@ def _fields(message: LeasedMessage) -> dict[str, object]:
 
 
 class FaultLog:
-    """What goes wrong again and again in one place: a warning first, when it changes, and about each minute."""
+    """Logs an error that repeats in one place: a warning at first, when its reason changes, and about every minute."""
 
     def __init__(self, place: str) -> None:
         self._place = place
@@ -54,18 +54,18 @@ class FaultLog:
         self._reason = ""
 
     def add(self, error: DueTimeError) -> None:
-        """One more fault."""
-        loud = error.reason != self._reason or self._count % _WARN_EVERY_FAULTS == 0
+        """Counts and logs one more error."""
+        loud = error.reason != self._reason or self._count % _WARN_EVERY_COUNT == 0
         self._count, self._reason = self._count + 1, error.reason
-        log.log(logging.WARNING if loud else logging.DEBUG, "%s: %s; tries again", self._place, error)
+        log.log(logging.WARNING if loud else logging.DEBUG, "%s: %s; trying again", self._place, error)
 
     async def pause(self, error: DueTimeError) -> None:
-        """Tells of one more fault and waits until it is time to try again."""
+        """As `add`; then waits until it is time to try again."""
         self.add(error)
         await pause(backoff_s(self._count))
 
     def clear(self) -> None:
-        """It went well."""
+        """Logs that it works again."""
         if self._count:
-            log.info("%s: goes on after %d faults", self._place, self._count)
+            log.info("%s: working again after %d errors", self._place, self._count)
             self._count, self._reason = 0, ""

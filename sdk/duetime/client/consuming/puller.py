@@ -4,8 +4,8 @@
               reader of shard 1, queues 1, 3 ──▶ ├ batches, first come, first served ──▶ poll, iteration
               ...                                ┘   of at most two answers of each shard
 
-A reader asks for all its queues at once. The server reads them in the order given up to a limit, and a queue that it
-told of goes to the end of the next call's order: a busy queue delays no other by more than one answer.
+A reader asks for all its queues at once. The server reads them in the given order up to a limit, and a queue that
+returned messages moves to the end of the next call's order: a busy queue delays others by one answer at most.
 
 A queue's position moves when its message is handed out, not when it is fetched.
 """
@@ -31,47 +31,47 @@ log = logging.getLogger("duetime")
 
 Start = Literal["earliest", "latest"] | datetime | Mapping[int, int]
 
-# Of one answer, and PULL_COUNT_MAX messages.
+# In one answer, which has PULL_COUNT_MAX messages at most.
 PULL_BYTES_MAX = 2 * 1024 * 1024
-# How long one request waits at the server; never so short that one with nothing new is asked at full speed.
+# How long one request waits at the server. The minimum keeps an idle puller from polling at full speed.
 LONG_POLL_S = 15.0
 LONG_POLL_S_MIN = 0.01
 LONG_POLL_S_MAX = WAIT_MS_MAX / 1000
 # What an answer may take beyond the wait.
 CALL_TIMEOUT_S = 5.0
-# Answers of one shard that are fetched or being fetched and not handed out yet. All queues wait while there are as
-# many: one left out of a long poll would wait for that poll's end.
+# Answers of one shard that are being fetched, or fetched and not handed out yet. At this number all queues of the shard
+# pause: a queue that is left out of a long poll would have to wait for its end.
 PREFETCH_MAX = 2
 ROUTE_INTERVAL_S = 15.0
 
 
 @dataclass(slots=True)
 class _Fetched:
-    """What one answer has of a queue; `next_offset` is the queue's position once all of it is handed out."""
+    """One answer's messages of a queue; `next_offset` is the queue's position once all of them are handed out."""
 
     queue: int
     messages: deque[ReceivedMessage]
     next_offset: int
-    # Of the last one of an answer: given back once it is handed out, which lets the reader go on.
+    # Set on the last queue of an answer: released once it is handed out, so that the reader fetches the next answer.
     prefetch: asyncio.Semaphore | None = None
 
 
 class AsyncPuller:
-    """Reads all queues of a topic, for ever. For one event loop; `Puller` is for plain code.
+    """Reads all queues of a topic and follows them. For one event loop; `Puller` is for plain code.
 
-    Messages of one queue come in order. What is read is the caller's to remember: `positions` is what `start` takes.
+    Messages of one queue come in order. The caller remembers what was read: pass `positions` as `start`.
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
-        start: "earliest", "latest" (what is stored after the puller is entered, opened or first used), a datetime (what
-            is stored then or later; without a time zone it is local) or {queue: offset}, where queues that are not
-            named start with their earliest message.
-        group: queues for which this group has committed an offset start there, whatever `start` says; see `commit`.
+        start: "earliest", "latest" (messages stored after the puller is entered, opened or first used), a datetime
+            (messages stored then or later; local time if it has no time zone) or {queue: offset}. Queues that are not
+            in the mapping start with their earliest message.
+        group: queues for which this group has committed an offset start there, regardless of `start`; see `commit`.
         tags: `"a || b"`: only messages with one of these tags.
-        sql: `"size > 5 AND color = 'red'"`: only messages whose properties are so (docs/consuming.md).
-        timeout: seconds that the topic's route may take to arrive at the start; after that a puller only waits.
-        long_poll: how long one request waits at the server, to 30 s. Only then positions pass messages at the end of
-            a queue that the filter drops.
+        sql: `"size > 5 AND color = 'red'"`: only messages whose properties match (docs/consuming.md).
+        timeout: seconds to wait for the topic's description when it is opened; once open it waits without limit.
+        long_poll: how long one request waits at the server, up to 30 s. Positions pass filtered messages at the end of
+            a queue only when it is over.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class AsyncPuller:
         self.topic = topic
         self._start = start
         self._group = group
-        # What the server has of the group.
+        # The group's offsets at the server.
         self._committed: dict[int, int] = {}
         self._tags = tags or ""
         self._sql = sql or ""
@@ -114,10 +114,10 @@ class AsyncPuller:
         return dict(self._positions)
 
     async def open(self) -> None:
-        """Fixes where each queue starts and begins to fetch. Idempotent; the first use does it too.
+        """Determines where each queue starts, and begins to fetch. Idempotent; the first use calls it.
 
         Raises:
-            NotFound: no such topic, or `start` names a queue that it has not.
+            NotFound: the topic does not exist, or `start` names a queue that it does not have.
             DueTimeError: the server did not answer within the timeout.
         """
         async with self._opening:
@@ -131,15 +131,15 @@ class AsyncPuller:
                     positions = _start_positions(description, self._start)
                 if self._group is not None:
                     request = gateway_pb2.GetOffsetsRequest(group=self._group, topic=self.topic)
-                    self._note(await self._call("GetOffsets", request))
+                    self._remember_committed(await self._call("GetOffsets", request))
                 self._positions = positions | self._committed
                 self._readers = asyncio.get_running_loop().create_task(self._read_all(description.queues))
 
     async def poll(self, max: int = 256, wait: str | float | timedelta = "2s") -> list[ReceivedMessage]:  # noqa: A002
-        """Up to `max` messages as soon as there is one; none when `wait` ("2s", seconds, a timedelta) is over.
+        """Returns up to `max` messages as soon as there are any; none after `wait` ("2s", seconds or a timedelta).
 
         Raises:
-            DueTimeError: the server refuses to go on; a server that does not answer is waited for.
+            DueTimeError: the server refuses the request. A server that does not answer is waited for.
         """
         if max < 1:
             raise InvalidArgument.of("max", f"{max} is below 1")
@@ -152,7 +152,7 @@ class AsyncPuller:
                 return self._take(max)
 
     def __aiter__(self) -> Self:
-        """Follows for ever; ends when the puller is closed."""
+        """Follows the topic until the puller is closed."""
         return self
 
     async def __anext__(self) -> ReceivedMessage:
@@ -165,11 +165,11 @@ class AsyncPuller:
         return messages[0]
 
     async def commit(self, positions: Mapping[int, int] | None = None) -> None:
-        """Keeps the positions, or those given, as the group's; durable on return. A lower offset replaces a higher one
-        too. Closing commits nothing.
+        """Commits the positions, or the given ones, for the group; durable on return. A lower offset replaces a higher
+        one. Closing does not commit.
 
         Raises:
-            InvalidArgument: the puller has no group, or an offset does not lie within its queue.
+            InvalidArgument: the puller has no group, or an offset is outside its queue.
             DueTimeError: the server did not answer within the timeout.
         """
         if self._group is None:
@@ -187,7 +187,7 @@ class AsyncPuller:
             self._committed |= moved
 
     async def close(self) -> None:
-        """Stops fetching and disconnects. What is fetched and not handed out is dropped; positions do not pass it."""
+        """Stops fetching and disconnects. Messages that were not handed out are dropped; positions do not pass them."""
         self._connection.closed = True
         self._fetched.clear()
         self._arrived.set()
@@ -211,7 +211,7 @@ class AsyncPuller:
         await self.close()
 
     def _take(self, count_max: int) -> list[ReceivedMessage]:
-        """Hands out what is fetched, up to a count, and moves the positions."""
+        """Hands out fetched messages, up to a count, and advances the positions."""
         taken: list[ReceivedMessage] = []
         while self._fetched and len(taken) < count_max:
             first = self._fetched[0]
@@ -242,7 +242,7 @@ class AsyncPuller:
                 return False
         return True
 
-    def _note(self, committed: gateway_pb2.GetOffsetsResponse) -> None:
+    def _remember_committed(self, committed: gateway_pb2.GetOffsetsResponse) -> None:
         self._committed = {position.queue: position.offset for position in committed.queues}
 
     async def _describe(self) -> gateway_pb2.TopicDescription:
@@ -252,18 +252,18 @@ class AsyncPuller:
         return description
 
     async def _offsets_at(self, description: gateway_pb2.TopicDescription, moment_ms: int) -> dict[int, int]:
-        """Each queue's offset of what was stored then or later."""
+        """Each queue's offset of the first message stored at a moment or later."""
         queues = [queue.queue for queue in description.queues]
         requests = [gateway_pb2.SearchOffsetRequest(topic=self.topic, queue=queue, at_ms=moment_ms) for queue in queues]
         answers = await asyncio.gather(*(self._call("SearchOffset", request) for request in requests))
         return {queue: answer.offset for queue, answer in zip(queues, answers, strict=True)}
 
     async def _call(self, method: str, request: Any) -> Any:
-        """One call, tried until the timeout."""
+        """One call, repeated until the timeout."""
         return await repeated(lambda left_s: self._connection.call(method, request, left_s), self._timeout)
 
     async def _read_all(self, queues: Iterable[gateway_pb2.QueueDescription | gateway_pb2.QueueRoute]) -> None:
-        """Reads the queues, and those that the topic gets later too, until cancelled."""
+        """Reads the queues, and those that are added to the topic later, until cancelled."""
         try:
             async with asyncio.TaskGroup() as readers:
                 while True:
@@ -280,22 +280,22 @@ class AsyncPuller:
             self._arrived.set()
 
     async def _new_queues(self) -> list[gateway_pb2.QueueRoute]:
-        """Queues of the topic that are not known. An error is no matter: the next look comes."""
+        """Queues of the topic that are not known yet. Errors are ignored: the route is asked for again."""
         try:
             request = gateway_pb2.GetRouteRequest(topic=self.topic)
             route: gateway_pb2.Route = await self._connection.call("GetRoute", request, CALL_TIMEOUT_S)
             found = [queue for queue in route.queues if queue.queue not in self._positions]
             if found and self._group is not None:
-                # They may have come with a shard that knows the group.
+                # They may be on a new shard that knows the group.
                 offsets = gateway_pb2.GetOffsetsRequest(group=self._group, topic=self.topic)
-                self._note(await self._connection.call("GetOffsets", offsets, CALL_TIMEOUT_S))
+                self._remember_committed(await self._connection.call("GetOffsets", offsets, CALL_TIMEOUT_S))
         except DueTimeError as error:
             log.debug("no route of %s: %s", self.topic, error)
             return []
         return found
 
     async def _read(self, shard: int, offsets: dict[int, int]) -> None:
-        """Fetches queues of one shard, from an offset of each on, until cancelled or refused."""
+        """Fetches queues of one shard from their offsets on, until cancelled or refused."""
         prefetch = asyncio.Semaphore(PREFETCH_MAX)
         answer: list[gateway_pb2.PulledQueue] = []
         while True:
@@ -303,40 +303,42 @@ class AsyncPuller:
                 self._hand_over(answer, prefetch)
                 answer = []
             await prefetch.acquire()
-            asking = asyncio.get_running_loop().create_task(self._ask(shard, offsets))
+            fetching = asyncio.get_running_loop().create_task(self._fetch(shard, offsets))
             try:
                 if answer:
-                    # Two turns of the loop, and the next call is on its way while this answer is decoded.
+                    # After two iterations of the loop the next call is on its way while this answer is decoded.
                     await pause(0)
                     await pause(0)
                     self._hand_over(answer, prefetch)
-                answer = await asking
+                answer = await fetching
             finally:
-                asking.cancel()
+                fetching.cancel()
 
-    async def _ask(self, shard: int, offsets: dict[int, int]) -> list[gateway_pb2.PulledQueue]:
-        """What there is of the queues, one at least; moves the offsets, and what it moves it puts behind the others."""
-        faults = 0
+    async def _fetch(self, shard: int, offsets: dict[int, int]) -> list[gateway_pb2.PulledQueue]:
+        """Queues with new messages, at least one. Advances their offsets and moves them to the end of the order."""
+        failures = 0
         while True:
             try:
                 response = await self._pull(offsets)
             except DueTimeError as error:
                 if not error.retriable:
                     raise
-                faults += 1
-                log.log(logging.WARNING if faults == 1 else logging.DEBUG, "%s, shard %d: %s", self.topic, shard, error)
-                await pause(backoff_s(faults))
+                failures += 1
+                log.log(
+                    logging.WARNING if failures == 1 else logging.DEBUG, "%s, shard %d: %s", self.topic, shard, error
+                )
+                await pause(backoff_s(failures))
                 continue
-            if faults:
-                log.info("%s, shard %d: reads again after %d faults", self.topic, shard, faults)
-                faults = 0
+            if failures:
+                log.info("%s, shard %d: reading again after %d errors", self.topic, shard, failures)
+                failures = 0
             answer = [one for one in response.queues if one.pull.next_offset != offsets[one.queue]]
             for one in answer:
                 pull, offset = one.pull, offsets.pop(one.queue)
                 offsets[one.queue] = pull.next_offset
                 if pull.status == gateway_pb2.PULL_STATUS_OFFSET_OUT_OF_RANGE:
                     log.warning(
-                        "queue %d of %s: offset %d is not within %d to %d; goes on at %d",
+                        "queue %d of %s: offset %d is outside %d to %d; continuing at %d",
                         *(one.queue, self.topic, offset, pull.min_offset, pull.max_offset, pull.next_offset),
                     )
             if answer:
@@ -368,7 +370,7 @@ class AsyncPuller:
 
 
 def _start_positions(description: gateway_pb2.TopicDescription, start: str | Mapping[int, int]) -> dict[int, int]:
-    """Where to begin with each queue of the topic."""
+    """The offset at which each queue of the topic starts."""
     if start == "latest":
         return {queue.queue: queue.max_offset for queue in description.queues}
     earliest = {queue.queue: queue.min_offset for queue in description.queues}
@@ -376,5 +378,5 @@ def _start_positions(description: gateway_pb2.TopicDescription, start: str | Map
         return earliest
     if unknown := sorted(set(start) - set(earliest)):
         name, count = description.topic.name, len(earliest)
-        raise NotFound(f"topic {name} has {count} queues, and none is {unknown[0]}", reason="QUEUE_NOT_FOUND")
+        raise NotFound(f"topic {name} has {count} queues, and no queue {unknown[0]}", reason="QUEUE_NOT_FOUND")
     return earliest | dict(start)

@@ -1,4 +1,4 @@
-"""Receiving without handlers: messages are leased, and the caller says what becomes of each."""
+"""Receiving without handlers: messages are leased, and the caller acknowledges or fails each."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -23,26 +23,26 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """What became of a message that failed."""
+    """What the server did with a message that failed."""
 
     message: LeasedMessage
     dead: bool = False
     deliver_at: datetime | None = None
-    """The server's clock: when it comes again; None: it is dead, or its lease had ended before."""
+    """When it is delivered again, by the server's clock; None: it is dead, or its lease had ended."""
 
 
 class AsyncReceiver:
     """Leases messages of a topic for a group. For one event loop; `Receiver` is for plain code.
 
-    Nothing is renewed and nothing gathered here: a message that is neither acknowledged nor failed within its lease
-    comes again. `Consumer` does all of this.
+    Leases are not renewed and calls are not batched, as `Consumer` does: a message that is neither acknowledged nor
+    failed within its lease is delivered again.
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
-        group: made when it does not exist.
+        group: created if it does not exist.
         lease: how long messages are the receiver's: "60s", seconds or a timedelta.
         tags, sql, max_attempts, backoff: as for `Consumer.handler`.
-        timeout: seconds for which a call that nobody answers is repeated, beyond the wait of a receive.
+        timeout: seconds for which an unanswered call is repeated, beyond the wait of a receive.
     """
 
     def __init__(
@@ -67,12 +67,12 @@ class AsyncReceiver:
         self._timeout = timeout
 
     async def receive(self, max: int = 32, wait: str | float | timedelta = "15s") -> list[LeasedMessage]:  # noqa: A002
-        """Up to `max` messages, to 1,024, as soon as there is one; none when `wait`, to 30 s, is over.
+        """Returns up to `max` messages, at most 1,024, as soon as there are any; none after `wait`, at most 30 s.
 
-        Of an ordered group they come queue by queue, each queue in order.
+        For an ordered group they come queue by queue, each queue in order.
 
         Raises:
-            DueTimeError: the server refuses, or did not answer within the timeout.
+            DueTimeError: the server refused, or did not answer within the timeout.
         """
         wait_ms = round(seconds(wait) * 1000)
         if not 1 <= max <= RECEIVE_COUNT_MAX:
@@ -83,18 +83,19 @@ class AsyncReceiver:
         return list(chain.from_iterable(runs))
 
     async def ack(self, messages: LeasedMessage | Iterable[LeasedMessage]) -> list[LeasedMessage]:
-        """These are done; durable on return. Those whose leases had ended come back as the answer: they come again."""
+        """Acknowledges messages; durable on return. Returns those whose leases had ended: they are delivered again."""
         return await self._for_each(messages, RECEIPTS_MAX, self._leases.ack)
 
     async def extend(
         self, messages: LeasedMessage | Iterable[LeasedMessage], lease: str | float | timedelta
     ) -> list[LeasedMessage]:
-        """Their leases end after this length from now. The answer is as that of `ack`."""
+        """Makes leases end after a length from now. Returns those that had ended before, as `ack` does."""
         length_s = lease_s(lease)
         return await self._for_each(messages, RECEIPTS_MAX, lambda part: self._leases.move(part, length_s))
 
     async def give_back(self, messages: LeasedMessage | Iterable[LeasedMessage]) -> list[LeasedMessage]:
-        """They come again at once, and this delivery does not count as an attempt. The answer is as that of `ack`."""
+        """Lets messages be delivered again at once; this delivery does not count as an attempt. Returns those whose
+        leases had ended, as `ack` does."""
         give_back = self._leases.move
         return await self._for_each(messages, RECEIPTS_MAX, lambda part: give_back(part, 0, not_attempted=True))
 
@@ -106,12 +107,12 @@ class AsyncReceiver:
         after: str | float | timedelta | None = None,
         reject: bool = False,
     ) -> Failed:
-        """It failed: it comes again by the policy, or after a delay, or becomes a dead letter at once.
+        """Fails a message: it is delivered again by the policy or after a delay, or becomes a dead letter at once.
 
         `error`, an exception or a text, is kept for the dead letter.
 
         Raises:
-            DueTimeError: the server refuses, or did not answer within the timeout.
+            DueTimeError: the server refused, or did not answer within the timeout.
         """
         if not isinstance(error, BaseException):
             error = Reject(error) if reject else Retry(error)
@@ -130,7 +131,7 @@ class AsyncReceiver:
         return Failed(message, result.dead, moment(result.deliver_at_ms) if result.deliver_at_ms else None)
 
     async def close(self) -> None:
-        """Disconnects. What is leased comes again when its lease ends."""
+        """Disconnects. Leased messages are delivered again when their leases end."""
         await self._connection.close()
 
     async def __aenter__(self) -> Self:
@@ -157,5 +158,5 @@ class AsyncReceiver:
         return ended
 
     async def _repeated(self, call: Callable[[], Awaitable[T]]) -> T:
-        """A call, made again until the timeout while nobody answers."""
+        """A call, repeated until it is answered or the timeout is over."""
         return await repeated(lambda _: call(), self._timeout)

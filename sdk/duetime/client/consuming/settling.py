@@ -1,8 +1,7 @@
-"""What handlers have decided, on its way to the server: acknowledgements, failures, messages given back.
+"""The decisions of handlers on their way to the server: acknowledgements, failures, messages given back.
 
-Each of the three is gathered for each shard by itself, and one call of each is on its way at a time: what is decided
-meanwhile makes up the next. A call that fails is made again until the leases have ended; a shard that does not answer
-holds up only what is its own.
+Each kind is batched for each shard, with one call in flight; decisions made meanwhile form the next batch. A call that
+fails is repeated until the leases have ended. A shard that does not answer holds up only its own decisions.
 """
 
 import asyncio
@@ -26,7 +25,7 @@ from duetime.client.message import moment
 from duetime.v1 import consumer_pb2
 
 _OK = consumer_pb2.RECEIPT_STATUS_OK
-# Messages named in one line.
+# Messages named in one log line.
 _IDS_SHOWN = 5
 
 
@@ -35,19 +34,19 @@ class Stats:
     """What a consumer has done since it was made."""
 
     received: int = 0
-    """Deliveries that came."""
+    """Deliveries received."""
     handled: int = 0
-    """Acknowledged, and the server has said so."""
+    """Acknowledged, as confirmed by the server."""
     failed: int = 0
-    """Handlers that raised, Retry and Reject included."""
+    """Handlers that raised, including Retry and Reject."""
     retried: int = 0
-    """Of the failed: come again, and the server has said so."""
+    """Failed messages that will be delivered again, as confirmed by the server."""
     dead: int = 0
-    """Of the failed: became dead letters."""
+    """Failed messages that became dead letters."""
     lost: int = 0
-    """Leases that ended before the handler did: these messages come again."""
+    """Leases that ended before their handlers did: these messages are delivered again."""
     returned: int = 0
-    """Given back: not begun, or broken off, when the consumer stopped."""
+    """Messages given back when the consumer stopped: not started, or cancelled."""
 
 
 @dataclass(slots=True)
@@ -57,27 +56,27 @@ class _Failure:
 
 
 class Settler:
-    """Takes decisions at once and sees to it that the server gets them."""
+    """Accepts decisions without waiting and delivers them to the server."""
 
     def __init__(
         self, leases: Leases, stats: Stats, progress: Callable[[], None], fail: Callable[[BaseException], None]
     ) -> None:
         self._leases = leases
         self._stats = stats
-        # Called when less is on its way than before; and with an error of our own.
+        # `progress` is called when fewer decisions are on their way; `fail` with an internal error.
         self._progress = progress
         self._fail = fail
         self._outboxes: dict[tuple[str, bytes], _Outbox] = {}
         self._calls: dict[str, tuple[Callable[[list[Any], bool], Awaitable[list[Any]]], int]] = {
             "ack": (self._ack, RECEIPTS_MAX),
             "nack": (self._nack, NACKS_MAX),
-            "return": (self._return, RECEIPTS_MAX),
-            "break off": (self._break_off, RECEIPTS_MAX),
+            "give back": (self._give_back_unstarted, RECEIPTS_MAX),
+            "give back started": (self._give_back_started, RECEIPTS_MAX),
         }
 
     @property
     def waiting_count(self) -> int:
-        """Decisions that no answer has come for."""
+        """Decisions that the server has not answered yet."""
         return sum(len(outbox.waiting) + outbox.sent_count for outbox in self._outboxes.values())
 
     def ack(self, message: LeasedMessage) -> None:
@@ -87,18 +86,20 @@ class Settler:
         self._outbox("nack", message).add(_Failure(message, nack(message.receipt, error)))
 
     def give_back(self, message: LeasedMessage, *, begun: bool) -> None:
-        """The message comes again at once; one that was not begun as the same attempt."""
+        """Lets the message be delivered again at once, as the same attempt if no handler had begun."""
         self._stats.returned += 1
-        self._outbox("break off" if begun else "return", message).add(message)
+        self._outbox("give back started" if begun else "give back", message).add(message)
 
     async def flush(self, within_s: float) -> None:
-        """Waits until all is answered; what is not by then is left to the end of its lease, with a warning."""
+        """Waits until all are answered. Those left after `within_s` are given up with a warning: their leases end."""
         tasks = [outbox.task for outbox in self._outboxes.values() if outbox.task is not None]
         if not tasks:
             return
         _, late = await asyncio.wait(tasks, timeout=within_s)
         if late:
-            log.warning("%d decisions reached no server: the messages come again", self.waiting_count)
+            log.warning(
+                "%d decisions did not reach the server: these messages will be delivered again", self.waiting_count
+            )
         for task in late:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
@@ -139,7 +140,10 @@ class Settler:
                     rest.append(failure)
                 else:
                     log_about(
-                        logging.ERROR, message, "its failure is not taken: %s; it comes again", result.fault.message
+                        logging.ERROR,
+                        message,
+                        "the server refused its failure: %s; it will be delivered again",
+                        result.fault.message,
                     )
             elif result.status != _OK:
                 # The answer to the first call may have been lost.
@@ -148,19 +152,22 @@ class Settler:
             elif result.dead:
                 self._stats.dead += 1
                 log_about(
-                    logging.ERROR, message, "a dead letter of %s after attempt %d", *(self._group, result.attempt)
+                    logging.ERROR,
+                    message,
+                    "became a dead letter of %s after attempt %d",
+                    *(self._group, result.attempt),
                 )
             else:
                 self._stats.retried += 1
                 at = moment(result.deliver_at_ms).isoformat(sep=" ", timespec="milliseconds")
-                log_about(logging.INFO, message, "comes again at %s", at)
+                log_about(logging.INFO, message, "to be delivered again at %s", at)
         return rest
 
-    async def _return(self, messages: list[LeasedMessage], again: bool) -> list[LeasedMessage]:
+    async def _give_back_unstarted(self, messages: list[LeasedMessage], again: bool) -> list[LeasedMessage]:
         await self._leases.move(messages, 0, not_attempted=True)
         return []
 
-    async def _break_off(self, messages: list[LeasedMessage], again: bool) -> list[LeasedMessage]:
+    async def _give_back_started(self, messages: list[LeasedMessage], again: bool) -> list[LeasedMessage]:
         await self._leases.move(messages, 0)
         return []
 
@@ -170,11 +177,11 @@ class Settler:
 
     def _log_late(self, message: LeasedMessage, what: str) -> None:
         self._stats.lost += 1
-        log_about(logging.WARNING, message, "%s: its lease had ended, and it comes again", what)
+        log_about(logging.WARNING, message, "%s: its lease had ended, and it will be delivered again", what)
 
 
 class _Outbox:
-    """Decisions of one kind for one shard. It has a task while there are any."""
+    """Decisions of one kind for one shard. Has a task as long as it is not empty."""
 
     def __init__(
         self,
@@ -196,12 +203,12 @@ class _Outbox:
     def add(self, item: Any) -> None:
         self.waiting.append(item)
         if self.task is None:
-            # In no message's context: it tells of all.
+            # In an empty context: it logs about all messages, not about the current one.
             self.task = asyncio.get_running_loop().create_task(self._run(), context=Context())
             self.task.add_done_callback(self._done)
 
     async def _run(self) -> None:
-        # What else ends in this pass of the loop goes along.
+        # Decisions of other handlers in this iteration of the loop join the batch.
         await pause(0)
         while self.waiting:
             batch = [self.waiting.popleft() for _ in range(min(len(self.waiting), self._count_max))]
@@ -209,7 +216,7 @@ class _Outbox:
             await self._settle(batch)
             self.sent_count = 0
             self._progress()
-        # Nothing was awaited since the look at `waiting`: the next decision makes a new task.
+        # No await since `waiting` was checked: the next decision starts a new task.
         self.task = None
 
     def _done(self, task: asyncio.Task[None]) -> None:
@@ -224,22 +231,24 @@ class _Outbox:
                 batch = await self._call(batch, again)
                 if batch:
                     again = True
-                    unsettled = Unavailable(f"{len(batch)} failures are not taken yet", reason="NOT_TAKEN")
+                    unsettled = Unavailable(f"{len(batch)} failures are not accepted yet", reason="NOT_TAKEN")
                     await fault_log.pause(unsettled)
             except (Closed, InvalidArgument) as error:
-                log.error("%s: %s; %s come again", self._kind, error, _names(batch))
+                log.error("%s: %s; to be delivered again: %s", self._kind, error, _names(batch))
                 return
             except DueTimeError as error:
                 again = True
                 await fault_log.pause(error)
                 if ended := [item for item in batch if _ended(item)]:
                     log.warning(
-                        "%s: no answer before the leases of %s ended: they come again", self._kind, _names(ended)
+                        "%s: no answer before the leases of %s ended: they will be delivered again",
+                        self._kind,
+                        _names(ended),
                     )
                     batch = [item for item in batch if not _ended(item)]
             except Exception as error:
-                # What is odd about one answer ends neither the consumer nor what else it has to tell.
-                log.error("%s: %r; %s come again", self._kind, error, _names(batch), exc_info=error)
+                # An odd answer must end neither the consumer nor its other decisions.
+                log.error("%s: %r; to be delivered again: %s", self._kind, error, _names(batch), exc_info=error)
                 return
         fault_log.clear()
 

@@ -1,7 +1,7 @@
 """Threads for plain handlers.
 
-`ThreadPoolExecutor` is not used: the interpreter waits for its threads at the exit, and a handler that hangs would keep
-a drained process alive for ever.
+`ThreadPoolExecutor` does not serve: the interpreter waits for its threads when it exits, and a handler that hangs would
+keep a drained process alive forever.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ _Job = tuple[Context, Callable[[Any], object], Any, asyncio.Future[None]]
 
 
 class Threads:
-    """Up to so many threads, started as they are needed; each ends when the pool is closed."""
+    """Up to `count_max` threads, started when they are needed; they end when the pool is closed."""
 
     def __init__(self, count_max: int, name: str) -> None:
         self._count_max = count_max
@@ -26,7 +26,7 @@ class Threads:
         self._busy = 0
 
     def run(self, context: Context, function: Callable[[Any], object], argument: object) -> asyncio.Future[None]:
-        """Calls the function on one of the threads. What it returns is dropped; what it raises is the future's."""
+        """Calls the function in one of the threads. Its result is dropped; what it raises, the future raises."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         future.add_done_callback(self._ended)
         self._busy += 1
@@ -39,7 +39,7 @@ class Threads:
         return future
 
     def close(self) -> None:
-        """Lets the threads end, each after what it does now."""
+        """Lets each thread end after its current call."""
         for _ in self._threads:
             self._jobs.put(None)
 
@@ -54,7 +54,7 @@ def _work(jobs: "queue.SimpleQueue[_Job | None]") -> None:
         try:
             result = context.run(function, argument)
             if inspect.iscoroutine(result):
-                # Nobody would ever run it.
+                # Nobody would run it.
                 result.close()
                 raise TypeError("the handler returned a coroutine: make it an `async def`")
         except BaseException as raised:
@@ -63,7 +63,7 @@ def _work(jobs: "queue.SimpleQueue[_Job | None]") -> None:
         try:
             loop.call_soon_threadsafe(_settle, future, error)
         except RuntimeError:
-            return  # the loop is closed: nobody waits any more
+            return  # the loop is closed: nobody waits
         del job, context, function, argument, future, error
 
 

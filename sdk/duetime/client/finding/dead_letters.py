@@ -1,4 +1,4 @@
-"""Dead letters of a group: looked at, sent round again, or thrown away."""
+"""Dead letters of a group: listed, redriven or discarded."""
 
 import builtins
 from collections.abc import AsyncGenerator, Collection, Iterable
@@ -28,38 +28,38 @@ _OUTCOMES: dict[int, DeadLetterOutcome] = {
 
 
 class DeadLetterCriteria(TypedDict, total=False):
-    """Which dead letters: all that is given must hold."""
+    """Which dead letters: those that meet all given criteria."""
 
     start: datetime | None
-    """Died then or later; without a time zone it is local."""
+    """Became dead letters then or later; local time if it has no time zone."""
     end: datetime | None
-    """Died then or earlier."""
+    """Became dead letters then or earlier."""
     error: str
-    """Part of `TYPE: message` of the last attempt's error, case ignored."""
+    """A part of `TYPE: message` of the last attempt's error; case is ignored."""
     tag: str
     key: str
     ids: Collection[str]
     """Any of these."""
     topic: str
-    """Where the message came from."""
+    """The topic that the message came from."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailedAttempt:
-    """One delivery that failed. What the server does not know is empty."""
+    """A delivery that failed. Fields that the server does not know are empty."""
 
     attempt: int
-    """From 1; it goes on counting behind a redrive."""
+    """From 1; a redrive does not reset it."""
     received_at: datetime | None
     failed_at: datetime | None
     error_type: str
-    """`LeaseExpired`: nobody acknowledged it within its lease."""
+    """`LeaseExpired`: it was not acknowledged within its lease."""
     error_message: str
     trace: str
 
 
 class DeadLetter(MessageView):
-    """A message that its group could not handle. Read on access from its wire form."""
+    """A message that its group could not handle. Fields are decoded on access."""
 
     __slots__ = ("_letter",)
 
@@ -69,22 +69,22 @@ class DeadLetter(MessageView):
 
     @property
     def id(self) -> str:
-        """The id that the sender knows it by; where it has none, RocketMQ's id of its first record."""
+        """The id that the sender knows; if it has none, RocketMQ's id of its first record."""
         return self._message.id
 
     @property
     def topic(self) -> str:
-        """Where it came from; empty: nobody knows."""
+        """The topic that it came from; empty if unknown."""
         return self._message.topic
 
     @property
     def queue(self) -> int:
-        """Of `topic`. Not known, and 0, for what a RocketMQ broker wrote."""
+        """The queue of `topic`; 0 if unknown, as for messages written by a RocketMQ broker."""
         return self._message.queue
 
     @property
     def offset(self) -> int:
-        """As `queue`."""
+        """The offset in `queue`; 0 if unknown."""
         return self._message.offset
 
     @property
@@ -93,17 +93,17 @@ class DeadLetter(MessageView):
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """Shard, queue of %DLQ%group, and offset there."""
+        """Shard, queue of %DLQ%group, and offset in that queue."""
         return self._letter.shard, self._letter.queue, self._letter.offset
 
     @property
     def dead_at(self) -> datetime:
-        """The server's clock."""
+        """When it became a dead letter, by the server's clock."""
         return moment(self._letter.dead_at_ms)
 
     @property
     def reason(self) -> str:
-        """`REJECTED` or `ATTEMPTS_EXHAUSTED`; empty: a RocketMQ broker wrote it and did not say."""
+        """`REJECTED` or `ATTEMPTS_EXHAUSTED`; empty for messages written by a RocketMQ broker."""
         return self._letter.reason
 
     @property
@@ -123,7 +123,7 @@ class DeadLetter(MessageView):
 
     @property
     def error(self) -> str:
-        """`TYPE: message` of the last attempt; empty: nobody knows."""
+        """`TYPE: message` of the last attempt's error; empty if unknown."""
         if not self._letter.attempts:
             return ""
         last = self._letter.attempts[-1].error
@@ -131,7 +131,7 @@ class DeadLetter(MessageView):
 
     @property
     def redriven_count(self) -> int:
-        """How often it was redriven before."""
+        """How often it has been redriven."""
         return self._letter.redriven_count
 
     def __repr__(self) -> str:
@@ -139,7 +139,7 @@ class DeadLetter(MessageView):
 
 
 class DeadLetterResult:
-    """What became of one dead letter."""
+    """What a redrive or discard did with one dead letter."""
 
     __slots__ = ("_result",)
 
@@ -152,13 +152,13 @@ class DeadLetterResult:
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """Shard, queue of %DLQ%group, and offset there."""
+        """Shard, queue of %DLQ%group, and offset in that queue."""
         return self._result.shard, self._result.queue, self._result.offset
 
     @property
     def outcome(self) -> DeadLetterOutcome:
-        """`redriven`: given to its group again; `discarded`; `gone`: another call was faster; `matched`: a dry run
-        would have taken it; `failed`: it stays, see `error`."""
+        """`redriven`: given to its group again; `discarded`; `gone`: another call took it first; `matched`: found by a
+        dry run; `failed`: it is still a dead letter, see `error`."""
         return _OUTCOMES[self._result.outcome]
 
     @property
@@ -177,7 +177,7 @@ class AsyncDeadLetters:
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
-        timeout: seconds that one page of a list may take; redrives and discards may take as long as they like.
+        timeout: seconds that one page of a list may take; redrives and discards have no limit.
     """
 
     def __init__(self, server: str | None = None, group: str = "", *, timeout: float = 10.0) -> None:
@@ -186,11 +186,11 @@ class AsyncDeadLetters:
         self._timeout = timeout
 
     async def list(self, **criteria: Unpack[DeadLetterCriteria]) -> AsyncGenerator[DeadLetter, None]:
-        """Shard after shard, oldest first.
+        """Lists dead letters shard by shard, oldest first.
 
         Raises:
             NotFound: the group does not exist.
-            DueTimeError: a shard does not answer; those before it were given.
+            DueTimeError: a shard does not answer; the dead letters of those before it were listed.
         """
         request = consumer_pb2.ListDeadLettersRequest(filter=self._filter(criteria), max_count=PAGE_COUNT)
         while True:
@@ -209,17 +209,19 @@ class AsyncDeadLetters:
         max: int | None = None,  # noqa: A002
         **criteria: Unpack[DeadLetterCriteria],
     ) -> AsyncGenerator[DeadLetterResult, None]:
-        """Gives dead letters to their group again: to this group alone, at once, with a fresh count of attempts.
+        """Gives dead letters to this group again, and to no other: at once, and with a new count of attempts.
 
-        One that fails again returns to the dead letters with all its history. Broken off at any point, the same call
-        goes on with those that are left: there is never more than one copy of a message.
+        One that fails again becomes a dead letter again, with its whole history. After an interruption, the same call
+        continues with those that are left: a message is never given twice.
 
         Arguments:
-            rate: most per second; 0: no bound.
-            max: most in all.
+            rate: maximum per second; 0: no limit.
+            dry_run: only says which dead letters match.
+            max: maximum number in total.
 
         Raises:
-            As `list`; Unavailable also when a server stops. What was done is done, and told but for the last few.
+            As `list`; also Unavailable when a server stops. Redrives up to then stay done; the results of the last few
+            may be missing.
         """
         fields = {"rate": rate, "dry_run": dry_run, "max_count": _count(max)}
         request = consumer_pb2.RedriveRequest(filter=self._filter(criteria), **fields)  # type: ignore[arg-type]
@@ -233,7 +235,7 @@ class AsyncDeadLetters:
         max: int | None = None,  # noqa: A002
         **criteria: Unpack[DeadLetterCriteria],
     ) -> AsyncGenerator[DeadLetterResult, None]:
-        """Throws dead letters away, for good. As `redrive` otherwise."""
+        """Deletes dead letters for good. Otherwise as `redrive`."""
         fields = {"rate": rate, "dry_run": dry_run, "max_count": _count(max)}
         request = consumer_pb2.DiscardRequest(filter=self._filter(criteria), **fields)  # type: ignore[arg-type]
         return self._results("DiscardDeadLetters", request)
@@ -257,7 +259,7 @@ class AsyncDeadLetters:
         )
 
     async def close(self) -> None:
-        """Disconnects; what still runs ends."""
+        """Disconnects; calls in progress raise Closed."""
         await self._connection.close()
 
     async def __aenter__(self) -> Self:

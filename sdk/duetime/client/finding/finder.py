@@ -1,4 +1,4 @@
-"""Finding messages by key and id, wherever they are in their life."""
+"""Finding messages by key and id: stored, pending or quarantined."""
 
 from datetime import datetime
 from types import TracebackType
@@ -21,9 +21,9 @@ _STATES: dict[int, State] = {
 
 
 class FoundMessage(MessageView):
-    """A message and where it is in its life. Read on access from its wire form.
+    """A message that was found, and its state. Fields are decoded on access.
 
-    What is pending or quarantined has the topic and queue that it was to go to, and its lane's offset.
+    A pending or quarantined message has the topic and queue of its destination, and its offset in the lane.
     """
 
     __slots__ = ("_found",)
@@ -43,12 +43,12 @@ class FoundMessage(MessageView):
 
     @property
     def offset_id(self) -> str:
-        """RocketMQ's id of the record: its host and place in the log. A message that is restored gets a new one."""
+        """RocketMQ's id of the record: host and position in the log. A restored message has a new one."""
         return self._found.offset_id
 
     @property
     def id(self) -> str:
-        """The id that the sender knows it by; where it has none, the offset id."""
+        """The id that the sender knows; if it has none, the offset id."""
         return self._message.id or self.offset_id
 
     @property
@@ -69,12 +69,12 @@ class FoundMessage(MessageView):
 
     @property
     def stored_at(self) -> datetime:
-        """The server's clock: when it entered its queue, or its lane."""
+        """When it entered its queue or its lane, by the server's clock."""
         return moment(self._message.stored_at_ms)
 
     @property
     def due_at(self) -> datetime | None:
-        """The server's clock; None: it was not delayed."""
+        """When it is or was due, by the server's clock; None: it was not delayed."""
         return moment(self._message.due_at_ms) if self._message.due_at_ms else None
 
     @property
@@ -86,12 +86,12 @@ class FoundMessage(MessageView):
 
     @property
     def delay_level(self) -> int:
-        """The level it waits or waited on; 0: it was not delayed."""
+        """The delay level; 0: it was not delayed."""
         return self._message.delay_level
 
     @property
     def attempt(self) -> int:
-        """How often it was sent back to be retried."""
+        """How often it has been retried."""
         return self._message.attempt
 
     def __repr__(self) -> str:
@@ -99,13 +99,13 @@ class FoundMessage(MessageView):
 
 
 class Found(list[FoundMessage]):
-    """Messages, newest first. `more`: there are older ones, which the limit left out."""
+    """Messages, newest first. `more`: the limit left out older ones."""
 
     more = False
 
 
 class AsyncFinder:
-    """Looks messages up. For one event loop; `Finder` is for plain code.
+    """Finds messages by key and id. For one event loop; `Finder` is for plain code.
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
@@ -125,12 +125,12 @@ class AsyncFinder:
         end: datetime | None = None,
         max: int = 32,  # noqa: A002
     ) -> Found:
-        """Messages of a topic by one of their keys, or their id: the newest `max`, to 64, pending ones included.
+        """Returns the newest messages of a topic with a key or id, at most `max` (up to 64), including pending ones.
 
-        `start` and `end`, both included, bound when they were stored; without a time zone they are local.
+        `start` and `end` bound the time of storing, both inclusive; local time if they have no time zone.
 
         Raises:
-            NotFound: no such topic.
+            NotFound: the topic does not exist.
             DueTimeError: a shard does not answer, so that messages might be missing.
         """
         if max < 1:
@@ -149,7 +149,7 @@ class AsyncFinder:
         return found
 
     async def get(self, id: str, *, topic: str = "") -> FoundMessage:  # noqa: A002  the message's own word for it
-        """The message with an id, or an offset id. The topic, where it is known, makes it quicker.
+        """Returns the message with an id or offset id. Giving its topic makes the search faster.
 
         Raises:
             NotFound: no shard has it.
@@ -159,7 +159,7 @@ class AsyncFinder:
         return FoundMessage(await self._connection.call("GetMessage", request, self._timeout))
 
     async def trace(self, id: str, *, topic: str = "") -> Trace:  # noqa: A002  as above
-        """What happened to the message with an id, or an offset id, as far as it is stored.
+        """Returns the history of the message with an id or offset id, as far as it is stored.
 
         Raises:
             NotFound: no shard has it.

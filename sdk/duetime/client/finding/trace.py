@@ -1,4 +1,4 @@
-"""The life of one message, event by event."""
+"""The history of one message, event by event."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -25,7 +25,7 @@ TraceKind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class TraceEvent:
-    """What happened to a message, and where the record lies that says so; fields that do not apply are empty."""
+    """An event in the life of a message, and where its record is stored. Fields that do not apply are empty."""
 
     kind: TraceKind
     # The server's clock.
@@ -34,29 +34,29 @@ class TraceEvent:
     topic: str
     queue: int
     offset: int
-    # Of the lane that it waited in.
+    # The delay level that it waited on.
     level: int = 0
-    # When it comes back, or came.
+    # When it is, or was, to be delivered.
     due_at: datetime | None = None
-    # Restored: after it was due.
+    # Restored: how long after it was due.
     late_ms: int | None = None
     group: str = ""
-    # Which delivery to the group, from 1; it goes on behind a redrive.
+    # The number of the delivery to the group, from 1; a redrive does not reset it.
     attempt: int = 0
-    # What a handler failed with, as it was kept: long texts are cut.
+    # The error of a handler, as it was kept: long texts are cut.
     error_type: str = ""
     error_message: str = ""
     trace: str = ""
 
     @property
     def error(self) -> str:
-        """`TYPE: message`; empty: none is known."""
+        """`TYPE: message`, or empty."""
         return ": ".join(part for part in (self.error_type, self.error_message) if part)
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Events, oldest first, and what may be missing, one sentence each."""
+    """Events, oldest first; `gaps` says what may be missing, one sentence each."""
 
     id: str
     events: list[TraceEvent] = field(default_factory=list)
@@ -69,7 +69,7 @@ def from_proto(answer: consumer_pb2.TraceMessageResponse) -> Trace:
 
 def _event(event: consumer_pb2.TraceEvent) -> TraceEvent:
     names = consumer_pb2.TraceKind.DESCRIPTOR.values_by_number
-    # A kind of a newer server's is told by its number, not refused.
+    # A kind that only a newer server knows is shown by its number.
     kind = names[event.kind].name.removeprefix("TRACE_KIND_").lower() if event.kind in names else str(event.kind)
     return TraceEvent(
         kind=kind,  # type: ignore[arg-type]

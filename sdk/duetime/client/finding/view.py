@@ -1,4 +1,4 @@
-"""What all views of a message in its wire form show alike."""
+"""What finders and dead letters show of a message in its wire form."""
 
 from datetime import datetime
 
@@ -8,7 +8,7 @@ from duetime.v1 import message_pb2
 
 
 class MessageView:
-    """What its sender gave it. Read on access from its wire form."""
+    """The sender's part of a message. Fields are decoded on access."""
 
     __slots__ = ("_message",)
 
@@ -17,7 +17,7 @@ class MessageView:
 
     @property
     def body(self) -> bytes:
-        """As the sender gave it: a compressed one is decompressed. Raises: Damaged."""
+        """The body as sent, decompressed where necessary. Raises: Damaged."""
         return decompressed(self._message.body, self._message.sys_flag)
 
     @property
@@ -30,7 +30,7 @@ class MessageView:
 
     @property
     def properties(self) -> dict[str, str]:
-        """The user's own; a new dict each time."""
+        """The sender's properties, as a new dict each time."""
         return dict(self._message.properties)
 
     @property

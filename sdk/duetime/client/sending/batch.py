@@ -1,4 +1,4 @@
-"""Messages in the wire form of a request, gathered up to the size of one."""
+"""Messages encoded for requests, in batches up to the size of one request."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -14,7 +14,7 @@ from duetime.v1 import gateway_pb2
 
 REQUEST_COUNT_MAX = 512
 REQUEST_BYTES_MAX = 4 * 1024 * 1024
-# A larger message could only be sent to be dropped unseen by either end's gRPC.
+# gRPC at either end would drop a larger message before the server sees it.
 MESSAGE_BYTES_MAX = limits.REQUEST_BYTES_MAX
 
 Outcome = Receipt | DueTimeError
@@ -22,7 +22,7 @@ Outcome = Receipt | DueTimeError
 
 @dataclass(slots=True)
 class SendBatch:
-    """Messages of one request. `encoded` are SendRequests of one or more messages each: joined, they are one of all."""
+    """Messages of one request. `encoded` has SendRequests of one or more messages; joined, they are one request."""
 
     encoded: list[bytes] = field(default_factory=list)
     ids: list[str] = field(default_factory=list)
@@ -32,7 +32,7 @@ class SendBatch:
     """A message names its queue, directly or by sharding key: requests must not overtake each other."""
 
     def add(self, encoded: bytes, message_id: str, topic: str) -> None:
-        """One more message, encoded by itself."""
+        """Adds a message that was encoded by itself."""
         self.encoded.append(encoded)
         self.ids.append(message_id)
         self.topics.append(topic)
@@ -61,8 +61,8 @@ def encode(message: Message, message_id: str, born_at_ms: int) -> bytes:
     """A SendRequest of this one message.
 
     Raises:
-        InvalidMessage: delay and level are both set, the delay is malformed, a value has no place in its field, or
-            all of it none in a request.
+        InvalidMessage: delay and level are both set, the delay is malformed, a value does not fit its field, or the
+            message does not fit a request.
     """
     try:
         encoded = _encode([wire_fields(message, message_id, born_at_ms)])
@@ -79,10 +79,10 @@ def _encode(messages: list[dict[str, Any]]) -> bytes:
 
 
 class Chunks:
-    """Batches of many messages with the indices of each, made as they are asked for.
+    """Splits many messages into batches, lazily; each comes with the indices of its messages.
 
-    `outcomes` grows by one for each message: None, or the error of what can't be encoded. A batch is encoded as a
-    whole, which takes a third of the time that one message after the other takes.
+    `outcomes` grows by one for each message: None, or the error of one that can't be encoded. A batch is encoded as a
+    whole, in a third of the time that it takes message by message.
     """
 
     def __init__(self, messages: Iterable[Message]) -> None:
@@ -123,7 +123,7 @@ class Chunks:
     def _sort_out(
         self, indices: list[int], messages: list[Message], ids: list[str], born_at_ms: int
     ) -> tuple[list[int], list[Message], list[str], list[bytes]]:
-        """What of these can be encoded; the rest get their errors."""
+        """Those that can be encoded; the others get their errors."""
         kept: list[tuple[int, Message, str, bytes]] = []
         for index, message, message_id in zip(indices, messages, ids, strict=True):
             try:
@@ -139,7 +139,7 @@ class Chunks:
 
 
 def _size(message: Message) -> int:
-    """About what a message takes in a request: characters count as bytes, lengths and numbers as a constant."""
+    """The approximate size of a message in a request: characters count as bytes, lengths and numbers as a constant."""
     size = len(message.body) + 128
     if message.properties:
         size += sum(len(name) + len(value) + 8 for name, value in message.properties.items())

@@ -1,4 +1,4 @@
-"""How much may be on its way at once: a bound on count and bytes that callers wait for."""
+"""A bound on the messages and bytes in flight, for which callers wait."""
 
 import asyncio
 from collections import deque
@@ -7,7 +7,7 @@ from collections import deque
 class Capacity:
     """Room for so many messages and bytes, given out first come, first served.
 
-    What alone is larger than all of it is let in when nothing else is inside.
+    A request that is larger than all of it is admitted when nothing else is in flight.
     """
 
     def __init__(self, count_max: int, bytes_max: int) -> None:
@@ -28,12 +28,12 @@ class Capacity:
         """Returns when there is room; pair it with `release`."""
         if self.try_acquire(count, size):
             return
-        entered = asyncio.get_running_loop().create_future()
-        self._waiting.append((count, size, entered))
+        admitted = asyncio.get_running_loop().create_future()
+        self._waiting.append((count, size, admitted))
         try:
-            await entered
+            await admitted
         except asyncio.CancelledError:
-            if entered.done() and not entered.cancelled():
+            if admitted.done() and not admitted.cancelled():
                 self.release(count, size)
             raise
         finally:
@@ -55,10 +55,10 @@ class Capacity:
 
     def _admit(self) -> None:
         while self._waiting:
-            count, size, entered = self._waiting[0]
-            if not entered.done():
+            count, size, admitted = self._waiting[0]
+            if not admitted.done():
                 if not self._fits(count, size):
                     return
                 self._take(count, size)
-                entered.set_result(None)
+                admitted.set_result(None)
             self._waiting.popleft()

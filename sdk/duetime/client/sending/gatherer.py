@@ -1,4 +1,4 @@
-"""Batches made of concurrent sends, by load."""
+"""Concurrent sends gathered into batches, which grow with the load."""
 
 import asyncio
 from collections import deque
@@ -7,20 +7,20 @@ from dataclasses import dataclass, field
 
 from duetime.client.sending.batch import Outcome, SendBatch
 
-# Requests at once: the second fills the time that the first one's flush takes.
+# Concurrent requests: the second is under way while the server flushes the first.
 IN_FLIGHT_MAX = 2
 LINGER_MS_MAX = 5.0
-# Shorter than this a timer costs more than it gathers.
+# Below this a timer costs more than it gains.
 LINGER_MS_MIN = 0.1
 # The average batch, less one, at which the linger is longest.
 LINGER_BATCH = 64
-# How many batches the average looks back on, roughly.
+# Roughly how many batches the moving average covers.
 AVERAGE_OVER = 8
 
 
 @dataclass(slots=True)
 class _Gathered:
-    """A batch, who waits for it, and when the first of them gives up (loop time)."""
+    """A batch, the futures of its senders, and the deadline of the first one (loop time)."""
 
     deadline: float
     batch: SendBatch = field(default_factory=SendBatch)
@@ -30,8 +30,8 @@ class _Gathered:
 class Gatherer:
     """Hands batches of concurrent sends to `deliver`, in order.
 
-    A batch leaves while fewer than two are in flight: when it is full, when it is as large as they are on average,
-    or after a linger. The linger grows with the average, from none for a lone sender to 5 ms.
+    While fewer than two are in flight, a batch is sent when it is full, when it has reached the average size, or after
+    a linger. The linger grows with the average, from none for a lone sender to 5 ms.
     """
 
     def __init__(self, deliver: Callable[[SendBatch, float], Awaitable[list[Outcome]]]) -> None:
@@ -51,12 +51,12 @@ class Gatherer:
         gathered.batch.add(encoded, message_id, topic)
         gathered.futures.append(future)
         if self._timer is None and len(self._requests) < IN_FLIGHT_MAX:
-            # Not before the loop's next pass: what other tasks send in this one goes along.
+            # At the loop's next iteration: sends of other tasks in this one join the batch.
             self._timer = loop.call_soon(self._schedule)
         return await future
 
     async def close(self) -> None:
-        """Ends the requests whose senders no longer wait."""
+        """Cancels the requests whose senders no longer wait."""
         if self._timer is not None:
             self._timer.cancel()
         requests = list(self._requests)
@@ -65,7 +65,7 @@ class Gatherer:
         await asyncio.gather(*requests, return_exceptions=True)
 
     def _schedule(self) -> None:
-        """Lets the first batch go, or gives it its linger."""
+        """Sends the first batch, or starts its linger."""
         self._timer = None
         if not self._waiting or len(self._requests) >= IN_FLIGHT_MAX:
             return
@@ -93,7 +93,7 @@ class Gatherer:
                 if not future.done():
                     future.set_result(outcome)
         except Exception as error:
-            # Each sender has it raised; cancelled, they would not know why.
+            # Raised for each sender; a cancellation would not say why.
             for future in futures:
                 if not future.done():
                     future.set_exception(error)

@@ -1,9 +1,9 @@
-"""Message ids: 32 upper-case hex digits in RocketMQ's shape, unique without asking anyone.
+"""Message ids: 32 upper-case hex digits in RocketMQ's shape, unique without coordination.
 
     7F000001  4D2A  9C0FF1E3  5B2F00A1C3D4
     IPv4      pid   random    counter, from the start time on
 
-RocketMQ's own counter starts again with each millisecond; this one only goes up, so an id costs no look at the clock.
+RocketMQ's own counter restarts every millisecond; this one only grows, so an id costs no call of the clock.
 """
 
 import itertools
@@ -32,7 +32,7 @@ class _Ids:
         self.forget()
 
     def forget(self) -> None:
-        """In a forked child: the parent goes on with the parent's."""
+        """In a forked child: the prefix is the parent's."""
         self._prefix = ""
 
     def make(self) -> str:

@@ -1,4 +1,4 @@
-"""Sending: requests of many messages, tried again with the same ids until the timeout.
+"""Sending: batched requests, repeated with the same ids until the timeout.
 
 send ──▶ gathered ──▶ batch ──▶ request ──▶ receipt or error of each message
 send_many ──────────▶   │          ▲   │ retriable
@@ -40,8 +40,8 @@ class AsyncProducer:
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
-        timeout: seconds that a send may take, all attempts and waiting for room included.
-        max_pending: messages on their way; beyond it sends wait.
+        timeout: seconds that a send may take, including all attempts and the wait for capacity.
+        max_pending: messages that may be on their way; further sends wait.
     """
 
     def __init__(self, server: str | None = None, *, timeout: float = 10.0, max_pending: int = 20_000) -> None:
@@ -72,17 +72,17 @@ class AsyncProducer:
     ) -> Receipt:
         """Sends one message; concurrent calls share requests. The arguments are those of `Message`.
 
-        Durable when it returns, as the server's flush mode has it.
+        When it returns the message is stored, as durably as the server's flush mode says.
 
         Raises:
-            DueTimeError: it was refused, or not acknowledged within the timeout.
+            DueTimeError: the message was refused, or not acknowledged within the timeout.
             TypeError: the body is not bytes, or keys is a str.
         """
         message = Message(topic, body, delay, level, tags, keys, properties or {}, sharding_key, queue, id, flag, retry)
         return await self.send_message(message)
 
     async def send_message(self, message: Message) -> Receipt:
-        """As `send`."""
+        """Sends one message, as `send` does."""
         self._enter()
         try:
             if tracing.active is None:
@@ -97,11 +97,11 @@ class AsyncProducer:
         return outcome
 
     async def send_many(self, messages: Iterable[Message]) -> list[Outcome]:
-        """Sends messages; one receipt or error each, in order. A fault in one harms no other.
+        """Sends messages and returns a receipt or an error for each, in order. A bad one does not affect the others.
 
-        Requests of up to 512 messages travel, four at once; those with messages that name a queue or a sharding key
-        one after the other, so that such messages keep their order (what is sent again after a fault excepted).
-        Each request has the whole timeout.
+        Up to four requests of up to 512 messages each are in flight at once. Requests with messages that name a queue
+        or a sharding key go one after the other, so that these messages keep their order (except those that are sent
+        again after an error). Each request has the whole timeout.
         """
         if tracing.active is None:
             return await self._send_many(messages)
@@ -117,14 +117,14 @@ class AsyncProducer:
                 for _ in range(REQUESTS_IN_FLIGHT_MAX):
                     senders.create_task(self._send_batches(batches, chunks.outcomes, turn))
         except ExceptionGroup as group:
-            # Only iterating over `messages` raises; the caller knows that error by its own name.
+            # Only iterating over `messages` raises; the caller expects that error, not a group.
             raise group.exceptions[0] from None
         finally:
             self._leave()
         return [outcome for outcome in chunks.outcomes if outcome is not None]
 
     async def close(self) -> None:
-        """Waits for what is being sent, each to its timeout, then disconnects. Sends after it raise Closed."""
+        """Waits for pending sends, each up to its timeout, then disconnects. Later sends raise Closed."""
         self._closing = True
         if self._sends_open:
             await self._drained.wait()
@@ -162,9 +162,9 @@ class AsyncProducer:
     async def _send_batches(
         self, batches: Iterator[tuple[list[int], SendBatch]], outcomes: list[Outcome | None], turn: asyncio.Lock
     ) -> None:
-        """One of the senders of a send_many: takes the next batch until there is none."""
+        """One of the concurrent senders of a send_many: takes batches until none are left."""
         for indices, batch in batches:
-            # The lock is fair: who took the earlier batch gets it first.
+            # The lock is fair: the sender of the earlier batch gets it first.
             async with turn if batch.ordered else nullcontext():
                 results = await self._send_batch(batch)
             for index, outcome in zip(indices, results, strict=True):
@@ -233,7 +233,7 @@ class AsyncProducer:
             return _for_each(unreadable(self._connection.server), batch)
         results = response.results
         if len(results) != len(batch.ids):
-            text = f"the server answered {len(results)} results to {len(batch.ids)} messages"
+            text = f"the server returned {len(results)} results for {len(batch.ids)} messages"
             return _for_each(ServerError(text, reason="RESULTS_MISSING"), batch)
         return [
             from_fault(result.fault, message_id) if result.HasField("fault") else Receipt(result, topic)
@@ -250,7 +250,7 @@ class AsyncProducer:
 
 
 def _for_each(error: DueTimeError, batch: SendBatch) -> list[Outcome]:
-    """What befell the request, for each of its messages."""
+    """The request's error, once per message."""
     return [error.about(message_id) for message_id in batch.ids]
 
 

@@ -12,26 +12,26 @@ from duetime.client.errors import Closed
 
 T = TypeVar("T")
 
-# What a client that nobody closed may take to end when the interpreter exits.
+# How long clients that nobody closed may take to end when the interpreter exits.
 EXIT_TIMEOUT_S = 2.0
 
 
 class Background:
-    """See the module. The thread is a daemon: a client that nobody closed does not keep the interpreter from ending."""
+    """See the module. The thread is a daemon: a client that nobody closed does not keep the interpreter alive."""
 
     def __init__(self) -> None:
         self._exiting = False
         self.forget()
 
     def forget(self) -> None:
-        """In a forked child: the thread did not come along."""
+        """In a forked child: the thread exists only in the parent."""
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._end: asyncio.Event | None = None
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of a coroutine; it is cancelled when the caller is interrupted.
+        """Runs a coroutine and returns its result; cancels it when the caller is interrupted.
 
         Raises:
             Closed: the interpreter is exiting.
@@ -54,7 +54,7 @@ class Background:
             raise Closed("the interpreter is exiting", reason="CLOSED") from None
 
     def exit(self) -> None:
-        """Ends what still runs, so that nothing is half done when the interpreter takes the loop apart."""
+        """Ends what is still running, so that nothing is half done when the interpreter tears down the loop."""
         self._exiting = True
         if self._loop is not None and self._thread is not None and self._end is not None:
             self._loop.call_soon_threadsafe(self._end.set)
@@ -72,15 +72,15 @@ class Background:
     @staticmethod
     def _serve(loop: asyncio.AbstractEventLoop, end: asyncio.Event) -> None:
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
-            # The runner cancels what is left when this returns.
+            # The runner cancels what is left once this returns.
             runner.run(_wait(end))
 
 
 class _Call(Generic[T]):
     """A coroutine that another thread waits for.
 
-    A `concurrent.futures.Future` would do, but for Ctrl-C: one that comes while the future's lock is taken leaves it
-    taken, and the loop's thread waits for it for ever. `SimpleQueue` is C and holds no lock that outlives a signal.
+    A `concurrent.futures.Future` would do, were it not for Ctrl-C: an interrupt while the future's lock is held leaves
+    it locked, and the loop's thread waits for it forever. `SimpleQueue` is C code and holds no lock across a signal.
     """
 
     def __init__(self, work: Coroutine[Any, Any, T]) -> None:
@@ -94,14 +94,14 @@ class _Call(Generic[T]):
         self._task.add_done_callback(self._done.put)
 
     def cancel(self) -> None:
-        """In the loop's thread; a coroutine that was not started never is."""
+        """In the loop's thread; a coroutine that has not started never will."""
         if self._task is None:
             self._work.close()
         else:
             self._task.cancel()
 
     def wait(self) -> asyncio.Task[T]:
-        """The task when it has ended; for the thread that wants its result."""
+        """Blocks the calling thread until the task has ended, and returns it."""
         return self._done.get()
 
 

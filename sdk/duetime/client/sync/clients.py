@@ -24,8 +24,8 @@ class Producer(Closing):
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
-        timeout: seconds that a send may take, all attempts and waiting for room included.
-        max_pending: messages on their way; beyond it sends wait.
+        timeout: seconds that a send may take, including all attempts and the wait for capacity.
+        max_pending: messages that may be on their way; further sends wait.
     """
 
     def __init__(self, server: str | None = None, *, timeout: float = 10.0, max_pending: int = 20_000) -> None:
@@ -49,10 +49,10 @@ class Producer(Closing):
     ) -> Receipt:
         """Sends one message; concurrent calls share requests. The arguments are those of `Message`.
 
-        Durable when it returns, as the server's flush mode has it.
+        When it returns the message is stored, as durably as the server's flush mode says.
 
         Raises:
-            DueTimeError: it was refused, or not acknowledged within the timeout.
+            DueTimeError: the message was refused, or not acknowledged within the timeout.
             TypeError: the body is not bytes, or keys is a str.
         """
         return background.run(
@@ -73,39 +73,39 @@ class Producer(Closing):
         )
 
     def send_message(self, message: Message) -> Receipt:
-        """As `send`."""
+        """Sends one message, as `send` does."""
         return background.run(self._client.send_message(message))
 
     def send_many(self, messages: Iterable[Message]) -> list[Outcome]:
-        """Sends messages; one receipt or error each, in order. A fault in one harms no other.
+        """Sends messages and returns a receipt or an error for each, in order. A bad one does not affect the others.
 
-        Requests of up to 512 messages travel, four at once; those with messages that name a queue or a sharding key
-        one after the other, so that such messages keep their order (what is sent again after a fault excepted).
-        Each request has the whole timeout.
+        Up to four requests of up to 512 messages each are in flight at once. Requests with messages that name a queue
+        or a sharding key go one after the other, so that these messages keep their order (except those that are sent
+        again after an error). Each request has the whole timeout.
         """
         return background.run(self._client.send_many(list(messages)))
 
     def close(self) -> None:
-        """Waits for what is being sent, each to its timeout, then disconnects. Sends after it raise Closed."""
+        """Waits for pending sends, each up to its timeout, then disconnects. Later sends raise Closed."""
         background.run(self._client.close())
 
 
 class Puller(Following):
-    """Reads all queues of a topic, for ever. For one thread at a time; `AsyncPuller` is for event loops.
+    """Reads all queues of a topic and follows them. For one thread at a time; `AsyncPuller` is for event loops.
 
-    Messages of one queue come in order. What is read is the caller's to remember: `positions` is what `start` takes.
+    Messages of one queue come in order. The caller remembers what was read: pass `positions` as `start`.
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
-        start: "earliest", "latest" (what is stored after the puller is entered, opened or first used), a datetime (what
-            is stored then or later; without a time zone it is local) or {queue: offset}, where queues that are not
-            named start with their earliest message.
-        group: queues for which this group has committed an offset start there, whatever `start` says; see `commit`.
+        start: "earliest", "latest" (messages stored after the puller is entered, opened or first used), a datetime
+            (messages stored then or later; local time if it has no time zone) or {queue: offset}. Queues that are not
+            in the mapping start with their earliest message.
+        group: queues for which this group has committed an offset start there, regardless of `start`; see `commit`.
         tags: `"a || b"`: only messages with one of these tags.
-        sql: `"size > 5 AND color = 'red'"`: only messages whose properties are so (docs/consuming.md).
-        timeout: seconds that the topic's route may take to arrive at the start; after that a puller only waits.
-        long_poll: how long one request waits at the server, to 30 s. Only then positions pass messages at the end of
-            a queue that the filter drops.
+        sql: `"size > 5 AND color = 'red'"`: only messages whose properties match (docs/consuming.md).
+        timeout: seconds to wait for the topic's description when it is opened; once open it waits without limit.
+        long_poll: how long one request waits at the server, up to 30 s. Positions pass filtered messages at the end of
+            a queue only when it is over.
     """
 
     def __init__(
@@ -130,49 +130,49 @@ class Puller(Following):
         return self._client.positions
 
     def open(self) -> None:
-        """Fixes where each queue starts and begins to fetch. Idempotent; the first use does it too.
+        """Determines where each queue starts, and begins to fetch. Idempotent; the first use calls it.
 
         Raises:
-            NotFound: no such topic, or `start` names a queue that it has not.
+            NotFound: the topic does not exist, or `start` names a queue that it does not have.
             DueTimeError: the server did not answer within the timeout.
         """
         background.run(self._client.open())
 
     def poll(self, max: int = 256, wait: str | float | timedelta = "2s") -> list[ReceivedMessage]:  # noqa: A002
-        """Up to `max` messages as soon as there is one; none when `wait` ("2s", seconds, a timedelta) is over.
+        """Returns up to `max` messages as soon as there are any; none after `wait` ("2s", seconds or a timedelta).
 
         Raises:
-            DueTimeError: the server refuses to go on; a server that does not answer is waited for.
+            DueTimeError: the server refuses the request. A server that does not answer is waited for.
         """
         return background.run(self._client.poll(max, wait))
 
     def commit(self, positions: Mapping[int, int] | None = None) -> None:
-        """Keeps the positions, or those given, as the group's; durable on return. A lower offset replaces a higher one
-        too. Closing commits nothing.
+        """Commits the positions, or the given ones, for the group; durable on return. A lower offset replaces a higher
+        one. Closing does not commit.
 
         Raises:
-            InvalidArgument: the puller has no group, or an offset does not lie within its queue.
+            InvalidArgument: the puller has no group, or an offset is outside its queue.
             DueTimeError: the server did not answer within the timeout.
         """
         background.run(self._client.commit(positions))
 
     def close(self) -> None:
-        """Stops fetching and disconnects. What is fetched and not handed out is dropped; positions do not pass it."""
+        """Stops fetching and disconnects. Messages that were not handed out are dropped; positions do not pass them."""
         background.run(self._client.close())
 
 
 class Receiver(Closing):
     """Leases messages of a topic for a group. Safe to share between threads; `AsyncReceiver` is for event loops.
 
-    Nothing is renewed and nothing gathered here: a message that is neither acknowledged nor failed within its lease
-    comes again. `Consumer` does all of this.
+    Leases are not renewed and calls are not batched, as `Consumer` does: a message that is neither acknowledged nor
+    failed within its lease is delivered again.
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
-        group: made when it does not exist.
+        group: created if it does not exist.
         lease: how long messages are the receiver's: "60s", seconds or a timedelta.
         tags, sql, max_attempts, backoff: as for `Consumer.handler`.
-        timeout: seconds for which a call that nobody answers is repeated, beyond the wait of a receive.
+        timeout: seconds for which an unanswered call is repeated, beyond the wait of a receive.
     """
 
     def __init__(
@@ -201,29 +201,30 @@ class Receiver(Closing):
         )
 
     def receive(self, max: int = 32, wait: str | float | timedelta = "15s") -> list[LeasedMessage]:  # noqa: A002
-        """Up to `max` messages, to 1,024, as soon as there is one; none when `wait`, to 30 s, is over.
+        """Returns up to `max` messages, at most 1,024, as soon as there are any; none after `wait`, at most 30 s.
 
-        Of an ordered group they come queue by queue, each queue in order.
+        For an ordered group they come queue by queue, each queue in order.
 
         Raises:
-            DueTimeError: the server refuses, or did not answer within the timeout.
+            DueTimeError: the server refused, or did not answer within the timeout.
         """
         return background.run(self._client.receive(max, wait))
 
     def ack(self, messages: LeasedMessage | Iterable[LeasedMessage]) -> list[LeasedMessage]:
-        """These are done; durable on return. Those whose leases had ended come back as the answer: they come again."""
+        """Acknowledges messages; durable on return. Returns those whose leases had ended: they are delivered again."""
         return background.run(self._client.ack(messages if isinstance(messages, LeasedMessage) else list(messages)))
 
     def extend(
         self, messages: LeasedMessage | Iterable[LeasedMessage], lease: str | float | timedelta
     ) -> list[LeasedMessage]:
-        """Their leases end after this length from now. The answer is as that of `ack`."""
+        """Makes leases end after a length from now. Returns those that had ended before, as `ack` does."""
         return background.run(
             self._client.extend(messages if isinstance(messages, LeasedMessage) else list(messages), lease)
         )
 
     def give_back(self, messages: LeasedMessage | Iterable[LeasedMessage]) -> list[LeasedMessage]:
-        """They come again at once, and this delivery does not count as an attempt. The answer is as that of `ack`."""
+        """Lets messages be delivered again at once; this delivery does not count as an attempt. Returns those whose
+        leases had ended, as `ack` does."""
         return background.run(
             self._client.give_back(messages if isinstance(messages, LeasedMessage) else list(messages))
         )
@@ -236,22 +237,22 @@ class Receiver(Closing):
         after: str | float | timedelta | None = None,
         reject: bool = False,
     ) -> Failed:
-        """It failed: it comes again by the policy, or after a delay, or becomes a dead letter at once.
+        """Fails a message: it is delivered again by the policy or after a delay, or becomes a dead letter at once.
 
         `error`, an exception or a text, is kept for the dead letter.
 
         Raises:
-            DueTimeError: the server refuses, or did not answer within the timeout.
+            DueTimeError: the server refused, or did not answer within the timeout.
         """
         return background.run(self._client.nack(message, error, after=after, reject=reject))
 
     def close(self) -> None:
-        """Disconnects. What is leased comes again when its lease ends."""
+        """Disconnects. Leased messages are delivered again when their leases end."""
         background.run(self._client.close())
 
 
 class Finder(Closing):
-    """Looks messages up. Safe to share between threads; `AsyncFinder` is for event loops.
+    """Finds messages by key and id. Safe to share between threads; `AsyncFinder` is for event loops.
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
@@ -270,18 +271,18 @@ class Finder(Closing):
         end: datetime | None = None,
         max: int = 32,  # noqa: A002
     ) -> Found:
-        """Messages of a topic by one of their keys, or their id: the newest `max`, to 64, pending ones included.
+        """Returns the newest messages of a topic with a key or id, at most `max` (up to 64), including pending ones.
 
-        `start` and `end`, both included, bound when they were stored; without a time zone they are local.
+        `start` and `end` bound the time of storing, both inclusive; local time if they have no time zone.
 
         Raises:
-            NotFound: no such topic.
+            NotFound: the topic does not exist.
             DueTimeError: a shard does not answer, so that messages might be missing.
         """
         return background.run(self._client.find(topic, key, start=start, end=end, max=max))
 
     def get(self, id: str, *, topic: str = "") -> FoundMessage:  # noqa: A002  the message's own word for it
-        """The message with an id, or an offset id. The topic, where it is known, makes it quicker.
+        """Returns the message with an id or offset id. Giving its topic makes the search faster.
 
         Raises:
             NotFound: no shard has it.
@@ -290,7 +291,7 @@ class Finder(Closing):
         return background.run(self._client.get(id, topic=topic))
 
     def trace(self, id: str, *, topic: str = "") -> Trace:  # noqa: A002  as above
-        """What happened to the message with an id, or an offset id, as far as it is stored.
+        """Returns the history of the message with an id or offset id, as far as it is stored.
 
         Raises:
             NotFound: no shard has it.
@@ -311,18 +312,18 @@ class DeadLetters(Closing):
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
-        timeout: seconds that one page of a list may take; redrives and discards may take as long as they like.
+        timeout: seconds that one page of a list may take; redrives and discards have no limit.
     """
 
     def __init__(self, server: str | None = None, group: str = "", *, timeout: float = 10.0) -> None:
         self._client = AsyncDeadLetters(server, group, timeout=timeout)
 
     def list(self, **criteria: Unpack[DeadLetterCriteria]) -> Iterator[DeadLetter]:
-        """Shard after shard, oldest first.
+        """Lists dead letters shard by shard, oldest first.
 
         Raises:
             NotFound: the group does not exist.
-            DueTimeError: a shard does not answer; those before it were given.
+            DueTimeError: a shard does not answer; the dead letters of those before it were listed.
         """
         return iterate(self._client.list(**criteria))
 
@@ -334,17 +335,19 @@ class DeadLetters(Closing):
         max: int | None = None,  # noqa: A002
         **criteria: Unpack[DeadLetterCriteria],
     ) -> Iterator[DeadLetterResult]:
-        """Gives dead letters to their group again: to this group alone, at once, with a fresh count of attempts.
+        """Gives dead letters to this group again, and to no other: at once, and with a new count of attempts.
 
-        One that fails again returns to the dead letters with all its history. Broken off at any point, the same call
-        goes on with those that are left: there is never more than one copy of a message.
+        One that fails again becomes a dead letter again, with its whole history. After an interruption, the same call
+        continues with those that are left: a message is never given twice.
 
         Arguments:
-            rate: most per second; 0: no bound.
-            max: most in all.
+            rate: maximum per second; 0: no limit.
+            dry_run: only says which dead letters match.
+            max: maximum number in total.
 
         Raises:
-            As `list`; Unavailable also when a server stops. What was done is done, and told but for the last few.
+            As `list`; also Unavailable when a server stops. Redrives up to then stay done; the results of the last few
+            may be missing.
         """
         return iterate(self._client.redrive(rate=rate, dry_run=dry_run, max=max, **criteria))
 
@@ -356,9 +359,9 @@ class DeadLetters(Closing):
         max: int | None = None,  # noqa: A002
         **criteria: Unpack[DeadLetterCriteria],
     ) -> Iterator[DeadLetterResult]:
-        """Throws dead letters away, for good. As `redrive` otherwise."""
+        """Deletes dead letters for good. Otherwise as `redrive`."""
         return iterate(self._client.discard(rate=rate, dry_run=dry_run, max=max, **criteria))
 
     def close(self) -> None:
-        """Disconnects; what still runs ends."""
+        """Disconnects; calls in progress raise Closed."""
         background.run(self._client.close())

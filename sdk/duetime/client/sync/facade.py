@@ -1,6 +1,6 @@
 """The hand-written part of the synchronous clients: with blocks and for loops. `clients.py` is generated.
 
-Each client has an asynchronous one as `_client`, whose coroutines the background thread runs.
+The `_client` of each is asynchronous; its coroutines run on the background thread.
 """
 
 from abc import ABC, abstractmethod
