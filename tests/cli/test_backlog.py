@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from duetime.cli.app import run
 from duetime.cli.backlog import _about, _size
-from duetime.cli.topics import call
+from duetime.cli.gateway import call
 from duetime.v1 import gateway_pb2
 from duetime_core.metadata import Report, ShardMoment, reports
 

@@ -2,14 +2,13 @@
 
 import sys
 import time
-from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 
+from duetime.cli.gateway import call
 from duetime.cli.options import Json, Server
-from duetime.cli.output import iso, length, local, print_json, print_table
-from duetime.cli.topics import call
+from duetime.cli.output import iso, length, local, moment_or_none, print_json, print_table
 from duetime.client.message import moment
 from duetime.v1 import backlog_pb2, gateway_pb2
 
@@ -69,9 +68,9 @@ def _lane_row(lane: gateway_pb2.Lane, now_ms: int) -> tuple[str, ...]:
         str(lane.level),
         length(lane.delay_ms),
         f"{lane.pending_count:,}",
-        local(_moment(lane.oldest_due_at_ms)),
+        local(moment_or_none(lane.oldest_due_at_ms)),
         _about(overdue_ms) if lane.oldest_due_at_ms and overdue_ms > 0 else "-",
-        local(_moment(lane.next_due_at_ms)),
+        local(moment_or_none(lane.next_due_at_ms)),
     )
 
 
@@ -87,8 +86,8 @@ def _live_object(listed: gateway_pb2.ListLanesResponse) -> dict[str, Any]:
                 "level": lane.level,
                 "delay_ms": lane.delay_ms,
                 "pending_count": lane.pending_count,
-                "oldest_due_at": iso(_moment(lane.oldest_due_at_ms)),
-                "next_due_at": iso(_moment(lane.next_due_at_ms)),
+                "oldest_due_at": iso(moment_or_none(lane.oldest_due_at_ms)),
+                "next_due_at": iso(moment_or_none(lane.next_due_at_ms)),
             }
             for lane in listed.lanes
             if lane.pending_count
@@ -101,7 +100,7 @@ def _print_report(found: backlog_pb2.GetBacklogReportResponse) -> None:
     report = found.report
     taken_ms = max((one.at_ms for one in report.snapshots), default=report.now_ms)
     age = _about(max(0, _now_ms() - taken_ms))
-    print(f"report of {local(_moment(taken_ms))}, {age} old, from {', '.join(report.sources)}")
+    print(f"report of {local(moment_or_none(taken_ms))}, {age} old, from {', '.join(report.sources)}")
     overdue = f"{report.overdue_count:,} overdue"
     if report.overdue_count:
         overdue += f" by up to {_about(report.overdue_by_ms)}"
@@ -110,10 +109,10 @@ def _print_report(found: backlog_pb2.GetBacklogReportResponse) -> None:
         f"{sum(due.count for due in report.due_minutes if due.at_ms < report.now_ms + ahead_ms):,} within {words}"
         for words, ahead_ms in _AHEAD_MS.items()
     ]
-    print(f"falling due: {', '.join(dues)}; next {local(_moment(report.next_due_at_ms))}")
+    print(f"falling due: {', '.join(dues)}; next {local(moment_or_none(report.next_due_at_ms))}")
     forecast = report.forecast
     if forecast.needed_at_ms:
-        needed = f"{forecast.needed_per_s:,.1f}/s at {local(_moment(forecast.needed_at_ms))}"
+        needed = f"{forecast.needed_per_s:,.1f}/s at {local(moment_or_none(forecast.needed_at_ms))}"
         print(
             f"restores needed at most {needed}; of late {forecast.measured_per_s:,.1f}/s, "
             f"{forecast.measured_peak_per_s:,}/s in the fullest second"
@@ -136,9 +135,9 @@ def _topic_row(row: backlog_pb2.PendingTopic) -> tuple[str, ...]:
         row.topic,
         f"{row.count:,}",
         _size(row.bytes),
-        local(_moment(row.oldest_due_at_ms)),
+        local(moment_or_none(row.oldest_due_at_ms)),
         f"{row.overdue_count:,}",
-        local(_moment(row.next_due_at_ms)),
+        local(moment_or_none(row.next_due_at_ms)),
     )
 
 
@@ -146,21 +145,21 @@ def _report_object(found: backlog_pb2.GetBacklogReportResponse) -> dict[str, Any
     """The names are the contract's; moments are text."""
     report, forecast = found.report, found.report.forecast
     return {
-        "created_at": iso(_moment(report.created_at_ms)),
+        "created_at": iso(moment_or_none(report.created_at_ms)),
         "sources": list(report.sources),
         "snapshot_id": report.snapshot_id,
         "snapshots": [
-            {"shard": o.shard, "position": o.position, "at": iso(_moment(o.at_ms))} for o in report.snapshots
+            {"shard": o.shard, "position": o.position, "at": iso(moment_or_none(o.at_ms))} for o in report.snapshots
         ],
-        "now": iso(_moment(report.now_ms)),
+        "now": iso(moment_or_none(report.now_ms)),
         "pending_count": report.pending_count,
         "pending_bytes": report.pending_bytes,
         "overdue_count": report.overdue_count,
         "overdue_by_ms": report.overdue_by_ms,
-        "next_due_at": iso(_moment(report.next_due_at_ms)),
+        "next_due_at": iso(moment_or_none(report.next_due_at_ms)),
         "forecast": {
             "needed_per_s": forecast.needed_per_s,
-            "needed_at": iso(_moment(forecast.needed_at_ms)),
+            "needed_at": iso(moment_or_none(forecast.needed_at_ms)),
             "measured_per_s": forecast.measured_per_s,
             "measured_peak_per_s": forecast.measured_peak_per_s,
         },
@@ -193,23 +192,19 @@ def _topic_object(row: backlog_pb2.PendingTopic) -> dict[str, Any]:
         "topic": row.topic,
         "count": row.count,
         "bytes": row.bytes,
-        "oldest_due_at": iso(_moment(row.oldest_due_at_ms)),
+        "oldest_due_at": iso(moment_or_none(row.oldest_due_at_ms)),
         "overdue_count": row.overdue_count,
         "overdue_by_ms": row.overdue_by_ms,
-        "next_due_at": iso(_moment(row.next_due_at_ms)),
+        "next_due_at": iso(moment_or_none(row.next_due_at_ms)),
     }
 
 
 def _dues(dues: Any) -> list[dict[str, Any]]:
-    return [{"at": iso(_moment(due.at_ms)), "count": due.count, "bytes": due.bytes} for due in dues]
+    return [{"at": iso(moment_or_none(due.at_ms)), "count": due.count, "bytes": due.bytes} for due in dues]
 
 
 def _first(moments_ms: Any) -> str | None:
-    return iso(_moment(min((at_ms for at_ms in moments_ms if at_ms), default=0)))
-
-
-def _moment(at_ms: int) -> datetime | None:
-    return moment(at_ms) if at_ms else None
+    return iso(moment_or_none(min((at_ms for at_ms in moments_ms if at_ms), default=0)))
 
 
 def _now_ms() -> int:

@@ -14,9 +14,9 @@ from typing import Annotated
 
 import typer
 
+from duetime.cli.messages import message_line, message_object
 from duetime.cli.options import Json, Server
 from duetime.cli.output import iso, print_json
-from duetime.cli.pull import message_line, message_object
 from duetime.client.consuming.consumer import Consumer
 from duetime.client.consuming.failing import Reject, Retry
 from duetime.client.consuming.leases import LeasedMessage

@@ -10,9 +10,10 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from duetime.cli.options import Json, Server, reach
+from duetime.cli.gateway import reach
+from duetime.cli.messages import message_object
+from duetime.cli.options import Json, Server
 from duetime.cli.output import local, on_one_line, print_json
-from duetime.cli.pull import message_object
 from duetime.cli.send import receipt_object
 from duetime.client.connection import SERVER_DEFAULT, Connection
 from duetime.client.consuming.puller import AsyncPuller

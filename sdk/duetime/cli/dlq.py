@@ -11,9 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
-from duetime.cli.options import CALL_TIMEOUT_S, Json, Server, moment, reach
+from duetime.cli.gateway import CALL_TIMEOUT_S, reach
+from duetime.cli.messages import body_object
+from duetime.cli.options import Json, Server, moment
 from duetime.cli.output import iso, local, on_one_line, print_json
-from duetime.cli.pull import body_object
 from duetime.client.errors import Damaged, NotFound
 from duetime.client.finding.dead_letters import AsyncDeadLetters, DeadLetter, DeadLetterCriteria, DeadLetterResult
 

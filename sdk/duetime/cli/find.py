@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from duetime.cli.options import CALL_TIMEOUT_S, Json, Server, moment, reach
+from duetime.cli.gateway import CALL_TIMEOUT_S, reach
+from duetime.cli.messages import message_line, message_object
+from duetime.cli.options import Json, Server, moment
 from duetime.cli.output import local, print_json
-from duetime.cli.pull import message_line, message_object
 from duetime.client.finding.finder import AsyncFinder, Found, FoundMessage
 
 _Topic = Annotated[str | None, typer.Argument(metavar="TOPIC", help="With --id: where to look; else it is needed.")]

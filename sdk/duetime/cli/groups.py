@@ -1,16 +1,15 @@
 """`duetime groups`: make, list, describe, change, reset and delete consumer groups."""
 
 import sys
-from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 
 from duetime.cli import options
+from duetime.cli.gateway import call
 from duetime.cli.options import Json, Server
-from duetime.cli.output import iso, local, print_json, print_table
+from duetime.cli.output import iso, local, moment_or_none, print_json, print_table
 from duetime.cli.policies import backoff_of, policy_of
-from duetime.cli.topics import call
 from duetime.client.message import at_ms, moment
 from duetime.v1 import consumer_pb2, message_pb2
 
@@ -290,7 +289,7 @@ def _print_description(described: consumer_pb2.GroupDescription) -> None:
     elif not known:
         print("nothing was received yet")
     if described.members:
-        rows = [(one.name, one.topic, local(_moment(one.seen_at_ms))) for one in described.members]
+        rows = [(one.name, one.topic, local(moment_or_none(one.seen_at_ms))) for one in described.members]
         print_table(["member", "topic", "last seen"], rows)
 
 
@@ -299,14 +298,14 @@ def _queue_row(queue: consumer_pb2.GroupQueue) -> tuple[str, ...]:
         queue.committed_offset, queue.next_offset, queue.max_offset, queue.lag, queue.in_flight, queue.waiting,
     )  # fmt: skip
     place = (queue.topic, str(queue.queue), str(queue.shard))
-    return (*place, *(f"{number:,}" for number in numbers), local(_moment(queue.oldest_unacked_at_ms)))
+    return (*place, *(f"{number:,}" for number in numbers), local(moment_or_none(queue.oldest_unacked_at_ms)))
 
 
 def _group_object(group: consumer_pb2.Group) -> dict[str, Any]:
     return {
         "group": group.name,
         "start": _STARTS.get(group.start, "time"),
-        "start_at": iso(_moment(group.start_at_ms)),
+        "start_at": iso(moment_or_none(group.start_at_ms)),
         "ordered": group.ordered,
         "max_attempts": group.retry.max_attempts,
         "retry": backoff_of(group.retry),
@@ -328,12 +327,12 @@ def _description_object(described: consumer_pb2.GroupDescription) -> dict[str, A
                 "lag": queue.lag,
                 "in_flight": queue.in_flight,
                 "waiting": queue.waiting,
-                "oldest_unacked_at": iso(_moment(queue.oldest_unacked_at_ms)),
+                "oldest_unacked_at": iso(moment_or_none(queue.oldest_unacked_at_ms)),
             }
             for queue in described.queues
         ],
         "members": [
-            {"member": one.name, "topic": one.topic, "seen_at": iso(_moment(one.seen_at_ms))}
+            {"member": one.name, "topic": one.topic, "seen_at": iso(moment_or_none(one.seen_at_ms))}
             for one in described.members
         ],
         "acks_per_s": described.acks_per_s,
@@ -352,7 +351,3 @@ def _reset_object(topic: str, one: consumer_pb2.ResetQueue) -> dict[str, Any]:
         "to_offset": one.to_offset,
         "leases_ended": one.leases_ended,
     }
-
-
-def _moment(at_ms: int) -> datetime | None:
-    return moment(at_ms) if at_ms else None

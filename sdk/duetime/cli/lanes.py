@@ -1,15 +1,13 @@
 """`duetime lanes`: what waits, what is next, who serves it."""
 
 import sys
-from datetime import datetime
 from typing import Any
 
 import typer
 
+from duetime.cli.gateway import call
 from duetime.cli.options import Json, Server
-from duetime.cli.output import iso, length, local, print_json, print_table
-from duetime.cli.topics import call
-from duetime.client.message import moment
+from duetime.cli.output import iso, length, local, moment_or_none, print_json, print_table
 from duetime.v1 import gateway_pb2
 
 _COLUMNS = [
@@ -46,8 +44,8 @@ def _row(lane: gateway_pb2.Lane) -> tuple[str, ...]:
         str(lane.level),
         length(lane.delay_ms),
         f"{lane.pending_count:,}",
-        local(_moment(lane.oldest_due_at_ms)),
-        local(_moment(lane.next_due_at_ms)),
+        local(moment_or_none(lane.oldest_due_at_ms)),
+        local(moment_or_none(lane.next_due_at_ms)),
         f"{lane.watermark:,}",
         (lane.owner or "-") + (" (paused)" if lane.paused else ""),
         _late(lane.late_p50_ms),
@@ -63,8 +61,8 @@ def _lane_object(lane: gateway_pb2.Lane) -> dict[str, Any]:
         "level": lane.level,
         "delay_ms": lane.delay_ms,
         "pending_count": lane.pending_count,
-        "oldest_due_at": iso(_moment(lane.oldest_due_at_ms)),
-        "next_due_at": iso(_moment(lane.next_due_at_ms)),
+        "oldest_due_at": iso(moment_or_none(lane.oldest_due_at_ms)),
+        "next_due_at": iso(moment_or_none(lane.next_due_at_ms)),
         "watermark": lane.watermark,
         "max_offset": lane.max_offset,
         "owner": lane.owner or None,
@@ -74,10 +72,6 @@ def _lane_object(lane: gateway_pb2.Lane) -> dict[str, Any]:
         "restored_count": lane.restored_count,
         "quarantined_count": lane.quarantined_count,
     }
-
-
-def _moment(at_ms: int) -> datetime | None:
-    return moment(at_ms) if at_ms else None
 
 
 def _late(late_ms: float) -> str:

@@ -10,6 +10,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from duetime.client import message
+
 # In a pipe a table is as wide as it is: nobody's lines are to be broken.
 _PIPE_WIDTH = 1_000
 _UNITS_MS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000))
@@ -39,6 +41,11 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 def iso(moment: datetime | None) -> str | None:
     """For machines: UTC, milliseconds."""
     return None if moment is None else moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def moment_or_none(at_ms: int) -> datetime | None:
+    """Of Unix milliseconds; None of 0, which stands for no moment."""
+    return message.moment(at_ms) if at_ms else None
 
 
 def local(moment: datetime | None) -> str:

@@ -1,13 +1,12 @@
 """`duetime topics`: list, make and describe topics."""
 
-import asyncio
 from typing import Annotated, Any
 
 import typer
 
-from duetime.cli.options import CALL_TIMEOUT_S, Json, Server, reach
+from duetime.cli.gateway import call
+from duetime.cli.options import Json, Server
 from duetime.cli.output import iso, local, print_json, print_table
-from duetime.client.connection import Connection
 from duetime.client.message import moment
 from duetime.v1 import gateway_pb2
 
@@ -84,19 +83,6 @@ def describe(context: typer.Context, name: _Name, server: Server = None, as_json
     print(f"topic {topic.name}, {topic.queue_count} queues, created {local(moment(topic.created_at_ms))}")
     rows = [tuple(map(str, (*queue, queue[3] - queue[2]))) for queue in queues]
     print_table(["#queue", "#shard", "#min offset", "#max offset", "#messages"], rows)
-
-
-def call(server: str | None, method: str, request: Any) -> Any:
-    """One call to the gateway, from outside any event loop."""
-
-    async def work() -> Any:
-        connection = Connection(await reach(server))
-        try:
-            return await connection.call(method, request, CALL_TIMEOUT_S)
-        finally:
-            await connection.close()
-
-    return asyncio.run(work())
 
 
 def _topic_object(topic: gateway_pb2.Topic) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from duetime.cli.options import CALL_TIMEOUT_S, Json, Server, reach
+from duetime.cli.gateway import CALL_TIMEOUT_S, reach
+from duetime.cli.options import Json, Server
 from duetime.cli.output import iso, local, on_one_line, print_json
 from duetime.client.finding.finder import AsyncFinder
 from duetime.client.finding.trace import Trace, TraceEvent

@@ -1,0 +1,41 @@
+"""How commands reach the gateway: whether anything listens there, and single calls."""
+
+import asyncio
+from typing import Any
+
+from duetime.client.connection import Connection, resolve_server
+from duetime.client.errors import Unavailable
+
+REACH_TIMEOUT_S = 3.0
+CALL_TIMEOUT_S = 10.0
+
+
+async def reach(server: str | None) -> str:
+    """The address, once something listens there: a person at a terminal need not wait for a producer's timeout.
+
+    Raises:
+        Unavailable: nothing does.
+    """
+    address = resolve_server(server)
+    host, _, port = address.rpartition(":")
+    try:
+        async with asyncio.timeout(REACH_TIMEOUT_S):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+        writer.close()
+    except (OSError, TimeoutError):
+        text = f"no DueTime server answers at {address}; `duetime up` starts one on this machine"
+        raise Unavailable(text, reason="UNAVAILABLE") from None
+    return address
+
+
+def call(server: str | None, method: str, request: Any) -> Any:
+    """One call to the gateway, from outside any event loop."""
+
+    async def work() -> Any:
+        connection = Connection(await reach(server))
+        try:
+            return await connection.call(method, request, CALL_TIMEOUT_S)
+        finally:
+            await connection.close()
+
+    return asyncio.run(work())

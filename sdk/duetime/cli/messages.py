@@ -1,0 +1,58 @@
+"""How commands show messages, for people and for machines."""
+
+import base64
+from typing import Any
+
+from duetime.cli.output import iso, local, on_one_line
+from duetime.client.errors import Damaged
+from duetime.client.finding.dead_letters import DeadLetter
+from duetime.client.finding.finder import FoundMessage
+from duetime.client.record import ReceivedMessage
+
+
+def message_line(message: ReceivedMessage | FoundMessage) -> str:
+    """A message for people."""
+    parts = [local(message.stored_at), f"{message.topic}[{message.queue}]@{message.offset}"]
+    if message.tags:
+        parts.append(f"tags={message.tags}")
+    if message.keys:
+        parts.append(f"keys={','.join(message.keys)}")
+    if message.late_ms is not None:
+        parts.append(f"late={message.late_ms}ms")
+    try:
+        parts.append(on_one_line(message.body))
+    except Damaged as error:
+        parts.append(f"({error})")
+    return "  ".join(parts)
+
+
+def message_object(message: ReceivedMessage | FoundMessage) -> dict[str, Any]:
+    """A message for machines."""
+    return {
+        "id": message.id,
+        "topic": message.topic,
+        "queue": message.queue,
+        "offset": message.offset,
+        **body_object(message),
+        "tags": message.tags,
+        "keys": message.keys,
+        "properties": message.properties,
+        "born_at": iso(message.born_at),
+        "stored_at": iso(message.stored_at),
+        "due_at": iso(message.due_at),
+        "late_ms": message.late_ms,
+        "delay_level": message.delay_level,
+        "attempt": message.attempt,
+    }
+
+
+def body_object(message: ReceivedMessage | FoundMessage | DeadLetter) -> dict[str, str]:
+    """A body for machines."""
+    try:
+        body = message.body
+    except Damaged as error:
+        return {"body_error": error.text}
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"body_base64": base64.b64encode(body).decode()}
