@@ -236,7 +236,7 @@ def test_messages_are_found(server: str, topic: str, capsys: pytest.CaptureFixtu
     assert run(["find", topic, "all", "--max", "1", "--json"]) == 0
     captured = capsys.readouterr()
     assert captured.out.count("\n") == 1
-    assert "there are older ones; --to 2" in captured.err
+    assert "there are older ones; continue with --to 2" in captured.err
     until = found[2]["stored_at"]
     assert run(["find", topic, "all", "--to", until, "--json"]) == 0
     assert "body 0" in [one["body"] for one in lines_of(capsys)]
@@ -281,7 +281,7 @@ def test_trace_prints_errors_traces_and_gaps(
     captured = capsys.readouterr()
     first, *trace = captured.out.splitlines()
     assert first.endswith("ValueError: bad\\x1b[0m  orders/1@7")
-    assert "  failed        billing  attempt 2  comes back 2" in first
+    assert "  failed        billing  attempt 2  retried 2" in first
     assert trace == ["    line 1", "    line 2"]
     assert captured.err == "duetime: may be missing: a shard does not answer\n"
     assert run(["trace", "A", "--json"]) == 0

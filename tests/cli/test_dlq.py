@@ -112,7 +112,7 @@ def test_discard_wants_a_yes(
     sent = kill(stub, server, topic, group, b"0", b"1")
     done = run_duetime("dlq", "discard", group)
     assert (done.returncode, done.stdout) == (2, b"")
-    assert b"discarded for good: say --yes" in done.stderr
+    assert b"discarded for good: give --yes" in done.stderr
     assert run(["dlq", "discard", group, "--dry-run"]) == 0
     assert run(["dlq", "discard", group, "--to", "2020-01-01", "--yes"]) == 0
     capsys.readouterr()
@@ -131,7 +131,7 @@ def test_ctrl_c_ends_a_redrive_which_can_be_gone_on_with(server: str, stub: Any,
     process.send_signal(signal.SIGINT)
     _, errors = ended(process, DEADLINE_S)
     assert process.returncode == 130
-    assert errors == "duetime: redriven 1; broken off, the same command goes on with what is left\n"
+    assert errors == "duetime: redriven 1; interrupted, the same command continues with what is left\n"
     done = run_duetime("dlq", "redrive", group, "--json")
     rest = [json.loads(line)["id"] for line in done.stdout.splitlines()]
     assert [first["id"], *rest] == sent
@@ -144,7 +144,7 @@ def test_what_is_not_there_is_told(server: str, stub: Any, topic: str, group: st
     done = run_duetime("dlq", "show", group, "x")
     assert (done.returncode, done.stderr.decode()) == (1, f"duetime: group {group} has no dead letter x\n")
     done = run_duetime("dlq", "list", group, "--tag", "none", "--json")
-    told = f"duetime: group {group} has no dead letters that the options name\n"
+    told = f"duetime: group {group} has no dead letters that meet the options\n"
     assert (done.returncode, done.stdout, done.stderr.decode()) == (0, b"", told)
     done = run_duetime("dlq", "redrive", "a b")
     assert done.returncode == 1

@@ -106,7 +106,7 @@ def test_group_is_described_reset_and_deleted(server: str, group: str, capsys: p
     planned = {"topic": topic, "queue": 0, "shard": 0, "from_offset": 0, "to_offset": 3, "leases_ended": 2}
     assert lines_of(capsys) == [planned]
     assert run(["groups", "reset", group, topic, "--queue", "0", "--to", "1", "--yes"]) == 0
-    assert f"group {group} goes on from there in {topic}" in capsys.readouterr().out
+    assert f"group {group} continues from there in {topic}" in capsys.readouterr().out
     assert receive(server, group, topic, 1) == [b"1"]
 
     assert run(["groups", "delete", group]) == 1
@@ -171,7 +171,7 @@ def test_an_error_is_one_line_and_exit_code_1(
         (["set", "g"], "give --retry, --max-attempts or both"),
         (["reset", "g", "t", "--to", "latest"], "give --dry-run to see what would change, or --yes to do it"),
         (["reset", "g", "t", "--to", "latest", "--dry-run", "--yes"], "give --dry-run to see"),
-        (["reset", "g", "t", "--to", "7", "--yes"], "--to 7 is an offset, which is one queue's: give --queue"),
+        (["reset", "g", "t", "--to", "7", "--yes"], "--to 7 is an offset in one queue: give --queue"),
         (["reset", "g", "t", "--to", "soon", "--yes"], "--to 'soon' is not earliest, latest, an offset or a time"),
         (["reset", "g", "t", "--yes"], "--to"),
     ],

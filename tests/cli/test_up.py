@@ -71,7 +71,7 @@ def test_a_killed_process_is_started_again_on_its_port(tmp_path: Path) -> None:
             producer.send("orders", f"before {name}".encode(), delay="1s")
             os.kill(up.pid(name), signal.SIGKILL)
             line = up.read_line(errors=True)
-            assert line == f"duetime: {name} (pid {up.pid(name)}) ended by SIGKILL and is started again in 0.2 s\n"
+            assert line == f"duetime: {name} (pid {up.pid(name)}) ended by SIGKILL; restarting it in 0.2 s\n"
             producer.send("orders", f"after {name}".encode(), delay="1s")
         with Puller(up.server, "orders", timeout=30) as puller:
             bodies: list[str] = []

@@ -12,7 +12,7 @@ def main() -> None:
     except ImportError:
         print("duetime: the command needs the cli extra: pip install 'duetime[cli]'", file=sys.stderr)
         raise SystemExit(1) from None
-    # gRPC reads it once, when it is loaded: its own log lines are no output of a command.
+    # gRPC reads this when it is loaded; its log lines do not belong in a command's output.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from duetime.cli.app import run
 

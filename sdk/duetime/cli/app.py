@@ -1,4 +1,4 @@
-"""The command line: its commands, and how their errors are told."""
+"""The command line: its commands, and how their errors are printed."""
 
 import sys
 
@@ -21,7 +21,7 @@ from duetime.client.errors import DueTimeError
 
 INTERRUPTED = 130
 
-# Click's own, which newer typers carry inside themselves.
+# Click's class; newer versions of typer contain their own copy of click.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 _HELP = """DueTime: messages that arrive later.
@@ -74,13 +74,13 @@ def run(arguments: list[str] | None = None) -> int:
         _print_error(str(error))
         return 1
     except SystemExit:
-        # Click's way out when the reader of our output has enough, which is no fault.
+        # Click's way out when the reader of our output closes the pipe, which is no error.
         return 0
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
 
 
 def _print_error(text: str) -> None:
-    """On one line; that of a process of the cluster already says who speaks."""
+    """On one line. The error of a process of the cluster names the process already."""
     line = " ".join(text.split())
     print(line if line.startswith("duetime ") else f"duetime: {line}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`duetime backlog`: what is pending in all, by the live counters and by Spark's newest report."""
+"""`duetime backlog`: the total pending, by the live counters and by Spark's newest report."""
 
 import sys
 import time
@@ -12,7 +12,7 @@ from duetime.cli.output import iso, length, local, moment_or_none, print_json, p
 from duetime.client.message import moment
 from duetime.v1 import backlog_pb2, gateway_pb2
 
-Spark = Annotated[bool, typer.Option("--spark", help="Show the newest report of `duetime spark backlog` beside it.")]
+Spark = Annotated[bool, typer.Option("--spark", help="Compare with the newest report of `duetime spark backlog`.")]
 
 _LANE_COLUMNS = ["#shard", "#level", "#delay", "#pending", "oldest due", "#overdue by", "next due"]
 _TOPIC_COLUMNS = ["#shard", "#level", "topic", "#pending", "#bytes", "oldest due", "#overdue", "next due"]
@@ -22,10 +22,10 @@ _BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def backlog(spark: Spark = False, server: Server = None, as_json: Json = False) -> None:
-    """Show what is pending in all: how much, what is overdue, what is next.
+    """Show the total pending: how many messages, what is overdue, what is due next.
 
-    The counters are the shards' own, of this moment. With --spark: what the newest report counted from the log, by
-    topic, and how far the counters are from it once what came and went since is set off (drift: 0 is right).
+    The counters are the shards' own, as of now. With --spark: the newest report, counted from the log, by topic, and
+    how far the counters differ from it, allowing for what has come and gone since (drift: 0 is right).
 
     \b
     Examples:
@@ -42,7 +42,7 @@ def backlog(spark: Spark = False, server: Server = None, as_json: Json = False) 
         print_json(_live_object(listed)) if as_json else _print_live(listed)
         unreachable = listed.unreachable_shards
     for shard in unreachable:
-        print(f"duetime: shard {shard} does not answer; what it has is missing", file=sys.stderr)
+        print(f"duetime: shard {shard} does not answer; its messages are missing", file=sys.stderr)
     if unreachable:
         raise typer.Exit(1)
 
@@ -142,7 +142,7 @@ def _topic_row(row: backlog_pb2.PendingTopic) -> tuple[str, ...]:
 
 
 def _report_object(found: backlog_pb2.GetBacklogReportResponse) -> dict[str, Any]:
-    """The names are the contract's; moments are text."""
+    """Names are those of the contract; moments are text."""
     report, forecast = found.report, found.report.forecast
     return {
         "created_at": iso(moment_or_none(report.created_at_ms)),
@@ -212,7 +212,7 @@ def _now_ms() -> int:
 
 
 def _about(length_ms: int) -> str:
-    """Two units at most: `3h 5m`, `12s`, `340ms`."""
+    """In at most two units: `3h 5m`, `12s`, `340ms`."""
     if length_ms < 1_000:
         return f"{length_ms}ms"
     rest = length_ms // 1_000
@@ -225,7 +225,7 @@ def _about(length_ms: int) -> str:
 
 
 def _size(count: int) -> str:
-    """`1.2 GB` of 1,234,567,890."""
+    """`1.2 GB` for 1,234,567,890."""
     value, unit = float(count), 0
     while value >= 1000 and unit < len(_BYTE_UNITS) - 1:
         value, unit = value / 1000, unit + 1

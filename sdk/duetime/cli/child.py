@@ -1,4 +1,4 @@
-"""One process of the cluster, as its supervisor sees it."""
+"""One process of the cluster: started, watched and stopped by the supervisor."""
 
 import asyncio
 import json
@@ -12,14 +12,14 @@ from pathlib import Path
 
 from duetime.cli.preflight import HOST, CannotStart
 
-# A store reads its log first; a large one takes minutes after a crash, and none this long.
+# A store reads its log first. A large one takes minutes after a crash, but never this long.
 START_TIMEOUT_S = 600.0
 
 
 class Child:
     """A process that prints one JSON line when it serves and ends on SIGTERM. Its logs go to a file.
 
-    In a session of its own: a Ctrl-C at the terminal reaches the supervisor alone, which ends all in order.
+    It has a session of its own: Ctrl-C at the terminal reaches only the supervisor, which stops all in order.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Child:
         """Returns when it serves.
 
         Raises:
-            CannotStart: it ended instead, with its last words.
+            CannotStart: it ended instead; the text is its last log line for the operator.
         """
         log_size = size_of(self.log_path)
         self._process = await spawn(self._arguments, self.log_path, self._environment | {"DUETIME_SUPERVISED": "1"})
@@ -69,7 +69,7 @@ class Child:
         return await self._process.wait()
 
     async def stop(self, timeout: float) -> None:
-        """Ends it: SIGTERM, after the timeout SIGKILL."""
+        """Stops it with SIGTERM, or SIGKILL after the timeout (s)."""
         process = self._process
         if process is None or process.returncode is not None:
             return
@@ -87,7 +87,7 @@ async def run(arguments: Sequence[str], log_path: Path) -> None:
     """Runs a module to its end.
 
     Raises:
-        CannotStart: its exit code is not 0, with its last words.
+        CannotStart: its exit code is not 0; the text is its last log line for the operator.
     """
     log_size = size_of(log_path)
     process = await spawn(arguments, log_path, {})
@@ -96,14 +96,14 @@ async def run(arguments: Sequence[str], log_path: Path) -> None:
     finally:
         if process.returncode is None:
             _send(process, signal.SIGKILL)
-            # Or else it is let go of after its loop has closed, which asyncio complains about.
+            # Otherwise it is collected after its loop has closed, about which asyncio complains.
             await process.communicate()
     if process.returncode:
         raise CannotStart(last_words(log_path, log_size) or f"{arguments[1]} ended {exit_text(process.returncode)}")
 
 
 async def spawn(arguments: Sequence[str], log_path: Path, environment: Mapping[str, str]) -> Process:
-    """Starts this Python with arguments; -P, so that a file of the working directory hides no module."""
+    """Starts this Python with arguments. With -P, so that no file in the working directory hides a module."""
     with log_path.open("ab") as log:
         return await asyncio.create_subprocess_exec(
             sys.executable,
@@ -118,7 +118,7 @@ async def spawn(arguments: Sequence[str], log_path: Path, environment: Mapping[s
 
 
 async def _serves(process: Process) -> bool:
-    """True at its ready line, False when it ended without one."""
+    """Waits for its ready line; False if it ended without one."""
     assert process.stdout is not None
     async for line in process.stdout:
         try:
@@ -130,14 +130,14 @@ async def _serves(process: Process) -> bool:
 
 
 def size_of(path: Path) -> int:
-    """Of a file that may not exist yet."""
+    """The size of a file that may not exist yet."""
     return path.stat().st_size if path.exists() else 0
 
 
 def last_words(log_path: Path, begin: int) -> str:
-    """The line for the operator among what a process wrote to its log since `begin`; else its last line."""
+    """The line for the operator in what a process has logged since `begin` (bytes); without one, its last line."""
     with log_path.open("rb") as log:
-        # Shorter: it was cut meanwhile.
+        # If it is shorter, it was truncated meanwhile.
         log.seek(begin if begin <= log_path.stat().st_size else 0)
         lines = log.read().decode("utf-8", "replace").splitlines()
     operator_lines = [line for line in lines if line.startswith("duetime ")]

@@ -1,4 +1,4 @@
-"""`duetime consume`: a command run for each message of a topic, or the messages printed, on behalf of a group."""
+"""`duetime consume`: runs a command for each message of a topic, or prints the messages, for a group."""
 
 import asyncio
 import json
@@ -24,41 +24,48 @@ from duetime.client.errors import Damaged
 
 # sysexits.h: EX_TEMPFAIL.
 RETRY_CODE = 75
-# Of a command's standard error, for the dead letter: what fits with the exit code.
+# How much of a command's standard error is kept for the dead letter: it fits there beside the exit code.
 STDERR_CHARS_KEPT = 3_500
 READ_BYTES = 65_536
-# What a command gets between SIGTERM and SIGKILL when the drain is over.
+# The time between SIGTERM and SIGKILL for commands that are running when the drain is over.
 KILL_AFTER_S = 0.5
 
 Run = Callable[[LeasedMessage], Awaitable[None]]
 
 
 class ExitCode(Exception):
-    """A command ended otherwise than well; the end of its standard error is a note."""
+    """A command failed. The end of its standard error is a note of the exception."""
 
 
 def consume(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
-    group: Annotated[str, typer.Option(metavar="GROUP", help="Made when it does not exist.")],
+    group: Annotated[str, typer.Option(metavar="GROUP", help="Created if it does not exist.")],
     command: Annotated[
         str | None, typer.Option("--exec", metavar="COMMAND", help="A shell command, run once for each message.")
     ] = None,
     tags: Annotated[str | None, typer.Option(metavar="'A || B'", help="Only messages with one of these tags.")] = None,
-    sql: Annotated[str | None, typer.Option(metavar="EXPRESSION", help="Only messages for which it holds.")] = None,
-    concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="How many at once.")] = 1,
+    sql: Annotated[str | None, typer.Option(metavar="EXPRESSION", help="Only messages for which it is true.")] = None,
+    concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="How many run at once.")] = 1,
     lease: Annotated[str, typer.Option(metavar="LENGTH", help="Renewed while a command runs.")] = "60s",
     max_attempts: Annotated[
-        int | None, typer.Option(metavar="N", help="Deliveries in all. Default: the group's.")
+        int | None, typer.Option(metavar="N", help="Maximum number of deliveries. Default: the group's.")
     ] = None,
     backoff: Annotated[
         str | None, typer.Option(metavar="BACKOFF", help="exponential:1s..10m, 1s,5s,30s or levels.")
     ] = None,
     reject_code: Annotated[
-        int | None, typer.Option(min=1, max=255, metavar="CODE", help="This exit code makes a dead letter at once.")
+        int | None,
+        typer.Option(
+            min=1, max=255, metavar="CODE", help="With this exit code a message becomes a dead letter at once."
+        ),
     ] = None,
-    timeout: Annotated[str | None, typer.Option(metavar="LENGTH", help="A command that runs longer failed.")] = None,
-    drain: Annotated[str, typer.Option(metavar="LENGTH", help="What commands get to end, when it stops.")] = "30s",
-    count: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop when N are begun.")] = None,
+    timeout: Annotated[
+        str | None, typer.Option(metavar="LENGTH", help="A command that runs longer has failed.")
+    ] = None,
+    drain: Annotated[
+        str, typer.Option(metavar="LENGTH", help="How long running commands may take when it stops.")
+    ] = "30s",
+    count: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after starting N.")] = None,
     server: Server = None,
     as_json: Json = False,
 ) -> None:
@@ -66,9 +73,8 @@ def consume(
 
     The command gets the body on standard input, and DUETIME_ID, DUETIME_TOPIC, DUETIME_GROUP, DUETIME_ATTEMPT,
     DUETIME_TAGS, DUETIME_KEYS, DUETIME_PROPERTIES (JSON), DUETIME_QUEUE, DUETIME_OFFSET, DUETIME_DUE_AT in its
-    environment. Exit code 0: done. 75: comes again by the policy, without a word. Any other: comes again by the
-    policy, with the end of standard error as the error that a dead letter tells of. Without --exec what is printed is
-    done.
+    environment. Exit code 0: done. 75: retried by the policy, without a log line. Any other: retried by the policy; the
+    end of standard error is kept for the dead letter. Without --exec, a message is done when it is printed.
 
     \b
     Examples:
@@ -87,7 +93,7 @@ def consume(
         if left is not None:
             left -= 1
             if not left:
-                # What follows in the same turn is given back, and this one ends.
+                # Further messages of this batch are given back; this one is handled.
                 consumer.stop()
         await run(message)
 
@@ -113,7 +119,7 @@ def _printer(as_json: bool, stop: Callable[[], None]) -> Run:
                 sys.stdout.write(message_line(message) + "\n")
             sys.stdout.flush()
         except BrokenPipeError:
-            # Who reads our output has enough. What Python still has for it has nowhere to go.
+            # The reader of our output has closed the pipe. Python's buffered output must have somewhere to go.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             stop()
             raise Retry(after=0) from None
@@ -143,27 +149,27 @@ def _runner(command: str, group: str, reject_code: int | None) -> Run:
 
 
 def _signal(number: int) -> str:
-    """SIGKILL of 9; those of real time have no names."""
+    """SIGKILL for 9; real-time signals have no names."""
     with suppress(ValueError):
         return signal.Signals(number).name
     return f"signal {number}"
 
 
 async def _run_command(command: str, body: bytes, environment: dict[str, str]) -> tuple[int, str]:
-    """Exit code and the end of standard error, which is passed on as it comes."""
+    """Runs a command, passing its standard error on; returns the exit code and the end of standard error."""
     process = await asyncio.create_subprocess_shell(
         command,
         stdin=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env=os.environ | environment,
-        # Ctrl-C at a terminal is ours to answer: the command gets its time.
+        # Ctrl-C at a terminal must reach only this process, which gives the command time to end.
         start_new_session=True,
     )
     assert process.stdin is not None
     assert process.stderr is not None
     errors = asyncio.create_task(_pass_on(process.stderr))
     try:
-        with suppress(BrokenPipeError, ConnectionResetError):  # it need not read
+        with suppress(BrokenPipeError, ConnectionResetError):  # the command need not read it
             process.stdin.write(body)
             await process.stdin.drain()
         process.stdin.close()
@@ -189,7 +195,7 @@ async def _pass_on(stream: asyncio.StreamReader) -> str:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Ends a command with all that it started."""
+    """Ends a command and everything that it started."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
@@ -212,12 +218,12 @@ def _environment(message: LeasedMessage, group: str) -> dict[str, str]:
         "OFFSET": str(message.offset),
         "DUE_AT": iso(message.due_at) or "",
     }
-    # No environment holds a zero byte.
+    # Environment variables can't hold zero bytes.
     return {f"DUETIME_{name}": value.replace("\0", "") for name, value in fields.items()}
 
 
 class _Plain(logging.Formatter):
-    """One line each: the trace of a command that failed is its standard error, which was printed."""
+    """One line per record, without traces: a failed command's standard error was printed already."""
 
     def formatException(  # noqa: N802  logging's name
         self, ei: tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]

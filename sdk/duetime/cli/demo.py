@@ -33,15 +33,15 @@ MESSAGES = (
     ("10s", "the reminder is sent"),
     ("10s", "the trial is over"),
 )
-# All that comes later than this is not shown; it arrives all the same.
+# Messages that arrive later are not shown.
 TIMEOUT_S = 60.0
 
 
 class Demo:
-    """Runs once against a cluster; `began_at` tells what came in before from what is its own or was pending."""
+    """Runs once against a cluster. Messages that were stored before it began, by an earlier run, are not shown."""
 
     def __init__(self, server: str, *, as_json: bool, ours: bool = True) -> None:
-        """`ours`: the cluster is this command's, and ends with it."""
+        """`ours`: this command runs the cluster, which ends with it."""
         self._server = server
         self._as_json = as_json
         self._ours = ours
@@ -50,17 +50,17 @@ class Demo:
         self._missing: set[str] = set()
 
     async def run(self) -> bool:
-        """Whether all arrived. A fault is told, and does not end the cluster."""
+        """Returns whether all messages arrived. An error is printed, and does not end the cluster."""
         whole = False
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 await self._send_and_show()
             whole = True
         except DueTimeError as error:
-            print(f"duetime: the demonstration ends early: {error}", file=sys.stderr, flush=True)
+            print(f"duetime: the demonstration ended early: {error}", file=sys.stderr, flush=True)
         except TimeoutError:
             text = f"{len(self._missing)} messages did not arrive within {TIMEOUT_S:g} s"
-            print(f"duetime: the demonstration ends early: {text}", file=sys.stderr, flush=True)
+            print(f"duetime: the demonstration ended early: {text}", file=sys.stderr, flush=True)
         if not self._as_json:
             self._say(_next_steps(self._server, self._ours))
         return whole
@@ -86,7 +86,7 @@ class Demo:
             request = gateway_pb2.CreateTopicRequest(name=TOPIC, queue_count=QUEUE_COUNT)
             await connection.call("CreateTopic", request, TIMEOUT_S)
         except AlreadyExists:
-            pass  # with another number of queues, which serves as well
+            pass  # with another number of queues, which does not matter
         finally:
             await connection.close()
 
@@ -123,14 +123,14 @@ class Demo:
             self._console.file.flush()
 
     def _waiting(self) -> AbstractContextManager[object]:
-        """Something that moves while nothing arrives; in a pipe nothing."""
+        """A spinner while nothing arrives; in a pipe nothing."""
         if self._as_json or not self._console.is_terminal:
             return nullcontext()
-        return self._console.status("waiting for the next one to fall due")
+        return self._console.status("waiting for the next message to fall due")
 
 
 def demo(server: Server = None, as_json: Json = False) -> None:
-    """Send a few delayed messages to a cluster that runs, and show them arrive.
+    """Send a few delayed messages to a running cluster, and show them arrive.
 
     \b
     Examples:

@@ -18,7 +18,7 @@ from duetime.cli.output import iso, local, on_one_line, print_json
 from duetime.client.errors import Damaged, NotFound
 from duetime.client.finding.dead_letters import AsyncDeadLetters, DeadLetter, DeadLetterCriteria, DeadLetterResult
 
-# How often a redrive or discard says how far it is.
+# How often a redrive or discard reports its progress.
 PROGRESS_S = 2.0
 
 _HELP = """List, show, redrive or discard the dead letters of a group: messages that it could not handle.
@@ -34,18 +34,21 @@ Examples:
 dlq = typer.Typer(help=_HELP, invoke_without_command=True, rich_markup_mode=None)
 
 _Group = Annotated[str, typer.Argument(metavar="GROUP")]
-_From = Annotated[str | None, typer.Option("--from", metavar="TIME", help="Died then or later, as 2026-01-01T12:00.")]
-_To = Annotated[str | None, typer.Option("--to", metavar="TIME", help="Died then or earlier.")]
+_From = Annotated[
+    str | None,
+    typer.Option("--from", metavar="TIME", help="Became dead letters then or later, such as 2026-01-01T12:00."),
+]
+_To = Annotated[str | None, typer.Option("--to", metavar="TIME", help="Became dead letters then or earlier.")]
 _Error = Annotated[
-    str, typer.Option(metavar="TEXT", help="Part of `TYPE: message` of the last attempt's error, case ignored.")
+    str, typer.Option(metavar="TEXT", help="A part of `TYPE: message` of the last attempt's error; case is ignored.")
 ]
 _Tag = Annotated[str, typer.Option(metavar="TAG", help="With this tag.")]
 _Key = Annotated[str, typer.Option(metavar="KEY", help="With this key.")]
-_Ids = Annotated[list[str] | None, typer.Option("--id", metavar="ID", help="With this id; may be given several times.")]
+_Ids = Annotated[list[str] | None, typer.Option("--id", metavar="ID", help="With this id; may be repeated.")]
 _Topic = Annotated[str, typer.Option(metavar="TOPIC", help="Of messages that came from this topic.")]
-_Max = Annotated[int | None, typer.Option("--max", min=1, metavar="N", help="N at most.")]
-_Rate = Annotated[float, typer.Option(min=0, metavar="N", help="N a second at most; 0: as fast as it goes.")]
-_DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing, say what would be done.")]
+_Max = Annotated[int | None, typer.Option("--max", min=1, metavar="N", help="At most N.")]
+_Rate = Annotated[float, typer.Option(min=0, metavar="N", help="At most N per second; 0: no limit.")]
+_DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing, show what would be done.")]
 
 
 @dlq.callback()
@@ -68,9 +71,9 @@ def list_letters(
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """List dead letters, shard after shard, oldest first. All options must hold.
+    """List dead letters that meet all options, shard by shard, oldest first.
 
-    With --json a body that is not UTF-8 is in `body_base64` instead of `body`.
+    With --json, a body that is not UTF-8 is in `body_base64` instead of `body`.
 
     \b
     Examples:
@@ -98,7 +101,7 @@ async def _list(
             if not left:
                 return
     if left == most:
-        which = " that the options name" if any(criteria.values()) else ""
+        which = " that meet the options" if any(criteria.values()) else ""
         print(f"duetime: group {group} has no dead letters{which}", file=sys.stderr)
 
 
@@ -109,7 +112,7 @@ def show(
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Show a dead letter with all its attempts and its body; several, where messages share an id.
+    """Show a dead letter with all its attempts and its body; several if messages share an id.
 
     \b
     Examples:
@@ -147,10 +150,11 @@ def redrive(
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Give dead letters to their group again, at once and with a fresh count of attempts.
+    """Give dead letters to their group again, at once and with a new count of attempts.
 
-    One line for each; exit code 1 when one could not be redriven. What fails again returns to the dead letters with its
-    history. Broken off, the same command goes on with those that are left: no message is ever given twice.
+    Prints one line for each; exit code 1 if one could not be redriven. A message that fails again becomes a dead letter
+    again, with its history. After an interruption, the same command continues with those that are left: no message is
+    given twice.
 
     \b
     Examples:
@@ -179,9 +183,9 @@ def discard(
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Throw dead letters away, for good.
+    """Delete dead letters for good.
 
-    One line for each. Broken off, the same command goes on with those that are left.
+    Prints one line for each. After an interruption, the same command continues with those that are left.
 
     \b
     Examples:
@@ -191,14 +195,14 @@ def discard(
     criteria = _criteria(since, until, error, tag, key, ids, topic)
     if not (yes or dry_run):
         if not sys.stdin.isatty():
-            raise typer.BadParameter("dead letters are discarded for good: say --yes, or look with --dry-run")
-        which = "the dead letters that the options name" if any(criteria.values()) else "ALL dead letters"
-        typer.confirm(f"Discard {which} of {group}, for good?", abort=True)
+            raise typer.BadParameter("dead letters are discarded for good: give --yes, or --dry-run to see which")
+        which = "the dead letters that meet the options" if any(criteria.values()) else "ALL dead letters"
+        typer.confirm(f"Discard {which} of {group} for good?", abort=True)
     asyncio.run(_end(server, group, criteria, _Job("discard", rate, dry_run, count_max, as_json)))
 
 
 class _Job:
-    """A redrive or a discard as asked for, and what has become of it."""
+    """A redrive or a discard: its options and its outcomes so far."""
 
     def __init__(self, name: str, rate: float, dry_run: bool, count_max: int | None, as_json: bool) -> None:
         self.name = name
@@ -244,7 +248,7 @@ async def _end(server: str | None, group: str, criteria: DeadLetterCriteria, job
                     job.report(result)
         except BaseException:
             if job.outcomes:
-                job.report_progress("; broken off, the same command goes on with what is left")
+                job.report_progress("; interrupted, the same command continues with what is left")
             raise
     job.report_progress()
     if job.outcomes["failed"]:
@@ -278,13 +282,13 @@ def letter_line(letter: DeadLetter) -> str:
 
 
 def letter_page(letter: DeadLetter) -> str:
-    """All that is known of a dead letter, for people."""
+    """Everything known about a dead letter, for people."""
     shard, queue, offset = letter.place
     lines = [
         f"id          {letter.id}",
         f"from        {_origin(letter)}",
         f"died        {local(letter.dead_at)}  {letter.reason or 'a RocketMQ broker did not say why'}",
-        f"lies in     %DLQ%{letter.group}[{queue}]@{offset}, shard {shard}",
+        f"stored in   %DLQ%{letter.group}[{queue}]@{offset}, shard {shard}",
         f"born        {local(letter.born_at)}",
     ]
     lines += [f"tags        {letter.tags}"] if letter.tags else []
@@ -343,7 +347,7 @@ def letter_object(letter: DeadLetter) -> dict[str, Any]:
 
 
 def result_object(result: DeadLetterResult) -> dict[str, Any]:
-    """What became of a dead letter, for machines."""
+    """The result for a dead letter, for machines."""
     shard, queue, offset = result.place
     error = None if result.error is None else {"reason": result.error.reason, "text": result.error.text}
     return {

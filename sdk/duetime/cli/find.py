@@ -1,4 +1,4 @@
-"""`duetime find`: messages by key or id, wherever they are in their life."""
+"""`duetime find`: messages by key or id: stored, pending or quarantined."""
 
 import asyncio
 import sys
@@ -13,7 +13,9 @@ from duetime.cli.options import Json, Server, moment
 from duetime.cli.output import local, print_json
 from duetime.client.finding.finder import AsyncFinder, Found, FoundMessage
 
-_Topic = Annotated[str | None, typer.Argument(metavar="TOPIC", help="With --id: where to look; else it is needed.")]
+_Topic = Annotated[
+    str | None, typer.Argument(metavar="TOPIC", help="Required, but optional with --id, where it narrows the search.")
+]
 _Key = Annotated[str | None, typer.Argument(metavar="KEY", help="One of a message's keys, or its id.")]
 
 
@@ -33,7 +35,7 @@ def find(
 ) -> None:
     """Find messages by key or id, newest first: stored, pending or quarantined ones.
 
-    Exit code 1 when there is none.
+    Exit code 1 if there are none.
 
     \b
     Examples:
@@ -44,7 +46,7 @@ def find(
     if message_id is None and key is None:
         raise typer.BadParameter("give TOPIC and KEY, or --id")
     if message_id is not None and (key is not None or since or until):
-        raise typer.BadParameter("--id names one message: KEY, --from and --to do not go with it")
+        raise typer.BadParameter("--id names one message: it can't be combined with KEY, --from or --to")
     times = (moment("--from", since) if since else None, moment("--to", until) if until else None)
     found = asyncio.run(_find(server, topic or "", key or "", message_id, times, count_max))
     for message in found:
@@ -54,7 +56,8 @@ def find(
             print(found_line(message))
     if found.more:
         print(
-            f"duetime: there are older ones; --to {found[-1].stored_at:%Y-%m-%dT%H:%M:%S.%fZ} goes on", file=sys.stderr
+            f"duetime: there are older ones; continue with --to {found[-1].stored_at:%Y-%m-%dT%H:%M:%S.%fZ}",
+            file=sys.stderr,
         )
     if not found:
         print(f"duetime: no message of {topic} has the key or id {key}", file=sys.stderr)

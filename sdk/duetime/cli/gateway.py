@@ -11,10 +11,10 @@ CALL_TIMEOUT_S = 10.0
 
 
 async def reach(server: str | None) -> str:
-    """The address, once something listens there: a person at a terminal need not wait for a producer's timeout.
+    """Returns the address if something listens there, so that people need not wait for a producer's timeout.
 
     Raises:
-        Unavailable: nothing does.
+        Unavailable: nothing listens there.
     """
     address = resolve_server(server)
     host, _, port = address.rpartition(":")

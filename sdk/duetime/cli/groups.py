@@ -1,4 +1,4 @@
-"""`duetime groups`: make, list, describe, change, reset and delete consumer groups."""
+"""`duetime groups`: list, create, describe, change, reset and delete consumer groups."""
 
 import sys
 from typing import Annotated, Any
@@ -15,7 +15,7 @@ from duetime.v1 import consumer_pb2, message_pb2
 
 groups = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
-_HELP = """List the consumer groups; with a command, make, describe, change, reset or delete one.
+_HELP = """List the consumer groups; with a command, create, describe, change, reset or delete one.
 
 \b
 Examples:
@@ -40,8 +40,8 @@ _Retry = Annotated[
     typer.Option(
         "--retry",
         metavar="BACKOFF",
-        help="When failed messages come back: `levels` (RocketMQ's: 10s, 30s, 1m, ... 2h), `exponential:1s..10m` "
-        "(also `,factor=3,jitter=0.1`), or delays such as `1s,5s,30s`.",
+        help="When failed messages are delivered again: `levels` (RocketMQ's: 10s, 30s, 1m, ... 2h), "
+        "`exponential:1s..10m` (also `,factor=3,jitter=0.1`), or delays such as `1s,5s,30s`.",
     ),
 ]
 _MaxAttempts = Annotated[
@@ -54,7 +54,7 @@ _MaxAttempts = Annotated[
 def list_groups(context: typer.Context, server: Server = None, as_json: Json = False) -> None:
     """See _HELP."""
     if context.invoked_subcommand is not None:
-        context.obj = (server, as_json)  # what stands before the command holds for it too
+        context.obj = (server, as_json)  # options before the command apply to it too
         return
     _list(server, as_json)
 
@@ -83,7 +83,7 @@ def _list(server: str | None, as_json: bool) -> None:
         ]  # fmt: skip
         print_table(["group", "start", "ordered", "#deliveries", "retry", "created"], rows)
     else:
-        print("no groups yet; `duetime groups create GROUP` or a first receiver makes one")
+        print("no groups yet; `duetime groups create GROUP` or a first receiver creates one")
 
 
 @groups.command()
@@ -91,7 +91,7 @@ def create(
     context: typer.Context,
     name: _Name,
     start: Annotated[
-        str, typer.Option(metavar="WHERE", help="earliest, latest, or a time: what was stored then or later.")
+        str, typer.Option(metavar="WHERE", help="earliest, latest, or a time: messages stored then or later.")
     ] = _EARLIEST,
     ordered: Annotated[
         bool, typer.Option("--ordered", help="One lease per queue at a time; a failed message blocks its queue.")
@@ -101,7 +101,7 @@ def create(
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Make a group. One that exists with the same settings is left as it is.
+    """Create a group. One that exists with the same settings is left as it is.
 
     \b
     Examples:
@@ -129,7 +129,7 @@ def set_policy(
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Change a group's retry policy, for failures from now on. What is not given stays.
+    """Change a group's retry policy, for failures from now on. Options that are not given keep their values.
 
     \b
     Examples:
@@ -151,9 +151,9 @@ def set_policy(
 
 @groups.command()
 def describe(context: typer.Context, name: _Name, server: Server = None, as_json: Json = False) -> None:
-    """Show a group's place in each queue, who receives, and how fast.
+    """Show a group's position in each queue, its members and their rates.
 
-    A queue's lag is what is not acknowledged: not given out, in flight, or waiting to come back.
+    A queue's lag counts unacknowledged messages: not delivered yet, in flight, or waiting for a retry.
 
     \b
     Examples:
@@ -178,7 +178,10 @@ def reset(
     name: _Name,
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     to: Annotated[
-        str, typer.Option(metavar="WHERE", help="earliest, latest, a time of storing, or with --queue an offset.")
+        str,
+        typer.Option(
+            metavar="WHERE", help="earliest, latest, a time (messages stored since), or with --queue an offset."
+        ),
     ],
     queue: Annotated[int | None, typer.Option(help="This queue only. Default: all.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing, show what would change.")] = False,
@@ -186,9 +189,9 @@ def reset(
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Move a group's place in a topic: what lies before it counts as done, what lies behind it is given out (again).
+    """Move a group's position in a topic: messages before it count as done, those after it are delivered (again).
 
-    Retries stay where they are: to drop or repeat them, reset %RETRY%NAME, a topic of its own.
+    Retries are not affected: to drop or repeat them, reset %RETRY%NAME, which is a topic of its own.
 
     \b
     Examples:
@@ -206,7 +209,7 @@ def reset(
         request.latest = True
     elif to.isascii() and to.isdigit():
         if queue is None:
-            raise typer.BadParameter(f"--to {to} is an offset, which is one queue's: give --queue")
+            raise typer.BadParameter(f"--to {to} is an offset in one queue: give --queue")
         request.offset = int(to)
     else:
         request.at_ms = at_ms(options.moment("--to", to, "earliest, latest, an offset or "))
@@ -221,7 +224,7 @@ def reset(
         for one in answer.queues
     ]  # fmt: skip
     print_table(["#queue", "#shard", "#from", "#to", "#moves", "#leases ended"], rows)
-    print("nothing was changed: a dry run" if dry_run else f"group {name} goes on from there in {topic}")
+    print("dry run: nothing was changed" if dry_run else f"group {name} continues from there in {topic}")
 
 
 @groups.command()
@@ -229,14 +232,13 @@ def delete(
     context: typer.Context,
     name: _Name,
     force: Annotated[
-        bool, typer.Option("--force", help="Although receivers were seen within the last minute.")
+        bool, typer.Option("--force", help="Delete it even if receivers were seen within the last minute.")
     ] = False,
     server: Server = None,
 ) -> None:
-    """Forget a group and its places.
+    """Delete a group and its positions.
 
-    A group of that name that is used later begins anew: the dead letters are still there, the retries are not given
-    to it.
+    A later group of that name starts afresh: the dead letters are still there, but it does not get the retries.
 
     \b
     Examples:
@@ -244,14 +246,14 @@ def delete(
     """
     server, _ = _common(context, server, False)
     listed = call(server, "ListGroups", consumer_pb2.ListGroupsRequest()).groups
-    # Asked for all the same: a shard that was away when the group was deleted may still have its places.
+    # Deleted in any case: a shard that was away at the first delete may still have the group's positions.
     call(server, "DeleteGroup", consumer_pb2.DeleteGroupRequest(name=name, force=force))
     existed = any(group.name == name for group in listed)
     print(f"group {name} is deleted" if existed else f"group {name} did not exist")
 
 
 def _common(context: typer.Context, server: str | None, as_json: bool) -> tuple[str | None, bool]:
-    """The options that may stand before the command or behind it."""
+    """Options that may be given before or after the command."""
     before_server, before_json = context.obj
     return server or before_server, as_json or before_json
 
@@ -287,7 +289,7 @@ def _print_description(described: consumer_pb2.GroupDescription) -> None:
     if described.queues:
         print_table(_QUEUE_COLUMNS, [_queue_row(queue) for queue in described.queues])
     elif not known:
-        print("nothing was received yet")
+        print("nothing has been received yet")
     if described.members:
         rows = [(one.name, one.topic, local(moment_or_none(one.seen_at_ms))) for one in described.members]
         print_table(["member", "topic", "last seen"], rows)

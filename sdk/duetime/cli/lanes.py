@@ -1,4 +1,4 @@
-"""`duetime lanes`: what waits, what is next, who serves it."""
+"""`duetime lanes`: what is pending, what is due next, and who serves it."""
 
 import sys
 from typing import Any
@@ -17,9 +17,9 @@ _COLUMNS = [
 
 
 def lanes(server: Server = None, as_json: Json = False) -> None:
-    """Show the lanes: per shard and level what is pending, what is next, how late.
+    """Show the lanes: pending messages, next due time and lateness for each shard and level.
 
-    Lateness is from due to durable in its topic, over a lane's last 1,024 messages.
+    Lateness is the time from due to durably stored in the topic, over a lane's last 1,024 messages.
 
     \b
     Examples:

@@ -11,14 +11,14 @@ Server = Annotated[
     str | None,
     typer.Option("--server", metavar="HOST:PORT", envvar=SERVER_VARIABLE, help="The gateway. Default: localhost:9800."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON: one object a line.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
 
 
 def moment(option: str, text: str, others: str = "") -> datetime:
-    """A time as people write it: `2026-01-01T12:00`, local, or with an offset or Z.
+    """Parses a time such as `2026-01-01T12:00`: local, or with an offset or Z.
 
     Raises:
-        BadParameter: it is none; `others` says what else would do.
+        BadParameter: it is malformed; `others` says what else is valid.
     """
     try:
         return datetime.fromisoformat(text)

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from duetime.client import message
 
-# In a pipe a table is as wide as it is: nobody's lines are to be broken.
+# In a pipe a table is as wide as it needs to be: lines are not wrapped.
 _PIPE_WIDTH = 1_000
 _UNITS_MS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000))
 
@@ -39,17 +39,17 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def iso(moment: datetime | None) -> str | None:
-    """For machines: UTC, milliseconds."""
+    """For machines: in UTC, with milliseconds."""
     return None if moment is None else moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def moment_or_none(at_ms: int) -> datetime | None:
-    """Of Unix milliseconds; None of 0, which stands for no moment."""
+    """The moment of Unix milliseconds; 0 stands for none."""
     return message.moment(at_ms) if at_ms else None
 
 
 def local(moment: datetime | None) -> str:
-    """For people: their own time zone, milliseconds; the date where it is not today's."""
+    """For people: in their time zone, with milliseconds, and with the date unless it is today."""
     if moment is None:
         return "-"
     here = moment.astimezone()
@@ -58,7 +58,7 @@ def local(moment: datetime | None) -> str:
 
 
 def length(length_ms: int) -> str:
-    """`30m` of 1,800,000: the largest unit that it is a whole number of."""
+    """`30m` for 1,800,000: in the largest unit that divides it."""
     for unit, unit_ms in _UNITS_MS:
         if length_ms >= unit_ms and length_ms % unit_ms == 0:
             return f"{length_ms // unit_ms}{unit}"

@@ -1,6 +1,6 @@
-"""Commands that other packages of the installation bring: entry points of the group `duetime.commands`.
+"""Commands of other installed packages: entry points of the group `duetime.commands`.
 
-They are loaded when they are asked for, so that the other commands start without what these need.
+They are loaded on use, so that the other commands start without their dependencies.
 """
 
 from importlib.metadata import entry_points
@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 from duetime.cli.preflight import CannotStart
 
 _GROUP = "duetime.commands"
-# What a command needs beyond the client, where that is not the server.
+# The extra that a command needs, if it is not `server`.
 _EXTRAS = {"spark": "spark"}
 
 
@@ -36,7 +36,7 @@ def _load(name: str) -> Any:
 
 
 def _missing(name: str, package: str | None) -> Any:
-    """Stands in where only the client is installed."""
+    """A stand-in for a command whose dependencies are not installed."""
     extra = _EXTRAS.get(name, "server")
     stand_in = typer.Typer(name=name, rich_markup_mode=None, add_completion=False)
 

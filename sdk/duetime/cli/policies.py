@@ -1,4 +1,4 @@
-"""Retry policies on the command line: read from options, and shown as they are written."""
+"""Retry policies on the command line: read from options, and shown in the same form."""
 
 import typer
 
@@ -11,10 +11,10 @@ _FACTOR_DEFAULT, _JITTER_DEFAULT = 2.0, 0.2
 
 
 def policy_of(backoff: str | None, max_attempts: int | None) -> message_pb2.RetryPolicy | None:
-    """Of --retry and --max-attempts; None: neither is given.
+    """The policy of --retry and --max-attempts; None: neither is given.
 
     Raises:
-        BadParameter: they are none, or break a limit.
+        BadParameter: they are malformed, or break a limit.
     """
     try:
         return handler_policy(backoff, max_attempts)
@@ -27,7 +27,7 @@ def policy_of(backoff: str | None, max_attempts: int | None) -> message_pb2.Retr
 
 
 def backoff_of(policy: message_pb2.RetryPolicy) -> str:
-    """The text that --retry takes; the number of deliveries is told apart."""
+    """The policy as --retry takes it, without the number of deliveries."""
     if policy.HasField("exponential"):
         backoff = policy.exponential
         parts = [f"exponential:{length(backoff.initial_ms)}..{length(backoff.max_ms)}"]

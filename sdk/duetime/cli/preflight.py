@@ -1,4 +1,4 @@
-"""What must hold before the cluster starts: its software, its directory, its ports."""
+"""Checks before the cluster starts: its software, its directory, its ports."""
 
 import fcntl
 import os
@@ -16,7 +16,7 @@ _SERVER_PACKAGES = ("alembic", "numpy", "prometheus_client", "pydantic_settings"
 
 
 class CannotStart(DueTimeError):
-    """The cluster can't start; the text is the one line that the user sees."""
+    """The cluster can't start; the text is the line that the user sees."""
 
 
 def check_software() -> None:
@@ -29,7 +29,7 @@ def check_software() -> None:
 
 @contextmanager
 def claimed(directory: Path) -> Iterator[None]:
-    """Holds the data directory, made when missing, for this process alone.
+    """Locks the data directory for this process; creates it if it is missing.
 
     Raises:
         CannotStart: it can't be made or written to, or another process holds it.
@@ -73,18 +73,18 @@ def _not_listening(port: int, error: OSError) -> CannotStart:
 
 
 class Ports:
-    """Ports for processes of ours, kept for them as long as this is open, while they start and between two starts.
+    """Ports reserved for our processes while this is open, also while they start and restart.
 
-    A socket that is bound and does not listen lets another one listen there, if both say SO_REUSEADDR, as servers do;
-    the kernel gives the port to nobody who asks for any, or connects from any. A port that was only looked up may be
-    somebody's connection by the time it is listened on.
+    A socket that is bound but does not listen lets another one listen on its port if both set SO_REUSEADDR, as servers
+    do; the kernel assigns the port to nobody else, neither for listening on any port nor for connecting from one. A
+    port that was only found to be free may be in use by the time it is listened on.
     """
 
     def __init__(self) -> None:
         self._held: list[socket.socket] = []
 
     def take(self, port: int = 0) -> int:
-        """Any free port, or this one. Raises: CannotStart: somebody listens there."""
+        """Reserves a port; 0: any free one. Raises: CannotStart: it is in use."""
         held = socket.socket()
         self._held.append(held)
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

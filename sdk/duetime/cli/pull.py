@@ -1,4 +1,4 @@
-"""`duetime pull`: what a topic holds, once or for ever."""
+"""`duetime pull`: the messages of a topic, once or continuously."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ from duetime.v1 import gateway_pb2
 log = logging.getLogger("duetime")
 
 POLL_COUNT = 512
-# How long one look may wait: for ever in steps with --follow, else only for answers that are on their way.
+# How long one poll may wait: long with --follow, otherwise only for answers that are on their way.
 FOLLOW_WAIT = "1h"
 CATCH_UP_WAIT = "100ms"
 
@@ -27,31 +27,31 @@ _Topic = Annotated[str, typer.Argument(metavar="TOPIC")]
 
 def pull(
     topic: _Topic,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on when all is read, until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for new messages, until Ctrl-C.")] = False,
     start: Annotated[
         str,
         typer.Option(
             "--from",
             metavar="earliest|latest|OFFSET|TIME",
-            help="Where each queue starts; a TIME: what is stored since.",
+            help="Where each queue starts; TIME: messages stored since.",
         ),
     ] = "earliest",
     tags: Annotated[str | None, typer.Option(metavar="'A || B'", help="Only messages with one of these tags.")] = None,
     sql: Annotated[
         str | None,
-        typer.Option(metavar="EXPRESSION", help="Only messages of whose properties this is true, such as `size > 5`."),
+        typer.Option(metavar="EXPRESSION", help="Only messages whose properties match, such as `size > 5`."),
     ] = None,
     group: Annotated[
         str | None,
-        typer.Option(metavar="GROUP", help="Start where GROUP has committed, and commit what is printed."),
+        typer.Option(metavar="GROUP", help="Start where GROUP has committed, and commit after printing."),
     ] = None,
-    count_max: Annotated[int | None, typer.Option("--max", min=1, metavar="N", help="End after N messages.")] = None,
+    count_max: Annotated[int | None, typer.Option("--max", min=1, metavar="N", help="Stop after N messages.")] = None,
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Read a topic: all its queues, each in order.
+    """Print the messages of a topic: all queues, each in order.
 
-    With --json a body that is not UTF-8 is in `body_base64` instead of `body`.
+    With --json, a body that is not UTF-8 is in `body_base64` instead of `body`.
 
     \b
     Examples:
@@ -109,7 +109,7 @@ async def _pull(
 
 
 async def _ends(address: str, topic: str) -> dict[int, int]:
-    """The offset after the last message of each queue, now."""
+    """The current end of each queue: the offset after its last message."""
     connection = Connection(address)
     try:
         request = gateway_pb2.DescribeTopicRequest(name=topic)

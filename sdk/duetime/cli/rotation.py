@@ -1,21 +1,21 @@
-"""Log files of bounded size: each is cut when it is full, and one older part of it is kept.
+"""Log files of bounded size: each is copied and truncated when it is full, and one copy is kept.
 
-The process that writes it goes on with the same open file, in append mode: so no process waits for this one, which may
-be stopped at its terminal. What is written in the moment between the copy and the cut is lost.
+The writing process keeps its file open, in append mode, and so never waits for this one, which may be suspended at its
+terminal. Lines written between the copy and the truncation are lost.
 """
 
 import shutil
 from pathlib import Path
 
 LOG_BYTES_MAX = 16 * 1024 * 1024
-# How often files are looked at.
+# How often files are checked.
 CHECK_INTERVAL_S = 10.0
 _CHUNK_BYTES = 1024 * 1024
 
 
 def rotate(path: Path, bytes_max: int = LOG_BYTES_MAX) -> bool:
-    """Moves what is in a log file to `NAME.1`, in whose place it comes, if that is more than `bytes_max`. Where the
-    disk has no room for both, the older part is lost."""
+    """Moves the content of a log file to `NAME.1`, replacing that, if it has more than `bytes_max`. Returns whether it
+    did. If the disk is full, the content is lost."""
     if not path.exists() or path.stat().st_size <= bytes_max:
         return False
     older = path.with_name(f"{path.name}.1")

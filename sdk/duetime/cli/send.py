@@ -1,4 +1,4 @@
-"""`duetime send`: a message from an argument, a file or standard input, or one a line."""
+"""`duetime send`: a message from an argument, a file or standard input, or one per line."""
 
 import asyncio
 import os
@@ -28,16 +28,18 @@ _Body = Annotated[str, typer.Argument(metavar="BODY|@PATH|-", help="The body; @P
 
 
 def send(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Made when missing, unless the server forbids it.")],
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC", help="Created if it does not exist, unless the server forbids it.")
+    ],
     body: _Body = "-",
     delay: Annotated[str | None, typer.Option(help="One of the server's delays: 5s, 30m, 2h.")] = None,
-    level: Annotated[int | None, typer.Option(help="Or the delay by its level, from 1.")] = None,
-    lines: Annotated[bool, typer.Option("--lines", help="Each line is a message.")] = False,
-    tags: Annotated[str, typer.Option(help="The tag; filters compare it.")] = "",
+    level: Annotated[int | None, typer.Option(help="The delay as a level, from 1, instead of --delay.")] = None,
+    lines: Annotated[bool, typer.Option("--lines", help="Send each line as a message.")] = False,
+    tags: Annotated[str, typer.Option(help="The tag, by which filters select.")] = "",
     key: Annotated[list[str] | None, typer.Option(help="A business key; may be repeated.")] = None,
     prop: Annotated[list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="May be repeated.")] = None,
-    queue: Annotated[int | None, typer.Option(help="The queue. Default: by sharding key, else in turn.")] = None,
-    sharding_key: Annotated[str, typer.Option(help="Equal ones go to the same queue.")] = "",
+    queue: Annotated[int | None, typer.Option(help="The queue. Default: by sharding key, otherwise in turn.")] = None,
+    sharding_key: Annotated[str, typer.Option(help="Messages with equal keys go to the same queue.")] = "",
     server: Server = None,
     as_json: Json = False,
 ) -> None:
@@ -98,7 +100,7 @@ class _Source:
         return self._text if self._file is None else self._file.read()
 
     def line_groups(self) -> Iterator[list[bytes]]:
-        """Lines without their ends, as many at once as there are to read without waiting."""
+        """Lines without their ends, in groups of what can be read without waiting."""
         if self._file is None:
             yield self._text.split(b"\n")
             return
@@ -122,13 +124,13 @@ async def _send_one(server: str | None, make: Callable[..., Message], source: _S
 
 
 async def _send_lines(server: str | None, make: Callable[..., Message], source: _Source, as_json: bool) -> int:
-    """Sends each line; how many failed. The first errors are shown, and all of them with --json."""
+    """Sends each line; returns how many failed. Prints the first errors, or all of them with --json."""
     began, sent, failed = time.monotonic(), 0, 0
     with _progress(source.size) as progress:
         task = progress.add_task("sending", total=source.size, sent="")
         async with AsyncProducer(await reach(server)) as producer:
             groups = source.line_groups()
-            # Reading may wait for a slow pipe; the connection must live meanwhile.
+            # Reading may wait for a slow pipe; the event loop must keep the connection alive.
             while group := await asyncio.to_thread(next, groups, None):
                 for outcome in await producer.send_many([make(line) for line in group]):
                     failed += isinstance(outcome, DueTimeError)
@@ -168,7 +170,7 @@ def receipt_line(receipt: Receipt) -> str:
         line = f"{where}, due {local(receipt.deliver_at)} (level {receipt.lane})"
     if receipt.requested_level is not None:
         line += f"; level {receipt.requested_level} is above the highest, {receipt.lane}"
-    return line + ("; it was stored already" if receipt.duplicate else "")
+    return line + ("; it had been stored before" if receipt.duplicate else "")
 
 
 def receipt_object(receipt: Receipt) -> dict[str, Any]:

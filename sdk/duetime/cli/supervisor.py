@@ -1,9 +1,9 @@
-"""The cluster on this machine: four processes, started, kept alive and ended in order.
+"""The cluster on this machine: four processes, started, kept running and stopped in order.
 
 schema ┐
        ├─▶ gateway, scheduler, retry ─▶ serving ─▶ stop gateway ─▶ scheduler ─▶ retry ─▶ store
 store  ┘                                 │    ▲
-                                         └────┘ a process that ends is started again on its port
+                                         └────┘ a process that ends is restarted on its port
 """
 
 import asyncio
@@ -18,16 +18,16 @@ from duetime.cli.rotation import CHECK_INTERVAL_S, rotate
 
 BACKOFF_S_MIN = 0.2
 BACKOFF_S_MAX = 5.0
-# A process that ran this long is well: the next restart comes quickly again.
+# After running this long, a process is healthy: its next restart is quick again.
 STEADY_S = 30.0
-# Longer than a process drains its calls; the store also flushes and writes its checkpoint.
+# Longer than a process takes to drain its calls; the store also flushes and writes its checkpoint.
 STOP_TIMEOUT_S = 10.0
 STORE_STOP_TIMEOUT_S = 30.0
 SHARD = 0
 
 
 class Cluster:
-    """One shard and what stands around it. The gateway's port 0 is any free one."""
+    """One shard and the services around it. Port 0 of the gateway means any free port."""
 
     def __init__(self, data: Path, port: int) -> None:
         self.data = data
@@ -50,14 +50,14 @@ class Cluster:
         self.scheduler = Child("scheduler", "duetime_scheduler", above, take(), take(), logs)
         settings = above | {"retry_address": self.retry.address}
         self.gateway = Child("gateway", "duetime_gateway", settings, take(port), take(), logs)
-        # In the order of their ends: who calls before who is called, so that nobody's last calls fail.
+        # In the order in which they are stopped: callers before those that they call, so that no last call fails.
         self._children = (self.gateway, self.scheduler, self.retry, self.store)
 
     async def start(self) -> None:
-        """Returns when all serve.
+        """Returns when all processes serve.
 
         Raises:
-            CannotStart: one of them does not; `stop` ends the others.
+            CannotStart: one of them does not; `stop` stops the others.
         """
         try:
             async with asyncio.TaskGroup() as starts:
@@ -67,11 +67,11 @@ class Cluster:
                 for child in (self.gateway, self.scheduler, self.retry):
                     starts.create_task(child.start())
         except ExceptionGroup as group:
-            # One is enough: what else failed most likely failed of it.
+            # One is enough: other failures most likely follow from it.
             raise group.exceptions[0] from None
 
     async def keep_running(self) -> None:
-        """Starts again what ends, and keeps logs short, until cancelled."""
+        """Restarts processes that end, and bounds their log files, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for child in self._children:
                 tasks.create_task(_restart_forever(child))
@@ -117,7 +117,7 @@ async def _restart_forever(child: Child) -> None:
         code = await child.ended()
         if loop.time() - began >= STEADY_S:
             pause_s = BACKOFF_S_MIN
-        text = f"{child.name} (pid {child.pid}) ended {exit_text(code)} and is started again in {pause_s:g} s"
+        text = f"{child.name} (pid {child.pid}) ended {exit_text(code)}; restarting it in {pause_s:g} s"
         print(f"duetime: {text}", file=sys.stderr, flush=True)
         await asyncio.sleep(pause_s)
         pause_s = min(BACKOFF_S_MAX, pause_s * 2)

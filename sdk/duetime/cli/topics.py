@@ -1,4 +1,4 @@
-"""`duetime topics`: list, make and describe topics."""
+"""`duetime topics`: list, create and describe topics."""
 
 from typing import Annotated, Any
 
@@ -12,7 +12,7 @@ from duetime.v1 import gateway_pb2
 
 topics = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
-_HELP = """List the topics; with a command, make or describe one.
+_HELP = """List the topics; with a command, create or describe one.
 
 \b
 Examples:
@@ -27,7 +27,7 @@ _Name = Annotated[str, typer.Argument(metavar="NAME", help="1 to 127 characters 
 def list_topics(context: typer.Context, server: Server = None, as_json: Json = False) -> None:
     """See _HELP."""
     if context.invoked_subcommand is not None:
-        context.obj = (server, as_json)  # what stands before the command holds for it too
+        context.obj = (server, as_json)  # options before the command apply to it too
         return
     listed = call(server, "ListTopics", gateway_pb2.ListTopicsRequest()).topics
     if as_json:
@@ -37,7 +37,7 @@ def list_topics(context: typer.Context, server: Server = None, as_json: Json = F
         rows = [(topic.name, str(topic.queue_count), local(moment(topic.created_at_ms))) for topic in listed]
         print_table(["topic", "#queues", "created"], rows)
     else:
-        print("no topics yet; a first `duetime send TOPIC BODY` makes one")
+        print("no topics yet; the first `duetime send TOPIC BODY` creates one")
 
 
 @topics.command()
@@ -48,7 +48,7 @@ def create(
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Make a topic. One that exists with the same number of queues is left as it is.
+    """Create a topic. One that exists with the same number of queues is left as it is.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`duetime trace`: the life of one message."""
+"""`duetime trace`: the history of one message."""
 
 import asyncio
 import sys
@@ -17,7 +17,7 @@ from duetime.client.finding.trace import Trace, TraceEvent
 def trace(
     message_id: Annotated[str, typer.Argument(metavar="ID", help="The message's id, or a RocketMQ offset id.")],
     topic: Annotated[
-        str | None, typer.Option("--topic", metavar="TOPIC", help="Where it was sent to: makes the search quicker.")
+        str | None, typer.Option("--topic", metavar="TOPIC", help="The topic it was sent to; makes the search faster.")
     ] = None,
     show_traces: Annotated[bool, typer.Option("--traces", help="Print the handlers' stack traces too.")] = False,
     server: Server = None,
@@ -25,8 +25,8 @@ def trace(
 ) -> None:
     """Show what happened to a message, oldest first.
 
-    Accepted, deferred, restored; received, acknowledged, failed; dead, redriven. What may be missing is said at the
-    end. With --json: one event a line, gaps as `{"gap": ...}`.
+    Accepted, deferred, restored; received, acknowledged, failed; dead, redriven. Possible gaps are listed at the end.
+    With --json: one event per line, gaps as `{"gap": ...}`.
 
     \b
     Examples:
@@ -61,7 +61,7 @@ def event_line(event: TraceEvent) -> str:
     parts += [f"attempt {event.attempt}"] if event.attempt else []
     parts += [f"level {event.level}"] if event.kind == "deferred" else []
     if event.kind in ("deferred", "failed") and event.due_at is not None:
-        parts.append(f"{'due' if event.kind == 'deferred' else 'comes back'} {local(event.due_at)}")
+        parts.append(f"{'due' if event.kind == 'deferred' else 'retried'} {local(event.due_at)}")
     parts += [f"{event.late_ms} ms late"] if event.late_ms is not None else []
     parts += [on_one_line(event.error.encode())] if event.error else []
     return "  ".join([*parts, place]).rstrip()

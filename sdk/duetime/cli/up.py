@@ -17,15 +17,15 @@ from duetime.cli.supervisor import Cluster
 
 
 def up(
-    data: Annotated[Path, typer.Option(metavar="DIR", help="Where all data lives.")] = Path("duetime-data"),
+    data: Annotated[Path, typer.Option(metavar="DIR", help="The directory for all data.")] = Path("duetime-data"),
     port: Annotated[int, typer.Option(min=0, max=65_535, help="The gateway's port; 0: any free one.")] = 9800,
     demo: Annotated[bool, typer.Option("--demo", help="Send a few delayed messages and show them arrive.")] = False,
     as_json: Json = False,
 ) -> None:
     """Start the cluster on this machine: store, gateway, scheduler, retry.
 
-    One line tells when it serves. It ends with Ctrl-C or SIGTERM and finds its data again when it is started the
-    next time, pending messages included. DUETIME_STORE_FLUSH_MODE and the like set up its processes.
+    Prints one line when it is ready. Stop it with Ctrl-C or SIGTERM; the next start continues with the same data,
+    pending messages included. Variables such as DUETIME_STORE_FLUSH_MODE configure its processes.
 
     \b
     Examples:
@@ -34,7 +34,7 @@ def up(
       duetime up --data /var/tmp/duetime --port 0 --json
     """
     check_software()
-    # Messages, groups and logs, and what processes make: for nobody but this user.
+    # All files of the cluster are readable by this user only.
     os.umask(0o077)
     data = data.absolute()
     with claimed(data):
@@ -73,7 +73,7 @@ def _print_address(cluster: Cluster, as_json: bool) -> None:
 
 
 async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
-    """Whether the work ended before the stop came, which cancels it."""
+    """Runs the work until it ends or is stopped, which cancels it; returns whether it ended."""
     working, stopped = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait((working, stopped), return_when=asyncio.FIRST_COMPLETED)
