@@ -54,14 +54,9 @@ def consume(
         str | None, typer.Option(metavar="BACKOFF", help="exponential:1s..10m, 1s,5s,30s or levels.")
     ] = None,
     reject_code: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=255, metavar="CODE", help="With this exit code a message becomes a dead letter at once."
-        ),
+        int | None, typer.Option(min=1, max=255, metavar="CODE", help="Exit code for a dead letter at once.")
     ] = None,
-    timeout: Annotated[
-        str | None, typer.Option(metavar="LENGTH", help="A command that runs longer has failed.")
-    ] = None,
+    timeout: Annotated[str | None, typer.Option(metavar="LENGTH", help="Longer commands have failed.")] = None,
     drain: Annotated[
         str, typer.Option(metavar="LENGTH", help="How long running commands may take when it stops.")
     ] = "30s",
