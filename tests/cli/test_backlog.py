@@ -113,10 +113,10 @@ def report(now_ms: int, lanes: list[gateway_pb2.Lane]) -> Report:
     ("length_ms", "text"),
     [(0, "0ms"), (999, "999ms"), (1_000, "1s"), (61_500, "1m 1s"), (3_600_000, "1h"), (90_061_000, "1d 1h")],
 )
-def test_length_is_told_in_two_units_at_most(length_ms: int, text: str) -> None:
+def test_lengths_have_two_units_at_most(length_ms: int, text: str) -> None:
     assert _about(length_ms) == text
 
 
 @pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (999, "999 B"), (1_000, "1.0 kB"), (1_234_567_890, "1.2 GB")])
-def test_size_is_told_in_its_unit(count: int, text: str) -> None:
+def test_sizes_have_the_largest_unit_that_fits(count: int, text: str) -> None:
     assert _size(count) == text

@@ -60,7 +60,7 @@ def test_a_delayed_message_is_followed_until_it_arrives(
     assert " late=" in capsys.readouterr().out
 
 
-def test_a_level_above_the_highest_is_told(server: str, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_level_above_the_highest_is_reported(server: str, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["send", topic, "x", "--level", "99"]) == 0
     assert "; level 99 is above the highest, 18" in capsys.readouterr().out
 
@@ -113,7 +113,7 @@ def test_progress_is_shown_at_a_terminal_only(server: str, topic: str) -> None:
         assert b"sending" in terminal.read1(65_536)
 
 
-def test_pull_starts_where_it_is_told(
+def test_pull_starts_where_the_option_says(
     server: str, topic: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     run(["topics", "create", topic, "--queues", "1"])
@@ -273,10 +273,10 @@ def test_trace_prints_errors_traces_and_gaps(
     failed = TraceEvent("failed", at, 0, "orders", 1, 7, due_at=at, group="billing", attempt=2)
     failed = replace(failed, error_type="ValueError", error_message="bad\x1b[0m", trace="line 1\nline 2\n")
 
-    async def told(*_: object) -> Trace:
+    async def found(*_: object) -> Trace:
         return Trace("A", [failed], ["a shard does not answer"])
 
-    monkeypatch.setattr("duetime.cli.trace._trace", told)
+    monkeypatch.setattr("duetime.cli.trace._trace", found)
     assert run(["trace", "A", "--traces"]) == 0
     captured = capsys.readouterr()
     first, *trace = captured.out.splitlines()

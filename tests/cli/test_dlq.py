@@ -92,13 +92,13 @@ def test_redrive_reports_each_and_the_sum(
 ) -> None:
     sent = kill(stub, server, topic, group, b"0", b"1", b"2")
     assert run(["dlq", "redrive", group, "--dry-run"]) == 0
-    told = capsys.readouterr()
-    assert told.out.splitlines() == [f"would redrive  {one}" for one in sent]
-    assert told.err == "duetime: would redrive 3; nothing was changed\n"
+    printed = capsys.readouterr()
+    assert printed.out.splitlines() == [f"would redrive  {one}" for one in sent]
+    assert printed.err == "duetime: would redrive 3; nothing was changed\n"
     assert run(["dlq", "redrive", group, "--max", "2", "--rate", "1000"]) == 0
-    told = capsys.readouterr()
-    assert told.out.splitlines() == [f"redriven  {one}" for one in sent[:2]]
-    assert told.err == "duetime: redriven 2\n"
+    printed = capsys.readouterr()
+    assert printed.out.splitlines() == [f"redriven  {one}" for one in sent[:2]]
+    assert printed.err == "duetime: redriven 2\n"
     assert run(["dlq", "redrive", group, "--id", sent[2], "--id", sent[0], "--json"]) == 0
     (result,) = lines_of(capsys)
     assert (result["id"], result["outcome"], result["error"]) == (sent[2], "redriven", None)
@@ -106,7 +106,7 @@ def test_redrive_reports_each_and_the_sum(
     assert capsys.readouterr().err == "duetime: nothing to redrive\n"
 
 
-def test_discard_wants_a_yes(
+def test_discard_needs_a_yes(
     server: str, stub: Any, topic: str, group: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sent = kill(stub, server, topic, group, b"0", b"1")
@@ -137,15 +137,15 @@ def test_ctrl_c_ends_a_redrive_which_can_be_gone_on_with(server: str, stub: Any,
     assert [first["id"], *rest] == sent
 
 
-def test_what_is_not_there_is_told(server: str, stub: Any, topic: str, group: str) -> None:
+def test_what_does_not_exist_is_reported(server: str, stub: Any, topic: str, group: str) -> None:
     done = run_duetime("dlq", "list", "nobody")
     assert (done.returncode, done.stderr) == (1, b"duetime: group nobody does not exist\n")
     kill(stub, server, topic, group, b"0")
     done = run_duetime("dlq", "show", group, "x")
     assert (done.returncode, done.stderr.decode()) == (1, f"duetime: group {group} has no dead letter x\n")
     done = run_duetime("dlq", "list", group, "--tag", "none", "--json")
-    told = f"duetime: group {group} has no dead letters that meet the options\n"
-    assert (done.returncode, done.stdout, done.stderr.decode()) == (0, b"", told)
+    expected = f"duetime: group {group} has no dead letters that meet the options\n"
+    assert (done.returncode, done.stdout, done.stderr.decode()) == (0, b"", expected)
     done = run_duetime("dlq", "redrive", "a b")
     assert done.returncode == 1
     assert b"filter.group: 'a b' is not" in done.stderr

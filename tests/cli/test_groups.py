@@ -31,9 +31,9 @@ def test_groups_are_made_listed_and_changed(server: str, group: str, capsys: pyt
     text = f"group {group} starts earliest, ordered; 5 deliveries at most, retries exponential:1s..10m,factor=3\n"
     assert capsys.readouterr().out == text
     assert run([*made, "--json"]) == 0
-    (told,) = lines_of(capsys)
-    assert told.pop("created_at").endswith("Z")
-    assert told == {
+    (shown,) = lines_of(capsys)
+    assert shown.pop("created_at").endswith("Z")
+    assert shown == {
         "group": group,
         "start": "earliest",
         "start_at": None,
@@ -54,21 +54,21 @@ def test_groups_are_made_listed_and_changed(server: str, group: str, capsys: pyt
 
 
 @pytest.mark.parametrize(
-    ("start", "told"),
+    ("start", "shown"),
     [("latest", "latest"), ("2026-01-01T12:00Z", "time"), ("2026-01-01T14:00+02:00", "time")],
 )
-def test_group_starts_where_it_is_told_to(
-    server: str, group: str, start: str, told: str, capsys: pytest.CaptureFixture[str]
+def test_group_starts_where_the_option_says(
+    server: str, group: str, start: str, shown: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["groups", "create", group, "--start", start, "--json"]) == 0
     (made,) = lines_of(capsys)
-    assert made["start"] == told
-    if told == "latest":
+    assert made["start"] == shown
+    if shown == "latest":
         assert "2026-01-01T12:00" < made["start_at"] <= made["created_at"]
     else:
         assert made["start_at"] == "2026-01-01T12:00:00.000Z"
     assert run(["groups", "create", group, "--start", start]) == 0
-    assert f"group {group} starts {'latest' if told == 'latest' else 'at 2026-01-01 '}" in capsys.readouterr().out
+    assert f"group {group} starts {'latest' if shown == 'latest' else 'at 2026-01-01 '}" in capsys.readouterr().out
 
 
 def receive(server: str, group: str, topic: str, count: int) -> list[bytes]:
@@ -94,11 +94,11 @@ def test_group_is_described_reset_and_deleted(server: str, group: str, capsys: p
     assert receive(server, group, topic, 2) == [b"0", b"1"]
     capsys.readouterr()
     assert run(["groups", "describe", group, "--json"]) == 0
-    (told,) = lines_of(capsys)
-    (queue,) = [one for one in told["queues"] if one["topic"] == topic]
+    (described,) = lines_of(capsys)
+    (queue,) = [one for one in described["queues"] if one["topic"] == topic]
     assert (queue["committed_offset"], queue["next_offset"], queue["max_offset"]) == (0, 2, 3)
     assert (queue["lag"], queue["in_flight"]) == (3, 2)
-    assert [(one["member"], one["topic"]) for one in told["members"]] == [("me", topic)]
+    assert [(one["member"], one["topic"]) for one in described["members"]] == [("me", topic)]
     assert run(["groups", "describe", group]) == 0
     assert "lag 3, in flight 2, waiting 0, dead letters 0;" in capsys.readouterr().out
 

@@ -28,8 +28,10 @@ def test_without_the_server_extra_one_line_says_so(
 
     monkeypatch.setattr(plugins, "entry_points", lambda **_: [Entry()])
     assert run(["store", "inspect", "/tmp", "--json"]) == 1
-    told = capsys.readouterr().err
-    assert told == "duetime: `duetime store` needs the server extra (numpy is missing): pip install 'duetime[server]'\n"
+    printed = capsys.readouterr().err
+    assert (
+        printed == "duetime: `duetime store` needs the server extra (numpy is missing): pip install 'duetime[server]'\n"
+    )
 
 
 def test_unknown_command_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:

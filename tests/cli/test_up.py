@@ -14,7 +14,7 @@ from tests.cli.cluster import Up, alive, run_duetime
 
 
 def strangers(root: Path) -> list[str]:
-    """What others than its owner may read, write or look into."""
+    """What users other than its owner may read, write or list."""
     found = [root, *root.rglob("*")]
     assert {"metadata.db", "commitlog", "gateway.log"} <= {path.name for path in found}
     return [f"{path} {path.stat().st_mode:o}" for path in found if path.stat().st_mode & 0o077]
@@ -64,7 +64,7 @@ def test_pending_messages_are_found_again(tmp_path: Path) -> None:
     assert all(message.late_ms is not None and message.late_ms >= 0 for message in messages)
 
 
-def test_a_killed_process_is_started_again_on_its_port(tmp_path: Path) -> None:
+def test_a_killed_process_is_restarted_on_its_port(tmp_path: Path) -> None:
     names = ("store", "gateway", "scheduler", "retry")
     with Up(tmp_path) as up, Producer(up.server, timeout=30) as producer:
         for name in names:

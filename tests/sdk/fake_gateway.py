@@ -1,4 +1,4 @@
-"""A gateway with queues in memory behind real gRPC, whose faults a test writes down beforehand."""
+"""A gateway with queues in memory behind real gRPC, whose faults a test sets up in advance."""
 
 import asyncio
 import itertools

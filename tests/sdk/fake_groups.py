@@ -1,6 +1,6 @@
 """The fake gateway with groups: leases, acknowledgements and failures in memory, faults as a test writes them down.
 
-No lease ends by itself: a test ends them, and lets what failed come again.
+No lease ends by itself: a test ends them, and releases failed messages for another delivery.
 """
 
 import asyncio
@@ -82,7 +82,7 @@ class FakeGroups(FakeGateway):
         self._loop.call_soon_threadsafe(self.append, topic, 0, body)
 
     def come_again(self, topic: str) -> None:
-        """What failed is there again, as a retry."""
+        """Makes failed messages available again, as retries."""
         for entry in self.failed:
             found = decode(entry.record)
             place = f"\x02{codec.ORIGIN}\x01{entry.queue}:{found.queue_offset}\x02{codec.VISIBLE_AT}\x01{NOW_MS}"
@@ -99,7 +99,7 @@ class FakeGroups(FakeGateway):
         self._change()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Returns once it holds, which is looked at after every call."""
+        """Returns once the condition holds; it is checked after every call."""
         while not condition():
             self._changed.clear()
             await self._changed.wait()

@@ -60,7 +60,7 @@ def test_every_way_to_say_a_delay_means_the_same_lane(producer: Producer) -> Non
     assert producer.send("orders", b"x", level=0).deliver_at is None
 
 
-def test_a_level_above_the_highest_is_the_highest_and_told(producer: Producer) -> None:
+def test_a_level_above_the_highest_is_the_highest_and_reported(producer: Producer) -> None:
     receipt = producer.send("orders", b"x", level=99)
     assert (receipt.lane, receipt.requested_level) == (18, 99)
 
@@ -154,7 +154,7 @@ def test_a_message_is_found_through_its_life(cluster: LocalCluster, producer: Pr
             finder.find("found", "42", max=0)
 
 
-def test_the_life_of_a_message_is_told(cluster: LocalCluster, producer: Producer) -> None:
+def test_the_history_of_a_message_is_shown(cluster: LocalCluster, producer: Producer) -> None:
     receipt = producer.send("traced", b"cancel 42", delay="5s")
     cluster.advance(5_000)
     with Receiver(cluster.address, "traced", group="tracing") as receiver, Finder(cluster.address) as finder:

@@ -105,7 +105,7 @@ def test_a_command_gets_the_body_and_the_fields(gateway: FakeGroups) -> None:
     assert gateway.bodies("ack") == [b"cancel 42\xff"]
 
 
-def test_the_exit_code_says_what_becomes_of_the_message(gateway: FakeGroups) -> None:
+def test_the_exit_code_settles_the_message(gateway: FakeGroups) -> None:
     gateway.fill("orders", 6)
     # The body is the case; 5 is a command that does not read its input.
     command = """
@@ -125,10 +125,12 @@ def test_the_exit_code_says_what_becomes_of_the_message(gateway: FakeGroups) -> 
     assert sorted(gateway.bodies("ack")) == [b"0", b"5"]
     assert sorted(gateway.bodies("nack")) == [b"1", b"2", b"4"]
     assert gateway.bodies("dead") == [b"3"]
-    told = {nack.error.type + ": " + nack.error.message: nack for request in gateway.nacks for nack in request.nacks}
+    by_error = {
+        nack.error.type + ": " + nack.error.message: nack for request in gateway.nacks for nack in request.nacks
+    }
     expected = {f"ExitCode: {how}" for how in ("exit code 75", "exit code 3", "exit code 65", "ended by SIGKILL")}
-    assert set(told) == expected
-    assert told["ExitCode: exit code 3"].error.trace.endswith("no such table\n")
+    assert set(by_error) == expected
+    assert by_error["ExitCode: exit code 3"].error.trace.endswith("no such table\n")
     assert {request.policy.max_attempts for request in gateway.nacks} == {7}
     lines = errors.splitlines()
     assert "duetime: id-2: attempt 1 failed: ExitCode: exit code 3" in lines

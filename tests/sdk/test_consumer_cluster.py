@@ -62,7 +62,7 @@ async def dead_letters(cluster: Cluster, group: str) -> list[consumer_pb2.DeadLe
         await connection.close()
 
 
-async def test_a_message_that_always_fails_comes_again_by_the_policy_and_dies(cluster: Cluster) -> None:
+async def test_a_message_that_always_fails_is_retried_by_the_policy_and_dies(cluster: Cluster) -> None:
     await send(cluster, Message("orders", b"x", keys=["42"]), Message("orders", b"well"))
     consumer = Consumer(cluster.address, group="billing")
     seen: list[tuple[int, int]] = []
@@ -151,7 +151,7 @@ async def test_consumers_of_a_group_share_and_none_gets_what_another_has(cluster
     assert workers == {0, 1, 2}
 
 
-async def test_what_a_receiver_leaves_behind_comes_after_its_lease(cluster: Cluster) -> None:
+async def test_messages_that_a_receiver_leaves_are_delivered_after_their_leases(cluster: Cluster) -> None:
     await send(cluster, Message("orders", b"x"), Message("orders", b"y"))
     receiver = AsyncReceiver(cluster.address, "orders", group="billing", lease="60s")
     first = await receiver.receive()

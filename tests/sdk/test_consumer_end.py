@@ -129,7 +129,7 @@ def test_a_handler_that_takes_no_notice_of_its_end_does_not_hold_up_the_process(
     running.join(WITHIN_S)
     assert not running.is_alive()
     assert "1 tasks ignore their cancellation and are abandoned" in caplog.text
-    # What is left is closed with nobody to tell of it: that must not be an error of ours.
+    # What is left is closed after the loop: that must not become an error.
     gc.collect()
     assert "failed: GeneratorExit" not in caplog.text
 
@@ -204,7 +204,7 @@ def test_another_thread_may_stop_it(threaded_gateway: FakeGroups) -> None:
     assert consumer.stats.handled == 3
 
 
-async def test_a_wrong_filter_is_told_when_the_block_ends(groups: FakeGroups) -> None:
+async def test_a_wrong_filter_is_raised_when_the_block_ends(groups: FakeGroups) -> None:
     groups.faults["ListGroups"].append(errors.InvalidArgument([Violation("group", "is no name")]))
     consumer = Consumer(groups.address, group="b!")
     consumer.handler("orders")(nothing)

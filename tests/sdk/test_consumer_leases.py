@@ -46,7 +46,9 @@ async def test_the_lease_of_a_slow_handler_is_renewed_before_half_of_it_is_over(
     assert 0.15 < ends[0] < 0.5
 
 
-async def test_renewals_that_fail_are_told_once_and_go_on(groups: FakeGroups, caplog: pytest.LogCaptureFixture) -> None:
+async def test_renewals_that_fail_are_logged_once_and_repeated(
+    groups: FakeGroups, caplog: pytest.LogCaptureFixture
+) -> None:
     groups.fill("orders", 1)
     groups.faults["ChangeInvisible"] += [errors.Unavailable("away")] * 5
     consumer = Consumer(groups.address, group="billing")
@@ -59,8 +61,8 @@ async def test_renewals_that_fail_are_told_once_and_go_on(groups: FakeGroups, ca
     caplog.set_level(logging.INFO)
     async with consuming(consumer):
         await groups.until(lambda: groups.bodies("ack") == [b"0"])
-    told = [record.getMessage() for record in caplog.records if "renewing" in record.getMessage()]
-    assert told == [
+    lines = [record.getMessage() for record in caplog.records if "renewing" in record.getMessage()]
+    assert lines == [
         "renewing leases of orders: away; trying again",
         "renewing leases of orders: working again after 5 errors",
     ]
@@ -80,7 +82,7 @@ async def test_a_fault_of_acknowledging_is_no_message_s_own(
     assert line.message_id == "-"  # type: ignore[attr-defined]
 
 
-async def test_a_handler_that_blocks_the_event_loop_is_told(
+async def test_a_handler_that_blocks_the_event_loop_is_logged(
     groups: FakeGroups, caplog: pytest.LogCaptureFixture
 ) -> None:
     groups.fill("orders", 1)
@@ -119,7 +121,7 @@ async def test_a_message_whose_lease_has_ended_is_not_acknowledged(
     assert "id-0: its lease has ended; it will be delivered again, and is not acknowledged here" in texts
 
 
-async def test_an_acknowledgement_that_comes_too_late_is_told(
+async def test_an_acknowledgement_that_comes_too_late_is_logged(
     groups: FakeGroups, caplog: pytest.LogCaptureFixture
 ) -> None:
     groups.fill("orders", 1)
@@ -165,7 +167,7 @@ async def test_an_ordered_group_handles_a_queue_one_after_the_other_and_queues_i
     assert both
 
 
-async def test_what_lies_behind_a_failure_is_given_back(groups: FakeGroups) -> None:
+async def test_messages_after_a_failed_one_are_given_back(groups: FakeGroups) -> None:
     groups.group = consumer_pb2.Group(name="billing", ordered=True)
     groups.fill("orders", 4)
     consumer = Consumer(groups.address, group="billing")
@@ -270,7 +272,9 @@ async def test_decisions_are_given_up_when_the_leases_have_ended(
     consumer = Consumer(groups.address, group="billing")
     consumer.handler("orders", lease="100ms")(nothing)
     async with consuming(consumer):
-        await until(lambda: "ack: no answer before the leases of id-0 ended: they will be delivered again" in caplog.text)
+        await until(
+            lambda: "ack: no answer before the leases of id-0 ended: they will be delivered again" in caplog.text
+        )
 
 
 async def test_a_shard_that_is_away_holds_up_only_its_own(groups: FakeGroups) -> None:
