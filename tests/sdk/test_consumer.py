@@ -138,7 +138,7 @@ async def test_retry_says_when_and_reject_says_never(groups: FakeGroups, caplog:
     assert (consumer.stats.failed, consumer.stats.dead) == (4, 2)
     texts = [record.getMessage() for record in caplog.records]
     assert "id-2: became a dead letter of billing after attempt 1" in texts
-    assert "id-0: to be delivered again at 2023-11-14 22:13:50.000+00:00" in texts
+    assert "id-0: will be delivered again at 2023-11-14 22:13:50.000+00:00" in texts
     assert not any(record.exc_info for record in caplog.records)
 
 

@@ -123,7 +123,7 @@ class Settler:
         if handled < len(messages):
             for message, status in zip(messages, statuses, strict=True):
                 if status != _OK:
-                    self._log_late(message, "acknowledged too late")
+                    self._count_late(message, "acknowledged too late")
         return []
 
     async def _nack(self, failures: list[_Failure], again: bool) -> list[_Failure]:
@@ -148,7 +148,7 @@ class Settler:
             elif result.status != _OK:
                 # The answer to the first call may have been lost.
                 if not again:
-                    self._log_late(message, "failed too late")
+                    self._count_late(message, "failed too late")
             elif result.dead:
                 self._stats.dead += 1
                 log_about(
@@ -160,7 +160,7 @@ class Settler:
             else:
                 self._stats.retried += 1
                 at = moment(result.deliver_at_ms).isoformat(sep=" ", timespec="milliseconds")
-                log_about(logging.INFO, message, "to be delivered again at %s", at)
+                log_about(logging.INFO, message, "will be delivered again at %s", at)
         return rest
 
     async def _give_back_unstarted(self, messages: list[LeasedMessage], again: bool) -> list[LeasedMessage]:
@@ -175,7 +175,7 @@ class Settler:
     def _group(self) -> str:
         return self._leases.subscription.group
 
-    def _log_late(self, message: LeasedMessage, what: str) -> None:
+    def _count_late(self, message: LeasedMessage, what: str) -> None:
         self._stats.lost += 1
         log_about(logging.WARNING, message, "%s: its lease had ended, and it will be delivered again", what)
 
