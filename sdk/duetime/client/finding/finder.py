@@ -105,7 +105,7 @@ class Found(list[FoundMessage]):
 
 
 class AsyncFinder:
-    """Finds messages by key and id. For one event loop; `Finder` is for plain code.
+    """Finds messages by key or id. For one event loop; `Finder` is for plain code.
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.

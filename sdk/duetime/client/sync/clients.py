@@ -252,7 +252,7 @@ class Receiver(Closing):
 
 
 class Finder(Closing):
-    """Finds messages by key and id. Safe to share between threads; `AsyncFinder` is for event loops.
+    """Finds messages by key or id. Safe to share between threads; `AsyncFinder` is for event loops.
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
