@@ -3,7 +3,7 @@
 import os
 import signal
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import psycopg
@@ -25,6 +25,14 @@ os.environ.setdefault("DUETIME_STORE_DISK_FORCE", "1")
 # How long an example takes, and to make one, is the machine's affair: a busy one is no fault.
 settings.register_profile("duetime", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("duetime")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Reports go from process to process as UTF-8, and some tests print what is none."""
+    report = yield
+    report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
+    return report
 
 
 @pytest.fixture(scope="session")
