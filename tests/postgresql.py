@@ -54,7 +54,7 @@ def _engine_answers() -> bool:
         client.images.get(IMAGE)
     except (docker.errors.DockerException, OSError):
         # An engine without the image would have to fetch it: the machine's own server is quicker and needs no network.
-        return _find_programs() is None and _pings(client)
+        return find_programs() is None and _pings(client)
     finally:
         client.close()
     return True
@@ -84,7 +84,7 @@ def _container() -> Iterator[str]:
         yield container.get_connection_url(driver="psycopg")
 
 
-def _find_programs() -> Path | None:
+def find_programs() -> Path | None:
     """The directory of the newest initdb and pg_ctl."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/pg_ctl"), key=lambda path: int(path.parts[-3]))
     if found:
@@ -94,7 +94,7 @@ def _find_programs() -> Path | None:
 
 
 def _programs() -> Path:
-    programs = _find_programs()
+    programs = find_programs()
     if programs is None:
         raise NoPostgres("no Docker engine answers, and initdb and pg_ctl are not on this machine")
     return programs

@@ -1,0 +1,156 @@
+"""A client under load: sends, pulls and consumes, and prints what it did and saw, one JSON list a line, as it happens.
+
+Runs under the Python of whichever version it is to be a client of, so it uses the SDK alone.
+
+    python client.py ADDRESS NAME     until SIGTERM; then until all that was stored has come, and is done for the group
+
+Topic and group are NAME. The lines:
+
+    ["sending", id, delay_ms, at_ms]   before the call        ["stored", id, due_at_ms]   acknowledged; 0: no delay
+    ["refused", id, error]             not acknowledged
+    ["pulled", id, body, late_ms, at_ms]   by the puller; late_ms by the store's clock, -1 of one without delay
+    ["received", id, attempt, at_ms]   leased to the group
+    ["acking", id]                     before the call        ["acked", id]               acknowledged
+    ["failing", id, reject]            before the call        ["failed", id, dead]        acknowledged
+    ["error", text]                    a call ended so; it is made again
+    ["done"]
+"""
+
+import asyncio
+import json
+import random
+import signal
+import sys
+import time
+from typing import Any
+
+from duetime import (
+    AsyncProducer,
+    AsyncPuller,
+    AsyncReceiver,
+    DueTimeError,
+    LeasedMessage,
+    Message,
+    Receipt,
+)
+
+LEVELS_MS = (0, 1_000, 5_000, 10_000, 30_000)
+BATCH = 10
+PAUSE_S = 0.1
+# Longer than any process is away: the SDK tries again until it is answered.
+TIMEOUT_S = 60.0
+LEASE = "10s"
+
+
+def tell(*event: Any) -> None:
+    sys.stdout.write(json.dumps(event) + "\n")
+    sys.stdout.flush()
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Client:
+    """Three loops over one topic."""
+
+    def __init__(self, address: str, name: str) -> None:
+        self.address = address
+        self.name = name
+        self.dice = random.Random(name)  # noqa: S311
+        self.sending = True
+        self.has_sent = asyncio.Event()
+        self.stored: set[str] = set()
+        self.pulled: set[str] = set()
+        self.done: set[str] = set()
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.send())
+            await self.has_sent.wait()  # the first message makes the topic
+            tasks.create_task(self.pull())
+            tasks.create_task(self.consume())
+        tell("done")
+
+    def stop(self) -> None:
+        self.sending = False
+
+    async def send(self) -> None:
+        async with AsyncProducer(self.address, timeout=TIMEOUT_S) as producer:
+            count = 0
+            while self.sending:
+                messages = [self.message(count + n) for n in range(BATCH)]
+                count += BATCH
+                for message, outcome in zip(messages, await producer.send_many(messages), strict=True):
+                    if isinstance(outcome, Receipt):
+                        due = outcome.deliver_at
+                        tell("stored", message.id, round(due.timestamp() * 1000) if due else 0)
+                        self.stored.add(message.id)
+                        self.has_sent.set()
+                    else:
+                        tell("refused", message.id, repr(outcome))
+                await asyncio.sleep(PAUSE_S)
+
+    def message(self, number: int) -> Message:
+        message_id = f"{self.name}-{number}"
+        level = self.dice.randrange(len(LEVELS_MS))
+        tell("sending", message_id, LEVELS_MS[level], now_ms())
+        return Message(self.name, message_id.encode(), level=level, id=message_id)
+
+    async def pull(self) -> None:
+        async with AsyncPuller(self.address, self.name, start="earliest", timeout=TIMEOUT_S) as puller:
+            while self.sending or not self.stored <= self.pulled:
+                for message in await puller.poll(max=1_000, wait="200ms"):
+                    late_ms = -1 if message.due_at is None else message.late_ms
+                    tell("pulled", message.id, message.body.decode(), late_ms, now_ms())
+                    self.pulled.add(message.id)
+            # A second copy would come soon after.
+            for message in await puller.poll(max=1_000, wait="2s"):
+                tell("pulled", message.id, message.body.decode(), message.late_ms, now_ms())
+
+    async def consume(self) -> None:
+        receiver = AsyncReceiver(
+            self.address, self.name, group=self.name, lease=LEASE, backoff="1s", max_attempts=100, timeout=TIMEOUT_S
+        )
+        async with receiver:
+            while self.sending or not self.stored <= self.done:
+                try:
+                    got = await receiver.receive(max=100, wait="500ms")
+                    await self.handle(receiver, got)
+                except DueTimeError as error:
+                    tell("error", repr(error))
+
+    async def handle(self, receiver: AsyncReceiver, got: list[LeasedMessage]) -> None:
+        """Most are acknowledged; each 13th fails once before, each 41st is rejected."""
+        finished = []
+        for message in got:
+            tell("received", message.id, message.attempt, now_ms())
+            number = int(message.id.rpartition("-")[2])
+            if number % 41 == 0 or (number % 13 == 0 and message.attempt == 1):
+                await self.fail(receiver, message, reject=number % 41 == 0)
+            else:
+                finished.append(message)
+                tell("acking", message.id)
+        if finished:
+            ended = {message.id for message in await receiver.ack(finished)}
+            for message in finished:
+                if message.id not in ended:
+                    tell("acked", message.id)
+                    self.done.add(message.id)
+
+    async def fail(self, receiver: AsyncReceiver, message: LeasedMessage, *, reject: bool) -> None:
+        tell("failing", message.id, reject)
+        failed = await receiver.nack(message, ValueError("on purpose"), reject=reject)
+        tell("failed", message.id, failed.dead)
+        if failed.dead:
+            self.done.add(message.id)
+
+
+async def main() -> None:
+    client = Client(*sys.argv[1:])
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, client.stop)
+    await client.run()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,37 @@
+"""Copies of what the release left, as this version's tests open them."""
+
+import json
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from duetime_core.testing import Cluster, FakeClock
+
+from tests.upgrade.release import FIXTURES
+
+
+@pytest.fixture
+def unpack(tmp_path: Path) -> Callable[[str], Path]:
+    """Unpacks `clean` or `killed`: a directory with store-0 and metadata.db, the test's own."""
+
+    def unpack_one(name: str) -> Path:
+        directory = tmp_path / name
+        with tarfile.open(FIXTURES / f"{name}.tar.xz") as packed:
+            packed.extractall(directory, filter="data")
+        return directory
+
+    return unpack_one
+
+
+@pytest.fixture(scope="session")
+def manifest() -> dict[str, Any]:
+    """What scene.py noted of `clean`."""
+    loaded: dict[str, Any] = json.loads((FIXTURES / "clean.json").read_text())
+    return loaded
+
+
+def cluster_on(directory: Path, now_ms: int) -> Cluster:
+    """This version's cluster on the release's files, at a moment."""
+    return Cluster(directory, clock=FakeClock(now_ms), store_settings={"disk_force": 1})
