@@ -1,0 +1,151 @@
+"""What a later version may change of the contract, so that processes and clients of two neighbouring versions understand
+each other.
+
+    may                                  may not
+    add services, methods, messages,     give a number, or a name, of a field or enum value to another one
+    fields, enum values                  change a field's type, or whether it is repeated, or its oneof
+    mark anything `deprecated`           change a method's messages, or whether they are streams
+    remove what the last release had     remove anything else; or a field or enum value without `reserved` for its number
+    marked `deprecated`                  and its name
+
+What goes is thus marked in one version, answered by it still, and gone in the next.
+"""
+
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from google.protobuf.descriptor_pb2 import (
+    DescriptorProto,
+    EnumDescriptorProto,
+    FieldDescriptorProto,
+    FileDescriptorSet,
+    MethodDescriptorProto,
+    ServiceDescriptorProto,
+)
+
+Named = TypeVar("Named", bound=Any)
+
+
+def violations(release: FileDescriptorSet, current: FileDescriptorSet) -> list[str]:
+    """What breaks the rules, a sentence each, in the order of the release's files."""
+    return list(_violations(release, current))
+
+
+def _violations(release: FileDescriptorSet, current: FileDescriptorSet) -> Iterator[str]:
+    messages, enums, services = _messages(current), _enums(current), _services(current)
+    for name, message in _messages(release).items():
+        if name in messages:
+            yield from _message(name, message, messages[name])
+        elif not message.options.deprecated:
+            yield f"message {name} is gone and was not deprecated"
+    for name, enum in _enums(release).items():
+        if name in enums:
+            yield from _enum(name, enum, enums[name])
+        elif not enum.options.deprecated:
+            yield f"enum {name} is gone and was not deprecated"
+    for name, service in _services(release).items():
+        if name in services:
+            yield from _service(name, service, services[name])
+        elif not service.options.deprecated:
+            yield f"service {name} is gone and was not deprecated"
+
+
+def _message(name: str, was: DescriptorProto, now: DescriptorProto) -> Iterator[str]:
+    numbers = {field.number: field for field in now.field}
+    names = {field.name: field for field in now.field}
+    reserved = {number for each in now.reserved_range for number in range(each.start, each.end)}
+    for field in was.field:
+        where = f"{name}.{field.name} = {field.number}"
+        found = numbers.get(field.number)
+        if found is not None and found.name != field.name:
+            yield f"{where}: the number is given to {found.name}"
+        elif found is not None:
+            yield from _field(where, was, now, field, found)
+        elif field.name in names:
+            yield f"{where}: the name is given to number {names[field.name].number}"
+        elif field.number not in reserved or field.name not in now.reserved_name:
+            yield f"{where} is gone, and its number and name are not both reserved"
+        elif not field.options.deprecated:
+            yield f"{where} is gone and was not deprecated"
+
+
+def _field(
+    where: str, was: DescriptorProto, now: DescriptorProto, field: FieldDescriptorProto, found: FieldDescriptorProto
+) -> Iterator[str]:
+    if (field.type, field.type_name) != (found.type, found.type_name):
+        yield f"{where} had type {_type(field)} and has {_type(found)}"
+    if field.label != found.label:
+        yield f"{where} is repeated in one version only"
+    if _oneof(was, field) != _oneof(now, found):
+        yield f"{where} was of oneof {_oneof(was, field) or 'none'!r} and is of {_oneof(now, found) or 'none'!r}"
+
+
+def _type(field: FieldDescriptorProto) -> str:
+    return field.type_name or FieldDescriptorProto.Type.Name(field.type).removeprefix("TYPE_").lower()
+
+
+def _oneof(message: DescriptorProto, field: FieldDescriptorProto) -> str:
+    """Empty: of none. `optional` makes one of its own, which the wire does not know."""
+    if not field.HasField("oneof_index") or field.proto3_optional:
+        return ""
+    return message.oneof_decl[field.oneof_index].name
+
+
+def _enum(name: str, was: EnumDescriptorProto, now: EnumDescriptorProto) -> Iterator[str]:
+    numbers = {value.number: value.name for value in now.value}
+    names = {value.name: value.number for value in now.value}
+    # Of enums both ends are included.
+    reserved = {number for each in now.reserved_range for number in range(each.start, each.end + 1)}
+    for value in was.value:
+        where = f"{name}.{value.name} = {value.number}"
+        if numbers.get(value.number, value.name) != value.name:
+            yield f"{where}: the number is given to {numbers[value.number]}"
+        elif value.name in names:
+            if names[value.name] != value.number:
+                yield f"{where}: the name is given to number {names[value.name]}"
+        elif value.number not in reserved or value.name not in now.reserved_name:
+            yield f"{where} is gone, and its number and name are not both reserved"
+        elif not value.options.deprecated:
+            yield f"{where} is gone and was not deprecated"
+
+
+def _service(name: str, was: ServiceDescriptorProto, now: ServiceDescriptorProto) -> Iterator[str]:
+    methods = {method.name: method for method in now.method}
+    for method in was.method:
+        where = f"method {name}.{method.name}"
+        if method.name not in methods:
+            if not method.options.deprecated:
+                yield f"{where} is gone and was not deprecated"
+        elif _signature(method) != _signature(methods[method.name]):
+            yield f"{where} was {_signature(method)} and is {_signature(methods[method.name])}"
+
+
+def _signature(method: MethodDescriptorProto) -> str:
+    request = "stream " * method.client_streaming + method.input_type
+    answer = "stream " * method.server_streaming + method.output_type
+    return f"({request}) returns ({answer})"
+
+
+def _messages(files: FileDescriptorSet) -> dict[str, DescriptorProto]:
+    """By full name, nested ones too."""
+    found: dict[str, DescriptorProto] = {}
+
+    def add(prefix: str, messages: Any) -> None:
+        for message in messages:
+            found[f"{prefix}.{message.name}"] = message
+            add(f"{prefix}.{message.name}", message.nested_type)
+
+    for file in files.file:
+        add(file.package, file.message_type)
+    return found
+
+
+def _enums(files: FileDescriptorSet) -> dict[str, EnumDescriptorProto]:
+    found = {f"{file.package}.{enum.name}": enum for file in files.file for enum in file.enum_type}
+    for name, message in _messages(files).items():
+        found |= {f"{name}.{enum.name}": enum for enum in message.enum_type}
+    return found
+
+
+def _services(files: FileDescriptorSet) -> dict[str, ServiceDescriptorProto]:
+    return {f"{file.package}.{service.name}": service for file in files.file for service in file.service}

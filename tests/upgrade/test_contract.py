@@ -1,0 +1,119 @@
+"""Today's contract changes nothing that the last release's processes and clients rely on."""
+
+from pathlib import Path
+
+import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from grpc_tools import protoc
+
+from tests.upgrade.contract import violations
+from tests.upgrade.release import FIXTURES, PROJECT
+
+RELEASE = """
+syntax = "proto3";
+package p;
+
+service S {
+  rpc Get(Request) returns (Answer);
+  rpc Watch(Request) returns (stream Answer);
+  rpc Old(Request) returns (Answer) { option deprecated = true; }
+}
+
+message Request {
+  string name = 1;
+  repeated int64 offsets = 2;
+  int32 old = 3 [deprecated = true];
+  oneof where {
+    int64 at_ms = 4;
+    bool latest = 5;
+  }
+  map<string, int32> counts = 6;
+  message Inner { string text = 1; }
+  Inner inner = 7;
+}
+
+message Answer {
+  State state = 1;
+  optional int32 rest = 2;
+}
+
+enum State {
+  STATE_UNSPECIFIED = 0;
+  STATE_ON = 1;
+  STATE_OLD = 2 [deprecated = true];
+}
+"""
+
+# What may be changed: pairs of a text of RELEASE and what takes its place.
+ALLOWED = {
+    "method added": ("rpc Get(", "rpc Put(Request) returns (Answer);\n  rpc Get("),
+    "deprecated method removed": ("  rpc Old(Request) returns (Answer) { option deprecated = true; }\n", ""),
+    "deprecated field removed": ("int32 old = 3 [deprecated = true];", 'reserved 3; reserved "old";'),
+    "field added": ("string name = 1;", "string name = 1; bytes body = 8;"),
+    "field deprecated": ("string name = 1;", "string name = 1 [deprecated = true];"),
+    "deprecated enum value removed": ("STATE_OLD = 2 [deprecated = true];", 'reserved 2; reserved "STATE_OLD";'),
+    "message added": ("message Answer {", "message More {}\nmessage Answer {"),
+    "presence added": ("State state = 1;", "optional State state = 1;"),
+}
+
+# What breaks the other version, and what is said of it.
+FORBIDDEN = {
+    "method removed": ("  rpc Get(Request) returns (Answer);\n", "", "method p.S.Get is gone"),
+    "method's request changed": ("Get(Request)", "Get(Answer)", "method p.S.Get was (.p.Request)"),
+    "method's answer no stream": ("(stream Answer)", "(Answer)", "method p.S.Watch was"),
+    "service removed": ("service S {", "service T {", "service p.S is gone"),
+    "message removed": ("message Inner { string text = 1; }\n  Inner inner", "Answer inner", "p.Request.Inner is gone"),
+    "field removed": ("string name = 1;", "", "p.Request.name = 1 is gone, and its number"),
+    "field removed without notice": ("string name = 1;", 'reserved 1; reserved "name";', "= 1 is gone and was not"),
+    "deprecated field not reserved": ("int32 old = 3 [deprecated = true];", "", "p.Request.old = 3 is gone, and its"),
+    "number reused": ("string name = 1;", "string title = 1;", "p.Request.name = 1: the number is given to title"),
+    "field renumbered": ("string name = 1;", "string name = 9;", "p.Request.name = 1: the name is given to number 9"),
+    "type changed": ("string name = 1;", "bytes name = 1;", "p.Request.name = 1 had type string and has bytes"),
+    "type's message changed": ("Inner inner = 7;", "Answer inner = 7;", "= 7 had type .p.Request.Inner and has .p.Answer"),
+    "map's value changed": ("map<string, int32>", "map<string, int64>", "CountsEntry.value = 2 had type int32"),
+    "no longer repeated": ("repeated int64 offsets", "int64 offsets", "p.Request.offsets = 2 is repeated in one"),
+    "oneof left": ("bool latest = 5;\n  }", "}\n  bool latest = 5;", "was of oneof 'where' and is of 'none'"),
+    "nested field changed": ("string text = 1;", "int32 text = 1;", "p.Request.Inner.text = 1 had type string"),
+    "enum removed": ("enum State", "enum Status", "enum p.State is gone"),
+    "enum value removed": ("  STATE_ON = 1;\n", "", "p.State.STATE_ON = 1 is gone"),
+    "enum value renumbered": ("STATE_ON = 1;", "STATE_ON = 7;", "p.State.STATE_ON = 1: the name is given to number 7"),
+    "enum number reused": ("STATE_ON = 1;", "STATE_OFF = 1;", "the number is given to STATE_OFF"),
+}
+
+
+def compile_protos(folder: Path, out: Path) -> FileDescriptorSet:
+    """The descriptors of all .proto files below a folder."""
+    protos = sorted(str(path) for path in folder.rglob("*.proto"))
+    assert protoc.main(["protoc", f"-I{folder}", f"--descriptor_set_out={out}", *protos]) == 0
+    return FileDescriptorSet.FromString(out.read_bytes())
+
+
+def changed(tmp_path: Path, was: str, now: str) -> list[str]:
+    """What is wrong with RELEASE when a text of it is replaced."""
+    assert RELEASE.count(was) == 1
+    sets = []
+    for name, text in (("was", RELEASE), ("now", RELEASE.replace(was, now))):
+        folder = tmp_path / name
+        folder.mkdir()
+        # A type that is no longer there is used by nobody either.
+        (folder / "p.proto").write_text(text.replace("State state", "Status state") if "enum Status" in text else text)
+        sets.append(compile_protos(folder, tmp_path / f"{name}.binpb"))
+    return violations(*sets)
+
+
+@pytest.mark.parametrize("change", ALLOWED)
+def test_what_both_versions_understand_is_allowed(tmp_path: Path, change: str) -> None:
+    assert changed(tmp_path, *ALLOWED[change]) == []
+
+
+@pytest.mark.parametrize("change", FORBIDDEN)
+def test_what_breaks_the_other_version_is_found(tmp_path: Path, change: str) -> None:
+    was, now, sentence = FORBIDDEN[change]
+    found = changed(tmp_path, was, now)
+    assert any(sentence in violation for violation in found), found
+
+
+def test_todays_contract_keeps_the_releases(tmp_path: Path) -> None:
+    release = FileDescriptorSet.FromString((FIXTURES / "contract.binpb").read_bytes())
+    assert sum(len(service.method) for file in release.file for service in file.service) > 50
+    assert violations(release, compile_protos(PROJECT / "proto", tmp_path / "now.binpb")) == []
