@@ -4,7 +4,7 @@ Runs under the Python of whichever version it is to be a client of, so it uses t
 
     python client.py ADDRESS NAME     until SIGTERM; then until all that was stored has come, and is done for the group
 
-Topic and group are NAME. The lines:
+Topic and group are NAME; the puller commits its offsets for the group NAME-readers. The lines:
 
     ["sending", id, delay_ms, at_ms]   before the call        ["stored", id, due_at_ms]   acknowledged; 0: no delay
     ["refused", id, error]             not acknowledged
@@ -12,6 +12,8 @@ Topic and group are NAME. The lines:
     ["received", id, attempt, at_ms]   leased to the group
     ["acking", id]                     before the call        ["acked", id]               acknowledged
     ["failing", id, reject]            before the call        ["failed", id, dead]        acknowledged
+    ["found", id, whether]             looked up by its id
+    ["committed", {queue: offset}]     the puller's offsets, acknowledged
     ["error", text]                    a call ended so; it is made again
     ["done"]
 """
@@ -25,18 +27,21 @@ import time
 from typing import Any
 
 from duetime import (
+    AsyncFinder,
     AsyncProducer,
     AsyncPuller,
     AsyncReceiver,
     DueTimeError,
     LeasedMessage,
     Message,
+    NotFound,
     Receipt,
 )
 
 LEVELS_MS = (0, 1_000, 5_000, 10_000, 30_000)
 BATCH = 10
 PAUSE_S = 0.1
+FIND_PAUSE_S = 0.5
 # Longer than any process is away: the SDK tries again until it is answered.
 TIMEOUT_S = 60.0
 LEASE = "10s"
@@ -57,9 +62,10 @@ class Client:
     def __init__(self, address: str, name: str) -> None:
         self.address = address
         self.name = name
-        self.dice = random.Random(name)  # noqa: S311
+        self.dice = random.Random(name)
         self.sending = True
         self.has_sent = asyncio.Event()
+        self.last_stored = ""
         self.stored: set[str] = set()
         self.pulled: set[str] = set()
         self.done: set[str] = set()
@@ -70,6 +76,7 @@ class Client:
             await self.has_sent.wait()  # the first message makes the topic
             tasks.create_task(self.pull())
             tasks.create_task(self.consume())
+            tasks.create_task(self.find())
         tell("done")
 
     def stop(self) -> None:
@@ -86,6 +93,7 @@ class Client:
                         due = outcome.deliver_at
                         tell("stored", message.id, round(due.timestamp() * 1000) if due else 0)
                         self.stored.add(message.id)
+                        self.last_stored = message.id
                         self.has_sent.set()
                     else:
                         tell("refused", message.id, repr(outcome))
@@ -98,15 +106,39 @@ class Client:
         return Message(self.name, message_id.encode(), level=level, id=message_id)
 
     async def pull(self) -> None:
-        async with AsyncPuller(self.address, self.name, start="earliest", timeout=TIMEOUT_S) as puller:
+        readers = f"{self.name}-readers"
+        async with AsyncPuller(self.address, self.name, group=readers, timeout=TIMEOUT_S) as puller:
             while self.sending or not self.stored <= self.pulled:
-                for message in await puller.poll(max=1_000, wait="200ms"):
-                    late_ms = -1 if message.due_at is None else message.late_ms
-                    tell("pulled", message.id, message.body.decode(), late_ms, now_ms())
-                    self.pulled.add(message.id)
+                await self.read(puller, "200ms")
             # A second copy would come soon after.
-            for message in await puller.poll(max=1_000, wait="2s"):
-                tell("pulled", message.id, message.body.decode(), message.late_ms, now_ms())
+            await self.read(puller, "2s")
+
+    async def read(self, puller: AsyncPuller, wait: str) -> None:
+        messages = await puller.poll(max=1_000, wait=wait)
+        for message in messages:
+            late_ms = -1 if message.due_at is None else message.late_ms
+            tell("pulled", message.id, message.body.decode(), late_ms, now_ms())
+            self.pulled.add(message.id)
+        if messages:
+            try:
+                await puller.commit()
+            except DueTimeError as error:
+                tell("error", repr(error))
+            else:
+                tell("committed", puller.positions)
+
+    async def find(self) -> None:
+        """Looks up what was sent last, wherever it is."""
+        async with AsyncFinder(self.address, timeout=TIMEOUT_S) as finder:
+            while self.sending:
+                name = self.last_stored
+                try:
+                    tell("found", name, (await finder.get(name, topic=self.name)).id == name)
+                except NotFound:
+                    tell("found", name, False)
+                except DueTimeError as error:
+                    tell("error", repr(error))
+                await asyncio.sleep(FIND_PAUSE_S)
 
     async def consume(self) -> None:
         receiver = AsyncReceiver(
@@ -121,11 +153,13 @@ class Client:
                     tell("error", repr(error))
 
     async def handle(self, receiver: AsyncReceiver, got: list[LeasedMessage]) -> None:
-        """Most are acknowledged; each 13th fails once before, each 41st is rejected."""
+        """Most are acknowledged; each 13th fails once before, each 41st is rejected; each 7th's lease is renewed."""
         finished = []
         for message in got:
             tell("received", message.id, message.attempt, now_ms())
             number = int(message.id.rpartition("-")[2])
+            if number % 7 == 0:
+                await receiver.extend(message, LEASE)
             if number % 41 == 0 or (number % 13 == 0 and message.attempt == 1):
                 await self.fail(receiver, message, reject=number % 41 == 0)
             else:

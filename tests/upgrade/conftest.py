@@ -32,6 +32,6 @@ def manifest() -> dict[str, Any]:
     return loaded
 
 
-def cluster_on(directory: Path, now_ms: int) -> Cluster:
-    """This version's cluster on the release's files, at a moment."""
-    return Cluster(directory, clock=FakeClock(now_ms), store_settings={"disk_force": 1})
+def cluster_on(directory: Path, clock: FakeClock) -> Cluster:
+    """This version's cluster on the release's files."""
+    return Cluster(directory, clock=clock, store_settings={"disk_force": 1})

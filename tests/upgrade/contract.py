@@ -1,14 +1,19 @@
-"""What a later version may change of the contract, so that processes and clients of two neighbouring versions understand
-each other.
+"""What a version may change of the contract: its processes and clients work with those of the last release.
 
-    may                                  may not
-    add services, methods, messages,     give a number, or a name, of a field or enum value to another one
-    fields, enum values                  change a field's type, or whether it is repeated, or its oneof
-    mark anything `deprecated`           change a method's messages, or whether they are streams
-    remove what the last release had     remove anything else; or a field or enum value without `reserved` for its number
-    marked `deprecated`                  and its name
+It may
 
-What goes is thus marked in one version, answered by it still, and gone in the next.
+    add services, methods, messages, fields, enum values
+    mark anything `deprecated`
+    remove what the last release had marked so; of a field or enum value it reserves number and name
+
+It may not
+
+    remove anything else
+    give the number or the name of a field or enum value to another one
+    change a field's type, whether it is repeated, or its oneof
+    change a method's messages, or whether they are streams
+
+What is to go is thus marked in one version, which still answers it, and gone in the next.
 """
 
 from collections.abc import Iterator

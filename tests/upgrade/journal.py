@@ -4,7 +4,6 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 
 @dataclass
@@ -28,6 +27,9 @@ class Journal:
     failing: set[str] = field(default_factory=set)
     acked: set[str] = field(default_factory=set)
     dead: set[str] = field(default_factory=set)
+    # The puller's, by queue.
+    committed: dict[int, int] = field(default_factory=dict)
+    found: Counter[bool] = field(default_factory=Counter)
     errors: list[str] = field(default_factory=list)
     killed_at_ms: int = 0
     done: bool = False
@@ -58,7 +60,7 @@ class Journal:
         if delay_ms:
             self.late_ms.append((name, late_ms, at_ms - began_ms - delay_ms))
 
-    def _received(self, name: str, attempt: int, at_ms: int) -> None:
+    def _received(self, name: str, _attempt: int, _at_ms: int) -> None:
         self.received[name] += 1
         if name in self.acked or name in self.dead:
             self.received_again.append(name)
@@ -69,13 +71,19 @@ class Journal:
     def _acked(self, name: str) -> None:
         self.acked.add(name)
 
-    def _failing(self, name: str, reject: bool) -> None:
+    def _failing(self, name: str, _reject: bool) -> None:
         self.failing.add(name)
 
     def _failed(self, name: str, dead: bool) -> None:
         self.failing.discard(name)
         if dead:
             self.dead.add(name)
+
+    def _committed(self, offsets: dict[str, int]) -> None:
+        self.committed = {int(queue): offset for queue, offset in offsets.items()}
+
+    def _found(self, _name: str, found: bool) -> None:
+        self.found[found] += 1
 
     def _error(self, text: str) -> None:
         self.errors.append(text)

@@ -90,9 +90,9 @@ def make_killed(python: Path, work: Path) -> None:
     events = work / "events"
     cluster = Processes(work, KILLED_SETTINGS, python=str(python))
     cluster.start()
-    with events.open("w") as lines:
+    with events.open("w") as output:
         command = [str(python), "-P", str(HERE / "client.py"), cluster.address, "load"]
-        client = subprocess.Popen(command, stdout=lines)
+        client = subprocess.Popen(command, stdout=output)
     time.sleep(LOAD_S)
     # The supervisor first, which would start the others again.
     pids = [cluster.pid, client.pid, *cluster.pids().values()]
@@ -150,7 +150,7 @@ def main() -> None:
             make(python, work)
         make_contract(installed / "tree")
     for path in sorted(FIXTURES.iterdir()):
-        print(f"{path.name}: {path.stat().st_size:,} bytes")  # noqa: T201
+        print(f"{path.name}: {path.stat().st_size:,} bytes")
 
 
 if __name__ == "__main__":

@@ -28,7 +28,8 @@ def unpack_tree(directory: Path) -> Path:
     known = subprocess.run(["git", "cat-file", "-e", f"{COMMIT}^{{commit}}"], cwd=PROJECT, capture_output=True)
     if known.returncode:
         raise NoRelease(
-            f"commit {COMMIT[:7]} of release {VERSION} is not in this clone, which may be shallow: git fetch --unshallow"
+            f"commit {COMMIT[:7]} of release {VERSION} is not in this clone, "
+            "which may be shallow: git fetch --unshallow"
         )
     directory.mkdir(parents=True, exist_ok=True)
     archive = directory / "tree.tar"

@@ -1,6 +1,7 @@
 """Loads a cluster with one of everything that an upgrade must carry over, and writes the manifest as JSON.
 
-Runs under the release's Python (make_release.py), so it uses the release's SDK and test kit alone. Time is a fake clock's.
+Runs under the release's Python (make_release.py), so it uses the release's SDK and test kit alone. Time is
+a fake clock's.
 
     python scene.py DIRECTORY MANIFEST [DATABASE_URL]
 
@@ -196,10 +197,6 @@ async def receive(receiver: AsyncReceiver, count: int) -> list[LeasedMessage]:
         assert some, f"{len(got)} of {count} messages"
         got += some
     return got
-
-
-async def answers(self, stub: gateway_pb2_grpc.GatewayStub) -> dict[str, Any]:
-        return await answers(stub)
 
 
 async def answers(stub: gateway_pb2_grpc.GatewayStub) -> dict[str, Any]:

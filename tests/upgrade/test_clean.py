@@ -9,7 +9,7 @@ import pytest
 from duetime import AsyncDeadLetters, AsyncPuller, AsyncReceiver
 from duetime.v1 import gateway_pb2, gateway_pb2_grpc, message_pb2
 from duetime_core.serving import make_channel
-from duetime_core.testing import Cluster
+from duetime_core.testing import Cluster, FakeClock
 
 from tests.upgrade.conftest import cluster_on
 from tests.upgrade.reading import read_topic, receive_all
@@ -22,7 +22,7 @@ Stub = gateway_pb2_grpc.GatewayStub
 @pytest.fixture
 async def cluster(unpack: Callable[[str], Path], manifest: Manifest) -> AsyncIterator[Cluster]:
     """This version's, at the moment at which the release's was stopped."""
-    async with cluster_on(unpack("clean"), manifest["saved_at_ms"]) as cluster:
+    async with cluster_on(unpack("clean"), FakeClock(manifest["saved_at_ms"])) as cluster:
         yield cluster
 
 
@@ -51,7 +51,9 @@ def test_manifest_has_one_of_everything(manifest: Manifest) -> None:
     assert set(manifest["moved"]) < ids(manifest, "orders", pending=True)
     states = {state for message in manifest["messages"].values() for state in message["groups"].values()}
     assert states == {"leased", "retried", "acked", "dead", "redriven", "discarded"}
-    pending = len(ids(manifest, "orders", pending=True)) + len(ids(manifest, "orders", group="billing", state="retried"))
+    pending = len(ids(manifest, "orders", pending=True)) + len(
+        ids(manifest, "orders", group="billing", state="retried")
+    )
     assert manifest["inspect"]["pendingTotal"] == pending
 
 

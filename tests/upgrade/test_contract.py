@@ -69,7 +69,11 @@ FORBIDDEN = {
     "number reused": ("string name = 1;", "string title = 1;", "p.Request.name = 1: the number is given to title"),
     "field renumbered": ("string name = 1;", "string name = 9;", "p.Request.name = 1: the name is given to number 9"),
     "type changed": ("string name = 1;", "bytes name = 1;", "p.Request.name = 1 had type string and has bytes"),
-    "type's message changed": ("Inner inner = 7;", "Answer inner = 7;", "= 7 had type .p.Request.Inner and has .p.Answer"),
+    "type's message changed": (
+        "Inner inner = 7;",
+        "Answer inner = 7;",
+        "= 7 had type .p.Request.Inner and has .p.Answer",
+    ),
     "map's value changed": ("map<string, int32>", "map<string, int64>", "CountsEntry.value = 2 had type int32"),
     "no longer repeated": ("repeated int64 offsets", "int64 offsets", "p.Request.offsets = 2 is repeated in one"),
     "oneof left": ("bool latest = 5;\n  }", "}\n  bool latest = 5;", "was of oneof 'where' and is of 'none'"),

@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from duetime import AsyncDeadLetters, AsyncReceiver
+from duetime import AsyncDeadLetters, AsyncPuller, AsyncReceiver
 from duetime.v1 import gateway_pb2_grpc
 from duetime_core.serving import make_channel
-from duetime_core.testing import Cluster
+from duetime_core.testing import Cluster, FakeClock
 
 from tests.upgrade.conftest import cluster_on
 from tests.upgrade.journal import Journal
@@ -32,12 +32,13 @@ def journal(directory: Path) -> Journal:
 @pytest.fixture
 async def cluster(directory: Path, journal: Journal) -> AsyncIterator[Cluster]:
     """This version's, from the moment of the kill on."""
-    cluster = cluster_on(directory, journal.killed_at_ms)
+    clock = FakeClock(journal.killed_at_ms)
+    cluster = cluster_on(directory, clock)
     starting = asyncio.create_task(cluster.__aenter__())
     try:
         # Time passes until the killed scheduler counts as dead.
         while not (await asyncio.wait({starting}, timeout=0.02))[0]:
-            await cluster.clock.advance(100)
+            await clock.advance(100)
         await starting
         yield cluster
     finally:
@@ -59,6 +60,13 @@ async def test_what_was_acknowledged_comes_once_and_not_early(cluster: Cluster, 
         assert bool(message.due_at_ms) == bool(delay_ms)
         assert message.stored_at_ms >= began_ms + delay_ms
         assert journal.stored.get(message.id, 0) in (0, message.due_at_ms)
+
+
+async def test_puller_goes_on_at_its_committed_offsets(cluster: Cluster, journal: Journal) -> None:
+    async with AsyncPuller(cluster.address, NAME, group=f"{NAME}-readers") as puller:
+        assert journal.committed
+        # What was committed last may have been under way.
+        assert all(puller.positions[queue] >= offset for queue, offset in journal.committed.items())
 
 
 async def test_group_gets_all_that_it_had_not_acknowledged(cluster: Cluster, journal: Journal) -> None:

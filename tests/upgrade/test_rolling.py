@@ -1,7 +1,7 @@
 """`make upgrade-test`: a loaded cluster of the release becomes this version's, process by process, and goes back.
 
-Two clients send, pull and consume all the while, one with the release's SDK and one with this version's. Every message is
-accounted for: acknowledged, in its topic once, never early, and done for its group once.
+Two clients send, pull and consume all the while, one with the release's SDK and one with this version's. Every message
+is accounted for: acknowledged, in its topic once, never early, and done for its group once.
 """
 
 import os
@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from duetime import DeadLetters
+from duetime import DeadLetters, Puller
 
 from tests.cli.cluster import run_duetime
 from tests.upgrade import release
@@ -53,9 +53,7 @@ def roll(cluster: Parts, to: str, names: tuple[str, ...], number: signal.Signals
         time.sleep(STEP_S)
 
 
-def test_cluster_is_upgraded_and_taken_back_under_load(
-    cluster: Parts, release_python: Path, tmp_path: Path
-) -> None:
+def test_cluster_is_upgraded_and_taken_back_under_load(cluster: Parts, release_python: Path, tmp_path: Path) -> None:
     with ExitStack() as stack:
         clients = [
             Client(python, cluster.address, name, tmp_path)
@@ -97,12 +95,16 @@ def account(client: Client, address: str) -> None:
     assert journal.received_again == [], "acknowledged, and given out again"
     assert journal.acked | journal.dead == journal.stored.keys()
     assert not journal.acked & journal.dead
+    assert journal.found.keys() == {True}
+    with Puller(address, client.name, group=f"{client.name}-readers") as puller:
+        assert puller.positions == journal.committed
+        assert sum(puller.positions.values()) == len(journal.stored)
     with DeadLetters(address, client.name) as letters:
         assert {letter.id for letter in letters.list()} == journal.dead
     late_ms = sorted(late for _, late, _ in journal.late_ms)
-    at = [late_ms[len(late_ms) * share // 1000] for share in (500, 990, 999)]
+    late = "/".join(str(late_ms[len(late_ms) * share // 1000]) for share in (500, 990, 999))
     print(
         f"{client.name}: {len(journal.stored)} messages, {len(late_ms)} of them delayed: each once in its topic, none "
-        f"early, late p50/p99/p99.9/max {'/'.join(map(str, at))}/{late_ms[-1]} ms; {journal.received.total()} deliveries "
-        f"to the group, {len(journal.acked)} acknowledged, {len(journal.dead)} dead; {len(journal.errors)} calls made again"
+        f"early, late p50/p99/p99.9/max {late}/{late_ms[-1]} ms; {journal.received.total()} deliveries to the group, "
+        f"{len(journal.acked)} acknowledged, {len(journal.dead)} dead; {len(journal.errors)} calls made again"
     )
