@@ -1,6 +1,7 @@
 """A cluster that the release has stopped goes on under this version."""
 
 import hashlib
+import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,21 @@ Manifest = dict[str, Any]
 Stub = gateway_pb2_grpc.GatewayStub
 
 
-@pytest.fixture
-async def cluster(unpack: Callable[[str], Path], manifest: Manifest) -> AsyncIterator[Cluster]:
+# What the store makes of its log when it is not there.
+DERIVED = ("checkpoint", "duetimeGroups", "consumequeue", "index")
+
+
+@pytest.fixture(params=["all files", "log and config alone"])
+async def cluster(
+    request: pytest.FixtureRequest, unpack: Callable[[str], Path], manifest: Manifest
+) -> AsyncIterator[Cluster]:
     """This version's, at the moment at which the release's was stopped."""
-    async with cluster_on(unpack("clean"), FakeClock(manifest["saved_at_ms"])) as cluster:
+    directory = unpack("clean")
+    if request.param == "log and config alone":
+        for name in DERIVED:
+            path = directory / "store-0" / name
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    async with cluster_on(directory, FakeClock(manifest["saved_at_ms"])) as cluster:
         yield cluster
 
 
