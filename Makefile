@@ -8,7 +8,7 @@ BENCH_STAMP := $(VENV)/.bench-installed
 SOURCES := format sdk core services spark deploy tests bench hatch_build.py
 TWINS := $(wildcard format/*/*.p?[xd] services/*/*/_*.pyx services/*/*/*/_*.pyx spark/*/_*.p??)
 
-.PHONY: help setup java run test compose-test k8s-test upgrade-test hostile soak check format proto sync torture bench bench-turns bench-spark bench-docs clean
+.PHONY: help setup java run test compose-test k8s-test upgrade-test release-fixtures hostile soak check format proto sync torture bench bench-turns bench-spark bench-docs clean
 
 help: ## list the tasks
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -69,6 +69,9 @@ k8s-test: setup ## deploy/k8s on a real cluster: pods die, updates roll, 1,000 m
 
 upgrade-test: setup ## a loaded cluster of the last release becomes this version's, process by process, and goes back
 	$(BIN)/pytest tests/upgrade -m upgrade -s
+
+release-fixtures: setup ## what tests/upgrade keeps of the release that tests/upgrade/release.py names; once for each release
+	$(BIN)/python -m tests.upgrade.make_release
 
 hostile: setup ## an adversary with valid requests, slow connections, full disks and lost databases; an hour at most
 	$(BIN)/pytest tests/hostile -m "hostile or not hostile" -s -p no:randomly

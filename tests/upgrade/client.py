@@ -27,6 +27,7 @@ import time
 from typing import Any
 
 from duetime import (
+    AsyncDeadLetters,
     AsyncFinder,
     AsyncProducer,
     AsyncPuller,
@@ -69,6 +70,7 @@ class Client:
         self.stored: set[str] = set()
         self.pulled: set[str] = set()
         self.done: set[str] = set()
+        self.rejected: set[str] = set()
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -149,6 +151,8 @@ class Client:
                 try:
                     got = await receiver.receive(max=100, wait="500ms")
                     await self.handle(receiver, got)
+                    if not got and self.rejected - self.done:
+                        await self.look_for_dead()
                 except DueTimeError as error:
                     tell("error", repr(error))
 
@@ -172,8 +176,17 @@ class Client:
                     tell("acked", message.id)
                     self.done.add(message.id)
 
+    async def look_for_dead(self) -> None:
+        """Of a rejection whose answer was lost: the repeated call finds the lease ended, and says no more."""
+        async with AsyncDeadLetters(self.address, self.name, timeout=TIMEOUT_S) as letters:
+            async for letter in letters.list(ids=sorted(self.rejected - self.done)):
+                tell("failed", letter.id, True)
+                self.done.add(letter.id)
+
     async def fail(self, receiver: AsyncReceiver, message: LeasedMessage, *, reject: bool) -> None:
         tell("failing", message.id, reject)
+        if reject:
+            self.rejected.add(message.id)
         failed = await receiver.nack(message, ValueError("on purpose"), reject=reject)
         tell("failed", message.id, failed.dead)
         if failed.dead:

@@ -1,5 +1,6 @@
 """Writes what a release leaves for later versions: tests/upgrade/fixtures/VERSION.
 
+    make release-fixtures
     python -m tests.upgrade.make_release [--work DIR]      DIR keeps the installed release; default: a temporary one
 
 To be run once for each release, from a clone that has its commit (release.py). It installs the release into an
