@@ -11,10 +11,10 @@ from duetime_core.errors import DueTimeError, InvalidArgument
 from duetime_format import limits, record
 from duetime_format.levels import DelayLevels
 from duetime_format.properties import decode_properties
-from duetime_gateway import admission
-from duetime_gateway.encoding import Batch, Encoder
-from duetime_gateway.ids import MessageIds
-from duetime_gateway.routing import Route
+from duetime_gateway.sending import admission
+from duetime_gateway.sending.encoding import Batch, Encoder
+from duetime_gateway.sending.ids import MessageIds
+from duetime_gateway.shards.route import Route
 from google.rpc import code_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -11,9 +11,9 @@ from duetime import AsyncPuller
 from duetime.v1 import gateway_pb2, store_pb2
 from duetime_format import record
 from duetime_format.properties import value_of
-from duetime_gateway import adoption
-from duetime_gateway.adoption import counts
-from duetime_gateway.routing import place
+from duetime_gateway.routing import adoption
+from duetime_gateway.routing.adoption import counts
+from duetime_gateway.shards.route import place
 from duetime_store.node import StoreNode
 from structlog.testing import capture_logs
 

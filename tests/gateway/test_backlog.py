@@ -11,8 +11,8 @@ from duetime_core.calls import translate
 from duetime_core.metadata import Report, Reports, ShardMoment
 from duetime_core.metadata.reports import condensed
 from duetime_core.testing import FakeClock
-from duetime_gateway import backlog
-from duetime_gateway.backlog import Backlog, compare, message_of
+from duetime_gateway.finding import backlog
+from duetime_gateway.finding.backlog import Backlog, compare, message_of
 from duetime_gateway.metrics import BacklogMetrics
 from prometheus_client import CollectorRegistry
 

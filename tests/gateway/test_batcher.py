@@ -7,7 +7,8 @@ import pytest
 from duetime.v1 import store_pb2
 from duetime_core.errors import DueTimeError, Overloaded, Unavailable
 from duetime_core.testing import FakeClock
-from duetime_gateway.batcher import (
+from duetime_gateway.metrics import GatewayMetrics
+from duetime_gateway.shards.batcher import (
     PUT_BYTES_MAX,
     SECOND_PUT_BYTES_MIN,
     SECOND_PUT_COUNT_MIN,
@@ -15,7 +16,6 @@ from duetime_gateway.batcher import (
     Batcher,
     Stored,
 )
-from duetime_gateway.metrics import GatewayMetrics
 from prometheus_client import CollectorRegistry
 
 KIB = 1024

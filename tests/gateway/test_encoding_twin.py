@@ -9,10 +9,10 @@ from duetime.v1 import gateway_pb2, message_pb2
 from duetime_format import limits, record
 from duetime_format.levels import DelayLevels
 from duetime_format.properties import decode_properties
-from duetime_gateway.batcher import PUT_BYTES_MAX
-from duetime_gateway.encoding import Batch, Encoder
-from duetime_gateway.ids import MessageIds
-from duetime_gateway.routing import Route
+from duetime_gateway.sending.encoding import Batch, Encoder
+from duetime_gateway.sending.ids import MessageIds
+from duetime_gateway.shards.batcher import PUT_BYTES_MAX
+from duetime_gateway.shards.route import Route
 from google.protobuf.message import DecodeError
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from tests.gateway.test_admission import CLEAN, FIELD, HOSTS, TEXT
 from tests.twins import compiled
 
-take = compiled("duetime_gateway._encoding").take
+take = compiled("duetime_gateway.face._packing").take
 
 LEVELS = DelayLevels.parse("1s 5s 10s")
 NOW_MS = 1_700_000_000_000

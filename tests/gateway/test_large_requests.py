@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from duetime_core.clock import turn
-from duetime_gateway import sender
-from duetime_gateway.encoding import PlainRequest
+from duetime_gateway.sending import sender
+from duetime_gateway.sending.encoding import PlainRequest
 
 from tests.gateway.conftest import Gateway, message, request
 from tests.gateway.fake_store import FakeStore
@@ -19,7 +19,7 @@ MIB = 1024 * 1024
 async def test_a_large_request_for_a_new_topic_is_taken_by_the_compiled_encoder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiled("duetime_gateway._encoding")
+    compiled("duetime_gateway.face._packing")
     taken: list[tuple[int, int]] = []
     begin_plain = sender.Sender._begin_plain
 

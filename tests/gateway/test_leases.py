@@ -279,7 +279,7 @@ async def test_ack_of_a_shard_that_is_away_fails_after_the_others_were_done(
 async def test_queues_of_retries_get_their_public_numbers_once_there_are_any(
     faked: Gateway, fakes: list[FakeStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("duetime_gateway.leases.RETRY_ROUTE_MS", 0)
+    monkeypatch.setattr("duetime_gateway.consuming.leases.RETRY_ROUTE_MS", 0)
     await make_topic(faked)
     await offsets(receive(faked))
 
@@ -302,7 +302,7 @@ async def test_queues_of_retries_get_their_public_numbers_once_there_are_any(
 async def test_pull_of_retries_finds_a_queue_that_a_retry_service_has_added(
     faked: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("duetime_gateway.topics.FRESH_MS", 0)
+    monkeypatch.setattr("duetime_gateway.routing.topics.FRESH_MS", 0)
 
     def add(queue: int) -> Any:
         def work(session: Session) -> None:

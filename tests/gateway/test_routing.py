@@ -3,9 +3,9 @@
 from collections import Counter
 
 from duetime_format import record
-from duetime_gateway.ids import MessageIds
-from duetime_gateway.routing import Route, place, shard_places
-from duetime_gateway.sender import born_host
+from duetime_gateway.sending.ids import MessageIds
+from duetime_gateway.sending.sender import born_host
+from duetime_gateway.shards.route import Route, place, shard_places
 
 
 def test_queues_of_one_shard_take_turns() -> None:

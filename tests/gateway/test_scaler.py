@@ -124,7 +124,7 @@ async def test_stream_tells_at_once_and_ends_with_the_gateway(gateway: Gateway) 
 
 
 async def test_stream_tells_of_a_change(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("duetime_gateway.scaler.STREAM_PERIOD_MS", 20)
+    monkeypatch.setattr("duetime_gateway.face.scaler.STREAM_PERIOD_MS", 20)
     stream = Keda(gateway).stub.StreamIsActive(ref())
     assert (await stream.read()).result is False
     await send(gateway, M1)

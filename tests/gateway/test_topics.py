@@ -11,8 +11,8 @@ from duetime.v1 import gateway_pb2
 from duetime_core.clock import turn
 from duetime_core.errors import Overloaded
 from duetime_core.metadata import Database
-from duetime_gateway.sender import NEW_AT_ONCE
-from duetime_gateway.topics import MADE_AT_ONCE
+from duetime_gateway.routing.topics import MADE_AT_ONCE
+from duetime_gateway.sending.sender import NEW_AT_ONCE
 
 from tests.gateway.conftest import Gateway, error_of, message, real_store, request
 from tests.gateway.fake_store import FakeStore

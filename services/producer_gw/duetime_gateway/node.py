@@ -12,25 +12,25 @@ from duetime_core.serving import Server
 from duetime_core.traffic import Traffic
 from prometheus_client import CollectorRegistry
 
-from duetime_gateway.adoption import Adoption
-from duetime_gateway.analysis_service import AnalysisService
-from duetime_gateway.backlog import Backlog
-from duetime_gateway.consumer_groups import ConsumerGroups
-from duetime_gateway.consumer_service import ConsumerService
-from duetime_gateway.encoding import Encoder
-from duetime_gateway.finder import Finder
-from duetime_gateway.ids import MessageIds
-from duetime_gateway.leases import Leases
+from duetime_gateway.consuming.groups import ConsumerGroups
+from duetime_gateway.consuming.leases import Leases
+from duetime_gateway.face.analysis_service import AnalysisService
+from duetime_gateway.face.consumer_service import ConsumerService
+from duetime_gateway.face.scaler import SERVICE_NAME as SCALER_NAME
+from duetime_gateway.face.scaler import Scaler
+from duetime_gateway.face.service import SERVICE_NAME, GatewayService
+from duetime_gateway.finding.backlog import Backlog
+from duetime_gateway.finding.finder import Finder
 from duetime_gateway.metrics import BacklogMetrics, GatewayMetrics
-from duetime_gateway.reader import Reader
-from duetime_gateway.retry import RetryClient
-from duetime_gateway.scaler import SERVICE_NAME as SCALER_NAME
-from duetime_gateway.scaler import Scaler
-from duetime_gateway.sender import Sender, request_room
-from duetime_gateway.service import SERVICE_NAME, GatewayService
+from duetime_gateway.routing.adoption import Adoption
+from duetime_gateway.routing.reader import Reader
+from duetime_gateway.routing.topics import Topics
+from duetime_gateway.sending.encoding import Encoder
+from duetime_gateway.sending.ids import MessageIds
+from duetime_gateway.sending.sender import Sender, request_room
 from duetime_gateway.settings import GatewaySettings
-from duetime_gateway.shards import Shard, Shards
-from duetime_gateway.topics import Topics
+from duetime_gateway.shards.retry import RetryClient
+from duetime_gateway.shards.shard import Shard, Shards
 
 log = structlog.get_logger()
 

@@ -10,9 +10,9 @@ from duetime_core.errors import DueTimeError, NotFound
 from duetime_format import limits
 from duetime_format.names import is_system_topic
 
-from duetime_gateway.admission import check_get, check_query, check_search
-from duetime_gateway.reader import Reader, place_of
-from duetime_gateway.shards import Shard, Shards
+from duetime_gateway.routing.reader import Reader, place_of
+from duetime_gateway.sending.admission import check_get, check_query, check_search
+from duetime_gateway.shards.shard import Shard, Shards
 
 _Answer = TypeVar("_Answer")
 _Request = TypeVar("_Request", gateway_pb2.GetMessageRequest, consumer_pb2.TraceMessageRequest)

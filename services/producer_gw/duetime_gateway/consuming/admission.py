@@ -9,7 +9,7 @@ from duetime_core.errors import InvalidArgument, Violation
 from duetime_format import limits
 from duetime_format.names import SCHEDULE_TOPIC, is_name, retry_topic
 
-from duetime_gateway.admission import filter_violations, outside, topic_violations
+from duetime_gateway.sending.admission import filter_violations, outside, topic_violations
 
 _LATEST_MS = (1 << 63) - 1
 

@@ -21,9 +21,9 @@ from duetime_core.errors import InvalidArgument, Unavailable, Violation
 from duetime_format.levels import parse_delay_ms
 from duetime_format.limits import LANES_AHEAD_MS_MAX
 
-from duetime_gateway.batcher import stopping
-from duetime_gateway.lanes import lanes_of
-from duetime_gateway.shards import UNAVAILABLE, Shards
+from duetime_gateway.finding.lanes import lanes_of
+from duetime_gateway.shards.batcher import stopping
+from duetime_gateway.shards.shard import UNAVAILABLE, Shards
 
 SERVICE_NAME = "externalscaler.ExternalScaler"
 METRIC = "duetime-due"

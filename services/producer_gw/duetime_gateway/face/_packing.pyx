@@ -22,8 +22,8 @@ from duetime_format.layout cimport FIXED_BYTES, Host, lane_queue, put_head
 
 from duetime_format import limits, record
 from duetime_format.names import SCHEDULE_TOPIC
-from duetime_gateway.admission import is_tag, is_word
-from duetime_gateway.batcher import PUT_BYTES_MAX
+from duetime_gateway.sending.admission import is_tag, is_word
+from duetime_gateway.shards.batcher import PUT_BYTES_MAX
 
 crc_init()
 

@@ -21,9 +21,9 @@ from duetime_format.names import is_group_topic, is_system_topic
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from duetime_gateway.admission import topic_violations
 from duetime_gateway.metrics import GatewayMetrics
-from duetime_gateway.routing import Route, place
+from duetime_gateway.sending.admission import topic_violations
+from duetime_gateway.shards.route import Route, place
 
 log = structlog.get_logger()
 # For lines that callers can bring about.

@@ -10,7 +10,7 @@ from duetime_format.limits import LANES_AHEAD_MS_MAX
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from duetime_gateway.shards import Shard, Shards
+from duetime_gateway.shards.shard import Shard, Shards
 
 Leases = Mapping[tuple[int, int], tuple[str, bool]]
 

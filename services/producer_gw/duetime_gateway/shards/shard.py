@@ -20,10 +20,10 @@ from duetime_core.serving import make_channel
 from duetime_format.levels import DelayLevels
 from google.protobuf.message import Message
 
-from duetime_gateway.batcher import Batcher, stopping
 from duetime_gateway.metrics import GatewayMetrics
-from duetime_gateway.routing import Route
-from duetime_gateway.streams import Streams
+from duetime_gateway.shards.batcher import Batcher, stopping
+from duetime_gateway.shards.route import Route
+from duetime_gateway.shards.streams import Streams
 
 log = structlog.get_logger()
 # For lines that callers can bring about.

@@ -11,10 +11,10 @@ from duetime_core.callers import host_of
 from duetime_core.decoding import decode
 from duetime_core.errors import DueTimeError, NotFound
 
-from duetime_gateway.backlog import Backlog
-from duetime_gateway.consumer_service import Context, remaining_ms
+from duetime_gateway.face.consumer_service import Context, remaining_ms
+from duetime_gateway.finding.backlog import Backlog
 from duetime_gateway.metrics import GatewayMetrics
-from duetime_gateway.shards import Shard, Shards
+from duetime_gateway.shards.shard import Shard, Shards
 
 # A directory of many topics takes a while to list.
 LIST_TIMEOUT_MS = 60_000

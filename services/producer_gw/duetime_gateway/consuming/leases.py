@@ -21,12 +21,12 @@ from duetime_core.metadata import Groups
 from duetime_format import limits
 from duetime_format.names import retry_topic
 
-from duetime_gateway.batcher import stopping
-from duetime_gateway.consumer_admission import check_ack, check_change, check_receive
+from duetime_gateway.consuming.admission import check_ack, check_change, check_receive
 from duetime_gateway.metrics import GatewayMetrics
-from duetime_gateway.reader import Reader
-from duetime_gateway.shards import Shard, Shards
-from duetime_gateway.topics import Topics
+from duetime_gateway.routing.reader import Reader
+from duetime_gateway.routing.topics import Topics
+from duetime_gateway.shards.batcher import stopping
+from duetime_gateway.shards.shard import Shard, Shards
 
 log = sparing()
 

@@ -9,10 +9,10 @@ from duetime.v1 import consumer_pb2 as pb
 from duetime_core.room import Room
 from duetime_format.limits import PULL_BYTES_MAX
 
-from duetime_gateway.answering import room_for, room_in_turn
-from duetime_gateway.consumer_groups import ConsumerGroups
-from duetime_gateway.leases import Leases
-from duetime_gateway.retry import RetryClient
+from duetime_gateway.consuming.groups import ConsumerGroups
+from duetime_gateway.consuming.leases import Leases
+from duetime_gateway.face.answering import room_for, room_in_turn
+from duetime_gateway.shards.retry import RetryClient
 
 Context = grpc.aio.ServicerContext[Any, Any]
 

@@ -7,8 +7,8 @@ from typing import TypeVar
 from duetime.v1 import gateway_pb2
 from duetime_core.errors import InvalidArgument
 
-from duetime_gateway.admission import positions_violations, topic_violations
-from duetime_gateway.reader import Reader, place_of
+from duetime_gateway.routing.reader import Reader, place_of
+from duetime_gateway.sending.admission import positions_violations, topic_violations
 
 Answer = TypeVar("Answer")
 

@@ -11,20 +11,20 @@ from duetime_core.metadata import Database
 from duetime_core.room import Room
 from duetime_format.limits import BODY_BYTES_MAX, PULL_BYTES_MAX
 
-from duetime_gateway.admission import check_new_topic, topic_violations
-from duetime_gateway.analysis_service import AnalysisService
-from duetime_gateway.answering import room_for, room_in_turn
-from duetime_gateway.batcher import stopping
-from duetime_gateway.consumer_service import ConsumerService, remaining_ms
-from duetime_gateway.finder import Finder
-from duetime_gateway.group_offsets import GroupOffsets
-from duetime_gateway.lanes import list_lanes
-from duetime_gateway.reader import Reader
-from duetime_gateway.retry import RetryClient
-from duetime_gateway.scaler import Scaler
-from duetime_gateway.sender import Sender, Sending
-from duetime_gateway.shards import Shards
-from duetime_gateway.topics import Topics
+from duetime_gateway.consuming.offsets import GroupOffsets
+from duetime_gateway.face.analysis_service import AnalysisService
+from duetime_gateway.face.answering import room_for, room_in_turn
+from duetime_gateway.face.consumer_service import ConsumerService, remaining_ms
+from duetime_gateway.face.scaler import Scaler
+from duetime_gateway.finding.finder import Finder
+from duetime_gateway.finding.lanes import list_lanes
+from duetime_gateway.routing.reader import Reader
+from duetime_gateway.routing.topics import Topics
+from duetime_gateway.sending.admission import check_new_topic, topic_violations
+from duetime_gateway.sending.sender import Sender, Sending
+from duetime_gateway.shards.batcher import stopping
+from duetime_gateway.shards.retry import RetryClient
+from duetime_gateway.shards.shard import Shards
 
 SERVICE_NAME = "duetime.v1.Gateway"
 STREAM_REQUESTS_MAX = 16

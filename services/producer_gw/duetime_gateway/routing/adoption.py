@@ -18,9 +18,9 @@ from duetime_core.metadata import Groups
 from duetime_format import limits
 from duetime_format.names import GROUPS_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC, is_name
 
-from duetime_gateway.consumer_admission import group_violations
-from duetime_gateway.shards import Shard, Shards
-from duetime_gateway.topics import Topics
+from duetime_gateway.consuming.admission import group_violations
+from duetime_gateway.routing.topics import Topics
+from duetime_gateway.shards.shard import Shard, Shards
 
 log = structlog.get_logger()
 

@@ -23,11 +23,11 @@ from duetime_format.levels import DelayLevels
 from duetime_format.making import Maker, topic_field
 from duetime_format.names import SCHEDULE_TOPIC
 
-from duetime_gateway.admission import is_word, violations
-from duetime_gateway.ids import MessageIds
-from duetime_gateway.routing import Route
+from duetime_gateway.sending.admission import is_word, violations
+from duetime_gateway.sending.ids import MessageIds
+from duetime_gateway.shards.route import Route
 
-_twin = twin("duetime_gateway._encoding")
+_twin = twin("duetime_gateway.face._packing")
 
 _TAGS_REMEMBERED_MAX = 16_384
 # Longer ones are tested each time, so that what is remembered stays small.

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from duetime.v1 import gateway_pb2
 from duetime_core.errors import InvalidArgument, NotFound, Violation
 
-from duetime_gateway.admission import check_pull, check_pull_queues
 from duetime_gateway.metrics import GatewayMetrics
-from duetime_gateway.routing import shard_places
-from duetime_gateway.shards import Shard, Shards
-from duetime_gateway.topics import Topics
+from duetime_gateway.routing.topics import Topics
+from duetime_gateway.sending.admission import check_pull, check_pull_queues
+from duetime_gateway.shards.route import shard_places
+from duetime_gateway.shards.shard import Shard, Shards
 
 
 class Reader:

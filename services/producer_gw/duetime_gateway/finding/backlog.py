@@ -20,7 +20,7 @@ from duetime_core.metadata.reports import BACKLOG
 from google.protobuf import json_format
 
 from duetime_gateway.metrics import BacklogMetrics
-from duetime_gateway.shards import Shard, Shards
+from duetime_gateway.shards.shard import Shard, Shards
 
 log = structlog.get_logger()
 # For lines that callers can bring about.

@@ -6,7 +6,7 @@ from typing import Any
 
 import grpc
 
-from duetime_gateway.batcher import stopping
+from duetime_gateway.shards.batcher import stopping
 
 Stream = grpc.aio.UnaryStreamCall[Any, bytes]
 

@@ -9,10 +9,10 @@ from duetime_core.errors import DueTimeError, FailedPrecondition, NotFound
 from duetime_core.metadata import Groups
 from duetime_format.names import is_group_topic
 
-from duetime_gateway.consumer_admission import check_group_name, check_new_group, check_reset, check_update_group
-from duetime_gateway.group_offsets import raise_first
-from duetime_gateway.reader import Reader, place_of
-from duetime_gateway.shards import Shards
+from duetime_gateway.consuming.admission import check_group_name, check_new_group, check_reset, check_update_group
+from duetime_gateway.consuming.offsets import raise_first
+from duetime_gateway.routing.reader import Reader, place_of
+from duetime_gateway.shards.shard import Shards
 
 MEMBERS_MAX = 1_000
 # A group whose receivers were seen within this time is in use.

@@ -16,13 +16,13 @@ from duetime_core.room import Reservation, Room
 from duetime_format import limits, record
 from duetime_format.limits import ID_CHARS_MAX
 
-from duetime_gateway.admission import check_send
-from duetime_gateway.batcher import PUT_BYTES_MAX, Stored
-from duetime_gateway.encoding import Batch, Encoder, PlainRequest
 from duetime_gateway.metrics import GatewayMetrics
-from duetime_gateway.routing import Route
-from duetime_gateway.shards import UNAVAILABLE, Shards
-from duetime_gateway.topics import Topics, not_made
+from duetime_gateway.routing.topics import Topics, not_made
+from duetime_gateway.sending.admission import check_send
+from duetime_gateway.sending.encoding import Batch, Encoder, PlainRequest
+from duetime_gateway.shards.batcher import PUT_BYTES_MAX, Stored
+from duetime_gateway.shards.route import Route
+from duetime_gateway.shards.shard import UNAVAILABLE, Shards
 
 # After this share of the time that a Send has it waits no longer for new topics to be made, and after this one no more
 # for stores to be told of those that were: the rest of its messages are stored.

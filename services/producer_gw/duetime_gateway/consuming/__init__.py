@@ -1,0 +1,1 @@
+"""What consumers use: pulls, leases, offsets and groups."""

@@ -1,0 +1,1 @@
+"""Topics: which shards hold their queues, looked up, made and adopted."""

@@ -1,0 +1,1 @@
+"""What producers use: drafts admitted, given queues, encoded as records and put."""
