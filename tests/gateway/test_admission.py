@@ -4,14 +4,19 @@ import string
 from typing import Any
 
 import pytest
-from duetime.v1 import gateway_pb2, message_pb2
+from duetime.v1 import message_pb2
 from duetime_core import retry_policy
 from duetime_core.calls import fault_of
 from duetime_core.errors import DueTimeError, InvalidArgument
 from duetime_format import limits, record
 from duetime_format.levels import DelayLevels
 from duetime_format.properties import decode_properties
+from duetime_gateway.consuming.admission import check_pull
+from duetime_gateway.queries import Position, Pull, Selection
+from duetime_gateway.routing.topics import check_new_topic
+from duetime_gateway.rules import topic_violations
 from duetime_gateway.sending import admission
+from duetime_gateway.sending.drafts import Draft, DraftList, Rules
 from duetime_gateway.sending.encoding import Batch, Encoder
 from duetime_gateway.sending.ids import MessageIds
 from duetime_gateway.shards.route import Route
@@ -24,27 +29,27 @@ HOST = record.host_bytes("127.0.0.1", 99)
 INVALID, UNIMPLEMENTED = code_pb2.INVALID_ARGUMENT, code_pb2.UNIMPLEMENTED
 
 
-def message(**fields: Any) -> message_pb2.Message:
-    return message_pb2.Message(**{"topic": "orders", "body": b"body", **fields})
+def draft(**fields: Any) -> Draft:
+    return Draft(**{"topic": "orders", "body": b"body", **fields})
 
 
-def encode(*messages: message_pb2.Message, born_host: bytes = HOST, store_host: bytes = HOST) -> Batch:
-    """The messages as a gateway with one shard and four queues per topic takes them."""
-    batch = Batch(messages, 1_700_000_000_000, born_host)
+def encode(*drafts: Draft, born_host: bytes = HOST, store_host: bytes = HOST) -> Batch:
+    """The drafts as a gateway with one shard and four queues per topic takes them."""
+    batch = Batch(DraftList(drafts), 1_700_000_000_000, born_host)
     routes: dict[str, Route | DueTimeError] = {}
-    for name in {one.topic for one in messages}:
-        violations = list(admission.topic_violations("topic", name))
+    for name in {one.topic for one in drafts}:
+        violations = list(topic_violations("topic", name))
         if violations:
             routes[name] = InvalidArgument(violations, reason="MESSAGE_INVALID")
         else:
             routes[name] = route = Route(name, [0] * 4)
             route.store_hosts[0] = store_host
-    encoder = Encoder(LEVELS, MessageIds("127.0.0.1", 1, b"abcd", lambda: 1_700_000_000_000))
-    encoder.encode(batch, range(len(messages)), routes)
+    encoder = Encoder(Rules(LEVELS, MessageIds("127.0.0.1", 1, b"abcd", lambda: 1_700_000_000_000)))
+    encoder.encode(batch, range(len(drafts)), routes)
     return batch
 
 
-def fault(one: message_pb2.Message) -> message_pb2.Fault:
+def fault(one: Draft) -> message_pb2.Fault:
     batch = encode(one)
     assert not batch.groups
     return fault_of(batch.faults[0])
@@ -91,8 +96,8 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
         'properties["DT_RETRY"]',
         "DT_RETRY is a system property; use the field retry",
     ),
-    ({"retry": {"max_attempts": 1_001}}, "retry.max_attempts", "1001 is not within 1 and 1000"),
-    ({"retry": {"intervals": {}}}, "retry.intervals", "has 0 delays, not 1 to 64"),
+    ({"retry": message_pb2.RetryPolicy(max_attempts=1_001)}, "retry.max_attempts", "1001 is not within 1 and 1000"),
+    ({"retry": message_pb2.RetryPolicy(intervals={})}, "retry.intervals", "has 0 delays, not 1 to 64"),
     ({"properties": {"DT_ENTRY": "1"}}, 'properties["DT_ENTRY"]', "DT_ENTRY is a system property; no field sets it"),
     (
         {"properties": {"x": "v" * 32_767}},
@@ -131,7 +136,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize(("fields", "field", "text"), BAD, ids=[f"{field}-{n}" for n, (_, field, _) in enumerate(BAD)])
 def test_bad_field_is_told_with_value_and_limit(fields: dict[str, Any], field: str, text: str) -> None:
-    found = fault(message(**fields))
+    found = fault(draft(**fields))
     assert (found.code, found.reason, found.retriable) == (INVALID, "MESSAGE_INVALID", False)
     assert [(one.field, one.description) for one in found.violations] == [(field, text)]
     assert found.message == f"{field}: {text}"
@@ -139,7 +144,7 @@ def test_bad_field_is_told_with_value_and_limit(fields: dict[str, Any], field: s
 
 def test_due_time_is_not_supported_yet() -> None:
     for moment in (0, 1_800_000_000_000):
-        found = fault(message(deliver_at_ms=moment))
+        found = fault(draft(deliver_at_ms=moment))
         assert (found.code, found.reason, found.retriable) == (UNIMPLEMENTED, "NOT_SUPPORTED", False)
         assert [(one.field, one.description) for one in found.violations] == [
             ("deliver_at_ms", "arbitrary due times are not supported yet; the delay levels are 1s 5s 10s")
@@ -148,7 +153,7 @@ def test_due_time_is_not_supported_yet() -> None:
 
 def test_all_faults_of_a_message_are_told_at_once() -> None:
     found = fault(
-        message_pb2.Message(
+        Draft(
             topic="%DLQ%a b",
             body=bytes(limits.BODY_BYTES_MAX + 1),
             properties={"TAGS": "x", "y": ""},
@@ -169,24 +174,24 @@ def test_all_faults_of_a_message_are_told_at_once() -> None:
 
 def test_values_at_the_limits_are_taken() -> None:
     batch = encode(
-        message(topic="t" * 127),
-        message(body=bytes(limits.BODY_BYTES_MAX)),
-        message(body=b""),
-        message(id="x" * 255, queue=3),
-        message(id="i" * 32, properties={"x": "v" * (32_767 - 44 - 21)}),
-        message(id="i" * 32, properties={"x": "v" * (32_767 - 44 - 320)}, delay_level=3),
-        message(delay_level=2_000_000_000),
-        message(flag=-(1 << 31), born_at_ms=(1 << 63) - 1),
-        message(tags="two words", keys=["schlüssel"], id="a-b:c/d"),
+        draft(topic="t" * 127),
+        draft(body=bytes(limits.BODY_BYTES_MAX)),
+        draft(body=b""),
+        draft(id="x" * 255, queue=3),
+        draft(id="i" * 32, properties={"x": "v" * (32_767 - 44 - 21)}),
+        draft(id="i" * 32, properties={"x": "v" * (32_767 - 44 - 320)}, delay_level=3),
+        draft(delay_level=2_000_000_000),
+        draft(flag=-(1 << 31), born_at_ms=(1 << 63) - 1),
+        draft(tags="two words", keys=["schlüssel"], id="a-b:c/d"),
     )
     assert not batch.faults
     assert batch.requested_levels == {6: 2_000_000_000}
 
 
 def test_fields_of_a_pull_are_checked_together() -> None:
-    request = gateway_pb2.PullRequest(topic="a b", queue=-1, offset=-1, max_count=1_025, max_bytes=-1, wait_ms=30_001)
+    pull = Pull("a b", Position(-1, -1), Selection(max_count=1_025, max_bytes=-1, wait_ms=30_001))
     with pytest.raises(InvalidArgument) as caught:
-        admission.check_pull(request)
+        check_pull(pull)
     assert caught.value.text == (
         "topic: 'a b' holds characters other than [%|a-zA-Z0-9_-]; queue: -1 is not within 0 and 1023; "
         "offset: -1 is not within 0 and 9223372036854775807; max_count: 1025 is not within 0 and 1024; "
@@ -196,7 +201,7 @@ def test_fields_of_a_pull_are_checked_together() -> None:
 
 def test_fields_of_a_new_topic_are_checked_together() -> None:
     with pytest.raises(InvalidArgument) as caught:
-        admission.check_new_topic("%RETRY%g", 1_025)
+        check_new_topic("%RETRY%g", 1_025)
     assert caught.value.text == (
         "name: '%RETRY%g' is a system topic; only DueTime itself writes to it; "
         "queue_count: 1025 is not within 0 and 1024"
@@ -214,8 +219,8 @@ POLICIES = [
     retry_policy.parse("exponential:250ms..2h,factor=3,jitter=0"),
     message_pb2.RetryPolicy(exponential=message_pb2.ExponentialBackoff(initial_ms=5, max_ms=4)),
 ]
-MESSAGES = st.builds(
-    message_pb2.Message,
+DRAFTS = st.builds(
+    Draft,
     topic=st.sampled_from(["orders", "paid", "a|b"]),
     body=st.binary(max_size=64),
     properties=st.dictionaries(CLEAN | TEXT | st.sampled_from(["TAGS", "DELAY"]), FIELD, max_size=3),
@@ -223,7 +228,7 @@ MESSAGES = st.builds(
     keys=st.lists(FIELD, max_size=3),
     sharding_key=FIELD,
     queue=st.none() | st.integers(-1, 4),
-    delay_level=st.none() | st.integers(-1, 5),
+    delay_level=st.integers(-1, 5),
     id=FIELD,
     born_at_ms=st.integers(-1, 2),
     flag=st.integers(-(1 << 31), (1 << 31) - 1),
@@ -233,9 +238,9 @@ HOSTS = st.sampled_from([HOST, record.host_bytes("::1", 1)])
 
 
 @settings(max_examples=500)
-@given(MESSAGES, HOSTS, HOSTS)
+@given(DRAFTS, HOSTS, HOSTS)
 def test_encoder_takes_exactly_what_admission_takes_and_keeps_it(
-    sent: message_pb2.Message, born_host: bytes, store_host: bytes
+    sent: Draft, born_host: bytes, store_host: bytes
 ) -> None:
     batch = encode(sent, born_host=born_host, store_host=store_host)
     violations = admission.violations(sent, LEVELS, 4)
@@ -253,7 +258,7 @@ def test_encoder_takes_exactly_what_admission_takes_and_keeps_it(
     expected |= {record.TAGS: sent.tags} if sent.tags else {}
     expected |= {record.KEYS: " ".join(sent.keys)} if sent.keys else {}
     expected |= {record.SHARDING_KEY: sent.sharding_key} if sent.sharding_key else {}
-    expected |= {record.RETRY: retry_policy.render(sent.retry)} if sent.HasField("retry") else {}
+    expected |= {record.RETRY: retry_policy.render(sent.retry)} if sent.retry is not None else {}
     level = min(max(sent.delay_level, 0), 3)
     if level:
         expected |= record.deferral(level, sent.topic, batch.queues[0])
@@ -262,9 +267,9 @@ def test_encoder_takes_exactly_what_admission_takes_and_keeps_it(
         assert (stored.topic, stored.queue) == (sent.topic, batch.queues[0])
     assert record.has_crc_mark(stored.properties)
     assert decode_properties(record.without_crc_mark(stored.properties)) == expected
-    assert not sent.HasField("queue") or batch.queues[0] == sent.queue
+    assert sent.queue is None or batch.queues[0] == sent.queue
 
 
 def test_every_reserved_property_is_refused() -> None:
     for name in record.RESERVED_PROPERTIES:
-        assert fault(message(properties={name: "x"})).reason == "MESSAGE_INVALID"
+        assert fault(draft(properties={name: "x"})).reason == "MESSAGE_INVALID"

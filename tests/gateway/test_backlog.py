@@ -11,8 +11,8 @@ from duetime_core.calls import translate
 from duetime_core.metadata import Report, Reports, ShardMoment
 from duetime_core.metadata.reports import condensed
 from duetime_core.testing import FakeClock
-from duetime_gateway.finding import backlog
-from duetime_gateway.finding.backlog import Backlog, compare, message_of
+from duetime_gateway.administration import backlog
+from duetime_gateway.administration.backlog import Backlog, compare, message_of
 from duetime_gateway.metrics import BacklogMetrics
 from prometheus_client import CollectorRegistry
 
@@ -136,7 +136,7 @@ async def lanes_of(gateway: Gateway) -> list[dict[str, Any]]:
 
 async def test_newest_report_is_told_beside_the_live_counters(gateway: Gateway) -> None:
     await gateway.send(*(message(delay_level=3) for _ in range(4)))
-    reports = Reports(gateway.node._database)
+    reports = Reports(gateway.node.parts.database)
     await reports.put(report([row(3, "orders", 4)], await lanes_of(gateway)))
     await gateway.send(*(message(delay_level=5) for _ in range(2)))
     found = await gateway.stub.GetBacklogReport(pb.GetBacklogReportRequest(), timeout=10)
@@ -151,7 +151,7 @@ async def test_newest_report_is_told_beside_the_live_counters(gateway: Gateway) 
 
 
 async def test_report_that_is_written_again_is_read_again(gateway: Gateway) -> None:
-    reports = Reports(gateway.node._database)
+    reports = Reports(gateway.node.parts.database)
     for count in (4, 5):
         await reports.put(report([row(3, "orders", count)], [], created_at_ms=count))
         found = await gateway.stub.GetBacklogReport(pb.GetBacklogReportRequest(), timeout=10)
@@ -162,7 +162,7 @@ async def test_shard_that_is_away_is_named(tmp_path: Path) -> None:
     async with real_store(tmp_path) as store:
         port = store.port
     async with Gateway(tmp_path, {0: port}, store_timeout_ms=500) as gateway:
-        await Reports(gateway.node._database).put(report([row(3, "orders", 4)], [lane(3, 0, 4, 4)]))
+        await Reports(gateway.node.parts.database).put(report([row(3, "orders", 4)], [lane(3, 0, 4, 4)]))
         found = await gateway.stub.GetBacklogReport(pb.GetBacklogReportRequest(), timeout=10)
         assert (list(found.unreachable_shards), found.live_count, found.drift) == ([0], 0, 0)
 
@@ -176,7 +176,7 @@ class Looking(FakeClock):
         self.between: list[Any] = []
 
     async def sleep(self, delay_ms: float) -> None:
-        assert delay_ms == backlog.LOOK_MS
+        assert delay_ms == backlog.PERIOD_MS
         self.looks -= 1
         if not self.looks:
             raise StopLooking
@@ -190,7 +190,7 @@ class StopLooking(Exception):
 
 async def test_metrics_follow_the_newest_report_and_the_counters(gateway: Gateway) -> None:
     clock, registry = Looking(4), CollectorRegistry()
-    reports = Reports(gateway.node._database)
+    reports = Reports(gateway.node.parts.database)
     seen: list[Any] = []
 
     def look() -> None:
@@ -213,7 +213,7 @@ async def test_metrics_follow_the_newest_report_and_the_counters(gateway: Gatewa
 
     clock.between = [first, second, third]
     with pytest.raises(StopLooking):
-        await Backlog(gateway.node._database, gateway.node._shards, clock, BacklogMetrics(registry)).run()
+        await Backlog(gateway.node.parts.database, gateway.node.parts.shards, clock, BacklogMetrics(registry)).run()
     assert seen[0] == [None] * 4
-    assert seen[1] == [backlog.LOOK_MS / 1000, 4, 4, 0]
-    assert seen[2] == [2 * backlog.LOOK_MS / 1000, 4, 4, 0]
+    assert seen[1] == [backlog.PERIOD_MS / 1000, 4, 4, 0]
+    assert seen[2] == [2 * backlog.PERIOD_MS / 1000, 4, 4, 0]

@@ -1,10 +1,10 @@
 """Coalescing: what goes together, what waits, what is never in two puts at once."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from typing import NamedTuple
 
 import pytest
-from duetime.v1 import store_pb2
 from duetime_core.errors import DueTimeError, Overloaded, Unavailable
 from duetime_core.testing import FakeClock
 from duetime_gateway.metrics import GatewayMetrics
@@ -23,33 +23,39 @@ KIB = 1024
 SECOND = bytes(SECOND_PUT_BYTES_MIN)
 
 
+class Begun(NamedTuple):
+    records: bytes
+    retried: list[int]
+    timeout_ms: float
+
+
 class Puts:
-    """A shard whose answers the test gives; `begun` is filled with each put's request and timeout."""
+    """A shard whose answers the test gives; `begun` is filled with each put."""
 
     def __init__(self) -> None:
-        self.begun: asyncio.Queue[tuple[store_pb2.PutRequest, float]] = asyncio.Queue()
-        self.answers: list[asyncio.Future[store_pb2.PutResponse]] = []
+        self.begun: asyncio.Queue[Begun] = asyncio.Queue()
+        self.answers: list[asyncio.Future[Stored]] = []
 
-    async def put(self, request: store_pb2.PutRequest, timeout_ms: float) -> store_pb2.PutResponse:
+    async def put(self, records: bytes, retried: Sequence[int], timeout_ms: float) -> Stored:
         answer = asyncio.get_running_loop().create_future()
         self.answers.append(answer)
-        self.begun.put_nowait((request, timeout_ms))
+        self.begun.put_nowait(Begun(records, list(retried), timeout_ms))
         return await answer
 
-    async def next(self) -> store_pb2.PutRequest:
+    async def next(self) -> Begun:
         async with asyncio.timeout(5):
-            return (await self.begun.get())[0]
+            return await self.begun.get()
 
     def answer(self, put: int, count: int, first: int = 0) -> None:
-        self.answers[put].set_result(store_pb2.PutResponse(queue_offsets=range(first, first + count)))
+        self.answers[put].set_result(Stored([], range(first, first + count), [], {}, {}))
 
 
 class Running:
     def __init__(self, tasks: asyncio.TaskGroup) -> None:
         self.puts = Puts()
         self.clock = FakeClock()
-        self.batcher = Batcher(self.puts.put, self.clock, GatewayMetrics(CollectorRegistry()).of_shard(0), 0, 100 * KIB)
-        self.batcher.start(tasks)
+        metrics = GatewayMetrics(CollectorRegistry()).of_shard(0)
+        self.batcher = Batcher(self.puts.put, self.clock, metrics, 0, 100 * KIB, tasks)
 
     def submit(
         self, *records: bytes, retried: bool = False, deadline_ms: float = 1_000, order: object | None = None
@@ -157,9 +163,9 @@ async def test_one_entry_may_be_larger_than_a_put(running: Running) -> None:
 async def test_each_caller_gets_its_slice_of_every_column(running: Running) -> None:
     results = [running.submit(b"a"), running.submit(b"b", b"c"), running.submit(b"d")]
     await running.puts.next()
-    response = store_pb2.PutResponse(queue_offsets=[1, 2, 3, 4], statuses=[0, 4, 1, 0], due_at_ms=[10, 20, 30, 40])
-    response.faults[1].reason = "RECORD_REFUSED"
-    running.puts.answers[0].set_result(response)
+    refused = DueTimeError("no", reason="RECORD_REFUSED")
+    stored = Stored([0, 4, 1, 0], [1, 2, 3, 4], [10, 20, 30, 40], {1: refused}, {2: 7})
+    running.puts.answers[0].set_result(stored)
     first, second, third = [await result for result in results]
     assert [list(one.queue_offsets) for one in (first, second, third)] == [[1], [2, 3], [4]]
     assert [list(one.statuses) for one in (first, second, third)] == [[0], [4, 1], [0]]
@@ -169,6 +175,7 @@ async def test_each_caller_gets_its_slice_of_every_column(running: Running) -> N
         {0: "RECORD_REFUSED"},
         {},
     ]
+    assert [one.duplicate_queues for one in (first, second, third)] == [{}, {1: 7}, {}]
 
 
 async def test_only_records_of_repeated_requests_are_marked(running: Running) -> None:
@@ -231,7 +238,7 @@ async def test_put_is_given_until_the_latest_deadline_in_it(running: Running) ->
     running.submit(b"a", deadline_ms=300)
     running.submit(b"b", deadline_ms=700)
     running.clock.move(100)
-    assert (await running.puts.begun.get())[1] == 600
+    assert (await running.puts.next()).timeout_ms == 600
 
 
 async def test_too_many_waiting_bytes_are_refused(running: Running) -> None:

@@ -229,7 +229,7 @@ async def test_shard_without_an_answer_to_that_is_served_without_its_groups(tmp_
         async with Gateway(tmp_path, {0: store.port}) as gateway:
             assert await names(gateway) == []
     await store.stop()
-    assert "groups of a shard not looked at" in [line["event"] for line in logs]
+    assert "groups of a shard not inspected" in [line["event"] for line in logs]
 
 
 @pytest.mark.parametrize("name", golden.NAMES)

@@ -9,6 +9,8 @@ from duetime.v1 import gateway_pb2, message_pb2
 from duetime_format import limits, record
 from duetime_format.levels import DelayLevels
 from duetime_format.properties import decode_properties
+from duetime_gateway.face.sends import MessageDrafts
+from duetime_gateway.sending.drafts import Rules
 from duetime_gateway.sending.encoding import Batch, Encoder
 from duetime_gateway.sending.ids import MessageIds
 from duetime_gateway.shards.batcher import PUT_BYTES_MAX
@@ -74,12 +76,12 @@ def take_data(data: bytes, shards: list[int], born_host: bytes = HOST, store_hos
 
 def reference(data: bytes, shards: list[int], born_host: bytes = HOST, store_host: bytes = HOST) -> Batch:
     request = gateway_pb2.SendRequest.FromString(data)
-    batch = Batch(request.messages, NOW_MS, born_host)
+    batch = Batch(MessageDrafts(request), NOW_MS, born_host)
     known = routes(shards, store_host)
     indices = [n for n, message in enumerate(request.messages) if message.topic in known]
     if len(indices) < len(request.messages):
         batch.faults[-1] = NotImplementedError  # type: ignore[assignment]
-    Encoder(LEVELS, ids()).encode(batch, indices, known)
+    Encoder(Rules(LEVELS, ids())).encode(batch, indices, known)
     return batch
 
 
@@ -126,7 +128,7 @@ def test_fitting_messages_are_taken_as_the_encoder_takes_them(
         assert len(reference(data, shards).repeats) == len(named) - len(set(named))
         return
     assert taken is not None
-    assert (taken.count, taken.retry) == (len(sent), retry)
+    assert (taken.count, taken.is_retry) == (len(sent), retry)
     assert_same(taken, reference(data, shards, born_host, store_host))
 
 

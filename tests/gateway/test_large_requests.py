@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from duetime_core.clock import turn
 from duetime_gateway.sending import sender
-from duetime_gateway.sending.encoding import PlainRequest
+from duetime_gateway.sending.drafts import Packed
 
 from tests.gateway.conftest import Gateway, message, request
 from tests.gateway.fake_store import FakeStore
@@ -21,13 +21,13 @@ async def test_a_large_request_for_a_new_topic_is_taken_by_the_compiled_encoder(
 ) -> None:
     compiled("duetime_gateway.face._packing")
     taken: list[tuple[int, int]] = []
-    begin_plain = sender.Sender._begin_plain
+    begin_packed = sender.Sender._begin_packed
 
-    async def noted(self: Any, plain: PlainRequest, *arguments: Any) -> sender.Sending:
-        taken.extend(plain.parts)
-        return await begin_plain(self, plain, *arguments)
+    async def noted(self: Any, packed: Packed, *arguments: Any) -> sender.Sending:
+        taken.extend(packed.parts)
+        return await begin_packed(self, packed, *arguments)
 
-    monkeypatch.setattr(sender.Sender, "_begin_plain", noted)
+    monkeypatch.setattr(sender.Sender, "_begin_packed", noted)
     fake = await FakeStore(0).start()
     try:
         async with Gateway(tmp_path, {0: fake.port}) as gateway:
@@ -54,7 +54,7 @@ async def test_after_a_large_request_others_have_as_long(
             if beside:
                 small = gateway.stub.Send(request(message()), timeout=20)
                 async with asyncio.timeout(10):
-                    while gateway.node._shards.get(0).batcher._waiting_count < 1:
+                    while gateway.node.parts.shards.get(0).batcher._waiting_count < 1:
                         await turn()
             fake.gate.set()
             await large

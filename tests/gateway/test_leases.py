@@ -292,7 +292,7 @@ async def test_queues_of_retries_get_their_public_numbers_once_there_are_any(
         session.add(TopicQueueModel(topic="%RETRY%billing", queue=1, shard=0, shard_queue=0))
 
     for work, expected in ((make, {0: [(1, 0)], 1: [(0, 0)]}), (extend, {0: [(1, 0)], 1: [(0, 0)]})):
-        await faked.node._database.run(work)
+        await faked.node.parts.database.run(work)
         await offsets(receive(faked))
         assert {store.shard: numbers(store.receives[-1].retry_queues) for store in fakes} == expected
         route = await faked.stub.GetRoute(gateway_pb2.GetRouteRequest(topic="%RETRY%billing"))
@@ -312,7 +312,7 @@ async def test_pull_of_retries_finds_a_queue_that_a_retry_service_has_added(
         return work
 
     for queue in range(2):
-        await faked.node._database.run(add(queue))
+        await faked.node.parts.database.run(add(queue))
         route = await faked.stub.GetRoute(gateway_pb2.GetRouteRequest(topic="%DLQ%billing"))
         assert [one.shard for one in route.queues] == list(range(queue + 1))
 

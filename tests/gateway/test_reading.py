@@ -6,7 +6,7 @@ import grpc
 import pytest
 from duetime.v1 import gateway_pb2, message_pb2, retry_pb2
 from duetime_core.metadata import Database, LaneLeaseModel
-from duetime_gateway.face.service import SERVICE_NAME
+from duetime_gateway.face.face import SERVICE_NAME
 from duetime_gateway.settings import GatewaySettings
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc

@@ -3,8 +3,8 @@
 from collections import Counter
 
 from duetime_format import record
+from duetime_gateway.face.callers import host_of_peer
 from duetime_gateway.sending.ids import MessageIds
-from duetime_gateway.sending.sender import born_host
 from duetime_gateway.shards.route import Route, place, shard_places
 
 
@@ -62,7 +62,7 @@ def test_ids_need_no_numeric_address() -> None:
 
 
 def test_peer_is_the_born_host() -> None:
-    assert record.host_text(born_host("ipv4:1.2.3.4:5")) == "1.2.3.4:5"
-    assert record.host_text(born_host("ipv6:%5B::1%5D:80")) == "[::1]:80"
-    assert record.host_text(born_host("ipv6:[fe80::1%25eth0]:80")) == "[fe80::1]:80"
-    assert record.host_text(born_host("unix:/tmp/x")) == "127.0.0.1:0"
+    assert record.host_text(host_of_peer("ipv4:1.2.3.4:5")) == "1.2.3.4:5"
+    assert record.host_text(host_of_peer("ipv6:%5B::1%5D:80")) == "[::1]:80"
+    assert record.host_text(host_of_peer("ipv6:[fe80::1%25eth0]:80")) == "[fe80::1]:80"
+    assert record.host_text(host_of_peer("unix:/tmp/x")) == "127.0.0.1:0"

@@ -68,7 +68,7 @@ async def test_many_creators_share_transactions(tmp_path: Path, transactions: Tr
             before = transactions.count
             transactions.held_from = before + 1
             calls = [gateway.stub.CreateTopic(gateway_pb2.CreateTopicRequest(name=f"t{n % 100}")) for n in range(500)]
-            asked = gateway.node._topics._asked
+            asked = gateway.node.parts.topics._questions
             async with asyncio.timeout(20):
                 while sum(one.asking for one in (*asked._waiting.values(), *asked._running.values())) < len(calls):
                     await turn()

@@ -1,100 +1,102 @@
-"""What requests of consumers must be: every rule, and every breach of them at once. Pure."""
+"""What requests of consumers must be: every rule, and every breach of them at once. Pure.
 
-from collections.abc import Iterator
+Each `check_` raises InvalidArgument with all that can be found wrong without knowing topic and group.
+"""
 
-from duetime.v1 import consumer_pb2
-from duetime_core import retry_policy
+from collections.abc import Iterator, Sequence
+
 from duetime_core.bounds import shown
-from duetime_core.errors import InvalidArgument, Violation
+from duetime_core.errors import Violation
 from duetime_format import limits
-from duetime_format.names import SCHEDULE_TOPIC, is_name, retry_topic
+from duetime_format.names import SCHEDULE_TOPIC, retry_topic
 
-from duetime_gateway.sending.admission import filter_violations, outside, topic_violations
+from duetime_gateway.queries import Encoding, Extension, Position, Pull, PullQueues, Receive, Selection
+from duetime_gateway.rules import INT64_MAX, filter_violations, group_violations, outside, refuse, topic_violations
 
-_LATEST_MS = (1 << 63) - 1
+
+def check_pull(pull: Pull) -> None:
+    """See the module."""
+    found = list(topic_violations("topic", pull.topic, system=True))
+    found += outside(*_place("", pull.position), *_bounds(pull.selection, limits.PULL_COUNT_MAX))
+    found += filter_violations(pull.selection.tags, pull.selection.sql)
+    refuse(found)
 
 
-def check_receive(request: consumer_pb2.ReceiveRequest) -> None:
-    """Judges all fields that can be judged without knowing topic and group.
+def check_pull_queues(pull: PullQueues) -> None:
+    """See the module."""
+    found = list(topic_violations("topic", pull.topic, system=True))
+    found += _positions_violations(pull.positions)
+    found += outside(*_bounds(pull.selection, limits.PULL_COUNT_MAX))
+    found += filter_violations(pull.selection.tags, pull.selection.sql)
+    refuse(found)
 
-    Raises:
-        InvalidArgument: with all that is wrong.
-    """
-    found = [*group_violations("group", request.group), *topic_violations("topic", request.topic, system=True)]
-    if request.topic in (retry_topic(request.group), SCHEDULE_TOPIC):
+
+def check_commit(topic: str, positions: Sequence[Position]) -> None:
+    """See the module."""
+    refuse([*topic_violations("topic", topic, system=True), *_positions_violations(positions)])
+
+
+def check_receive(receive: Receive) -> None:
+    """See the module."""
+    found = [*group_violations("group", receive.group), *topic_violations("topic", receive.topic, system=True)]
+    if receive.topic in (retry_topic(receive.group), SCHEDULE_TOPIC):
         # Received as a topic it would come a second time, beside what comes back from it.
-        text = f"{shown(request.topic)} is not received from: its messages come with the topics that they go to"
+        text = f"{shown(receive.topic)} is not received from: its messages come with the topics that they go to"
         found.append(Violation("topic", f"{text}; Pull reads it"))
     found += outside(
-        ("max_count", request.max_count, limits.RECEIVE_COUNT_MAX),
-        ("max_bytes", request.max_bytes, limits.PULL_BYTES_MAX),
-        ("wait_ms", request.wait_ms, limits.WAIT_MS_MAX),
-        ("encoding", request.encoding, max(consumer_pb2.ReceiveEncoding.values())),
-        ("max_attempts", request.max_attempts, limits.ATTEMPTS_MAX),
+        *_bounds(receive.selection, limits.RECEIVE_COUNT_MAX),
+        ("max_attempts", receive.max_attempts, limits.ATTEMPTS_MAX),
     )
-    found += _lease_violations(request.invisible_ms, "0 is the default")
-    found += filter_violations(request)
-    if len(request.member) > limits.MEMBER_CHARS_MAX:
-        text = f"{shown(request.member)} has {len(request.member)} characters; the most is {limits.MEMBER_CHARS_MAX}"
+    found += _lease_violations(receive.invisible_ms, "0 is the default")
+    found += filter_violations(receive.selection.tags, receive.selection.sql)
+    if len(receive.member) > limits.MEMBER_CHARS_MAX:
+        text = f"{shown(receive.member)} has {len(receive.member)} characters; the most is {limits.MEMBER_CHARS_MAX}"
         found.append(Violation("member", text))
-    _raise(found)
+    refuse(found)
 
 
-def check_ack(request: consumer_pb2.AckRequest) -> None:
-    """As `check_receive`."""
-    _raise([*group_violations("group", request.group), *_receipt_violations(len(request.receipts))])
+def check_ack(group: str, receipts: Sequence[bytes]) -> None:
+    """See the module."""
+    refuse([*group_violations("group", group), *_receipt_violations(len(receipts))])
 
 
-def check_change(request: consumer_pb2.ChangeInvisibleRequest) -> None:
-    """As `check_receive`."""
-    found = [*group_violations("group", request.group), *_receipt_violations(len(request.receipts))]
-    found += _lease_violations(request.invisible_ms, "0 ends the lease")
-    if request.not_attempted and request.invisible_ms:
+def check_extension(extension: Extension) -> None:
+    """See the module."""
+    found = [*group_violations("group", extension.group), *_receipt_violations(len(extension.receipts))]
+    found += _lease_violations(extension.invisible_ms, "0 ends the lease")
+    if extension.not_attempted and extension.invisible_ms:
         found.append(Violation("not_attempted", "is only for invisible_ms 0, which gives the messages back"))
-    _raise(found)
+    refuse(found)
 
 
-def check_new_group(group: consumer_pb2.Group) -> None:
-    """As `check_receive`."""
-    found = [*group_violations("group.name", group.name), *retry_policy.violations("group.retry", group.retry)]
-    found += outside(("group.start", group.start, max(consumer_pb2.GroupStart.values())))
-    if group.start == consumer_pb2.GROUP_START_TIME and group.start_at_ms <= 0:
-        text = f"{group.start_at_ms} is not above 0; a group that starts at a time needs one, in Unix milliseconds"
-        found.append(Violation("group.start_at_ms", text))
-    _raise(found)
+def _positions_violations(positions: Sequence[Position]) -> list[Violation]:
+    """What is wrong with queues that are listed as `queues`."""
+    if not 1 <= len(positions) <= limits.QUEUE_COUNT_MAX:
+        return [Violation("queues", f"{len(positions)} queues; a request has 1 to {limits.QUEUE_COUNT_MAX}")]
+    found = []
+    seen: set[int] = set()
+    for index, position in enumerate(positions):
+        prefix = f"queues[{index}]."
+        found += outside(*_place(prefix, position))
+        if position.queue in seen:
+            found.append(Violation(f"{prefix}queue", f"{position.queue} is named before"))
+        seen.add(position.queue)
+    return found
 
 
-def check_update_group(request: consumer_pb2.UpdateGroupRequest) -> None:
-    """As `check_receive`."""
-    _raise([*group_violations("name", request.name), *retry_policy.violations("retry", request.retry)])
+def _place(prefix: str, position: Position) -> Iterator[tuple[str, int, int]]:
+    yield f"{prefix}queue", position.queue, limits.QUEUE_COUNT_MAX - 1
+    yield f"{prefix}offset", position.offset, INT64_MAX
 
 
-def check_reset(request: consumer_pb2.ResetGroupRequest) -> None:
-    """As `check_receive`."""
-    found = [*group_violations("name", request.name), *topic_violations("topic", request.topic, system=True)]
-    found += outside(
-        ("queue", request.queue, limits.QUEUE_COUNT_MAX - 1),
-        ("at_ms", request.at_ms, _LATEST_MS),
-        ("offset", request.offset, _LATEST_MS),
-    )
-    to = request.WhichOneof("to")
-    if to is None:
-        found.append(Violation("earliest", "is not set, nor are latest, at_ms and offset"))
-    elif to == "offset" and not request.HasField("queue"):
-        found.append(Violation("queue", "is not set; an offset is one queue's"))
-    _raise(found)
+def _bounds(selection: Selection, count_max: int) -> Iterator[tuple[str, int, int]]:
+    yield "max_count", selection.max_count, count_max
+    yield "max_bytes", selection.max_bytes, limits.PULL_BYTES_MAX
+    yield "wait_ms", selection.wait_ms, limits.WAIT_MS_MAX
+    yield "encoding", selection.encoding, _ENCODING_MAX
 
 
-def check_group_name(field: str, name: str) -> None:
-    """As `check_receive`."""
-    _raise(list(group_violations(field, name)))
-
-
-def group_violations(field: str, name: str) -> Iterator[Violation]:
-    """What is wrong with a group's name."""
-    if not 1 <= len(name) <= limits.GROUP_CHARS_MAX or not is_name(name):
-        text = f"{shown(name)} is not 1 to {limits.GROUP_CHARS_MAX} characters of [%|a-zA-Z0-9_-]"
-        yield Violation(field, text)
+_ENCODING_MAX = max(Encoding)
 
 
 def _receipt_violations(count: int) -> Iterator[Violation]:
@@ -106,8 +108,3 @@ def _lease_violations(invisible_ms: int, zero: str) -> Iterator[Violation]:
     if invisible_ms and not limits.INVISIBLE_MS_MIN <= invisible_ms <= limits.INVISIBLE_MS_MAX:
         bounds = f"{limits.INVISIBLE_MS_MIN} and {limits.INVISIBLE_MS_MAX} (12 h)"
         yield Violation("invisible_ms", f"{invisible_ms} is not within {bounds}; {zero}")
-
-
-def _raise(found: list[Violation]) -> None:
-    if found:
-        raise InvalidArgument(found)

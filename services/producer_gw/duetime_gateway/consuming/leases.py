@@ -1,19 +1,16 @@
-"""Leases: which shards a Receive asks and what for, and which shards gave the receipts of an Ack or ChangeInvisible.
+"""Leases: which shards a Receive asks and what for, and which shards gave the receipts of an ack or an extension.
 
-With one shard the answer passes through as bytes, a long poll included. With several, each that has queues of the
-topic is asked in turn, without a wait, until there is enough; the first one asked is another one each time. If none has
-anything, all are asked to tell when they have, and then those that do are asked again: no lease is made that nobody
-takes. A lease whose receiver went away before it had the answer is given back, and does not count as an attempt.
+With one shard a Receive is passed on with its wait. With several, each that has queues of the topic is asked in turn,
+without a wait, until there is enough; each Receive begins with another one. If none has anything, all are asked to
+answer when they have, and then those that do are asked again: no lease is made that nobody takes. A lease whose
+receiver went away before it had the answer is given back, and does not count as an attempt.
 """
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
 import grpc
-from duetime.v1 import consumer_pb2
 from duetime_core.clock import Clock
-from duetime_core.decoding import decode
 from duetime_core.defects import outcome
 from duetime_core.errors import DueTimeError
 from duetime_core.logs import sparing
@@ -21,17 +18,19 @@ from duetime_core.metadata import Groups
 from duetime_format import limits
 from duetime_format.names import retry_topic
 
-from duetime_gateway.consuming.admission import check_ack, check_change, check_receive
+from duetime_gateway.answers import raise_first
+from duetime_gateway.consuming.admission import check_ack, check_extension, check_receive
+from duetime_gateway.deadlines import timeout_of
 from duetime_gateway.metrics import GatewayMetrics
-from duetime_gateway.routing.reader import Reader
+from duetime_gateway.queries import Extension, ReceiptStatus, Receive
+from duetime_gateway.routing.places import Places
 from duetime_gateway.routing.topics import Topics
-from duetime_gateway.shards.batcher import stopping
-from duetime_gateway.shards.shard import Shard, Shards
+from duetime_gateway.shards.client import StoreClient
+from duetime_gateway.shards.contract import ReceivePart, receipts_of
+from duetime_gateway.shards.shard import Shard
+from duetime_gateway.shards.shards import Shards
 
 log = sparing()
-
-UNKNOWN = consumer_pb2.RECEIPT_STATUS_UNKNOWN
-OK = consumer_pb2.RECEIPT_STATUS_OK
 
 # A shard's queue of %RETRY%group has a public number only once a retry service has made it; until the gateway knows of
 # it, which it looks for so often, the queue is asked for under the shard's own number.
@@ -39,16 +38,17 @@ RETRY_ROUTE_MS = 5_000
 # Of the errors with which a shard is left out as long as others have something.
 _PASSING = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED}
 
-Settling = consumer_pb2.AckRequest | consumer_pb2.ChangeInvisibleRequest
-Parts = Mapping[int, consumer_pb2.ReceiveRequest]
+Parts = Mapping[int, ReceivePart]
+# Ends or moves the leases of some receipts at a store.
+Settle = Callable[[StoreClient, Sequence[bytes]], Awaitable[Sequence[int]]]
 
 
 class _Taken:
     """What a Receive has leased so far, and what it may still lease."""
 
-    def __init__(self, request: consumer_pb2.ReceiveRequest) -> None:
-        self.count_left = request.max_count or limits.RECEIVE_COUNT_DEFAULT
-        self.bytes_left = request.max_bytes or limits.PULL_BYTES_DEFAULT
+    def __init__(self, receive: Receive) -> None:
+        self.count_left = receive.selection.max_count or limits.RECEIVE_COUNT_DEFAULT
+        self.bytes_left = receive.selection.max_bytes or limits.PULL_BYTES_DEFAULT
         self.answers: dict[int, list[bytes]] = {}
         # Of the shards that did not answer, or could not.
         self.failures: dict[int, DueTimeError] = {}
@@ -66,64 +66,70 @@ class _Taken:
 
 
 class Leases:
-    """Receive, Ack and ChangeInvisible over all shards."""
+    """Leases over all shards. Long polls, and leases on their way back, are tasks of `tasks`."""
 
     def __init__(
         self,
         topics: Topics,
-        reader: Reader,
+        places: Places,
         shards: Shards,
         groups: Groups,
         clock: Clock,
         metrics: GatewayMetrics,
+        tasks: asyncio.TaskGroup,
         *,
         timeout_ms: int,
     ) -> None:
         self._topics = topics
-        self._reader = reader
+        self._places = places
         self._shards = shards
         self._groups = groups
         self._clock = clock
         self._metrics = metrics
+        self._tasks = tasks
         self._timeout_ms = timeout_ms
-        self._tasks: asyncio.TaskGroup | None = None
         self._turn = 0
 
-    def start(self, tasks: asyncio.TaskGroup) -> None:
-        """Waits, and leases on their way back, are tasks of `tasks`."""
-        self._tasks = tasks
-
-    async def receive(self, request: consumer_pb2.ReceiveRequest, remaining_ms: float | None, peer: str) -> bytes:
-        """An encoded ReceiveResponse. Changes the request.
+    async def receive(self, receive: Receive, remaining_ms: float | None, peer: str) -> bytes:
+        """The stores' ReceiveResponse, encoded.
 
         Raises:
             DueTimeError: bad fields, no such topic, or what a shard answered.
         """
-        check_receive(request)
-        places = await self._reader.places(request.topic)
-        group = await self._groups.ensure(request.group)
-        request.ordered = group.ordered
-        request.start_at_ms = group.start_at_ms
-        request.max_attempts = request.max_attempts or group.retry.max_attempts
-        request.member = request.member or peer[: limits.MEMBER_CHARS_MAX]
-        numbers = sorted({shard for shard, _ in places.values()})
-        retries = await self._retry_queues(request.group, numbers)
-        self._tell(numbers, group)
-        if len(numbers) == 1:
-            part = _part(request, numbers[0], places, retries, alone=True)
-            answer = await self._ask(numbers[0], part, remaining_ms)
-        else:
-            answer = await self._gather(
-                request, {number: _part(request, number, places, retries) for number in numbers}, remaining_ms
+        check_receive(receive)
+        parts = await self._parts(receive, peer)
+        if len(parts) == 1:
+            ((number, part),) = parts.items()
+            selection = receive.selection
+            answer = await self._ask(
+                number, part, remaining_ms, selection.max_count, selection.max_bytes, selection.wait_ms
             )
+        else:
+            answer = await self._gather(receive, parts, remaining_ms)
         self._metrics.receives.inc()
         self._metrics.bytes_out.inc(len(answer))
         return answer
 
-    def _tell(self, numbers: Iterable[int], group: consumer_pb2.Group) -> None:
-        """Lets the shards know of the group, without waiting for it."""
+    async def _parts(self, receive: Receive, peer: str) -> Parts:
+        """What each shard that has queues of the topic is asked. Raises: DueTimeError: no such topic."""
+        places = await self._places.of(receive.topic)
+        group = await self._groups.ensure(receive.group)
+        numbers = sorted({shard for shard, _ in places.values()})
+        retries = await self._retry_queues(receive.group, numbers)
         for number in numbers:
-            self._shards.get(number).tell(group)
+            self._shards.get(number).groups.announce(group)
+        return {
+            number: ReceivePart(
+                receive,
+                _on_shard(number, places),
+                _on_shard(number, retries),
+                group.ordered,
+                group.start_at_ms,
+                receive.max_attempts or group.retry.max_attempts,
+                receive.member or peer[: limits.MEMBER_CHARS_MAX],
+            )
+            for number in numbers
+        }
 
     async def _retry_queues(self, group: str, shards: Sequence[int]) -> Mapping[int, tuple[int, int]]:
         """Shard and queue there, by public queue; every shard's first queue is among them."""
@@ -139,15 +145,24 @@ class Leases:
                 places[shard if shard not in places else next(spare)] = (shard, 0)
         return places
 
-    async def _ask(self, number: int, part: consumer_pb2.ReceiveRequest, remaining_ms: float | None) -> bytes:
-        shard = await self._reader.ready_shard(number, part.topic)
-        timeout_ms = self._timeout(remaining_ms, part.wait_ms)
-        return await shard.receive(part, timeout_ms, lambda answer: self._give_back(part.group, shard, [answer]))
+    async def _ask(
+        self, number: int, part: ReceivePart, remaining_ms: float | None, max_count: int, max_bytes: int, wait_ms: int
+    ) -> bytes:
+        group = part.receive.group
+        shard = await self._places.ready_shard(number, part.receive.topic)
+        return await shard.store.receive(
+            part,
+            timeout_of(self._timeout_ms, remaining_ms, wait_ms),
+            lambda answer: self._give_back(group, shard, [answer]),
+            max_count=max_count,
+            max_bytes=max_bytes,
+            wait_ms=wait_ms,
+        )
 
-    async def _gather(self, request: consumer_pb2.ReceiveRequest, parts: Parts, remaining_ms: float | None) -> bytes:
-        """The answers of several shards, one behind the other, which are one answer."""
-        ends_at_ms = self._clock.monotonic_ms() + request.wait_ms
-        taken = _Taken(request)
+    async def _gather(self, receive: Receive, parts: Parts, remaining_ms: float | None) -> bytes:
+        """The answers of several shards one after the other, which are one answer."""
+        ends_at_ms = self._clock.monotonic_ms() + receive.selection.wait_ms
+        taken = _Taken(receive)
         self._turn += 1
         numbers = list(parts)
         first = self._turn % len(numbers)
@@ -161,7 +176,7 @@ class Leases:
                 ready = await self._ready(parts, taken, int(left_ms), remaining_ms)
         except BaseException:
             for number, answers in taken.answers.items():
-                self._give_back(request.group, self._shards.get(number), answers)
+                self._give_back(receive.group, self._shards.get(number), answers)
             raise
         if not taken.answers and taken.failures:
             raise next(iter(taken.failures.values()))
@@ -170,10 +185,9 @@ class Leases:
     async def _take(self, numbers: Iterable[int], parts: Parts, taken: _Taken, remaining_ms: float | None) -> None:
         """Leases from the shards in turn until there is enough."""
         for number in numbers:
-            part = parts[number]
-            part.max_count, part.max_bytes, part.wait_ms = taken.count_left, taken.bytes_left, 0
             try:
-                taken.add(number, await self._ask(number, part, remaining_ms))
+                answer = await self._ask(number, parts[number], remaining_ms, taken.count_left, taken.bytes_left, 0)
+                taken.add(number, answer)
                 taken.failures.pop(number, None)
             except DueTimeError as error:
                 if error.status not in _PASSING:
@@ -184,21 +198,17 @@ class Leases:
 
     async def _ready(self, parts: Parts, taken: _Taken, wait_ms: int, remaining_ms: float | None) -> list[int]:
         """The shards that have something, as soon as one has; none: the time is over, or no shard answers."""
-        if self._tasks is None:
-            raise stopping()
-        tasks = self._tasks
-        timeout_ms = self._timeout(remaining_ms, wait_ms)
+        timeout_ms = timeout_of(self._timeout_ms, remaining_ms, wait_ms)
 
-        async def ready(number: int, part: consumer_pb2.ReceiveRequest) -> bool:
-            part.wait_ms = wait_ms
+        async def ready(number: int, part: ReceivePart) -> bool:
             found, error = await outcome(
-                lambda: self._shards.get(number).await_messages(part, timeout_ms), "AwaitMessages"
+                lambda: self._shards.get(number).store.await_messages(part, wait_ms, timeout_ms), "AwaitMessages"
             )
             if error is not None:
                 taken.failures[number] = error
             return bool(found)
 
-        asked = {tasks.create_task(ready(number, part)): number for number, part in parts.items()}
+        asked = {self._tasks.create_task(ready(number, part)): number for number, part in parts.items()}
         waiting = set(asked)
         try:
             while waiting:
@@ -214,97 +224,66 @@ class Leases:
     def _give_back(self, group: str, shard: Shard, answers: Sequence[bytes]) -> None:
         """Ends leases that nobody knows of."""
         receipts = [receipt for answer in answers for receipt in receipts_of(answer)]
-        if not receipts or self._tasks is None:
+        if not receipts:
             return
         self._metrics.leases_left.inc(len(receipts))
-        request = consumer_pb2.ChangeInvisibleRequest(group=group, receipts=receipts, not_attempted=True)
+        extension = Extension(group, receipts, 0, not_attempted=True)
 
         async def give_back() -> None:
-            data = request.SerializeToString()
-            _, error = await outcome(lambda: shard.settle("ChangeInvisible", data, self._timeout_ms), "give back")
+            _, error = await outcome(lambda: shard.store.extend(extension, self._timeout_ms), "give back")
             if error is not None:
                 # They end by themselves, and then count as an attempt.
                 log.warning("leases not given back", group=group, shard=shard.number, why=error.text)
 
         self._tasks.create_task(give_back())
 
-    async def ack(self, data: bytes, remaining_ms: float | None) -> bytes:
-        """An encoded AckResponse to an encoded AckRequest.
+    async def ack(self, group: str, receipts: Sequence[bytes], remaining_ms: float | None) -> Sequence[int]:
+        """A `ReceiptStatus` for each receipt; empty: all OK.
 
         Raises:
             DueTimeError: bad fields, or what a shard answered; the others have done their part, and it may be repeated.
         """
-        request = decode(consumer_pb2.AckRequest.FromString, data)
-        check_ack(request)
-        return await self._settle("Ack", data, request, remaining_ms)
+        check_ack(group, receipts)
+        timeout_ms = timeout_of(self._timeout_ms, remaining_ms)
+        return await self._settle("Ack", receipts, lambda store, mine: store.ack(group, mine, timeout_ms))
 
-    async def change_invisible(self, data: bytes, remaining_ms: float | None) -> bytes:
-        """As `ack`, of ChangeInvisible."""
-        request = decode(consumer_pb2.ChangeInvisibleRequest.FromString, data)
-        check_change(request)
-        return await self._settle("ChangeInvisible", data, request, remaining_ms)
+    async def extend(self, extension: Extension, remaining_ms: float | None) -> Sequence[int]:
+        """As `ack`, moving the end of leases."""
+        check_extension(extension)
+        timeout_ms = timeout_of(self._timeout_ms, remaining_ms)
+        group, invisible_ms, not_attempted = extension.group, extension.invisible_ms, extension.not_attempted
+        return await self._settle(
+            "ChangeInvisible",
+            extension.receipts,
+            lambda store, mine: store.extend(Extension(group, mine, invisible_ms, not_attempted), timeout_ms),
+        )
 
-    async def _settle(self, call: str, data: bytes, request: Settling, remaining_ms: float | None) -> bytes:
-        """Each shard judges its receipts; the bytes of a request that is one shard's pass through."""
-        receipts = request.receipts
-        timeout_ms = self._timeout(remaining_ms)
+    async def _settle(self, call: str, receipts: Sequence[bytes], settle: Settle) -> Sequence[int]:
+        """Each shard judges its receipts, which begin with its number."""
         self._metrics.receipts.labels(call).inc(len(receipts))
         if len(self._shards.numbers) == 1:
-            return await self._shards.all()[0].settle(call, data, timeout_ms)
+            return await settle(self._shards.all()[0].store, receipts)
         givers = [int.from_bytes(receipt[:2], "big") for receipt in receipts]
-        numbers = sorted(set(givers) & set(self._shards.numbers))
-        if len(numbers) == 1 and len(set(givers)) == 1:
-            return await self._shards.get(numbers[0]).settle(call, data, timeout_ms)
-
-        async def settle(number: int) -> consumer_pb2.AckResponse:
-            part: Any = type(request)()
-            part.CopyFrom(request)
-            del part.receipts[:]
-            part.receipts.extend(receipt for receipt, giver in zip(receipts, givers, strict=True) if giver == number)
-            answer = await self._shards.get(number).settle(call, part.SerializeToString(), timeout_ms)
-            # Both answers have nothing but the statuses, under one number.
-            return consumer_pb2.AckResponse.FromString(answer)
-
-        answers = await asyncio.gather(*map(settle, numbers), return_exceptions=True)
-        statuses = dict.fromkeys(range(len(receipts)), UNKNOWN)
-        for number, answer in zip(numbers, answers, strict=True):
-            if isinstance(answer, BaseException):
-                raise answer
-            mine = [index for index, giver in enumerate(givers) if giver == number]
-            statuses.update(zip(mine, answer.statuses or [OK] * len(mine), strict=True))
-        if not any(statuses.values()):
-            return b""
-        return consumer_pb2.AckResponse(statuses=statuses.values()).SerializeToString()
-
-    def _timeout(self, remaining_ms: float | None, wait_ms: int = 0) -> float:
-        timeout_ms = self._timeout_ms + wait_ms
-        return timeout_ms if remaining_ms is None else min(remaining_ms, timeout_ms)
+        mine: dict[int, list[int]] = {number: [] for number in sorted(set(givers) & set(self._shards.numbers))}
+        for index, giver in enumerate(givers):
+            if giver in mine:
+                mine[giver].append(index)
+        answers = raise_first(
+            await asyncio.gather(
+                *(
+                    settle(self._shards.get(number).store, [receipts[index] for index in indices])
+                    for number, indices in mine.items()
+                ),
+                return_exceptions=True,
+            )
+        )
+        statuses: list[int] = [ReceiptStatus.UNKNOWN] * len(receipts)
+        for indices, answer in zip(mine.values(), answers, strict=True):
+            for index, status in zip(indices, answer or [ReceiptStatus.OK] * len(indices), strict=True):
+                statuses[index] = status
+        return statuses if any(statuses) else ()
 
 
-def _part(
-    request: consumer_pb2.ReceiveRequest,
-    number: int,
-    places: Mapping[int, tuple[int, int]],
-    retries: Mapping[int, tuple[int, int]],
-    *,
-    alone: bool = False,
-) -> consumer_pb2.ReceiveRequest:
-    """The request for one shard, with its queues; the request itself where no other shard is asked."""
-    part = request
-    if not alone:
-        part = consumer_pb2.ReceiveRequest()
-        part.CopyFrom(request)
-    del part.queues[:], part.retry_queues[:]
-    for queues, found in ((part.queues, places), (part.retry_queues, retries)):
-        for queue, (shard, shard_queue) in found.items():
-            if shard == number:
-                queues.add(queue=queue, shard_queue=shard_queue)
-    return part
-
-
-def receipts_of(answer: bytes) -> list[bytes]:
-    """Those of an encoded ReceiveResponse."""
-    response = consumer_pb2.ReceiveResponse.FromString(answer)
-    return [message.receipt for message in response.messages] + [
-        receipt for run in response.runs for receipt in run.receipts
-    ]
+def _on_shard(number: int, places: Mapping[int, tuple[int, int]]) -> list[tuple[int, int]]:
+    """(public queue, queue on the shard) of those that the shard has."""
+    return [(queue, shard_queue) for queue, (shard, shard_queue) in places.items() if shard == number]

@@ -1,76 +1,60 @@
 """Offsets of consumer groups: kept by the shards, each those of its queues."""
 
 import asyncio
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
 
-from duetime.v1 import gateway_pb2
-from duetime_core.errors import InvalidArgument
-
-from duetime_gateway.routing.reader import Reader, place_of
-from duetime_gateway.sending.admission import positions_violations, topic_violations
-
-Answer = TypeVar("Answer")
+from duetime_gateway.answers import raise_first
+from duetime_gateway.consuming.admission import check_commit
+from duetime_gateway.queries import Position
+from duetime_gateway.routing.places import Places, place_of
+from duetime_gateway.rules import check_topic
 
 
 class GroupOffsets:
     """Commits and look-ups, split up by shard."""
 
-    def __init__(self, reader: Reader) -> None:
-        self._reader = reader
+    def __init__(self, places: Places) -> None:
+        self._places = places
 
-    async def commit(self, request: gateway_pb2.CommitOffsetsRequest) -> None:
+    async def commit(self, group: str, topic: str, positions: Sequence[Position]) -> None:
         """Durable on return. After an error those of some shards may be kept; the commit may be repeated.
 
         Raises:
             DueTimeError: bad fields, no such topic or queue, or what a shard answered.
         """
-        found = [*topic_violations("topic", request.topic, system=True), *positions_violations(request.queues)]
-        if found:
-            raise InvalidArgument(found)
-        places = await self._reader.places(request.topic)
-        parts: dict[int, gateway_pb2.CommitOffsetsRequest] = {}
-        for position in request.queues:
-            shard, number = place_of(places, request.topic, position.queue)
-            if shard not in parts:
-                parts[shard] = gateway_pb2.CommitOffsetsRequest(group=request.group, topic=request.topic)
-            parts[shard].queues.add(queue=position.queue, offset=position.offset, shard_queue=number)
+        check_commit(topic, positions)
+        places = await self._places.of(topic)
+        parts: dict[int, list[tuple[int, int, int]]] = {}
+        for queue, offset in positions:
+            shard, shard_queue = place_of(places, topic, queue)
+            parts.setdefault(shard, []).append((queue, offset, shard_queue))
 
-        async def commit(shard: int) -> gateway_pb2.CommitOffsetsResponse:
-            return await (await self._reader.ready_shard(shard, request.topic)).commit_offsets(parts[shard])
+        async def commit(number: int) -> None:
+            shard = await self._places.ready_shard(number, topic)
+            await shard.store.commit_offsets(group, topic, parts[number])
 
-        # All are waited for: an error of one leaves no call behind.
+        # All are waited for: an error of one leaves no call under way.
         raise_first(await asyncio.gather(*map(commit, parts), return_exceptions=True))
 
-    async def find(self, request: gateway_pb2.GetOffsetsRequest) -> gateway_pb2.GetOffsetsResponse:
-        """Raises: as `commit`."""
-        found = list(topic_violations("topic", request.topic, system=True))
-        if found:
-            raise InvalidArgument(found)
-        places = await self._reader.places(request.topic)
+    async def find(self, group: str, topic: str) -> list[Position]:
+        """By queue; queues without an offset are left out.
+
+        Raises:
+            DueTimeError: bad fields, no such topic, or what a shard answered.
+        """
+        check_topic("topic", topic)
+        places = await self._places.of(topic)
         shards = sorted({shard for shard, _ in places.values()})
 
-        async def ask(shard: int) -> gateway_pb2.GetOffsetsResponse:
-            return await (await self._reader.ready_shard(shard, request.topic)).get_offsets(request)
+        async def ask(number: int) -> Mapping[int, int]:
+            shard = await self._places.ready_shard(number, topic)
+            return await shard.store.get_offsets(group, topic)
 
-        answers = raise_first(await asyncio.gather(*map(ask, shards), return_exceptions=True))
-        offsets = {
-            (shard, position.shard_queue): position.offset
-            for shard, answer in zip(shards, answers, strict=True)
-            for position in answer.queues
-        }
-        response = gateway_pb2.GetOffsetsResponse()
-        for queue, place in places.items():
-            if place in offsets:
-                response.queues.add(queue=queue, offset=offsets[place])
-        return response
-
-
-def raise_first(answers: Sequence[Answer | BaseException]) -> list[Answer]:
-    """The answers, if all are."""
-    found: list[Answer] = []
-    for answer in answers:
-        if isinstance(answer, BaseException):
-            raise answer
-        found.append(answer)
-    return found
+        answers = dict(
+            zip(shards, raise_first(await asyncio.gather(*map(ask, shards), return_exceptions=True)), strict=True)
+        )
+        return [
+            Position(queue, answers[shard][shard_queue])
+            for queue, (shard, shard_queue) in places.items()
+            if shard_queue in answers[shard]
+        ]

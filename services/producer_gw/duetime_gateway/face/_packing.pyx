@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""The compiled twin of `encoding`: from a SendRequest's bytes to records, without a protobuf object in between.
+"""The compiled twin of `sending.encoding` for `duetime.v1`: from a SendRequest's bytes to records, without a protobuf object in between.
 
 Theory of operation. `take` walks the request's wire format once and notes of each message where its parts lie and what
 they come to (a `Message_`); `records` writes those of one part, back to back: a part is what one put of a shard takes.
@@ -266,7 +266,7 @@ cdef class PlainRequest:
     """A SendRequest whose messages are all plainly right; its records come part by part."""
 
     cdef readonly int count
-    cdef readonly bint retry
+    cdef readonly bint is_retry
     cdef bytes _data, _made_ids, _born_host
     cdef int64_t _arrived_at_ms
     cdef Message_ *_messages
@@ -313,7 +313,7 @@ cdef class PlainRequest:
                 at += 1
                 if not _varint(&at, end, &number):
                     return False
-                self.retry = number != 0
+                self.is_retry = number != 0
         return self.are_distinct()
 
     cdef bint are_distinct(self) noexcept:

@@ -11,10 +11,11 @@ from duetime_core.callers import host_of
 from duetime_core.decoding import decode
 from duetime_core.errors import DueTimeError, NotFound
 
-from duetime_gateway.face.consumer_service import Context, remaining_ms
-from duetime_gateway.finding.backlog import Backlog
+from duetime_gateway.administration.backlog import Backlog
+from duetime_gateway.face.callers import Context, remaining_ms
 from duetime_gateway.metrics import GatewayMetrics
-from duetime_gateway.shards.shard import Shard, Shards
+from duetime_gateway.shards.shard import Shard
+from duetime_gateway.shards.shards import Shards
 
 # A directory of many topics takes a while to list.
 LIST_TIMEOUT_MS = 60_000
@@ -44,10 +45,6 @@ class AnalysisService:
             ),
         }
 
-    def start(self, tasks: asyncio.TaskGroup) -> None:
-        """The comparison of the backlog is a task of `tasks`."""
-        tasks.create_task(self._backlog.run())
-
     async def list_shards(self, request: pb.ListShardsRequest, context: Context) -> pb.ListShardsResponse:
         shards = self._shards.all()
         answers = await asyncio.gather(*(_answers(shard) for shard in shards))
@@ -57,11 +54,13 @@ class AnalysisService:
     async def list_files(self, data: bytes, context: Context) -> bytes:
         shard = self._shard(decode(pb.ListFilesRequest.FromString, data).shard)
         remaining = remaining_ms(context)
-        return await shard.list_files(data, LIST_TIMEOUT_MS if remaining is None else min(remaining, LIST_TIMEOUT_MS))
+        return await shard.store.list_files(
+            data, LIST_TIMEOUT_MS if remaining is None else min(remaining, LIST_TIMEOUT_MS)
+        )
 
     async def export(self, data: bytes, context: Context) -> AsyncIterator[bytes]:
         shard = self._shard(decode(pb.ExportRequest.FromString, data).shard)
-        async for chunk in shard.export(data, remaining_ms(context), host_of(context.peer())):
+        async for chunk in shard.store.export(data, remaining_ms(context), host_of(context.peer())):
             self._metrics.export_bytes.inc(len(chunk))
             yield chunk
 
@@ -78,7 +77,7 @@ class AnalysisService:
 
 async def _answers(shard: Shard) -> bool:
     try:
-        await shard.ask("Describe", store_pb2.DescribeRequest())
+        await shard.store.ask("Describe", store_pb2.DescribeRequest())
     except DueTimeError:
         return False
     return True

@@ -1,27 +1,27 @@
 """Room for answers before they are made: a call asks the store for no more than the gateway can take."""
 
-from duetime.v1 import consumer_pb2, gateway_pb2
 from duetime_core.clock import SystemClock
 from duetime_core.room import Reservation, Room
 from duetime_core.traffic import COUNTED_BYTES_MIN
 from duetime_format import limits
 
+from duetime_gateway.queries import Selection
+
 # How long a call waits for others' answers to go.
 ROOM_WAIT_MS_MAX = 5_000
-# The network's time, also where everything else is told a fake one.
+# Measures the network's work, so it is never a test's clock.
 _CLOCK = SystemClock()
-Reading = gateway_pb2.PullRequest | gateway_pb2.PullQueuesRequest | consumer_pb2.ReceiveRequest
 
 
-async def room_for(answers: Room, peer: str, request: Reading, remaining_ms: float | None) -> Reservation:
-    """Room for what the request may be answered with, which it asks less of where there is less.
+async def room_for(answers: Room, peer: str, selection: Selection, remaining_ms: float | None) -> Reservation:
+    """Room for an answer with this selection, whose `max_bytes` is lowered if there is less.
 
     Raises:
         Overloaded: there is next to none, and there was none in time.
     """
-    wanted = request.max_bytes or limits.PULL_BYTES_DEFAULT
+    wanted = selection.max_bytes or limits.PULL_BYTES_DEFAULT
     if not 0 < wanted <= limits.PULL_BYTES_MAX:
-        # Refused for that later on.
+        # The selection is refused later on.
         return Reservation(answers, peer, 0)
     wanted = min(wanted, limits.PULL_ANSWER_BYTES_MAX)
     size = min(wanted, answers.shares.room(peer))
@@ -30,14 +30,14 @@ async def room_for(answers: Room, peer: str, request: Reading, remaining_ms: flo
     else:
         room = await room_in_turn(answers, peer, min(wanted, COUNTED_BYTES_MIN), remaining_ms)
     if room.size < wanted:
-        request.max_bytes = room.size
-    if request.wait_ms > 0:
+        selection.max_bytes = room.size
+    if selection.wait_ms > 0:
         room.await_answer()
     return room
 
 
 async def room_in_turn(answers: Room, peer: str, size: int, remaining_ms: float | None) -> Reservation:
-    """Room for an answer that may have `size` bytes: who finds none waits.
+    """Room for an answer of up to `size` bytes; waits if there is none.
 
     Raises:
         Overloaded: there was none in time.

@@ -1,6 +1,5 @@
 """The Gateway's gRPC surface for consumers: leases, groups, and what goes on to the retry service."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -9,12 +8,12 @@ from duetime.v1 import consumer_pb2 as pb
 from duetime_core.room import Room
 from duetime_format.limits import PULL_BYTES_MAX
 
-from duetime_gateway.consuming.groups import ConsumerGroups
+from duetime_gateway.administration.groups import ConsumerGroups
 from duetime_gateway.consuming.leases import Leases
 from duetime_gateway.face.answering import room_for, room_in_turn
+from duetime_gateway.face.callers import Context, remaining_ms
+from duetime_gateway.face.reads import encoded_statuses, extension_of, receive_of
 from duetime_gateway.shards.retry import RetryClient
-
-Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class ConsumerService:
@@ -31,8 +30,8 @@ class ConsumerService:
         unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
         return {
             "Receive": unary(self.receive, pb.ReceiveRequest.FromString),
-            "Ack": unary(self.ack),
-            "ChangeInvisible": unary(self.change_invisible),
+            "Ack": unary(self.ack, pb.AckRequest.FromString),
+            "ChangeInvisible": unary(self.change_invisible, pb.ChangeInvisibleRequest.FromString),
             "Nack": unary(self.nack),
             "ListDeadLetters": unary(self.list_dead_letters),
             "RedriveDeadLetters": stream(self.redrive_dead_letters),
@@ -53,20 +52,16 @@ class ConsumerService:
             ),
         }
 
-    def start(self, tasks: asyncio.TaskGroup) -> None:
-        """See `Leases.start`."""
-        self._leases.start(tasks)
-
     async def receive(self, request: pb.ReceiveRequest, context: Context) -> bytes:
-        peer = context.peer()
-        with await room_for(self._answers, peer, request, remaining_ms(context)):
-            return await self._leases.receive(request, remaining_ms(context), peer)
+        peer, receive = context.peer(), receive_of(request)
+        with await room_for(self._answers, peer, receive.selection, remaining_ms(context)):
+            return await self._leases.receive(receive, remaining_ms(context), peer)
 
-    async def ack(self, data: bytes, context: Context) -> bytes:
-        return await self._leases.ack(data, remaining_ms(context))
+    async def ack(self, request: pb.AckRequest, context: Context) -> bytes:
+        return encoded_statuses(await self._leases.ack(request.group, list(request.receipts), remaining_ms(context)))
 
-    async def change_invisible(self, data: bytes, context: Context) -> bytes:
-        return await self._leases.change_invisible(data, remaining_ms(context))
+    async def change_invisible(self, request: pb.ChangeInvisibleRequest, context: Context) -> bytes:
+        return encoded_statuses(await self._leases.extend(extension_of(request), remaining_ms(context)))
 
     async def nack(self, data: bytes, context: Context) -> bytes:
         return await self._retry.forward("Nack", data, remaining_ms(context))
@@ -99,9 +94,3 @@ class ConsumerService:
     async def delete_group(self, request: pb.DeleteGroupRequest, context: Context) -> pb.DeleteGroupResponse:
         await self._groups.delete(request)
         return pb.DeleteGroupResponse()
-
-
-def remaining_ms(context: Context) -> float | None:
-    """Until the caller's deadline; None: it has none."""
-    remaining = context.time_remaining()
-    return None if remaining is None else remaining * 1000.0

@@ -17,13 +17,13 @@ from duetime.v1 import externalscaler_pb2 as pb
 from duetime.v1 import gateway_pb2
 from duetime_core.bounds import shown
 from duetime_core.clock import Clock
-from duetime_core.errors import InvalidArgument, Unavailable, Violation
+from duetime_core.errors import InvalidArgument, Violation
 from duetime_format.levels import parse_delay_ms
 from duetime_format.limits import LANES_AHEAD_MS_MAX
 
-from duetime_gateway.finding.lanes import lanes_of
-from duetime_gateway.shards.batcher import stopping
-from duetime_gateway.shards.shard import UNAVAILABLE, Shards
+from duetime_gateway.administration.lanes import lanes_of
+from duetime_gateway.errors import shard_unavailable, stopping
+from duetime_gateway.shards.shards import Shards
 
 SERVICE_NAME = "externalscaler.ExternalScaler"
 METRIC = "duetime-due"
@@ -154,7 +154,7 @@ class Scaler:
 def _refuse_unknown(away: Sequence[int]) -> None:
     """Raises: Unavailable: a count without these shards would scale down what they need."""
     if away:
-        raise Unavailable(f"shards {list(away)} do not answer: the backlog is not known", reason=UNAVAILABLE)
+        raise shard_unavailable(f"shards {list(away)} do not answer: the backlog is not known")
 
 
 def _within(text: str) -> int:

@@ -6,30 +6,38 @@ from typing import Any
 
 import grpc
 from duetime.v1 import consumer_pb2, gateway_pb2
-from duetime_core.errors import InvalidArgument
 from duetime_core.metadata import Database
 from duetime_core.room import Room
 from duetime_format.limits import BODY_BYTES_MAX, PULL_BYTES_MAX
 
+from duetime_gateway.administration.lanes import list_lanes
 from duetime_gateway.consuming.offsets import GroupOffsets
-from duetime_gateway.face.analysis_service import AnalysisService
+from duetime_gateway.consuming.puller import Puller
+from duetime_gateway.errors import stopping
 from duetime_gateway.face.answering import room_for, room_in_turn
-from duetime_gateway.face.consumer_service import ConsumerService, remaining_ms
-from duetime_gateway.face.scaler import Scaler
+from duetime_gateway.face.callers import Context, caller, remaining_ms
+from duetime_gateway.face.reads import (
+    description_message,
+    id_query_of,
+    key_query_of,
+    positions_of,
+    pull_of,
+    pull_queues_of,
+    route_message,
+    search_of,
+    topic_message,
+)
+from duetime_gateway.face.sends import EncodedRequest, encoded_response
 from duetime_gateway.finding.finder import Finder
-from duetime_gateway.finding.lanes import list_lanes
-from duetime_gateway.routing.reader import Reader
+from duetime_gateway.routing.places import Places
 from duetime_gateway.routing.topics import Topics
-from duetime_gateway.sending.admission import check_new_topic, topic_violations
-from duetime_gateway.sending.sender import Sender, Sending
-from duetime_gateway.shards.batcher import stopping
+from duetime_gateway.rules import check_topic
+from duetime_gateway.sending.outcomes import Sending
+from duetime_gateway.sending.sender import Sender
 from duetime_gateway.shards.retry import RetryClient
-from duetime_gateway.shards.shard import Shards
+from duetime_gateway.shards.shards import Shards
 
-SERVICE_NAME = "duetime.v1.Gateway"
 STREAM_REQUESTS_MAX = 16
-
-Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class GatewayService:
@@ -38,37 +46,37 @@ class GatewayService:
     def __init__(
         self,
         sender: Sender,
-        reader: Reader,
+        puller: Puller,
+        offsets: GroupOffsets,
         finder: Finder,
         topics: Topics,
+        places: Places,
         shards: Shards,
         database: Database,
         retry: RetryClient,
-        consumers: ConsumerService,
-        analysis: AnalysisService,
-        scaler: Scaler,
         answers: Room,
+        tasks: asyncio.TaskGroup,
     ) -> None:
+        """`tasks`: of the readers of streams."""
         self._sender = sender
-        self._reader = reader
+        self._puller = puller
+        self._offsets = offsets
         self._finder = finder
-        self._group_offsets = GroupOffsets(reader)
         self._topics = topics
+        self._places = places
         self._shards = shards
         self._database = database
         self._retry = retry
-        self._consumers = consumers
-        self._analysis = analysis
-        self._scaler = scaler
         self._answers = answers
-        self._tasks: asyncio.TaskGroup | None = None
+        self._tasks = tasks
+        self._streams_end = False
         self._readers: set[asyncio.Task[None]] = set()
 
-    def add_to(self, server: grpc.aio.Server) -> None:
-        """Registers all calls. Sends, pulls and SendBack take or give bytes as they come, so no generated code fits."""
+    def handlers(self) -> "dict[str, grpc.RpcMethodHandler[Any, Any]]":
+        """By call. Sends, pulls and SendBack take or give bytes as they come, so no generated code fits."""
         unary = grpc.unary_unary_rpc_method_handler
         pb = gateway_pb2
-        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        return {
             "Send": unary(self.send),
             "SendStream": grpc.stream_stream_rpc_method_handler(self.send_stream),
             "Pull": unary(self.pull, pb.PullRequest.FromString),
@@ -101,36 +109,22 @@ class GatewayService:
             "GetRoute": unary(self.get_route, pb.GetRouteRequest.FromString, pb.Route.SerializeToString),
             "ListLanes": unary(self.list_lanes, pb.ListLanesRequest.FromString, pb.ListLanesResponse.SerializeToString),
             "SendBack": unary(self.send_back),
-            **self._consumers.handlers(),
-            **self._analysis.handlers(),
         }
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, handlers),))
-        self._scaler.add_to(server)
 
-    def start(self, tasks: asyncio.TaskGroup) -> None:
-        """The readers of streams are tasks of `tasks`."""
-        self._tasks = tasks
-        self._consumers.start(tasks)
-        self._analysis.start(tasks)
-
-    def end_waits(self) -> None:
-        """Streams and long polls, which last as long as their clients like, end once what is in work is answered."""
-        self._tasks = None
+    def end_streams(self) -> None:
+        """Streams end once their requests that are in work are answered, and none begins."""
+        self._streams_end = True
         for reader in self._readers:
             reader.cancel()
-        for shard in self._shards.all():
-            shard.end_pulls()
-        self._retry.end_streams()
-        self._scaler.end()
 
     async def send(self, data: bytes, context: Context) -> bytes:
-        sending = await self._sender.begin(data, context.peer(), remaining_ms(context))
+        sending = await self._sender.begin(EncodedRequest(data), caller(context))
         # The records are under way: the request is not needed beside them.
         del data
-        return await sending.response()
+        return encoded_response(await sending.outcome())
 
     async def send_stream(self, requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
-        if self._tasks is None:
+        if self._streams_end:
             raise stopping()
         begun: asyncio.Queue[Sending | Exception | None] = asyncio.Queue()
         room = asyncio.Semaphore(STREAM_REQUESTS_MAX)
@@ -140,7 +134,7 @@ class GatewayService:
             while (sending := await begun.get()) is not None:
                 if isinstance(sending, Exception):
                     raise sending
-                yield await sending.response()
+                yield encoded_response(await sending.outcome())
                 room.release()
         finally:
             self._readers.discard(reader)
@@ -158,11 +152,11 @@ class GatewayService:
         room: asyncio.Semaphore,
     ) -> None:
         """Begins the requests of a stream one after the other, as long as there is room; None ends them."""
-        peer, order = context.peer(), object()
+        order = object()
         try:
             await room.acquire()
             async for data in requests:
-                begun.put_nowait(await self._sender.begin(data, peer, remaining_ms(context), order))
+                begun.put_nowait(await self._sender.begin(EncodedRequest(data), caller(context), order))
                 await room.acquire()
             begun.put_nowait(None)
         except asyncio.CancelledError:
@@ -173,66 +167,70 @@ class GatewayService:
             begun.put_nowait(error)
 
     async def pull(self, request: gateway_pb2.PullRequest, context: Context) -> bytes:
-        with await room_for(self._answers, context.peer(), request, remaining_ms(context)) as room:
-            answer = await self._reader.pull(request, remaining_ms(context))
+        pull = pull_of(request)
+        with await room_for(self._answers, context.peer(), pull.selection, remaining_ms(context)) as room:
+            answer = await self._puller.pull(pull, remaining_ms(context))
             room.check(len(answer))
             return answer
 
     async def pull_queues(self, request: gateway_pb2.PullQueuesRequest, context: Context) -> bytes:
-        with await room_for(self._answers, context.peer(), request, remaining_ms(context)) as room:
-            answer = await self._reader.pull_queues(request, remaining_ms(context))
+        pull = pull_queues_of(request)
+        with await room_for(self._answers, context.peer(), pull.selection, remaining_ms(context)) as room:
+            answer = await self._puller.pull_queues(pull, remaining_ms(context))
             room.check(len(answer))
             return answer
 
     async def search_offset(
         self, request: gateway_pb2.SearchOffsetRequest, context: Context
     ) -> gateway_pb2.SearchOffsetResponse:
-        return await self._finder.search(request, remaining_ms(context))
+        offset = await self._finder.search(search_of(request), remaining_ms(context))
+        return gateway_pb2.SearchOffsetResponse(offset=offset)
 
     async def query_messages(
         self, request: gateway_pb2.QueryMessagesRequest, context: Context
     ) -> gateway_pb2.QueryMessagesResponse:
         with await room_in_turn(self._answers, context.peer(), PULL_BYTES_MAX, remaining_ms(context)):
-            return await self._finder.query(request, remaining_ms(context))
+            return await self._finder.query(key_query_of(request), remaining_ms(context))
 
     async def get_message(self, request: gateway_pb2.GetMessageRequest, context: Context) -> gateway_pb2.FoundMessage:
         with await room_in_turn(self._answers, context.peer(), BODY_BYTES_MAX, remaining_ms(context)):
-            return await self._finder.get(request, remaining_ms(context))
+            return await self._finder.get(id_query_of(request), remaining_ms(context))
 
     async def trace_message(
         self, request: consumer_pb2.TraceMessageRequest, context: Context
     ) -> consumer_pb2.TraceMessageResponse:
-        return await self._finder.trace(request, remaining_ms(context))
+        return await self._finder.trace(id_query_of(request), remaining_ms(context))
 
     async def commit_offsets(
         self, request: gateway_pb2.CommitOffsetsRequest, context: Context
     ) -> gateway_pb2.CommitOffsetsResponse:
-        await self._group_offsets.commit(request)
+        await self._offsets.commit(request.group, request.topic, positions_of(request.queues))
         return gateway_pb2.CommitOffsetsResponse()
 
     async def get_offsets(
         self, request: gateway_pb2.GetOffsetsRequest, context: Context
     ) -> gateway_pb2.GetOffsetsResponse:
-        return await self._group_offsets.find(request)
+        positions = await self._offsets.find(request.group, request.topic)
+        queues = [gateway_pb2.QueuePosition(queue=one.queue, offset=one.offset) for one in positions]
+        return gateway_pb2.GetOffsetsResponse(queues=queues)
 
     async def create_topic(self, request: gateway_pb2.CreateTopicRequest, context: Context) -> gateway_pb2.Topic:
-        check_new_topic(request.name, request.queue_count)
-        return await self._topics.create(request.name, request.queue_count)
+        return topic_message(await self._topics.create(request.name, request.queue_count))
 
     async def describe_topic(
         self, request: gateway_pb2.DescribeTopicRequest, context: Context
     ) -> gateway_pb2.TopicDescription:
-        _check_name("name", request.name)
-        return await self._reader.describe(request.name)
+        check_topic("name", request.name)
+        return description_message(await self._places.describe(request.name))
 
     async def list_topics(
         self, request: gateway_pb2.ListTopicsRequest, context: Context
     ) -> gateway_pb2.ListTopicsResponse:
-        return gateway_pb2.ListTopicsResponse(topics=await self._topics.list())
+        return gateway_pb2.ListTopicsResponse(topics=map(topic_message, await self._topics.list()))
 
     async def get_route(self, request: gateway_pb2.GetRouteRequest, context: Context) -> gateway_pb2.Route:
-        _check_name("topic", request.topic)
-        return await self._reader.route(request.topic)
+        check_topic("topic", request.topic)
+        return route_message(request.topic, await self._places.of(request.topic))
 
     async def list_lanes(
         self, request: gateway_pb2.ListLanesRequest, context: Context
@@ -241,9 +239,3 @@ class GatewayService:
 
     async def send_back(self, data: bytes, context: Context) -> bytes:
         return await self._retry.forward("SendBack", data, remaining_ms(context))
-
-
-def _check_name(field: str, name: str) -> None:
-    found = list(topic_violations(field, name, system=True))
-    if found:
-        raise InvalidArgument(found)

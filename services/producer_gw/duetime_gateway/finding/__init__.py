@@ -1,1 +1,1 @@
-"""What all shards are asked at once: messages by key or id, lanes, the backlog."""
+"""Messages found by key or id, and offsets by time, over all shards that may have them."""

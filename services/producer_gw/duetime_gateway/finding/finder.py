@@ -1,4 +1,8 @@
-"""Finding messages by key and id over the shards that may have them, and a queue's offset at a time."""
+"""Messages by key and id over the shards that may have them, and a queue's offset at a time.
+
+What is found is given in the messages of the store's contract: found messages and traces are put together from several
+shards' answers, and not looked into.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
@@ -10,36 +14,37 @@ from duetime_core.errors import DueTimeError, NotFound
 from duetime_format import limits
 from duetime_format.names import is_system_topic
 
-from duetime_gateway.routing.reader import Reader, place_of
-from duetime_gateway.sending.admission import check_get, check_query, check_search
-from duetime_gateway.shards.shard import Shard, Shards
+from duetime_gateway.deadlines import timeout_of
+from duetime_gateway.finding.admission import check_id, check_query, check_search
+from duetime_gateway.queries import IdQuery, KeyQuery, OffsetSearch
+from duetime_gateway.routing.places import Places, place_of
+from duetime_gateway.shards.client import StoreClient
+from duetime_gateway.shards.shard import Shard
+from duetime_gateway.shards.shards import Shards
 
 _Answer = TypeVar("_Answer")
-_Request = TypeVar("_Request", gateway_pb2.GetMessageRequest, consumer_pb2.TraceMessageRequest)
 _NOT_FOUND = grpc.StatusCode.NOT_FOUND
 
 
 class Finder:
     """Asks all shards at once; an answer is whole or an error, never silently less."""
 
-    def __init__(self, reader: Reader, shards: Shards, *, timeout_ms: int) -> None:
-        self._reader = reader
+    def __init__(self, places: Places, shards: Shards, *, timeout_ms: int) -> None:
+        self._places = places
         self._shards = shards
         self._timeout_ms = timeout_ms
 
-    async def query(
-        self, request: gateway_pb2.QueryMessagesRequest, remaining_ms: float | None
-    ) -> gateway_pb2.QueryMessagesResponse:
+    async def query(self, query: KeyQuery, remaining_ms: float | None) -> gateway_pb2.QueryMessagesResponse:
         """The newest ones of all shards, newest first.
 
         Raises:
             DueTimeError: bad fields, no such topic, or what a shard answered.
         """
-        check_query(request)
-        shards = await self._holders(request.topic)
-        timeout_ms = self._timeout(remaining_ms)
-        answers = await asyncio.gather(*(shard.query_messages(request, timeout_ms) for shard in shards))
-        # A shard that has more tells nothing of what lies before its last one, where others' are not the next then.
+        check_query(query)
+        shards = await self._holders(query.topic)
+        timeout_ms = timeout_of(self._timeout_ms, remaining_ms)
+        answers = await asyncio.gather(*(shard.store.query_messages(query, timeout_ms) for shard in shards))
+        # What lies before the last message of a shard that has more is not known: other shards' may not be the next.
         since_ms = max((answer.messages[-1].message.stored_at_ms for answer in answers if answer.more), default=0)
         # Stable: those of one shard stay in its order.
         found = sorted(
@@ -48,7 +53,7 @@ class Finder:
         )
         chosen: list[gateway_pb2.FoundMessage] = []
         size = 0
-        for one in found[: request.max_count or limits.QUERY_COUNT_DEFAULT]:
+        for one in found[: query.max_count or limits.QUERY_COUNT_DEFAULT]:
             size += one.ByteSize()
             if chosen and size > limits.PULL_BYTES_MAX:
                 break
@@ -57,93 +62,83 @@ class Finder:
         await self._renumber(chosen)
         return gateway_pb2.QueryMessagesResponse(messages=chosen, more=more)
 
-    async def get(self, request: gateway_pb2.GetMessageRequest, remaining_ms: float | None) -> gateway_pb2.FoundMessage:
+    async def get(self, query: IdQuery, remaining_ms: float | None) -> gateway_pb2.FoundMessage:
         """The message of whichever shard has it.
 
         Raises:
             NotFound: all shards have answered, and none has it.
             DueTimeError: none has it, and one did not answer; bad fields; no such topic.
         """
-        answers = await self._ask(Shard.get_message, request, remaining_ms)
+        answers = await self._ask(StoreClient.get_message, query, remaining_ms)
         found = [answer for answer in answers if isinstance(answer, gateway_pb2.FoundMessage)]
         if found:
             # One of a user's topic rather than its retry or dead letter; of several the newest.
             best = min(found, key=lambda one: (is_system_topic(one.message.topic), -one.message.stored_at_ms))
             await self._renumber([best])
             return best
-        raise _nowhere(request.id, answers)
+        raise _nowhere(query.id, answers)
 
-    async def trace(
-        self, request: consumer_pb2.TraceMessageRequest, remaining_ms: float | None
-    ) -> consumer_pb2.TraceMessageResponse:
-        """The life of a message on all shards, oldest first; a shard that does not answer is told as a gap.
+    async def trace(self, query: IdQuery, remaining_ms: float | None) -> consumer_pb2.TraceMessageResponse:
+        """The life of a message on all shards, oldest first; a shard that does not answer is a gap.
 
         Raises:
             NotFound: all shards have answered, and none has it.
             DueTimeError: none has it, and one did not answer; bad fields; no such topic.
         """
-        answers = await self._ask(Shard.trace_message, request, remaining_ms)
-        told = [answer for answer in answers if isinstance(answer, consumer_pb2.TraceMessageResponse)]
-        if not told:
-            raise _nowhere(request.id, answers)
-        gaps = [gap for one in told for gap in one.gaps]
+        answers = await self._ask(StoreClient.trace_message, query, remaining_ms)
+        traces = [answer for answer in answers if isinstance(answer, consumer_pb2.TraceMessageResponse)]
+        if not traces:
+            raise _nowhere(query.id, answers)
+        gaps = [gap for one in traces for gap in one.gaps]
         silent = [one for one in answers if isinstance(one, DueTimeError) and one.status is not _NOT_FOUND]
         gaps += [f"a shard does not answer, so that events may be missing: {error.text}" for error in silent]
         # Stable: those of one shard stay in its order.
-        events = sorted((event for one in told for event in one.events), key=lambda event: event.at_ms)
+        events = sorted((event for one in traces for event in one.events), key=lambda event: event.at_ms)
         numbers = {(event.topic, event.shard, event.queue): event.queue for event in events if event.topic}
         for place in numbers:
-            numbers[place] = await self._public_queue(*place)
+            numbers[place] = await self._places.public_queue(*place)
         for event in events:
             event.queue = numbers.get((event.topic, event.shard, event.queue), event.queue)
-        return consumer_pb2.TraceMessageResponse(id=told[0].id, events=events, gaps=gaps)
+        return consumer_pb2.TraceMessageResponse(id=traces[0].id, events=events, gaps=gaps)
 
-    async def search(
-        self, request: gateway_pb2.SearchOffsetRequest, remaining_ms: float | None
-    ) -> gateway_pb2.SearchOffsetResponse:
-        """Raises: DueTimeError: bad fields, no such topic or queue, or what the shard answered."""
-        check_search(request)
-        places = await self._reader.places(request.topic)
-        number, request.queue = place_of(places, request.topic, request.queue)
-        shard = await self._reader.ready_shard(number, request.topic)
-        return await shard.search_offset(request, self._timeout(remaining_ms))
+    async def search(self, search: OffsetSearch, remaining_ms: float | None) -> int:
+        """The offset of a queue at a time or an end.
+
+        Raises: DueTimeError: bad fields, no such topic or queue, or what the shard answered.
+        """
+        check_search(search)
+        assert search.at is not None, "check_search refuses it"
+        places = await self._places.of(search.topic)
+        number, shard_queue = place_of(places, search.topic, search.queue)
+        shard = await self._places.ready_shard(number, search.topic)
+        timeout_ms = timeout_of(self._timeout_ms, remaining_ms)
+        return await shard.store.search_offset(search.topic, shard_queue, search.at, timeout_ms)
 
     async def _ask(
         self,
-        call: Callable[[Shard, _Request, float], Awaitable[_Answer]],
-        request: _Request,
+        call: Callable[[StoreClient, IdQuery, float], Awaitable[_Answer]],
+        query: IdQuery,
         remaining_ms: float | None,
     ) -> list[_Answer | DueTimeError]:
         """Of all shards that may have a message. Raises: DueTimeError: bad fields, no such topic."""
-        check_get(request)
-        shards = await self._holders(request.topic) if request.topic else self._shards.all()
-        timeout_ms = self._timeout(remaining_ms)
-        return await _answers(call(shard, request, timeout_ms) for shard in shards)
+        check_id(query)
+        shards = await self._holders(query.topic) if query.topic else self._shards.all()
+        timeout_ms = timeout_of(self._timeout_ms, remaining_ms)
+        return await _answers(call(shard.store, query, timeout_ms) for shard in shards)
 
     async def _holders(self, topic: str) -> list[Shard]:
         """The shards that have queues of a topic. Raises: NotFound, Unavailable."""
-        places = await self._reader.places(topic)
+        places = await self._places.of(topic)
         return [self._shards.get(number) for number in sorted({number for number, _ in places.values()})]
 
     async def _renumber(self, found: Iterable[gateway_pb2.FoundMessage]) -> None:
         """Messages carry their queue's number on the shard; users know it by the topic's."""
         for one in found:
-            one.message.queue = await self._public_queue(one.message.topic, one.shard, one.message.queue)
-
-    async def _public_queue(self, topic: str, shard: int, queue: int) -> int:
-        try:
-            places = await self._reader.places(topic)
-        except NotFound:
-            # A topic of a broker's own, which has no route.
-            return queue
-        return next((number for number, place in places.items() if place == (shard, queue)), queue)
-
-    def _timeout(self, remaining_ms: float | None) -> float:
-        return self._timeout_ms if remaining_ms is None else min(remaining_ms, self._timeout_ms)
+            one.message.queue = await self._places.public_queue(one.message.topic, one.shard, one.message.queue)
 
 
 async def _answers(calls: Iterable[Awaitable[_Answer]]) -> list[_Answer | DueTimeError]:
-    """Errors as values: that one shard fails is no matter where another one has the message."""
+    """Errors as values: a shard that fails does not matter if another one has the message."""
 
     async def answer(call: Awaitable[_Answer]) -> _Answer | DueTimeError:
         try:
@@ -155,7 +150,7 @@ async def _answers(calls: Iterable[Awaitable[_Answer]]) -> list[_Answer | DueTim
 
 
 def _nowhere(message_id: str, answers: Iterable[object]) -> DueTimeError:
-    """What is wrong where no shard has a message."""
+    """The error if no shard has a message."""
     for answer in answers:
         if isinstance(answer, DueTimeError) and answer.status is not _NOT_FOUND:
             return answer

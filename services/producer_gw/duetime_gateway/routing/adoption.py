@@ -1,9 +1,9 @@
 """Topics and groups that a shard has and the metadata database lacks: they came with a directory of a RocketMQ broker.
 
 When a shard is reached, its topics are compared with the routes. One without a route gets one to the shard's queues;
-one whose route leads to other shards only gets the shard's queues behind those it has, since brokers number their
-queues each for themselves. A shard that got its directory unnoticed is found out when a topic is not found: it is asked
-for that one, and where it has it, for all. Groups that the database lacks are made as the shard's file has them.
+one whose route leads to other shards only gets the shard's queues after those it has, since every broker numbers its
+queues from 0. A shard that got its directory unnoticed is discovered when a topic is not found: it is asked for that
+topic and, if it has it, for all. Groups that the database lacks are made as the shard's file has them.
 """
 
 import asyncio
@@ -11,25 +11,27 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 
 import structlog
-from duetime.v1 import consumer_pb2, store_pb2
+from duetime.v1 import store_pb2
 from duetime_core.clock import Clock, turn
 from duetime_core.errors import DueTimeError
 from duetime_core.metadata import Groups
 from duetime_format import limits
 from duetime_format.names import GROUPS_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC, is_name
 
-from duetime_gateway.consuming.admission import group_violations
-from duetime_gateway.routing.topics import Topics
-from duetime_gateway.shards.shard import Shard, Shards
+from duetime_gateway.routing.catalog import TopicCatalog
+from duetime_gateway.routing.table import RouteTable
+from duetime_gateway.rules import group_violations
+from duetime_gateway.shards.shard import Shard
+from duetime_gateway.shards.shards import Shards
 
 log = structlog.get_logger()
 
-# A shard that was asked for all that it has, or did not answer, is left alone for so long.
+# A shard that was asked for all that it has, or did not answer, is not asked again for so long.
 INTERVAL_MS = 5_000
-# So long is waited for each.
+# How long to wait for each.
 TIMEOUT_MS_MAX = 1_000
-# Topics that are looked at before others go first.
-LOOK_COUNT = 1_000
+# Topics that are inspected before other work runs.
+INSPECTED_AT_ONCE = 1_000
 
 # Every shard has these for itself (routing.shard_places), or a broker makes them at each start and nobody uses them.
 NOT_ADOPTED = {SCHEDULE_TOPIC, QUARANTINE_TOPIC, GROUPS_TOPIC}
@@ -46,28 +48,73 @@ _SYSTEM_GROUPS = "CID_RMQ_SYS_"
 
 
 class Adoption:
-    """Brings the topics and groups of shards into the database. Never an error: what does not succeed is logged, and
+    """Brings the topics and groups of shards into the database. It raises nothing: what does not succeed is logged, and
     tried again with the next topic that is not found."""
 
-    def __init__(self, topics: Topics, groups: Groups, shards: Shards, clock: Clock) -> None:
-        self._topics = topics
+    def __init__(self, table: RouteTable, catalog: TopicCatalog, groups: Groups) -> None:
+        self._table = table
+        self._catalog = catalog
         self._groups = groups
+        # Shards that are reached before `start` are adopted from together, by it.
+        self._started = False
+
+    async def start(self, shards: Sequence[Shard]) -> None:
+        """Adopts from the shards that have been reached, and from now on from each that is."""
+        await self.adopt(shards)
+        self._started = True
+
+    async def reached(self, shard: Shard) -> None:
+        """Adopts from a shard before it is used."""
+        if self._started:
+            await self.adopt([shard])
+
+    async def adopt(self, shards: Sequence[Shard]) -> None:
+        """In the order of the shards, so that a topic that several have gets their queues in that order."""
+        answers = await asyncio.gather(
+            *(shard.store.list_topics(TIMEOUT_MS_MAX) for shard in shards), return_exceptions=True
+        )
+        for shard, answer in zip(shards, answers, strict=True):
+            try:
+                if isinstance(answer, BaseException):
+                    raise answer
+                await self._adopt_topics(shard.number, answer)
+            except DueTimeError as error:
+                log.warning("topics of a shard not inspected", shard=shard.number, why=error.text)
+                continue
+            await self._adopt_groups(shard)
+
+    async def _adopt_topics(self, shard: int, topics: Iterable[store_pb2.StoredTopic]) -> None:
+        """Raises: DueTimeError."""
+        found = await counts(topics, shard)
+        adopted = await self._catalog.adopt(shard, found)
+        # Another gateway may have adopted them: whoever did, routes that do not lead to the shard are outdated.
+        self._table.drop_outdated(shard, found)
+        if adopted:
+            log.info("topics adopted", shard=shard, count=len(adopted), topics=adopted)
+
+    async def _adopt_groups(self, shard: Shard) -> None:
+        """Those that came with a shard's directory, with what a broker knew of them."""
+        try:
+            groups = await shard.store.list_groups()
+            adopted = await self._groups.adopt(group for group in groups if _is_adopted(group.name, shard.number))
+        except DueTimeError as error:
+            log.warning("groups of a shard not inspected", shard=shard.number, why=error.text)
+        else:
+            if adopted:
+                log.info("groups adopted", shard=shard.number, count=len(adopted), groups=adopted)
+
+
+class MissingTopics:
+    """Looks for topics without a route in the shards' directories."""
+
+    def __init__(self, adoption: Adoption, shards: Shards, clock: Clock) -> None:
+        self._adoption = adoption
         self._shards = shards
         self._clock = clock
         # By shard: when it was asked for all, or in vain.
         self._asked_at_ms: dict[int, float] = {}
 
-    async def start(self) -> None:
-        """Adopts from the shards that answered the gateway's first question, and from the others when they do."""
-        await self._adopt([shard for shard in self._shards.all() if shard.reached])
-        for shard in self._shards.all():
-            shard.on_reached = self._reached
-        self._topics.on_missing = self.look_again
-
-    async def _reached(self, shard: Shard) -> None:
-        await self._adopt([shard])
-
-    async def look_again(self, names: Collection[str]) -> bool:
+    async def adopt(self, names: Collection[str]) -> bool:
         """Whether a shard had one of these topics, which may have a route now."""
         now_ms = self._clock.monotonic_ms()
         asked = [
@@ -78,15 +125,15 @@ class Adoption:
         found = await asyncio.gather(*(self._has(shard, names) for shard in asked))
         having = [shard for shard, has in zip(asked, found, strict=True) if has]
         if having:
-            await self._adopt(having)
+            await self._adoption.adopt(having)
         return bool(having)
 
     async def _has(self, shard: Shard, names: Collection[str]) -> bool:
         """Whether it has one of the topics, and is to be asked for all."""
         try:
             await shard.describe(TIMEOUT_MS_MAX)
-            answer = await shard.list_topics(TIMEOUT_MS_MAX, names)
-            if not await counts(answer.topics, shard.number):
+            topics = await shard.store.list_topics(TIMEOUT_MS_MAX, names)
+            if not await counts(topics, shard.number):
                 return False
         except DueTimeError:
             self._asked_at_ms[shard.number] = self._clock.monotonic_ms()
@@ -94,38 +141,12 @@ class Adoption:
         self._asked_at_ms[shard.number] = self._clock.monotonic_ms()
         return True
 
-    async def _adopt(self, shards: Sequence[Shard]) -> None:
-        """In the order of the shards, so that a topic that several have gets their queues in that order."""
-        answers = await asyncio.gather(*(shard.list_topics(TIMEOUT_MS_MAX) for shard in shards), return_exceptions=True)
-        for shard, answer in zip(shards, answers, strict=True):
-            try:
-                if isinstance(answer, BaseException):
-                    raise answer
-                adopted = await self._topics.adopt(shard.number, await counts(answer.topics, shard.number))
-            except DueTimeError as error:
-                log.warning("topics of a shard not looked at", shard=shard.number, why=error.text)
-                continue
-            if adopted:
-                log.info("topics adopted", shard=shard.number, count=len(adopted), topics=adopted)
-            await self._adopt_groups(shard)
 
-    async def _adopt_groups(self, shard: Shard) -> None:
-        """Those that came with a shard's directory, with what a broker knew of them."""
-        try:
-            answer: consumer_pb2.ListGroupsResponse = await shard.ask("ListGroups", consumer_pb2.ListGroupsRequest())
-            adopted = await self._groups.adopt(group for group in answer.groups if _is_adopted(group, shard.number))
-        except DueTimeError as error:
-            log.warning("groups of a shard not looked at", shard=shard.number, why=error.text)
-        else:
-            if adopted:
-                log.info("groups adopted", shard=shard.number, count=len(adopted), groups=adopted)
-
-
-def _is_adopted(group: consumer_pb2.Group, shard: int) -> bool:
-    if group.name in NOT_ADOPTED_GROUPS or group.name.startswith(_SYSTEM_GROUPS):
+def _is_adopted(group: str, shard: int) -> bool:
+    if group in NOT_ADOPTED_GROUPS or group.startswith(_SYSTEM_GROUPS):
         return False
-    if list(group_violations("", group.name)):
-        log.warning("group of a shard has an odd name: not served", shard=shard, group=group.name)
+    if list(group_violations("", group)):
+        log.warning("group of a shard has an odd name: not served", shard=shard, group=group)
         return False
     return True
 
@@ -134,7 +155,7 @@ async def counts(topics: Iterable[store_pb2.StoredTopic], shard: int) -> dict[st
     """The queue counts of the topics that may be adopted. Those with an odd name or count are logged and left out."""
     found: dict[str, int] = {}
     for number, topic in enumerate(topics):
-        if number % LOOK_COUNT == LOOK_COUNT - 1:
+        if number % INSPECTED_AT_ONCE == INSPECTED_AT_ONCE - 1:
             await turn()
         count = max(topic.read_queue_count, topic.write_queue_count)
         if topic.name in NOT_ADOPTED or not topic.perm & _READ_OR_WRITE or not count:

@@ -1,33 +1,26 @@
-"""Messages to records: the one path that every message takes, so it is short. Pure.
+"""Drafts to records: each draft takes this one path, so it is short. Pure.
 
-Each field is read once. A message that is plainly right passes a cheap test; only what fails it is looked at again
-by `admission`, which knows all rules and may still find it right. The tags of a topic are few, so each is tested
-and encoded once.
+A draft that is plainly right passes a cheap test; only one that fails it is judged by `admission`, which knows all
+rules and may still find it right. The tags of a topic are few, so each is tested and encoded once.
 
-Of messages with the same topic and id in one request the first that is right is encoded, and the others have its
+Of drafts with the same topic and id in one request the first that is right is encoded, and the others share its
 result: `Batch.repeats`.
 
-Where the compiled twin is there, a request of nothing but plainly right messages never comes here (`take_plain`). One
-with a retry policy of its own is not plain, nor are two with one id.
+A request that its face could pack whole (`drafts.Packed`) never comes here. One with a retry policy of its own is not
+packed, nor are two messages with one id.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol, cast
+from collections.abc import Iterable, Mapping
 
-from duetime.v1 import message_pb2
 from duetime_core import retry_policy
 from duetime_core.errors import DueTimeError, InvalidArgument, Unsupported
 from duetime_format import lanes, limits, record
-from duetime_format.compiled import twin
-from duetime_format.levels import DelayLevels
 from duetime_format.making import Maker, topic_field
 from duetime_format.names import SCHEDULE_TOPIC
 
 from duetime_gateway.sending.admission import is_word, violations
-from duetime_gateway.sending.ids import MessageIds
+from duetime_gateway.sending.drafts import Draft, Drafts, Packed, Request, Rules
 from duetime_gateway.shards.route import Route
-
-_twin = twin("duetime_gateway.face._packing")
 
 _TAGS_REMEMBERED_MAX = 16_384
 # Longer ones are tested each time, so that what is remembered stays small.
@@ -48,32 +41,12 @@ class Group:
         self.records: list[bytes] = []
 
 
-class PlainRequest(Protocol):
-    """A request as the compiled twin has taken it."""
-
-    count: int
-    retry: bool
-
-    @property
-    def parts(self) -> list[tuple[int, int]]:
-        """(shard, how many records) of each part; those of one shard are in order."""
-
-    def records(self, part: int) -> bytes:
-        """Those of a part, back to back."""
-
-    def response(self, answers: list[tuple[list[int], list[int]]]) -> bytes:
-        """SendResponse bytes from (queue offsets, due times or nothing) of each part, all of it stored."""
-
-    def columns(self) -> tuple[list[str], list[int], list[int], list[int]]:
-        """(ids, queues, levels, which part each message is in)."""
-
-
 class Batch:
-    """The messages of one request, and what is known of each so far, by index."""
+    """The drafts of one request, and what is known of each so far, by index."""
 
-    def __init__(self, messages: Sequence[message_pb2.Message], arrived_at_ms: int, born_host: bytes) -> None:
-        count = len(messages)
-        self.messages = messages
+    def __init__(self, drafts: Drafts, arrived_at_ms: int, born_host: bytes) -> None:
+        count = len(drafts)
+        self.drafts = drafts
         self.arrived_at_ms = arrived_at_ms
         self.born_host = born_host
         self.ids = [""] * count
@@ -83,59 +56,52 @@ class Batch:
         self.requested_levels: dict[int, int] = {}
         self.faults: dict[int, DueTimeError] = {}
         self.groups: dict[int, Group] = {}
-        # Routes of messages whose queues have other numbers on their shards.
+        # Routes of messages whose queues have different numbers on their shards.
         self.renumbered: dict[int, Route] = {}
-        # The first message right with each topic and id that a sender gave, and which others it stands for.
+        # The first accepted message with each topic and id that a sender gave, and which later ones repeat it.
         self.firsts: dict[tuple[str, str], int] = {}
         self.repeats: dict[int, int] = {}
-        # Indices of messages that wait for their shard to be ready for their topic.
+        # Indices of messages whose shard does not know their topic yet, by topic and shard.
         self.unready: dict[tuple[str, int], list[int]] = {}
 
 
 class Encoder:
-    """Admits messages, chooses their queues and makes their records."""
+    """Admits drafts, chooses their queues and makes their records."""
 
-    def __init__(self, levels: DelayLevels, ids: MessageIds, *, body_bytes_min: int = 0) -> None:
-        self._levels = levels
-        self._body_bytes_min = body_bytes_min
-        self._ids = ids
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._levels = rules.levels
+        self._body_bytes_min = rules.body_bytes_min
+        self._ids = rules.ids
         # Tags that were found right, as they stand in the properties.
         self._tags: dict[str, str] = {"": ""}
 
-    def take_plain(
-        self, data: bytes, routes: Mapping[str, Route], arrived_at_ms: int, born_host: bytes
-    ) -> PlainRequest | None:
-        """A SendRequest's bytes, encoded; None where that takes a closer look, or there is no twin to do it."""
-        if _twin is None:
-            return None
+    def pack(self, request: Request, routes: dict[str, Route], arrived_at_ms: int, born_host: bytes) -> Packed | None:
+        """The whole request as records, if its face can do that; None: it is to be encoded draft by draft."""
         self._ids.renew()
-        levels = self._levels
-        rules = levels.level_by_ms, levels.highest, self._body_bytes_min
-        taken = _twin.take(data, routes, *rules, self._ids, born_host, arrived_at_ms)
-        return cast("PlainRequest | None", taken)
+        return request.pack(self._rules, routes, arrived_at_ms, born_host)
 
     def encode(self, batch: Batch, indices: Iterable[int], routes: Mapping[str, Route | DueTimeError]) -> None:
-        """Brings each message into the group of its shard, or among the faults or the unready.
+        """Puts each draft into the group of its shard, or among the faults or the unready.
 
-        `routes`: of each topic among the messages, or why it has none.
+        `routes`: of each topic among the drafts, or why it has none.
         """
         self._ids.renew()
-        messages = batch.messages
+        drafts = batch.drafts
         encode_one = self._encode
         for index in indices:
-            message = messages[index]
-            route = routes[message.topic]
+            draft = drafts[index]
+            route = routes[draft.topic]
             if isinstance(route, Route):
-                encode_one(batch, index, message, route)
+                encode_one(batch, index, draft, route)
             else:
-                batch.faults[index] = self._fault(message, None, route) or route
+                batch.faults[index] = self._fault(draft, None, route) or route
 
-    def _encode(self, batch: Batch, index: int, message: message_pb2.Message, route: Route) -> None:
-        body, message_id, tags, keys = message.body, message.id, message.tags, message.keys
-        sharding_key, properties, born_at_ms = message.sharding_key, message.properties, message.born_at_ms
-        queue = message.queue if message.HasField("queue") else None
-        retry = message.retry if message.HasField("retry") else None
-        level = self._level(batch, index, message, due) if (due := message.WhichOneof("due")) else 0
+    def _encode(self, batch: Batch, index: int, draft: Draft, route: Route) -> None:
+        body, message_id, tags, keys = draft.body, draft.id, draft.tags, draft.keys
+        sharding_key, properties, born_at_ms = draft.sharding_key, draft.properties, draft.born_at_ms
+        queue, retry = draft.queue, draft.retry
+        level = self._level(batch, index, draft)
         text = self._tags.get(tags)
         if (
             text is None
@@ -149,7 +115,7 @@ class Encoder:
             or (properties and not _are_plain(properties))
             or (retry is not None and retry_policy.violations("retry", retry))
         ):
-            fault = self._fault(message, route.queue_count)
+            fault = self._fault(draft, route.queue_count)
             if fault is not None:
                 batch.faults[index] = fault
                 return
@@ -167,9 +133,9 @@ class Encoder:
             message_id = batch.ids[index] or self._ids.make()
         encoded = f"{text}UNIQ_KEY\x01{message_id}".encode()
         if len(encoded) > (_PROPERTIES_BYTES_MAX_DELAYED if level else _PROPERTIES_BYTES_MAX):
-            batch.faults[index] = self._certain_fault(message, route.queue_count)
+            batch.faults[index] = self._certain_fault(draft, route.queue_count)
             return
-        if named and (first := batch.firsts.setdefault((message.topic, named), index)) != index:
+        if named and (first := batch.firsts.setdefault((draft.topic, named), index)) != index:
             batch.ids[index], batch.repeats[index] = named, first
             return
         if queue is None:
@@ -194,21 +160,21 @@ class Encoder:
             topic, queue = _LANE_TOPIC_FIELD, lanes.queue_of(level)
         encoded += record.CRC_ENDING
         born_at_ms = born_at_ms or batch.arrived_at_ms
-        group.records.append(group.maker.make(message.flag, born_at_ms, body, topic, queue, encoded))
+        group.records.append(group.maker.make(draft.flag, born_at_ms, body, topic, queue, encoded))
         group.indices.append(index)
 
-    def _level(self, batch: Batch, index: int, message: message_pb2.Message, due: str) -> int:
-        """The level to apply, 0 for none; -1: something is wrong with what is asked for."""
-        if due == "delay_level":
-            level = message.delay_level
-            if level > self._levels.highest:
-                batch.requested_levels[index] = level
-                return self._levels.highest
-            return level
-        if due == "delay_ms":
-            found = self._levels.level_of(message.delay_ms) if message.delay_ms else 0
+    def _level(self, batch: Batch, index: int, draft: Draft) -> int:
+        """The level to apply, 0 for none; -1: the delay that is asked for is wrong."""
+        if draft.deliver_at_ms is not None:
+            return -1
+        if draft.delay_ms:
+            found = self._levels.level_of(draft.delay_ms)
             return -1 if found is None else found
-        return -1
+        level = draft.delay_level
+        if level > self._levels.highest:
+            batch.requested_levels[index] = level
+            return self._levels.highest
+        return level
 
     def _remember(self, tags: str) -> str:
         text = f"TAGS\x01{tags}\x02" if tags else ""
@@ -219,10 +185,10 @@ class Encoder:
         return text
 
     def _fault(
-        self, message: message_pb2.Message, queue_count: int | None, no_route: DueTimeError | None = None
+        self, draft: Draft, queue_count: int | None, no_route: DueTimeError | None = None
     ) -> DueTimeError | None:
-        """All that is wrong with the message, None when nothing is."""
-        found = violations(message, self._levels, queue_count, self._body_bytes_min)
+        """All that is wrong with the draft; None: nothing is."""
+        found = violations(draft, self._levels, queue_count, self._body_bytes_min)
         if not found:
             return None
         unbuilt = [violation for violation in found if violation.field == "deliver_at_ms"]
@@ -232,8 +198,8 @@ class Encoder:
             found.extend(violation for violation in no_route.violations if violation not in found)
         return InvalidArgument(found, reason="MESSAGE_INVALID")
 
-    def _certain_fault(self, message: message_pb2.Message, queue_count: int) -> DueTimeError:
-        fault = self._fault(message, queue_count)
+    def _certain_fault(self, draft: Draft, queue_count: int) -> DueTimeError:
+        fault = self._fault(draft, queue_count)
         assert fault is not None, "the encoder refuses what admission takes"
         return fault
 

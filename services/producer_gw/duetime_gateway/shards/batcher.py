@@ -1,50 +1,70 @@
-"""Coalescing: what arrives for a shard while a put is under way goes into the next put, together.
+"""Batching: records that arrive for a shard while a put is under way go into the next put, together.
 
-An idle shard gets what arrives at once; nothing lingers.
+An idle shard gets what arrives at once; nothing is held back to fill a batch.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from duetime.v1 import message_pb2, store_pb2
 from duetime_core.clock import Clock
 from duetime_core.defects import outcome
-from duetime_core.errors import DueTimeError, Overloaded, Unavailable
+from duetime_core.errors import DueTimeError, Overloaded
 
+from duetime_gateway.errors import shard_unavailable, stopping
 from duetime_gateway.metrics import ShardMetrics
+
+Value = TypeVar("Value")
 
 PUTS_IN_FLIGHT_MAX = 2
 PUT_COUNT_MAX = 4_096
 # A put holds a store's event loop for some ms in all: one of 8 MiB for twice as long, and nothing is gained by it.
 PUT_BYTES_MAX = 4 * 1024 * 1024
-# A put beside another one is begun only with this much in it: enough to hide the shard's answer behind the next
-# batch's way there, without making single sends, whose cost is the number of puts, go one by one.
+# A put beside another one is begun only with this much in it: enough for the next batch to travel while the shard
+# answers, without making single sends, whose cost is the number of puts, go one by one.
 SECOND_PUT_COUNT_MIN = 64
 SECOND_PUT_BYTES_MIN = 64 * 1024
-# Beside puts that have been out for so long one more is begun: a shard that can't store refuses that one at once, while
-# those may wait for its disk until their deadlines.
+# After puts have been out for so long one more is begun: a shard that can't store refuses that one at once, while the
+# others may wait for its disk until their deadlines.
 SLOW_PUT_MS = 5_000
 
-Put = Callable[[store_pb2.PutRequest, float], Awaitable[store_pb2.PutResponse]]
+# Of `Stored.statuses`.
+DUPLICATE = 1
 
 
 @dataclass(slots=True)
 class Stored:
-    """One entry's slice of a put's answer; an empty column means OK (statuses) or 0 (due_at_ms) for all."""
+    """What a store answered to a put, or one entry's slice of it: a column has one value for each record, and an empty
+    one means OK (statuses) or 0 (due_at_ms) for all."""
 
     statuses: Sequence[int]
-    queue_offsets: list[int]
-    due_at_ms: list[int]
-    faults: Mapping[int, message_pb2.Fault]
+    queue_offsets: Sequence[int]
+    due_at_ms: Sequence[int]
+    # By index.
+    faults: Mapping[int, DueTimeError]
     # Where repeated messages went the first time, by index.
     duplicate_queues: Mapping[int, int]
+
+    def slice(self, start: int, stop: int) -> "Stored":
+        """Of the records [start, stop)."""
+        return Stored(
+            self.statuses[start:stop],
+            self.queue_offsets[start:stop],
+            self.due_at_ms[start:stop],
+            _within(self.faults, start, stop) if self.faults else {},
+            _within(self.duplicate_queues, start, stop) if self.duplicate_queues else {},
+        )
 
     @property
     def all_stored(self) -> bool:
         """Whether every record is stored by this put."""
         return not (self.statuses or self.faults or self.duplicate_queues)
+
+
+# Stores records, back to back, of which these (by index) repeat a put whose answer was lost; until then, in ms.
+Put = Callable[[bytes, Sequence[int], float], Awaitable[Stored]]
 
 
 @dataclass(slots=True, eq=False)
@@ -63,7 +83,15 @@ class Entry:
 class Batcher:
     """The puts of one shard. State changes in synchronous methods only."""
 
-    def __init__(self, put: Put, clock: Clock, metrics: ShardMetrics, shard: int, waiting_bytes_max: int) -> None:
+    def __init__(
+        self,
+        put: Put,
+        clock: Clock,
+        metrics: ShardMetrics,
+        shard: int,
+        waiting_bytes_max: int,
+        tasks: asyncio.TaskGroup,
+    ) -> None:
         self._put = put
         self._clock = clock
         self._metrics = metrics
@@ -76,15 +104,12 @@ class Batcher:
         self._in_flight: list[float] = []
         self._orders_in_flight: set[object] = set()
         self._launching = False
-        self._tasks: asyncio.TaskGroup | None = None
-
-    def start(self, tasks: asyncio.TaskGroup) -> None:
-        """Puts are tasks of `tasks` until `stop`."""
         self._tasks = tasks
+        self._stopped = False
 
     def stop(self) -> None:
         """No further put is begun; what waits fails."""
-        self._tasks = None
+        self._stopped = True
         _fail(self._waiting, stopping())
         self._waiting.clear()
         self._waiting_bytes = self._waiting_count = 0
@@ -102,7 +127,7 @@ class Batcher:
             Overloaded: too many bytes wait for the shard.
             Unavailable: the gateway is stopping.
         """
-        if self._tasks is None:
+        if self._stopped:
             raise stopping()
         size = len(records)
         if self._waiting and self._waiting_bytes + size > self._waiting_bytes_max:
@@ -124,7 +149,7 @@ class Batcher:
 
     def _launch(self) -> None:
         self._launching = False
-        while self._tasks and self._may_launch() and (entries := self._take()):
+        while not self._stopped and self._may_launch() and (entries := self._take()):
             began_ms = self._clock.monotonic_ms()
             self._in_flight.append(began_ms)
             orders = {entry.order for entry in entries if entry.order is not None}
@@ -186,39 +211,25 @@ class Batcher:
                 retried.extend(range(count, count + entry.count))
             count += entry.count
         joined = b"".join([entry.records for entry in entries])
-        request = store_pb2.PutRequest(records=joined, retried=retried)
-        response = await self._put(request, max(entry.deadline_ms for entry in entries) - started_ms)
-        if len(response.queue_offsets) != count:
-            raise Unavailable(
-                f"shard {self._shard} answered {len(response.queue_offsets)} of {count} records",
-                reason="SHARD_UNAVAILABLE",
-            )
-        _answer(entries, response)
+        stored = await self._put(joined, retried, max(entry.deadline_ms for entry in entries) - started_ms)
+        if len(stored.queue_offsets) != count:
+            raise shard_unavailable(f"shard {self._shard} answered {len(stored.queue_offsets)} of {count} records")
+        _answer(entries, stored)
         self._metrics.put(count, len(joined), self._clock.monotonic_ms() - started_ms)
 
 
-def _answer(entries: list[Entry], response: store_pb2.PutResponse) -> None:
+def _answer(entries: list[Entry], stored: Stored) -> None:
     """Gives each entry its slice of the columns."""
-    faults = response.faults if response.faults else None
-    queues = response.duplicate_queues if response.duplicate_queues else None
-    at = 0
+    start = 0
     for entry in entries:
-        end = at + entry.count
-        stored = Stored(
-            response.statuses[at:end],
-            response.queue_offsets[at:end],
-            response.due_at_ms[at:end],
-            {index - at: faults[index] for index in faults if at <= index < end} if faults else {},
-            {index - at: queues[index] for index in queues if at <= index < end} if queues else {},
-        )
+        stop = start + entry.count
         if not entry.result.done():
-            entry.result.set_result(stored)
-        at = end
+            entry.result.set_result(stored.slice(start, stop))
+        start = stop
 
 
-def stopping() -> Unavailable:
-    """Why nothing more is begun."""
-    return Unavailable("the gateway is stopping", reason="STOPPING")
+def _within(values: Mapping[int, Value], start: int, stop: int) -> dict[int, Value]:
+    return {index - start: value for index, value in values.items() if start <= index < stop}
 
 
 def _fail(entries: Iterable[Entry], error: DueTimeError) -> None:

@@ -8,8 +8,7 @@ from duetime_core.calls import answer_of, translate
 from duetime_core.errors import Unsupported, Violation
 from duetime_core.serving import make_channel
 
-from duetime_gateway.shards.shard import as_is
-from duetime_gateway.shards.streams import Streams
+from duetime_gateway.shards.streams import Streams, as_is
 
 
 class RetryClient:

@@ -6,9 +6,14 @@ from typing import Any
 
 import grpc
 
-from duetime_gateway.shards.batcher import stopping
+from duetime_gateway.errors import stopping
 
 Stream = grpc.aio.UnaryStreamCall[Any, bytes]
+
+
+def as_is(data: bytes) -> bytes:
+    """The serializer of bytes that are passed on."""
+    return data
 
 
 class Streams:

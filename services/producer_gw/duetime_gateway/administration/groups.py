@@ -1,4 +1,4 @@
-"""Groups as gateways serve them: their settings in the metadata database, their places in the shards."""
+"""Groups as operators see them: their settings in the metadata database, their places in the shards."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -9,10 +9,11 @@ from duetime_core.errors import DueTimeError, FailedPrecondition, NotFound
 from duetime_core.metadata import Groups
 from duetime_format.names import is_group_topic
 
-from duetime_gateway.consuming.admission import check_group_name, check_new_group, check_reset, check_update_group
-from duetime_gateway.consuming.offsets import raise_first
-from duetime_gateway.routing.reader import Reader, place_of
-from duetime_gateway.shards.shard import Shards
+from duetime_gateway.administration.admission import check_new_group, check_reset, check_update_group
+from duetime_gateway.answers import raise_first
+from duetime_gateway.routing.places import Places, place_of
+from duetime_gateway.rules import check_group
+from duetime_gateway.shards.shards import Shards
 
 MEMBERS_MAX = 1_000
 # A group whose receivers were seen within this time is in use.
@@ -20,11 +21,11 @@ IN_USE_MS = 60_000
 
 
 class ConsumerGroups:
-    """What is asked of all shards is asked at once."""
+    """All shards are asked at once."""
 
-    def __init__(self, groups: Groups, reader: Reader, shards: Shards, clock: Clock) -> None:
+    def __init__(self, groups: Groups, places: Places, shards: Shards, clock: Clock) -> None:
         self._groups = groups
-        self._reader = reader
+        self._places = places
         self._shards = shards
         self._clock = clock
 
@@ -33,25 +34,25 @@ class ConsumerGroups:
         check_new_group(group)
         if group.start == consumer_pb2.GROUP_START_LATEST:
             group.start_at_ms = await self._now_ms()
-        return self._tell(await self._groups.create(group))
+        return self._announce(await self._groups.create(group))
 
     async def _now_ms(self) -> int:
         """By the shard's clock that is furthest behind: what a shard stores from now on is not stored before that."""
-        asked = (shard.ask("Describe", store_pb2.DescribeRequest()) for shard in self._shards.all())
+        asked = (shard.store.ask("Describe", store_pb2.DescribeRequest()) for shard in self._shards.all())
         answers = await asyncio.gather(*asked, return_exceptions=True)
-        told = [answer.now_ms for answer in answers if isinstance(answer, store_pb2.DescribeResponse)]
-        return min((now_ms for now_ms in told if now_ms), default=self._clock.now_ms())
+        clocks = [answer.now_ms for answer in answers if isinstance(answer, store_pb2.DescribeResponse)]
+        return min((now_ms for now_ms in clocks if now_ms), default=self._clock.now_ms())
 
     async def update(self, request: consumer_pb2.UpdateGroupRequest) -> consumer_pb2.Group:
         """Raises: DueTimeError: bad fields, no such group, or the database does not answer."""
         check_update_group(request)
-        return self._tell(await self._groups.update(request.name, request.retry))
+        return self._announce(await self._groups.update(request.name, request.retry))
 
-    def _tell(self, group: consumer_pb2.Group) -> consumer_pb2.Group:
-        """Tells the shards that answer; the others are told when the group receives from them."""
+    def _announce(self, group: consumer_pb2.Group) -> consumer_pb2.Group:
+        """To the shards that answer; to the others it is announced when the group receives from them."""
         for shard in self._shards.all():
             if shard.reached:
-                shard.tell(group)
+                shard.groups.announce(group)
         return group
 
     async def list(self) -> consumer_pb2.ListGroupsResponse:
@@ -64,7 +65,7 @@ class ConsumerGroups:
         Raises:
             DueTimeError: no such group, or a shard answered with an error.
         """
-        check_group_name("name", name)
+        check_group("name", name)
         description = consumer_pb2.GroupDescription(group=await self._groups.get(name))
         members: dict[tuple[str, str], consumer_pb2.GroupMember] = {}
         queues: list[consumer_pb2.GroupQueue] = []
@@ -91,7 +92,7 @@ class ConsumerGroups:
         """By shard; None: it does not answer."""
         request = consumer_pb2.DescribeGroupRequest(name=name)
         answers = await asyncio.gather(
-            *(shard.ask("DescribeGroup", request) for shard in self._shards.all()), return_exceptions=True
+            *(shard.store.ask("DescribeGroup", request) for shard in self._shards.all()), return_exceptions=True
         )
         found = {}
         for number, answer in zip(self._shards.numbers, answers, strict=True):
@@ -104,7 +105,7 @@ class ConsumerGroups:
         """Shards number their queues themselves; users know them by the topic's."""
         for topic in {queue.topic for queue in queues}:
             try:
-                places = await self._reader.places(topic)
+                places = await self._places.of(topic)
             except NotFound:
                 # A topic of a broker's own, which has no route.
                 continue
@@ -121,7 +122,7 @@ class ConsumerGroups:
         """
         check_reset(request)
         await self._groups.get(request.name)
-        places = await self._reader.places(request.topic)
+        places = await self._places.of(request.topic)
         if request.HasField("queue"):
             places = {request.queue: place_of(places, request.topic, request.queue)}
         parts: dict[int, consumer_pb2.ResetGroupRequest] = {}
@@ -133,8 +134,8 @@ class ConsumerGroups:
             parts[shard].queues.add(queue=queue, shard_queue=number)
 
         async def reset(number: int) -> consumer_pb2.ResetGroupResponse:
-            shard = await self._reader.ready_shard(number, request.topic)
-            answer: consumer_pb2.ResetGroupResponse = await shard.ask("ResetGroup", parts[number])
+            shard = await self._places.ready_shard(number, request.topic)
+            answer: consumer_pb2.ResetGroupResponse = await shard.store.ask("ResetGroup", parts[number])
             for queue in answer.queues:
                 queue.shard = number
             return answer
@@ -150,11 +151,10 @@ class ConsumerGroups:
             FailedPrecondition: it is in use.
             DueTimeError: bad fields, or a shard or the database does not answer.
         """
-        check_group_name("name", request.name)
+        check_group("name", request.name)
         if not request.force:
             await self._check_unused(request.name)
-        everywhere = consumer_pb2.DeleteGroupRequest(name=request.name, force=True)
-        asked = (shard.forget(everywhere) for shard in self._shards.all())
+        asked = (shard.groups.forget(request.name) for shard in self._shards.all())
         raise_first(await asyncio.gather(*asked, return_exceptions=True))
         # Last: as long as a shard knows the group it can be found, and deleted.
         await self._groups.delete(request.name)

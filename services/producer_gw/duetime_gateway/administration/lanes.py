@@ -1,28 +1,30 @@
-"""The lanes of all shards: what the stores say, and who serves them by the metadata database, as far as it answers."""
+"""The lanes of all shards as the stores see them, and their owners by the metadata database if it answers."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
 
 from duetime.v1 import gateway_pb2
-from duetime_core.errors import DueTimeError, InvalidArgument, Unavailable, Violation
+from duetime_core.errors import DueTimeError, Unavailable
 from duetime_core.metadata import Database, LaneLeaseModel
 from duetime_format.limits import LANES_AHEAD_MS_MAX
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from duetime_gateway.shards.shard import Shard, Shards
+from duetime_gateway.rules import outside, refuse
+from duetime_gateway.shards.shard import Shard
+from duetime_gateway.shards.shards import Shards
 
 Leases = Mapping[tuple[int, int], tuple[str, bool]]
 
 
 async def list_lanes(shards: Shards, database: Database, ahead_ms: int = 0) -> gateway_pb2.ListLanesResponse:
     """All lanes by shard and level; shards that do not answer are named instead. Owners and pauses are the metadata
-    database's or, while that does not answer, what the stores see and were told.
+    database's or, while that does not answer, the stores'.
 
     Raises:
         InvalidArgument: ahead_ms is out of range.
     """
-    check_ahead(ahead_ms)
+    refuse(outside(("ahead_ms", ahead_ms, LANES_AHEAD_MS_MAX)))
     try:
         leases = await database.run(_leases)
     except Unavailable:
@@ -48,16 +50,10 @@ def join(
     return response
 
 
-def check_ahead(ahead_ms: int) -> None:
-    """Raises: InvalidArgument."""
-    if not 0 <= ahead_ms <= LANES_AHEAD_MS_MAX:
-        raise InvalidArgument([Violation("ahead_ms", f"{ahead_ms} is not within 0 and {LANES_AHEAD_MS_MAX}")])
-
-
-async def lanes_of(shard: Shard, ahead_ms: int) -> Sequence[gateway_pb2.Lane] | None:
+async def lanes_of(shard: Shard, ahead_ms: int = 0) -> Sequence[gateway_pb2.Lane] | None:
     """What a shard says of its lanes; None: it does not answer."""
     try:
-        return (await shard.list_lanes(ahead_ms)).lanes
+        return await shard.store.list_lanes(ahead_ms)
     except DueTimeError:
         return None
 

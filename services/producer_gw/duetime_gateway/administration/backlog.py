@@ -1,4 +1,4 @@
-"""Spark's count of the backlog beside the live counters: told to clients, and every 15 s as metrics.
+"""Spark's count of the backlog beside the live counters: for clients, and every 15 s for metrics.
 
 The two are counted in different ways, from the log and by the stores as they go, and at different moments. A lane's
 offsets say what came and went between the moments, so that what is left of the difference, the drift, is an error of
@@ -13,20 +13,21 @@ from duetime.v1 import backlog_pb2 as pb
 from duetime.v1 import gateway_pb2
 from duetime_core.clock import Clock
 from duetime_core.defects import outcome
-from duetime_core.errors import DueTimeError, NotFound
+from duetime_core.errors import NotFound
 from duetime_core.logs import sparing
 from duetime_core.metadata import Database, Report, Reports
 from duetime_core.metadata.reports import BACKLOG
 from google.protobuf import json_format
 
+from duetime_gateway.administration.lanes import lanes_of
 from duetime_gateway.metrics import BacklogMetrics
-from duetime_gateway.shards.shard import Shard, Shards
+from duetime_gateway.shards.shards import Shards
 
 log = structlog.get_logger()
 # For lines that callers can bring about.
 often = sparing()
 
-LOOK_MS = 15_000
+PERIOD_MS = 15_000
 
 
 def message_of(report: Report) -> pb.BacklogReport:
@@ -87,12 +88,12 @@ class Backlog:
     async def run(self) -> None:
         """Keeps the metrics; what does not answer is asked again."""
         while True:
-            _, error = await outcome(self._look, "backlog")
+            _, error = await outcome(self._compare, "backlog")
             if error is not None:
                 log.debug("backlog not compared", why=error.text)
-            await self._clock.sleep(LOOK_MS)
+            await self._clock.sleep(PERIOD_MS)
 
-    async def _look(self) -> None:
+    async def _compare(self) -> None:
         try:
             report = await self._newest()
         except json_format.ParseError as error:
@@ -114,16 +115,9 @@ class Backlog:
 
     async def _beside(self, report: pb.BacklogReport) -> pb.GetBacklogReportResponse:
         shards = self._shards.all()
-        answers = await asyncio.gather(*(_lanes(shard) for shard in shards))
+        answers = await asyncio.gather(*(lanes_of(shard) for shard in shards))
         response = compare(report, (lane for lanes in answers for lane in lanes or ()))
         response.unreachable_shards.extend(
             shard.number for shard, lanes in zip(shards, answers, strict=True) if lanes is None
         )
         return response
-
-
-async def _lanes(shard: Shard) -> list[gateway_pb2.Lane] | None:
-    try:
-        return list((await shard.list_lanes()).lanes)
-    except DueTimeError:
-        return None

@@ -1,0 +1,42 @@
+"""What requests to administer groups must be: every rule, and every breach of them at once. Pure.
+
+Each `check_` raises InvalidArgument with all that can be found wrong without knowing the group.
+"""
+
+from duetime.v1 import consumer_pb2
+from duetime_core import retry_policy
+from duetime_core.errors import Violation
+from duetime_format import limits
+
+from duetime_gateway.rules import INT64_MAX, group_violations, outside, refuse, topic_violations
+
+
+def check_new_group(group: consumer_pb2.Group) -> None:
+    """See the module."""
+    found = [*group_violations("group.name", group.name), *retry_policy.violations("group.retry", group.retry)]
+    found += outside(("group.start", group.start, max(consumer_pb2.GroupStart.values())))
+    if group.start == consumer_pb2.GROUP_START_TIME and group.start_at_ms <= 0:
+        text = f"{group.start_at_ms} is not above 0; a group that starts at a time needs one, in Unix milliseconds"
+        found.append(Violation("group.start_at_ms", text))
+    refuse(found)
+
+
+def check_update_group(request: consumer_pb2.UpdateGroupRequest) -> None:
+    """See the module."""
+    refuse([*group_violations("name", request.name), *retry_policy.violations("retry", request.retry)])
+
+
+def check_reset(request: consumer_pb2.ResetGroupRequest) -> None:
+    """See the module."""
+    found = [*group_violations("name", request.name), *topic_violations("topic", request.topic, system=True)]
+    found += outside(
+        ("queue", request.queue, limits.QUEUE_COUNT_MAX - 1),
+        ("at_ms", request.at_ms, INT64_MAX),
+        ("offset", request.offset, INT64_MAX),
+    )
+    to = request.WhichOneof("to")
+    if to is None:
+        found.append(Violation("earliest", "is not set, nor are latest, at_ms and offset"))
+    elif to == "offset" and not request.HasField("queue"):
+        found.append(Violation("queue", "is not set; an offset is one queue's"))
+    refuse(found)

@@ -1,0 +1,58 @@
+"""Pulls: queues read from an offset, each by the shard that has it."""
+
+from duetime_core.errors import InvalidArgument, Violation
+
+from duetime_gateway.consuming.admission import check_pull, check_pull_queues
+from duetime_gateway.deadlines import timeout_of
+from duetime_gateway.metrics import GatewayMetrics
+from duetime_gateway.queries import Encoding, Pull, PullQueues
+from duetime_gateway.routing.places import Places, place_of
+from duetime_gateway.shards.contract import renumbered_pull, renumbered_queues
+
+
+class Puller:
+    """Gives answers as the stores encoded them, decoded only where a queue has another number on its shard."""
+
+    def __init__(self, places: Places, metrics: GatewayMetrics, *, timeout_ms: int) -> None:
+        self._places = places
+        self._metrics = metrics
+        self._timeout_ms = timeout_ms
+
+    async def pull(self, pull: Pull, remaining_ms: float | None) -> bytes:
+        """The store's PullResponse, encoded.
+
+        Raises:
+            DueTimeError: bad fields, no such topic or queue, or what the shard answered.
+        """
+        check_pull(pull)
+        queue = pull.position.queue
+        number, shard_queue = place_of(await self._places.of(pull.topic), pull.topic, queue)
+        shard = await self._places.ready_shard(number, pull.topic)
+        timeout_ms = timeout_of(self._timeout_ms, remaining_ms, pull.selection.wait_ms)
+        answer = self._counted(await shard.store.pull(pull, shard_queue, timeout_ms))
+        if shard_queue == queue or pull.selection.encoding == Encoding.RECORDS:
+            return answer
+        return renumbered_pull(answer, queue)
+
+    async def pull_queues(self, pull: PullQueues, remaining_ms: float | None) -> bytes:
+        """As `pull`, the PullQueuesResponse of the one shard that has all the queues."""
+        check_pull_queues(pull)
+        places = await self._places.of(pull.topic)
+        found = [place_of(places, pull.topic, position.queue) for position in pull.positions]
+        numbers = {number for number, _ in found}
+        if len(numbers) > 1:
+            text = f"lie on the shards {sorted(numbers)}; a call reads those of one shard (GetRoute)"
+            raise InvalidArgument([Violation("queues", text)])
+        shard_queues = [shard_queue for _, shard_queue in found]
+        shard = await self._places.ready_shard(numbers.pop(), pull.topic)
+        timeout_ms = timeout_of(self._timeout_ms, remaining_ms, pull.selection.wait_ms)
+        answer = self._counted(await shard.store.pull_queues(pull, shard_queues, timeout_ms))
+        same = shard_queues == [position.queue for position in pull.positions]
+        if same or pull.selection.encoding == Encoding.RECORDS:
+            return answer
+        return renumbered_queues(answer)
+
+    def _counted(self, answer: bytes) -> bytes:
+        self._metrics.pulls.inc()
+        self._metrics.bytes_out.inc(len(answer))
+        return answer

@@ -1,0 +1,7 @@
+"""How long a call inside the cluster may take. Pure."""
+
+
+def timeout_of(timeout_ms: float, remaining_ms: float | None, wait_ms: int = 0) -> float:
+    """The gateway's own timeout and a wait that was asked for, or what is left of the caller's time if that is less."""
+    own_ms = timeout_ms + wait_ms
+    return own_ms if remaining_ms is None else min(remaining_ms, own_ms)

@@ -1,0 +1,121 @@
+"""Send in `duetime.v1`: requests as drafts or packed records, and outcomes as results."""
+
+from collections.abc import Collection
+from typing import cast
+
+from duetime.v1 import gateway_pb2, message_pb2
+from duetime_core.calls import fault_of
+from duetime_core.decoding import decode
+from duetime_core.errors import DueTimeError
+from duetime_format.compiled import twin
+
+from duetime_gateway.sending.drafts import Draft, Packed, Rules
+from duetime_gateway.sending.outcomes import AllStored, Outcomes
+from duetime_gateway.shards.route import Route
+
+_twin = twin("duetime_gateway.face._packing")
+
+
+class EncodedRequest:
+    """An encoded SendRequest; see `sending.drafts.Request`."""
+
+    __slots__ = ("_data", "size")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.size = len(data)
+
+    def pack(self, rules: Rules, routes: dict[str, Route], arrived_at_ms: int, born_host: bytes) -> Packed | None:
+        """None also where there is no compiled twin."""
+        if _twin is None:
+            return None
+        levels = rules.levels
+        limits = levels.level_by_ms, levels.highest, rules.body_bytes_min
+        return cast("Packed | None", _twin.take(self._data, routes, *limits, rules.ids, born_host, arrived_at_ms))
+
+    def drafts(self) -> "MessageDrafts":
+        return MessageDrafts(decode(gateway_pb2.SendRequest.FromString, self._data))
+
+
+class MessageDrafts:
+    """The messages of a SendRequest, each a draft when it is asked for: the encoder takes breaks between them."""
+
+    __slots__ = ("_messages", "is_retry")
+
+    def __init__(self, request: gateway_pb2.SendRequest) -> None:
+        self._messages = request.messages
+        self.is_retry = request.retry
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def __getitem__(self, index: int, /) -> Draft:
+        return draft_of(self._messages[index])
+
+    def topics(self) -> Collection[str]:
+        return {message.topic for message in self._messages}
+
+
+def draft_of(message: message_pb2.Message) -> Draft:
+    """The draft; its body, properties and keys are the message's own."""
+    return Draft(
+        message.topic,
+        message.body,
+        message.properties,
+        message.tags,
+        message.keys,
+        message.sharding_key,
+        message.queue if message.HasField("queue") else None,
+        message.delay_level,
+        message.delay_ms,
+        message.deliver_at_ms if message.HasField("deliver_at_ms") else None,
+        message.id,
+        message.born_at_ms,
+        message.flag,
+        message.retry if message.HasField("retry") else None,
+    )
+
+
+def encoded_response(outcome: AllStored | Outcomes) -> bytes:
+    """A SendResponse."""
+    if isinstance(outcome, AllStored):
+        return outcome.response()
+    return response_of(outcome).SerializeToString()
+
+
+def response_of(outcomes: Outcomes) -> gateway_pb2.SendResponse:
+    """The results one by one."""
+    response = gateway_pb2.SendResponse()
+    add = response.results.add
+    for message_id, shard, queue, offset, level, due_at_ms in zip(
+        outcomes.ids,
+        outcomes.shards,
+        outcomes.queues,
+        outcomes.offsets,
+        outcomes.levels,
+        outcomes.due_at_ms,
+        strict=True,
+    ):
+        result = add()
+        result.message_id = message_id
+        # A message without an offset has a fault, and nothing but its id means anything.
+        if offset >= 0:
+            result.queue = queue
+            result.offset = offset
+            if shard:
+                result.shard = shard
+            if level:
+                result.delay_level = level
+                result.deliver_at_ms = due_at_ms
+    for index, level in outcomes.requested_levels.items():
+        response.results[index].requested_level = level
+    for index in outcomes.duplicates:
+        response.results[index].duplicate = True
+    # The messages of a part share one error: it becomes a fault once.
+    faults: dict[DueTimeError, message_pb2.Fault] = {}
+    for index, error in outcomes.faults.items():
+        fault = faults.get(error)
+        if fault is None:
+            fault = faults[error] = fault_of(error)
+        response.results[index].fault.CopyFrom(fault)
+    return response

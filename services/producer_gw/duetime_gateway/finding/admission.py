@@ -1,0 +1,45 @@
+"""What requests to find something must be: every rule, and every breach of them at once. Pure.
+
+Each `check_` raises InvalidArgument with all that can be found wrong without knowing the topic.
+"""
+
+from duetime_core.errors import Violation
+from duetime_format import limits
+
+from duetime_gateway.queries import IdQuery, KeyQuery, OffsetSearch
+from duetime_gateway.rules import INT64_MAX, outside, refuse, topic_violations
+
+
+def check_query(query: KeyQuery) -> None:
+    """See the module."""
+    found = list(topic_violations("topic", query.topic, system=True))
+    found += _text_violations("key", query.key)
+    found += outside(("from_ms", query.from_ms, INT64_MAX), ("to_ms", query.to_ms, INT64_MAX))
+    found += outside(("max_count", query.max_count, limits.QUERY_COUNT_MAX))
+    refuse(found)
+
+
+def check_id(query: IdQuery) -> None:
+    """See the module."""
+    found = _text_violations("id", query.id)
+    found += topic_violations("topic", query.topic, system=True) if query.topic else ()
+    refuse(found)
+
+
+def check_search(search: OffsetSearch) -> None:
+    """See the module."""
+    found = list(topic_violations("topic", search.topic, system=True))
+    found += outside(("queue", search.queue, limits.QUEUE_COUNT_MAX - 1))
+    if search.at is None:
+        found.append(Violation("at_ms", "is not set, nor are earliest and latest"))
+    refuse(found)
+
+
+def _text_violations(field: str, text: str) -> list[Violation]:
+    """A key or an id: anything that properties can hold."""
+    if not text:
+        return [Violation(field, "is empty")]
+    if len(text) > limits.PROPERTIES_BYTES_MAX:
+        most = f"properties hold {limits.PROPERTIES_BYTES_MAX} bytes"
+        return [Violation(field, f"is {len(text)} characters long; {most}")]
+    return []

@@ -1,0 +1,140 @@
+"""All parts of a gateway, made and connected in one place; nothing runs yet."""
+
+import asyncio
+import os
+import secrets
+from dataclasses import dataclass
+
+from duetime_core.clock import Clock
+from duetime_core.metadata import Database, Groups
+from duetime_core.serving import Server
+from duetime_core.traffic import Traffic
+from prometheus_client import CollectorRegistry
+
+from duetime_gateway.administration.backlog import Backlog
+from duetime_gateway.administration.groups import ConsumerGroups
+from duetime_gateway.consuming.leases import Leases
+from duetime_gateway.consuming.offsets import GroupOffsets
+from duetime_gateway.consuming.puller import Puller
+from duetime_gateway.face.analysis_service import AnalysisService
+from duetime_gateway.face.consumer_service import ConsumerService
+from duetime_gateway.face.face import SERVICE_NAMES, Face
+from duetime_gateway.face.scaler import Scaler
+from duetime_gateway.face.service import GatewayService
+from duetime_gateway.finding.finder import Finder
+from duetime_gateway.metrics import BacklogMetrics, GatewayMetrics
+from duetime_gateway.routing.adoption import Adoption, MissingTopics
+from duetime_gateway.routing.catalog import TopicCatalog
+from duetime_gateway.routing.places import Places
+from duetime_gateway.routing.table import RouteTable
+from duetime_gateway.routing.topics import Topics
+from duetime_gateway.sending.drafts import Rules
+from duetime_gateway.sending.encoding import Encoder
+from duetime_gateway.sending.ids import MessageIds
+from duetime_gateway.sending.sender import Sender, request_room
+from duetime_gateway.settings import GatewaySettings
+from duetime_gateway.shards.retry import RetryClient
+from duetime_gateway.shards.shard import ShardListener, ShardOptions
+from duetime_gateway.shards.shards import Shards
+
+
+@dataclass(frozen=True)
+class Routing:
+    """Where topics lie, and the stores that hold them."""
+
+    shards: Shards
+    adoption: Adoption
+    topics: Topics
+    places: Places
+
+
+@dataclass(frozen=True)
+class GatewayParts:
+    """What a node starts and stops."""
+
+    # The parent of every task; entered by the node.
+    tasks: asyncio.TaskGroup
+    database: Database
+    shards: Shards
+    retry: RetryClient
+    adoption: Adoption
+    topics: Topics
+    places: Places
+    sender: Sender
+    leases: Leases
+    backlog: Backlog
+    face: Face
+    server: Server
+
+
+def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegistry) -> GatewayParts:
+    """Within a running event loop."""
+    tasks = asyncio.TaskGroup()
+    metrics = GatewayMetrics(registry)
+    traffic = Traffic(settings.traffic_limits, registry)
+    database = Database(settings.database_url, registry)
+    groups = Groups(database, clock)
+    retry = RetryClient(settings.retry_address, settings.store_timeout_ms, settings.secret)
+    routing = _make_routing(settings, clock, metrics, database, groups, tasks)
+    shards, topics, places = routing.shards, routing.topics, routing.places
+    timeout_ms = settings.store_timeout_ms
+    sender = _make_sender(settings, clock, metrics, topics, shards)
+    leases = Leases(topics, places, shards, groups, clock, metrics, tasks, timeout_ms=timeout_ms)
+    backlog = Backlog(database, shards, clock, BacklogMetrics(registry))
+    service = GatewayService(
+        sender,
+        Puller(places, metrics, timeout_ms=timeout_ms),
+        GroupOffsets(places),
+        Finder(places, shards, timeout_ms=timeout_ms),
+        topics,
+        places,
+        shards,
+        database,
+        retry,
+        traffic.answers,
+        tasks,
+    )
+    consumers = ConsumerService(leases, ConsumerGroups(groups, places, shards, clock), retry, traffic.answers)
+    face = Face(service, consumers, AnalysisService(shards, backlog, metrics), Scaler(shards, clock))
+    server = Server(SERVICE_NAMES, settings.calls_in_flight_max, registry, traffic=traffic)
+    face.add_to(server.grpc)
+    return GatewayParts(
+        tasks, database, shards, retry, routing.adoption, topics, places, sender, leases, backlog, face, server
+    )
+
+
+def _make_routing(
+    settings: GatewaySettings,
+    clock: Clock,
+    metrics: GatewayMetrics,
+    database: Database,
+    groups: Groups,
+    tasks: asyncio.TaskGroup,
+) -> Routing:
+    table, catalog = RouteTable(metrics), TopicCatalog(database, clock)
+    adoption = Adoption(table, catalog, groups)
+    options = ShardOptions(settings.levels, settings.secret, settings.store_timeout_ms, settings.waiting_bytes_max)
+    listener = ShardListener(reached=adoption.reached, lost=table.forget_shard)
+    shards = Shards(settings.store_addresses, options, clock, metrics, tasks, listener)
+    topics = Topics(
+        table,
+        catalog,
+        MissingTopics(adoption, shards, clock),
+        shards.numbers,
+        clock,
+        tasks,
+        queue_count_default=settings.queue_count_default,
+        auto_create=settings.auto_create_topics,
+        topics_max=settings.topics_max,
+    )
+    return Routing(shards, adoption, topics, Places(topics, shards, lane_count=settings.levels.highest))
+
+
+def _make_sender(
+    settings: GatewaySettings, clock: Clock, metrics: GatewayMetrics, topics: Topics, shards: Shards
+) -> Sender:
+    ids = MessageIds(settings.host, os.getpid(), secrets.token_bytes(4), clock.now_ms)
+    requests = request_room(settings.request_bytes_max)
+    metrics.follow_requests(requests)
+    encoder = Encoder(Rules(settings.levels, ids, body_bytes_min=int(settings.refuse_empty_bodies)))
+    return Sender(topics, shards, encoder, clock, metrics, requests, settings.store_timeout_ms)

@@ -1,0 +1,99 @@
+"""Which shard has a queue of a topic, system topics included."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from duetime_core.errors import NotFound
+
+from duetime_gateway.routing.catalog import TopicInfo
+from duetime_gateway.routing.topics import Topics
+from duetime_gateway.shards.route import shard_places
+from duetime_gateway.shards.shard import Shard
+from duetime_gateway.shards.shards import Shards
+
+
+class QueueBounds(NamedTuple):
+    """A queue of a topic and what it holds: the offsets [min_offset, max_offset)."""
+
+    queue: int
+    shard: int
+    min_offset: int
+    max_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic and its queues."""
+
+    info: TopicInfo
+    queues: list[QueueBounds]
+
+
+class Places:
+    """Finds the shard and the number there of a topic's queue."""
+
+    def __init__(self, topics: Topics, shards: Shards, *, lane_count: int) -> None:
+        self._topics = topics
+        self._shards = shards
+        self._lane_count = lane_count
+
+    async def of(self, topic: str) -> Mapping[int, tuple[int, int]]:
+        """Shard and queue there, by the topic's queue.
+
+        Raises:
+            NotFound: no such topic.
+        """
+        own = shard_places(topic, self._shards.numbers, self._lane_count)
+        if own is not None:
+            return own
+        return (await self._topics.route_to_read(topic)).places
+
+    async def ready_shard(self, number: int, topic: str) -> Shard:
+        """The shard, which knows the topic. Raises: DueTimeError: Unavailable, or what the store answered."""
+        shard = self._shards.get(number)
+        route = self._topics.known(topic)
+        if route is not None:
+            await shard.ready(route)
+        return shard
+
+    async def public_queue(self, topic: str, shard: int, queue: int) -> int:
+        """The topic's number of a shard's queue; the shard's own where there is none."""
+        try:
+            places = await self.of(topic)
+        except NotFound:
+            # A topic of a broker's own, which has no route.
+            return queue
+        return next((number for number, place in places.items() if place == (shard, queue)), queue)
+
+    async def describe(self, name: str) -> TopicDescription:
+        """The queues of a topic and what they hold; a queue that was never written to is empty.
+
+        Raises:
+            NotFound: no such topic.
+            Unavailable: a shard that holds a queue does not answer.
+        """
+        places = await self.of(name)
+        if shard_places(name, (), self._lane_count) is None:
+            info = await self._topics.describe(name)
+        else:
+            info = TopicInfo(name, len(places), 0)
+        shards = sorted({shard for shard, _ in places.values()})
+        answers = await asyncio.gather(*(self._shards.get(shard).store.list_queues(name) for shard in shards))
+        bounds = {
+            (shard, state.queue): (state.min_offset, state.max_offset)
+            for shard, states in zip(shards, answers, strict=True)
+            for state in states
+        }
+        queues = [QueueBounds(queue, place[0], *bounds.get(place, (0, 0))) for queue, place in places.items()]
+        return TopicDescription(info, queues)
+
+
+def place_of(places: Mapping[int, tuple[int, int]], topic: str, queue: int) -> tuple[int, int]:
+    """Shard and queue there. Raises: NotFound."""
+    place = places.get(queue)
+    if place is None:
+        text = f"queue {queue} is not one of the {len(places)} queues of topic {topic}"
+        raise NotFound(text, reason="QUEUE_NOT_FOUND")
+    return place

@@ -1,0 +1,59 @@
+"""Rules for fields that many requests have: names of topics and groups, filters, bounds. Pure."""
+
+from collections.abc import Iterator
+
+from duetime_core.bounds import shown
+from duetime_core.errors import InvalidArgument, Violation
+from duetime_format import limits
+from duetime_format.names import is_name, is_system_topic
+
+INT64_MAX = (1 << 63) - 1
+
+
+def topic_violations(field: str, topic: str, *, system: bool = False) -> Iterator[Violation]:
+    """What is wrong with a topic's name. `system`: system topics are allowed."""
+    if not 1 <= len(topic) <= limits.TOPIC_CHARS_MAX:
+        yield Violation(field, f"{shown(topic)} has {len(topic)} characters; a topic has 1 to {limits.TOPIC_CHARS_MAX}")
+    if topic and not is_name(topic):
+        yield Violation(field, f"{shown(topic)} holds characters other than [%|a-zA-Z0-9_-]")
+    if not system and is_system_topic(topic):
+        yield Violation(field, f"{shown(topic)} is a system topic; only DueTime itself writes to it")
+
+
+def group_violations(field: str, name: str) -> Iterator[Violation]:
+    """What is wrong with a group's name."""
+    if not 1 <= len(name) <= limits.GROUP_CHARS_MAX or not is_name(name):
+        text = f"{shown(name)} is not 1 to {limits.GROUP_CHARS_MAX} characters of [%|a-zA-Z0-9_-]"
+        yield Violation(field, text)
+
+
+def filter_violations(tags: str, sql: str) -> Iterator[Violation]:
+    """What is wrong with the length of a filter; the store parses it."""
+    for field, text in (("tags", tags), ("sql", sql)):
+        if len(text) > limits.FILTER_CHARS_MAX:
+            yield Violation(field, f"has {len(text)} characters, more than {limits.FILTER_CHARS_MAX}")
+
+
+def outside(*bounds: tuple[str, int, int]) -> list[Violation]:
+    """The fields whose value is not within 0 and the highest one."""
+    return [
+        Violation(field, f"{value} is not within 0 and {highest}")
+        for field, value, highest in bounds
+        if not 0 <= value <= highest
+    ]
+
+
+def refuse(found: list[Violation]) -> None:
+    """Raises: InvalidArgument: anything was found."""
+    if found:
+        raise InvalidArgument(found)
+
+
+def check_topic(field: str, name: str) -> None:
+    """Judges the name of a topic to be read. Raises: InvalidArgument."""
+    refuse(list(topic_violations(field, name, system=True)))
+
+
+def check_group(field: str, name: str) -> None:
+    """Judges a group's name. Raises: InvalidArgument."""
+    refuse(list(group_violations(field, name)))

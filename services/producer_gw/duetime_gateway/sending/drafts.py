@@ -1,0 +1,152 @@
+"""What a face hands to the sender: messages to be sent, and who sends them.
+
+A face (the part of the gateway that speaks one protocol) gives a `Request`. The sender first lets it be packed, where
+the face has a compiled way from its own bytes to records; otherwise it reads the drafts one by one. Nothing here knows
+the protocol that a message came by.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from duetime_format.levels import DelayLevels
+from duetime_format.policy import Policy
+
+from duetime_gateway.sending.ids import MessageIds
+from duetime_gateway.shards.route import Route
+
+
+@dataclass(slots=True)
+class Draft:
+    """A message that somebody wants sent; `admission` says which values are right. Texts have no lone surrogates.
+
+    Of the three fields that delay it at most one is set: `delay_level` 0 and `delay_ms` 0 are no delay.
+    """
+
+    topic: str
+    body: bytes = b""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    tags: str = ""
+    keys: Sequence[str] = ()
+    sharding_key: str = ""
+    # None: by sharding key, else queues take turns.
+    queue: int | None = None
+    delay_level: int = 0
+    delay_ms: int = 0
+    deliver_at_ms: int | None = None
+    # Empty: one is made.
+    id: str = ""
+    # 0: when it arrived.
+    born_at_ms: int = 0
+    flag: int = 0
+    # None: the group's.
+    retry: Policy | None = None
+
+
+class Drafts(Protocol):
+    """The drafts of one request, in its order. A face may make each one only when it is asked for."""
+
+    @property
+    def is_retry(self) -> bool:
+        """Whether the request repeats one whose answer was lost."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Draft: ...
+
+    def topics(self) -> Collection[str]:
+        """The distinct topics of all drafts."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftList:
+    """Drafts that exist already."""
+
+    drafts: Sequence[Draft]
+    is_retry: bool = False
+
+    def __len__(self) -> int:
+        return len(self.drafts)
+
+    def __getitem__(self, index: int, /) -> Draft:
+        return self.drafts[index]
+
+    def topics(self) -> Collection[str]:
+        return {draft.topic for draft in self.drafts}
+
+
+class Packed(Protocol):
+    """A whole request as records: all of its messages are right, have queues, and their shards are ready.
+
+    It keeps what its answer needs, so that no object per message exists on the way.
+    """
+
+    @property
+    def count(self) -> int:
+        """How many messages."""
+
+    @property
+    def is_retry(self) -> bool:
+        """Whether it repeats a request whose answer was lost."""
+
+    @property
+    def parts(self) -> list[tuple[int, int]]:
+        """(shard, how many records) of each part, which is one put at most; those of one shard are in order."""
+
+    def records(self, part: int) -> bytes:
+        """Those of a part, back to back."""
+
+    def response(self, answers: list[tuple[Sequence[int], Sequence[int]]]) -> bytes:
+        """The answer in the face's protocol, encoded, from (queue offsets, due times or nothing) of each part, all of
+        it stored."""
+
+    def columns(self) -> tuple[list[str], list[int], list[int], list[int]]:
+        """(ids, queues, levels, which part each message is in), where not all of it is stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What every request is packed and encoded by."""
+
+    levels: DelayLevels
+    ids: MessageIds
+    body_bytes_min: int = 0
+
+
+class Request(Protocol):
+    """One request as its face holds it."""
+
+    @property
+    def size(self) -> int:
+        """Bytes, as they came."""
+
+    def pack(self, rules: Rules, routes: dict[str, Route], arrived_at_ms: int, born_host: bytes) -> Packed | None:
+        """All of it as records; None: that takes a closer look, draft by draft. May be tried again."""
+
+    def drafts(self) -> Drafts:
+        """Raises: InvalidArgument: the bytes are no request."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftRequest:
+    """A request of drafts that exist already, for faces without a compiled packer."""
+
+    given: Drafts
+    size: int
+
+    def pack(self, rules: Rules, routes: dict[str, Route], arrived_at_ms: int, born_host: bytes) -> None:
+        return None
+
+    def drafts(self) -> Drafts:
+        return self.given
+
+
+class Caller(NamedTuple):
+    """Who sends a request."""
+
+    # One per connection: bytes under way are shared out by it.
+    peer: str
+    # Address and port as records carry them, 8 or 20 bytes.
+    host: bytes
+    # Until the caller's deadline; None: it has none.
+    remaining_ms: float | None

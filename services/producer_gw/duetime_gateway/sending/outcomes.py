@@ -1,0 +1,174 @@
+"""From records under way in several shards to one outcome per message."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from duetime_core.errors import DueTimeError
+from duetime_format.limits import ID_CHARS_MAX
+
+from duetime_gateway.metrics import GatewayMetrics
+from duetime_gateway.sending.drafts import DraftList, Packed
+from duetime_gateway.sending.encoding import Batch
+from duetime_gateway.shards.batcher import DUPLICATE, Stored
+
+
+@dataclass(frozen=True, slots=True)
+class AllStored:
+    """The outcome of a packed request of which every message is stored: nothing is said of them one by one."""
+
+    packed: Packed
+    # (queue offsets, due times or nothing) of each part.
+    columns: list[tuple[Sequence[int], Sequence[int]]]
+
+    def response(self) -> bytes:
+        """The answer in the protocol of the face that packed it, encoded."""
+        return self.packed.response(self.columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """What happened to each message, in the order of the request: columns of one value for each, and what few have, by
+    index. Of a message with a fault only `ids` means anything beside it, and `offsets` is -1."""
+
+    ids: Sequence[str]
+    shards: Sequence[int]
+    # Of the topic, as its users number them.
+    queues: Sequence[int]
+    # In that queue; of a delayed message, in its lane.
+    offsets: Sequence[int]
+    # The delay level applied; 0: none.
+    levels: Sequence[int]
+    # Unix milliseconds by the shard's clock; 0: not delayed.
+    due_at_ms: Sequence[int]
+    # The level asked for, where it was above the highest.
+    requested_levels: Mapping[int, int]
+    # Stored before, by an earlier request or earlier in this one: the columns say where.
+    duplicates: frozenset[int]
+    faults: Mapping[int, DueTimeError]
+
+
+class Sending:
+    """One request whose records are under way."""
+
+    def __init__(self, request: Batch | Packed, size: int, metrics: GatewayMetrics) -> None:
+        self._request = request
+        self._size = size
+        self._metrics = metrics
+        # Gives back the room that the request has as long as it is in work.
+        self.leave: Callable[[], object] | None = None
+        # Shard, which messages, and what the shard will answer.
+        self._parts: list[tuple[int, Sequence[int], asyncio.Future[Stored] | DueTimeError]] = []
+
+    def add(self, shard: int, indices: Sequence[int], stored: "asyncio.Future[Stored] | DueTimeError") -> None:
+        """`indices`: of the part's messages; empty for a packed request, which knows them itself."""
+        self._parts.append((shard, indices, stored))
+
+    def cancel(self) -> None:
+        """Takes out what still waits; what is in a put may be stored or not."""
+        for _, _, stored in self._parts:
+            if not isinstance(stored, DueTimeError):
+                stored.cancel()
+        leave, self.leave = self.leave, None
+        if leave is not None:
+            leave()
+
+    async def settled(self) -> None:
+        """Returns when every part so far is stored or not."""
+        waiting = [stored for _, _, stored in self._parts if not isinstance(stored, DueTimeError)]
+        if waiting:
+            await asyncio.wait(waiting)
+
+    @contextmanager
+    def beginning(self) -> Iterator[None]:
+        """While parts are handed over: if the caller goes away meanwhile, they are taken out."""
+        try:
+            yield
+        except BaseException:
+            self.cancel()
+            raise
+
+    async def outcome(self) -> AllStored | Outcomes:
+        """Once every shard has answered or failed."""
+        answers: list[Stored | DueTimeError] = []
+        try:
+            for _, _, stored in self._parts:
+                try:
+                    answers.append(stored if isinstance(stored, DueTimeError) else await stored)
+                except DueTimeError as error:
+                    answers.append(error)
+        finally:
+            self.cancel()
+        request = self._request
+        if isinstance(request, Batch):
+            return self._one_by_one(request, answers)
+        columns = [
+            (answer.queue_offsets, answer.due_at_ms)
+            for answer in answers
+            if isinstance(answer, Stored) and answer.all_stored
+        ]
+        if len(columns) < len(answers):
+            return self._one_by_one(self._unpacked(request), answers)
+        self._metrics.sent(self._size, request.count, [], 0)
+        return AllStored(request, columns)
+
+    def _unpacked(self, request: Packed) -> Batch:
+        """What is known of each message of a packed request."""
+        ids, queues, levels, parts = request.columns()
+        batch = Batch(DraftList(()), 0, b"")
+        batch.ids, batch.queues, batch.levels = ids, queues, levels
+        self._parts = [
+            (shard, [index for index, part in enumerate(parts) if part == number], stored)
+            for number, (shard, _, stored) in enumerate(self._parts)
+        ]
+        return batch
+
+    def _one_by_one(self, batch: Batch, answers: list[Stored | DueTimeError]) -> Outcomes:
+        count = len(batch.ids)
+        shards, offsets, due_at_ms = [0] * count, [-1] * count, [0] * count
+        faults, duplicates = dict(batch.faults), set[int]()
+        for (shard, indices, _), answer in zip(self._parts, answers, strict=True):
+            if isinstance(answer, DueTimeError):
+                faults.update(dict.fromkeys(indices, answer))
+                continue
+            for index, offset in zip(indices, answer.queue_offsets, strict=True):
+                offsets[index] = offset
+                shards[index] = shard
+            for index, at_ms in zip(indices, answer.due_at_ms, strict=False):
+                due_at_ms[index] = at_ms
+            faults.update((indices[at], fault) for at, fault in answer.faults.items())
+            for at, queue in answer.duplicate_queues.items():
+                route = batch.renumbered.get(indices[at])
+                batch.queues[indices[at]] = route.queue_at(shard, queue) if route else queue
+            if answer.statuses:
+                duplicates.update(
+                    index for index, status in zip(indices, answer.statuses, strict=True) if status == DUPLICATE
+                )
+        for index, first in batch.repeats.items():
+            # What happened to the first message with an id happened to those that repeat it.
+            for column in (shards, offsets, due_at_ms, batch.queues, batch.levels):
+                column[index] = column[first]
+            batch.requested_levels.pop(index, None)
+            if first in batch.requested_levels:
+                batch.requested_levels[index] = batch.requested_levels[first]
+            if first in faults:
+                faults[index] = faults[first]
+            else:
+                duplicates.add(index)
+        for index in faults:
+            # One that was refused for its form keeps its sender's id, if it has one, cut to the length of ids.
+            batch.ids[index] = batch.ids[index] or batch.drafts[index].id[:ID_CHARS_MAX]
+        self._metrics.sent(self._size, count, [fault.reason for fault in faults.values()], len(duplicates))
+        requested = {index: level for index, level in batch.requested_levels.items() if index not in faults}
+        return Outcomes(
+            batch.ids,
+            shards,
+            batch.queues,
+            offsets,
+            batch.levels,
+            due_at_ms,
+            requested,
+            frozenset(duplicates),
+            faults,
+        )

@@ -1,0 +1,281 @@
+"""The calls of one store."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import grpc
+from duetime.v1 import consumer_pb2, gateway_pb2, store_pb2, store_pb2_grpc
+from duetime_core.callers import CALLER_KEY, ClusterSecret
+from duetime_core.calls import Answered, readable, refused, translate
+from duetime_core.defects import outcome
+from duetime_core.errors import DueTimeError
+from duetime_core.serving import make_channel
+from google.protobuf.message import Message
+
+from duetime_gateway.errors import SHARD_UNAVAILABLE, stopping
+from duetime_gateway.queries import Extension, IdQuery, KeyQuery, Pull, PullQueues, QueueEnd
+from duetime_gateway.shards.batcher import Stored
+from duetime_gateway.shards.contract import (
+    ReceivePart,
+    offsets_of,
+    pull_queues_request,
+    pull_request,
+    receive_request,
+    search_request,
+    stored_of,
+)
+from duetime_gateway.shards.streams import Streams, as_is
+
+T = TypeVar("T")
+
+# With these a store goes away; one that only answers late is still the same.
+_GONE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
+
+
+class StoreClient:
+    """A connection to a store. Every call has a deadline, and raises DueTimeError: the store's own answer, or
+    SHARD_UNAVAILABLE."""
+
+    def __init__(
+        self,
+        whom: str,
+        address: str,
+        secret: ClusterSecret,
+        tasks: asyncio.TaskGroup,
+        *,
+        timeout_ms: int,
+        on_gone: Callable[[str], None],
+    ) -> None:
+        """`whom`: what the store is called in errors. `on_gone` is called when it stops answering, with the reason."""
+        self._whom = whom
+        self._tasks = tasks
+        self._timeout_ms = timeout_ms
+        self._on_gone = on_gone
+        self._stopped = False
+        # Long polls; after `end_polls` they end with STOPPING.
+        self._polls: set[grpc.aio.UnaryUnaryCall[Any, Any]] = set()
+        self._polls_end = False
+        self._streams = Streams()
+        self._channel = make_channel(address, secret)
+        self._stub = store_pb2_grpc.StoreStub(self._channel)  # type: ignore[no-untyped-call]
+        self._pull = self._as_bytes("Pull", gateway_pb2.PullRequest)
+        self._pull_queues = self._as_bytes("PullQueues", gateway_pb2.PullQueuesRequest)
+        self._receive = self._as_bytes("Receive", consumer_pb2.ReceiveRequest)
+        self._list_files = self._as_bytes("ListFiles", None)
+
+    def _as_bytes(self, call: str, request: type[Message] | None) -> "grpc.aio.UnaryUnaryMultiCallable[Any, bytes]":
+        """A call whose answer is passed on, and so not decoded; nor is a request of no type."""
+        serializer = as_is if request is None else request.SerializeToString
+        return self._channel.unary_unary(
+            f"/duetime.v1.Store/{call}", request_serializer=serializer, response_deserializer=as_is
+        )
+
+    def end_polls(self) -> None:
+        """Long polls and exports end now: a stop does not wait for them."""
+        self._polls_end = True
+        for call in self._polls:
+            call.cancel()
+        self._streams.end()
+
+    def stop(self) -> None:
+        """No further message is leased."""
+        self._stopped = True
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    # --- what the store is and knows ----------------------------------------------------------------------------------
+
+    async def describe(self, timeout_ms: float) -> store_pb2.DescribeResponse:
+        """What the store is: its shard, host bytes and delay levels."""
+        return await self._call(self._stub.Describe(store_pb2.DescribeRequest(), timeout=timeout_ms / 1000.0))
+
+    async def put_topics(self, counts: Mapping[str, int]) -> Mapping[str, DueTimeError]:
+        """Announces topics with their queue counts. Returns those that were refused, and why."""
+        request = store_pb2.PutTopicsRequest()
+        for name, count in counts.items():
+            request.topics.add(name=name, queue_count=count)
+        answer = await self._call(self._stub.PutTopics(request, timeout=self._timeout_ms / 1000.0))
+        names = list(counts)
+        return {names[index]: refused(fault) for index, fault in answer.faults.items()}
+
+    async def list_topics(self, timeout_ms: float, names: Iterable[str] = ()) -> Sequence[store_pb2.StoredTopic]:
+        """All, or those of `names` that it knows."""
+        request = store_pb2.ListStoredTopicsRequest(names=names)
+        answer: store_pb2.ListStoredTopicsResponse = await self._call(
+            self._stub.ListTopics(request, timeout=timeout_ms / 1000.0)
+        )
+        return answer.topics
+
+    async def list_groups(self) -> Sequence[consumer_pb2.Group]:
+        """Those that the store's directory has."""
+        answer: consumer_pb2.ListGroupsResponse = await self.ask("ListGroups", consumer_pb2.ListGroupsRequest())
+        return answer.groups
+
+    async def list_queues(self, topic: str) -> Sequence[store_pb2.QueueState]:
+        """The bounds of a topic's queues; one that was never written to is missing."""
+        answer: store_pb2.ListQueuesResponse = await self.ask("ListQueues", store_pb2.ListQueuesRequest(topic=topic))
+        return answer.queues
+
+    async def list_lanes(self, ahead_ms: int = 0) -> Sequence[gateway_pb2.Lane]:
+        """What falls due within `ahead_ms` is counted as due too."""
+        request = gateway_pb2.ListLanesRequest(ahead_ms=ahead_ms)
+        answer: gateway_pb2.ListLanesResponse = await self.ask("ListLanes", request)
+        return answer.lanes
+
+    async def ask(self, call: str, request: Message) -> Any:
+        """Any of the store's calls that has a message for its answer and the usual deadline."""
+        return await self._call(getattr(self._stub, call)(request, timeout=self._timeout_ms / 1000.0))
+
+    # --- sending ------------------------------------------------------------------------------------------------------
+
+    async def put(self, records: bytes, retried: Sequence[int], timeout_ms: float) -> Stored:
+        """See `batcher.Put`."""
+        request = store_pb2.PutMessageRequest(records=records, retried=retried)
+        return stored_of(await self._call(self._stub.PutMessage(request, timeout=timeout_ms / 1000.0)))
+
+    # --- consuming ----------------------------------------------------------------------------------------------------
+
+    async def pull(self, pull: Pull, shard_queue: int, timeout_ms: float) -> bytes:
+        """An encoded PullResponse."""
+        return await self._poll(self._pull(pull_request(pull, shard_queue), timeout=timeout_ms / 1000.0))
+
+    async def pull_queues(self, pull: PullQueues, shard_queues: Sequence[int], timeout_ms: float) -> bytes:
+        """An encoded PullQueuesResponse."""
+        return await self._poll(self._pull_queues(pull_queues_request(pull, shard_queues), timeout=timeout_ms / 1000.0))
+
+    async def receive(
+        self,
+        part: ReceivePart,
+        timeout_ms: float,
+        unread: Callable[[bytes], None],
+        *,
+        max_count: int,
+        max_bytes: int,
+        wait_ms: int,
+    ) -> bytes:
+        """An encoded ReceiveResponse. `unread` gets one that comes after the caller has gone away."""
+        if self._stopped:
+            raise stopping()
+        call = self._receive(receive_request(part, max_count, max_bytes, wait_ms), timeout=timeout_ms / 1000.0)
+        # The caller's end must not end the call once it is answered: nobody would know what was leased.
+        answer = self._tasks.create_task(outcome(lambda: self._poll(call), "Receive"))
+        try:
+            data, error = await asyncio.shield(answer)
+        except asyncio.CancelledError:
+            if answer.cancelled():
+                raise stopping() from None
+            call.cancel()
+            answer.add_done_callback(lambda done: None if done.cancelled() else unread(done.result()[0] or b""))
+            raise
+        if error is not None:
+            raise error
+        return data or b""
+
+    async def await_messages(self, part: ReceivePart, wait_ms: int, timeout_ms: float) -> bool:
+        """Whether a Receive would find something, within `wait_ms`. Leases nothing."""
+        selection = part.receive.selection
+        request = receive_request(part, selection.max_count, selection.max_bytes, wait_ms)
+        answer = await self._poll(self._stub.AwaitMessages(request, timeout=timeout_ms / 1000.0))
+        return bool(answer.ready)
+
+    async def ack(self, group: str, receipts: Sequence[bytes], timeout_ms: float) -> Sequence[int]:
+        """A `ReceiptStatus` for each receipt; empty: all OK."""
+        request = consumer_pb2.AckRequest(group=group, receipts=receipts)
+        answer: consumer_pb2.AckResponse = await self._call(self._stub.Ack(request, timeout=timeout_ms / 1000.0))
+        return answer.statuses
+
+    async def extend(self, extension: Extension, timeout_ms: float) -> Sequence[int]:
+        """As `ack`."""
+        request = consumer_pb2.ChangeInvisibleRequest(
+            group=extension.group,
+            receipts=extension.receipts,
+            invisible_ms=extension.invisible_ms,
+            not_attempted=extension.not_attempted,
+        )
+        answer: consumer_pb2.ChangeInvisibleResponse = await self._call(
+            self._stub.ChangeInvisible(request, timeout=timeout_ms / 1000.0)
+        )
+        return answer.statuses
+
+    async def commit_offsets(self, group: str, topic: str, places: Iterable[tuple[int, int, int]]) -> None:
+        """`places`: (queue of the topic, offset, queue on the shard). Durable on return."""
+        request = gateway_pb2.CommitOffsetsRequest(group=group, topic=topic)
+        for queue, offset, shard_queue in places:
+            request.queues.add(queue=queue, offset=offset, shard_queue=shard_queue)
+        await self._call(self._stub.CommitOffsets(request, timeout=self._timeout_ms / 1000.0))
+
+    async def get_offsets(self, group: str, topic: str) -> Mapping[int, int]:
+        """By the shard's queue; those without an offset are missing."""
+        request = gateway_pb2.GetOffsetsRequest(group=group, topic=topic)
+        return offsets_of(await self._call(self._stub.GetOffsets(request, timeout=self._timeout_ms / 1000.0)))
+
+    # --- finding ------------------------------------------------------------------------------------------------------
+
+    async def query_messages(self, query: KeyQuery, timeout_ms: float) -> gateway_pb2.QueryMessagesResponse:
+        """Newest first."""
+        request = gateway_pb2.QueryMessagesRequest(
+            topic=query.topic, key=query.key, from_ms=query.from_ms, to_ms=query.to_ms, max_count=query.max_count
+        )
+        return await self._call(self._stub.QueryMessages(request, timeout=timeout_ms / 1000.0))
+
+    async def get_message(self, query: IdQuery, timeout_ms: float) -> gateway_pb2.FoundMessage:
+        """One message."""
+        request = gateway_pb2.GetMessageRequest(id=query.id, topic=query.topic)
+        return await self._call(self._stub.GetMessage(request, timeout=timeout_ms / 1000.0))
+
+    async def trace_message(self, query: IdQuery, timeout_ms: float) -> consumer_pb2.TraceMessageResponse:
+        """The life of one message."""
+        request = consumer_pb2.TraceMessageRequest(id=query.id, topic=query.topic)
+        return await self._call(self._stub.TraceMessage(request, timeout=timeout_ms / 1000.0))
+
+    async def search_offset(self, topic: str, shard_queue: int, at: int | QueueEnd, timeout_ms: float) -> int:
+        """The offset at a time (Unix milliseconds) or an end."""
+        request = search_request(topic, shard_queue, at)
+        answer = await self._call(self._stub.SearchOffset(request, timeout=timeout_ms / 1000.0))
+        return int(answer.offset)
+
+    # --- files --------------------------------------------------------------------------------------------------------
+
+    async def list_files(self, data: bytes, timeout_ms: float) -> bytes:
+        """A ListFiles, encoded as its answer is."""
+        return await self._call(self._list_files(data, timeout=timeout_ms / 1000.0))
+
+    async def export(self, data: bytes, timeout_ms: float | None, caller: str) -> AsyncIterator[bytes]:
+        """An Export for a host, encoded as its answers are."""
+        call = self._channel.unary_stream(
+            "/duetime.v1.Store/Export", request_serializer=as_is, response_deserializer=as_is
+        )(data, metadata=((CALLER_KEY, caller),), timeout=None if timeout_ms is None else timeout_ms / 1000.0)
+        try:
+            async for chunk in self._streams.follow(call):
+                yield chunk
+        except grpc.aio.AioRpcError as error:
+            raise self._translated(error) from error
+
+    # --- calls --------------------------------------------------------------------------------------------------------
+
+    async def _poll(self, call: "grpc.aio.UnaryUnaryCall[Any, T]") -> T:
+        """A long poll, which a stop ends."""
+        self._polls.add(call)
+        try:
+            return await self._call(call)
+        except asyncio.CancelledError:
+            if self._polls_end:
+                raise stopping() from None
+            raise
+        finally:
+            self._polls.discard(call)
+
+    async def _call(self, call: Awaitable[T]) -> T:
+        try:
+            answer = await call
+        except grpc.aio.AioRpcError as error:
+            raise self._translated(error) from error
+        return readable(answer, self._whom)
+
+    def _translated(self, error: grpc.aio.AioRpcError) -> DueTimeError:
+        translated = translate(error, self._whom, SHARD_UNAVAILABLE)
+        if error.code() in _GONE and not isinstance(translated, Answered):
+            self._on_gone(translated.text)
+        return translated

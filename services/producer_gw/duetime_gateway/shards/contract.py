@@ -1,0 +1,149 @@
+"""The store's contract on both sides of a call: requests made of domain objects, and what is read of answers. Pure.
+
+The contract shares messages with the gateway's public one (`PullRequest`, `ReceiveRequest`, ...); to the rooms above
+that is only how stores are asked.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from duetime.v1 import consumer_pb2, gateway_pb2, message_pb2, store_pb2
+from duetime_core.calls import refused
+from duetime_core.errors import DueTimeError
+
+from duetime_gateway.queries import Encoding, Pull, PullQueues, QueueEnd, ReceiptStatus, Receive, Selection
+from duetime_gateway.shards.batcher import DUPLICATE, Stored
+
+assert DUPLICATE == store_pb2.PUT_STATUS_DUPLICATE
+assert {one.name: one.value for one in Encoding} == {
+    name.removeprefix("PULL_ENCODING_"): number for name, number in gateway_pb2.PullEncoding.items()
+}
+assert {one.name: one.value for one in ReceiptStatus} == {
+    name.removeprefix("RECEIPT_STATUS_"): number for name, number in consumer_pb2.ReceiptStatus.items()
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivePart:
+    """What one shard is asked of a Receive."""
+
+    receive: Receive
+    # (queue of the topic, queue on the shard), and those of the group's retry topic.
+    queues: Sequence[tuple[int, int]]
+    retry_queues: Sequence[tuple[int, int]]
+    # Of the group: one lease per queue at a time, where it starts, deliveries before a message is dead.
+    ordered: bool
+    start_at_ms: int
+    max_attempts: int
+    member: str
+
+
+def stored_of(answer: store_pb2.PutMessageResponse) -> Stored:
+    """The columns of a put's answer."""
+    return Stored(
+        answer.statuses,
+        answer.queue_offsets,
+        answer.due_at_ms,
+        {index: _error_of(fault) for index, fault in answer.faults.items()} if answer.faults else {},
+        answer.duplicate_queues if answer.duplicate_queues else {},
+    )
+
+
+def _error_of(fault: message_pb2.Fault) -> DueTimeError:
+    error = refused(fault)
+    error.retriable = fault.retriable
+    return error
+
+
+def pull_request(pull: Pull, shard_queue: int) -> gateway_pb2.PullRequest:
+    """Of the shard's queue."""
+    return gateway_pb2.PullRequest(
+        topic=pull.topic, queue=shard_queue, offset=pull.position.offset, **_selected(pull.selection)
+    )
+
+
+def pull_queues_request(pull: PullQueues, shard_queues: Sequence[int]) -> gateway_pb2.PullQueuesRequest:
+    """Of the shard's queues, one for each position."""
+    request = gateway_pb2.PullQueuesRequest(topic=pull.topic, **_selected(pull.selection))
+    add = request.queues.add
+    for position, shard_queue in zip(pull.positions, shard_queues, strict=True):
+        add(queue=position.queue, offset=position.offset, shard_queue=shard_queue)
+    return request
+
+
+def receive_request(part: ReceivePart, max_count: int, max_bytes: int, wait_ms: int) -> consumer_pb2.ReceiveRequest:
+    """With these limits instead of the Receive's own."""
+    receive = part.receive
+    request = consumer_pb2.ReceiveRequest(
+        group=receive.group,
+        topic=receive.topic,
+        max_count=max_count,
+        max_bytes=max_bytes,
+        invisible_ms=receive.invisible_ms,
+        wait_ms=wait_ms,
+        tags=receive.selection.tags,
+        sql=receive.selection.sql,
+        encoding=receive.selection.encoding,  # type: ignore[arg-type]
+        max_attempts=part.max_attempts,
+        member=part.member,
+        ordered=part.ordered,
+        start_at_ms=part.start_at_ms,
+    )
+    for queues, numbers in ((request.queues, part.queues), (request.retry_queues, part.retry_queues)):
+        for queue, shard_queue in numbers:
+            queues.add(queue=queue, shard_queue=shard_queue)
+    return request
+
+
+def _selected(selection: Selection) -> dict[str, Any]:
+    return {
+        "max_count": selection.max_count,
+        "max_bytes": selection.max_bytes,
+        "wait_ms": selection.wait_ms,
+        "tags": selection.tags,
+        "sql": selection.sql,
+        "encoding": selection.encoding,
+    }
+
+
+def search_request(topic: str, shard_queue: int, at: int | QueueEnd) -> gateway_pb2.SearchOffsetRequest:
+    """The offset at a time or an end."""
+    if at is QueueEnd.EARLIEST:
+        return gateway_pb2.SearchOffsetRequest(topic=topic, queue=shard_queue, earliest=True)
+    if at is QueueEnd.LATEST:
+        return gateway_pb2.SearchOffsetRequest(topic=topic, queue=shard_queue, latest=True)
+    return gateway_pb2.SearchOffsetRequest(topic=topic, queue=shard_queue, at_ms=at)
+
+
+def renumbered_pull(answer: bytes, queue: int) -> bytes:
+    """An encoded PullResponse in which messages have the topic's number of their queue, not the shard's."""
+    response = gateway_pb2.PullResponse.FromString(answer)
+    _renumber(response, queue)
+    return response.SerializeToString()
+
+
+def renumbered_queues(answer: bytes) -> bytes:
+    """As `renumbered_pull`, of an encoded PullQueuesResponse, which names the topic's queues itself."""
+    response = gateway_pb2.PullQueuesResponse.FromString(answer)
+    for one in response.queues:
+        _renumber(one.pull, one.queue)
+    return response.SerializeToString()
+
+
+def _renumber(response: gateway_pb2.PullResponse, queue: int) -> None:
+    for message in response.messages:
+        message.queue = queue
+
+
+def receipts_of(answer: bytes) -> list[bytes]:
+    """Those of an encoded ReceiveResponse."""
+    response = consumer_pb2.ReceiveResponse.FromString(answer)
+    return [message.receipt for message in response.messages] + [
+        receipt for run in response.runs for receipt in run.receipts
+    ]
+
+
+def offsets_of(answer: gateway_pb2.GetOffsetsResponse) -> Mapping[int, int]:
+    """A group's offsets by the shard's queue."""
+    return {position.shard_queue: position.offset for position in answer.queues}

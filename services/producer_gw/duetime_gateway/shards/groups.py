@@ -1,0 +1,85 @@
+"""Announces groups to a store, for the file in which RocketMQ keeps them. Nothing of DueTime's own depends on it."""
+
+import asyncio
+from functools import partial
+
+from duetime.v1 import consumer_pb2
+from duetime_core.clock import Clock
+from duetime_core.defects import outcome
+from duetime_core.errors import DueTimeError
+from duetime_core.gathering import Gathering
+from duetime_core.logs import sparing
+
+from duetime_gateway.shards.client import StoreClient
+
+# For lines that callers can bring about.
+log = sparing()
+
+# Groups announced together, in calls at once: few enough that none of the store's turns is long.
+ROUND_MAX = 256
+WAITING_MAX = 65_536
+
+
+class GroupAnnouncer:
+    """The groups that one store knows as they are now. An announcement that fails is logged, and made again when the
+    group changes or is used once the store answers."""
+
+    def __init__(self, shard: int, store: StoreClient, clock: Clock, tasks: asyncio.TaskGroup) -> None:
+        self._shard = shard
+        self._store = store
+        self._tasks = tasks
+        self._stopped = False
+        # Announced, or being announced, by name.
+        self._groups: dict[str, consumer_pb2.Group] = {}
+        self._rounds: Gathering[str, consumer_pb2.Group | None] = Gathering(
+            f"groups to be announced to shard {shard}", self._put, clock, round_max=ROUND_MAX, waiting_max=WAITING_MAX
+        )
+
+    def start(self) -> None:
+        self._rounds.start(self._tasks)
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._rounds.stop()
+
+    def lose(self) -> None:
+        """The store may come back without them."""
+        self._groups.clear()
+
+    def announce(self, group: consumer_pb2.Group) -> None:
+        """Without waiting for it."""
+        if not self._stopped and not self._is_current(group):
+            self._groups[group.name] = group
+            self._tasks.create_task(self._announce(group))
+
+    def _is_current(self, group: consumer_pb2.Group) -> bool:
+        return self._groups.get(group.name) is group
+
+    async def _announce(self, group: consumer_pb2.Group) -> None:
+        announced: consumer_pb2.Group | DueTimeError | None = None
+        while self._is_current(group) and announced is not group:
+            # A round that was under way may have announced it as it was before.
+            announced = (await self._rounds.ask([group.name]))[group.name]
+            if isinstance(announced, DueTimeError):
+                log.warning("group not announced to a shard", shard=self._shard, group=group.name, why=announced.text)
+                if announced.retriable and self._is_current(group):
+                    del self._groups[group.name]
+                return
+
+    async def _put(self, names: list[str]) -> dict[str, consumer_pb2.Group | DueTimeError | None]:
+        """The group that was announced under each name; None: it was forgotten meanwhile."""
+        groups = [group for name in names if (group := self._groups.get(name)) is not None]
+        answers = await asyncio.gather(
+            *(outcome(partial(self._store.ask, "PutGroup", group), "PutGroup") for group in groups)
+        )
+        found: dict[str, consumer_pb2.Group | DueTimeError | None] = dict.fromkeys(names)
+        for group, (_, error) in zip(groups, answers, strict=True):
+            found[group.name] = group if error is None else error
+        return found
+
+    async def forget(self, name: str) -> None:
+        """The store forgets a group, whoever uses it. Raises: DueTimeError."""
+        if self._groups.pop(name, None) is not None:
+            # An announcement that is under way must not come after this.
+            await self._rounds.ask([name])
+        await self._store.ask("DeleteGroup", consumer_pb2.DeleteGroupRequest(name=name, force=True))
