@@ -61,6 +61,8 @@ class GatewayParts:
     topics: Topics
     places: Places
     sender: Sender
+    puller: Puller
+    offsets: GroupOffsets
     leases: Leases
     backlog: Backlog
     face: Face
@@ -81,10 +83,11 @@ def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegis
     sender = _make_sender(settings, clock, metrics, topics, shards)
     leases = Leases(topics, places, shards, groups, clock, metrics, tasks, timeout_ms=timeout_ms)
     backlog = Backlog(database, shards, clock, BacklogMetrics(registry))
+    puller, offsets = Puller(places, metrics, timeout_ms=timeout_ms), GroupOffsets(places)
     service = GatewayService(
         sender,
-        Puller(places, metrics, timeout_ms=timeout_ms),
-        GroupOffsets(places),
+        puller,
+        offsets,
         Finder(places, shards, timeout_ms=timeout_ms),
         topics,
         places,
@@ -99,7 +102,20 @@ def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegis
     server = Server(SERVICE_NAMES, settings.calls_in_flight_max, registry, traffic=traffic)
     face.add_to(server.grpc)
     return GatewayParts(
-        tasks, database, shards, retry, routing.adoption, topics, places, sender, leases, backlog, face, server
+        tasks=tasks,
+        database=database,
+        shards=shards,
+        retry=retry,
+        adoption=routing.adoption,
+        topics=topics,
+        places=places,
+        sender=sender,
+        puller=puller,
+        offsets=offsets,
+        leases=leases,
+        backlog=backlog,
+        face=face,
+        server=server,
     )
 
 
