@@ -212,7 +212,7 @@ async def test_groups_of_a_shard_are_adopted_but_for_a_broker_s_own(tmp_path: Pa
             listed = (await gateway.stub.ListGroups(consumer_pb2.ListGroupsRequest())).groups
     await store.stop()
     assert [(group.name, group.retry.max_attempts) for group in listed] == [("paid", 4)]
-    assert [line["group"] for line in logs if line["event"] == "group of a shard has an odd name: not served"] == [
+    assert [line["group"] for line in logs if line["event"] == "group of a shard has an invalid name: not served"] == [
         "a b"
     ]
 

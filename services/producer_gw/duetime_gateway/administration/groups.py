@@ -37,7 +37,7 @@ class ConsumerGroups:
         return self._announce(await self._groups.create(group))
 
     async def _now_ms(self) -> int:
-        """By the shard's clock that is furthest behind: what a shard stores from now on is not stored before that."""
+        """By the slowest of the shards' clocks: what a shard stores from now on is not stored before that."""
         asked = (shard.store.ask("Describe", store_pb2.DescribeRequest()) for shard in self._shards.all())
         answers = await asyncio.gather(*asked, return_exceptions=True)
         clocks = [answer.now_ms for answer in answers if isinstance(answer, store_pb2.DescribeResponse)]

@@ -222,7 +222,7 @@ class Leases:
                 one.cancel()
 
     def _give_back(self, group: str, shard: Shard, answers: Sequence[bytes]) -> None:
-        """Ends leases that nobody knows of."""
+        """Ends leases whose receiver never got the answer."""
         receipts = [receipt for answer in answers for receipt in receipts_of(answer)]
         if not receipts:
             return

@@ -1,5 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""The compiled twin of `sending.encoding` for `duetime.v1`: from a SendRequest's bytes to records, without a protobuf object in between.
+"""Packs Send requests of `duetime.v1`: from a SendRequest's bytes to records, without an object per message.
+
+It is the compiled twin of `face.sends` and `sending.encoding` together; see `sending.drafts.Packed` and `Request`.
 
 Theory of operation. `take` walks the request's wire format once and notes of each message where its parts lie and what
 they come to (a `Message_`); `records` writes those of one part, back to back: a part is what one put of a shard takes.
@@ -45,7 +47,7 @@ cdef enum:
     VALUE = 0x12
     MESSAGES = 0x0A
     RETRY = 0x10
-    # Properties of one message that are compared with each other; more are the encoder's.
+    # Properties of one message that are compared with each other; requests with more are left to the encoder.
     NAMES_MAX = 32
     # Where a generated id's counter lies in it.
     ID_SIZE = 32
@@ -53,8 +55,8 @@ cdef enum:
     # The most that a result takes beside its id: five numbers of ten bytes with their keys, and three lengths.
     RESULT_SIZE_MAX = 80
     ID_SIZE_MAX = 255
-    # Of the table that tells whether all ids differ; and how far from its place an id may stand in it, which only
-    # ids that somebody has chosen for it do.
+    # Size of the table that finds equal ids, and how far from its slot an id may stand in it: only ids chosen to
+    # collide stand further.
     ID_SLOTS_MAX = 8192
     PROBES_MAX = 64
 
@@ -202,7 +204,7 @@ cdef inline bint _may_be_reserved(Text name) noexcept nogil:
 
 
 cdef inline uint8_t *_put(uint8_t *to, const uint8_t *data, Py_ssize_t size) noexcept nogil:
-    # A part that is not there has no address either.
+    # An empty part may have no address.
     if size:
         memcpy(to, data, size)
     return to + size
@@ -345,7 +347,7 @@ cdef class PlainRequest:
         return True
 
     cdef Py_ssize_t _count_messages(self, const uint8_t *at, const uint8_t *end) noexcept:
-        """-1: there is something else than messages and `retry`."""
+        """-1: there is anything but messages and `retry`."""
         cdef Py_ssize_t count = 0
         cdef Text message
         cdef uint64_t number
@@ -531,7 +533,7 @@ cdef class PlainRequest:
         return 0
 
     cdef bint join_group(self, Message_ *m, Way way) except -1:
-        """Into the last part of its shard, or a new one where that is full."""
+        """Puts it into the last part of its shard, or a new one if that is full."""
         cdef int32_t shard = way.shard(m.queue)
         cdef int n
         if shard != way.ready_shard:
@@ -563,7 +565,7 @@ cdef class PlainRequest:
         return [(self._groups[n].shard, self._groups[n].count) for n in range(self._group_count)]
 
     def records(self, int part):
-        """Those of a part, back to back: written here, so that the parts of a large request need not be so at once."""
+        """Those of a part, back to back. Written when asked for: parts of a large request need not be written in one go."""
         cdef int n
         cdef Group *group
         cdef bytes host, records
@@ -615,7 +617,7 @@ cdef class PlainRequest:
         return _put(to, <const uint8_t *>PyBytes_AS_STRING(CRC_ENDING), CHECKSUM_BYTES)
 
     cdef uint8_t *write_all(self, uint8_t *to, Message_ *m, uint8_t wanted) noexcept:
-        """All keys with a blank behind each, or all properties. The first walk has checked every length."""
+        """All keys with a blank after each, or all properties. The first walk has checked every length."""
         cdef const uint8_t *at = m.start
         cdef Text text, name, value
         cdef uint64_t number
@@ -669,7 +671,7 @@ cdef class PlainRequest:
         return buffer[:to - first]
 
     def columns(self):
-        """(ids, queues, levels, which part each message is in), for results that are worded one by one."""
+        """(ids, queues, levels, which part each message is in), where not all is stored and each result is made by itself."""
         return (
             [self._messages[n].id.at[:self._messages[n].id.size].decode("ascii") for n in range(self.count)],
             [self._messages[n].queue for n in range(self.count)],
@@ -679,7 +681,7 @@ cdef class PlainRequest:
 
 
 cdef inline uint8_t *_put_field(uint8_t *to, uint8_t key, uint64_t number) noexcept nogil:
-    """A field that is left out where it is 0."""
+    """A field that is left out if it is 0."""
     if number:
         to[0] = key
         to = put_varint(to + 1, number)
@@ -703,7 +705,7 @@ cdef uint8_t *_put_result(uint8_t *to, Message_ *m, int32_t shard, int64_t offse
 
 def take(bytes data not None, dict routes not None, dict levels not None, int highest, Py_ssize_t body_bytes_min, ids,
          bytes born_host not None, int64_t arrived_at_ms):
-    """The request where all of it is plainly right, else None.
+    """The request packed if all of it is plainly right, else None.
 
     `routes`: Route by topic; `levels`: level by delay in ms; `ids`: a MessageIds; `born_host`: 8 or 20 bytes.
     """

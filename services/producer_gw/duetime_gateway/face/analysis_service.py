@@ -30,7 +30,7 @@ class AnalysisService:
         self._metrics = metrics
 
     def handlers(self) -> "dict[str, grpc.RpcMethodHandler[Any, Any]]":
-        """By call. Of what is passed on only the shard's number is looked at."""
+        """By call. Of requests that are passed on only the shard's number is read."""
         unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
         return {
             "ListShards": unary(

@@ -1,9 +1,9 @@
-"""Answers KEDA, which asks how much there is to do before it decides how many pods do it.
+"""Answers KEDA, which asks how much work there is before it decides on the number of pods.
 
-What is counted: entries of lanes, of all topics, that are not restored yet and are due or will be `within`, by each
-store's own clock. It is exact, and known before it is late: a pod that KEDA starts now serves them when they come. What
-was restored already and waits for a consumer is not in it (groups tell that), nor are entries of a topic told apart: a
-lane knows its topics only record by record.
+Counted are the entries of all lanes that are not restored yet and are due, or will be `within`, by each store's own
+clock. The count is exact and known in advance: a pod that KEDA starts now serves them when they fall due. Messages that
+were restored and wait for a consumer are not counted (see their groups), and topics are not counted apart: a lane knows
+its topics only record by record.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ class Trigger:
 
     @classmethod
     def read(cls, metadata: Mapping[str, str]) -> "Trigger":
-        """Raises: InvalidArgument: names that nobody knows, and values that are none."""
+        """Raises: InvalidArgument: unknown names and malformed values."""
         violations = [
             Violation(f"scalerMetadata.{name}", "is not a setting of this scaler")
             for name in sorted(metadata.keys() - _OURS - _KEDAS)
@@ -75,7 +75,7 @@ class Trigger:
         return cls(**values)
 
     def has(self, lane: gateway_pb2.Lane) -> bool:
-        """Whether a lane counts; its shard is looked at already."""
+        """Whether a lane counts, by its level; its shard was chosen before."""
         return not self.levels or lane.level in self.levels
 
 
@@ -112,11 +112,11 @@ class Scaler:
         self, request: pb.ScaledObjectRef, context: Context
     ) -> AsyncIterator[pb.IsActiveResponse]:
         trigger = Trigger.read(request.scalerMetadata)
-        told: bool | None = None
+        sent: bool | None = None
         while not self._end.done():
             active = await self._active(trigger)
-            if active is not told:
-                told = active
+            if active is not sent:
+                sent = active
                 yield pb.IsActiveResponse(result=active)
             await self._clock.wait_for(self._end, STREAM_PERIOD_MS)
         raise stopping()
@@ -133,7 +133,7 @@ class Scaler:
         return pb.GetMetricsResponse(metricValues=[value])
 
     async def _active(self, trigger: Trigger) -> bool:
-        """Raises: Unavailable: what the shards tell that answer does not decide it."""
+        """Raises: Unavailable: shards do not answer, and the others' counts do not decide it."""
         count, away = await self._count(trigger)
         if count <= trigger.activation:
             _refuse_unknown(away)

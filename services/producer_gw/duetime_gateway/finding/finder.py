@@ -1,7 +1,7 @@
 """Messages by key and id over the shards that may have them, and a queue's offset at a time.
 
 What is found is given in the messages of the store's contract: found messages and traces are put together from several
-shards' answers, and not looked into.
+shards' answers, and otherwise passed on.
 """
 
 import asyncio

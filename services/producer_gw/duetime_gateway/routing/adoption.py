@@ -33,7 +33,7 @@ TIMEOUT_MS_MAX = 1_000
 # Topics that are inspected before other work runs.
 INSPECTED_AT_ONCE = 1_000
 
-# Every shard has these for itself (routing.shard_places), or a broker makes them at each start and nobody uses them.
+# Every shard has these for itself (shards.route.shard_places), or a broker makes them at each start and nobody uses them.
 NOT_ADOPTED = {SCHEDULE_TOPIC, QUARANTINE_TOPIC, GROUPS_TOPIC}
 NOT_ADOPTED |= {"TBW102", "SELF_TEST_TOPIC", "BenchmarkTest", "OFFSET_MOVED_EVENT"}
 _READ_OR_WRITE = 4 | 2
@@ -146,13 +146,13 @@ def _is_adopted(group: str, shard: int) -> bool:
     if group in NOT_ADOPTED_GROUPS or group.startswith(_SYSTEM_GROUPS):
         return False
     if list(group_violations("", group)):
-        log.warning("group of a shard has an odd name: not served", shard=shard, group=group)
+        log.warning("group of a shard has an invalid name: not served", shard=shard, group=group)
         return False
     return True
 
 
 async def counts(topics: Iterable[store_pb2.StoredTopic], shard: int) -> dict[str, int]:
-    """The queue counts of the topics that may be adopted. Those with an odd name or count are logged and left out."""
+    """The queue counts of the topics that may be adopted. Those with an invalid name or count are logged and left out."""
     found: dict[str, int] = {}
     for number, topic in enumerate(topics):
         if number % INSPECTED_AT_ONCE == INSPECTED_AT_ONCE - 1:
@@ -161,7 +161,7 @@ async def counts(topics: Iterable[store_pb2.StoredTopic], shard: int) -> dict[st
         if topic.name in NOT_ADOPTED or not topic.perm & _READ_OR_WRITE or not count:
             continue
         if not is_name(topic.name) or len(topic.name) > limits.TOPIC_CHARS_MAX:
-            log.warning("topic of a shard has an odd name: not served", shard=shard, topic=topic.name)
+            log.warning("topic of a shard has an invalid name: not served", shard=shard, topic=topic.name)
         elif count > limits.QUEUE_COUNT_MAX:
             most = limits.QUEUE_COUNT_MAX
             log.warning("topic of a shard has too many queues: not served", topic=topic.name, count=count, most=most)

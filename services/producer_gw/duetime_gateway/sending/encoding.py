@@ -200,7 +200,7 @@ class Encoder:
 
     def _certain_fault(self, draft: Draft, queue_count: int) -> DueTimeError:
         fault = self._fault(draft, queue_count)
-        assert fault is not None, "the encoder refuses what admission takes"
+        assert fault is not None, "the encoder refuses what admission accepts"
         return fault
 
 

@@ -24,17 +24,17 @@ def place(topic: str, queue_count: int, shards: Sequence[int]) -> tuple[int, ...
 
 
 class _Shape:
-    """What all routes have in common whose queues are on the same shards: topics are many, shapes are few."""
+    """What routes whose queues lie on the same shards share: topics are many, shapes are few."""
 
     def __init__(self, shards: tuple[int, ...], numbers: tuple[int, ...]) -> None:
         self.shards = shards
         self.queue_count = len(shards)
         self.numbers = numbers
-        # Whether a queue has another number on its shard: rare, and of no concern to the compiled encoder.
+        # Whether a queue has another number on its shard: rare, and such topics are not packed.
         self.renumbered = numbers != tuple(range(self.queue_count))
         # Shard and queue there, by queue.
         self.places = dict(enumerate(zip(shards, numbers, strict=True)))
-        # By distinct shard: its queues. As columns of int32 for the compiled encoder.
+        # By distinct shard: its queues. As columns of int32 for the packer.
         distinct = sorted(set(shards))
         self.holders = tuple(tuple(queue for queue, holder in enumerate(shards) if holder == one) for one in distinct)
         self.shard_column = array("i", shards).tobytes()
@@ -77,9 +77,9 @@ class Route:
         self.holders = shape.holders
         self.shard_column = shape.shard_column
         self.holder_columns = shape.holder_columns
-        # By distinct shard: how many of its messages have taken turns, here and in the compiled encoder.
+        # By distinct shard: how many of its messages have taken turns, here and in the packer.
         self.turns = [0] * len(self.holders)
-        # Host bytes of the shards that know this topic and can be written to; the shards' keeper fills it in.
+        # Host bytes of the shards that know this topic and can be written to; the shards fill it in.
         self.store_hosts: dict[int, bytes] = {}
         self._deferrals: dict[tuple[int, int], bytes] | None = None
 

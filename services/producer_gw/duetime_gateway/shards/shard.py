@@ -34,7 +34,7 @@ class ShardListener:
 
     # The store answers for the first time, or again; it is not used before this returns.
     reached: "Callable[[Shard], Awaitable[None]]"
-    # The store, by number, does not answer any more: it may come back without what it was told.
+    # The store, by number, does not answer any more: it may come back without what was announced to it.
     lost: Callable[[int], None]
 
 
