@@ -565,7 +565,7 @@ cdef class PlainRequest:
         return [(self._groups[n].shard, self._groups[n].count) for n in range(self._group_count)]
 
     def records(self, int part):
-        """Those of a part, back to back. Written when asked for: parts of a large request need not be written in one go."""
+        """Those of a part, back to back. Written when asked for: a large request need not be written in one go."""
         cdef int n
         cdef Group *group
         cdef bytes host, records
@@ -671,7 +671,7 @@ cdef class PlainRequest:
         return buffer[:to - first]
 
     def columns(self):
-        """(ids, queues, levels, which part each message is in), where not all is stored and each result is made by itself."""
+        """(ids, queues, levels, which part each message is in), where not all is stored."""
         return (
             [self._messages[n].id.at[:self._messages[n].id.size].decode("ascii") for n in range(self.count)],
             [self._messages[n].queue for n in range(self.count)],

@@ -55,7 +55,9 @@ def extension_of(request: consumer_pb2.ChangeInvisibleRequest) -> Extension:
 
 def encoded_statuses(statuses: Sequence[int]) -> bytes:
     """An AckResponse or a ChangeInvisibleResponse: both have nothing but the statuses, under one number."""
-    return consumer_pb2.AckResponse(statuses=statuses).SerializeToString() if statuses else b""  # type: ignore[arg-type]
+    if not statuses:
+        return b""
+    return consumer_pb2.AckResponse(statuses=statuses).SerializeToString()  # type: ignore[arg-type]
 
 
 def positions_of(queues: Sequence[gateway_pb2.QueuePosition]) -> list[Position]:

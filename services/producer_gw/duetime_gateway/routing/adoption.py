@@ -33,7 +33,7 @@ TIMEOUT_MS_MAX = 1_000
 # Topics that are inspected before other work runs.
 INSPECTED_AT_ONCE = 1_000
 
-# Every shard has these for itself (shards.route.shard_places), or a broker makes them at each start and nobody uses them.
+# Every shard has these for itself (shards.route), or a broker makes them at each start and nobody uses them.
 NOT_ADOPTED = {SCHEDULE_TOPIC, QUARANTINE_TOPIC, GROUPS_TOPIC}
 NOT_ADOPTED |= {"TBW102", "SELF_TEST_TOPIC", "BenchmarkTest", "OFFSET_MOVED_EVENT"}
 _READ_OR_WRITE = 4 | 2
@@ -152,7 +152,7 @@ def _is_adopted(group: str, shard: int) -> bool:
 
 
 async def counts(topics: Iterable[store_pb2.StoredTopic], shard: int) -> dict[str, int]:
-    """The queue counts of the topics that may be adopted. Those with an invalid name or count are logged and left out."""
+    """The queue counts of topics that may be adopted. Those with an invalid name or count are logged and left out."""
     found: dict[str, int] = {}
     for number, topic in enumerate(topics):
         if number % INSPECTED_AT_ONCE == INSPECTED_AT_ONCE - 1:
