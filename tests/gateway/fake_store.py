@@ -187,10 +187,10 @@ class FakeStore:
         self.leased.difference_update(ended)
         return unknown if any(unknown) else []
 
-    async def until(self, told: Callable[[], bool]) -> None:
-        """Returns once `told`, which something to lease or something given back makes true."""
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Returns once `holds`, which something to lease or something given back makes true."""
         async with asyncio.timeout(10), self.changed:
-            await self.changed.wait_for(told)
+            await self.changed.wait_for(holds)
 
     async def list_groups(
         self, request: consumer_pb2.ListGroupsRequest, context: Any

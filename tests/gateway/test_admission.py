@@ -135,7 +135,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("fields", "field", "text"), BAD, ids=[f"{field}-{n}" for n, (_, field, _) in enumerate(BAD)])
-def test_bad_field_is_told_with_value_and_limit(fields: dict[str, Any], field: str, text: str) -> None:
+def test_bad_field_is_reported_with_value_and_limit(fields: dict[str, Any], field: str, text: str) -> None:
     found = fault(draft(**fields))
     assert (found.code, found.reason, found.retriable) == (INVALID, "MESSAGE_INVALID", False)
     assert [(one.field, one.description) for one in found.violations] == [(field, text)]
@@ -151,7 +151,7 @@ def test_due_time_is_not_supported_yet() -> None:
         ]
 
 
-def test_all_faults_of_a_message_are_told_at_once() -> None:
+def test_all_faults_of_a_message_are_reported_at_once() -> None:
     found = fault(
         Draft(
             topic="%DLQ%a b",

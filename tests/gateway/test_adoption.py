@@ -56,28 +56,28 @@ def stored(*topics: tuple[str, int], perm: int = 6) -> list[store_pb2.StoredTopi
 @pytest.mark.parametrize("name", golden.NAMES)
 async def test_topics_of_a_broker_s_directory_are_served(tmp_path: Path, name: str) -> None:
     directory = golden.unpack(name, tmp_path)
-    told = golden.summary(name)
+    summary = golden.summary(name)
     async with (
         real_store(tmp_path, data_dir=directory, segment_bytes=MIB) as store,
         Gateway(tmp_path, {0: store.port}) as gateway,
     ):
         listed = (await gateway.stub.ListTopics(gateway_pb2.ListTopicsRequest())).topics
         names = {topic.name for topic in listed}
-        assert set(told["queues"]) - {"SCHEDULE_TOPIC_XXXX"} <= names
+        assert set(summary["queues"]) - {"SCHEDULE_TOPIC_XXXX"} <= names
         assert not names & adoption.NOT_ADOPTED
-        for topic, queues in told["queues"].items():
+        for topic, queues in summary["queues"].items():
             described = await gateway.stub.DescribeTopic(gateway_pb2.DescribeTopicRequest(name=topic))
             found = {one.queue: (one.min_offset, one.max_offset) for one in described.queues if one.max_offset}
             assert found == {int(queue): (bounds["min"], bounds["max"]) for queue, bounds in queues.items()}
-        retries = next(topic for topic in told["queues"] if topic.startswith("%RETRY%"))
-        count = sum(bounds["max"] for bounds in told["queues"][retries].values())
+        retries = next(topic for topic in summary["queues"] if topic.startswith("%RETRY%"))
+        count = sum(bounds["max"] for bounds in summary["queues"][retries].values())
         async with AsyncPuller(f"127.0.0.1:{gateway.node.port}", retries) as puller:
             read = 0
             while read < count:
                 read += len(await puller.poll(1_000))
-        topic = next(topic for topic in told["queues"] if topic.endswith("Orders"))
+        topic = next(topic for topic in summary["queues"] if topic.endswith("Orders"))
         (result,) = await gateway.send(message(topic=topic, queue=1))
-        assert result.offset == told["queues"][topic]["1"]["max"]
+        assert result.offset == summary["queues"][topic]["1"]["max"]
 
 
 async def test_queues_of_several_shards_follow_each_other(tmp_path: Path) -> None:

@@ -72,14 +72,14 @@ def report(rows: list[dict[str, Any]], lanes: list[dict[str, Any]], **fields: An
     return replace(made, **fields)
 
 
-def test_report_is_told_as_the_job_wrote_it() -> None:
-    told = message_of(report([row(1, "orders", 3), row(2, "orders", 1)], [lane(1, 4, 7, 3)]))
-    assert (told.job, told.snapshot_id, told.created_at_ms) == ("backlog", "s1", NOW_MS + 9)
-    assert [(one.shard, one.position, one.at_ms) for one in told.snapshots] == [(0, 77, NOW_MS)]
-    assert list(told.sources) == ["file:///store"]
-    assert (told.now_ms, told.pending_count, told.pending_bytes, told.overdue_count) == (NOW_MS, 4, 400, 2)
-    assert (told.next_due_at_ms, told.later_count, told.pending_left_out) == (0, 1, 0)
-    assert told.pending[0] == pb.PendingTopic(
+def test_report_is_given_as_the_job_wrote_it() -> None:
+    read = message_of(report([row(1, "orders", 3), row(2, "orders", 1)], [lane(1, 4, 7, 3)]))
+    assert (read.job, read.snapshot_id, read.created_at_ms) == ("backlog", "s1", NOW_MS + 9)
+    assert [(one.shard, one.position, one.at_ms) for one in read.snapshots] == [(0, 77, NOW_MS)]
+    assert list(read.sources) == ["file:///store"]
+    assert (read.now_ms, read.pending_count, read.pending_bytes, read.overdue_count) == (NOW_MS, 4, 400, 2)
+    assert (read.next_due_at_ms, read.later_count, read.pending_left_out) == (0, 1, 0)
+    assert read.pending[0] == pb.PendingTopic(
         shard=0,
         level=1,
         topic="orders",
@@ -89,9 +89,9 @@ def test_report_is_told_as_the_job_wrote_it() -> None:
         overdue_count=1,
         overdue_by_ms=5,
     )
-    assert told.lanes[0] == pb.BacklogLane(level=1, watermark=4, max_offset=7, pending_count=3, counted=3)
-    assert list(told.due_minutes) == [pb.DueCount(at_ms=NOW_MS, count=3, bytes=300)]
-    assert told.forecast == pb.BacklogForecast(
+    assert read.lanes[0] == pb.BacklogLane(level=1, watermark=4, max_offset=7, pending_count=3, counted=3)
+    assert list(read.due_minutes) == [pb.DueCount(at_ms=NOW_MS, count=3, bytes=300)]
+    assert read.forecast == pb.BacklogForecast(
         needed_per_s=0.5, needed_at_ms=NOW_MS + 60_000, measured_per_s=12.25, measured_peak_per_s=40
     )
 
@@ -109,18 +109,18 @@ def test_report_is_told_as_the_job_wrote_it() -> None:
     ids=["same", "more came", "some went", "all went", "one too many", "one too few"],
 )
 def test_drift_is_what_movement_does_not_explain(live: tuple[int, int, int], drift: int) -> None:
-    told = message_of(report([row(1, "orders", 2), row(1, "bills", 1)], [lane(1, 4, 7, 3), lane(9, 0, 0, 0)]))
+    read = message_of(report([row(1, "orders", 2), row(1, "bills", 1)], [lane(1, 4, 7, 3), lane(9, 0, 0, 0)]))
     watermark, max_offset, pending = live
     now = gateway_pb2.Lane(shard=0, level=1, watermark=watermark, max_offset=max_offset, pending_count=pending)
     unknown = gateway_pb2.Lane(shard=5, level=1, max_offset=3, pending_count=3)
-    compared = compare(told, [unknown, now])
+    compared = compare(read, [unknown, now])
     assert list(compared.lanes) == [pb.LaneDrift(level=1, report_count=3, live_count=pending, drift=drift)]
     assert (compared.report_count, compared.live_count, compared.drift) == (3, pending, drift)
 
 
 def test_message_that_spark_did_not_find_is_drift() -> None:
-    told = message_of(report([row(1, "orders", 2)], [lane(1, 4, 7, 3)]))
-    assert compare(told, [gateway_pb2.Lane(level=1, watermark=4, max_offset=7, pending_count=3)]).drift == 1
+    read = message_of(report([row(1, "orders", 2)], [lane(1, 4, 7, 3)]))
+    assert compare(read, [gateway_pb2.Lane(level=1, watermark=4, max_offset=7, pending_count=3)]).drift == 1
 
 
 async def test_without_a_report_none_is_found(gateway: Gateway) -> None:
@@ -134,7 +134,7 @@ async def lanes_of(gateway: Gateway) -> list[dict[str, Any]]:
     return [lane(one.level, one.watermark, one.max_offset, one.pending_count, one.shard) for one in lanes]
 
 
-async def test_newest_report_is_told_beside_the_live_counters(gateway: Gateway) -> None:
+async def test_newest_report_stands_beside_the_live_counters(gateway: Gateway) -> None:
     await gateway.send(*(message(delay_level=3) for _ in range(4)))
     reports = Reports(gateway.node.parts.database)
     await reports.put(report([row(3, "orders", 4)], await lanes_of(gateway)))

@@ -1,4 +1,4 @@
-"""Groups through the gateway: made, changed, told to the shards, adopted from them, described, reset, deleted."""
+"""Groups through the gateway: made, changed, announced to the shards, adopted from them, described, reset, deleted."""
 
 import asyncio
 from contextlib import suppress
@@ -43,7 +43,7 @@ def delete(gateway: Gateway, name: str = "billing", *, force: bool = False) -> A
     return gateway.stub.DeleteGroup(consumer_pb2.DeleteGroupRequest(name=name, force=force), timeout=10)
 
 
-async def test_new_and_changed_groups_are_told_to_all_shards(faked: Gateway, fakes: list[FakeStore]) -> None:
+async def test_new_and_changed_groups_are_announced_to_all_shards(faked: Gateway, fakes: list[FakeStore]) -> None:
     made = await create(faked, ordered=True)
     assert await create(faked, ordered=True) == made
     error = await error_of(create(faked))
@@ -55,7 +55,7 @@ async def test_new_and_changed_groups_are_told_to_all_shards(faked: Gateway, fak
     changed = await faked.stub.UpdateGroup(request)
     assert (changed.retry.max_attempts, changed.ordered) == (3, True)
     for store in fakes:
-        # They are told beside the answers.
+        # They are announced while the answers go out.
         async with asyncio.timeout(10):
             while len(store.group_calls) < 2:
                 await turn()
@@ -63,7 +63,7 @@ async def test_new_and_changed_groups_are_told_to_all_shards(faked: Gateway, fak
     assert await names(faked) == ["billing"]
 
 
-async def test_shard_that_was_away_is_told_when_the_group_receives(faked: Gateway, fakes: list[FakeStore]) -> None:
+async def test_shard_that_was_away_learns_of_it_when_the_group_receives(faked: Gateway, fakes: list[FakeStore]) -> None:
     await make_topic(faked)
     made = await create(faked)
     port = fakes[1].port
@@ -79,9 +79,7 @@ async def test_shard_that_was_away_is_told_when_the_group_receives(faked: Gatewa
     assert fakes[1].group_calls == [made]
 
 
-async def test_latest_is_by_the_clock_of_the_shard_that_is_furthest_behind(
-    faked: Gateway, fakes: list[FakeStore]
-) -> None:
+async def test_latest_is_by_the_clock_of_the_slowest_shard(faked: Gateway, fakes: list[FakeStore]) -> None:
     fakes[1].now_ms = NOW_MS - 5_000
     assert (await create(faked, start=GROUP_START_LATEST, start_at_ms=3)).start_at_ms == NOW_MS - 5_000
     await fakes[1].stop()
@@ -125,16 +123,16 @@ async def test_description_puts_the_shards_together(faked: Gateway, fakes: list[
         store.description.members.append(GroupMember(name=f"m{store.shard}", topic="orders", seen_at_ms=50))
         store.description.acks_per_s, store.description.receives_per_s = 1.5, 2.5
         store.description.dead_letters = 3
-    told = await describe(faked)
-    assert told.group == made
-    assert [(one.topic, one.queue, one.lag) for one in told.queues[:4]] == [("orders", n, n + 1) for n in range(4)]
-    assert {(one.shard, one.queue) for one in told.queues[:4]} == set(queue_of)
-    assert [(one.topic, one.shard, one.waiting) for one in told.queues[4:]] == [
+    described = await describe(faked)
+    assert described.group == made
+    assert [(one.topic, one.queue, one.lag) for one in described.queues[:4]] == [("orders", n, n + 1) for n in range(4)]
+    assert {(one.shard, one.queue) for one in described.queues[:4]} == set(queue_of)
+    assert [(one.topic, one.shard, one.waiting) for one in described.queues[4:]] == [
         ("%RETRY%billing", 0, 5),
         ("%RETRY%billing", 1, 5),
     ]
-    assert [(one.name, one.seen_at_ms) for one in told.members] == [("both", 101), ("m0", 50), ("m1", 50)]
-    assert (told.acks_per_s, told.receives_per_s, told.dead_letters) == (3, 5, 6)
+    assert [(one.name, one.seen_at_ms) for one in described.members] == [("both", 101), ("m0", 50), ("m1", 50)]
+    assert (described.acks_per_s, described.receives_per_s, described.dead_letters) == (3, 5, 6)
     fakes[0].error = Unavailable("away")
     assert list((await describe(faked)).unreachable_shards) == [0]
 

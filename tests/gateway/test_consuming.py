@@ -35,11 +35,11 @@ async def test_receivers_share_what_several_shards_have(two_shards: Gateway) -> 
 
     await asyncio.gather(*(work() for _ in range(4)))
     assert got == Counter(sent)
-    told = await describe(two_shards)
-    assert [(one.queue, one.lag, one.in_flight) for one in told.queues if one.topic == "orders"] == [
+    described = await describe(two_shards)
+    assert [(one.queue, one.lag, one.in_flight) for one in described.queues if one.topic == "orders"] == [
         (queue, 0, 0) for queue in range(4)
     ]
-    assert len({one.shard for one in told.queues}) == 2
+    assert len({one.shard for one in described.queues}) == 2
 
 
 async def test_waiting_receivers_get_what_arrives(two_shards: Gateway) -> None:
@@ -57,8 +57,8 @@ async def test_public_queue_numbers_are_those_of_the_topic(tmp_path: Path) -> No
         found = sorted((one.message.id, one.message.queue) for one in leased)
         assert found == [("a0", 0), ("a1", 1), ("b0", 2), ("b1", 3), ("b2", 4)]
         assert not (await ack(gateway, *(one.receipt for one in leased))).statuses
-        told = [one for one in (await describe(gateway)).queues if one.topic == "orders"]
-        assert [(one.queue, one.shard) for one in told] == [(0, 0), (1, 0), (2, 1), (3, 1), (4, 1)]
+        described = [one for one in (await describe(gateway)).queues if one.topic == "orders"]
+        assert [(one.queue, one.shard) for one in described] == [(0, 0), (1, 0), (2, 1), (3, 1), (4, 1)]
         moved = (await reset(gateway, earliest=True)).queues
         assert [(one.queue, one.shard, one.from_offset) for one in moved] == [
             (queue, shard, 1) for queue, shard in enumerate([0, 0, 1, 1, 1])
@@ -77,7 +77,7 @@ async def test_receive_that_is_given_up_takes_nothing_with_it(two_shards: Gatewa
     assert (leased.message.body, leased.attempt) == (b"later", 1)
 
 
-async def test_group_starts_where_it_was_told_to(gateway: Gateway) -> None:
+async def test_group_starts_where_it_was_created_to(gateway: Gateway) -> None:
     await gateway.send(message(b"old", queue=0))
     await create(gateway, "late", start=GROUP_START_LATEST)
     await gateway.send(message(b"new", queue=0))
@@ -121,17 +121,17 @@ async def test_deleted_group_starts_anew_and_is_not_adopted_again(tmp_path: Path
             assert bodies(await take(gateway)) == [b"a"]
 
 
-async def test_group_s_description_tells_where_it_stands(gateway: Gateway) -> None:
+async def test_group_s_description_shows_where_it_stands(gateway: Gateway) -> None:
     await gateway.send(*(message(b"%d" % n, queue=0) for n in range(5)))
     leased = await take(gateway, max_count=3, member="worker-1")
     await ack(gateway, leased[0].receipt)
-    told = await describe(gateway)
-    assert told.group == Group.FromString((await create(gateway)).SerializeToString())
-    (queue,) = [one for one in told.queues if one.queue == 0 and one.topic == "orders"]
+    described = await describe(gateway)
+    assert described.group == Group.FromString((await create(gateway)).SerializeToString())
+    (queue,) = [one for one in described.queues if one.queue == 0 and one.topic == "orders"]
     assert (queue.committed_offset, queue.next_offset, queue.max_offset) == (1, 3, 5)
     assert (queue.lag, queue.in_flight, queue.waiting) == (4, 2, 0)
     assert queue.oldest_unacked_at_ms == leased[1].message.stored_at_ms
-    assert [(one.name, one.topic) for one in told.members] == [("worker-1", "orders")]
+    assert [(one.name, one.topic) for one in described.members] == [("worker-1", "orders")]
 
 
 async def test_records_are_given_as_they_lie_in_the_log(two_shards: Gateway) -> None:

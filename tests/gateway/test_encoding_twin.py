@@ -260,13 +260,13 @@ def test_no_message_and_too_many_are_left_to_the_encoder() -> None:
 
 @given(DISTINCT, SHARDS, st.integers(0, 1 << 62), st.booleans())
 def test_results_are_in_the_order_of_the_request(
-    sent: list[message_pb2.Message], shards: list[int], first: int, dues_are_told: bool
+    sent: list[message_pb2.Message], shards: list[int], first: int, dues_are_given: bool
 ) -> None:
     taken = take_data(gateway_pb2.SendRequest(messages=sent).SerializeToString(), shards)
     answers = [
         (
             [first + n for n in range(count)],
-            [NOW_MS + n for n in range(count)] if dues_are_told else [],
+            [NOW_MS + n for n in range(count)] if dues_are_given else [],
         )
         for _, count in taken.parts
     ]
@@ -282,7 +282,7 @@ def test_results_are_in_the_order_of_the_request(
             offset=answers[part][0][at],
             delay_level=level,
         )
-        if level and dues_are_told:
+        if level and dues_are_given:
             result.deliver_at_ms = answers[part][1][at]
     assert gateway_pb2.SendResponse.FromString(taken.response(answers)) == expected
 

@@ -61,7 +61,7 @@ async def test_files_of_an_unknown_shard_are_not_listed(gateway: Gateway) -> Non
     assert translate(error, "gateway", "").reason == "SHARD_NOT_FOUND"
 
 
-async def test_shard_that_is_away_is_told_and_its_files_are_unavailable(tmp_path: Path) -> None:
+async def test_shard_that_is_away_is_named_and_its_files_are_unavailable(tmp_path: Path) -> None:
     async with real_store(tmp_path, 1) as second:
         async with real_store(tmp_path, 0) as first:
             stores = {0: first.port, 1: second.port}

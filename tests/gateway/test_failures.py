@@ -44,7 +44,9 @@ async def test_shard_that_is_gone_fails_its_messages_only(faked: Gateway, fakes:
     assert faked.metric("duetime_gateway_messages_total", outcome="shard_unavailable") == 4
 
 
-async def test_shard_that_comes_back_is_asked_and_told_anew(faked: Gateway, fakes: list[FakeStore]) -> None:
+async def test_shard_that_comes_back_is_asked_again_and_gets_its_topics_again(
+    faked: Gateway, fakes: list[FakeStore]
+) -> None:
     await faked.send(*[message(queue=queue) for queue in QUEUES])
     await fakes[1].stop()
     await faked.send(*[message(queue=queue) for queue in QUEUES])

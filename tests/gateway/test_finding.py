@@ -91,7 +91,7 @@ async def test_bad_fields_are_all_told(two_shards: Gateway) -> None:
 
 
 @pytest.mark.parametrize("topic", ["", "orders"])
-async def test_a_shard_that_is_gone_is_told_unless_another_one_has_it(tmp_path: Path, topic: str) -> None:
+async def test_a_shard_that_is_gone_is_an_error_unless_another_one_has_it(tmp_path: Path, topic: str) -> None:
     leaving = AsyncExitStack()
     second = await leaving.enter_async_context(real_store(tmp_path, 1))
     async with real_store(tmp_path, 0) as first, Gateway(tmp_path, {0: first.port, 1: second.port}) as gateway:

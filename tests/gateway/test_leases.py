@@ -54,10 +54,10 @@ def ack(gateway: Gateway, *given: bytes, group: str = "billing") -> Any:
     return gateway.stub.Ack(consumer_pb2.AckRequest(group=group, receipts=given), timeout=10)
 
 
-async def until(gateway: Gateway, told: Callable[[], bool]) -> None:
-    """Returns once `told`; until then the gateway has something to do, which lets it do the rest too."""
+async def until(gateway: Gateway, holds: Callable[[], bool]) -> None:
+    """Returns once `holds`; until then the gateway has something to do, which lets it do the rest too."""
     async with asyncio.timeout(10):
-        while not told():
+        while not holds():
             await gateway.stub.ListGroups(consumer_pb2.ListGroupsRequest())
 
 
@@ -65,7 +65,7 @@ def numbers(queues: Iterable[consumer_pb2.QueueNumber]) -> list[tuple[int, int]]
     return [(one.queue, one.shard_queue) for one in queues]
 
 
-async def test_one_shard_is_told_all_that_it_needs(one: tuple[Gateway, FakeStore]) -> None:
+async def test_one_shard_is_asked_for_everything_at_once(one: tuple[Gateway, FakeStore]) -> None:
     gateway, store = one
     policy = retry_policy.parse("1s,max=5")
     group = consumer_pb2.Group(name="billing", ordered=True, retry=policy, start=2, start_at_ms=7)

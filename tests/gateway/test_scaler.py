@@ -90,7 +90,7 @@ async def test_trigger_that_is_none_is_refused(gateway: Gateway, metadata: dict[
     assert said in (error.details() or "")
 
 
-async def test_what_is_missing_is_told_together(gateway: Gateway) -> None:
+async def test_missing_settings_are_reported_together(gateway: Gateway) -> None:
     error = await error_of(Keda(gateway).stub.GetMetricSpec(pb.ScaledObjectRef(name="x"), timeout=10))
     assert "within: is missing; scalerMetadata.target: is missing" in (error.details() or "")
 
@@ -114,7 +114,7 @@ async def test_backlog_is_not_known_without_all_shards(tmp_path) -> None:
             await gateway.__aexit__()
 
 
-async def test_stream_tells_at_once_and_ends_with_the_gateway(gateway: Gateway) -> None:
+async def test_stream_answers_at_once_and_ends_with_the_gateway(gateway: Gateway) -> None:
     async with make_channel(f"127.0.0.1:{gateway.node.port}") as channel:
         stream = externalscaler_pb2_grpc.ExternalScalerStub(channel).StreamIsActive(ref())
         assert (await stream.read()).result is False
@@ -123,7 +123,7 @@ async def test_stream_tells_at_once_and_ends_with_the_gateway(gateway: Gateway) 
         assert error.code() is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_stream_tells_of_a_change(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stream_reports_a_change(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("duetime_gateway.face.scaler.STREAM_PERIOD_MS", 20)
     stream = Keda(gateway).stub.StreamIsActive(ref())
     assert (await stream.read()).result is False

@@ -66,7 +66,7 @@ async def test_equal_sharding_keys_meet_in_one_queue(two_shards: Gateway) -> Non
     assert len({queue for found in queues.values() for queue in found}) > 1
 
 
-async def test_delayed_message_tells_its_lane_and_due_time(gateway: Gateway) -> None:
+async def test_result_of_a_delayed_message_has_its_lane_and_due_time(gateway: Gateway) -> None:
     results = await gateway.send(
         message(delay_level=3),
         message(delay_ms=5_000),
@@ -97,7 +97,7 @@ async def test_results_stand_in_order_though_some_are_faults(two_shards: Gateway
     assert shards == {0, 1}
 
 
-async def test_message_that_was_refused_tells_nothing_but_its_id(gateway: Gateway) -> None:
+async def test_result_of_a_refused_message_has_only_its_id(gateway: Gateway) -> None:
     (result,) = await gateway.send(message(id="a", delay_level=99, queue=9))
     assert {field.name for field, _ in result.ListFields()} == {"message_id", "fault"}
 

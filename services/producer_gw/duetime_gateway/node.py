@@ -35,14 +35,13 @@ class GatewayNode:
         return self.parts.server.health
 
     async def start(self) -> None:
-        """Whoever is started is stopped in the reverse order. Callers are turned away first and waits ended, so that
-        only work remains to be drained; puts carry that work, so they end after it, and the connections that they need
-        last."""
+        """What is started is stopped in the reverse order: callers are turned away first and waits ended, so that only
+        work remains to be drained; puts carry that work, so they end after it, and the connections that they need last.
+        """
         parts, settings = self.parts, self._settings
-        self._started.push_async_callback(parts.database.stop)
+        for end in (parts.database.stop, parts.retry.close, parts.shards.close):
+            self._started.push_async_callback(end)
         await parts.database.start(despite=OUTAGES)
-        self._started.push_async_callback(parts.retry.close)
-        self._started.push_async_callback(parts.shards.close)
         await self._start_tasks()
         await parts.shards.check()
         await parts.adoption.start([shard for shard in parts.shards.all() if shard.reached])

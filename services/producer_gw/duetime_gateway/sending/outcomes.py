@@ -14,7 +14,7 @@ from duetime_gateway.sending.encoding import Batch
 from duetime_gateway.shards.batcher import DUPLICATE, Stored
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AllStored:
     """The outcome of a packed request of which every message is stored: nothing is said of them one by one."""
 
