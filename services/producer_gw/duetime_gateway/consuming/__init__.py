@@ -1,1 +1,1 @@
-"""What consumers use: pulls, leases, offsets and groups."""
+"""What consumers use: pulls, leases, and the offsets of groups."""
