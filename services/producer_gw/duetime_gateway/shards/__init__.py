@@ -1,1 +1,1 @@
-"""The stores: a connection to each, what each knows, and the puts and questions that go there."""
+"""The processes that the gateway calls: the stores, what each knows, the puts that go there; and the retry service."""
