@@ -186,7 +186,7 @@ async def test_entry_that_can_not_be_restored_does_not_stop_its_lane(tmp_path: P
         assert entry(quarantined)[:2] == (1, 1)
         assert "CRC" in decode_properties(quarantined.properties)["DT_FAULT"]
         [lane] = await cluster.lanes()
-        assert (lane.pending_count, lane.lateness.count, lane.quarantined_count) == (0, 2, 1)
+        assert (lane.pending_count, lane.restored_count, lane.quarantined_count) == (0, 2, 1)
 
 
 async def test_shards_each_keep_their_lanes(tmp_path: Path) -> None:

@@ -132,8 +132,8 @@ class StoreClient:
 
     async def put(self, records: bytes, retried: Sequence[int], timeout_ms: float) -> Stored:
         """See `batcher.Put`."""
-        request = store_pb2.PutMessageRequest(records=records, retried=retried)
-        return stored_of(await self._call(self._stub.PutMessage(request, timeout=timeout_ms / 1000.0)))
+        request = store_pb2.PutRequest(records=records, retried=retried)
+        return stored_of(await self._call(self._stub.Put(request, timeout=timeout_ms / 1000.0)))
 
     # --- consuming ----------------------------------------------------------------------------------------------------
 

@@ -39,7 +39,7 @@ class ReceivePart:
     member: str
 
 
-def stored_of(answer: store_pb2.PutMessageResponse) -> Stored:
+def stored_of(answer: store_pb2.PutResponse) -> Stored:
     """The columns of a put's answer."""
     return Stored(
         answer.statuses,
