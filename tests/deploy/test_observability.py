@@ -147,8 +147,7 @@ def test_promtool_raises_the_alerts_that_it_should(path: Path) -> None:
 
 def test_prometheus_scrapes_the_services_and_ports_of_the_compose_file() -> None:
     services = yaml.safe_load((PROJECT / "docker-compose.yml").read_text())["services"]
-    images = "".join(path.read_text() for path in (PROJECT / "services").glob("*/Dockerfile"))
-    ports = dict(re.findall(r"DUETIME_([A-Z]+)_METRICS_PORT=(\d+)", images))
+    ports = dict(re.findall(r"DUETIME_([A-Z]+)_METRICS_PORT=(\d+)", (PROJECT / "Dockerfile").read_text()))
     config = yaml.safe_load((FOLDER / "prometheus" / "prometheus.yml").read_text())
     for job in config["scrape_configs"]:
         process = job["job_name"].removeprefix("duetime-").upper()

@@ -1,0 +1,137 @@
+# The images of DueTime, one target each: docker build --target store .
+# Targets: gateway, store, scheduler, retry (servers) and spark (the data pipeline).
+# A builder without BuildKit runs every stage above its target, so what only `spark` needs stands at the end.
+ARG PYTHON_IMAGE=python:3.11-slim-bookworm
+
+# Copied on by content: a change of pyproject.toml that asks for no new package installs none again.
+FROM ${PYTHON_IMAGE} AS requirements
+WORKDIR /build
+COPY pyproject.toml deploy/docker/requirements.py ./
+RUN for extra in server otel spark build; do python requirements.py $extra > $extra.txt || exit 1; done
+
+FROM ${PYTHON_IMAGE} AS packages
+WORKDIR /build
+RUN python -m venv --without-pip /opt/duetime
+COPY constraints.txt ./
+COPY --from=requirements /build/server.txt /build/otel.txt ./
+# Exactly the lock file's versions, as wheels only: nothing is built here. Bytecode is checked by content, not by time.
+RUN python -m pip --python /opt/duetime/bin/python install --quiet --no-cache-dir --no-compile \
+       --only-binary :all: --constraint constraints.txt --requirement server.txt --requirement otel.txt \
+    && find /opt/duetime/lib -type d -name tests -prune -exec rm -r {} + \
+    && /opt/duetime/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/duetime/lib
+
+FROM ${PYTHON_IMAGE} AS compiler
+# Python's headers are in some base images and not in others.
+RUN apt-get update -qq \
+    && headers=$(python -c 'import sysconfig; print(sysconfig.get_path("include"))') \
+    && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends gcc libc6-dev \
+       $(test -e "$headers/Python.h" || echo python3-dev) >/dev/null \
+    && rm -rf /var/lib/apt/lists/*
+
+FROM compiler AS wheel
+WORKDIR /build
+COPY constraints.txt ./
+COPY --from=requirements /build/build.txt ./
+RUN python -m venv /opt/build \
+    && /opt/build/bin/pip install --quiet --no-cache-dir --constraint constraints.txt --requirement build.txt
+COPY pyproject.toml hatch_build.py ./
+RUN touch README.md
+COPY format format
+COPY core core
+COPY sdk sdk
+COPY services services
+COPY spark spark
+# A twin that does not compile would only be slow elsewhere: here it fails the build.
+RUN /opt/build/bin/pip wheel --quiet --no-cache-dir --no-deps --no-build-isolation --wheel-dir dist . \
+    && test "$(find core format services spark -name '_*.pyx' | wc -l)" = "$(python -m zipfile --list dist/*.whl | grep -c '\.so ')"
+COPY --from=packages /opt/duetime /opt/duetime
+RUN /opt/build/bin/pip --python /opt/duetime/bin/python install --quiet --no-cache-dir --no-compile --no-deps \
+       --prefix /opt/package dist/*.whl \
+    && python -m compileall -q --invalidation-mode unchecked-hash /opt/package/lib
+
+FROM ${PYTHON_IMAGE} AS process
+RUN echo 'duetime:x:10001:10001:DueTime:/tmp:/usr/sbin/nologin' >> /etc/passwd \
+    && echo 'duetime:x:10001:' >> /etc/group \
+    && install -d -o 10001 -g 10001 /var/lib/duetime
+ENV PATH=/opt/duetime/bin:$PATH \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1
+LABEL org.opencontainers.image.version="0.2.0" \
+      org.opencontainers.image.licenses="Apache-2.0"
+# Root's file system may be read-only; /tmp must be writable. The user is set by the targets: later stages install.
+WORKDIR /tmp
+STOPSIGNAL SIGTERM
+
+FROM process AS server
+COPY --from=packages /opt/duetime /opt/duetime
+COPY --from=wheel /opt/package /opt/duetime
+ENV DUETIME_LOG_FORMAT=json
+USER 10001:10001
+
+FROM server AS gateway
+ENV DUETIME_GATEWAY_HOST=0.0.0.0 \
+    DUETIME_GATEWAY_PORT=9800 \
+    DUETIME_GATEWAY_METRICS_PORT=9810
+LABEL org.opencontainers.image.title="duetime/gateway" \
+      org.opencontainers.image.description="DueTime: gateway, the one address that clients know"
+EXPOSE 9800 9810
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
+    CMD ["python", "-P", "-m", "duetime_core.health", "127.0.0.1:9800"]
+ENTRYPOINT ["python", "-P", "-m", "duetime_gateway"]
+
+FROM server AS store
+ENV DUETIME_STORE_HOST=0.0.0.0 \
+    DUETIME_STORE_PORT=9801 \
+    DUETIME_STORE_METRICS_PORT=9811 \
+    DUETIME_STORE_DATA_DIR=/var/lib/duetime/store
+LABEL org.opencontainers.image.title="duetime/store" \
+      org.opencontainers.image.description="DueTime: store, one shard"
+EXPOSE 9801 9811
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
+    CMD ["python", "-P", "-m", "duetime_core.health", "127.0.0.1:9801"]
+ENTRYPOINT ["python", "-P", "-m", "duetime_store"]
+
+FROM server AS scheduler
+ENV DUETIME_SCHEDULER_HOST=0.0.0.0 \
+    DUETIME_SCHEDULER_PORT=9803 \
+    DUETIME_SCHEDULER_METRICS_PORT=9813
+LABEL org.opencontainers.image.title="duetime/scheduler" \
+      org.opencontainers.image.description="DueTime: scheduler, which restores what is due"
+EXPOSE 9803 9813
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
+    CMD ["python", "-P", "-m", "duetime_core.health", "127.0.0.1:9803"]
+ENTRYPOINT ["python", "-P", "-m", "duetime_scheduler"]
+
+FROM server AS retry
+ENV DUETIME_RETRY_HOST=0.0.0.0 \
+    DUETIME_RETRY_PORT=9804 \
+    DUETIME_RETRY_METRICS_PORT=9814
+LABEL org.opencontainers.image.title="duetime/retry" \
+      org.opencontainers.image.description="DueTime: retry service"
+EXPOSE 9804 9814
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
+    CMD ["python", "-P", "-m", "duetime_core.health", "127.0.0.1:9804"]
+ENTRYPOINT ["python", "-P", "-m", "duetime_retry"]
+
+FROM packages AS pipeline
+COPY --from=requirements /build/spark.txt ./
+RUN python -m pip --python /opt/duetime/bin/python install --quiet --no-cache-dir --no-compile \
+       --constraint constraints.txt --requirement spark.txt \
+    && find /opt/duetime/lib -type d -name tests -prune -exec rm -r {} + \
+    && /opt/duetime/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/duetime/lib
+
+# PySpark and the Java that it runs on.
+FROM process AS spark
+RUN apt-get update -qq \
+    && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends openjdk-17-jre-headless >/dev/null \
+    && rm -rf /var/lib/apt/lists/* /var/cache/debconf /var/log/* \
+    && install -d -o 10001 -g 10001 /var/lib/duetime/reports
+COPY --from=pipeline /opt/duetime /opt/duetime
+COPY --from=wheel /opt/package /opt/duetime
+# Spark's start scripts read HOME; they and Java write below /tmp only, which must be on a disk: shuffles go there.
+ENV HOME=/tmp \
+    SPARK_LOCAL_DIRS=/tmp/spark
+LABEL org.opencontainers.image.title="duetime/spark" \
+      org.opencontainers.image.description="DueTime: the data pipeline"
+USER 10001:10001
+ENTRYPOINT ["python", "-P", "-m", "duetime_spark"]

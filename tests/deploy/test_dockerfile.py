@@ -1,0 +1,96 @@
+"""What must hold of every image, read from the Dockerfile: the engine is asked by `make compose-test`."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+PROJECT = Path(__file__).resolve().parents[2]
+DOCKERFILE = (PROJECT / "Dockerfile").read_text()
+SERVERS = ("gateway", "store", "scheduler", "retry")
+TARGETS = (*SERVERS, "spark")
+
+
+def stages() -> dict[str, tuple[str, str]]:
+    """By the name of each stage: what it is made from, and its text."""
+    parts = re.split(r"^(?=FROM )", DOCKERFILE, flags=re.M)[1:]
+    heads = [re.match(r"FROM (\S+) AS (\w+)\n", part) for part in parts]
+    assert None not in heads, "every stage has a name"
+    return {head[2]: (head[1], part) for head, part in zip(heads, parts, strict=True) if head}
+
+
+def lineage(target: str) -> str:
+    """The text of a stage after those that it is made from, as the image has it."""
+    found = stages()
+    text = ""
+    while target in found:
+        target, part = found[target]
+        text = part + text
+    return text
+
+
+def test_every_service_has_a_target_with_its_module() -> None:
+    packages = {path.name for path in PROJECT.glob("services/*/duetime_*")} | {"duetime_spark"}
+    started = [re.findall(r'^ENTRYPOINT \["python", "-P", "-m", "(\w+)"\]$', lineage(name), re.M) for name in TARGETS]
+    assert sorted(started) == sorted([package] for package in packages)
+
+
+def test_compose_builds_every_target_from_the_root() -> None:
+    services = yaml.safe_load((PROJECT / "docker-compose.yml").read_text())["services"].values()
+    built = {service["image"].partition(":")[0]: service["build"] for service in services if "build" in service}
+    assert built == {f"duetime/{name}": {"context": ".", "target": name} for name in TARGETS}
+
+
+def test_what_only_the_pipeline_needs_stands_after_the_servers() -> None:
+    """A builder without BuildKit runs all stages above its target."""
+    order = list(stages())
+    servers_end = max(order.index(name) for name in SERVERS)
+    assert min(order.index("pipeline"), order.index("spark")) > servers_end
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_image_is_not_root_and_says_what_it_is(target: str) -> None:
+    text = lineage(target)
+    assert re.findall(r"^USER (.+)$", text, re.M) == ["10001:10001"]
+    assert "STOPSIGNAL SIGTERM" in text
+    assert f'image.title="duetime/{target}"' in text
+    for label in ("description", "licenses"):
+        assert f"org.opencontainers.image.{label}=" in text
+    version = re.search(r'^version = "(.+)"', (PROJECT / "pyproject.toml").read_text(), re.M)
+    assert version is not None
+    assert f'image.version="{version[1]}"' in text
+
+
+@pytest.mark.parametrize("target", SERVERS)
+def test_server_asks_its_own_port_for_its_health(target: str) -> None:
+    _, text = stages()[target]
+    port = re.search(rf"DUETIME_{target.upper()}_PORT=(\d+)", text)
+    asked = re.search(r'CMD \["python", "-P", "-m", "duetime_core.health", "127.0.0.1:(\d+)"\]', text)
+    assert port is not None
+    assert asked is not None
+    assert port[1] == asked[1]
+    assert f"EXPOSE {port[1]} " in text
+
+
+def test_requirements_are_those_of_the_extras_and_their_extras() -> None:
+    def of(*extras: str) -> set[str]:
+        command = [sys.executable, "deploy/docker/requirements.py", *extras]
+        done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True)
+        return {re.split(r"[>=<]", line)[0] for line in done.stdout.splitlines()}
+
+    assert {"grpcio", "typer", "numpy"} <= of("server")
+    assert not {"pyspark", "pytest"} & of("server")
+    assert of("spark") == of("server") | {"fsspec", "plotly", "pyarrow", "pyspark"}
+    assert of("build") == {"cython", "hatchling", "setuptools"}
+
+
+def test_what_an_image_is_made_of_is_in_the_lock_file() -> None:
+    """What these bring along is checked in the images themselves."""
+    locked = {line.split("==")[0].lower() for line in (PROJECT / "constraints.txt").read_text().split()}
+    command = [sys.executable, "deploy/docker/requirements.py", "spark", "build"]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True)
+    direct = {re.split(r"[\[>=<]", line)[0] for line in done.stdout.splitlines()}
+    assert direct - {name.replace("_", "-") for name in locked} == set()
