@@ -274,7 +274,7 @@ cdef tuple walk(bytes records, int64_t at, int64_t position, bint is_put):
     return at, list(keys.numbers), columns, entries
 
 
-# --- values of properties ----------------------------------------------------------------------------------------------
+# --- values of properties ---------------------------------------------------------------------------------------------
 
 
 cdef struct Text:
@@ -359,13 +359,16 @@ cdef void find_values(const uint8_t *at, int64_t size, const Wanted *wanted, Tex
         if name_end != NULL and name_end + 1 < stop:
             number = wanted.first[bucket_of(at, name_end - at)]
             while number >= 0:
-                if wanted.names[number].size == name_end - at and memcmp(wanted.names[number].at, at, name_end - at) == 0:
+                if (
+                    wanted.names[number].size == name_end - at
+                    and memcmp(wanted.names[number].at, at, name_end - at) == 0
+                ):
                     found[number] = Text(name_end + 1, stop - name_end - 1)
                 number = wanted.following[number]
         at = stop + 1
 
 
-# --- keys of the index -------------------------------------------------------------------------------------------------
+# --- keys of the index ------------------------------------------------------------------------------------------------
 
 
 # Of one record; `begin` is -1 where it has none.

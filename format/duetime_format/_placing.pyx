@@ -68,7 +68,8 @@ cdef int count_keys(int64_t length, const int64_t *column, int64_t count, Place 
             0 <= key < keys
             and 0 <= column[STARTS * count + index] <= length - RECORD_BYTES_MIN
             and RECORD_BYTES_MIN <= column[SIZES * count + index] <= length - column[STARTS * count + index]
-            and 0 <= column[STARTS * count + index] + column[SIZES * count + index] - column[PROPERTIES_AT * count + index]
+            and 0
+            <= column[STARTS * count + index] + column[SIZES * count + index] - column[PROPERTIES_AT * count + index]
             <= column[SIZES * count + index]
         ):
             raise ValueError(f"record {index} is not within {length} bytes and {keys} keys")

@@ -10,8 +10,8 @@ cdef enum:
     FIXED_BYTES = 74  # what all records have beside hosts, body, topic with its length, and properties
     MAGIC_V1 = -626843481
     MAGIC_V2 = -626843477
-    MAGIC_AT = 4, BODY_CRC_AT = 8, QUEUE_ID_AT = 12, FLAG_AT = 16, QUEUE_OFFSET_AT = 20, POSITION_AT = 28, SYS_FLAG_AT = 36
-    BORN_AT = 40, BORN_HOST_AT = 48
+    MAGIC_AT = 4, BODY_CRC_AT = 8, QUEUE_ID_AT = 12, FLAG_AT = 16, QUEUE_OFFSET_AT = 20, POSITION_AT = 28
+    SYS_FLAG_AT = 36, BORN_AT = 40, BORN_HOST_AT = 48
     SYS_TRANSACTION_ROLLBACK = 0xC
     UNIT_BYTES = 20  # of a queue (units.py)
     # Behind the two hosts: reconsumeTimes, preparedTransactionOffset, bodyLength.

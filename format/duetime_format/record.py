@@ -322,7 +322,3 @@ def find_lane_entry(properties: bytes) -> tuple[int, int, int] | None:
     if max(len(level), len(offset), len(due_at_ms)) > _I64_DIGITS_MAX:
         return None
     return int(level), int(offset), int(due_at_ms)
-
-
-def is_lane_topic(topic: str) -> bool:
-    return topic == SCHEDULE_TOPIC

@@ -270,7 +270,9 @@ cdef class Rows:
         self._set64(STORED, load64(data + parts.stored_at))
         self._set64(PREPARED, load64(data + parts.tail + PREPARED_FROM_TAIL))
         if self.text[BORN_HOST].is_wanted:
-            put_host(&self.text[BORN_HOST], &self.hosts[0], data + at + BORN_HOST_AT, parts.stored_at - at - BORN_HOST_AT)
+            put_host(
+                &self.text[BORN_HOST], &self.hosts[0], data + at + BORN_HOST_AT, parts.stored_at - at - BORN_HOST_AT
+            )
         if self.text[STORE_HOST].is_wanted:
             put_host(&self.text[STORE_HOST], &self.hosts[1], data + parts.store_host, parts.tail - parts.store_host)
         if self.text[BODY].is_wanted:

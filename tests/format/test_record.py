@@ -274,5 +274,3 @@ def test_what_is_no_mark_is_a_property_like_any_other(properties: bytes) -> None
 
 def test_deferral_names_the_real_place() -> None:
     assert record.deferral(3, "orders", 7) == {"DELAY": "3", "REAL_TOPIC": "orders", "REAL_QID": "7"}
-    assert record.is_lane_topic("SCHEDULE_TOPIC_XXXX")
-    assert not record.is_lane_topic("orders")
