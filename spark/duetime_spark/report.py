@@ -1,67 +1,22 @@
 """The page of a result: one file without anything outside, light or dark as the reader's screen is."""
 
 import json
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 from string import Template
 from typing import Any
 
-import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
+
+from duetime_spark.charts import PAGES
+from duetime_spark.charts.parts import NOTHING, Cell, Chart, Grid, Page, Tile, moment
 
 _TEMPLATE = Path(__file__).with_name("report.html")
 _LINES = 200
-# What stands where there is no value.
-NOTHING = "-"
-
-
-@dataclass(frozen=True)
-class Tile:
-    """One figure; `mood` is good, bad or nothing."""
-
-    value: str
-    words: str
-    mood: str = ""
-
-
-@dataclass(frozen=True)
-class Chart:
-    title: str
-    words: str
-    figure: go.Figure
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A cell of a table that is more than text or a number."""
-
-    text: str
-    kind: str
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A table; heads that begin with `#` are of numbers."""
-
-    title: str
-    words: str
-    heads: tuple[str, ...]
-    rows: list[tuple[Any, ...]]
-
-
-@dataclass(frozen=True)
-class Page:
-    heading: str
-    tiles: list[Tile]
-    parts: list[Chart | Grid]
 
 
 def page(found: dict[str, Any]) -> str:
     """HTML of a result as JSON has it."""
-    from duetime_spark.charts import PAGES
-
     made: Page = PAGES[found["job"]](found)
     charts = {}
     body = ['<div class="tiles">', *map(_tile, made.tiles), "</div>"]
@@ -88,18 +43,6 @@ def page(found: dict[str, Any]) -> str:
         charts=json.dumps(charts).replace("</", "<\\/"),
         plotly=get_plotlyjs(),
     )
-
-
-def moment(at_ms: int | None) -> str:
-    if not at_ms:
-        return NOTHING
-    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
-
-
-def clock(at_ms: int | None, near_ms: int) -> str:
-    """The time alone where it is on the day of another moment."""
-    text = moment(at_ms)
-    return text.rpartition(" ")[2] if at_ms and text[:10] == moment(near_ms)[:10] else text
 
 
 def _tile(tile: Tile) -> str:

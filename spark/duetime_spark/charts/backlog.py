@@ -6,8 +6,8 @@ from typing import Any
 import plotly.graph_objects as go
 
 from duetime_spark.charts.drawing import DAY_MS, HOUR_MS, MINUTE_MS, ROWS_MOST, Found, figure, level_name, ramp, utc
+from duetime_spark.charts.parts import NOTHING, Cell, Chart, Grid, Page, Tile, clock, moment
 from duetime_spark.pages import span
-from duetime_spark.report import NOTHING, Cell, Chart, Grid, Page, Tile, clock, moment
 
 _OVERDUE = "#d9432f"
 

@@ -7,8 +7,8 @@ from math import log10
 import plotly.graph_objects as go
 
 from duetime_spark.charts.drawing import MINUTE_MS, ROWS_MOST, Found, figure, utc
+from duetime_spark.charts.parts import Chart, Grid, Page, Tile
 from duetime_spark.pages import span
-from duetime_spark.report import Chart, Grid, Page, Tile
 
 _LONG_MS = 10_000
 _CAUSES = {"accept": "#8d6fc7", "scan": "#d9902f", "consumer": "#3b82c4"}

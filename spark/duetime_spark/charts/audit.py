@@ -1,0 +1,103 @@
+"""The page of `audit`: the proof line by line, and where accepted messages are."""
+
+from collections import Counter, defaultdict
+
+import plotly.graph_objects as go
+
+from duetime_spark.charts.drawing import Found, figure
+from duetime_spark.charts.parts import NOTHING, Cell, Chart, Grid, Page, Tile, moment
+
+_ENDS = {
+    "expired": "#98a2b3",
+    "pending": "#3b82c4",
+    "restored": "#2a9d78",
+    "dead": "#d9902f",
+    "cancelled": "#8d6fc7",
+    "missing": "#d9432f",
+}
+
+
+def audit(found: Found) -> Page:
+    total = found["total"]
+    violations = sum(found["violation_counts"].values())
+    tiles = [
+        Tile(
+            "proven" if found["is_proven"] else "not proven",
+            "exactly one end for each, none early",
+            "good" if found["is_proven"] else "bad",
+        ),
+        Tile(f"{total['accepted']:,}", "accepted into lanes"),
+        Tile(f"{total['restored']:,}", "restored"),
+        Tile(f"{total['pending']:,}", "pending"),
+        Tile(f"{violations:,}", "violations", "bad" if violations else "good"),
+    ]
+    lanes = [row for row in found["lanes"] if row["accepted"]]
+    parts: list[Chart | Grid] = []
+    if lanes:
+        parts.append(_shares(lanes))
+    heads: tuple[str, ...] = (
+        "#shard",
+        "#level",
+        "#accepted",
+        "#= expired",
+        "#+ pending",
+        "#+ restored",
+        "#+ dead",
+        "#+ cancelled",
+        "#+ missing",
+        "#early",
+        "proven",
+    )
+    columns = ("shard", "level", "accepted", *_ENDS, "early")
+    rows = [
+        (
+            *(
+                "all" if row[name] is None and name == "shard" else "" if row[name] is None else row[name]
+                for name in columns
+            ),
+            Cell("yes", "good") if row["is_proven"] else Cell("NO", "bad"),
+        )
+        for row in [*lanes, total]
+    ]
+    parts.append(Grid("The proof", "Each line adds up.", heads, rows))
+    if found["violations"]:
+        heads = ("what", "#shard", "#level", "#entry", "id", "#position", "due", "stored")
+        rows = [
+            (
+                Cell(one["kind"], "no"),
+                one["shard"],
+                one["level"],
+                one["offset"],
+                one["id"] or NOTHING,
+                one["position"],
+                moment(one["due_at_ms"]),
+                moment(one["stored_at_ms"]),
+            )
+            for one in found["violations"]
+        ]
+        parts.append(Grid("Violations", f"{len(rows):,} of {violations:,}.", heads, rows))
+    return Page("Audit", tiles, parts)
+
+
+def _shares(lanes: list[Found]) -> Chart:
+    """Of levels, over all shards."""
+    sums: dict[int, Counter[str]] = defaultdict(Counter)
+    for lane in lanes:
+        sums[lane["level"]].update({end: lane[end] for end in ("accepted", *_ENDS)})
+    levels = sorted(sums, reverse=True)
+    bars = [
+        go.Bar(
+            y=[f"level {level}" for level in levels],
+            x=[sums[level][end] / sums[level]["accepted"] for level in levels],
+            customdata=[f"{sums[level][end]:,}" for level in levels],
+            hovertemplate="%{y}: %{customdata} " + end + "<extra></extra>",
+            orientation="h",
+            name=end,
+            marker={"color": colour, "line": {"width": 0}},
+        )
+        for end, colour in _ENDS.items()
+        if any(sums[level][end] for level in levels)
+    ]
+    axis = {"tickformat": ".0%", "range": [0, 1]}
+    drawn = figure(100 + 24 * len(levels), bars, barmode="stack", xaxis=axis, yaxis={"type": "category"})
+    return Chart("Where accepted messages are", "Shares of each level, over all shards.", drawn)
