@@ -1,6 +1,5 @@
-"""What linters do not see: that the documents tell all there is, and that files and functions stay small."""
+"""The documents name every setting, metric, error, call and limit that there is."""
 
-import ast
 import inspect
 import re
 from collections.abc import Iterator
@@ -12,25 +11,13 @@ from duetime_core import errors
 from duetime_core.errors import DueTimeError
 from duetime_format import limits
 
-PROJECT = Path(__file__).resolve().parents[1]
-FILE_LINES_MAX = 500
-FUNCTION_LINES_MAX = 70
-SOURCES = ("format", "core", "sdk", "services", "spark", "tests", "bench")
-PACKAGES = {"duetime_store", "duetime_gateway", "duetime_scheduler", "duetime_retry"}
+from tests.tidy.sources import PACKAGES, PROJECT, files
+
 # Bytes that DueTime itself adds; nobody meets them.
 NOT_LIMITS = {"DEFERRAL_BYTES_MAX"}
-GENERATED = PROJECT / "sdk" / "duetime" / "v1"
 
 NODES = sorted(entry_points(group="duetime.nodes"), key=lambda entry: entry.name)
 PROTOS = sorted((PROJECT / "proto" / "duetime" / "v1").glob("*.proto"))
-
-
-def modules(*folders: str) -> Iterator[Path]:
-    """Every module that people wrote."""
-    for folder in folders:
-        for path in sorted((PROJECT / folder).rglob("*.py")):
-            if GENERATED not in path.parents:
-                yield path
 
 
 def document(name: str) -> str:
@@ -40,7 +27,7 @@ def document(name: str) -> str:
 
 
 def missing(words: set[str], text: str) -> list[str]:
-    """The words that do not stand in a text by themselves."""
+    """The words that a text does not have as whole words."""
     return sorted(word for word in words if not re.search(rf"(?<![\w]){re.escape(word)}(?![\w])", text))
 
 
@@ -55,7 +42,7 @@ def test_readme_of_a_service_lists_its_settings(entry: object) -> None:
     assert missing(variables, readme) == []
 
 
-def test_all_services_are_looked_at() -> None:
+def test_all_services_are_checked() -> None:
     assert [entry.name for entry in NODES] == ["gateway", "retry", "scheduler", "store"]
 
 
@@ -63,14 +50,14 @@ def test_operations_page_lists_every_metric() -> None:
     literal = re.compile(r'"(duetime_(?:store|gateway|scheduler|retry|metadata|build|calls?|gc)(?:_[a-z0-9_]+)?)"')
     names = {
         name.removesuffix("_total")
-        for path in modules("core", "services")
+        for path in files("core", "services")
         for name in literal.findall(path.read_text())
         if name not in PACKAGES
     }
     assert names
     text = document("docs/operations.md")
-    told = {name: re.search(rf"(?<!\w){name}(_total)?(?!\w)", text) for name in names}
-    assert sorted(name for name, found in told.items() if not found) == []
+    found = {name: re.search(rf"(?<!\w){name}(_total)?(?!\w)", text) for name in names}
+    assert sorted(name for name, match in found.items() if not match) == []
 
 
 def test_protocol_page_lists_the_reason_of_every_error() -> None:
@@ -81,7 +68,7 @@ def test_protocol_page_lists_the_reason_of_every_error() -> None:
 
     literal = re.compile(r'\breason="([A-Z][A-Z0-9_]+)"')
     reasons = {kind.reason for kind in below(DueTimeError) if kind is not errors.StartupError}
-    reasons |= {reason for path in modules("core", "services") for reason in literal.findall(path.read_text())}
+    reasons |= {reason for path in files("core", "services") for reason in literal.findall(path.read_text())}
     assert missing(reasons, document("docs/protocol.md")) == []
 
 
@@ -89,32 +76,6 @@ def test_protocol_page_lists_the_reason_of_every_error() -> None:
 def test_protocol_page_names_every_call(proto: Path) -> None:
     calls = set(re.findall(r"^\s*rpc (\w+)\(", proto.read_text(), re.MULTILINE))
     assert missing(calls, document("docs/protocol.md")) == []
-
-
-def test_no_file_is_long() -> None:
-    lines = {str(path.relative_to(PROJECT)): path.read_text().count("\n") for path in modules(*SOURCES)}
-    assert len(lines) > len(NODES)
-    assert {name: count for name, count in lines.items() if count > FILE_LINES_MAX} == {}
-
-
-def test_no_function_is_long() -> None:
-    long = {}
-    for path in modules(*SOURCES):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                length = (node.end_lineno or node.lineno) - node.lineno + 1
-                if length > FUNCTION_LINES_MAX:
-                    long[f"{path.relative_to(PROJECT)}:{node.lineno} {node.name}"] = length
-    assert long == {}
-
-
-def test_every_module_says_what_it_is_for() -> None:
-    silent = [
-        str(path.relative_to(PROJECT))
-        for path in modules("format", "core", "sdk", "services", "spark", "bench")
-        if not ast.get_docstring(ast.parse(path.read_text()))
-    ]
-    assert silent == []
 
 
 def test_limits_page_names_every_limit() -> None:

@@ -1,0 +1,55 @@
+"""The project's own files, and what is in them: for checks that no linter has."""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[2]
+# Of each package: its folder.
+PACKAGES = {
+    "duetime_format": "format/duetime_format",
+    "duetime_core": "core/duetime_core",
+    "duetime": "sdk/duetime",
+    "duetime_gateway": "services/producer_gw/duetime_gateway",
+    "duetime_store": "services/store/duetime_store",
+    "duetime_scheduler": "services/scheduler/duetime_scheduler",
+    "duetime_retry": "services/retry/duetime_retry",
+    "duetime_spark": "spark/duetime_spark",
+}
+SOURCES = ("format", "core", "sdk", "services", "spark", "tests", "bench", "deploy")
+GENERATED = PROJECT / "sdk" / "duetime" / "v1"
+
+
+def files(*folders: str, suffixes: tuple[str, ...] = (".py",)) -> Iterator[Path]:
+    """Every file of these kinds that people wrote, by folders of the project."""
+    for folder in folders:
+        for path in sorted((PROJECT / folder).rglob("*")):
+            if path.suffix in suffixes and GENERATED not in path.parents:
+                yield path
+
+
+def documents() -> Iterator[Path]:
+    yield from sorted(PROJECT.glob("*.md"))
+    yield from files("docs", *SOURCES, suffixes=(".md",))
+
+
+def name(path: Path) -> str:
+    """A file as reports name it."""
+    return str(path.relative_to(PROJECT))
+
+
+def module_of(path: Path) -> str:
+    """The dotted name of a module of one of the packages, of `tests` or of `bench`."""
+    for folder in PACKAGES.values():
+        if PROJECT / folder in path.parents:
+            parts = path.relative_to((PROJECT / folder).parent).with_suffix("").parts
+            break
+    else:
+        parts = path.relative_to(PROJECT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())

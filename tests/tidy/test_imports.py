@@ -1,0 +1,106 @@
+"""Who imports whom: no circles, no module that nobody imports, and pure modules are held to it."""
+
+import ast
+import re
+import tomllib
+from functools import cache
+from graphlib import TopologicalSorter
+from pathlib import Path
+from typing import Any
+
+import grimp
+
+from tests.tidy.sources import PACKAGES, PROJECT, documents, files, module_of, name, tree
+
+CONFIG: dict[str, Any] = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["importlinter"]
+# What starts modules without an import: the build, containers, tasks.
+STARTERS = ("pyproject.toml", "Makefile", "Dockerfile", "docker-compose.yml", "deploy")
+# Alembic finds its scripts by their folder.
+MIGRATIONS = "duetime_core.metadata.migrations."
+
+
+@cache
+def graph() -> grimp.ImportGraph:
+    """Also what functions import, and what is imported for types only."""
+    return grimp.build_graph(*PACKAGES)
+
+
+def contract(title: str) -> dict[str, Any]:
+    (found,) = [each for each in CONFIG["contracts"] if each["name"] == title]
+    return dict(found)
+
+
+def test_modules_import_each_other_in_no_circle() -> None:
+    """Circles of folders are import-linter's."""
+    imports = graph()
+    TopologicalSorter({each: imports.find_modules_directly_imported_by(each) for each in imports.modules}).prepare()
+
+
+def test_folders_of_every_package_are_held_free_of_circles() -> None:
+    assert set(contract("no circle of imports between files and folders")["ancestors"]) == set(PACKAGES)
+
+
+def imported_by(path: Path) -> set[str]:
+    """The modules that a file imports, and the dotted names in its texts: modules are also loaded by name."""
+    found: set[str] = set()
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found |= set(re.findall(r"\b(?:duetime\w*|bench|tests)(?:\.\w+)+", node.value))
+    return found
+
+
+def lazy_names(path: Path) -> set[str]:
+    """What a package's `__getattr__` imports: the values of its table of modules."""
+    texts = {node.value for node in ast.walk(tree(path)) if isinstance(node, ast.Constant)}
+    return {f"{module_of(path)}.{text}" for text in texts if isinstance(text, str) and text.isidentifier()}
+
+
+def test_every_module_is_imported_or_started() -> None:
+    ours = {path: module_of(path) for path in files("format", "core", "sdk", "services", "spark", "bench")}
+    alive: set[str] = set()
+    for path in ours:
+        alive |= imported_by(path) - {ours[path]}
+        if path.name == "__init__.py":
+            alive |= lazy_names(path)
+    for starter in STARTERS:
+        for path in [PROJECT / starter] if (PROJECT / starter).is_file() else (PROJECT / starter).rglob("*.*"):
+            if path.suffix != ".pyc":
+                alive |= set(re.findall(r"\b(?:duetime|bench)\w*(?:\.\w+)*", path.read_text()))
+    for path in documents():
+        text = path.read_text()
+        alive |= set(re.findall(r"python -m ([\w.]+)", text))
+        alive |= {f"{package}.{each}" for package, each in re.findall(r"from (duetime) import (\w+)", text)}
+    dead = [
+        each
+        for path, each in ours.items()
+        if each not in alive and path.name not in ("__init__.py", "__main__.py") and not each.startswith(MIGRATIONS)
+    ]
+    assert dead == []
+
+
+def test_every_module_of_the_tests_is_used() -> None:
+    """pytest finds tests and conftest by their names; what else is there is imported by one."""
+    ours = {path: module_of(path) for path in files("tests")}
+    alive: set[str] = set()
+    for path in ours:
+        alive |= imported_by(path) - {ours[path]}
+    alive |= set(re.findall(r"\btests(?:\.\w+)+", (PROJECT / "Makefile").read_text()))
+    found_by_pytest = re.compile(r"(test_\w+|conftest|__init__|__main__)\.py")
+    assert [
+        name(path) for path, each in ours.items() if each not in alive and not found_by_pytest.fullmatch(path.name)
+    ] == []
+
+
+def test_modules_that_call_themselves_pure_are_listed() -> None:
+    """They say so by a sentence that begins with `Pure`."""
+    pure = {
+        module_of(path)
+        for path in files("format", "core", "sdk", "services", "spark")
+        if re.search(r"(?:^|[.:;?] )Pure\b", ast.get_docstring(tree(path)) or "", re.M)
+    }
+    assert len(pure) > 10
+    assert pure - set(contract("pure modules do no I/O")["source_modules"]) == set()

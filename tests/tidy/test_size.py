@@ -1,0 +1,110 @@
+"""Files and functions stay small, lines stay within 120 columns, and every module says what it is for."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.tidy.sources import PROJECT, SOURCES, documents, files, name, tree
+
+FILE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 70
+COLUMNS_MAX = 120
+# ruff has those of .py.
+WRAPPED = (".pyx", ".pxd")
+# Too long today, with the lines that they may have.
+LONG_FILES = {"services/producer_gw/duetime_gateway/_encoding.pyx": 716}
+LONG_FUNCTIONS: dict[str, int] = {}
+
+Length = tuple[str, int]
+
+
+def compiled_functions(path: Path) -> Iterator[Length]:
+    """Functions of a .pyx or .pxd, with their lines: from the head to the last line that is indented more."""
+    lines = path.read_text().splitlines()
+    for start, line in enumerate(lines):
+        head = re.match(r"(\s*)(?:cdef|cpdef|def)\s.*?(\w+)\(", line)
+        if not head:
+            continue
+        body, open_brackets = start, line.count("(") - line.count(")")
+        while open_brackets > 0:
+            body += 1
+            open_brackets += lines[body].count("(") - lines[body].count(")")
+        if not lines[body].rstrip().endswith(":"):
+            continue  # a declaration
+        end = body
+        for number in range(body + 1, len(lines)):
+            if lines[number].strip() and not lines[number].startswith(head[1] + " "):
+                break
+            if lines[number].strip():
+                end = number
+        yield head[2], end - start + 1
+
+
+def functions(path: Path) -> Iterator[Length]:
+    if path.suffix != ".py":
+        yield from compiled_functions(path)
+        return
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def test_no_file_is_long() -> None:
+    lines = {name(path): path.read_text().count("\n") for path in files(*SOURCES, suffixes=(".py", ".pyx", ".pxd"))}
+    assert len(lines) > 100
+    assert {each: count for each, count in lines.items() if count > LONG_FILES.get(each, FILE_LINES_MAX)} == {}
+    assert [each for each in LONG_FILES if lines.get(each, 0) <= FILE_LINES_MAX] == []
+
+
+def test_no_function_is_long() -> None:
+    found = {
+        f"{name(path)} {function}": length
+        for path in files(*SOURCES, suffixes=(".py", ".pyx", ".pxd"))
+        for function, length in functions(path)
+    }
+    assert {
+        each: length for each, length in found.items() if length > LONG_FUNCTIONS.get(each, FUNCTION_LINES_MAX)
+    } == {}
+    assert [each for each in LONG_FUNCTIONS if found.get(each, 0) <= FUNCTION_LINES_MAX] == []
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    sources = ("format", "core", "sdk", "services", "spark", "bench", "deploy")
+    assert [name(path) for path in files(*sources) if not ast.get_docstring(tree(path))] == []
+    heads = {path: path.read_text() for path in files(*sources, suffixes=(".pyx", ".pxd"))}
+    silent = [name(path) for path, text in heads.items() if not re.match(r'(# cython: .*\n)?("""|# )\w', text)]
+    assert silent == []
+
+
+def test_no_line_is_long() -> None:
+    long = [
+        f"{name(path)}:{number}"
+        for path in files(*SOURCES, suffixes=WRAPPED)
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if len(line) > COLUMNS_MAX
+    ]
+    assert long == []
+
+
+def prose(text: str) -> Iterator[tuple[int, str]]:
+    """Lines of a Markdown document, counted from 1, without code blocks and tables."""
+    fence = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        mark = re.match(r"\s*(```+|~~~+)", line)
+        if mark and (not fence or mark[1].startswith(fence)):
+            fence = "" if fence else mark[1]
+        elif not fence and not line.lstrip().startswith("|") and not line.startswith("    "):
+            yield number, line
+
+
+def test_documents_are_wrapped() -> None:
+    """A word that is longer, as a link, may stand beyond."""
+    long = [
+        f"{name(path)}:{number}"
+        for path in documents()
+        for number, line in prose(path.read_text())
+        if len(line) > COLUMNS_MAX and len(line.rsplit(" ", 1)[0]) > COLUMNS_MAX
+    ]
+    assert PROJECT / "README.md" in documents()
+    assert long == []

@@ -1,0 +1,70 @@
+"""Tasks have a parent that waits for them: an `asyncio.TaskGroup`.
+
+A task of the loop alone is lost when nobody holds it, and its exception with it. Who makes one is listed here with what
+holds it, ends it and takes its result.
+"""
+
+import ast
+from collections.abc import Iterator
+
+from tests.tidy.sources import files, name, tree
+
+RACE = "waits for the first of two events, and cancels the other in `finally`"
+LOOPS = "the node's task group; `failed` awaits it, `stop` cancels it"
+ALLOWED = {
+    "core/duetime_core/metadata/database.py": "awaited by the `stop` that makes it",
+    "core/duetime_core/node.py": RACE,
+    "core/duetime_core/testing/cluster.py": "held by node until it stops; or awaited by the function that makes it",
+    "sdk/duetime/cli/consume.py": "awaited by the function that makes it",
+    "sdk/duetime/cli/up.py": RACE,
+    "sdk/duetime/client/background.py": "held by its object, which hands on its result",
+    "sdk/duetime/client/consumer.py": "held by the consumer, awaited by `close`; and races",
+    "sdk/duetime/client/gatherer.py": "held in a set until done; awaited by `close`",
+    "sdk/duetime/client/handling.py": "held in a set until done; awaited by the drain",
+    "sdk/duetime/client/puller.py": "held by the puller, which raises its error and cancels it in `close`",
+    "sdk/duetime/client/settling.py": "held by the settling, awaited by `close`",
+    "services/producer_gw/duetime_gateway/node.py": LOOPS,
+    "services/retry/duetime_retry/exhausted.py": RACE,
+    "services/retry/duetime_retry/node.py": LOOPS,
+    "services/scheduler/duetime_scheduler/lane.py": "pulls and puts: held by the lane's loop, cancelled in `finally`",
+    "services/scheduler/duetime_scheduler/node.py": LOOPS,
+    "services/store/duetime_store/checkpointer.py": RACE,
+    "services/store/duetime_store/finder.py": RACE,
+    "services/store/duetime_store/node.py": LOOPS,
+    "services/store/duetime_store/watch.py": RACE,
+}
+MAKERS = ("create_task", "ensure_future")
+
+
+def loose_tasks(module: ast.Module) -> Iterator[int]:
+    """Lines with `asyncio.create_task`, `asyncio.ensure_future`, or `create_task` of a loop."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.ImportFrom) and node.module == "asyncio":
+            yield from (node.lineno for alias in node.names if alias.name in MAKERS)
+        elif isinstance(node, ast.Attribute) and node.attr in MAKERS:
+            owner = ast.unparse(node.value)
+            if owner == "asyncio" or owner.split(".")[-1] in (
+                "loop",
+                "_loop",
+                "get_running_loop()",
+                "get_event_loop()",
+            ):
+                yield node.lineno
+
+
+def test_tasks_without_a_group_are_made_where_listed() -> None:
+    found = {name(path): list(loose_tasks(tree(path))) for path in files("format", "core", "sdk", "services", "spark")}
+    assert {path: lines for path, lines in found.items() if lines and path not in ALLOWED} == {}
+    assert [path for path in ALLOWED if not found.get(path)] == []
+
+
+def test_check_sees_every_way_to_make_a_task() -> None:
+    ways = """
+from asyncio import ensure_future
+asyncio.create_task(work())
+asyncio.get_running_loop().create_task(work())
+make = loop.create_task
+self._loop.create_task(work())
+group.create_task(work())
+"""
+    assert sorted(loose_tasks(ast.parse(ways))) == [2, 3, 4, 5, 6]

@@ -1,0 +1,74 @@
+"""What a package defines is used by more than its tests."""
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.tidy.sources import PACKAGES, PROJECT, files, name, tree
+
+# Used by the tests alone, or by what is no code of ours, for a reason.
+ALLOWED = {
+    "core/duetime_core/testing/cluster.py stop_node": "the test kit is for tests, users' too",
+    "core/duetime_core/serving.py add_registered_method_handlers": "called by gRPC's generated code",
+    "services/store/duetime_store/attendance.py asking_count": "tests wait for it",
+    "services/store/duetime_store/consumequeue.py write_late": "tests write units at moments of their choice",
+    "services/store/duetime_store/intake.py whole_bytes": "the twin's is used; this is what it is compared with",
+}
+# Alembic calls these.
+MIGRATIONS = PROJECT / PACKAGES["duetime_core"] / "metadata" / "migrations" / "versions"
+PLAIN_DECORATORS = re.compile(r"property|cached_property|staticmethod|classmethod|cache|\w*contextmanager|dataclass.*")
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+def words(tree: ast.AST) -> Counter[str]:
+    """What code names: variables that are read, attributes, arguments, and words of short texts."""
+    found: Counter[str] = Counter()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store):
+            found[node.id] += 1
+        elif isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Store):
+            found[node.attr] += 1
+        elif isinstance(node, ast.keyword) and node.arg:
+            found[node.arg] += 1
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 200:
+            found.update(re.findall(r"\w+", node.value))
+    return found
+
+
+def definitions(node: ast.AST, is_free: bool = True) -> Iterator[Definition]:
+    """Functions and classes of a module, and methods of classes that inherit nothing: others may be called by what
+    they inherit from. What a decorator registers is called by who registers it."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, Definition):
+            if is_free and all(PLAIN_DECORATORS.fullmatch(ast.unparse(each)) for each in child.decorator_list):
+                yield child
+            if isinstance(child, ast.ClassDef):
+                yield from definitions(child, is_free=not child.bases)
+
+
+def used_words() -> Counter[str]:
+    found: Counter[str] = Counter()
+    for path in [*files(*PACKAGES.values(), "bench", "deploy"), PROJECT / "hatch_build.py"]:
+        found += words(tree(path))
+    others = [PROJECT / "pyproject.toml", *files(*PACKAGES.values(), suffixes=(".pyx", ".pxd", ".html"))]
+    for path in others:
+        found.update(re.findall(r"\w+", path.read_text()))
+    return found
+
+
+def unused(path: Path, used: Counter[str]) -> Iterator[str]:
+    for node in definitions(tree(path)):
+        if not node.name.startswith("__") and used[node.name] <= words(node)[node.name]:
+            yield f"{name(path)} {node.name}"
+
+
+def test_definitions_are_used_outside_of_tests() -> None:
+    used = used_words()
+    found = [
+        each for path in files(*PACKAGES.values()) if MIGRATIONS not in path.parents for each in unused(path, used)
+    ]
+    assert len(used) > 1_000
+    assert [each for each in found if each not in ALLOWED] == []
+    assert [each for each in ALLOWED if each not in found] == []
