@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH_STAMP := $(VENV)/.bench-installed
 SOURCES := format sdk core services spark deploy tests bench hatch_build.py
-TWINS := $(wildcard format/*/*.p?[xd] services/*/*/_*.pyx services/*/*/*/_*.pyx spark/*/_*.p??)
+TWINS := $(wildcard format/*/*.p?[xd] services/*/*/_*.pyx services/*/*/*/_*.pyx spark/*/*/_*.p??)
 
 .PHONY: help setup java run test compose-test k8s-test upgrade-test release-fixtures hostile soak check format proto sync torture bench bench-turns bench-spark bench-docs clean
 

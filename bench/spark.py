@@ -98,7 +98,7 @@ def jobs(root: Path, master: str, rounds: int, shards: int) -> dict[str, Any]:
 
 
 def _columns(table: str) -> list[str]:
-    from duetime_spark.tables import schema_of
+    from duetime_spark.tables.schemas import schema_of
 
     return list(schema_of(table, None).names)
 
@@ -136,7 +136,7 @@ _LOOP = """
 import sys, time
 from duetime_spark.moment import look
 from duetime_spark.running import Order, run
-from duetime_spark.manners import give_way
+from duetime_spark.priority import give_way
 from duetime_spark.session import start
 give_way(None, sys.argv[2:])
 spark = start(None)

@@ -4,11 +4,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from duetime_spark.snapshot import take_snapshots
+    from duetime_spark.shards.snapshot import take_snapshots
     from duetime_spark.source import register
 
 __all__ = ["register", "take_snapshots"]
-_MODULES = {"register": "source", "take_snapshots": "snapshot"}
+_MODULES = {"register": "source", "take_snapshots": "shards.snapshot"}
 
 
 def __getattr__(name: str) -> Any:

@@ -287,7 +287,7 @@ def _run(request: _Request, moment: Moment, settings: dict[str, str], now_ms: in
     from pyspark.sql import SparkSession
 
     from duetime_spark.jobs.registry import JOBS
-    from duetime_spark.manners import give_way
+    from duetime_spark.priority import give_way
     from duetime_spark.progress import TaskBars
     from duetime_spark.running import Order, run
     from duetime_spark.session import start

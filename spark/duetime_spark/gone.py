@@ -21,9 +21,9 @@ from duetime_format.events import events_in, keys_of, reading
 from duetime_format.ranges import RANGE, offsets_of
 from pyspark.sql import DataFrame, SparkSession
 
-from duetime_spark.journal import journal_of
 from duetime_spark.moment import Moment
-from duetime_spark.snapshot import open_shards
+from duetime_spark.shards.snapshot import open_shards
+from duetime_spark.tables.journal import journal_of
 
 GONE = "gone"
 FILE = "duetimeGroups"

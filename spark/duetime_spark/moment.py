@@ -41,8 +41,8 @@ class Moment:
     @property
     def lanes(self) -> list[dict[str, Any]]:
         """The rows of table `lanes`, by shard and level."""
-        from duetime_spark.small import lane_rows
-        from duetime_spark.snapshot import Snapshot
+        from duetime_spark.shards.snapshot import Snapshot
+        from duetime_spark.tables.snapshot_tables import lane_rows
 
         rows = [row for shard in self.shards for row in lane_rows(Snapshot.from_dict(shard))]
         return sorted(rows, key=lambda row: (row["shard"], row["level"]))
@@ -53,7 +53,7 @@ class Moment:
 
     def left(self) -> frozenset[int]:
         """Shards of whose log the oldest part has left since: what was in it is not read any more."""
-        from duetime_spark.files import open_source
+        from duetime_spark.shards.files import open_source
 
         found = set()
         files = [shard for source in self.sources for shard in open_source(source)]
@@ -82,7 +82,7 @@ def look(sources: Sequence[str], levels: str = DEFAULT_DELAY_LEVELS) -> Moment:
         InvalidArgument: a source is no store's, or the level table is none.
         Unavailable: a store does not answer.
     """
-    from duetime_spark.snapshot import take_snapshots
+    from duetime_spark.shards.snapshot import take_snapshots
 
     # Whoever reads them works in another folder.
     named = [source if "://" in source else str(Path(source).absolute()) for source in sources]

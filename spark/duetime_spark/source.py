@@ -28,10 +28,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 from pyspark.sql.types import StructType
 
-from duetime_spark import damage, entries, journal, messages, minutes, pending, small
-from duetime_spark.filters import Wanted
-from duetime_spark.snapshot import Shard, open_shards
-from duetime_spark.tables import chosen, schema_of
+from duetime_spark.shards.snapshot import Shard, open_shards
+from duetime_spark.tables import damage, journal, messages, pending, pending_minutes, queue_entries, snapshot_tables
+from duetime_spark.tables.filters import Wanted
+from duetime_spark.tables.schemas import chosen, schema_of
 
 _ROWS = 1_000_000
 _OPTIONS = frozenset(
@@ -160,16 +160,16 @@ class DueTimeReader(DataSourceReader):
         return filters
 
     def partitions(self) -> Sequence[InputPartition]:
-        empty = small.RowsTask(pa.RecordBatch.from_pylist([], self._schema))
+        empty = snapshot_tables.RowsTask(pa.RecordBatch.from_pylist([], self._schema))
         return [Partition(task) for task in self._plan() or [empty]]
 
     def _plan(self) -> Sequence[Task]:
         if self._table == "queue_entries":
-            return entries.plan(self._shards, self._schema, self._wanted, self._rows)
+            return queue_entries.plan(self._shards, self._schema, self._wanted, self._rows)
         if self._table == "pending":
             return pending.plan(self._shards, self._schema, self._wanted, self._rows)
         if self._table == "pending_minutes":
-            return minutes.plan(self._shards, self._schema, self._wanted, self._rows, self._now_ms)
+            return pending_minutes.plan(self._shards, self._schema, self._wanted, self._rows, self._now_ms)
         if self._table == "messages":
             return messages.plan(self._shards, self._schema, self._wanted)
         if self._table == "deliveries":
@@ -177,8 +177,8 @@ class DueTimeReader(DataSourceReader):
         if self._table == "damage":
             return damage.plan(self._shards, self._schema, self._wanted)
         if self._table == "lanes":
-            return small.plan_lanes(self._shards, self._schema, self._wanted)
-        return small.plan_findings(self._shards, self._schema, self._wanted)
+            return snapshot_tables.plan_lanes(self._shards, self._schema, self._wanted)
+        return snapshot_tables.plan_findings(self._shards, self._schema, self._wanted)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Partition)

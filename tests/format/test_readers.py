@@ -8,7 +8,7 @@ from duetime_format import columns, keys, record
 from duetime_format.names import SCHEDULE_TOPIC
 from duetime_format.properties import as_text, decode_properties, value_of
 from duetime_format.record import RESERVED_PROPERTIES
-from duetime_spark import decode
+from duetime_spark.decoding import decode
 from duetime_store.reading import messages
 from hypothesis import example, given
 from hypothesis import strategies as st

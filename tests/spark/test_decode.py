@@ -8,9 +8,9 @@ import pytest
 from duetime_core.ondisk.scan import Blank, Found, Skipped, scan_runs
 from duetime_format import layout, record
 from duetime_format.record import Record
-from duetime_spark import decode
-from duetime_spark.decode import DEFAULT_COLUMNS, SCHEMA, Decoder, batches
-from duetime_spark.rows import PythonRows, TwinRows
+from duetime_spark.decoding import decode
+from duetime_spark.decoding.decode import DEFAULT_COLUMNS, SCHEMA, Decoder, batches
+from duetime_spark.decoding.rows import PythonRows, TwinRows
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
@@ -67,7 +67,7 @@ def whole(data: bytes, make: Callable[..., Any] = TwinRows, **options: Any) -> l
 @pytest.fixture(params=["twin", "python"])
 def make(request: pytest.FixtureRequest) -> Callable[..., Any]:
     if request.param == "twin":
-        compiled("duetime_spark._decode")
+        compiled("duetime_spark.decoding._decode")
     return ROWS[request.param]
 
 
@@ -82,7 +82,7 @@ def make(request: pytest.FixtureRequest) -> Callable[..., Any]:
 def test_twin_decodes_as_the_python_does(
     made: list, damage: list[tuple[int, int]], cut: int, piece: int, check_crc: bool, rows_max: int
 ) -> None:
-    compiled("duetime_spark._decode")
+    compiled("duetime_spark.decoding._decode")
     data = flipped(log_of(made, BASE)[0], damage)
     data = data[: max(len(data) - cut, 0)]
     twin, twins = in_pieces(data, piece, TwinRows, check_crc=check_crc, rows_max=rows_max)
@@ -291,7 +291,7 @@ def test_only_what_starts_before_the_end_is_decoded(make: Callable[..., Any]) ->
     wanted=st.lists(st.sampled_from(ALL), min_size=1, unique=True),
 )
 def test_wanted_columns_are_those_of_all(made: list, wanted: list[str]) -> None:
-    compiled("duetime_spark._decode")
+    compiled("duetime_spark.decoding._decode")
     data, _ = log_of(made, BASE)
     table, _ = in_pieces(data, 1 << 20, TwinRows, columns=wanted)
     assert table.column_names == wanted

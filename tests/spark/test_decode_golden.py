@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from duetime_format import record
-from duetime_spark import decode
-from duetime_spark.decode import SCHEMA, Decoder, batches
+from duetime_spark.decoding import decode
+from duetime_spark.decoding.decode import SCHEMA, Decoder, batches
 
 from tests.format import golden
 from tests.twins import compiled
@@ -58,7 +58,7 @@ def test_every_record_is_what_the_broker_decodes(
     name: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if kind == "twin":
-        compiled("duetime_spark._decode")
+        compiled("duetime_spark.decoding._decode")
     else:
         monkeypatch.setattr(decode, "_twin", None)
     rows, skipped = decoded(golden.unpack(name, tmp_path))

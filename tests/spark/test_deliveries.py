@@ -15,7 +15,7 @@ from duetime_format import receipts
 from duetime_format.errors import Damaged
 from duetime_format.events import Key
 from duetime_format.names import GROUPS_TOPIC
-from duetime_spark.deliveries import ENDS, SCHEMA, Deliveries, Spans, rows_of
+from duetime_spark.decoding.deliveries import ENDS, SCHEMA, Deliveries, Spans, rows_of
 from duetime_store.groups.journal import Journal, bodies
 from duetime_store.groups.state import Lease, Place
 from hypothesis import given

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from duetime_core.errors import Unavailable
-from duetime_spark.files import open_source
+from duetime_spark.shards.files import open_source
 
 
 def test_a_directory_that_a_worker_does_not_have_is_an_error(tmp_path: Path) -> None:

@@ -15,11 +15,11 @@ from duetime_core.ondisk.folder import Files, LocalFiles
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.names import SCHEDULE_TOPIC
 from duetime_format.units import FILLER_SIZE, UNIT, UNIT_TYPE
-from duetime_spark import pending, tables
-from duetime_spark.files import FsspecFiles, GrpcFiles
-from duetime_spark.filters import Wanted
-from duetime_spark.snapshot import Shard, Snapshot, open_shards, take_snapshot, take_snapshots
-from duetime_spark.units import window_of
+from duetime_spark.shards.files import FsspecFiles, GrpcFiles
+from duetime_spark.shards.snapshot import Shard, Snapshot, open_shards, take_snapshot, take_snapshots
+from duetime_spark.shards.units import window_of
+from duetime_spark.tables import pending, schemas
+from duetime_spark.tables.filters import Wanted
 
 from tests.format.golden import unpack
 from tests.store.conftest import MIB, HandClock, sent
@@ -211,7 +211,7 @@ def test_shards_with_one_number_get_their_own(tmp_path: Path) -> None:
 
 def waits(shard: Shard) -> list[dict[str, object]]:
     """The rows of table `pending`."""
-    tasks = pending.plan([shard], tables.PENDING, Wanted(), 500)
+    tasks = pending.plan([shard], schemas.PENDING, Wanted(), 500)
     return [row for task in tasks for batch in task.batches() for row in batch.to_pylist()]
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from duetime_format import layout
 from duetime_format.record import Record
-from duetime_spark import topics
-from duetime_spark.topics import Topics, find_topics
+from duetime_spark.decoding import topics
+from duetime_spark.decoding.topics import Topics, find_topics
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,7 +35,7 @@ def named(found: Topics) -> list[bytes | None]:
 def test_twin_finds_what_the_python_finds(
     made: list, damage: list[tuple[int, int]], extra: list[tuple[int, int]]
 ) -> None:
-    compiled("duetime_spark._topics")
+    compiled("duetime_spark.decoding._topics")
     data, sizes = log_of(made, BASE)
     data = flipped(data, damage)
     starts = [BASE + int(at) for at in np.cumsum([0, *sizes])[:-1]]
@@ -55,7 +55,7 @@ def test_twin_finds_what_the_python_finds(
 @pytest.fixture(params=["twin", "python"])
 def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "twin":
-        compiled("duetime_spark._topics")
+        compiled("duetime_spark.decoding._topics")
     else:
         monkeypatch.setattr(topics, "_twin", None)
 

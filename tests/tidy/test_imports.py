@@ -22,7 +22,7 @@ MIGRATIONS = "duetime_core.metadata.migrations."
 @cache
 def graph() -> grimp.ImportGraph:
     """Also what functions import, and what is imported for types only."""
-    return grimp.build_graph(*PACKAGES)
+    return grimp.build_graph(*PACKAGES, cache_dir=None)
 
 
 def contract(title: str) -> dict[str, Any]:

@@ -1,8 +1,10 @@
 """What failed for good: dead letters that are still there, grouped by what went wrong, with samples."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from duetime_format import record
+from duetime_format.attempts import Attempt
 from duetime_format.names import DLQ_PREFIX
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, Window
@@ -22,6 +24,8 @@ _MASKS = (
     (r"[0-9]+([.,:][0-9]+)*", "#"),
 )
 _UNKNOWN = "unknown"
+# Of each field of an attempt in the JSON of its property: where it stands, from 1.
+_PLACES = {one.name: place for place, one in enumerate(fields(Attempt), 1)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,21 +76,21 @@ class DeadLetters:
 def transform(messages: DataFrame) -> DataFrame:
     """Dead letters, one a row: the columns of _GROUP, and those of a sample."""
     properties = F.col("properties")
-    history = F.from_json(properties["DT_ATTEMPTS"], "attempts ARRAY<ARRAY<STRING>>, left_out INT")
+    history = F.from_json(properties[record.ATTEMPTS], "attempts ARRAY<ARRAY<STRING>>, left_out INT")
     letters = messages.where(F.col("topic").startswith(DLQ_PREFIX)).withColumn("history", history)
     attempts = F.col("history.attempts")
     last = letters.withColumn("last", F.try_element_at(attempts, F.lit(-1)))
-    kind, words = _text("last", 4), _text("last", 5)
-    # One that nothing is known of died by its reason alone.
+    kind, words = _text("last", _PLACES["type"]), _text("last", _PLACES["message"])
+    # Without a known error the reason is all there is to group by.
     signature = F.coalesce(
-        F.nullif(F.concat_ws(": ", kind, masked(words)), F.lit("")), properties["DT_DEAD_REASON"], F.lit(_UNKNOWN)
+        F.nullif(F.concat_ws(": ", kind, masked(words)), F.lit("")), properties[record.DEAD_REASON], F.lit(_UNKNOWN)
     )
-    told = F.try_element_at(F.col("last"), F.lit(1)).cast("int")
+    number = F.try_element_at(F.col("last"), F.lit(_PLACES["number"])).cast("int")
     return last.select(
         F.expr(f"substring(topic, {len(DLQ_PREFIX) + 1})").alias("group"),
-        F.coalesce(properties["DLQ_ORIGIN_TOPIC"], properties["RETRY_TOPIC"], F.lit(_UNKNOWN)).alias("topic"),
+        F.coalesce(properties[record.DLQ_ORIGIN_TOPIC], properties[record.RETRY_TOPIC], F.lit(_UNKNOWN)).alias("topic"),
         signature.alias("signature"),
-        F.coalesce(told, F.col("reconsume_times")).alias("attempts"),
+        F.coalesce(number, F.col("reconsume_times")).alias("attempts"),
         F.coalesce(F.regexp_replace("born_host", r":\d+$", ""), F.lit(_UNKNOWN)).alias("producer"),
         "id",
         "shard",

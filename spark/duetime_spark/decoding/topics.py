@@ -15,7 +15,7 @@ from duetime_format.compiled import twin
 from duetime_format.errors import Damaged
 from duetime_format.properties import value_of
 
-_twin = twin("duetime_spark._topics")
+_twin = twin("duetime_spark.decoding._topics")
 
 _NAME = record.REAL_TOPIC.encode()
 

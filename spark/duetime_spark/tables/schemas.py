@@ -13,9 +13,9 @@ damage          the same of all of the log, which is read for it
 import pyarrow as pa
 from duetime_core.errors import InvalidArgument, Violation
 
-from duetime_spark.decode import DEFAULT_COLUMNS
-from duetime_spark.decode import SCHEMA as MESSAGES
-from duetime_spark.deliveries import SCHEMA as DELIVERIES
+from duetime_spark.decoding.decode import DEFAULT_COLUMNS
+from duetime_spark.decoding.decode import SCHEMA as MESSAGES
+from duetime_spark.decoding.deliveries import SCHEMA as DELIVERIES
 
 _I32, _I64, _TEXT = pa.int32(), pa.int64(), pa.string()
 

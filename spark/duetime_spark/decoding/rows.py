@@ -10,7 +10,7 @@ from duetime_format.errors import Damaged
 from duetime_format.properties import decode_properties
 from duetime_format.record import Record
 
-_twin = twin("duetime_spark._decode")
+_twin = twin("duetime_spark.decoding._decode")
 
 _DIGITS_MAX = 18
 _I32_MAX, _I64_MAX = (1 << 31) - 1, (1 << 63) - 1

@@ -13,10 +13,10 @@ from duetime_format.errors import Damaged
 from duetime_format.names import GROUPS_TOPIC
 from duetime_format.units import FILLER_SIZE
 
-from duetime_spark.deliveries import Deliveries, rows_of
-from duetime_spark.filters import Wanted
-from duetime_spark.snapshot import Shard
-from duetime_spark.units import Window, window_of
+from duetime_spark.decoding.deliveries import Deliveries, rows_of
+from duetime_spark.shards.snapshot import Shard
+from duetime_spark.shards.units import Window, window_of
+from duetime_spark.tables.filters import Wanted
 
 _UNITS_AT_ONCE = 1_024
 

@@ -4,7 +4,7 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-from duetime_spark import minutes
+from duetime_spark.tables import pending_minutes
 
 from tests.twins import compiled
 
@@ -13,8 +13,8 @@ NEVER = np.iinfo(np.int64).max
 
 @pytest.fixture(params=["twin", "numpy"])
 def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = compiled("duetime_spark._minutes") if request.param == "twin" else None
-    monkeypatch.setattr(minutes, "_twin", module)
+    module = compiled("duetime_spark.tables._minutes") if request.param == "twin" else None
+    monkeypatch.setattr(pending_minutes, "_twin", module)
 
 
 @pytest.mark.usefixtures("_way")
@@ -37,7 +37,7 @@ def test_sums_are_those_of_a_loop(span_ms: int, seed: int) -> None:
             row[4] += size
         else:
             row[5] = min(row[5], due)
-    found = minutes.summed(levels, codes, sizes, dues, moment_ms)
+    found = pending_minutes.summed(levels, codes, sizes, dues, moment_ms)
     columns = (found.count, found.bytes, found.oldest, found.overdue_count, found.overdue_bytes, found.next)
     keys = zip(found.levels.tolist(), found.codes.tolist(), found.minutes.tolist(), strict=True)
     rows = zip(*(column.tolist() for column in columns), strict=True)

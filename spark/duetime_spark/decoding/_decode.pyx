@@ -22,7 +22,7 @@ from duetime_format.layout cimport (
     BODY_CRC_AT, BODY_LENGTH_FROM_TAIL, BORN_AT, BORN_HOST_AT, FLAG_AT, POSITION_AT, PREPARED_FROM_TAIL, QUEUE_ID_AT,
     QUEUE_OFFSET_AT, RECORD_BYTES_MIN, SYS_FLAG_AT, Parts, Span, find_parts, is_record_magic, matches_crc
 )
-from duetime_spark._text cimport Text, is_utf8, put, put_null, put_text, start
+from duetime_spark.decoding._text cimport Text, is_utf8, put, put_null, put_text, start
 
 crc_init()
 

@@ -13,7 +13,7 @@ from duetime_format import record
 from duetime_format.properties import NAME_END
 
 from duetime_format._bytes cimport load32, load64
-from duetime_spark._text cimport is_utf8
+from duetime_spark.decoding._text cimport is_utf8
 from duetime_format.layout cimport (
     BODY_LENGTH_FROM_TAIL, POSITION_AT, RECORD_BYTES_MIN, Parts, Span, find_parts, is_record_magic
 )

@@ -6,8 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from duetime_spark.filters import Wanted
-from duetime_spark.snapshot import Shard, Snapshot
+from duetime_spark.shards.snapshot import Shard, Snapshot
+from duetime_spark.tables.filters import Wanted
 
 
 @dataclass(frozen=True)

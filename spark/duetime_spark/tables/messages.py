@@ -15,10 +15,10 @@ from duetime_core.ondisk.state import KEPT_TOPICS
 from duetime_format import layout
 from duetime_format.columns import take
 
-from duetime_spark.decode import Decoder, batches
-from duetime_spark.filters import Wanted
-from duetime_spark.snapshot import QueueView, Shard
-from duetime_spark.units import first_at
+from duetime_spark.decoding.decode import Decoder, batches
+from duetime_spark.shards.snapshot import QueueView, Shard
+from duetime_spark.shards.units import first_at
+from duetime_spark.tables.filters import Wanted
 
 # Of the log, in one task.
 TASK_BYTES = 64 * 1024 * 1024

@@ -14,13 +14,13 @@ import pyarrow as pa
 from duetime_format.compiled import twin
 from duetime_format.units import Ints
 
-from duetime_spark import pending
-from duetime_spark.filters import Wanted
-from duetime_spark.pending import GONE, Entries, PendingTask
-from duetime_spark.snapshot import Shard
-from duetime_spark.tables import PENDING
+from duetime_spark.shards.snapshot import Shard
+from duetime_spark.tables import pending
+from duetime_spark.tables.filters import Wanted
+from duetime_spark.tables.pending import GONE, Entries, PendingTask
+from duetime_spark.tables.schemas import PENDING
 
-_twin = twin("duetime_spark._minutes")
+_twin = twin("duetime_spark.tables._minutes")
 
 _MINUTE_MS = 60_000
 _NEVER = np.iinfo(np.int64).max

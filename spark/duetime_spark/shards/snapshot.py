@@ -40,8 +40,8 @@ from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from duetime_format.units import UNIT_TYPE, Ints, Units, joined
 
-from duetime_spark.files import open_source, pause
-from duetime_spark.timers import waiting
+from duetime_spark.shards.files import open_source, pause
+from duetime_spark.shards.timers import waiting
 
 VERSION = 1
 # Looks at a store that runs before the whole of its log is walked.

@@ -20,9 +20,9 @@ from duetime_format import layout
 from duetime_format.compiled import twin
 from duetime_format.record import Record
 
-from duetime_spark.rows import PythonRows, TwinRows
+from duetime_spark.decoding.rows import PythonRows, TwinRows
 
-_twin = twin("duetime_spark._decode")
+_twin = twin("duetime_spark.decoding._decode")
 
 # Spark reads a map's value as one that may be null.
 PROPERTIES_TYPE = pa.map_(pa.string(), pa.field("value", pa.string(), nullable=True))

@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from duetime_spark.decode import Decoder
-from duetime_spark.filters import Wanted
-from duetime_spark.messages import MessagesTask
-from duetime_spark.messages import plan as plan_messages
-from duetime_spark.snapshot import Shard
+from duetime_spark.decoding.decode import Decoder
+from duetime_spark.shards.snapshot import Shard
+from duetime_spark.tables.filters import Wanted
+from duetime_spark.tables.messages import MessagesTask
+from duetime_spark.tables.messages import plan as plan_messages
 
 _COLUMNS = ("position", "size", "damage")
 

@@ -22,12 +22,12 @@ from duetime_format.lanes import level_of
 from duetime_format.names import SCHEDULE_TOPIC
 from duetime_format.units import FILLER_SIZE, UNIT_TYPE, Ints, Units
 
-from duetime_spark.batches import ROWS_MAX, Repeated, batch, numbers
-from duetime_spark.entries import grouped, may_be_due
-from duetime_spark.filters import Wanted
-from duetime_spark.snapshot import LaneView, QueueView, Shard
-from duetime_spark.topics import find_topics
-from duetime_spark.units import Window, cut, first_at
+from duetime_spark.decoding.topics import find_topics
+from duetime_spark.shards.snapshot import LaneView, QueueView, Shard
+from duetime_spark.shards.units import Window, cut, first_at
+from duetime_spark.tables.batches import ROWS_MAX, Repeated, batch, numbers
+from duetime_spark.tables.filters import Wanted
+from duetime_spark.tables.queue_entries import grouped, may_be_due
 
 # Of the log, read in one go.
 _STRETCH_BYTES = 4 * 1024 * 1024

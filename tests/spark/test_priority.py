@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from duetime_core.testing import Cluster
-from duetime_spark.manners import is_served_here
+from duetime_spark.priority import is_served_here
 
 # In a process of its own: what it gives up does not come back.
 GIVE_WAY = """
 import os, sys
-from duetime_spark.manners import give_way
+from duetime_spark.priority import give_way
 before = len(os.sched_getaffinity(0))
 give_way(None, sys.argv[1:])
 print(os.sched_getscheduler(0) == os.SCHED_IDLE, before - len(os.sched_getaffinity(0)))

@@ -9,10 +9,10 @@ from duetime_core.ondisk.folder import Files
 from duetime_format.names import SCHEDULE_TOPIC
 from duetime_format.units import FILLER_SIZE, Ints, Units
 
-from duetime_spark.batches import ROWS_MAX, Repeated, batch, numbers
-from duetime_spark.filters import Wanted
-from duetime_spark.snapshot import QueueView, Shard
-from duetime_spark.units import Window, cut, read_units
+from duetime_spark.shards.snapshot import QueueView, Shard
+from duetime_spark.shards.units import Window, cut, read_units
+from duetime_spark.tables.batches import ROWS_MAX, Repeated, batch, numbers
+from duetime_spark.tables.filters import Wanted
 
 
 @dataclass(frozen=True)

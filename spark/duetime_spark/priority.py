@@ -6,8 +6,8 @@ from pathlib import Path
 from duetime_core import manners
 from duetime_core.channels import is_loopback
 
-from duetime_spark.files import GRPC
 from duetime_spark.java import is_submitted
+from duetime_spark.shards.files import GRPC
 
 
 def give_way(master: str | None, sources: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from duetime_core.ondisk.folder import Files
 from duetime_format.units import UNIT, UNIT_TYPE, Ints, Units
 
-from duetime_spark.snapshot import QueueView
+from duetime_spark.shards.snapshot import QueueView
 
 
 @dataclass(frozen=True, slots=True)

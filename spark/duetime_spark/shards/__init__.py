@@ -1,0 +1,1 @@
+"""A shard: where its files are, and what they held at one moment."""
