@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 from duetime_format import layout
 from duetime_format.errors import Damaged
-from duetime_format.names import SCHEDULE_TOPIC
 from duetime_format.properties import NAME_END, VALUE_END, as_text
 
 TAGS = "TAGS"
