@@ -56,7 +56,7 @@ def jobs(root: Path, master: str, rounds: int, shards: int) -> dict[str, Any]:
 
     With several shards it is read as if it were as many: the backlog of a disk that is not there.
     """
-    from duetime_spark.moment import look
+    from duetime_spark.moment import take_moment
     from duetime_spark.running import Order, run, tables
     from duetime_spark.session import start
 
@@ -73,11 +73,11 @@ def jobs(root: Path, master: str, rounds: int, shards: int) -> dict[str, Any]:
     backlog: list[Took] = []
     for _ in range(rounds):
         with _timed(backlog):
-            outcome = run(spark, Order("backlog"), look(sources))
+            outcome = run(spark, Order("backlog"), take_moment(sources))
     found["pending"] = outcome.to_dict()["pending_count"]
     found["backlog"] = _figures(backlog, found["pending"])
 
-    read = tables(spark, look(sources))
+    read = tables(spark, take_moment(sources))
     everything = ",".join(_columns("queue_entries"))
     for name, table, columns in (
         ("queue_entries", "queue_entries", everything),
@@ -134,7 +134,7 @@ def _log_bytes(root: Path) -> int:
 # Runs one job again and again, and says when it has begun and how often it ended.
 _LOOP = """
 import sys, time
-from duetime_spark.moment import look
+from duetime_spark.moment import take_moment
 from duetime_spark.running import Order, run
 from duetime_spark.priority import give_way
 from duetime_spark.session import start
@@ -143,7 +143,7 @@ spark = start(None)
 spark.range(1).count()
 print("ready", flush=True)
 while True:
-    run(spark, Order(sys.argv[1]), look(sys.argv[2:]))
+    run(spark, Order(sys.argv[1]), take_moment(sys.argv[2:]))
     print("done", flush=True)
 """
 

@@ -12,7 +12,7 @@ _MODULES = {"register": "source", "take_snapshots": "shards.snapshot"}
 
 
 def __getattr__(name: str) -> Any:
-    """PySpark is imported by who needs it: a wrong command line is told at once."""
+    """Imports PySpark only when it is needed, so that a wrong command line is reported at once."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 if __name__ == "__main__":
-    # Run as a file its folder comes first, and modules of the package would stand for others' of the same name.
+    # Python puts the folder of a file that it runs first: the package's modules would hide others of the same name.
     if sys.path and Path(sys.path[0]).resolve() == Path(__file__).resolve().parent:
         del sys.path[0]
     from duetime_spark.cli import main

@@ -20,10 +20,10 @@ from duetime_format.errors import Damaged
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 
 from duetime_spark.java import find_java, is_submitted
-from duetime_spark.moment import Moment, look
+from duetime_spark.moment import Moment, take_moment
 
 if TYPE_CHECKING:
-    from duetime_spark.running import Outcome
+    from duetime_spark.running import JobOutcome
 
 DAMAGED = 3
 _PREFIX = "DUETIME_SPARK_"
@@ -69,7 +69,7 @@ Master = Annotated[
 ]
 Conf = Annotated[
     list[str] | None,
-    typer.Option("--conf", envvar="DUETIME_SPARK_CONF", metavar="NAME=VALUE", help="A setting of Spark's."),
+    typer.Option("--conf", envvar="DUETIME_SPARK_CONF", metavar="NAME=VALUE", help="A Spark setting."),
 ]
 Strict = Annotated[
     bool, typer.Option("--strict", envvar="DUETIME_SPARK_STRICT", help="Check every record; end with 3 for damage.")
@@ -80,7 +80,7 @@ Levels = Annotated[
         "--levels",
         envvar="DUETIME_DELAY_LEVELS",
         metavar="TABLE",
-        help="A broker's messageDelayLevel, where it is not RocketMQ's default. DueTime's directories tell theirs.",
+        help="A broker's messageDelayLevel, where it is not RocketMQ's default. DueTime's directories name theirs.",
     ),
 ]
 Now = Annotated[
@@ -89,7 +89,7 @@ Now = Annotated[
         "--now",
         envvar="DUETIME_SPARK_NOW",
         metavar="TIME",
-        help="What counts as now: a time, or `now`. Default: each shard's last record.",
+        help="The moment to use as now: a time, or `now`. Default: each shard's last record.",
     ),
 ]
 DatabaseUrl = Annotated[
@@ -98,18 +98,20 @@ DatabaseUrl = Annotated[
         "--database-url",
         envvar=DATABASE_URL_VARIABLE,
         metavar="URL",
-        help="The metadata database: the summary is kept there.",
+        help="Keep the summary in this metadata database.",
         show_envvar=True,
         show_default=False,
     ),
 ]
 Late = Annotated[
     int,
-    typer.Option("--late-ms", envvar="DUETIME_SPARK_LATE_MS", min=0, metavar="MS", help="What takes longer is late."),
+    typer.Option(
+        "--late-ms", envvar="DUETIME_SPARK_LATE_MS", min=0, metavar="MS", help="A message that takes longer is late."
+    ),
 ]
 Listed = Annotated[
     int,
-    typer.Option("--listed", envvar="DUETIME_SPARK_LISTED", min=1, metavar="N", help="Most entries that are listed."),
+    typer.Option("--listed", envvar="DUETIME_SPARK_LISTED", min=1, metavar="N", help="List at most this many entries."),
 ]
 
 
@@ -237,7 +239,7 @@ def retries(
     master: Master = None,
     conf: Conf = None,
 ) -> None:
-    """Deliveries until success by group and topic, and those that were for nothing.
+    """Deliveries until success by group and topic, and wasted ones.
 
     \b
     Examples:
@@ -254,17 +256,17 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _do(request: _Request) -> None:
-    """Everything that can be wrong is looked for before Spark is started."""
+    """Checks everything that can be wrong before Spark starts."""
     _check_variables()
     settings = _settings(request.conf)
     now_ms = None if request.now is None else _moment_ms(request.now)
     _check_levels(request.levels)
-    with _told():
+    with _errors_in_one_line():
         _check_software()
         _check_targets(request)
         if request.database_url is not None:
             _check_database(request.database_url)
-        moment = look(request.sources, request.levels)
+        moment = take_moment(request.sources, request.levels)
         outcome = _run(request, moment, settings, now_ms)
         if request.html is not None:
             from duetime_spark.report import page
@@ -283,7 +285,7 @@ def _do(request: _Request) -> None:
         raise typer.Exit(DAMAGED)
 
 
-def _run(request: _Request, moment: Moment, settings: dict[str, str], now_ms: int | None) -> "Outcome":
+def _run(request: _Request, moment: Moment, settings: dict[str, str], now_ms: int | None) -> "JobOutcome":
     from pyspark.sql import SparkSession
 
     from duetime_spark.jobs.registry import JOBS
@@ -305,7 +307,7 @@ def _run(request: _Request, moment: Moment, settings: dict[str, str], now_ms: in
             spark.stop()
 
 
-def _keep(database_url: str, outcome: "Outcome") -> None:
+def _keep(database_url: str, outcome: "JobOutcome") -> None:
     from duetime_core.metadata.reports import Report, ShardMoment, condensed, keep
 
     moment = outcome.moment
@@ -323,7 +325,9 @@ def _check_software() -> None:
 
 def _check_targets(request: _Request) -> None:
     if request.html is not None and not (request.html.parent.is_dir() and not request.html.is_dir()):
-        raise StartupError(f"can't write {request.html}: {request.html.parent} is no directory, or it is one itself")
+        raise StartupError(
+            f"can't write {request.html}: {request.html.parent} is not a directory, or the target is one"
+        )
     if request.out is not None and "://" not in request.out and Path(request.out).is_file():
         raise StartupError(f"can't write into {request.out}: it is a file")
 
@@ -335,12 +339,12 @@ def _check_database(database_url: str) -> None:
 
 
 def _check_variables() -> None:
-    """A name that is mistyped must not be silence."""
+    """Refuses unknown variables with our prefix: a typo must not go unnoticed."""
     group: Any = typer.main.get_command(app)
     known = {option.envvar for command in group.commands.values() for option in command.params if option.envvar}
     names = os.environ  # noqa: TID251 (typer reads those that it knows)
     if unknown := sorted(name for name in names if name.startswith(_PREFIX) and name not in known):
-        _fail(f"{', '.join(unknown)}: no setting of duetime spark; there are {', '.join(sorted(known))}")
+        _fail(f"{', '.join(unknown)}: not a setting of duetime spark; the settings are {', '.join(sorted(known))}")
 
 
 def _check_levels(levels: str) -> None:
@@ -375,8 +379,8 @@ def _now_ms() -> int:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
-    """Errors as one line, and 1."""
+def _errors_in_one_line() -> Iterator[None]:
+    """Reports errors in one line and exits with 1."""
     try:
         yield
     except (DueTimeError, Damaged) as error:
@@ -384,14 +388,14 @@ def _told() -> Iterator[None]:
     except OSError as error:
         _fail(str(error))
     except Exception as error:
-        # Spark's errors come with pages of Java.
+        # Spark's errors carry pages of Java stack traces.
         if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
             raise
         _fail(_first_line(error))
 
 
 def _first_line(error: Exception) -> str:
-    """What went wrong, without where: of a traceback that came from a worker its last line."""
+    """What went wrong, without where: the last line of a worker's traceback."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     raised = [found.group(1) for line in lines if (found := _RAISED.match(line))]
     return f"Spark: {(raised or lines or [type(error).__name__])[-1 if raised else 0]}"

@@ -1,7 +1,7 @@
 """Dead letters that were redriven or discarded: their records stay in %DLQ%group, and a store keeps a bit for each.
 
-The bits are in the store's file of groups, as of an offset of its journal DT_GROUPS; the journal from there on tells
-the rest. Where the file cannot be read the whole journal does, as far as retention has left it.
+The store's file of groups has the bits as of an offset of the journal DT_GROUPS; the journal adds what came after that
+offset. If the file cannot be read, the whole journal is replayed, as far as retention has left it.
 """
 
 import struct
@@ -37,28 +37,28 @@ Ends = Callable[[str, int], int]
 
 
 def gone_letters(spark: SparkSession, moment: Moment) -> DataFrame:
-    """(shard, topic, queue, offset), which the driver works out; what went after the snapshot may be among them."""
+    """(shard, topic, queue, offset), computed on the driver; may include letters that went after the snapshot."""
     found: dict[str, list[object]] = {name: [] for name in _SCHEMA.names}
     for shard in open_shards(moment.sources, moment.levels, moment.text):
         ends = {(queue.topic, queue.queue): queue.max_offset for queue in shard.snapshot.queues}
         first, gone = _kept(shard.files)
         journal = journal_of(shard, first)
         if journal is not None:
-            replay(gone, (body for body, _ in journal.records()), partial(_behind, ends))
+            replay(gone, (body for body, _ in journal.records()), partial(_queue_end, ends))
         for topic, queue in gone.queues():
-            for offset in offsets_in(gone, topic, queue, _behind(ends, topic, queue)):
+            for offset in offsets_in(gone, topic, queue, _queue_end(ends, topic, queue)):
                 for name, value in zip(_SCHEMA.names, (shard.snapshot.shard, topic, queue, offset), strict=True):
                     found[name].append(value)
         shard.files.close()
     return spark.createDataFrame(pa.table(found, _SCHEMA))
 
 
-def _behind(ends: dict[tuple[str, int], int], topic: str, queue: int) -> int:
+def _queue_end(ends: dict[tuple[str, int], int], topic: str, queue: int) -> int:
     return ends.get((topic, queue), 0)
 
 
 def _kept(files: Files) -> tuple[int, GoneLetters]:
-    """The journal's offset from which on its events are not in the bits yet, and the bits."""
+    """The first journal offset whose events are not in the bits yet, and the bits."""
     data = files.content(FILE)
     try:
         return decode(data) if data else (0, GoneLetters())
@@ -71,7 +71,7 @@ def decode(data: bytes) -> tuple[int, GoneLetters]:
     try:
         mark, _, first, _, ended_count, gone_bytes, _ = _HEAD.unpack_from(data)
         if mark != _MARK:
-            raise Damaged(f"it begins with {mark!r}")
+            raise Damaged(f"the file begins with {mark!r}, not {_MARK!r}")
         at = _HEAD.size
         for _ in range(ended_count):
             _, _, name_bytes = _ENDED.unpack_from(data, at)
@@ -80,12 +80,12 @@ def decode(data: bytes) -> tuple[int, GoneLetters]:
             at += _COUNT.size + ranges * RANGE.size
         return first, GoneLetters.decode(data[at : at + gone_bytes])
     except struct.error as error:
-        raise Damaged(f"it can't be read: {error}") from error
+        raise Damaged(f"the file of groups cannot be read: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What an event says of dead letters."""
+    """A change of dead letters that an event makes."""
 
     is_gone: bool
     topic: str
@@ -94,7 +94,7 @@ class _Change:
 
 
 def replay(gone: GoneLetters, bodies: Iterable[bytes], max_offset: Ends) -> None:
-    """Applies records of the journal, in order; one that can't be read is passed over."""
+    """Applies records of the journal in order; skips records that cannot be read."""
     for body in bodies:
         with suppress(Damaged), reading():
             for change in _changes(body, max_offset):
@@ -112,13 +112,13 @@ def _changes(body: bytes, max_offset: Ends) -> Iterator[_Change]:
             yield _Change(kind == events.TAKEN, event.topic, event.queue, offsets_of(event.ranges))
         elif isinstance(event, events.LetterSettle):
             topic, queue, offset = event.copy
-            # A crash may have taken the copy.
+            # The copy may be lost in a crash.
             if max_offset(topic, queue) > offset:
                 topic, queue, offset = event.letter
                 yield _Change(True, topic, queue, [offset])
 
 
-def offsets_in(gone: GoneLetters, topic: str, queue: int, behind: int) -> list[int]:
-    """Those of a queue before an offset."""
-    offsets = np.arange(behind)
+def offsets_in(gone: GoneLetters, topic: str, queue: int, stop: int) -> list[int]:
+    """The gone letters of a queue at offsets [0, stop)."""
+    offsets = np.arange(stop)
     return [int(offset) for offset in offsets[gone.among(topic, queue, offsets)]]

@@ -16,7 +16,7 @@ INSTALL = f"install Java {JAVA_MIN} or newer (Debian: apt-get install openjdk-17
 
 
 def is_submitted() -> bool:
-    """Whether spark-submit started us: Java and Spark run already."""
+    """Whether spark-submit started this process, so that Java and Spark run already."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
@@ -24,12 +24,12 @@ def find_java() -> Path:
     """The program that Spark will run.
 
     Raises:
-        StartupError: there is none, it does not run, or it is too old; the text says what to install.
+        StartupError: Java is missing, does not run or is too old; the text says what to install.
     """
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if found is None:
-        raise StartupError(f"Spark needs Java, and there is none on PATH: {INSTALL}")
+        raise StartupError(f"Spark needs Java, and PATH has none: {INSTALL}")
     if not os.access(found, os.X_OK) or Path(found).is_dir():
         raise StartupError(f"Spark needs Java, and JAVA_HOME={home} has no bin/java: {INSTALL}")
     version = _version(found)
@@ -43,7 +43,7 @@ def _version(java: str) -> int:
         answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_ANSWER_S, check=True)
     except (OSError, subprocess.SubprocessError) as error:
         raise StartupError(f"{java} does not run ({error}): {INSTALL}") from error
-    told = _VERSION.search(answer.stderr + answer.stdout)
-    if told is None:
-        raise StartupError(f"{java} does not tell its version: {INSTALL}")
-    return int(told.group(1))
+    found_version = _VERSION.search(answer.stderr + answer.stdout)
+    if found_version is None:
+        raise StartupError(f"{java} does not print its version: {INSTALL}")
+    return int(found_version.group(1))

@@ -1,4 +1,4 @@
-"""One look at all sources, before Spark is started: what is wrong with them is told at once."""
+"""Snapshots of all sources, taken before Spark starts so that faults in them are reported at once."""
 
 import hashlib
 import json
@@ -29,9 +29,9 @@ class Moment:
 
     @property
     def id(self) -> str:
-        """The same for the same state of the same shards, wherever and however often they are read."""
-        told = sorted((one["shard"], one["end"], one["stored_at_ms"], _marks(one)) for one in self.shards)
-        return f"{self.at_ms}-{hashlib.sha256(json.dumps(told).encode()).hexdigest()[:_DIGEST_CHARS]}"
+        """Equal for equal state of the same shards, wherever and however often they are read."""
+        state = sorted((one["shard"], one["end"], one["stored_at_ms"], _marks(one)) for one in self.shards)
+        return f"{self.at_ms}-{hashlib.sha256(json.dumps(state).encode()).hexdigest()[:_DIGEST_CHARS]}"
 
     @property
     def day(self) -> str:
@@ -52,7 +52,7 @@ class Moment:
         return [{"shard": shard["shard"], **found} for shard in self.shards for found in shard["findings"]]
 
     def left(self) -> frozenset[int]:
-        """Shards of whose log the oldest part has left since: what was in it is not read any more."""
+        """Shards whose logs have lost their oldest part to retention since the snapshot."""
         from duetime_spark.shards.files import open_source
 
         found = set()
@@ -76,15 +76,16 @@ def _marks(shard: dict[str, Any]) -> list[list[int]]:
     return [[lane["level"], lane["watermark"], lane["max_offset"], lane["pending"]] for lane in shard["lanes"]]
 
 
-def look(sources: Sequence[str], levels: str = DEFAULT_DELAY_LEVELS) -> Moment:
-    """
+def take_moment(sources: Sequence[str], levels: str = DEFAULT_DELAY_LEVELS) -> Moment:
+    """Takes a snapshot of every shard.
+
     Raises:
-        InvalidArgument: a source is no store's, or the level table is none.
+        InvalidArgument: a source is not a store, or the level table is invalid.
         Unavailable: a store does not answer.
     """
     from duetime_spark.shards.snapshot import take_snapshots
 
-    # Whoever reads them works in another folder.
+    # Workers run in another folder.
     named = [source if "://" in source else str(Path(source).absolute()) for source in sources]
     text = take_snapshots(named, levels)
     return Moment(tuple(named), levels, text, tuple(json.loads(text)["shards"]))

@@ -17,7 +17,7 @@ _PLAIN = {int: pa.int64(), float: pa.float64(), str: pa.string(), bool: pa.bool_
 
 
 def write(spark: SparkSession, out: str, job: str, moment: Moment, result: Any, tables: Sequence[str]) -> None:
-    """`OUT/JOB/TABLE/day=YYYY-MM-DD/snapshot=ID/`, one file each; replaced when the same is run again.
+    """Writes `OUT/JOB/TABLE/day=YYYY-MM-DD/snapshot=ID/`, one file each; a second run replaces it.
 
     Args:
         tables: fields of the result, lists of dataclasses; an empty one writes nothing.

@@ -10,7 +10,7 @@ _LINES = 40
 
 
 def print_outcome(job: str, found: dict[str, Any]) -> None:
-    """`found`: as JSON has it."""
+    """Prints a result; `found`: as `--json` prints it."""
     for shard in found["shards"]:
         moment = local(_moment(shard["at_ms"]))
         print(f"shard {shard['shard']}, {shard['name']}: log up to {shard['position']:,}, last record {moment}")
@@ -64,7 +64,7 @@ def _lateness(found: dict[str, Any]) -> None:
         for row in found["topics"] + whole
     ]
     _table(heads, rows)
-    print(f"late: more than {found['late_ms']} ms; the columns behind say which part of the way took longest")
+    print(f"late: more than {found['late_ms']} ms; the last columns say which part of the way took longest")
     if found["undated_count"]:
         print(f"{found['undated_count']:,} were restored by a broker, which leaves no due time")
 
@@ -128,7 +128,7 @@ def _retries(found: dict[str, Any]) -> None:
     ]
     heads = ["group", "topic", *(f"#{name}" for name in names), "#wasted", "#per success", "succeeded by attempt"]
     _table(heads, rows)
-    print(f"{found['deliveries']:,} deliveries, {found['wasted']:,} of them for nothing")
+    print(f"{found['deliveries']:,} deliveries, {found['wasted']:,} of them wasted")
 
 
 _PRINTERS: dict[str, Callable[[dict[str, Any]], None]] = {

@@ -1,4 +1,4 @@
-"""How a job behaves beside what serves messages on the same machine: see duetime_core.manners."""
+"""Low priority for a job that shares a machine with servers: see duetime_core.manners."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,8 +11,8 @@ from duetime_spark.shards.files import GRPC
 
 
 def give_way(master: str | None, sources: Sequence[str]) -> None:
-    """For a session on this machine: this process, its JVM and its workers get what no other program wants of the
-    processors, and where a source is served here, one core less than there are. For good."""
+    """Gives a session on this machine only processor time that no other program uses, and, if a source is served
+    here, one core less than there are. Applies to this process, its JVM and its workers until they end."""
     if is_submitted() or (master is not None and not master.startswith("local")):
         return
     manners.give_way(leave_a_core=any(is_served_here(source) for source in sources))

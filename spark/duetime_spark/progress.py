@@ -1,4 +1,4 @@
-"""What Spark is at, for a person at a terminal."""
+"""Progress of Spark's tasks, for a person at a terminal."""
 
 import threading
 from types import TracebackType
@@ -8,11 +8,11 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-_LOOK_S = 0.2
+_POLL_S = 0.2
 
 
 class TaskBars:
-    """A bar of the running stages' tasks on standard error, while it is open; none where nobody looks at it."""
+    """A bar of the running stages' tasks on standard error; nothing where that is not a terminal."""
 
     def __init__(self, spark: SparkSession, words: str) -> None:
         self._tracker = spark.sparkContext.statusTracker()
@@ -39,7 +39,7 @@ class TaskBars:
     def _watch(self) -> None:
         progress: Any = self._progress
         bar = progress.add_task("", total=None)
-        while not self._is_over.wait(_LOOK_S):
+        while not self._is_over.wait(_POLL_S):
             stages = [self._tracker.getStageInfo(number) for number in self._tracker.getActiveStageIds()]
             there = [stage for stage in stages if stage is not None]
             if there:

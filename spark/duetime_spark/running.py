@@ -18,19 +18,19 @@ _FINDING = "shard,path,position,size,words"
 
 @dataclass(frozen=True)
 class Order:
-    """What is asked for, beside the sources; see Context."""
+    """A job's options; see Context."""
 
     job: str
     now_ms: int | None = None
     late_ms: int = 100
     listed: int = 100
     out: str | None = None
-    # Every record is read and checked, whether the job needs it or not.
+    # Read and check every record, whether the job needs it or not.
     is_strict: bool = False
 
 
 @dataclass(frozen=True)
-class Outcome:
+class JobOutcome:
     """A job's result at a moment."""
 
     order: Order
@@ -44,7 +44,7 @@ class Outcome:
         return {**head, **self.result.to_dict()}
 
 
-def run(spark: SparkSession, order: Order, moment: Moment) -> Outcome:
+def run(spark: SparkSession, order: Order, moment: Moment) -> JobOutcome:
     """The job's result; with `out` its tables are in files when this returns."""
     context = Context(
         spark,
@@ -63,18 +63,18 @@ def run(spark: SparkSession, order: Order, moment: Moment) -> Outcome:
         findings = with_damage(findings, context.table("damage", _FINDING))
     if order.out is not None:
         write(spark, order.out, order.job, moment, result, job.tables)
-    return Outcome(order, moment, result, findings)
+    return JobOutcome(order, moment, result, findings)
 
 
 def with_damage(findings: list[dict[str, Any]], damage: DataFrame) -> list[dict[str, Any]]:
-    """Those of a snapshot, and rows of table `damage`: the first FINDINGS_MAX of them."""
+    """A snapshot's findings, and the first FINDINGS_MAX rows of table `damage`."""
     rows = [row.asDict() for row in damage.orderBy("shard", "path", "position").limit(FINDINGS_MAX).collect()]
     known = {(row["shard"], row["path"], row["position"]) for row in rows}
     return [one for one in findings if (one["shard"], one["path"], one["position"]) not in known] + rows
 
 
 def tables(spark: SparkSession, moment: Moment, now_ms: int | None = None) -> Any:
-    """The tables of the data source, all at one moment; each call makes a DataFrame that a query may read once."""
+    """A reader of tables, all at one moment; a query may read each DataFrame once."""
 
     def read(table: str, columns: str) -> DataFrame:
         if table == GONE:

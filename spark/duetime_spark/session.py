@@ -19,7 +19,7 @@ EMBEDDED = "local[*]"
 _LOG4J = Path(__file__).with_name("log4j2.properties")
 # The parallel collector takes less than the default one: 6.9 s of two cores, not 8.5 s, for a backlog of 20 million.
 _JAVA = f"-Dlog4j2.configurationFile={_LOG4J.as_uri()} -XX:+UseParallelGC"
-# For a job that ends before the better compiler has paid for itself: 10 s of a processor at least.
+# Short jobs end before the second compiler pays for itself: it takes 10 s of processor time at least.
 _JAVA_BRIEF = f"{_JAVA} -XX:TieredStopAtLevel=1"
 _SETTINGS = {
     "spark.driver.memory": "2g",
@@ -31,7 +31,7 @@ _SETTINGS = {
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "16",
-    # A snapshot's folder is replaced, its neighbours stay.
+    # Replaces a snapshot's folder and keeps its neighbours.
     "spark.sql.sources.partitionOverwriteMode": "dynamic",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -45,12 +45,12 @@ def start(
     """A session that knows the data source, with this Python for its workers; one that already runs is used as it is.
 
     Args:
-        master: None: what spark-submit was told, else all cores of this machine.
+        master: None: spark-submit's, else all cores of this machine.
         settings: Spark's own (`spark.…`), over ours.
-        is_brief: few rows will go through its JVM, and it will not live long.
+        is_brief: few rows go through the JVM, and the session is short.
 
     Raises:
-        StartupError: no Java that Spark can run on.
+        StartupError: there is no Java that Spark can run on.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("duetime")
@@ -71,7 +71,7 @@ def start(
 
 @contextmanager
 def _without_noise() -> Iterator[None]:
-    """Whoever is started meanwhile writes its standard error through us, for as long as it lives."""
+    """Processes started meanwhile write their standard error through the sieve for as long as they live."""
     kept = os.dup(2)
     reading, writing = os.pipe()
     os.dup2(writing, 2)
@@ -84,7 +84,7 @@ def _without_noise() -> Iterator[None]:
 
 
 def _pass_on(reading: int, to: int) -> None:
-    """Until the last who writes has ended."""
+    """Copies through the sieve until the last writer has ended."""
     sieve = Sieve()
     while True:
         wait_s = None if sieve.until_s is None else max(sieve.until_s - time.monotonic(), 0.0)

@@ -1,16 +1,16 @@
-"""What a JVM and its Python workers write to standard error, without what is said at every start and end. Pure.
+"""The standard error of a JVM and its Python workers, without the noise of every start and end. Pure.
 
-A worker that waits for its next task learns of the session's end by the closed socket, writes that to the socket, and
-tells of the failure in a traceback above a right result:
+A worker that waits for its next task learns of the session's end from the closed socket, writes that to the socket, and
+prints a traceback of the failure above a correct result:
 
     Traceback (most recent call last):
       File "…/pyspark/daemon.py", line 264, in manager
       File "…/pyspark/daemon.py", line 95, in worker
     BrokenPipeError: [Errno 32] Broken pipe
 
-So does one whose rows nobody wants any more. The JVM passes on what workers write in pieces of a kilobyte, so that the
-lines of several, and pieces of lines, stand between each other: from the first line of a traceback on the text is held
-back for HOLD_S, and what is left without these lines is told; all is, where they do not make up whole tracebacks.
+So does a worker whose rows are no longer needed. The JVM passes on workers' output in pieces of a kilobyte, so lines of
+several workers, and parts of lines, are mixed. From the first line of a traceback on, text is held for HOLD_S; then the
+rest without these lines is passed on, or everything if the lines do not make up whole tracebacks.
 """
 
 import re
@@ -29,13 +29,13 @@ _FRAME = (
 )
 _LINES = re.compile(b"|".join((re.escape(_HEADER), _FRAME, *map(re.escape, _ENDINGS))))
 
-# Longer than what one worker writes takes to come, on a busy machine too.
+# Longer than one worker's output takes to arrive, on a busy machine too.
 HOLD_S = 1.0
 HELD_BYTES_MAX = 1024 * 1024
 
 
 class Sieve:
-    """Takes pieces of text as they come, and gives what is to be passed on."""
+    """Takes pieces of text as they come; returns the text to pass on."""
 
     def __init__(self) -> None:
         self._held = b""
@@ -43,25 +43,25 @@ class Sieve:
 
     @property
     def until_s(self) -> float | None:
-        """When what is held is told in any case; None: nothing is."""
+        """When held text is passed on in any case; None: nothing is held."""
         return None if self._since_s is None else self._since_s + HOLD_S
 
     def take(self, piece: bytes, now_s: float) -> bytes:
-        """What is to be passed on now that a piece has come, or (an empty one) some time has gone by."""
+        """The text to pass on after a piece has come, or, with an empty piece, after some time."""
         self._held += piece
-        told = b""
+        passed = b""
         if self._since_s is None:
-            told, self._held = _before_traceback(self._held)
+            passed, self._held = _before_traceback(self._held)
             self._since_s = now_s if _HEADER in self._held else None
         if self._since_s is not None and (whole := _without_tracebacks(self._held)) is not None:
             self._held, self._since_s = b"", None
-            return told + self.take(whole, now_s)
+            return passed + self.take(whole, now_s)
         if self._since_s is not None and (now_s >= self._since_s + HOLD_S or len(self._held) > HELD_BYTES_MAX):
-            return told + self.rest()
-        return told
+            return passed + self.rest()
+        return passed
 
     def rest(self) -> bytes:
-        """What was held, at the end."""
+        """The held text, at the end."""
         held, self._held, self._since_s = self._held, b"", None
         return _without_noise(held)
 
@@ -74,10 +74,10 @@ def _before_traceback(text: bytes) -> tuple[bytes, bytes]:
 
 
 def _without_tracebacks(text: bytes) -> bytes | None:
-    """The text without the tracebacks of idle workers; None: it has others, or one of them is not whole."""
+    """The text without the tracebacks of idle workers; None: it has other tracebacks, or part of one."""
     headers = endings = 0
     while found := list(_LINES.finditer(text)):
-        # What is left may be two pieces of a line between which others stood.
+        # What remains may join into a line whose pieces others' lines had separated.
         headers += sum(match[0] == _HEADER for match in found)
         endings += sum(match[0] in _ENDINGS for match in found)
         text = _LINES.sub(b"", text)

@@ -1,20 +1,20 @@
 """`spark.read.format("duetime")`: tables of store directories and running stores, at one snapshot for each shard.
 
-    option        what it says
+    option        meaning
     path          directories and URLs, comma-separated; so does `load(...)`
     endpoint      HOST:PORT of stores and gateways, comma-separated
     table         one of tables.py
     columns       comma-separated; without it all, but for bodies of messages
-    levels        the delay table of a broker's directory; ours tell theirs
-    snapshot      what `take_snapshots` gave: the moment that is read; without it: now
+    levels        the delay table of a broker's directory; DueTime's directories name theirs
+    snapshot      a result of `take_snapshots`: the moment to read; without it: now
     rows          rows of a task, roughly
-    now_ms        of pending_minutes: what is due by then is overdue; without it: the snapshot's moment
-    strict        true: damage that the snapshot has found is an error
-    pushdown      true: filters leave files and ranges out, and rows where they are read; for what a query reads once
+    now_ms        for pending_minutes: entries due by then are overdue; without it: the snapshot's moment
+    strict        true: damage found by the snapshot is an error
+    pushdown      true: filters skip files, ranges and rows; only for a DataFrame that a query reads once
 
-PySpark's data sources are told filters, and not which columns are wanted: name them, or give a schema. And PySpark 4.3
-has one place for what a DataFrame's reader made of its filters, however many scans of it there are: with filters pushed
-`df.where(a).union(df.where(b))` reads what b wants, twice. So it is up to who knows the query.
+PySpark passes filters to a data source, but not the columns that a query needs: name them, or give a schema. PySpark
+4.3 keeps one set of pushed filters for each DataFrame, however many scans read it: with pushed filters,
+`df.where(a).union(df.where(b))` reads the rows of b twice. So pushdown is for callers who know the query.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,7 +30,7 @@ from pyspark.sql.types import StructType
 
 from duetime_spark.shards.snapshot import Shard, open_shards
 from duetime_spark.tables import damage, journal, messages, pending, pending_minutes, queue_entries, snapshot_tables
-from duetime_spark.tables.filters import Wanted
+from duetime_spark.tables.filters import RowFilter
 from duetime_spark.tables.schemas import chosen, schema_of
 
 _ROWS = 1_000_000
@@ -46,7 +46,7 @@ class Task(Protocol):
 
 
 class Partition(InputPartition):
-    """A task, as Spark hands it out."""
+    """A task as Spark distributes it."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(None)
@@ -82,13 +82,13 @@ class DueTimeSource(DataSource):
         return schema_of(self._table, self.options.get("columns"))
 
     def _of_user(self, schema: StructType) -> pa.Schema:
-        """Columns in the user's order; their types are the table's."""
+        """The user's columns in the user's order, with the table's types. Raises: InvalidArgument."""
         self._arrow_schema()
         found = chosen(self._table, schema.fieldNames())
         for field in schema.fields:
-            own, wanted = found.field(field.name).type, to_arrow_type(field.dataType)
-            if own != wanted:
-                words = f"column {field.name} of table {self._table} is {own}, the schema says {wanted}"
+            own, asked = found.field(field.name).type, to_arrow_type(field.dataType)
+            if own != asked:
+                words = f"column {field.name} of table {self._table} is {own}, the schema says {asked}"
                 raise InvalidArgument([Violation("schema", words)])
         return found
 
@@ -148,15 +148,15 @@ class DueTimeReader(DataSourceReader):
         self._rows = rows
         self._now_ms = now_ms
         self._pushes = pushes
-        self._wanted = Wanted()
+        self._row_filter = RowFilter()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Each task is sent the reader, and wants nothing of it."""
+        """The reader is sent with each task, which needs nothing of it."""
         return {}
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
         if self._pushes:
-            self._wanted = Wanted.of(filters)
+            self._row_filter = RowFilter.of(filters)
         return filters
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -165,20 +165,20 @@ class DueTimeReader(DataSourceReader):
 
     def _plan(self) -> Sequence[Task]:
         if self._table == "queue_entries":
-            return queue_entries.plan(self._shards, self._schema, self._wanted, self._rows)
+            return queue_entries.plan(self._shards, self._schema, self._row_filter, self._rows)
         if self._table == "pending":
-            return pending.plan(self._shards, self._schema, self._wanted, self._rows)
+            return pending.plan(self._shards, self._schema, self._row_filter, self._rows)
         if self._table == "pending_minutes":
-            return pending_minutes.plan(self._shards, self._schema, self._wanted, self._rows, self._now_ms)
+            return pending_minutes.plan(self._shards, self._schema, self._row_filter, self._rows, self._now_ms)
         if self._table == "messages":
-            return messages.plan(self._shards, self._schema, self._wanted)
+            return messages.plan(self._shards, self._schema, self._row_filter)
         if self._table == "deliveries":
-            return journal.plan(self._shards, self._schema, self._wanted)
+            return journal.plan(self._shards, self._schema, self._row_filter)
         if self._table == "damage":
-            return damage.plan(self._shards, self._schema, self._wanted)
+            return damage.plan(self._shards, self._schema, self._row_filter)
         if self._table == "lanes":
-            return snapshot_tables.plan_lanes(self._shards, self._schema, self._wanted)
-        return snapshot_tables.plan_findings(self._shards, self._schema, self._wanted)
+            return snapshot_tables.plan_lanes(self._shards, self._schema, self._row_filter)
+        return snapshot_tables.plan_findings(self._shards, self._schema, self._row_filter)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Partition)

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from duetime_spark.jobs.audit import BUCKET, Audit, Bucket, Proof, Violation
+from duetime_spark.jobs.audit import BUCKET, Audit, AuditViolation, Bucket, Proof
 from duetime_spark.jobs.auditing import run
 from pyspark.sql import SparkSession
 
@@ -74,14 +74,16 @@ def test_violations_are_named_with_ids_and_positions(spark: SparkSession) -> Non
     found = audit(spark, lanes, units, copies + records(1, 0, 1, 2, 3, 5))
     at = {"shard": 0, "level": 1}
     assert sorted(found.violations, key=lambda one: (one.kind, one.level)) == [
-        Violation(
+        AuditViolation(
             "due differs", **at, offset=2, id="ID2", position=10**6 + 2, due_at_ms=DUE + 99, stored_at_ms=DUE + 99
         ),
-        Violation("early", **at, offset=3, id="ID3", position=10**6 + 3, due_at_ms=DUE + 3, stored_at_ms=DUE + 2),
-        Violation("missing", **at, offset=0, id="ID0", position=0, due_at_ms=DUE, stored_at_ms=None),
-        Violation("twice", **at, offset=1, id="ID1", position=7, due_at_ms=DUE + 1, stored_at_ms=DUE + 4),
-        Violation("twice", shard=0, level=3, offset=1, id="ID1", position=9, due_at_ms=DUE + 1, stored_at_ms=DUE + 4),
-        Violation(
+        AuditViolation("early", **at, offset=3, id="ID3", position=10**6 + 3, due_at_ms=DUE + 3, stored_at_ms=DUE + 2),
+        AuditViolation("missing", **at, offset=0, id="ID0", position=0, due_at_ms=DUE, stored_at_ms=None),
+        AuditViolation("twice", **at, offset=1, id="ID1", position=7, due_at_ms=DUE + 1, stored_at_ms=DUE + 4),
+        AuditViolation(
+            "twice", shard=0, level=3, offset=1, id="ID1", position=9, due_at_ms=DUE + 1, stored_at_ms=DUE + 4
+        ),
+        AuditViolation(
             "unknown entry", **at, offset=4, id="ID4", position=10**6 + 4, due_at_ms=DUE + 4, stored_at_ms=DUE + 7
         ),
     ]

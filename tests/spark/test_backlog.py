@@ -3,7 +3,7 @@
 from typing import Any
 
 from duetime_spark.jobs import backlog
-from duetime_spark.jobs.backlog import Due, Pending
+from duetime_spark.jobs.backlog import DueCount, Pending
 from pyspark.sql import SparkSession
 
 from tests.spark.frames import context
@@ -58,13 +58,17 @@ def test_the_future_is_counted_by_minute_and_by_hour(spark: SparkSession) -> Non
     ]
     found = backlog.run(context(spark, {"pending": entries, "lanes": [lane()]}))
     assert found.due_minutes == [
-        Due(NOW, 1, 1, 100),
-        Due(NOW + MINUTE, 1, 1, 100),
-        Due(NOW + MINUTE, 2, 1, 7),
-        Due(NOW + 24 * HOUR - MINUTE, 1, 1, 100),
+        DueCount(NOW, 1, 1, 100),
+        DueCount(NOW + MINUTE, 1, 1, 100),
+        DueCount(NOW + MINUTE, 2, 1, 7),
+        DueCount(NOW + 24 * HOUR - MINUTE, 1, 1, 100),
     ]
     hour = NOW // HOUR * HOUR
-    assert found.due_hours == [Due(hour, 1, 2, 200), Due(hour, 2, 1, 7), Due(hour + 24 * HOUR, 1, 2, 200)]
+    assert found.due_hours == [
+        DueCount(hour, 1, 2, 200),
+        DueCount(hour, 2, 1, 7),
+        DueCount(hour + 24 * HOUR, 1, 2, 200),
+    ]
     assert found.later_count == 1
 
 

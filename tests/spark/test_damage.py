@@ -9,7 +9,7 @@ from duetime import AsyncProducer, Message
 from duetime_core.testing import Cluster
 from duetime_format.names import SCHEDULE_TOPIC
 from duetime_format.units import UNIT
-from duetime_spark.moment import look
+from duetime_spark.moment import take_moment
 from duetime_spark.running import Order, run
 from pyspark.sql import SparkSession
 
@@ -56,7 +56,7 @@ def head(root: Path) -> dict[str, Any]:
 
 
 def result(spark: SparkSession, job: str, root: Path, *, is_strict: bool = False) -> dict[str, Any]:
-    return run(spark, Order(job, is_strict=is_strict), look([str(root)])).to_dict()
+    return run(spark, Order(job, is_strict=is_strict), take_moment([str(root)])).to_dict()
 
 
 def without_words(findings: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -66,10 +66,10 @@ def without_words(findings: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("damage", [body, head])
 def test_damaged_record_is_told(spark: SparkSession, store: Path, damage: Callable[[Path], dict[str, Any]]) -> None:
-    assert look([str(store)]).findings == []
+    assert take_moment([str(store)]).findings == []
     assert result(spark, "backlog", store, is_strict=True)["findings"] == []
     expected = damage(store)
-    assert look([str(store)]).findings == []
+    assert take_moment([str(store)]).findings == []
     backlog = result(spark, "backlog", store, is_strict=True)
     assert expected in without_words(backlog["findings"])
     assert backlog["pending_count"] == COUNT

@@ -373,23 +373,23 @@ def test_batches_have_so_many_rows() -> None:
     cuts=st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), max_size=10),
 )
 def test_spans_are_sets_of_offsets(spans: list[int], cuts: list[tuple[int, int]]) -> None:
-    wanted = set(spans)
-    kept = Spans([(one, one + 1) for one in sorted(wanted)])
+    expected = set(spans)
+    kept = Spans([(one, one + 1) for one in sorted(expected)])
     for first, count in cuts:
         found = {one for span in kept.take(first, first + count) for one in range(*span)}
-        assert found == wanted & set(range(first, first + count))
-        wanted -= found
-        assert {one for span in kept for one in range(*span)} == wanted
-        assert bool(kept) == bool(wanted)
+        assert found == expected & set(range(first, first + count))
+        expected -= found
+        assert {one for span in kept for one in range(*span)} == expected
+        assert bool(kept) == bool(expected)
 
 
 def test_types_are_what_spark_makes_of_the_table(spark: SparkSession) -> None:
-    wanted = to_arrow_schema(spark.createDataFrame([], DDL).schema)
-    assert wanted == SCHEMA
+    expected = to_arrow_schema(spark.createDataFrame([], DDL).schema)
+    assert expected == SCHEMA
     told = Told()
     told.give(told.lease(77, 50), [1])
     (batch,) = rows_of(Deliveries(), told.records, 100)
-    assert batch.schema == wanted
+    assert batch.schema == expected
     (row,) = spark.createDataFrame(pa.Table.from_batches([batch])).collect()
     assert tuple(row) == (0, "g", "orders", "orders", 3, 1, 77, 1, 50, None, "open")
     assert set(ENDS) >= {row["end"]}

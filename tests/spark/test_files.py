@@ -16,7 +16,7 @@ def test_a_directory_that_a_worker_does_not_have_is_an_error(tmp_path: Path) -> 
     sent = pickle.dumps(files)
     assert pickle.loads(sent).name == str(root)
     root.rename(tmp_path / "elsewhere")
-    with pytest.raises(Unavailable, match="is not there where a task runs"):
+    with pytest.raises(Unavailable, match="does not exist where a task runs"):
         pickle.loads(sent)
 
 

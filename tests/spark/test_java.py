@@ -38,7 +38,7 @@ def test_java_home_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_no_java_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(StartupError, match="there is none on PATH: install Java 17 or newer") as caught:
+    with pytest.raises(StartupError, match="PATH has none: install Java 17 or newer") as caught:
         find_java()
     assert "\n" not in caught.value.text
     assert "openjdk-17-jre-headless" in caught.value.text
@@ -55,7 +55,7 @@ def test_java_home_without_java_is_told(tmp_path: Path, monkeypatch: pytest.Monk
     [
         ('java version "1.8.0_412"', 0, "is Java 8"),
         ('openjdk version "11.0.2" 2019-01-15', 0, "is Java 11"),
-        ("no such thing", 0, "does not tell its version"),
+        ("no such thing", 0, "does not print its version"),
         ('openjdk version "17.0.1"', 1, "does not run"),
     ],
 )

@@ -52,8 +52,8 @@ def test_repeated_on_one_snapshot_it_leaves_the_same(
     assert told[0] == told[1]
     assert files[0] == files[1]
     assert len(told[0]["shards"]) == 2
-    wanted = sum(golden.summary(name)["pendingTotal"] for name in golden.NAMES[:2])
-    assert told[0]["pending_count"] == wanted
+    expected = sum(golden.summary(name)["pendingTotal"] for name in golden.NAMES[:2])
+    assert told[0]["pending_count"] == expected
     assert "<h1>Backlog</h1>" in (tmp_path / "page.html").read_text()
     with create_engine(variables["DUETIME_DATABASE_URL"]).connect() as connection:
         rows = connection.execute(text("SELECT job, snapshot_id FROM backlog_reports")).all()
@@ -66,7 +66,7 @@ def test_repeated_on_one_snapshot_it_leaves_the_same(
         ("SPARK_SOURCES", "/nowhere", 1, "/nowhere is no store directory"),
         ("SPARK_SOURCES", "grpc://127.0.0.1:1", 1, "grpc://127.0.0.1:1 does not answer"),
         ("DATABASE_URL", "sqlite:////nowhere/meta.db", 1, "metadata database /nowhere/meta.db does not exist"),
-        ("SPARK_SOURSES", "/tmp", 1, "DUETIME_SPARK_SOURSES: no setting of duetime spark; there are "),
+        ("SPARK_SOURSES", "/tmp", 1, "DUETIME_SPARK_SOURSES: not a setting of duetime spark; the settings are "),
         ("SPARK_STRICT", "perhaps", 2, "DUETIME_SPARK_STRICT"),
     ],
 )

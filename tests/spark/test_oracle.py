@@ -14,7 +14,7 @@ import pytest
 from duetime_format import record
 from duetime_format.names import SCHEDULE_TOPIC
 from duetime_format.properties import decode_properties
-from duetime_spark.moment import look
+from duetime_spark.moment import take_moment
 from duetime_spark.running import Order, run, tables
 from pyspark.sql import SparkSession
 
@@ -44,7 +44,7 @@ def log(moment: Moment) -> Log:
 
 @pytest.fixture(scope="module")
 def job(spark: SparkSession, moment: Moment) -> Callable[..., Found]:
-    at = look([str(root) for root in moment.roots.values()])
+    at = take_moment([str(root) for root in moment.roots.values()])
 
     @cache
     def result(name: str, **options: Any) -> Found:
@@ -55,7 +55,7 @@ def job(spark: SparkSession, moment: Moment) -> Callable[..., Found]:
 
 @pytest.fixture(scope="module")
 def rows(spark: SparkSession, moment: Moment) -> Callable[..., list[tuple[Any, ...]]]:
-    read = tables(spark, look([str(root) for root in moment.roots.values()]))
+    read = tables(spark, take_moment([str(root) for root in moment.roots.values()]))
 
     def found(table: str, columns: str) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in read(table, columns).collect()]
@@ -73,18 +73,18 @@ def is_whole(moment: Moment) -> bool:
 
 def test_backlog_is_what_was_sent_and_is_not_due(moment: Moment, job: Callable[..., Found]) -> None:
     found = job("backlog", now_ms=moment.now_ms)
-    wanted = Counter((one.level, one.topic) for one in moment.account.pending(moment.now_ms))
+    expected = Counter((one.level, one.topic) for one in moment.account.pending(moment.now_ms))
     counts: Counter[tuple[int, str]] = Counter()
     for row in found["pending"]:
         counts[row["level"], row["topic"]] += row["count"]
     # What was damaged, and then moved by retention, does not say whereto any more.
     known = Counter({(level, topic): count for (level, topic), count in counts.items() if topic is not None})
-    assert not known - wanted
+    assert not known - expected
     unknown = Counter({level: count for (level, topic), count in counts.items() if topic is None})
     assert unknown.total() <= len(moment.account.damaged)
-    assert (wanted - known).total() == unknown.total()
-    assert {level for level, _ in wanted - known} == unknown.keys()
-    assert found["pending_count"] == sum(wanted.values())
+    assert (expected - known).total() == unknown.total()
+    assert {level for level, _ in expected - known} == unknown.keys()
+    assert found["pending_count"] == sum(expected.values())
     assert found["overdue_count"] == 0
     dues = Counter((one.due_at_ms // MINUTE_MS * MINUTE_MS, one.level) for one in moment.account.pending(moment.now_ms))
     assert {(row["at_ms"], row["level"]): row["count"] for row in found["due_minutes"]} == dues
@@ -95,7 +95,7 @@ def test_backlog_is_what_was_sent_and_is_not_due(moment: Moment, job: Callable[.
 
 
 def test_backlog_has_the_bytes_of_the_log(moment: Moment, log: Log, job: Callable[..., Found]) -> None:
-    wanted: dict[tuple[int, int, str | None], list[int]] = defaultdict(lambda: [0, 0])
+    expected: dict[tuple[int, int, str | None], list[int]] = defaultdict(lambda: [0, 0])
     damaged = set(moment.account.damaged)
     for (shard, level), (watermark, _, behind, _) in moment.lanes.items():
         for offset in range(watermark, behind):
@@ -103,7 +103,7 @@ def test_backlog_has_the_bytes_of_the_log(moment: Moment, log: Log, job: Callabl
             if one is None:
                 assert (shard, level, offset) in damaged
                 continue
-            sums = wanted[shard, level, decode_properties(one.properties)["REAL_TOPIC"]]
+            sums = expected[shard, level, decode_properties(one.properties)["REAL_TOPIC"]]
             sums[0] += 1
             sums[1] += one.size
     found = job("backlog", now_ms=moment.now_ms)["pending"]
@@ -112,10 +112,10 @@ def test_backlog_has_the_bytes_of_the_log(moment: Moment, log: Log, job: Callabl
         if row["topic"] is None:
             assert [row["shard"], row["level"]] in waiting
             continue
-        count, size = wanted.pop((row["shard"], row["level"], row["topic"]))
+        count, size = expected.pop((row["shard"], row["level"], row["topic"]))
         if [row["shard"], row["level"]] not in waiting:
             assert (row["count"], row["bytes"]) == (count, size)
-    assert not wanted
+    assert not expected
 
 
 def test_restores_of_the_last_ten_minutes_are_counted(log: Log, job: Callable[..., Found]) -> None:
@@ -206,10 +206,10 @@ def test_retries_are_the_deliveries_that_were_given(moment: Moment, job: Callabl
 
 def test_dead_letters_are_those_that_were_not_brought_back(moment: Moment, job: Callable[..., Found]) -> None:
     found = job("dead_letters")
-    wanted = Counter(moment.account.letters.values())
+    expected = Counter(moment.account.letters.values())
     groups = {(row["topic"], row["signature"], row["attempts"]): row["count"] for row in found["groups"]}
-    assert groups == wanted
-    assert {row["group"] for row in found["groups"]} == ({GROUP} if wanted else set())
+    assert groups == expected
+    assert {row["group"] for row in found["groups"]} == ({GROUP} if expected else set())
     listed = {sample["id"] for row in found["groups"] for sample in row["samples"]}
     assert listed <= moment.account.letters.keys()
 
@@ -219,21 +219,21 @@ def test_dead_letters_are_those_that_were_not_brought_back(moment: Moment, job: 
 
 def test_messages_are_the_records(log: Log, rows: Callable[..., list[tuple[Any, ...]]]) -> None:
     found = rows("messages", "shard,position,size,topic,queue,offset,id,tags,born_at_ms,stored_at_ms,body_size,damage")
-    wanted = []
+    expected = []
     for shard, records in log.records.items():
         for one in records:
             properties = decode_properties(one.properties)
             place = (shard, one.position, one.size, one.topic, one.queue, one.queue_offset)
             texts = (properties.get("UNIQ_KEY"), properties.get("TAGS"))
-            wanted.append((*place, *texts, one.born_at_ms, one.stored_at_ms, len(one.body), None))
-    assert sorted(row for row in found if row[-1] is None) == sorted(wanted, key=lambda row: row[:2])
+            expected.append((*place, *texts, one.born_at_ms, one.stored_at_ms, len(one.body), None))
+    assert sorted(row for row in found if row[-1] is None) == sorted(expected, key=lambda row: row[:2])
 
 
 def test_queue_entries_are_the_places_of_records(
     moment: Moment, log: Log, rows: Callable[..., list[tuple[Any, ...]]]
 ) -> None:
     found = {row[:4]: row[4:] for row in rows("queue_entries", "shard,topic,queue,offset,position,size,due_at_ms")}
-    wanted = {}
+    expected = {}
     firsts: dict[Any, int] = {}
     for shard, topic, queue, offset in found:
         key = (shard, topic, queue)
@@ -241,9 +241,9 @@ def test_queue_entries_are_the_places_of_records(
     for (shard, topic, queue), records in log.queues.items():
         for offset, one in records.items():
             if offset >= firsts.get((shard, topic, queue), 1 << 60):
-                wanted[shard, topic, queue, offset] = (one.position, one.size)
+                expected[shard, topic, queue, offset] = (one.position, one.size)
     damaged = {(shard, SCHEDULE_TOPIC, level - 1, offset) for shard, level, offset in moment.account.damaged}
-    assert {key: row[:2] for key, row in found.items() if key in wanted or key not in damaged} == wanted
+    assert {key: row[:2] for key, row in found.items() if key in expected or key not in damaged} == expected
     dues = {row[-1] for key, row in found.items() if key[1] == SCHEDULE_TOPIC and row[-1] > moment.now_ms}
     assert dues == {one.due_at_ms for one in moment.account.pending(moment.now_ms)}
 

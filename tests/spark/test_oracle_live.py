@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from duetime_spark.moment import look
+from duetime_spark.moment import take_moment
 from duetime_spark.running import Order, run
 from pyspark.sql import SparkSession
 
@@ -17,7 +17,7 @@ Found = dict[str, Any]
 
 
 def result(spark: SparkSession, job: str, sources: list[str], **options: Any) -> Found:
-    return run(spark, Order(job, **options), look(sources)).to_dict()
+    return run(spark, Order(job, **options), take_moment(sources)).to_dict()
 
 
 def without_names(found: Found) -> Found:

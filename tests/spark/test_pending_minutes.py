@@ -26,9 +26,9 @@ def test_sums_are_those_of_a_loop(span_ms: int, seed: int) -> None:
     levels, codes = rng.integers(0, 5, 500, dtype=np.int32), rng.integers(-1, 4, 500, dtype=np.int32)
     sizes, dues = rng.integers(0, 1_000, 500), 1_700_000_000_000 + rng.integers(0, span_ms, 500)
     moment_ms = int(np.median(dues))
-    wanted: dict[tuple[int, ...], list[int]] = defaultdict(lambda: [0, 0, NEVER, 0, 0, NEVER])
+    expected: dict[tuple[int, ...], list[int]] = defaultdict(lambda: [0, 0, NEVER, 0, 0, NEVER])
     for level, code, size, due in zip(*map(np.ndarray.tolist, (levels, codes, sizes, dues)), strict=True):
-        row = wanted[level, code, due // 60_000]
+        row = expected[level, code, due // 60_000]
         row[0] += 1
         row[1] += size
         row[2] = min(row[2], due)
@@ -41,4 +41,4 @@ def test_sums_are_those_of_a_loop(span_ms: int, seed: int) -> None:
     columns = (found.count, found.bytes, found.oldest, found.overdue_count, found.overdue_bytes, found.next)
     keys = zip(found.levels.tolist(), found.codes.tolist(), found.minutes.tolist(), strict=True)
     rows = zip(*(column.tolist() for column in columns), strict=True)
-    assert dict(zip(keys, map(list, rows), strict=True)) == wanted
+    assert dict(zip(keys, map(list, rows), strict=True)) == expected

@@ -12,7 +12,7 @@ from duetime_format.names import SCHEDULE_TOPIC
 from duetime_spark.shards.snapshot import Shard, take_snapshot
 from duetime_spark.source import Task
 from duetime_spark.tables import messages, pending, queue_entries, schemas
-from duetime_spark.tables.filters import Wanted
+from duetime_spark.tables.filters import RowFilter
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, In, IsNotNull, LessThan, Not
 
 from bench.spark_store import FIRST_MS, TOPICS, make
@@ -35,7 +35,7 @@ def read(tasks: Sequence[Task]) -> list[dict[str, object]]:
 
 @pytest.mark.parametrize("rows", [300, 7_000, 1_000_000])
 def test_each_pending_entry_is_in_one_task(shard: Shard, rows: int) -> None:
-    tasks = pending.plan([shard], schemas.PENDING, Wanted(), rows)
+    tasks = pending.plan([shard], schemas.PENDING, RowFilter(), rows)
     assert len(tasks) >= min(PENDING // rows, 1)
     found = read(tasks)
     assert len({(row["level"], row["offset"]) for row in found}) == len(found) == PENDING
@@ -43,14 +43,14 @@ def test_each_pending_entry_is_in_one_task(shard: Shard, rows: int) -> None:
 
 
 def test_a_task_reads_one_stretch_of_the_log(shard: Shard) -> None:
-    tasks = pending.plan([shard], schemas.PENDING, Wanted(), 2_000)
+    tasks = pending.plan([shard], schemas.PENDING, RowFilter(), 2_000)
     spans = [[row["position"] for row in read([task])] for task in tasks]
     assert all(max(before) < min(behind) for before, behind in pairwise(spans))
 
 
 def test_each_record_is_in_one_task(shard: Shard) -> None:
     schema = schemas.chosen("messages", ["position", "size"])
-    tasks = messages.plan([shard], schema, Wanted(), 100_000)
+    tasks = messages.plan([shard], schema, RowFilter(), 100_000)
     assert len(tasks) > 20
     found = read(tasks)
     assert len({row["position"] for row in found}) == len(found) == PENDING
@@ -66,23 +66,23 @@ def test_each_record_is_in_one_task(shard: Shard) -> None:
 )
 def test_records_that_nobody_wants_are_hardly_read(shard: Shard, filters: list[Filter]) -> None:
     schema = schemas.chosen("messages", ["shard", "position", "stored_at_ms"])
-    everything = read(messages.plan([shard], schema, Wanted(), 100_000))
-    wanted = [row for row in everything if all(_holds(one, row) for one in filters)]
-    tasks = messages.plan([shard], schema, Wanted.of(filters), 100_000)
-    assert read(tasks) == wanted
+    everything = read(messages.plan([shard], schema, RowFilter(), 100_000))
+    expected = [row for row in everything if all(_holds(one, row) for one in filters)]
+    tasks = messages.plan([shard], schema, RowFilter.of(filters), 100_000)
+    assert read(tasks) == expected
     ranges = [behind - first for task in tasks for first, behind in task.ranges]
-    assert sum(ranges) <= (len(wanted) / PENDING + 0.1) * shard.snapshot.end
+    assert sum(ranges) <= (len(expected) / PENDING + 0.1) * shard.snapshot.end
 
 
 def test_dues_that_nobody_wants_are_not_read(shard: Shard) -> None:
     filters = [LessThan(("due_at_ms",), FIRST_MS + 60_000), In(("level",), (1, 2, 18))]
-    found = pending.plan([shard], schemas.chosen("pending", ["level", "due_at_ms"]), Wanted.of(filters), 100)
+    found = pending.plan([shard], schemas.chosen("pending", ["level", "due_at_ms"]), RowFilter.of(filters), 100)
     rows = read(found)
     assert {row["level"] for row in rows} == {1, 2}
     assert sum(len(part.window) for task in found for part in task.parts) < len(rows) + 300
-    everything = read(pending.plan([shard], schemas.PENDING, Wanted(), 1_000))
-    wanted = [row for row in everything if row["level"] in (1, 2, 18) and row["due_at_ms"] < FIRST_MS + 60_000]
-    assert len(rows) == len(wanted)
+    everything = read(pending.plan([shard], schemas.PENDING, RowFilter(), 1_000))
+    expected = [row for row in everything if row["level"] in (1, 2, 18) and row["due_at_ms"] < FIRST_MS + 60_000]
+    assert len(rows) == len(expected)
 
 
 @pytest.mark.parametrize(
@@ -99,16 +99,16 @@ def test_rows_that_nobody_wants_go_no_further(filters: list[Filter], kept: Calla
         for position, (topic, level) in enumerate([("orders", 1), ("mail", None), ("orders", None), ("mail", 2)], 6)
     ]
     schema = schemas.chosen("messages", ["topic", "lane_level", "position"])
-    found = Wanted.of(filters).keep(pa.RecordBatch.from_pylist(rows, schema))
+    found = RowFilter.of(filters).keep(pa.RecordBatch.from_pylist(rows, schema))
     assert found.to_pylist() == [row for row in rows if kept(row)]
     assert 0 < found.num_rows < len(rows)
 
 
 def test_entries_of_other_queues_are_not_read(shard: Shard) -> None:
-    wanted = Wanted.of([Not(EqualTo(("topic",), SCHEDULE_TOPIC))])
-    assert queue_entries.plan([shard], schemas.QUEUE_ENTRIES, wanted, 1_000) == []
+    row_filter = RowFilter.of([Not(EqualTo(("topic",), SCHEDULE_TOPIC))])
+    assert queue_entries.plan([shard], schemas.QUEUE_ENTRIES, row_filter, 1_000) == []
     positions = np.array([6, 7, 8])
-    mask = Wanted.of([Not(EqualTo(("position",), 7))]).mask("position", positions)
+    mask = RowFilter.of([Not(EqualTo(("position",), 7))]).mask("position", positions)
     assert mask is not None
     assert mask.tolist() == [True, False, True]
 

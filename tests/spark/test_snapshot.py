@@ -19,7 +19,7 @@ from duetime_spark.shards.files import FsspecFiles, GrpcFiles
 from duetime_spark.shards.snapshot import Shard, Snapshot, open_shards, take_snapshot, take_snapshots
 from duetime_spark.shards.units import window_of
 from duetime_spark.tables import pending, schemas
-from duetime_spark.tables.filters import Wanted
+from duetime_spark.tables.filters import RowFilter
 
 from tests.format.golden import unpack
 from tests.store.conftest import MIB, HandClock, sent
@@ -53,14 +53,14 @@ def assert_is_the_whole_log(root: Path, snapshot: Snapshot, files: Files | None 
     assert (snapshot.min_position, snapshot.end) == (whole.min_position, whole.end)
     marks = {level: (mark, tuple(ahead.tolist())) for level, (mark, ahead) in state.marks(whole).items()}
     assert {lane.level: (lane.watermark, lane.ahead) for lane in snapshot.lanes} == marks
-    wanted: Units = {}
+    expected: Units = {}
     for key, queue in whole.queues.items():
-        wanted[key] = {
+        expected[key] = {
             offset: unit
             for offsets, units in queue.read()
             for offset, unit in zip(offsets.tolist(), units.tolist(), strict=True)
         }
-    assert units_of(files or LocalFiles(root), snapshot) == wanted
+    assert units_of(files or LocalFiles(root), snapshot) == expected
 
 
 def taken(root: Path) -> Snapshot:
@@ -211,7 +211,7 @@ def test_shards_with_one_number_get_their_own(tmp_path: Path) -> None:
 
 def waits(shard: Shard) -> list[dict[str, object]]:
     """The rows of table `pending`."""
-    tasks = pending.plan([shard], schemas.PENDING, Wanted(), 500)
+    tasks = pending.plan([shard], schemas.PENDING, RowFilter(), 500)
     return [row for task in tasks for batch in task.batches() for row in batch.to_pylist()]
 
 
@@ -256,7 +256,7 @@ async def test_snapshots_under_traffic_hold_together(tmp_path: Path) -> None:
     async with Cleaned(tmp_path) as store:
         root, done = store.settings.data_dir, asyncio.Event()
 
-        def look() -> int:
+        def take_moment() -> int:
             snapshot = taken(root)
             rows = waits(Shard(LocalFiles(root), snapshot))
             assert len({(row["level"], row["offset"]) for row in rows}) == len(rows)
@@ -267,7 +267,7 @@ async def test_snapshots_under_traffic_hold_together(tmp_path: Path) -> None:
         async def looks() -> list[int]:
             counts = []
             while not done.is_set():
-                counts.append(await asyncio.to_thread(look))
+                counts.append(await asyncio.to_thread(take_moment))
             return counts
 
         looking = asyncio.create_task(looks())
@@ -279,7 +279,7 @@ async def test_snapshots_under_traffic_hold_together(tmp_path: Path) -> None:
         done.set()
         counts = await looking
         assert counts == sorted(counts)
-        assert await asyncio.to_thread(look) == 480
+        assert await asyncio.to_thread(take_moment) == 480
 
 
 async def test_running_store_gives_the_same_by_export(tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ async def test_running_store_gives_the_same_by_export(tmp_path: Path) -> None:
         await store.expire()
         await store.put(*(sent(f"Q{index}", level=1) for index in range(30)))
 
-        def look() -> None:
+        def take_moment() -> None:
             (shard,) = open_shards([f"grpc://127.0.0.1:{store.node.port}"])
             assert isinstance(shard.files, GrpcFiles)
             assert_is_the_whole_log(root, shard.snapshot, shard.files)
@@ -299,7 +299,7 @@ async def test_running_store_gives_the_same_by_export(tmp_path: Path) -> None:
             assert shard.files.content("commitlog/" + "9" * 20) is None
             shard.files.close()
 
-        await asyncio.to_thread(look)
+        await asyncio.to_thread(take_moment)
 
 
 def test_timers_that_are_not_in_the_wheel_yet_are_read_as_those_that_are(tmp_path: Path) -> None:

@@ -32,26 +32,26 @@ def tuples(frame: DataFrame) -> list[tuple[object, ...]]:
 
 def test_queue_entries_are_the_units_of_the_manifest(spark: SparkSession, golden: Path) -> None:
     found = tuples(table(spark, golden, "queue_entries", rows="2000"))
-    wanted = []
+    expected = []
     for unit in units(golden.name):
         is_lane = unit["topic"] == SCHEDULE_TOPIC
         tags = (None, unit["tagsCode"]) if is_lane else (unit["tagsCode"], None)
         place = (unit["topic"], unit["queueId"], unit["queueOffset"], unit["physicalOffset"], unit["size"])
-        wanted.append((0, *place, *tags))
-    assert found == sorted(wanted, key=repr)
+        expected.append((0, *place, *tags))
+    assert found == sorted(expected, key=repr)
 
 
 def test_lanes_are_the_manifests(spark: SparkSession, golden: Path) -> None:
-    wanted = summary(golden.name)
+    expected = summary(golden.name)
     rows = {row["level"]: row for row in table(spark, golden, "lanes").collect()}
     pending = {str(level): row["pending"] for level, row in rows.items() if level}
-    assert pending == wanted["pendingPerDelayLevel"]
+    assert pending == expected["pendingPerDelayLevel"]
     marks = {
-        str(level): row["watermark"] for level, row in rows.items() if str(level) in wanted["delayOffsetAfterLoad"]
+        str(level): row["watermark"] for level, row in rows.items() if str(level) in expected["delayOffsetAfterLoad"]
     }
-    assert marks == wanted["delayOffsetAfterLoad"]
-    assert {row["snapshot_position"] for row in rows.values()} == {wanted["commitLog"]["maxPhysicalOffset"]}
-    assert (rows[0]["pending"] if 0 in rows else None) == wanted.get("timer", {}).get("pending")
+    assert marks == expected["delayOffsetAfterLoad"]
+    assert {row["snapshot_position"] for row in rows.values()} == {expected["commitLog"]["maxPhysicalOffset"]}
+    assert (rows[0]["pending"] if 0 in rows else None) == expected.get("timer", {}).get("pending")
 
 
 def test_columns_come_in_the_order_that_is_asked_for(spark: SparkSession, one: Path) -> None:
@@ -84,17 +84,17 @@ def entries(spark: SparkSession, one: Path) -> list[Row]:
 def test_pushed_filters_leave_out_what_spark_would(
     spark: SparkSession, one: Path, entries: list[Row], condition: str
 ) -> None:
-    wanted = [tuple(row) for row in entries if CONDITIONS[condition](row)]
+    expected = [tuple(row) for row in entries if CONDITIONS[condition](row)]
     for pushdown in ("true", "false"):
         frame = table(spark, one, "queue_entries", rows="1000", pushdown=pushdown)
-        assert tuples(frame.where(condition)) == sorted(wanted, key=repr), pushdown
+        assert tuples(frame.where(condition)) == sorted(expected, key=repr), pushdown
 
 
 def test_scans_of_one_frame_keep_their_own_filters(spark: SparkSession, one: Path, entries: list[Row]) -> None:
     frame = table(spark, one, "queue_entries", rows="1000")
     both = frame.where("topic = 'DkLogs'").union(frame.where("queue = 0"))
-    wanted = [row for row in entries if row["topic"] == "DkLogs"] + [row for row in entries if row["queue"] == 0]
-    assert tuples(both) == sorted(map(tuple, wanted), key=repr)
+    expected = [row for row in entries if row["topic"] == "DkLogs"] + [row for row in entries if row["queue"] == 0]
+    assert tuples(both) == sorted(map(tuple, expected), key=repr)
 
 
 def test_pushed_filters_leave_tasks_out(spark: SparkSession, one: Path) -> None:
@@ -133,8 +133,8 @@ def test_bad_options_are_told(spark: SparkSession, one: Path, options: dict[str,
 
 
 def test_pending_entries_are_those_behind_the_watermarks(spark: SparkSession, golden: Path) -> None:
-    wanted = summary(golden.name)
-    marks = {int(level): offset for level, offset in wanted["delayOffsetAfterLoad"].items()}
+    expected = summary(golden.name)
+    marks = {int(level): offset for level, offset in expected["delayOffsetAfterLoad"].items()}
     places = [
         (unit["queueId"] + 1, unit["queueOffset"], unit["physicalOffset"], unit["size"], unit["tagsCode"])
         for unit in units(golden.name)
@@ -150,7 +150,7 @@ def test_pending_entries_are_those_behind_the_watermarks(spark: SparkSession, go
     lanes = [tuple(row[name] for name in names) for row in found if row["level"]]
     assert sorted(lanes) == sorted(places)
     assert {row["position"]: row["topic"] for row in found}.items() <= topics.items()
-    assert sum(not row["level"] for row in found) == wanted.get("timer", {}).get("pending", 0)
+    assert sum(not row["level"] for row in found) == expected.get("timer", {}).get("pending", 0)
 
 
 def test_pending_entries_without_topics_are_the_same(spark: SparkSession, one: Path) -> None:
@@ -178,9 +178,9 @@ def test_messages_of_a_time_are_those_of_all(spark: SparkSession, one: Path) -> 
     everything = table(spark, one, "messages", columns="position,stored_at_ms,topic").collect()
     at_ms = sorted(row["stored_at_ms"] for row in everything)[len(everything) // 2]
     found = table(spark, one, "messages", columns="position,stored_at_ms,topic")
-    wanted = [tuple(row) for row in everything if row["stored_at_ms"] >= at_ms and row["topic"] == "DkLogs"]
-    assert wanted
-    assert tuples(found.where(f"stored_at_ms >= {at_ms} AND topic = 'DkLogs'")) == sorted(wanted, key=repr)
+    expected = [tuple(row) for row in everything if row["stored_at_ms"] >= at_ms and row["topic"] == "DkLogs"]
+    assert expected
+    assert tuples(found.where(f"stored_at_ms >= {at_ms} AND topic = 'DkLogs'")) == sorted(expected, key=repr)
 
 
 @pytest.mark.parametrize("now_ms", [None, 4_000_000_000_000])
@@ -189,8 +189,8 @@ def test_sums_by_minute_are_those_of_the_entries(spark: SparkSession, golden: Pa
     lanes = table(spark, golden, "lanes").select("snapshot_at_ms").distinct().collect()
     moment_ms = now_ms or lanes[0]["snapshot_at_ms"]
     found = backlog.merged(table(spark, golden, "pending_minutes", **options))
-    wanted = backlog.transform(table(spark, golden, "pending"), {0: moment_ms}).select(*found.columns)
-    assert tuples(found) == tuples(wanted)
+    expected = backlog.transform(table(spark, golden, "pending"), {0: moment_ms}).select(*found.columns)
+    assert tuples(found) == tuples(expected)
     sums = found.agg({"count": "sum", "overdue_count": "sum"}).collect()[0]
     # A broker that was killed has restored some that its files still call pending.
     assert (sums["sum(overdue_count)"] == sums["sum(count)"]) == (now_ms is not None)
@@ -200,6 +200,6 @@ def test_sums_without_topics_or_of_one_level_are_of_the_same(spark: SparkSession
     frame = table(spark, one, "pending_minutes", columns="level,minute,count")
     assert frame.agg({"count": "sum"}).collect()[0][0] == table(spark, one, "pending").count()
     some = table(spark, one, "pending_minutes").where("level = 5 AND topic IS NOT NULL")
-    wanted = table(spark, one, "pending").where("level = 5 AND topic IS NOT NULL").count()
-    assert wanted > 0
-    assert some.agg({"count": "sum"}).collect()[0][0] == wanted
+    expected = table(spark, one, "pending").where("level = 5 AND topic IS NOT NULL").count()
+    assert expected > 0
+    assert some.agg({"count": "sum"}).collect()[0][0] == expected

@@ -8,7 +8,7 @@ import pytest
 from duetime_format import layout
 from duetime_format.record import Record
 from duetime_spark.decoding import topics
-from duetime_spark.decoding.topics import Topics, find_topics
+from duetime_spark.decoding.topics import RealTopics, find_topics
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +18,7 @@ from tests.twins import compiled
 BASE = 1_000
 
 
-def of(data: bytes, sizes: list[int], base: int = BASE) -> Topics:
+def of(data: bytes, sizes: list[int], base: int = BASE) -> RealTopics:
     positions = base + np.cumsum([0, *sizes[:-1]]) if sizes else np.empty(0, np.int64)
     return find_topics(data, base, positions, np.array(sizes, np.int64))
 
@@ -27,7 +27,7 @@ def lane(properties: bytes, body: bytes = b"body") -> tuple[Record, bool]:
     return Record("SCHEDULE_TOPIC_XXXX", 2, body, properties, stored_at_ms=77), False
 
 
-def named(found: Topics) -> list[bytes | None]:
+def named(found: RealTopics) -> list[bytes | None]:
     return [None if code < 0 else found.names[code] for code in found.codes.tolist()]
 
 
@@ -110,10 +110,10 @@ def test_unit_with_another_size_has_no_topic() -> None:
 
 def test_more_topics_than_a_table_has_places_for() -> None:
     """Names that give up their places to others are found again, under the same number."""
-    wanted = [b"topic-%d" % (n % 5_000) for n in range(10_000)]
-    data, sizes = log_of([lane(b"REAL_TOPIC\x01" + name) for name in wanted], BASE)
+    expected = [b"topic-%d" % (n % 5_000) for n in range(10_000)]
+    data, sizes = log_of([lane(b"REAL_TOPIC\x01" + name) for name in expected], BASE)
     found = of(data, sizes)
-    assert named(found) == wanted
+    assert named(found) == expected
     assert len(found.names) == 5_000
 
 

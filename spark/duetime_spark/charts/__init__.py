@@ -5,12 +5,12 @@ from collections.abc import Callable
 from duetime_spark.charts.audit import audit
 from duetime_spark.charts.backlog import backlog
 from duetime_spark.charts.dead_letters import dead_letters
-from duetime_spark.charts.drawing import Found
+from duetime_spark.charts.drawing import ResultDict
 from duetime_spark.charts.lateness import lateness
 from duetime_spark.charts.parts import Page
 from duetime_spark.charts.retries import retries
 
-PAGES: dict[str, Callable[[Found], Page]] = {
+PAGES: dict[str, Callable[[ResultDict], Page]] = {
     "backlog": backlog,
     "lateness": lateness,
     "audit": audit,

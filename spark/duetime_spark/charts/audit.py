@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 
 import plotly.graph_objects as go
 
-from duetime_spark.charts.drawing import Found, figure
+from duetime_spark.charts.drawing import ResultDict, figure
 from duetime_spark.charts.parts import NOTHING, Cell, Chart, Grid, Page, Tile, moment
 
 _ENDS = {
@@ -17,7 +17,7 @@ _ENDS = {
 }
 
 
-def audit(found: Found) -> Page:
+def audit(found: ResultDict) -> Page:
     total = found["total"]
     violations = sum(found["violation_counts"].values())
     tiles = [
@@ -79,7 +79,7 @@ def audit(found: Found) -> Page:
     return Page("Audit", tiles, parts)
 
 
-def _shares(lanes: list[Found]) -> Chart:
+def _shares(lanes: list[ResultDict]) -> Chart:
     """Of levels, over all shards."""
     sums: dict[int, Counter[str]] = defaultdict(Counter)
     for lane in lanes:

@@ -5,14 +5,24 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from duetime_spark.charts.drawing import DAY_MS, HOUR_MS, MINUTE_MS, ROWS_MOST, Found, figure, level_name, ramp, utc
+from duetime_spark.charts.drawing import (
+    DAY_MS,
+    HOUR_MS,
+    MINUTE_MS,
+    ROWS_MOST,
+    ResultDict,
+    figure,
+    level_name,
+    ramp,
+    utc,
+)
 from duetime_spark.charts.parts import NOTHING, Cell, Chart, Grid, Page, Tile, clock, moment
 from duetime_spark.pages import span
 
 _OVERDUE = "#d9432f"
 
 
-def backlog(found: Found) -> Page:
+def backlog(found: ResultDict) -> Page:
     delays = {lane["level"]: lane["delay_ms"] for lane in found["lanes"]}
     colours = ramp(row["level"] for row in found["pending"])
     forecast = found["forecast"]
@@ -69,7 +79,7 @@ def backlog(found: Found) -> Page:
     return Page("Backlog", tiles, parts)
 
 
-def _future(found: Found, delays: dict[int, Any], colours: dict[int, str]) -> Chart:
+def _future(found: ResultDict, delays: dict[int, Any], colours: dict[int, str]) -> Chart:
     now_ms = found["now_ms"]
     bars = _due_bars(found["due_minutes"], MINUTE_MS, delays, colours)
     if found["overdue_count"]:
@@ -92,7 +102,7 @@ def _future(found: Found, delays: dict[int, Any], colours: dict[int, str]) -> Ch
     return Chart("What falls due", words, figure(380, bars, barmode="stack", xaxis=axis))
 
 
-def _due_bars(rows: list[Found], unit_ms: int, delays: dict[int, Any], colours: dict[int, str]) -> list[Any]:
+def _due_bars(rows: list[ResultDict], unit_ms: int, delays: dict[int, Any], colours: dict[int, str]) -> list[Any]:
     """Stacked by level; a bar begins where its minute or hour does."""
     levels = sorted({row["level"] for row in rows})
     bars = []
@@ -110,7 +120,7 @@ def _due_bars(rows: list[Found], unit_ms: int, delays: dict[int, Any], colours: 
     return bars
 
 
-def _by_topic(found: Found, delays: dict[int, Any], colours: dict[int, str]) -> Chart:
+def _by_topic(found: ResultDict, delays: dict[int, Any], colours: dict[int, str]) -> Chart:
     sums: Counter[str] = Counter()
     cells: Counter[tuple[str, int]] = Counter()
     for row in found["pending"]:

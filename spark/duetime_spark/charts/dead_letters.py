@@ -5,11 +5,11 @@ from collections import Counter
 import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
-from duetime_spark.charts.drawing import Found, figure
+from duetime_spark.charts.drawing import ResultDict, figure
 from duetime_spark.charts.parts import NOTHING, Cell, Chart, Grid, Page, Tile, moment
 
 
-def dead_letters(found: Found) -> Page:
+def dead_letters(found: ResultDict) -> Page:
     tiles = [
         Tile(f"{found['count']:,}", "dead letters", "bad" if found["count"] else "good"),
         Tile(f"{found['group_count']:,}", "kinds of failure"),
@@ -69,7 +69,7 @@ def dead_letters(found: Found) -> Page:
     return Page("Dead letters", tiles, parts)
 
 
-def _sample(row: Found) -> str:
+def _sample(row: ResultDict) -> str:
     sample = next(iter(row["samples"]), None)
     return f"{sample['id'] or sample['offset']}: {sample['error'] or NOTHING}" if sample else NOTHING
 

@@ -1,4 +1,4 @@
-"""How charts look: one figure, colours by level, moments."""
+"""The style of charts: one figure, colours by level, moments."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from duetime.cli.output import length
 from plotly.colors import sample_colorscale
 
-Found = dict[str, Any]
+ResultDict = dict[str, Any]
 ROWS_MOST = 20
 MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
 

@@ -6,7 +6,7 @@ from math import log10
 
 import plotly.graph_objects as go
 
-from duetime_spark.charts.drawing import MINUTE_MS, ROWS_MOST, Found, figure, utc
+from duetime_spark.charts.drawing import MINUTE_MS, ROWS_MOST, ResultDict, figure, utc
 from duetime_spark.charts.parts import Chart, Grid, Page, Tile
 from duetime_spark.pages import span
 
@@ -14,7 +14,7 @@ _LONG_MS = 10_000
 _CAUSES = {"accept": "#8d6fc7", "scan": "#d9902f", "consumer": "#3b82c4"}
 
 
-def lateness(found: Found) -> Page:
+def lateness(found: ResultDict) -> Page:
     total = found["total"]
     if total is None:
         return Page("Lateness", [Tile("0", "restored messages with a due time")], [])
@@ -82,9 +82,9 @@ def _ms(length_ms: int) -> str:
     return f"{length_ms:,} ms" if length_ms < _LONG_MS else span(length_ms)
 
 
-def _heat(title: str, cells: list[tuple[int, str, Found]], place: Callable[[str], int]) -> Chart:
+def _heat(title: str, cells: list[tuple[int, str, ResultDict]], place: Callable[[str], int]) -> Chart:
     """p99 by minute; of several rows in one cell the highest."""
-    values: dict[tuple[str, int], Found] = {}
+    values: dict[tuple[str, int], ResultDict] = {}
     for at_ms, name, row in cells:
         before = values.get((name, at_ms))
         if before is None or row["p99_ms"] > before["p99_ms"]:
@@ -135,7 +135,7 @@ def _log(value: float) -> float:
     return log10(max(value, 1))
 
 
-def _causes(found: Found) -> Chart:
+def _causes(found: ResultDict) -> Chart:
     sums: dict[int, Counter[str]] = defaultdict(Counter)
     for row in found["level_minutes"]:
         for cause in _CAUSES:

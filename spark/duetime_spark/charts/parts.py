@@ -6,7 +6,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-# What stands where there is no value.
+# Shown where there is no value.
 NOTHING = "-"
 
 

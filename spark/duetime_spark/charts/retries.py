@@ -2,16 +2,16 @@
 
 import plotly.graph_objects as go
 
-from duetime_spark.charts.drawing import ROWS_MOST, Found, figure, ramp
+from duetime_spark.charts.drawing import ROWS_MOST, ResultDict, figure, ramp
 from duetime_spark.charts.parts import Chart, Grid, Page, Tile
 
 
-def retries(found: Found) -> Page:
+def retries(found: ResultDict) -> Page:
     share = found["wasted"] / found["deliveries"] if found["deliveries"] else 0.0
     tiles = [
         Tile(f"{found['deliveries']:,}", "deliveries"),
         Tile(f"{found['succeeded']:,}", "succeeded"),
-        Tile(f"{found['wasted']:,}", f"for nothing, {share:.1%}", "bad" if found["wasted"] else "good"),
+        Tile(f"{found['wasted']:,}", f"wasted, {share:.1%}", "bad" if found["wasted"] else "good"),
     ]
     parts: list[Chart | Grid] = []
     rows = sorted(found["groups"], key=lambda row: row["deliveries"])[-ROWS_MOST:]

@@ -54,7 +54,7 @@ cdef tuple TEXT_NAMES = (
 assert len(TEXT_NAMES) == TEXTS
 cdef frozenset NULLABLE_TEXTS = frozenset(("id", "tags", "keys", "real_topic"))
 
-# Properties that are looked for; the first ones are text columns, in their order.
+# Properties to find; the first are text columns, in column order.
 cdef enum:
     NAMED_ID, NAMED_TAGS, NAMED_KEYS, NAMED_REAL_TOPIC, NAMED_LEVEL, NAMED_REAL_QUEUE, NAMED_ENTRY, NAMED
 
@@ -228,7 +228,7 @@ cdef class Rows:
     # --- what comes in ----------------------------------------------------------------------------------------------
 
     def take(self, view, int64_t base, int64_t at, int64_t end, bint check_crc):
-        """See decode.Rows."""
+        """See decode.RowBuilder."""
         cdef Buffer held = Buffer(view)
         cdef const uint8_t *data = held.at
         cdef int64_t length = held.view.len, size, topic_size

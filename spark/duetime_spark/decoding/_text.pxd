@@ -1,4 +1,4 @@
-# Columns of text as Arrow has them: bytes one behind the other, and where each value ends. Both grow.
+# Columns of text as Arrow has them: the bytes of all values, and where each value ends. Both grow.
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t

@@ -1,10 +1,10 @@
-"""Records of the log as Arrow: the rows of table `messages`, of the columns that are wanted and no others.
+"""Records of the log as Arrow: the rows of table `messages`, of the columns that are asked for.
 
     bytes of a segment ──take──▶ intact records, one pass, straight into Arrow's buffers (the compiled twin, or Python)
-                       ──judge─▶ what is not plainly intact, one by one: a row with its `damage`, bytes that are skipped
+                       ──judge─▶ the others, one by one: a row with its `damage`, or skipped bytes
 
-What is damaged is judged as the store does when it recovers (scan.py): a record whose structure holds and whose CRC
-does not match is a row; bytes that are no record are skipped up to the next record that knows its position.
+Damage is judged as in the store's recovery (scan.py): a record with a sound structure and a wrong CRC is a row; bytes
+that are no record are skipped up to the next record that has its own position.
 
 Text is valid UTF-8, as Arrow and Spark demand: other bytes become U+FFFD, as for RocketMQ's readers. Properties are
 a map as those make it: parts without a name or a value are left out, of equal names the last one counts, in the place
@@ -60,11 +60,11 @@ SCHEMA = pa.schema(
 )
 DEFAULT_COLUMNS = tuple(name for name in SCHEMA.names if name != "body")
 ROWS_MAX = 262_144
-# Of records in one batch, so that bodies do not make it as large as they like.
+# Of records in one batch, so that large bodies do not make it too large.
 BATCH_BYTES = 64 * 1024 * 1024
 _CHUNK_BYTES = 8 * 1024 * 1024
-# Asked for where nobody knows how much is needed; and searched at once.
-_LOOK_BYTES = 1024 * 1024
+# Bytes to ask for when the needed size is unknown; bytes to search at once.
+_ASK_BYTES = 1024 * 1024
 _SEARCH_BYTES = 1024 * 1024
 # What topic and properties can have at most.
 _TEXT_BYTES_MAX = 2 * 0x7FFF + 4
@@ -72,8 +72,8 @@ _TEXT_BYTES_MAX = 2 * 0x7FFF + 4
 Buffer = bytes | bytearray | memoryview
 
 
-class Rows(Protocol):
-    """Records become rows here, back to back."""
+class RowBuilder(Protocol):
+    """Builds rows from consecutive records."""
 
     @property
     def count(self) -> int: ...
@@ -82,12 +82,12 @@ class Rows(Protocol):
     def is_full(self) -> bool: ...
 
     def take(self, view: memoryview, base: int, at: int, end: int, check_crc: bool) -> int:
-        """Takes the records at indices [at, end) of the bytes at position `base` for as long as they are plainly intact
-        and there is room; the index behind them."""
+        """Takes records at indices [at, end) of the bytes at position `base` while they are intact and there is room;
+        returns the index after the last one taken."""
         ...
 
     def finish(self) -> dict[str, pa.Array]:
-        """All columns but shard and damage; there are no rows then."""
+        """All columns but shard and damage; leaves no rows."""
         ...
 
 
@@ -116,48 +116,48 @@ class Decoder:
         if unknown:
             raise ValueError(f"table messages has no column {', '.join(unknown)}")
         self.schema = pa.schema([SCHEMA.field(name) for name in columns])
-        # What was passed over, in order.
+        # Skipped bytes, in order.
         self.skipped: list[Skipped] = []
-        # Bytes that the next feed has to have for it to get on; 0: as many as there are.
+        # Bytes that the next feed must have; 0: any number.
         self.wants = 0
         self._end, self._bound, self._shard, self._check_crc = min(end, bound), bound, shard, check_crc
-        self._rows: Rows = (TwinRows if _twin is not None else PythonRows)(self.schema, rows_max, bytes_max)
+        self._rows: RowBuilder = (TwinRows if _twin is not None else PythonRows)(self.schema, rows_max, bytes_max)
         self._damage: list[tuple[int, str]] = []
-        # Bytes behind it are being skipped.
+        # Why bytes are being skipped; empty: none are.
         self._words = ""
 
     @property
     def rows(self) -> int:
-        """How many there are to `take`."""
+        """Rows that `take` would return."""
         return self._rows.count
 
     @property
     def is_full(self) -> bool:
-        """Nothing more is decoded before a `take`."""
+        """Whether `take` must be called before more is decoded."""
         return self._rows.is_full
 
     def feed(self, data: Buffer, position: int) -> int:
-        """Decodes what lies at `position`, a record's start or where the last feed stopped. Where it stopped: `end` or
-        behind; before that, what follows is to be fed again, `wants` bytes at least, or there is no room for rows."""
+        """Decodes bytes at `position`, a record's start or where the last feed stopped. Returns where it stopped: at
+        `end` or after it; or earlier, because it needs at least `wants` bytes from there, or has no room for rows."""
         self.wants = 0
         at, data_end = position, position + len(data)
         with memoryview(data) as view:
             while at < self._end and not self.is_full:
                 if self._words:
-                    behind = self._resume(view, position, at)
+                    next_at = self._resume(view, position, at)
                 else:
                     stop = min(self._end, data_end) - position
                     at = position + self._rows.take(view, position, at - position, stop, self._check_crc)
                     if at >= self._end or self.is_full:
                         break
-                    behind = self._judge(view, position, at)
-                if behind == at and self.wants:
+                    next_at = self._judge(view, position, at)
+                if next_at == at and self.wants:
                     break
-                at = behind
+                at = next_at
         return at
 
     def take(self) -> pa.RecordBatch:
-        """The rows so far; there are none then."""
+        """The rows so far; leaves none."""
         count = self.rows
         found = self._rows.finish()
         if "shard" in self.schema.names:
@@ -167,10 +167,10 @@ class Decoder:
         self._damage.clear()
         return pa.record_batch([found[name] for name in self.schema.names], schema=self.schema)
 
-    # --- what is not plainly intact ---------------------------------------------------------------------------------
+    # --- damage ----------------------------------------------------------------------------------------------------
 
     def _judge(self, view: memoryview, base: int, at: int) -> int:
-        """Where to go on from what lies at position `at`."""
+        """Handles the bytes at `at` that are not an intact record; returns where to continue."""
         index, room = at - base, len(view) - (at - base)
         if self._bound - at < layout.BLANK_BYTES:
             return self._end
@@ -184,7 +184,7 @@ class Decoder:
                 return self._ask(at, layout.HEAD_BYTES_MAX)
             if _seems(view, index, at):
                 return self._ask(at, size)
-            # Not all of it is here, and nothing is gained by more.
+            # The record is incomplete, and more bytes would not make it valid.
             found, damage = None, f"no record at position {at}"
         else:
             found, damage = _record_at(view, index, at, self._bound)
@@ -202,36 +202,36 @@ class Decoder:
         return at
 
     def _resume(self, view: memoryview, base: int, at: int) -> int:
-        """Skips bytes that are no record, the one at `at` first: up to the next record, the end, or all that there
-        are."""
+        """Skips bytes from `at` on that are no record: up to the next record, the end, or the end of the data."""
         data_end = base + len(view)
-        behind = self._next_record(view, base, at + 1)
-        if behind is None:
-            # A record may begin in the last bytes of what there is.
-            behind = self._bound if data_end >= self._bound else data_end - layout.PREFIX_BYTES
-            if behind <= at:
-                return self._ask(at, _LOOK_BYTES)
-            found = behind >= self._end
+        next_at = self._next_record(view, base, at + 1)
+        if next_at is None:
+            # A record may begin in the last bytes of the data.
+            next_at = self._bound if data_end >= self._bound else data_end - layout.PREFIX_BYTES
+            if next_at <= at:
+                return self._ask(at, _ASK_BYTES)
+            found = next_at >= self._end
         else:
             found = True
-        behind = min(behind, self._end)
+        next_at = min(next_at, self._end)
         last = self.skipped[-1] if self.skipped else None
         if last is not None and last.position + last.size == at:
-            self.skipped[-1] = Skipped(last.position, behind - last.position, last.damage)
+            self.skipped[-1] = Skipped(last.position, next_at - last.position, last.damage)
         else:
-            self.skipped.append(Skipped(at, behind - at, self._words))
+            self.skipped.append(Skipped(at, next_at - at, self._words))
         if found:
             self._words = ""
-        return behind
+        return next_at
 
     def _next_record(self, view: memoryview, base: int, at: int) -> int | None:
-        """The first position from `at` on at which a record seems to lie that knows it; None: not in these bytes."""
+        """The first position from `at` on where a record seems to begin that has this position; None: not in these
+        bytes."""
         index = at - base
         while index < len(view) - layout.PREFIX_BYTES:
             stop = min(index + _SEARCH_BYTES, len(view))
             start = layout.next_start(bytes(view[index:stop]), 0)
             if start < 0:
-                # The size stands in front of the magic, which may be cut by the end of the part.
+                # The size precedes the magic, which the end of the part may cut.
                 index = stop - 7 if stop < len(view) else stop
                 continue
             index += start
@@ -260,16 +260,16 @@ def batches(
     read: Callable[[int, int], bytes], position: int, decoder: Decoder, end: int, bound: int
 ) -> Iterator[pa.RecordBatch]:
     """The rows of records that start in [position, end), a record's start or the end of one; `read(position, length)`
-    gives so many bytes of the segment, or fewer where it ends before its `bound`: what is not there is a finding."""
+    gives so many bytes of the segment, or fewer where it ends before its `bound`: missing bytes are a finding."""
     while position < end:
         length = min(max(min(end - position, _CHUNK_BYTES), decoder.wants), bound - position)
         data = read(position, length)
-        behind = decoder.feed(data, position)
-        if behind < end and not decoder.is_full and len(data) < length:
+        next_at = decoder.feed(data, position)
+        if next_at < end and not decoder.is_full and len(data) < length:
             text = f"the file ends within its segment, at position {position + len(data)}"
-            decoder.skipped.append(Skipped(behind, end - behind, text))
-            behind = end
-        position = behind
+            decoder.skipped.append(Skipped(next_at, end - next_at, text))
+            next_at = end
+        position = next_at
         if decoder.is_full:
             yield decoder.take()
     if decoder.rows:
@@ -277,14 +277,14 @@ def batches(
 
 
 def _record_at(view: memoryview, index: int, position: int, bound: int) -> tuple[Record | None, str]:
-    """As `judge`, of any bytes."""
+    """As `judge`, for any bytes."""
     if not 0 < layout.size_at(view, index) <= bound - position:
         return None, f"no record at position {position}"
     return judge(view, index, position)
 
 
 def _seems(view: memoryview, index: int, position: int) -> bool:
-    """Whether the head of a record whose end is not there fits what it says of its size and position."""
+    """Whether the head of an incomplete record agrees with its own size and position."""
     head = layout.head_of(view, index)
     if head is None or not head.is_message or head.position != position:
         return False
@@ -293,7 +293,7 @@ def _seems(view: memoryview, index: int, position: int) -> bool:
 
 
 def _sparse(values: list[tuple[int, str]], count: int) -> pa.Array:
-    """A text column with few values: row and text."""
+    """A text column from a few (row, text) pairs."""
     if not values:
         return pa.nulls(count, pa.string())
     whole: list[str | None] = [None] * count

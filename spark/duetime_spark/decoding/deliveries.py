@@ -1,19 +1,19 @@
 """Deliveries to groups, from the journal of their store (duetime_format.events): who received what, and how it ended.
 
     acked      the group is done with it
-    failed     it comes again: later, or as a copy in %RETRY%group
-    dead       it was the last one: the message is a dead letter, in %DLQ%group
-    expired    its lease ended, or the receiver gave it back and it counts
-    returned   it came back as if it had never been given
-    open       its lease goes on
+    failed     the message comes again: later, or as a copy in %RETRY%group
+    dead       the last delivery: the message is a dead letter, in %DLQ%group
+    expired    the lease ended, or the receiver returned the message and the attempt counts
+    returned   the message was returned and the attempt does not count
+    open       the lease is still running
 
-That a lease expires is no event. It is told by the next lease of the message, which has the times of those before it,
-and at the end of the journal by the clock. Of an ordered lease the first message expires, and those behind it return. A
-message whose last lease expired is taken by a retry service, under a lease that is no delivery: what becomes of it
-there says whether the delivery before was the last one.
+The journal has no event for an expired lease. The next lease of the message has the times of those before it; at the
+end of the journal the clock decides. Of an ordered lease the first message expires, and those after it are returned. A
+retry service takes a message whose last lease expired, under a lease that is no delivery: the outcome there says
+whether the delivery before was the last.
 
-What is outstanding is kept as ranges of offsets, as the events have them; rows are made of ranges, all at once. So
-memory is that of what is outstanding, and a range costs as much as a message.
+Open deliveries are kept as ranges of offsets, as the events have them; rows are made from ranges. So memory grows with
+open deliveries, and a range costs as much as a message.
 """
 
 from bisect import bisect_right
@@ -34,7 +34,7 @@ SCHEMA = pa.schema(
     [
         ("shard", pa.int32()),
         ("group", pa.string()),
-        # What the group receives.
+        # The topic that the group receives.
         ("topic", pa.string()),
         # Where the message lies: the same, or %RETRY%group.
         ("queue_topic", pa.string()),
@@ -44,7 +44,7 @@ SCHEMA = pa.schema(
         # From 1; a copy in %RETRY%group goes on counting where the message was.
         ("attempt", pa.int32()),
         ("received_at_ms", pa.int64()),
-        # Null: it goes on.
+        # Null: the lease is still running.
         ("ended_at_ms", pa.int64()),
         ("end", pa.string()),
     ]
@@ -57,50 +57,50 @@ _COLUMNS = {"lease": 3, "attempt": 4, "received_at_ms": 5, "ended_at_ms": 6}
 _I64_MAX = (1 << 63) - 1
 # More than any call leases.
 _EVENT_MESSAGES_MAX = 1 << 24
-# A settle may be void: its copy is not there. The start after a crash says so in its first record of the journal; this
-# many lie between at most.
+# A settle is void if its copy is missing. The start after a crash says so in its first record of the journal, at most
+# this many records later.
 _RECORDS_BETWEEN_MAX = 64
 
 Ints = npt.NDArray[np.int64]
-Span = tuple[int, int]  # offsets [first, behind)
+Span = tuple[int, int]  # offsets [start, stop)
 
 
 class Spans:
-    """Offsets as ranges that ascend and do not touch each other by more than their ends."""
+    """Offsets as ranges that ascend and do not overlap."""
 
-    __slots__ = ("_behind", "_first")
+    __slots__ = ("_first", "_stop")
 
     def __init__(self, spans: Sequence[Span]) -> None:
-        """Of ranges that ascend."""
+        """`spans` ascend."""
         self._first = [first for first, _ in spans]
-        self._behind = [behind for _, behind in spans]
+        self._stop = [stop for _, stop in spans]
 
     def __bool__(self) -> bool:
         return bool(self._first)
 
     def __iter__(self) -> Iterator[Span]:
-        return iter(zip(self._first, self._behind, strict=True))
+        return iter(zip(self._first, self._stop, strict=True))
 
-    def take(self, first: int, behind: int) -> list[Span]:
-        """Takes out what it has of [first, behind)."""
-        if len(self._first) == 1 and first <= self._first[0] and behind >= self._behind[0]:
-            return [(self._first.pop(), self._behind.pop())]
-        at = end = bisect_right(self._behind, first)
+    def take(self, first: int, stop: int) -> list[Span]:
+        """Removes offsets in [first, stop); returns those that were present."""
+        if len(self._first) == 1 and first <= self._first[0] and stop >= self._stop[0]:
+            return [(self._first.pop(), self._stop.pop())]
+        at = end = bisect_right(self._stop, first)
         found = []
-        while end < len(self._first) and self._first[end] < behind:
-            found.append((max(self._first[end], first), min(self._behind[end], behind)))
+        while end < len(self._first) and self._first[end] < stop:
+            found.append((max(self._first[end], first), min(self._stop[end], stop)))
             end += 1
         if found:
-            rest = [(self._first[at], found[0][0]), (found[-1][1], self._behind[end - 1])]
+            rest = [(self._first[at], found[0][0]), (found[-1][1], self._stop[end - 1])]
             rest = [span for span in rest if span[0] < span[1]]
             self._first[at:end] = [span[0] for span in rest]
-            self._behind[at:end] = [span[1] for span in rest]
+            self._stop[at:end] = [span[1] for span in rest]
         return found
 
 
 @dataclass(slots=True)
-class Given:
-    """Deliveries that have all but their offsets in common, and are under one lease still."""
+class OpenDelivery:
+    """Open deliveries under one lease that differ in their offsets only."""
 
     spans: Spans
     lease: int
@@ -108,27 +108,27 @@ class Given:
     received_at_ms: int
     until_ms: int
     is_ordered: bool
-    # When they expired, if a retry service has taken them: the lease that they are under is not theirs then.
+    # When they expired, if a retry service has taken them: they are under its lease then.
     expired_at_ms: int | None = None
 
 
 @dataclass(slots=True)
-class _Place:
-    """What a group has outstanding in one queue."""
+class _GroupQueue:
+    """A group's open deliveries in one queue."""
 
     code: int
-    leases: dict[int, list[Given]] = field(default_factory=dict)
-    # Leases under which deliveries are that were received then.
+    leases: dict[int, list[OpenDelivery]] = field(default_factory=dict)
+    # By time of receipt: the leases of deliveries received then.
     by_received: dict[int, list[int]] = field(default_factory=dict)
 
-    def add(self, lease: int, given: Given) -> None:
+    def add(self, lease: int, given: OpenDelivery) -> None:
         self.leases.setdefault(lease, []).append(given)
         known = self.by_received.setdefault(given.received_at_ms, [])
         if lease not in known:
             known.append(lease)
 
     def forget(self, lease: int) -> None:
-        """Those of a lease that have no offsets any more."""
+        """Removes deliveries of a lease that have no offsets left."""
         parts = self.leases.get(lease, [])
         kept = [given for given in parts if given.spans]
         if len(kept) == len(parts):
@@ -146,9 +146,9 @@ class _Place:
 
 @dataclass(slots=True)
 class _Settled:
-    """A delivery that ended by a copy, if that is there."""
+    """A delivery that a copy ended, if the copy exists."""
 
-    given: Given
+    given: OpenDelivery
     ended_at_ms: int
     end: int
     copy: Letter
@@ -156,18 +156,18 @@ class _Settled:
 
 
 class Deliveries:
-    """Of a shard: takes the bodies of records of DT_GROUPS, in order, and has the rows of what has ended."""
+    """A shard's deliveries: takes bodies of records of DT_GROUPS in order, gives rows of ended deliveries."""
 
     def __init__(self, shard: int = 0, *, columns: Collection[str] = SCHEMA.names, rows_max: int = ROWS_MAX) -> None:
         self.schema = pa.schema([SCHEMA.field(name) for name in columns])
         # Rows that can be taken.
         self.rows = 0
-        # Messages of which an end was told and no beginning: that is no longer in the journal.
+        # Ends without a beginning, which is no longer in the journal.
         self.unknown = 0
         self.rows_max = rows_max
         self._shard = shard
         self._keys: dict[Key, int] = {}
-        self._places: list[_Place] = []
+        self._places: list[_GroupQueue] = []
         # Columns: place, first, count, lease, attempt, received, ended, end.
         self._ended: list[tuple[int, int, int, int, int, int, int, int]] = []
         self._settled: dict[tuple[int, int, int], _Settled] = {}
@@ -177,7 +177,7 @@ class Deliveries:
     # --- what comes in ----------------------------------------------------------------------------------------------
 
     def feed(self, body: bytes, stored_at_ms: int) -> None:
-        """The events of one record, which was stored at that time. Raises: Damaged: those behind the fault are left."""
+        """Applies the events of one record. Raises: Damaged: the events after the fault are not applied."""
         self._record += 1
         self._confirm(self._record - _RECORDS_BETWEEN_MAX)
         with reading():
@@ -187,8 +187,8 @@ class Deliveries:
                 self._event(events.read(kind, payload), places, stored_at_ms)
 
     def finish(self, now_ms: int, max_offset: Callable[[str, int], int] | None = None) -> None:
-        """The journal ends at `now_ms`: what is outstanding becomes rows too. `max_offset`: where the queue of a topic
-        ends (0: there is none), which tells the copies that are there; without it all are."""
+        """Ends the journal at `now_ms`: open deliveries become rows too. `max_offset`: where the queue of a topic
+        ends (0: there is no queue), to find out which copies exist; without it all do."""
         for (code, lease, _), one in list(self._settled.items()):
             topic, queue, offset = one.copy
             if max_offset is not None and max_offset(topic, queue) <= offset:
@@ -203,19 +203,19 @@ class Deliveries:
             place.leases.clear()
             place.by_received.clear()
 
-    def _place(self, key: Key) -> _Place:
+    def _place(self, key: Key) -> _GroupQueue:
         code = self._keys.get(key)
         if code is None:
             code = self._keys[key] = len(self._places)
-            self._places.append(_Place(code))
+            self._places.append(_GroupQueue(code))
         return self._places[code]
 
-    def _event(self, event: events.Event, places: dict[int, _Place], stored_at_ms: int) -> None:
+    def _event(self, event: events.Event, places: dict[int, _GroupQueue], stored_at_ms: int) -> None:
         match event:
             case events.Give():
                 self._give(event, places[event.place])
             case events.End(lease=lease):
-                # Under no lease: what came back could not be read.
+                # Lease 0: a returned message could not be read.
                 if lease:
                     self._leave(places[event.place], lease, spans_of(event.ranges), stored_at_ms, ACKED)
             case events.Change(lease=lease):
@@ -236,7 +236,7 @@ class Deliveries:
 
     # --- events -----------------------------------------------------------------------------------------------------
 
-    def _give(self, event: events.Give, place: _Place) -> None:
+    def _give(self, event: events.Give, place: _GroupQueue) -> None:
         lease, attempt, received, until_ms = event.lease, event.attempt, event.received_at_ms, event.until_ms
         if lease > _I64_MAX:
             raise Damaged(f"lease {lease} is none")
@@ -247,13 +247,13 @@ class Deliveries:
         if not event.is_taken:
             for given, expired_at_ms in before:
                 self._end(place.code, given, list(given.spans), expired_at_ms, EXPIRED)
-            place.add(lease, Given(Spans(spans), lease, attempt, received, until_ms, event.ordered))
+            place.add(lease, OpenDelivery(Spans(spans), lease, attempt, received, until_ms, event.ordered))
             return
         for given, expired_at_ms in before:
             place.add(lease, replace(given, expired_at_ms=expired_at_ms))
 
-    def _opened_again(self, place: _Place, lease: int, span: Span, until_ms: int) -> bool:
-        """After a crash: the copy that ended the lease is not there."""
+    def _opened_again(self, place: _GroupQueue, lease: int, span: Span, until_ms: int) -> bool:
+        """Reopens a delivery after a crash, if the copy that ended it is missing."""
         one = self._settled.pop((place.code, lease, span[0]), None) if span[1] - span[0] == 1 else None
         if one is None:
             return False
@@ -261,8 +261,10 @@ class Deliveries:
         place.add(lease, one.given)
         return True
 
-    def _expired(self, place: _Place, spans: list[Span], received: int, ended: int) -> list[tuple[Given, int]]:
-        """Takes out the deliveries that ended before a new one of the same messages, which tells when that was."""
+    def _expired(
+        self, place: _GroupQueue, spans: list[Span], received: int, ended: int
+    ) -> list[tuple[OpenDelivery, int]]:
+        """Removes deliveries that expired before a new one of the same messages, which has the time of expiry."""
         found = []
         for lease in list(place.by_received.get(received, ())):
             parts = place.leases[lease]
@@ -282,8 +284,8 @@ class Deliveries:
             place.forget(lease)
         return found
 
-    def _leave(self, place: _Place, lease: int, spans: list[Span], ended_at_ms: int, end: int) -> None:
-        """Messages of a lease are done, or come back."""
+    def _leave(self, place: _GroupQueue, lease: int, spans: list[Span], ended_at_ms: int, end: int) -> None:
+        """Ends deliveries of a lease."""
         known = 0
         parts = place.leases.get(lease, ())
         for given in parts:
@@ -291,17 +293,17 @@ class Deliveries:
                 taken = [one for span in spans for one in given.spans.take(*span)]
                 self._end(place.code, given, taken, ended_at_ms, end)
             elif end == ACKED:
-                # Nobody can read it: there is nothing to be made a dead letter.
+                # The record cannot be read, so there is nothing to make a dead letter of.
                 taken = [one for span in spans for one in given.spans.take(*span)]
                 self._end(place.code, given, taken, given.expired_at_ms, EXPIRED)
             else:
                 # It waits for a retry service again.
                 taken = [one for span in spans for one in overlap(given.spans, span)]
-            known += sum(behind - first for first, behind in taken)
-        self.unknown += sum(behind - first for first, behind in spans) - known
+            known += sum(stop - first for first, stop in taken)
+        self.unknown += sum(stop - first for first, stop in spans) - known
         place.forget(lease)
 
-    def _change(self, place: _Place, lease: int, spans: list[Span], until_ms: int) -> None:
+    def _change(self, place: _GroupQueue, lease: int, spans: list[Span], until_ms: int) -> None:
         for given in list(place.leases.get(lease, ())):
             taken = [one for span in spans for one in given.spans.take(*span)]
             if taken and not given.spans:
@@ -309,7 +311,7 @@ class Deliveries:
             elif taken:
                 place.add(lease, replace(given, spans=Spans(taken), until_ms=until_ms))
 
-    def _settle(self, event: events.Settle, place: _Place, stored_at_ms: int) -> None:
+    def _settle(self, event: events.Settle, place: _GroupQueue, stored_at_ms: int) -> None:
         lease, offset, (topic, _, _) = event.lease, event.offset, event.copy
         for given in place.leases.get(lease, ()):
             taken = given.spans.take(offset, offset + 1)
@@ -335,7 +337,7 @@ class Deliveries:
                 del self._settled[key]
                 self._end(code, one.given, list(one.given.spans), one.ended_at_ms, one.end)
 
-    def _reset(self, place: _Place, at_ms: int) -> None:
+    def _reset(self, place: _GroupQueue, at_ms: int) -> None:
         """All leases of a place end."""
         for parts in place.leases.values():
             for given in parts:
@@ -348,7 +350,7 @@ class Deliveries:
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
-    def _end_at(self, code: int, parts: list[Given], now_ms: int) -> None:
+    def _end_at(self, code: int, parts: list[OpenDelivery], now_ms: int) -> None:
         """What is left of a lease at the end of the journal."""
         for given in sorted(parts, key=lambda given: given.until_ms):
             if given.expired_at_ms is not None:
@@ -364,12 +366,12 @@ class Deliveries:
                 for other in parts:
                     self._end(code, other, other.spans.take(first + 1, _I64_MAX), given.until_ms, RETURNED)
 
-    def _end(self, code: int, given: Given, spans: list[Span], ended_at_ms: int, end: int) -> None:
-        for first, behind in spans:
+    def _end(self, code: int, given: OpenDelivery, spans: list[Span], ended_at_ms: int, end: int) -> None:
+        for first, stop in spans:
             self._ended.append(
-                (code, first, behind - first, given.lease, given.attempt, given.received_at_ms, ended_at_ms, end)
+                (code, first, stop - first, given.lease, given.attempt, given.received_at_ms, ended_at_ms, end)
             )
-            self.rows += behind - first
+            self.rows += stop - first
 
     # --- what comes out ---------------------------------------------------------------------------------------------
 
@@ -379,11 +381,11 @@ class Deliveries:
         self._ended.clear()
         self.rows = 0
         counts = ended[:, 2]
-        behind = np.cumsum(counts)
+        totals = np.cumsum(counts)
         start = 0
         while start < len(ended):
-            taken = int(behind[start - 1]) if start else 0
-            stop = max(int(np.searchsorted(behind, taken + self.rows_max, "right")), start + 1)
+            taken = int(totals[start - 1]) if start else 0
+            stop = max(int(np.searchsorted(totals, taken + self.rows_max, "right")), start + 1)
             yield self._batch(ended[start:stop])
             start = stop
 
@@ -444,5 +446,5 @@ def spans_of(data: bytes) -> list[Span]:
 
 def overlap(spans: Iterable[Span], other: Span) -> list[Span]:
     """What both have."""
-    both = ((max(first, other[0]), min(behind, other[1])) for first, behind in spans)
+    both = ((max(first, other[0]), min(stop, other[1])) for first, stop in spans)
     return [span for span in both if span[0] < span[1]]

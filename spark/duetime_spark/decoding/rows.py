@@ -1,4 +1,4 @@
-"""Records as rows of columns: in Python, record by record, and by the compiled twin, whose buffers become Arrow's."""
+"""Builders of rows: in Python, record by record, and by the compiled twin, whose buffers Arrow uses."""
 
 from typing import Any
 
@@ -19,12 +19,13 @@ _OTHERS = ("shard", "damage")
 
 
 def bytes_of(size: int, properties_size: int) -> int:
-    """What a record counts in a batch: more than any column takes of it, with U+FFFD for each byte of a property."""
+    """Bytes that a record counts in a batch: an upper bound for all columns, with U+FFFD for each byte of a
+    property."""
     return size + 2 * properties_size + 128
 
 
 class PythonRows:
-    """See decode.Rows."""
+    """See decode.RowBuilder."""
 
     def __init__(self, schema: pa.Schema, rows_max: int, bytes_max: int) -> None:
         self.count = 0
@@ -106,7 +107,7 @@ def _row(found: Record) -> dict[str, Any]:
 
 
 def number(text: str) -> int | None:
-    """An INT, of at most 18 digits; None where the text is none."""
+    """An INT of at most 18 digits; None where the text is not one."""
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS_MAX):
         return None
@@ -115,7 +116,7 @@ def number(text: str) -> int | None:
 
 
 class TwinRows:
-    """See decode.Rows."""
+    """See decode.RowBuilder."""
 
     def __init__(self, schema: pa.Schema, rows_max: int, bytes_max: int) -> None:
         assert _twin is not None
@@ -158,12 +159,12 @@ def _texts(rows: Any, name: str, kind: pa.DataType | None = None) -> pa.Array:
 
 
 def _buffers(rows: Any, *spans: tuple[int, int]) -> list[pa.Buffer]:
-    """Memory that the rows hold, for as long as a buffer lives."""
+    """Arrow buffers over the rows' memory; each keeps the rows alive."""
     return [pa.foreign_buffer(address, size, rows) if size else pa.py_buffer(b"") for address, size in spans]
 
 
 def _bits(valid: bytes | None) -> pa.Buffer | None:
-    """A validity bitmap of a byte for each row; None: all are there."""
+    """A validity bitmap from one byte for each row; None: no row is null."""
     if valid is None:
         return None
     return pa.py_buffer(np.packbits(np.frombuffer(valid, np.uint8), bitorder="little").tobytes())

@@ -1,8 +1,7 @@
-"""The real topics of lane records, which their properties alone tell: by position, so many a second as a backlog needs.
+"""The real topics of lane records, found by position, fast enough for a backlog of millions.
 
-A unit of a lane says where its record lies; what topic the record goes to stands in its property REAL_TOPIC. The record
-is not checked against its CRC: that would read all of its bytes. What is no record at its position is told as one
-without a topic.
+A unit of a lane gives the position of its record; the record's property REAL_TOPIC names its destination. The CRC is
+not checked: that would read every byte. A position without a record counts as a record without a topic.
 """
 
 from dataclasses import dataclass
@@ -25,10 +24,10 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Topics:
+class RealTopics:
     """One value for each record.
 
-    codes          which of `names` it goes to; -1: the record does not say, or there is none
+    codes          index into `names`; -1: the record has no real topic, or there is no record
     stored_at_ms   its store time; -1 where there is no record
     body_sizes     bytes of its body; -1 where there is no record
     """
@@ -40,10 +39,10 @@ class Topics:
     body_sizes: Codes
 
 
-def find_topics(data: Buffer, base: int, positions: Ints, sizes: npt.NDArray[np.integer]) -> Topics:
+def find_topics(data: Buffer, base: int, positions: Ints, sizes: npt.NDArray[np.integer]) -> RealTopics:
     """The real topics of records at positions of the log, of which `data` (an mmap too) begins at `base`.
 
-    Positions may be in any order; what lies outside of `data` is no record. The compiled twin takes 0.1 µs a record
+    Positions may be in any order; one outside of `data` has no record. The compiled twin takes 0.1 µs a record
     in ascending order.
 
     Raises:
@@ -57,7 +56,7 @@ def find_topics(data: Buffer, base: int, positions: Ints, sizes: npt.NDArray[np.
     body_sizes = np.full(len(positions), -1, np.int32)
     if _twin is not None:
         names = cast("list[bytes]", _twin.find(data, base, positions, sizes, codes, stored_at_ms, body_sizes))
-        return Topics(names, codes, stored_at_ms, body_sizes)
+        return RealTopics(names, codes, stored_at_ms, body_sizes)
     numbers: dict[bytes, int] = {}
     with memoryview(data) as view:
         for index, (position, size) in enumerate(zip(positions.tolist(), sizes.tolist(), strict=True)):
@@ -65,7 +64,7 @@ def find_topics(data: Buffer, base: int, positions: Ints, sizes: npt.NDArray[np.
             if found is not None:
                 topic, stored_at_ms[index], body_sizes[index] = found
                 codes[index] = numbers.setdefault(topic, len(numbers)) if topic else -1
-    return Topics(list(numbers), codes, stored_at_ms, body_sizes)
+    return RealTopics(list(numbers), codes, stored_at_ms, body_sizes)
 
 
 def _parts(view: memoryview, at: int, size: int, position: int) -> tuple[bytes, int, int] | None:

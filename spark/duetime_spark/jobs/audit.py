@@ -2,16 +2,16 @@
 
 A lane's entries are numbered from 0 without gaps. At the snapshot each of them is one of
 
-    expired     gone with retention, and its restored copy with it: entries below the lane's first, and such whose copy
-                retention took after the snapshot, before it was read
+    expired     removed by retention, with its restored copy: entries below the lane's first, and entries whose copy
+                retention removed between the snapshot and the read
     pending     from the watermark on
-    restored    below the watermark, and its one copy is in its topic
-    dead        below the watermark, and it is in DT_QUARANTINE
-    cancelled   below the watermark, and a record says so
+    restored    below the watermark, with exactly one copy in its topic
+    dead        below the watermark, with its copy in DT_QUARANTINE
+    cancelled   below the watermark, cancelled by a record
 
 Anything else is a violation. A lane's entries are compared with the copies in buckets of 65,536: by count, by the sums
 of their offsets and of the offsets' squares, and by a 64-bit digest of offset and due time. Only buckets that differ
-are compared entry by entry, so that the proof of what is sound shuffles nothing. Entries that a broker restored have
+are compared entry by entry, so that a sound lane is proven without a shuffle. Entries that a broker restored have
 copies without a mark of their lane: they are matched by message id.
 """
 
@@ -26,7 +26,7 @@ from duetime_spark.jobs.columns import is_restored
 
 BUCKET = 65_536
 MISSING, TWICE, EARLY, DUE_DIFFERS, UNKNOWN = "missing", "twice", "early", "due differs", "unknown entry"
-# No violation: retention took the copy while the audit ran.
+# Not a violation: retention removed the copy while the audit ran.
 LEFT = "left"
 KINDS = {
     MISSING: "below the watermark, and no copy in its topic",
@@ -50,7 +50,7 @@ class Bucket:
 
     @property
     def is_whole(self) -> bool:
-        """Every offset from the first to the last is there once."""
+        """Whether every offset from the first to the last is there once."""
         return (self.count, self.offsets, self.squares) == _range_sums(self.first % BUCKET, self.last % BUCKET)
 
     def agrees(self, other: "Bucket | None") -> bool:
@@ -70,8 +70,8 @@ def _range_sums(first: int, last: int) -> tuple[int, int, int]:
 class Proof:
     """One lane, or all of them. accepted = expired + pending + restored + dead + cancelled + missing, if it is sound.
 
-    Cancelling is not built, so that `cancelled` is 0. A lane of level 0, a broker's 5.x timers, has nothing but what is
-    pending: the broker leaves no account of the others.
+    Cancelling is not built yet: `cancelled` is 0. A lane of level 0, a broker's 5.x timers, has pending entries only:
+    the broker keeps no account of the others.
     """
 
     shard: int | None
@@ -89,7 +89,7 @@ class Proof:
 
 
 @dataclass(frozen=True, slots=True)
-class Violation:
+class AuditViolation:
     """`position` is the copy's in the log, or the lane record's where there is no copy."""
 
     kind: str
@@ -104,13 +104,13 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """The result; of each kind of violation the first ones are listed, `violation_counts` has how many there are."""
+    """The result; `violations` lists the first of each kind, `violation_counts` counts all."""
 
     is_proven: bool
     total: Proof
     lanes: list[Proof]
     violation_counts: dict[str, int]
-    violations: list[Violation]
+    violations: list[AuditViolation]
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -171,7 +171,7 @@ def differences(entries: DataFrame, messages: DataFrame, lanes: DataFrame, bucke
 
 
 def firsts(found: DataFrame) -> DataFrame:
-    """By (shard, level): the first copy that `differences` has seen of what the lane keeps, and its first entry."""
+    """By (shard, level): the first kept copy among the `differences`, and the first kept entry."""
     kept = found.where(F.coalesce("zone", F.lit("kept")) == "kept")
     has_copy = F.coalesce(F.col("kind") != MISSING, F.lit(True))
     has_entry = F.coalesce(F.col("kind") != UNKNOWN, F.lit(True))
@@ -181,24 +181,25 @@ def firsts(found: DataFrame) -> DataFrame:
 
 
 def without_left(found: DataFrame, bounds: DataFrame) -> DataFrame:
-    """`differences` of shards whose log's oldest part has left meanwhile: kind LEFT for an entry whose copy was in it.
+    """`differences` of shards whose oldest segments were removed meanwhile: kind LEFT for an entry whose copy was
+    there.
 
-    Copies lie in the log in the order of their entries, and so do entries: what is gone of a lane is before the first
-    that is there. bounds: (shard, level, copy, entry), those first ones, for lanes of such shards.
+    Copies lie in the log in the order of their entries, and so do entries: removed ones come before the first that is
+    left. bounds: (shard, level, copy, entry), the first of each left, for lanes of such shards.
     """
     kind, offset = F.col("kind"), F.col("offset")
     is_left = (kind == MISSING) & (offset < F.col("copy"))
     is_alone = (kind == UNKNOWN) & (offset < F.col("entry"))
-    told = F.when(is_left, F.lit(LEFT)).when(is_alone, F.lit(None)).otherwise(kind)
-    return found.join(F.broadcast(bounds), ["shard", "level"], "left").withColumn("kind", told).drop("copy", "entry")
+    ours = F.when(is_left, F.lit(LEFT)).when(is_alone, F.lit(None)).otherwise(kind)
+    return found.join(F.broadcast(bounds), ["shard", "level"], "left").withColumn("kind", ours).drop("copy", "entry")
 
 
 def without_brokers(missing: DataFrame, in_lanes: DataFrame, in_topics: DataFrame) -> DataFrame:
     """Entries without a copy, with their ids; `by_broker` where a copy without a mark of a lane has that id. Both are
     rows of messages.
 
-    Of several entries with one id (retries) as many are matched as there are copies. What has no id is matched by
-    birth and body.
+    Of several entries with one id (retries), as many are matched as there are copies. Entries without an id are matched
+    by birth and body.
     """
     key = F.coalesce("id", F.concat_ws("-", F.lit("born"), "born_at_ms", "body_crc", "body_size")).alias("key")
     named = missing.drop("id").join(

@@ -15,9 +15,9 @@ from duetime_spark.jobs.audit import (
     LEFT,
     MISSING,
     Audit,
+    AuditViolation,
     Bucket,
     Proof,
-    Violation,
     copy_buckets,
     differences,
     early,
@@ -41,16 +41,16 @@ class _Auditor:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._lanes = context.table("lanes", "shard,level,min_offset,watermark")
-        # Of each lane: how many there are of each end, and of each kind of violation.
+        # By lane: counts of each end and of each kind of violation.
         self.ends: dict[Lane, Counter[str]] = defaultdict(Counter)
-        self.violations: list[Violation] = []
-        # Of lanes whose shards' logs have lost something since the snapshot: the first entry whose copy was there.
+        self.violations: list[AuditViolation] = []
+        # By lane of shards whose logs have lost segments since the snapshot: the first entry whose copy was there.
         self._firsts: dict[Lane, int] = {}
 
     def run(self) -> Audit:
         table, lanes = self._context.table, self._lanes
         entries = {_key(row): _bucket(row) for row in entry_buckets(table("queue_entries", _ENTRIES), lanes).collect()}
-        # `_copies` names its columns; those that buckets do not need are not read.
+        # `_copies` selects its columns by name; those that buckets do not need are not read.
         messages = table("messages", _BUCKET_COLUMNS).withColumns({"position": F.lit(0), "id": F.lit("")})
         copies = copy_buckets(messages, lanes).collect()
         if differing := _differing(entries, copies):
@@ -91,9 +91,9 @@ class _Auditor:
             kept.unpersist()
 
     def _without_left(self, found: DataFrame, agreeing: list[Row]) -> DataFrame:
-        """What retention has taken since the snapshot is nobody's fault."""
+        """Marks entries that retention has removed since the snapshot: no violation."""
         rows = {(row["shard"], row["level"]): row for row in firsts(found).collect()}
-        # Asked once all is read.
+        # Asked after everything is read.
         shards = self._context.left()
         columns: dict[str, list[int]] = {"shard": [], "level": [], "copy": [], "entry": []}
         for lane in self._context.lanes:
@@ -126,7 +126,7 @@ class _Auditor:
             named.unpersist()
 
     def _list(self, found: DataFrame) -> None:
-        names = [field.name for field in fields(Violation)]
+        names = [field.name for field in fields(AuditViolation)]
         first = (
             found.select(*names).orderBy("kind", "shard", "level", "offset").limit(self._context.listed * len(KINDS))
         )
@@ -134,7 +134,7 @@ class _Auditor:
         for row in first.collect():
             listed[row["kind"]] += 1
             if listed[row["kind"]] <= self._context.listed:
-                self.violations.append(Violation(**row.asDict()))
+                self.violations.append(AuditViolation(**row.asDict()))
 
     def _result(self) -> Audit:
         lanes = [self._proof(lane) for lane in self._context.lanes]
@@ -152,12 +152,12 @@ class _Auditor:
         if not lane["level"]:
             return _timers(lane)
         ends = self.ends[lane["shard"], lane["level"]]
-        # A copy above the watermark: a crash left it, and not that of an entry before it. Its entry does not pend.
+        # Copies above the watermark: a crash kept them and lost one before them. Their entries are not pending.
         ahead = lane["max_offset"] - lane["watermark"] - lane["pending"]
         gone = ends["expired restored"] + ends["expired dead"]
         violations = sum(ends[kind] for kind in KINDS)
         seen = gone + ends["kept restored"] + ends["kept dead"] + ends[MISSING]
-        # Entries that have left too are in no table any more: all before the first that is there.
+        # Entries that retention removed too are in no table: all before the first that is left.
         first = self._firsts.get((lane["shard"], lane["level"]), 0)
         left = min(max(lane["watermark"] - seen - (lane["min_offset"] - gone), 0), max(first - lane["min_offset"], 0))
         proof = Proof(
@@ -183,14 +183,14 @@ def run(context: Context) -> Audit:
 
 
 def _timers(lane: dict[str, Any]) -> Proof:
-    """A 5.x broker's: what pends is all that it tells."""
+    """The proof of a 5.x broker's timers: it records pending ones only."""
     none = dict.fromkeys(("expired", "restored", "dead", "cancelled", "missing", "early", "violation_count"), 0)
     pending = lane["pending"]
     return Proof(shard=lane["shard"], level=0, accepted=pending, pending=pending, is_proven=True, **none)
 
 
 def _differing(entries: dict[Key, Bucket], copies: list[Row]) -> set[Key]:
-    """Buckets that are to be looked at entry by entry: both what is expired and what is kept of them."""
+    """Buckets to compare entry by entry, in all zones."""
     differing = set(entries)
     torn = set()
     for row in copies:

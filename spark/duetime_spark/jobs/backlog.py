@@ -1,4 +1,4 @@
-"""What is pending, by shard, level and topic, what falls due when, and whether restores keep up."""
+"""Pending messages by shard, level and topic, the times when they fall due, and whether restores keep up."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -22,9 +22,9 @@ _RESTORED = "shard,topic,real_topic,lane_level,stored_at_ms,sys_flag"
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """What is pending of one topic on one level of one shard; level 0: a broker's 5.x timers.
+    """Pending messages of one topic on one level of one shard; level 0: a broker's 5.x timers.
 
-    topic: None where the record does not say or is damaged. Entries that were restored, and whose record retention
+    topic: None where the record has none or is damaged. Entries that were restored, and whose record retention
     took, while the job ran are counted without bytes and due time.
     """
 
@@ -40,8 +40,9 @@ class Pending:
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
-    """A lane as its shard tells it: `pending_count` is entries from the watermark on, unreadable ones included."""
+class LaneBacklog:
+    """A lane by its shard's snapshot: `pending_count` counts entries from the watermark on, unreadable ones
+    included."""
 
     shard: int
     level: int
@@ -52,8 +53,8 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
-    """What falls due within the minute or hour that begins at `at_ms`."""
+class DueCount:
+    """Messages that fall due within the minute or hour that begins at `at_ms`."""
 
     at_ms: int
     level: int
@@ -65,9 +66,9 @@ class Due:
 class Forecast:
     """Restores needed, against those of the log's last ten minutes.
 
-    needed_per_s: of the fullest minute ahead, which begins at `needed_at_ms`; what is overdue is not in it.
-    measured_per_s, measured_peak_per_s: over the ten minutes, and in their fullest second: what was asked of the
-    cluster, which may be less than what it can do.
+    needed_per_s: of the fullest minute ahead, which begins at `needed_at_ms`; without overdue messages.
+    measured_per_s, measured_peak_per_s: over the ten minutes, and in their fullest second. The load that
+    there was; the cluster may be able to do more.
     """
 
     needed_per_s: float
@@ -77,7 +78,7 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True)
-class Backlog:
+class BacklogFound:
     """The result; lists are by shard, level and topic, or by moment and level. Empty minutes and hours are left out."""
 
     now_ms: int
@@ -87,10 +88,10 @@ class Backlog:
     overdue_by_ms: int
     next_due_at_ms: int | None
     forecast: Forecast
-    lanes: list[Lane]
+    lanes: list[LaneBacklog]
     pending: list[Pending]
-    due_minutes: list[Due]
-    due_hours: list[Due]
+    due_minutes: list[DueCount]
+    due_hours: list[DueCount]
     later_count: int
 
     def to_dict(self) -> dict[str, Any]:
@@ -98,8 +99,7 @@ class Backlog:
 
 
 def transform(pending: DataFrame, moments: Mapping[int, int]) -> DataFrame:
-    """Pending entries by (shard, level, topic, minute), from which all else follows: what table `pending_minutes` is,
-    whose reader sums where it reads.
+    """Pending entries by (shard, level, topic, minute): the sums of table `pending_minutes`, from rows of `pending`.
 
     Adds: count, bytes, oldest_due_at_ms, overdue_count and overdue_bytes (due at or before the shard's moment),
     next_due_at_ms (after it).
@@ -125,7 +125,7 @@ def merged(minutes: DataFrame) -> DataFrame:
 
 
 def summed(minutes: DataFrame, now_ms: int) -> DataFrame:
-    """`transform`'s rows in one go, by grain; null is what is summed over.
+    """Sums of `transform`'s rows by grain, in one query; null is what is summed over.
 
     topic    by (shard, level, topic)
     minute   by (at_ms, level): each of MINUTES_AHEAD minutes from now's on
@@ -161,8 +161,8 @@ def _grain(name: str, condition: Column | None, shard: Column, topic: Column, at
 
 
 def ahead(minutes: DataFrame, end_ms: int) -> DataFrame:
-    """One row: `fullest`, the most that falls due in a minute and the negative of its number, and `later_count`, what
-    falls due from `end_ms` on."""
+    """One row: `fullest`, the highest count of a minute and the negative of its number, and `later_count`, the messages
+    that fall due from `end_ms` on."""
     per_minute = (
         minutes.where("minute IS NOT NULL")
         .groupBy("minute")
@@ -175,13 +175,13 @@ def ahead(minutes: DataFrame, end_ms: int) -> DataFrame:
 
 
 def restored_per_second(messages: DataFrame, until_ms: int) -> DataFrame:
-    """(second, count) of what was restored in the ten minutes up to a moment."""
+    """(second, count) of messages restored in the ten minutes up to a moment."""
     stored = F.col("stored_at_ms")
     recent = messages.where((stored > until_ms - MEASURED_MS) & (stored <= until_ms) & is_restored())
     return recent.groupBy(floor_to("stored_at_ms", SECOND_MS).alias("second")).agg(F.count(F.lit(1)).alias("count"))
 
 
-def run(context: Context) -> Backlog:
+def run(context: Context) -> BacklogFound:
     moments = context.moments
     now_ms = max(moments.values(), default=0)
     minutes = merged(context.table("pending_minutes", _MINUTES)).persist(StorageLevel.MEMORY_AND_DISK)
@@ -196,10 +196,10 @@ def run(context: Context) -> Backlog:
     if any(row.topic is None for row in pending):
         context.findings.extend(unreadable(context.table("pending", _PLACES), context.left(), context.listed))
     lanes = [
-        Lane(row["shard"], row["level"], row["delay_ms"], row["watermark"], row["max_offset"], row["pending"])
+        LaneBacklog(row["shard"], row["level"], row["delay_ms"], row["watermark"], row["max_offset"], row["pending"])
         for row in context.lanes
     ]
-    return Backlog(
+    return BacklogFound(
         now_ms=now_ms,
         pending_count=sum(row.count for row in pending),
         pending_bytes=sum(row.bytes for row in pending),
@@ -238,10 +238,10 @@ def _pending(row: dict[str, Any], moment_ms: int | None) -> Pending:
     return Pending(**{name: row[name] for name in names}, overdue_by_ms=overdue_by_ms)
 
 
-def _due(rows: list[dict[str, Any]]) -> list[Due]:
-    """Without what is overdue."""
+def _due(rows: list[dict[str, Any]]) -> list[DueCount]:
+    """Without overdue messages."""
     found = [
-        Due(row["at_ms"], row["level"], row["count"] - row["overdue_count"], row["bytes"] - row["overdue_bytes"])
+        DueCount(row["at_ms"], row["level"], row["count"] - row["overdue_count"], row["bytes"] - row["overdue_bytes"])
         for row in rows
     ]
     return [due for due in found if due.count]

@@ -1,4 +1,4 @@
-"""Expressions that several jobs use: what is restored, minutes, exact percentiles."""
+"""Expressions that several jobs use: restored messages, minutes, exact percentiles."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,12 +14,12 @@ PERCENTILES = {"p50_ms": 500, "p99_ms": 990, "p999_ms": 999}
 
 
 def is_restored() -> Column:
-    """Of a row of `messages`: it came out of a lane. A broker leaves no mark of the lane, and REAL_TOPIC as it was; so
-    it does where a transaction is committed, which sysFlag tells."""
+    """Of a row of `messages`: it came out of a lane. A broker writes no mark of the lane and keeps REAL_TOPIC; a
+    committed transaction keeps it too, and is excluded by its sysFlag."""
     ours = F.col("lane_level").isNotNull() & (F.col("topic") != QUARANTINE_TOPIC)
     is_plain = F.coalesce("sys_flag", F.lit(0)).bitwiseAND(SYS_TRANSACTION) == 0
     by_broker = F.col("lane_level").isNull() & F.col("real_topic").eqNullSafe(F.col("topic")) & is_plain
-    # Said by itself, it is a filter that readers of the log know: most rows go no further.
+    # A condition of its own is a filter that readers of the log apply: most rows are dropped there.
     return (F.col("topic") != SCHEDULE_TOPIC) & (ours | by_broker)
 
 
@@ -44,8 +44,8 @@ def percentiles(
 ) -> DataFrame:
     """Exact percentiles of each group, from rows (keys, value, count, sums).
 
-    Gives: keys, `count`, the columns of PERCENTILES, `max_ms`, and the sums. A percentile is the lowest value that so
-    many of the group do not exceed (nearest rank).
+    Gives: keys, `count`, the columns of PERCENTILES, `max_ms`, and the sums. A percentile is the lowest
+    value that this share of the group does not exceed (nearest rank).
     """
     small = histogram.groupBy(*keys, value).agg(
         F.sum(count).alias("_count"), *[F.sum(name).alias(name) for name in sums]

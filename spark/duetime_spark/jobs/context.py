@@ -1,4 +1,4 @@
-"""What a job is given: tables at one snapshot, and the moment that counts as now."""
+"""A job's input: tables at one snapshot, and the moment that counts as now."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,11 +21,11 @@ class Context:
     Args:
         lanes: the rows of the table `lanes`, by shard and level, which the driver knows without Spark.
         now_ms: Unix ms that count as now; None: each shard's moment of the snapshot.
-        late_ms: what is later than this is late.
-        listed: most entries of a list that may grow with the data; counts are always whole.
-        whole: rows that go into files are listed to the last.
-        left: shards of whose log retention has taken something since the snapshot, by now.
-        findings: damage that the job comes upon, as rows of table `findings`.
+        late_ms: a message that takes longer is late.
+        listed: most entries in a list that may grow with the data; counts are always complete.
+        whole: lists are complete, for files.
+        left: shards whose logs have lost segments to retention since the snapshot, as of now.
+        findings: damage that the job finds, as rows of table `findings`.
     """
 
     spark: SparkSession
@@ -40,7 +40,7 @@ class Context:
 
     @property
     def gone(self) -> DataFrame:
-        """(shard, topic, queue, offset) of dead letters that were redriven or discarded; their records are there."""
+        """(shard, topic, queue, offset) of dead letters that were redriven or discarded; their records remain."""
         return self.table("gone", "shard,topic,queue,offset")
 
     @property

@@ -1,4 +1,4 @@
-"""What failed for good: dead letters that are still there, grouped by what went wrong, with samples."""
+"""Dead letters that are still there, grouped by error, with samples."""
 
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
@@ -15,7 +15,7 @@ from duetime_spark.jobs.context import Context
 _MESSAGES = "shard,topic,queue,offset,id,stored_at_ms,born_host,reconsume_times,properties"
 _SAMPLES = 3
 _GROUP = ("group", "topic", "signature", "attempts", "producer")
-# In this order: what is quoted may hold numbers, and a number is no word of hex digits.
+# In this order: quoted parts may contain numbers, and a number is not a word of hex digits.
 _MASKS = (
     (r"'[^']*'|\"[^\"]*\"|`[^`]*`", "'?'"),
     (r"(?i)\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "#"),
@@ -61,7 +61,7 @@ class DeadLetterGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetters:
+class DeadLettersFound:
     """The result: groups with the most letters first. `left_out`: groups that are not listed."""
 
     count: int
@@ -127,7 +127,7 @@ def grouped(letters: DataFrame) -> DataFrame:
     )
 
 
-def run(context: Context) -> DeadLetters:
+def run(context: Context) -> DeadLettersFound:
     dead = F.col("topic").startswith(DLQ_PREFIX)
     letters = context.table("messages", _MESSAGES).where(dead)
     there = letters.join(context.gone, ["shard", "topic", "queue", "offset"], "left_anti")
@@ -142,7 +142,7 @@ def run(context: Context) -> DeadLetters:
         for row in rows
     ]
     count, group_count = ((sums["letters"] or 0), sums["groups"]) if sums else (0, 0)
-    return DeadLetters(count, group_count, group_count - len(listed), listed)
+    return DeadLettersFound(count, group_count, group_count - len(listed), listed)
 
 
 def _sample(values: dict[str, Any]) -> Sample:

@@ -1,13 +1,13 @@
-"""Were we late: restored messages against their due times, and for late ones the part of the way that took longest.
+"""Lateness: restored messages against their due times, and for late ones the part of the way that took longest.
 
-What time stamps tell. A lane record's store time is the due time less the level's delay, and so
+What time stamps show. A lane record's store time is the due time less the level's delay, so
 
     born ──accept──▶ stored in the lane ──delay──▶ due ──scan──▶ stored in its topic ──consumer──▶ first received
 
-are lengths between stamps. What they cannot tell: a record is stamped when it is appended, so the wait for its flush is
-no stretch of its own; it lies in `scan` of what waits behind a flush, and in `consumer` of who waits for what is
-flushed. What is born by another machine's clock is accepted late, or early, by as much as the clocks differ. Retries
-are born long before they enter a lane, so they have no `accept`.
+are lengths between stamps. What they cannot show: a record is stamped when it is appended, so the wait for its flush
+has no length of its own; it is part of `scan` for records that wait for a flush, and of `consumer` for their readers.
+If another machine's clock stamped the birth, `accept` is wrong by the difference of the clocks. Retries are born long
+before they enter a lane, so they have no `accept`.
 """
 
 from dataclasses import asdict, dataclass
@@ -28,16 +28,16 @@ _MESSAGES = (
 _DELIVERIES = "shard,queue_topic,queue,offset,received_at_ms"
 _MINUTES_LISTED, _ALL_MINUTES = 10_000, 2**31 - 1
 _KEYS = ("level", "topic", "minute")
-# What the results are summed by.
+# The keys of each list of results.
 GRAINS = {"total": (), "topics": ("level", "topic"), "level_minutes": ("level", "minute"), "minutes": _KEYS}
 
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """Of the restored messages of one level, topic and minute of their due times; what is None is summed over.
+    """Of the restored messages of one level, topic and minute of their due times; None is summed over.
 
-    Percentiles are exact, of whole ms from due to stored; `late_count` is of those of which a part of the way took
-    longer than the threshold, and `late_accept` to `late_consumer` say which part was the longest.
+    Percentiles are exact, of whole ms from due to stored. `late_count` counts messages for which a part of the way took
+    longer than the threshold; `late_accept` to `late_consumer` count them by the longest part.
     """
 
     level: int | None
@@ -59,7 +59,7 @@ class Lateness:
 class LatenessFound:
     """The result. `undated_count`: restored by a broker, which leaves no due time.
 
-    `minutes` has the newest so many minutes of each level and topic, `minutes_left_out` says how many more there are.
+    `minutes` has the newest minutes of each level and topic; `minutes_left_out` counts the others.
     """
 
     late_ms: int
@@ -75,9 +75,9 @@ class LatenessFound:
 
 
 def transform(messages: DataFrame, lanes: DataFrame, deliveries: DataFrame, late_ms: int) -> DataFrame:
-    """Restored messages by (level, topic, minute, lateness_ms): their count, and how many were early, or late by what.
+    """Restored messages by (level, topic, minute, lateness_ms): count, early ones, and late ones by cause.
 
-    level and minute are null for what has no due time. Minutes are counted since 1970, of due times.
+    level and minute are null for messages without a due time. Minutes are counted since 1970, of due times.
     """
     received = deliveries.groupBy("shard", F.col("queue_topic").alias("topic"), "queue", "offset").agg(
         F.min("received_at_ms").alias("received_at_ms")
@@ -104,7 +104,7 @@ def transform(messages: DataFrame, lanes: DataFrame, deliveries: DataFrame, late
     )
     longest = F.greatest(*CAUSES)
     is_late = F.col("lateness_ms").isNotNull() & (longest > late_ms)
-    # Of equal parts the first: it came before the others.
+    # Of equal parts the first.
     first = F.when(F.col("accept") == longest, "accept").when(F.col("scan") == longest, "scan").otherwise("consumer")
     caused = measured.withColumn("cause", F.when(is_late, first))
     return caused.groupBy("level", "topic", "minute", "lateness_ms").agg(
@@ -116,7 +116,7 @@ def transform(messages: DataFrame, lanes: DataFrame, deliveries: DataFrame, late
 
 
 def summed(histogram: DataFrame) -> DataFrame:
-    """Percentiles and sums of `transform`'s rows in one go, for each of GRAINS: null is what is summed over."""
+    """Percentiles and sums of `transform`'s rows for each of GRAINS, in one query; null is summed over."""
     grains = [
         F.struct(
             F.lit(grain).alias("grain"), *[(F.col(key) if key in keys else F.lit(None)).alias(key) for key in _KEYS]

@@ -16,8 +16,8 @@ class Result(Protocol):
 
 @dataclass(frozen=True)
 class Job:
-    """`tables`: lists of the result that `--out` writes. `reads_all`: every record is read anyway. `is_brief`: what it
-    reads is summed where it is read, so that few rows go through the JVM."""
+    """`tables`: lists of the result that `--out` writes. `reads_all`: the job reads every record anyway. `is_brief`:
+    rows are summed where they are read, so that few go through the JVM."""
 
     run: Callable[[Context], Result]
     tables: tuple[str, ...]

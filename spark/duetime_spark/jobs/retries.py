@@ -1,4 +1,4 @@
-"""What success costs: deliveries until it came, and those that were for nothing."""
+"""The cost of success: deliveries until it came, and wasted ones."""
 
 from dataclasses import asdict, dataclass
 from typing import Any

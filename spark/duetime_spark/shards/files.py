@@ -22,10 +22,10 @@ from duetime_core.settings import cluster_secret_of_commands
 GRPC = "grpc://"
 _OPTIONS = (("grpc.max_receive_message_length", 64 << 20),)
 _CALL_S = 20.0
-# How long an export may take: stores hold all of them together to a rate.
+# The slowest export to allow for: a store limits the rate of all exports together.
 _SLOWEST_BYTES_PER_S = 250_000
 _FILE_BYTES_MAX = 64 << 20
-# A listing is told again to those who ask within so long: readers go from folder to folder.
+# A listing is reused for this long: readers go from folder to folder.
 _LISTING_S = 2.0
 _TRIES = 6
 _PAUSE_S = 0.2
@@ -38,8 +38,8 @@ def open_source(source: str) -> list[Files]:
     """The shards of a source, in order.
 
     Raises:
-        InvalidArgument: there is no such file system, or no such directory.
-        Unavailable: nobody answers, or not all of a gateway's shards do.
+        InvalidArgument: there is no such file system or directory.
+        Unavailable: the server or one of a gateway's shards does not answer.
     """
     if source.startswith(GRPC):
         return _shards(source)
@@ -51,7 +51,7 @@ def open_source(source: str) -> list[Files]:
 
 
 class TaskFiles(LocalFiles):
-    """A directory that must be there wherever a task runs: what is not there would read as gone, and count nothing."""
+    """A directory that must exist wherever a task runs: a missing one would read as an empty shard."""
 
     def __reduce__(self) -> tuple[Any, tuple[Path]]:
         return _there, (self.root,)
@@ -60,7 +60,7 @@ class TaskFiles(LocalFiles):
 def _there(root: Path) -> TaskFiles:
     """Raises: Unavailable."""
     if not root.is_dir():
-        raise Unavailable(f"{root} is not there where a task runs: mount it on all workers, or read by grpc://")
+        raise Unavailable(f"{root} does not exist where a task runs: mount it on all workers, or read by grpc://")
     return TaskFiles(root)
 
 
@@ -68,7 +68,7 @@ class FsspecFiles:
     """A directory on a file system of fsspec."""
 
     def __init__(self, url: str) -> None:
-        """Raises: InvalidArgument for a file system that is not known or not there."""
+        """Raises: InvalidArgument: the file system is unknown or cannot be reached."""
         self.url = url
         try:
             self._fs, root = fsspec.core.url_to_fs(url)
@@ -92,7 +92,7 @@ class FsspecFiles:
         return sorted(
             (str(entry["name"]).rstrip("/").rsplit("/", 1)[-1], _size(entry))
             for entry in found
-            # Object stores name the folder itself among what is in it.
+            # Object stores list the folder itself among its contents.
             if str(entry["name"]).strip("/") != self._path(folder).strip("/")
         )
 
@@ -114,7 +114,7 @@ class FsspecFiles:
         return bool(self._fs.exists(self._path(path)))
 
     def next_data(self, path: str, at: int) -> int | None:
-        """Nobody tells where the holes are."""
+        """The next byte: these file systems do not report holes."""
         try:
             return at if at < self._fs.size(self._path(path)) else None
         except (FileNotFoundError, NotADirectoryError):
@@ -132,7 +132,7 @@ def _size(entry: dict[str, Any]) -> int:
 
 
 class GrpcFiles:
-    """A shard of a running store or gateway, whose files are exported."""
+    """A shard of a running store or gateway, read by its Export calls."""
 
     def __init__(self, address: str, shard: int, is_gateway: bool) -> None:
         """`address`: HOST:PORT."""
@@ -224,7 +224,7 @@ def _shards(source: str) -> list[Files]:
 
 
 def _asked(address: str) -> Iterator[Files]:
-    """A gateway knows its shards; a store does not know the question."""
+    """The shards of a gateway, or the one of a store, which does not implement ListShards."""
     with make_blocking_channel(address, _OPTIONS, cluster_secret_of_commands()) as channel:
         try:
             stub = gateway_pb2_grpc.GatewayStub(channel)  # type: ignore[no-untyped-call]

@@ -1,6 +1,6 @@
-"""A shard at one moment: what every reader of a job sees, whatever the shard does meanwhile.
+"""A shard at one moment: every reader of a job sees this, whatever the shard does meanwhile.
 
-    log   min ─────────── P ──────────────── E        E: behind the last intact record, which is the moment
+    log   min ─────────── P ──────────────── E        E: end of the last intact record, which is the moment
                           │  walked once     │
     queue [min, ─────────────────────── max)          P: where the checkpoint says that queues hold everything before
     lane  [min, ── watermark ────────── max)
@@ -44,7 +44,7 @@ from duetime_spark.shards.files import open_source, pause
 from duetime_spark.shards.timers import waiting
 
 VERSION = 1
-# Looks at a store that runs before the whole of its log is walked.
+# Attempts at a running store before its whole log is walked.
 _TRIES = 4
 _PAUSE_S = 0.25
 _NO_OFFSETS = np.empty(0, np.int64)
@@ -52,7 +52,7 @@ _NO_OFFSETS = np.empty(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """A queue's messages [min_offset, max_offset). Those below `files_max` have their units in its files."""
+    """A queue's messages [min_offset, max_offset). Units of those below `files_max` are in its files."""
 
     topic: str
     queue: int
@@ -71,9 +71,9 @@ class QueueView:
 
 @dataclass(frozen=True, slots=True)
 class LaneView:
-    """A lane: entries [min_offset, watermark) are restored or cancelled, and those in `ahead`; the others pend.
+    """A lane: entries [min_offset, watermark) and those in `ahead` are restored or cancelled; the others are pending.
 
-    Level 0: the timers of a 5.x broker, all of which pend; their queue's units are `QueueView.made`.
+    Level 0: the timers of a 5.x broker, all of which are pending; their queue's units are `QueueView.made`.
     """
 
     level: int
@@ -87,7 +87,7 @@ class LaneView:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Damage: bytes [position, position + size) of a file were passed over, or are not what they should be."""
+    """Damage: bytes [position, position + size) of a file were skipped, or differ from what was written."""
 
     path: str
     position: int
@@ -127,7 +127,7 @@ class Snapshot:
 
     @classmethod
     def from_dict(cls, value: dict[str, Any]) -> "Snapshot":
-        """Raises: ValueError for what `to_dict` has not made."""
+        """Raises: ValueError: the value is not a result of `to_dict`."""
         try:
             timers = value["timers"]
             return cls(
@@ -140,7 +140,7 @@ class Snapshot:
                 }
             )
         except (KeyError, TypeError) as error:
-            raise ValueError(f"no snapshot: {error}") from error
+            raise ValueError(f"the value is not a snapshot: {error}") from error
 
 
 def _plain(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def _queue_of(value: dict[str, Any]) -> QueueView:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Files, and what they held at a moment."""
+    """A shard's files, and what they held at one moment."""
 
     files: Files
     snapshot: Snapshot
@@ -164,11 +164,11 @@ def open_shards(sources: Sequence[str], levels: str = DEFAULT_DELAY_LEVELS, snap
     """The shards of sources, at a snapshot that `take_snapshots` made of the same sources, or at one taken now.
 
     Raises:
-        InvalidArgument: no source, one that is no store's, a snapshot of other sources.
+        InvalidArgument: there is no source, a source is not a store, or the snapshot is of other sources.
         Unavailable: a store does not answer.
     """
     if not sources:
-        raise InvalidArgument([Violation("path", "there is no source: give a path or an endpoint")])
+        raise InvalidArgument([Violation("path", "no source is given: set path or endpoint")])
     files = [shard for source in sources for shard in open_source(source)]
     if snapshot is not None:
         return _pinned(files, snapshot)
@@ -197,7 +197,7 @@ def _pinned(files: list[Files], text: str) -> list[Shard]:
             raise ValueError(f"version {value['version']} is not {VERSION}")
         found = [Snapshot.from_dict(shard) for shard in value["shards"]]
     except (KeyError, TypeError, ValueError) as error:
-        raise InvalidArgument([Violation("snapshot", f"it can't be read: {error}")]) from error
+        raise InvalidArgument([Violation("snapshot", f"it cannot be read: {error}")]) from error
     names = [shard.name for shard in files]
     if [snapshot.name for snapshot in found] != names:
         raise InvalidArgument([Violation("snapshot", f"it is not of {', '.join(names)}")])
@@ -205,7 +205,7 @@ def _pinned(files: list[Files], text: str) -> list[Shard]:
 
 
 def _with_own_numbers(taken: list[Snapshot]) -> list[Snapshot]:
-    """Shards that say the same number, as brokers' do, get the next ones that are free, in order."""
+    """Renumbers shards with equal numbers, as those of brokers have, to the next free numbers, in order."""
     free = iter(number for number in range(2 * len(taken)) if number not in {one.shard for one in taken})
     used: set[int] = set()
     found = []
@@ -217,12 +217,13 @@ def _with_own_numbers(taken: list[Snapshot]) -> list[Snapshot]:
 
 
 def take_snapshot(files: Files, levels: DelayLevels) -> Snapshot:
-    """
+    """A shard as it is now.
+
     Args:
-        levels: the table by which a broker's lanes are dated; our directories tell theirs.
+        levels: the level table of a broker's directory; DueTime's directories name theirs.
 
     Raises:
-        InvalidArgument: it is no store's directory.
+        InvalidArgument: the directory is not a store's.
     """
     open_root(files)
     for tries in range(_TRIES):
@@ -232,7 +233,7 @@ def take_snapshot(files: Files, levels: DelayLevels) -> Snapshot:
             return walk.snapshot()
         if not files.exists("abort"):
             break
-        # In a store that runs, retention has taken units away, and its next checkpoint counts without them.
+        # Retention in a running store has removed units; its next checkpoint counts without them.
         if tries < _TRIES - 1:
             pause(_PAUSE_S)
     return _Walk(files, levels, None).snapshot()
@@ -240,7 +241,7 @@ def take_snapshot(files: Files, levels: DelayLevels) -> Snapshot:
 
 @dataclass(slots=True)
 class _Tally:
-    """By queue: the first offset of records behind the checkpoint, copies that retention has made apart."""
+    """By queue: the lowest offset of records after the checkpoint, not counting copies made by retention."""
 
     latest_ms: int
     first: dict[Key, int] = field(default_factory=dict)
@@ -260,7 +261,7 @@ class _Tally:
 
 
 class _Walk:
-    """Reads a directory, from a checkpoint on where one is given."""
+    """Reads a directory, from a checkpoint on if one is given."""
 
     def __init__(self, files: Files, levels: DelayLevels, point: Checkpoint | None) -> None:
         self._files = files
@@ -289,11 +290,11 @@ class _Walk:
             return False
         units = 0
         for (topic, number), queue in state.queues.items():
-            behind = self._tally.first.get((topic.encode(), number), queue.max_offset)
-            # Records whose units are missing: there is a gap between files and log.
-            if behind > queue.files.max_offset and queue.files.max_offset > 0:
+            end = self._tally.first.get((topic.encode(), number), queue.max_offset)
+            # Units are missing between the files and the log.
+            if end > queue.files.max_offset and queue.files.max_offset > 0:
                 return False
-            units += max(behind - queue.min_offset, 0)
+            units += max(end - queue.min_offset, 0)
         return units == point.unit_count
 
     def snapshot(self) -> Snapshot:
@@ -365,7 +366,7 @@ def _shard(store: dict[str, Any] | None) -> int:
 
 
 def _adopt(queue: Queue) -> None:
-    """Units that came into the files while the log was walked need not be made."""
+    """Drops made units that were written to the files while the log was walked."""
     files = queue.files
     while queue.made:
         offsets, units = queue.made[0]
@@ -381,7 +382,7 @@ def _adopt(queue: Queue) -> None:
 
 
 def _same(offsets: Ints, first: int, units: Units, found: Units) -> int:
-    """How many of the first units are in the file as they were made."""
+    """How many of the first units equal those in the file."""
     is_same: npt.NDArray[np.bool_] = (offsets == first + np.arange(len(offsets))) & (units == found)
     differing = np.flatnonzero(~is_same)
     return int(differing[0]) if len(differing) else len(offsets)

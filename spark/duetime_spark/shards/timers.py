@@ -34,7 +34,7 @@ _TAKEN_BACK = "TIMER_DEL_UNIQKEY"
 
 
 def waiting(state: State) -> tuple[Ints, Units]:
-    """Offsets in the timers' queue, and units with the due time for tags, by offset; none where there is no wheel."""
+    """Offsets in the timers' queue, and units with the due time for tags, by offset; empty without a wheel."""
     known = timers(state, listed=False)
     queue = state.queues.get((TIMER_TOPIC, 0))
     if known is None or queue is None:
@@ -83,7 +83,7 @@ def _in_wheel(state: State, read_at_ms: int) -> Units:
 
 
 def _dated(state: State, units: Units) -> Units:
-    """With the due times that their records tell."""
+    """With the due times of their records."""
     for index, position in enumerate(units["position"].tolist()):
         due = _properties(state, position).get(_DUE, "")
         if due.isdigit() and len(due) <= 18:

@@ -1,4 +1,4 @@
-"""Ranges of a queue's units, as tasks read them: from its files, or as the snapshot has made them from the log."""
+"""Ranges of a queue's units, as tasks read them: from its files, or made from the log by the snapshot."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,27 +12,27 @@ from duetime_spark.shards.snapshot import QueueView
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Messages [first, behind) of a queue. `made`: those of them whose units are not in its files."""
+    """Messages [start, stop) of a queue. `made`: those whose units are not in its files yet."""
 
     topic: str
     queue: int
-    first: int
-    behind: int
+    start: int
+    stop: int
     files_max: int
     file_bytes: int
     made_offsets: bytes = b""
     made_units: bytes = b""
 
     def __len__(self) -> int:
-        return self.behind - self.first
+        return self.stop - self.start
 
     def read(self, files: Files, rows_max: int) -> Iterator[tuple[Ints, Units]]:
-        """Offsets and units, so many at a time; units that have left are missing, and so are offsets that have none."""
-        at, end = self.first, min(self.behind, self.files_max)
+        """Offsets and units, at most `rows_max` at a time, without units that retention has removed."""
+        at, end = self.start, min(self.stop, self.files_max)
         while at < end:
             units = read_units(files, self, at, min(rows_max, end - at))
             if not len(units):
-                at = min(at - at % self.file_units + self.file_units, end)  # its file has left
+                at = min(at - at % self.file_units + self.file_units, end)  # retention has removed its file
                 continue
             yield np.arange(at, at + len(units)), units
             at += len(units)
@@ -47,7 +47,7 @@ class Window:
 
 
 def read_units(files: Files, queue: Window | QueueView, offset: int, count: int) -> Units:
-    """Up to `count` units from `offset` on, fewer at the end of a file; none where it has left."""
+    """Up to `count` units from `offset` on; fewer at the end of a file, none if retention has removed it."""
     if not queue.file_bytes:
         return np.empty(0, UNIT_TYPE)
     at = offset * UNIT.size
@@ -57,30 +57,30 @@ def read_units(files: Files, queue: Window | QueueView, offset: int, count: int)
     return np.frombuffer(data, UNIT_TYPE, len(data) // UNIT.size)
 
 
-def window_of(queue: QueueView, first: int, behind: int) -> Window:
-    """A part of a queue; bounds outside of it are cut."""
-    first, behind = max(first, queue.min_offset), min(behind, queue.max_offset)
-    behind = max(behind, first)
+def window_of(queue: QueueView, start: int, stop: int) -> Window:
+    """The part [start, stop) of a queue, clipped to its bounds."""
+    start, stop = max(start, queue.min_offset), min(stop, queue.max_offset)
+    stop = max(stop, start)
     made_offsets, made_units = b"", b""
-    if behind > queue.files_max and queue.made_offsets:
+    if stop > queue.files_max and queue.made_offsets:
         offsets, units = queue.made
-        low, high = np.searchsorted(offsets, [max(first, queue.files_max), behind]).tolist()
+        low, high = np.searchsorted(offsets, [max(start, queue.files_max), stop]).tolist()
         made_offsets, made_units = offsets[low:high].tobytes(), units[low:high].tobytes()
-    return Window(queue.topic, queue.queue, first, behind, queue.files_max, queue.file_bytes, made_offsets, made_units)
+    return Window(queue.topic, queue.queue, start, stop, queue.files_max, queue.file_bytes, made_offsets, made_units)
 
 
-def cut(queue: QueueView, first: int, behind: int, rows: int) -> Iterator[Window]:
-    """A part of a queue in windows of about so many messages, each ending with a file where one ends near by."""
-    first, behind = max(first, queue.min_offset), min(behind, queue.max_offset)
-    while first < behind:
-        end = min(first + rows, behind)
-        yield window_of(queue, first, end)
-        first = end
+def cut(queue: QueueView, start: int, stop: int, rows: int) -> Iterator[Window]:
+    """The part [start, stop) of a queue in windows of at most `rows` messages."""
+    start, stop = max(start, queue.min_offset), min(stop, queue.max_offset)
+    while start < stop:
+        end = min(start + rows, stop)
+        yield window_of(queue, start, end)
+        start = end
 
 
 def first_at(files: Files, queue: QueueView, low: int, high: int, position: int) -> tuple[int, int | None]:
-    """The first of the messages [low, high) whose record lies at a position or behind it, by halves, as if positions
-    ascended; and where it lies, if its unit says so."""
+    """The first of the messages [low, high) whose record lies at or after a position, by binary search as if positions
+    ascended; and the record's position, None if its unit is gone."""
     found = None
     while low < high:
         middle = (low + high) // 2

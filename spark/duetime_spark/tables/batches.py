@@ -1,4 +1,4 @@
-"""Columns of numbers as Arrow's, without a look at their values: what numpy has is what Arrow gets."""
+"""Columns of numbers as Arrow arrays, taken from numpy without inspecting their values."""
 
 from collections.abc import Callable, Mapping
 
@@ -11,7 +11,7 @@ ROWS_MAX = 131_072
 
 
 class Repeated:
-    """Columns of one value each, made once and cut to length."""
+    """Columns that repeat one value: made once, cut to length."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[object, pa.DataType], pa.Array] = {}
@@ -26,7 +26,7 @@ class Repeated:
 
 
 def numbers(values: npt.NDArray[np.integer], kind: pa.DataType, none: int | None = None) -> pa.Array:
-    """Of any byte order and step; null where the value is `none`."""
+    """An Arrow array of numbers in any byte order and stride; null where the value is `none`."""
     hidden = None if none is None else values == none
     if hidden is not None and not hidden.any():
         hidden = None
@@ -34,5 +34,5 @@ def numbers(values: npt.NDArray[np.integer], kind: pa.DataType, none: int | None
 
 
 def batch(schema: pa.Schema, makers: Mapping[str, Callable[[pa.DataType], pa.Array]]) -> pa.RecordBatch:
-    """The wanted columns only are made."""
+    """A batch of the columns in `schema`; no others are made."""
     return pa.record_batch([makers[field.name](field.type) for field in schema], schema=schema)

@@ -1,7 +1,7 @@
-"""Table `damage`: what in the log is not as it was written, found by reading every byte of it up to the snapshot.
+"""Table `damage`: damaged parts of the log, found by reading every byte of it up to the snapshot.
 
-Rows as those of `findings`: records whose CRC does not match, and bytes that are no record and were passed over. What
-has left with retention since the snapshot is not looked at.
+Rows are like those of `findings`: records whose CRC does not match, and skipped bytes that are no record. Segments that
+retention has removed since the snapshot are not read.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from duetime_spark.decoding.decode import Decoder
 from duetime_spark.shards.snapshot import Shard
-from duetime_spark.tables.filters import Wanted
+from duetime_spark.tables.filters import RowFilter
 from duetime_spark.tables.messages import MessagesTask
 from duetime_spark.tables.messages import plan as plan_messages
 
@@ -50,8 +50,8 @@ class DamageTask:
         return {"shard": self.task.shard, "path": path, "position": position - base, "size": size, "words": words}
 
 
-def plan(shards: Sequence[Shard], schema: pa.Schema, wanted: Wanted) -> list[DamageTask]:
-    """Tasks of about so many bytes of the log each as those of `messages`."""
-    # Columns of other names are not those of messages: a position here is one in its file.
-    keys = Wanted({name: bounds for name, bounds in wanted.columns.items() if name == "shard"})
+def plan(shards: Sequence[Shard], schema: pa.Schema, row_filter: RowFilter) -> list[DamageTask]:
+    """Tasks of the same size as those of `messages`."""
+    # Other columns mean other things here than in `messages`: a position is one in its file.
+    keys = RowFilter({name: bounds for name, bounds in row_filter.columns.items() if name == "shard"})
     return [DamageTask(task, schema) for task in plan_messages(shards, schema, keys)]

@@ -42,13 +42,13 @@ class Bounds:
 
 
 @dataclass(slots=True)
-class Wanted:
+class RowFilter:
     """Bounds by column."""
 
     columns: dict[str, Bounds] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, filters: Iterable[Filter]) -> "Wanted":
+    def of(cls, filters: Iterable[Filter]) -> "RowFilter":
         wanted = cls()
         for one in filters:
             wanted._add(one)

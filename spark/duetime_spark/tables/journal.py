@@ -16,21 +16,21 @@ from duetime_format.units import FILLER_SIZE
 from duetime_spark.decoding.deliveries import Deliveries, rows_of
 from duetime_spark.shards.snapshot import Shard
 from duetime_spark.shards.units import Window, window_of
-from duetime_spark.tables.filters import Wanted
+from duetime_spark.tables.filters import RowFilter
 
 _UNITS_AT_ONCE = 1_024
 
 
 @dataclass(frozen=True)
-class Journal:
-    """A part of it, from a shard's files; it can be pickled."""
+class JournalSlice:
+    """A part of a shard's journal, read from its files. Can be pickled."""
 
     files: Files
     segment_bytes: int
     window: Window
 
     def records(self) -> Iterator[tuple[bytes, int]]:
-        """Bodies and store times, in order; what is damaged or has left is passed over."""
+        """Bodies and store times, in order; skips damaged records and those that retention has removed."""
         for _, units in self.window.read(self.files, _UNITS_AT_ONCE):
             for position, size, _ in units.tolist():
                 if size == FILLER_SIZE:
@@ -45,12 +45,12 @@ class Journal:
                     yield found.body, found.stored_at_ms
 
 
-def journal_of(shard: Shard, first: int = 0) -> Journal | None:
-    """From an offset on; None: the shard has none."""
+def journal_of(shard: Shard, first: int = 0) -> JournalSlice | None:
+    """The journal from an offset on; None: the shard has no journal."""
     for queue in shard.snapshot.queues:
         if (queue.topic, queue.queue) == (GROUPS_TOPIC, 0):
             window = window_of(queue, first, queue.max_offset)
-            return Journal(shard.files, shard.snapshot.segment_bytes, window)
+            return JournalSlice(shard.files, shard.snapshot.segment_bytes, window)
     return None
 
 
@@ -59,11 +59,11 @@ class DeliveriesTask:
     """A shard's journal. `ends`: where its queues end."""
 
     shard: int
-    journal: Journal
+    journal: JournalSlice
     now_ms: int
     ends: dict[tuple[str, int], int]
     schema: pa.Schema
-    wanted: Wanted
+    row_filter: RowFilter
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         deliveries = Deliveries(self.shard, columns=self.schema.names)
@@ -71,14 +71,14 @@ class DeliveriesTask:
         found = rows_of(
             deliveries, self.journal.records(), self.now_ms, lambda topic, queue: ends.get((topic, queue), 0)
         )
-        yield from map(self.wanted.keep, found)
+        yield from map(self.row_filter.keep, found)
 
 
-def plan(shards: Sequence[Shard], schema: pa.Schema, wanted: Wanted) -> list[DeliveriesTask]:
+def plan(shards: Sequence[Shard], schema: pa.Schema, row_filter: RowFilter) -> list[DeliveriesTask]:
     tasks = []
     for shard in shards:
         journal, snapshot = journal_of(shard), shard.snapshot
-        if journal is not None and wanted.allows("shard", snapshot.shard):
+        if journal is not None and row_filter.allows("shard", snapshot.shard):
             ends = {(queue.topic, queue.queue): queue.max_offset for queue in snapshot.queues}
-            tasks.append(DeliveriesTask(snapshot.shard, journal, snapshot.stored_at_ms, ends, schema, wanted))
+            tasks.append(DeliveriesTask(snapshot.shard, journal, snapshot.stored_at_ms, ends, schema, row_filter))
     return tasks

@@ -1,8 +1,8 @@
-"""Table `messages`: every record of the log, by ranges that begin and end where records do.
+"""Table `messages`: every record of the log, in ranges that begin and end at records.
 
-A unit of any queue says where a record begins. So a segment is cut at units that lie near the places where tasks should
-end; a segment's first byte is a record's too. Records that retention has appended again are rows as often as they are
-in the log: (topic, queue, offset) tells them.
+A unit of any queue gives the position of a record. So a segment is cut at units near the places where tasks should end;
+a segment's first byte begins a record too. A record that retention has appended again is a row for each copy in the
+log; copies agree in (topic, queue, offset).
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -18,68 +18,71 @@ from duetime_format.columns import take
 from duetime_spark.decoding.decode import Decoder, batches
 from duetime_spark.shards.snapshot import QueueView, Shard
 from duetime_spark.shards.units import first_at
-from duetime_spark.tables.filters import Wanted
+from duetime_spark.tables.filters import RowFilter
 
 # Of the log, in one task.
 TASK_BYTES = 64 * 1024 * 1024
-# Whose units are asked for places to cut.
+# Queues whose units are searched for places to cut.
 _QUEUES = 3
-# Records that are looked at for the time of a place.
+# Bytes of records that are read to learn the time of a position.
 _SAMPLE_BYTES = 128 * 1024
 _KEPT = frozenset(topic.encode() for topic in KEPT_TOPICS)
 
 
 @dataclass(frozen=True)
 class MessagesTask:
-    """Ranges [first, behind) of a shard's log, each within a segment."""
+    """Ranges [start, stop) of a shard's log, each within a segment."""
 
     shard: int
     files: Files
     segment_bytes: int
     ranges: tuple[tuple[int, int], ...]
     schema: pa.Schema
-    wanted: Wanted
+    row_filter: RowFilter
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         for _, _, found in self.decoded(self.schema.names):
             for each in found:
-                kept = self.wanted.keep(each)
+                kept = self.row_filter.keep(each)
                 if kept.num_rows:
                     yield kept
 
     def decoded(self, columns: Collection[str]) -> Iterator[tuple[int, Decoder, Iterator[pa.RecordBatch]]]:
-        """By range: where its segment begins, its decoder, and the rows; of what has left there are none."""
-        for first, behind in self.ranges:
+        """By range: where its segment begins, its decoder, and the rows; no rows if retention has removed the
+        segment."""
+        for first, stop in self.ranges:
             base = first - first % self.segment_bytes
             path, bound = f"commitlog/{base:020d}", base + self.segment_bytes
-            decoder = Decoder(behind, bound, columns=columns, shard=self.shard)
+            decoder = Decoder(stop, bound, columns=columns, shard=self.shard)
 
             def read(position: int, length: int, path: str = path, base: int = base) -> bytes:
                 return self.files.read(path, position - base, length)
 
-            yield base, decoder, batches(read, first, decoder, behind, bound)
+            yield base, decoder, batches(read, first, decoder, stop, bound)
         self.files.close()
 
 
 def plan(
-    shards: Sequence[Shard], schema: pa.Schema, wanted: Wanted, task_bytes: int = TASK_BYTES
+    shards: Sequence[Shard], schema: pa.Schema, row_filter: RowFilter, task_bytes: int = TASK_BYTES
 ) -> list[MessagesTask]:
-    """Tasks of about so many bytes of the log each."""
+    """Tasks of about `task_bytes` of the log each."""
     tasks = []
     for shard in shards:
         snapshot = shard.snapshot
-        if wanted.allows("shard", snapshot.shard):
-            for group in _grouped(_of_time(shard, wanted, list(_ranges(shard, wanted, task_bytes))), task_bytes):
-                task = MessagesTask(snapshot.shard, shard.files, snapshot.segment_bytes, group, schema, wanted)
+        if row_filter.allows("shard", snapshot.shard):
+            for group in _grouped(
+                _of_time(shard, row_filter, list(_ranges(shard, row_filter, task_bytes))), task_bytes
+            ):
+                task = MessagesTask(snapshot.shard, shard.files, snapshot.segment_bytes, group, schema, row_filter)
                 tasks.append(task)
         shard.files.close()
     return tasks
 
 
-def _ranges(shard: Shard, wanted: Wanted, task_bytes: int) -> Iterator[tuple[int, int]]:
+def _ranges(shard: Shard, row_filter: RowFilter, task_bytes: int) -> Iterator[tuple[int, int]]:
     """The log up to the snapshot's end, cut at records."""
     snapshot = shard.snapshot
-    low, high = wanted.range("position")
+    low, high = row_filter.range("position")
     queues = sorted(snapshot.queues, key=lambda queue: queue.files_max - queue.min_offset)[-_QUEUES:]
     segment = snapshot.segment_bytes
     for base in range(snapshot.min_position, snapshot.end, segment) if segment else ():
@@ -89,13 +92,13 @@ def _ranges(shard: Shard, wanted: Wanted, task_bytes: int) -> Iterator[tuple[int
             place = _record_near(shard, queues, target, min(target + task_bytes // 2, end))
             if place is not None:
                 cuts.append(place)
-        for first, behind in zip(cuts, [*cuts[1:], end], strict=True):
-            if behind > low and first <= high:
-                yield first, behind
+        for first, stop in zip(cuts, [*cuts[1:], end], strict=True):
+            if stop > low and first <= high:
+                yield first, stop
 
 
 def _record_near(shard: Shard, queues: Sequence[QueueView], position: int, limit: int) -> int | None:
-    """Where a record begins, from a position on and before a limit."""
+    """The first record known to begin in [position, limit)."""
     segment, found = shard.snapshot.segment_bytes, []
     for queue in queues:
         place = first_at(shard.files, queue, queue.min_offset, queue.max_offset, position)[1]
@@ -104,7 +107,7 @@ def _record_near(shard: Shard, queues: Sequence[QueueView], position: int, limit
     for place in sorted(found):
         base = place - place % segment
         head = layout.head_of(shard.files.read(f"commitlog/{base:020d}", place - base, layout.PREFIX_BYTES))
-        # What a damaged unit says is no place to cut at.
+        # A damaged unit may name a position where no record begins.
         if head is not None and head.is_message and head.position == place:
             return place
     return None
@@ -113,12 +116,12 @@ def _record_near(shard: Shard, queues: Sequence[QueueView], position: int, limit
 def _grouped(ranges: Sequence[tuple[int, int]], task_bytes: int) -> Iterator[tuple[tuple[int, int], ...]]:
     group: list[tuple[int, int]] = []
     size = 0
-    for first, behind in ranges:
-        if group and size + behind - first > task_bytes * 5 // 4:
+    for first, stop in ranges:
+        if group and size + stop - first > task_bytes * 5 // 4:
             yield tuple(group)
             group, size = [], 0
-        group.append((first, behind))
-        size += behind - first
+        group.append((first, stop))
+        size += stop - first
     if group:
         yield tuple(group)
 
@@ -150,17 +153,17 @@ class _Times:
             self.known.append((position, at_ms))
         self.latest_ms = max(self.latest_ms, int(run.stored_at_ms.max()))
 
-    def is_before(self, behind: int, at_ms: int) -> bool:
+    def is_before(self, stop: int, at_ms: int) -> bool:
         """Whether all that lies before a position was stored before a moment."""
-        return any(position >= behind and known_ms < at_ms for position, known_ms in self.known)
+        return any(position >= stop and known_ms < at_ms for position, known_ms in self.known)
 
 
-def _of_time(shard: Shard, wanted: Wanted, ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _of_time(shard: Shard, row_filter: RowFilter, ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Without ranges all of whose records were stored too early. Late ones stay: copies have early times."""
-    low = wanted.range("stored_at_ms")[0]
-    if "stored_at_ms" not in wanted or low <= 0:
+    low = row_filter.range("stored_at_ms")[0]
+    if "stored_at_ms" not in row_filter or low <= 0:
         return ranges
     times = _Times()
     for first, _ in ranges:
         times.see(shard, first)
-    return [(first, behind) for first, behind in ranges if not times.is_before(behind, low)]
+    return [(first, stop) for first, stop in ranges if not times.is_before(stop, low)]

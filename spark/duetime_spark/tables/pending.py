@@ -1,14 +1,14 @@
-"""Table `pending`: what waits in the lanes, and whereto.
+"""Table `pending`: entries that wait in the lanes, and their destinations.
 
-Where an entry goes stands in its record alone. Lanes lie between each other in the log, so a task has of every lane the
-entries of about one stretch of it, and reads that once, in order of position:
+Only the record of an entry has its destination. Records of all lanes are mixed in the log, so a task takes the entries
+of every lane in one stretch of the log and reads that once, in order of position:
 
     log      ... 1 3 3 1 2 | 1 1 3 2 3 | 3 2 1 ...        by level; | between tasks
     lane 1   . .           | . .       | .
 
-The bounds are looked for by halves, as if positions ascended in each lane. They do but for copies that retention has
-made; then a task reads more of the log, and the rows are the same. Entries whose units or records have left since the
-snapshot are rows too: they were pending.
+Bounds are found by binary search, as if positions ascended in each lane. Copies made by retention break that order;
+then a task reads more of the log, and the rows are the same. Entries whose units or records retention has removed since
+the snapshot are rows too: they were pending.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,14 +26,14 @@ from duetime_spark.decoding.topics import find_topics
 from duetime_spark.shards.snapshot import LaneView, QueueView, Shard
 from duetime_spark.shards.units import Window, cut, first_at
 from duetime_spark.tables.batches import ROWS_MAX, Repeated, batch, numbers
-from duetime_spark.tables.filters import Wanted
+from duetime_spark.tables.filters import RowFilter
 from duetime_spark.tables.queue_entries import grouped, may_be_due
 
-# Of the log, read in one go.
+# Of the log, in one read.
 _STRETCH_BYTES = 4 * 1024 * 1024
-# What lies between two records is read too, up to so much: a call costs as much.
+# A gap between two records is read too, up to this size: another call would cost as much.
 _GAP_BYTES = 64 * 1024
-# Of an entry that has left, or whose record is damaged and gone.
+# Of an entry that retention has removed, or whose record is damaged.
 GONE = -1
 
 
@@ -47,8 +47,8 @@ class LanePart:
 
 
 @dataclass(slots=True)
-class Entries:
-    """Rows of a task; GONE where there is no record, and as due time where that is not known either."""
+class PendingEntries:
+    """Rows of a task; GONE where there is no record, or no known due time."""
 
     levels: npt.NDArray[np.int32]
     offsets: Ints
@@ -56,8 +56,8 @@ class Entries:
     sizes: Ints
     dues: Ints
 
-    def take(self, chosen: npt.NDArray[np.generic]) -> "Entries":
-        return Entries(
+    def take(self, chosen: npt.NDArray[np.generic]) -> "PendingEntries":
+        return PendingEntries(
             self.levels[chosen], self.offsets[chosen], self.positions[chosen], self.sizes[chosen], self.dues[chosen]
         )
 
@@ -74,15 +74,15 @@ class PendingTask:
     segment_bytes: int
     parts: tuple[LanePart, ...]
     schema: pa.Schema
-    wanted: Wanted
+    row_filter: RowFilter
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         repeated = Repeated()
         for entries, topics in self.found():
             yield from self._batches(entries, topics, repeated)
 
-    def found(self) -> Iterator[tuple[Entries, "Topics | None"]]:
-        """Entries, with their topics where those are wanted."""
+    def found(self) -> Iterator[tuple[PendingEntries, "TopicColumn | None"]]:
+        """Entries, with their topics where the query asks for them."""
         if "topic" not in self.schema.names:
             for part in self.parts:
                 for entries in self._of(part):
@@ -92,13 +92,13 @@ class PendingTask:
             entries = entries.take(np.argsort(entries.positions, kind="stable"))
             topics = self._topics(entries)
             if len(lost := np.flatnonzero((topics.codes < 0) & (entries.positions >= 0))):
-                self._look_again(entries, topics, lost)
+                self._find_copies(entries, topics, lost)
             yield entries, topics
         self.files.close()
 
-    def _of(self, part: LanePart) -> Iterator[Entries]:
+    def _of(self, part: LanePart) -> Iterator[PendingEntries]:
         """The entries of a part, and those of its offsets that have left."""
-        at = part.window.first
+        at = part.window.start
         for offsets, units in part.window.read(self.files, ROWS_MAX):
             first = int(offsets[0]) if len(offsets) else at
             if part.level and at < first:
@@ -107,40 +107,40 @@ class PendingTask:
             entries = _entries(part.level, offsets, units)
             kept = ~np.isin(offsets, part.ahead)
             for name, values in (("offset", offsets), ("size", entries.sizes), ("due_at_ms", entries.dues)):
-                mask = self.wanted.mask(name, values)
+                mask = self.row_filter.mask(name, values)
                 kept = kept if mask is None else kept & mask
             yield entries if kept.all() else entries.take(kept)
-        if part.level and at < part.window.behind:
-            yield from self._left(part, at, part.window.behind)
+        if part.level and at < part.window.stop:
+            yield from self._left(part, at, part.window.stop)
 
-    def _left(self, part: LanePart, first: int, behind: int) -> Iterator[Entries]:
+    def _left(self, part: LanePart, first: int, stop: int) -> Iterator[PendingEntries]:
         """They were pending, and are restored and gone by now: all that is known of them is their offset."""
-        if any(name in self.wanted for name in ("due_at_ms", "size", "position", "topic")):
+        if any(name in self.row_filter for name in ("due_at_ms", "size", "position", "topic")):
             return
-        offsets = np.setdiff1d(np.arange(first, behind), np.array(part.ahead, np.int64))
-        mask = self.wanted.mask("offset", offsets)
+        offsets = np.setdiff1d(np.arange(first, stop), np.array(part.ahead, np.int64))
+        mask = self.row_filter.mask("offset", offsets)
         offsets = offsets if mask is None else offsets[mask]
         gone = np.full(len(offsets), GONE, np.int64)
-        yield Entries(np.full(len(offsets), part.level, np.int32), offsets, gone, gone, gone)
+        yield PendingEntries(np.full(len(offsets), part.level, np.int32), offsets, gone, gone, gone)
 
-    def _topics(self, entries: Entries) -> "Topics":
+    def _topics(self, entries: PendingEntries) -> "TopicColumn":
         """Of entries in order of position."""
-        topics = Topics(len(entries))
-        for first, behind in stretches(entries.positions, entries.sizes, self.segment_bytes):
+        topics = TopicColumn(len(entries))
+        for first, stop in stretches(entries.positions, entries.sizes, self.segment_bytes):
             start = int(entries.positions[first])
-            end = int((entries.positions[first:behind] + entries.sizes[first:behind]).max())
+            end = int((entries.positions[first:stop] + entries.sizes[first:stop]).max())
             base = start - start % self.segment_bytes
             end = min(end, base + self.segment_bytes)
             data = self.files.read(f"commitlog/{base:020d}", start - base, end - start)
-            found = find_topics(data, start, entries.positions[first:behind], entries.sizes[first:behind])
-            topics.put(slice(first, behind), found.names, found.codes)
+            found = find_topics(data, start, entries.positions[first:stop], entries.sizes[first:stop])
+            topics.put(slice(first, stop), found.names, found.codes)
         return topics
 
-    def _look_again(self, entries: Entries, topics: "Topics", lost: Ints) -> None:
-        """Retention may have let their units name copies meanwhile."""
+    def _find_copies(self, entries: PendingEntries, topics: "TopicColumn", lost: Ints) -> None:
+        """Retries entries whose records have moved: retention lets their units point to copies."""
         for part in self.parts:
             own = lost[entries.levels[lost] == part.level]
-            own = own[(entries.offsets[own] >= part.window.first) & (entries.offsets[own] < part.window.behind)]
+            own = own[(entries.offsets[own] >= part.window.start) & (entries.offsets[own] < part.window.stop)]
             if not len(own) or not part.level:
                 continue
             own = own[np.argsort(entries.offsets[own])]
@@ -153,8 +153,10 @@ class PendingTask:
         found = self._topics(entries.take(again))
         topics.put(again, found.names, found.codes)
 
-    def _batches(self, entries: Entries, topics: "Topics | None", repeated: Repeated) -> Iterator[pa.RecordBatch]:
-        mask = self.wanted.mask("position", entries.positions)
+    def _batches(
+        self, entries: PendingEntries, topics: "TopicColumn | None", repeated: Repeated
+    ) -> Iterator[pa.RecordBatch]:
+        mask = self.row_filter.mask("position", entries.positions)
         codes = topics.codes if topics is not None else None
         if mask is not None:
             entries, codes = entries.take(mask), codes[mask] if codes is not None else None
@@ -163,7 +165,7 @@ class PendingTask:
             names = topics.text(codes[part]) if topics is not None and codes is not None else None
             yield self._batch(entries.take(np.arange(len(entries))[part]), names, repeated)
 
-    def _batch(self, entries: Entries, names: pa.Array | None, repeated: Repeated) -> pa.RecordBatch:
+    def _batch(self, entries: PendingEntries, names: pa.Array | None, repeated: Repeated) -> pa.RecordBatch:
         return batch(
             self.schema,
             {
@@ -178,8 +180,8 @@ class PendingTask:
         )
 
 
-class Topics:
-    """Topics of entries: which of `names`, -1 without one."""
+class TopicColumn:
+    """Topics of entries as codes: an index into `names`, -1 without a topic."""
 
     def __init__(self, count: int) -> None:
         self.codes = np.full(count, -1, np.int32)
@@ -201,9 +203,9 @@ class Topics:
         return names.take(pa.array(codes, mask=codes < 0))
 
 
-def _entries(level: int, offsets: Ints, units: Units) -> Entries:
+def _entries(level: int, offsets: Ints, units: Units) -> PendingEntries:
     is_record = (units["size"] != FILLER_SIZE) & (units["size"] > 0)
-    return Entries(
+    return PendingEntries(
         np.full(len(offsets), level, np.int32),
         offsets,
         np.where(is_record, units["position"], GONE).astype(np.int64),
@@ -212,10 +214,10 @@ def _entries(level: int, offsets: Ints, units: Units) -> Entries:
     )
 
 
-def _joined(parts: list[Entries]) -> Entries:
+def _joined(parts: list[PendingEntries]) -> PendingEntries:
     if not parts:
         return _entries(0, np.empty(0, np.int64), np.empty(0, UNIT_TYPE))
-    return Entries(
+    return PendingEntries(
         np.concatenate([part.levels for part in parts]),
         np.concatenate([part.offsets for part in parts]),
         np.concatenate([part.positions for part in parts]),
@@ -225,7 +227,7 @@ def _joined(parts: list[Entries]) -> Entries:
 
 
 def stretches(positions: Ints, sizes: Ints, segment_bytes: int) -> Iterator[tuple[int, int]]:
-    """Rows that are read together, as [first, behind): ascending positions, of one segment, with small gaps."""
+    """Ranges [start, stop) of rows to read together: ascending positions in one segment, with small gaps."""
     known = int(np.searchsorted(positions, 0))
     if known == len(positions) or not segment_bytes:
         return
@@ -234,10 +236,10 @@ def stretches(positions: Ints, sizes: Ints, segment_bytes: int) -> Iterator[tupl
         positions[1:] // segment_bytes != positions[:-1] // segment_bytes
     )
     breaks = np.append(np.flatnonzero(apart) + 1, len(positions))
-    for behind in breaks[breaks > known].tolist():
-        while known < behind:
+    for stop in breaks[breaks > known].tolist():
+        while known < stop:
             limit = int(positions[known]) + _STRETCH_BYTES
-            step = min(max(int(np.searchsorted(ends[known:behind], limit, "right")), 1), behind - known)
+            step = min(max(int(np.searchsorted(ends[known:stop], limit, "right")), 1), stop - known)
             yield known, known + step
             known += step
 
@@ -245,14 +247,14 @@ def stretches(positions: Ints, sizes: Ints, segment_bytes: int) -> Iterator[tupl
 # --- planning -------------------------------------------------------------------------------------------------------
 
 
-def plan(shards: Sequence[Shard], schema: pa.Schema, wanted: Wanted, rows: int) -> list[PendingTask]:
-    """Tasks of about so many rows each."""
+def plan(shards: Sequence[Shard], schema: pa.Schema, row_filter: RowFilter, rows: int) -> list[PendingTask]:
+    """Tasks of about `rows` rows each."""
     tasks = []
     for shard in shards:
         snapshot = shard.snapshot
-        if not wanted.allows("shard", snapshot.shard):
+        if not row_filter.allows("shard", snapshot.shard):
             continue
-        lanes = _lanes(shard, wanted)
+        lanes = _lanes(shard, row_filter)
         if "topic" in schema.names:
             groups = list(_by_position(shard, lanes, rows))
         else:
@@ -267,15 +269,15 @@ def plan(shards: Sequence[Shard], schema: pa.Schema, wanted: Wanted, rows: int) 
                 for group in grouped([part.window for part in parts], rows)
             ]
         for group in groups:
-            chosen = tuple(part for part in group if not part.level or may_be_due(shard, part.window, wanted))
+            chosen = tuple(part for part in group if not part.level or may_be_due(shard, part.window, row_filter))
             if chosen:
-                task = PendingTask(snapshot.shard, shard.files, snapshot.segment_bytes, chosen, schema, wanted)
+                task = PendingTask(snapshot.shard, shard.files, snapshot.segment_bytes, chosen, schema, row_filter)
                 tasks.append(task)
         shard.files.close()
     return tasks
 
 
-def _lanes(shard: Shard, wanted: Wanted) -> list[tuple[LaneView, QueueView]]:
+def _lanes(shard: Shard, row_filter: RowFilter) -> list[tuple[LaneView, QueueView]]:
     snapshot = shard.snapshot
     queues = {level_of(queue.queue): queue for queue in snapshot.queues if queue.topic == SCHEDULE_TOPIC}
     if snapshot.timers is not None:
@@ -283,7 +285,7 @@ def _lanes(shard: Shard, wanted: Wanted) -> list[tuple[LaneView, QueueView]]:
     return [
         (lane, queues[lane.level])
         for lane in snapshot.lanes
-        if lane.pending and lane.level in queues and wanted.allows("level", lane.level)
+        if lane.pending and lane.level in queues and row_filter.allows("level", lane.level)
     ]
 
 
@@ -298,16 +300,16 @@ def _by_position(shard: Shard, lanes: list[tuple[LaneView, QueueView]], rows: in
     for bound in [*bounds, None]:
         group: list[LanePart] = []
         for index, (lane, queue) in enumerate(lanes):
-            behind = lane.max_offset
+            stop = lane.max_offset
             if bound is not None:
-                behind = first_at(shard.files, queue, firsts[index], behind, bound)[0]
-            # Where positions do not ascend, a task may get too much of a lane.
-            windows = cut(queue, firsts[index], behind, max(rows, 1))
+                stop = first_at(shard.files, queue, firsts[index], stop, bound)[0]
+            # Where positions do not ascend, a task may get more of a lane than its share.
+            windows = cut(queue, firsts[index], stop, max(rows, 1))
             group += [LanePart(lane.level, window, _within(lane.ahead, window)) for window in windows]
-            firsts[index] = behind
+            firsts[index] = stop
         if group:
             yield tuple(group)
 
 
 def _within(ahead: tuple[int, ...], window: Window) -> tuple[int, ...]:
-    return tuple(offset for offset in ahead if window.first <= offset < window.behind)
+    return tuple(offset for offset in ahead if window.start <= offset < window.stop)

@@ -1,8 +1,8 @@
-"""Table `pending_minutes`: what waits, summed by where it goes and the minute in which it falls due.
+"""Table `pending_minutes`: pending entries, summed by destination and the minute in which they fall due.
 
-A sum over rows of `pending` says the same, and takes the JVM three times as long: rows go through its hash tables one
-by one. So each task sums its own, and whoever reads sums these sums: there may be
-several rows of one (shard, level, topic, minute).
+A query over `pending` gives the same sums, but takes the JVM three times as long: rows go through its hash tables one
+by one. So each task sums its own rows, and the reader sums these sums: several rows may have one (shard, level, topic,
+minute).
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,15 +16,15 @@ from duetime_format.units import Ints
 
 from duetime_spark.shards.snapshot import Shard
 from duetime_spark.tables import pending
-from duetime_spark.tables.filters import Wanted
-from duetime_spark.tables.pending import GONE, Entries, PendingTask
+from duetime_spark.tables.filters import RowFilter
+from duetime_spark.tables.pending import GONE, PendingEntries, PendingTask
 from duetime_spark.tables.schemas import PENDING
 
 _twin = twin("duetime_spark.tables._minutes")
 
 _MINUTE_MS = 60_000
 _NEVER = np.iinfo(np.int64).max
-# Sums that are kept, 48 bytes each, whether anything is in them or not; for more of them rows are sorted instead.
+# Cells of a dense table of sums, 48 bytes each, empty ones included; above this, rows are sorted instead.
 _CELLS_MAX = 1 << 18
 _COLUMNS = "shard", "level", "topic", "size", "due_at_ms"
 
@@ -48,7 +48,7 @@ class Sums:
 def summed(
     levels: npt.NDArray[np.int32], codes: npt.NDArray[np.int32], sizes: Ints, dues: Ints, moment_ms: int
 ) -> Sums:
-    """Sums of entries by level, topic and minute; what is due at the moment or before is overdue."""
+    """Sums of entries by level, topic and minute; entries due at the moment or before are overdue."""
     minutes = dues // _MINUTE_MS
     low, high = int(minutes.min()), int(minutes.max())
     topics, height = int(codes.max()) + 2, int(levels.max()) + 1
@@ -71,8 +71,8 @@ def summed(
 
 
 def accumulate(cells: Ints, sizes: Ints, dues: Ints, moment_ms: int, sums: Ints) -> None:
-    """Adds rows to the sums of their cells: count, bytes, lowest due time, count and bytes of what is due at the moment
-    or before, lowest due time of the rest."""
+    """Adds rows to the sums of their cells: count, bytes, lowest due time, count and bytes of entries due at the
+    moment or before, lowest due time of the others."""
     if _twin is not None:
         columns = (np.ascontiguousarray(column, np.int64) for column in (cells, sizes, dues))
         _twin.accumulate(*columns, moment_ms, sums)
@@ -106,11 +106,11 @@ class MinutesTask:
                 yield from self._summed(entries.take(~is_dated), codes[~is_dated], names, is_dated=False)
 
     def _summed(
-        self, entries: Entries, codes: npt.NDArray[np.int32], names: pa.Array | None, *, is_dated: bool = True
+        self, entries: PendingEntries, codes: npt.NDArray[np.int32], names: pa.Array | None, *, is_dated: bool = True
     ) -> Iterator[pa.RecordBatch]:
         if not len(entries):
             return
-        # What has left is summed as if it were all of one minute, which is then taken away.
+        # Entries without a due time are summed as if they were due in one minute, which is then set to null.
         dues, moment_ms = (entries.dues, self.moment_ms) if is_dated else (np.zeros(len(entries), np.int64), GONE)
         sums = summed(entries.levels, codes, np.maximum(entries.sizes, 0), dues, moment_ms)
         count = len(sums.count)
@@ -134,15 +134,15 @@ class MinutesTask:
 
 
 def plan(
-    shards: Sequence[Shard], schema: pa.Schema, wanted: Wanted, rows: int, now_ms: int | None
+    shards: Sequence[Shard], schema: pa.Schema, row_filter: RowFilter, rows: int, now_ms: int | None
 ) -> list[MinutesTask]:
-    """Tasks of about so many entries each; `now_ms` None: each shard's moment of the snapshot."""
+    """Tasks of about `rows` entries each; `now_ms` None: each shard's moment of the snapshot."""
     names = [name for name in _COLUMNS if name != "topic" or "topic" in schema.names]
     entries = pa.schema([PENDING.field(name) for name in names])
     # Other columns are sums here.
-    keys = Wanted({name: bounds for name, bounds in wanted.columns.items() if name in ("shard", "level")})
+    keys = RowFilter({name: bounds for name, bounds in row_filter.columns.items() if name in ("shard", "level")})
     moments = {shard.snapshot.shard: shard.snapshot.stored_at_ms if now_ms is None else now_ms for shard in shards}
     return [
-        MinutesTask(replace(task, wanted=keys), moments[task.shard], schema)
+        MinutesTask(replace(task, row_filter=keys), moments[task.shard], schema)
         for task in pending.plan(shards, entries, keys, rows)
     ]

@@ -12,7 +12,7 @@ from duetime_format.units import FILLER_SIZE, Ints, Units
 from duetime_spark.shards.snapshot import QueueView, Shard
 from duetime_spark.shards.units import Window, cut, read_units
 from duetime_spark.tables.batches import ROWS_MAX, Repeated, batch, numbers
-from duetime_spark.tables.filters import Wanted
+from duetime_spark.tables.filters import RowFilter
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class EntriesTask:
     files: Files
     windows: tuple[Window, ...]
     schema: pa.Schema
-    wanted: Wanted
+    row_filter: RowFilter
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         repeated = Repeated()
@@ -40,7 +40,7 @@ class EntriesTask:
         columns = {"offset": offsets, "position": units["position"], "size": units["size"], tags: units["tags"]}
         kept = (units["size"] != FILLER_SIZE) & (units["size"] > 0)
         for name, values in columns.items():
-            mask = self.wanted.mask(name, values)
+            mask = self.row_filter.mask(name, values)
             kept = kept if mask is None else kept & mask
         if not kept.all():
             columns = {name: values[kept] for name, values in columns.items()}
@@ -53,40 +53,40 @@ class EntriesTask:
         )
 
 
-def plan(shards: Sequence[Shard], schema: pa.Schema, wanted: Wanted, rows: int) -> list[EntriesTask]:
+def plan(shards: Sequence[Shard], schema: pa.Schema, row_filter: RowFilter, rows: int) -> list[EntriesTask]:
     """Tasks of about so many rows each."""
     tasks: list[EntriesTask] = []
     for shard in shards:
         snapshot = shard.snapshot
-        if not wanted.allows("shard", snapshot.shard):
+        if not row_filter.allows("shard", snapshot.shard):
             continue
         windows: list[Window] = []
         for queue in snapshot.queues:
-            if wanted.allows("topic", queue.topic) and wanted.allows("queue", queue.queue):
-                windows += _windows(shard, queue, wanted, rows)
+            if row_filter.allows("topic", queue.topic) and row_filter.allows("queue", queue.queue):
+                windows += _windows(shard, queue, row_filter, rows)
         groups = grouped(windows, rows)
-        tasks += [EntriesTask(snapshot.shard, shard.files, group, schema, wanted) for group in groups]
+        tasks += [EntriesTask(snapshot.shard, shard.files, group, schema, row_filter) for group in groups]
         shard.files.close()
     return tasks
 
 
-def _windows(shard: Shard, queue: QueueView, wanted: Wanted, rows: int) -> Iterator[Window]:
-    low, high = wanted.range("offset")
+def _windows(shard: Shard, queue: QueueView, row_filter: RowFilter, rows: int) -> Iterator[Window]:
+    low, high = row_filter.range("offset")
     for window in cut(queue, max(low, 0), min(high, queue.max_offset) + 1, rows):
-        if queue.topic != SCHEDULE_TOPIC or may_be_due(shard, window, wanted):
+        if queue.topic != SCHEDULE_TOPIC or may_be_due(shard, window, row_filter):
             yield window
 
 
-def may_be_due(shard: Shard, window: Window, wanted: Wanted) -> bool:
+def may_be_due(shard: Shard, window: Window, row_filter: RowFilter) -> bool:
     """Whether a lane's window may hold entries of the due times that are wanted: dues ascend where one table has always
     been in force."""
-    if "due_at_ms" not in wanted or not shard.snapshot.dues_ascend or window.made_offsets:
+    if "due_at_ms" not in row_filter or not shard.snapshot.dues_ascend or window.made_offsets:
         return True
     # Two at each end: one of them may be damaged.
-    ends = [read_units(shard.files, window, offset, 2) for offset in (window.first, max(window.behind - 2, 0))]
+    ends = [read_units(shard.files, window, offset, 2) for offset in (window.start, max(window.stop - 2, 0))]
     if any(len(units) < 2 or (units["size"] <= 0).any() or (units["size"] == FILLER_SIZE).any() for units in ends):
         return True
-    low, high = wanted.range("due_at_ms")
+    low, high = row_filter.range("due_at_ms")
     return int(ends[0]["tags"].min()) <= high and int(ends[1]["tags"].max()) >= low
 
 

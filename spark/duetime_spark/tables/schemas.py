@@ -1,13 +1,13 @@
 """The tables of the data source: their columns, with Arrow's types; times are Unix ms.
 
 queue_entries   every message of every queue, by the units of the queues
-pending         lane entries that wait, and the timers of a 5.x broker
-pending_minutes the same, summed by where it goes and when it is due: rows of one key are to be summed again
+pending         lane entries not yet restored, and the timers of a 5.x broker
+pending_minutes the same, summed by destination and minute; several rows may have one key: sum them
 messages        every record of the log (decode.py)
-deliveries      what groups received, and what came of it (deliveries.py)
+deliveries      messages that groups received, and how each delivery ended (deliveries.py)
 lanes           one row for each lane
-findings        damage that the snapshot has found
-damage          the same of all of the log, which is read for it
+findings        damage found by the snapshot
+damage          damage found by reading the whole log
 """
 
 import pyarrow as pa
@@ -38,7 +38,7 @@ PENDING = pa.schema(
         ("shard", _I32),
         # 0: a timer of a 5.x broker.
         ("level", _I32),
-        # Where it goes (REAL_TOPIC); null where the record does not say, is damaged or is gone.
+        # The destination (REAL_TOPIC); null where the record has none, is damaged or is gone.
         ("topic", _TEXT),
         ("offset", _I64),
         # These are null where the entry has left since the snapshot.

@@ -1,4 +1,4 @@
-"""Tables `lanes` and `findings`: what the snapshots themselves say."""
+"""Tables `lanes` and `findings`: read from the snapshots alone."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ from typing import Any
 import pyarrow as pa
 
 from duetime_spark.shards.snapshot import Shard, Snapshot
-from duetime_spark.tables.filters import Wanted
+from duetime_spark.tables.filters import RowFilter
 
 
 @dataclass(frozen=True)
 class RowsTask:
-    """Rows that are known already."""
+    """A task whose rows are already known."""
 
     table: pa.RecordBatch
 
@@ -20,16 +20,16 @@ class RowsTask:
         yield self.table
 
 
-def plan_lanes(shards: Sequence[Shard], schema: pa.Schema, wanted: Wanted) -> list[RowsTask]:
-    return _task(schema, [row for shard in shards for row in lane_rows(shard.snapshot)], wanted)
+def plan_lanes(shards: Sequence[Shard], schema: pa.Schema, row_filter: RowFilter) -> list[RowsTask]:
+    return _task(schema, [row for shard in shards for row in lane_rows(shard.snapshot)], row_filter)
 
 
-def plan_findings(shards: Sequence[Shard], schema: pa.Schema, wanted: Wanted) -> list[RowsTask]:
-    return _task(schema, [row for shard in shards for row in _findings(shard.snapshot)], wanted)
+def plan_findings(shards: Sequence[Shard], schema: pa.Schema, row_filter: RowFilter) -> list[RowsTask]:
+    return _task(schema, [row for shard in shards for row in _findings(shard.snapshot)], row_filter)
 
 
-def _task(schema: pa.Schema, rows: list[dict[str, Any]], wanted: Wanted) -> list[RowsTask]:
-    kept = [row for row in rows if all(wanted.allows(name, row[name]) for name in row if row[name] is not None)]
+def _task(schema: pa.Schema, rows: list[dict[str, Any]], row_filter: RowFilter) -> list[RowsTask]:
+    kept = [row for row in rows if all(row_filter.allows(name, row[name]) for name in row if row[name] is not None)]
     return [RowsTask(pa.RecordBatch.from_pylist([{name: row[name] for name in schema.names} for row in kept], schema))]
 
 
@@ -39,7 +39,7 @@ def lane_rows(snapshot: Snapshot) -> Iterator[dict[str, Any]]:
         yield {
             "shard": snapshot.shard,
             "level": lane.level,
-            # A timer has its own.
+            # Each timer has its own.
             "delay_ms": lane.delay_ms if lane.level else None,
             "min_offset": lane.min_offset,
             "watermark": lane.watermark,
