@@ -235,6 +235,18 @@ def test_records_are_found_again_wherever_a_search_was_cut(
         assert [(one.position, one.size) for one in decoder.skipped] == [(BASE, sizes[0])]
 
 
+def test_a_record_after_damage_is_found_wherever_pieces_end(make: Callable[..., Any]) -> None:
+    """Also where a piece ends with the first bytes that could tell a record."""
+    damaged = bytearray(encoded(Record("orders", 0, bytes(64), b""), BASE, with_crc=True))
+    damaged[0] = 0x7F
+    at = BASE + len(damaged)
+    data = bytes(damaged) + encoded(Record("orders", 1, b"intact", b""), at, with_crc=True)
+    for piece in range(len(damaged), len(data)):
+        table, decoder = in_pieces(data, piece, make)
+        assert table["position"].to_pylist() == [at], f"pieces of {piece} bytes"
+        assert [(one.position, one.size) for one in decoder.skipped] == [(BASE, len(damaged))]
+
+
 def test_a_mark_that_does_not_lead_to_the_end_closes_nothing(make: Callable[..., Any]) -> None:
     data, sizes = log_of([(Record(name, 0, b"b", b""), False) for name in "tuv"], BASE)
     marked = data[: sizes[0]] + layout.blank(9) + data[sizes[0] + 8 :]

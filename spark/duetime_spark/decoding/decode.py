@@ -206,8 +206,9 @@ class Decoder:
         data_end = base + len(view)
         next_at = self._next_record(view, base, at + 1)
         if next_at is None:
-            # A record may begin in the last bytes of the data.
-            next_at = self._bound if data_end >= self._bound else data_end - layout.PREFIX_BYTES
+            # A record may begin in the last bytes of the data. The byte before these was searched: the next call begins
+            # after the byte that it is given.
+            next_at = self._bound if data_end >= self._bound else data_end - layout.PREFIX_BYTES - 1
             if next_at <= at:
                 return self._ask(at, _ASK_BYTES)
             found = next_at >= self._end
