@@ -69,7 +69,9 @@ def test_every_module_is_imported_or_started() -> None:
     for starter in STARTERS:
         for path in [PROJECT / starter] if (PROJECT / starter).is_file() else (PROJECT / starter).rglob("*.*"):
             if path.suffix != ".pyc":
-                alive |= set(re.findall(r"\b(?:duetime|bench)\w*(?:\.\w+)*", path.read_text()))
+                text = path.read_text()
+                alive |= set(re.findall(r"\b(?:duetime|bench)\w*(?:\.\w+)*", text))
+                alive |= {script.replace("/", ".") for script in re.findall(r"python (\w+/\w+)\.py", text)}
     for path in documents():
         text = path.read_text()
         alive |= set(re.findall(r"python -m ([\w.]+)", text))

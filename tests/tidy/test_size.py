@@ -13,7 +13,7 @@ COLUMNS_MAX = 120
 # ruff has those of .py.
 WRAPPED = (".pyx", ".pxd")
 # Too long today, with the lines that they may have.
-LONG_FILES = {"services/producer_gw/duetime_gateway/_encoding.pyx": 716}
+LONG_FILES = {"services/producer_gw/duetime_gateway/face/_packing.pyx": 718}
 LONG_FUNCTIONS: dict[str, int] = {}
 
 Length = tuple[str, int]

@@ -4,7 +4,7 @@
 
 So lanes are served while the metadata database can't say whose they are, and sooner after a death than leases run out.
 The store decides: it gives a lane to one scheduler, and takes it back when another asks that has a lease
-(docs/adr/0021). A lane whose lease was held when the database went away is served on, and told of in the same way.
+(docs/adr/0022). A lane whose lease was held when the database went away is served on, and told of in the same way.
 """
 
 from collections.abc import Callable, Collection, Mapping
