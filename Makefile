@@ -8,7 +8,7 @@ BENCH_STAMP := $(VENV)/.bench-installed
 SOURCES := format sdk core services spark deploy tests bench hatch_build.py
 TWINS := $(wildcard format/*/*.p?[xd] services/*/*/_*.pyx services/*/*/*/_*.pyx spark/*/*/_*.p??)
 
-.PHONY: help setup java run test compose-test k8s-test upgrade-test release-fixtures hostile soak check format proto sync torture bench bench-turns bench-spark bench-docs clean
+.PHONY: help setup java run test repeat compose-test k8s-test upgrade-test release-fixtures hostile soak check format proto sync torture bench bench-turns bench-spark bench-docs clean
 
 help: ## list the tasks
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -38,6 +38,11 @@ run: setup java ## start the cluster on this machine and show delayed messages a
 
 test: setup java ## all tests; WORKERS=1 runs them one after the other
 	$(BIN)/pytest -n $(or $(WORKERS),2) --dist loadfile
+
+repeat: setup java ## the tests of processes, Spark and kills, TIMES=20 times or until one fails
+	@for number in $$(seq $(or $(TIMES),20)); do echo "run $$number"; \
+	  $(BIN)/pytest -q -n $(or $(WORKERS),2) --dist loadfile tests/crash tests/spark tests/cli tests/docs tests/cluster tests/soak tests/upgrade \
+	    || exit 1; done
 
 compose-test: setup ## build the images, and docker compose up under kills, scaling and an upgrade; needs a Docker engine
 	DUETIME_TEST_REQUIRE_COMPOSE=1 $(BIN)/pytest tests/compose -m compose -s
