@@ -37,11 +37,11 @@ run: setup java ## start the cluster on this machine and show delayed messages a
 	@exec $(BIN)/duetime up --demo
 
 test: setup java ## all tests; WORKERS=1 runs them one after the other
-	$(BIN)/pytest -n $(or $(WORKERS),2) --dist loadfile
+	$(BIN)/pytest -n $(or $(WORKERS),2) --dist loadfile --no-loadscope-reorder
 
 repeat: setup java ## the tests of processes, Spark and kills, TIMES=20 times or until one fails
 	@for number in $$(seq $(or $(TIMES),20)); do echo "run $$number"; \
-	  $(BIN)/pytest -q -n $(or $(WORKERS),2) --dist loadfile tests/crash tests/spark tests/cli tests/docs tests/cluster tests/soak tests/upgrade \
+	  $(BIN)/pytest -q -n $(or $(WORKERS),2) --dist loadfile --no-loadscope-reorder tests/crash tests/spark tests/cli tests/docs tests/cluster tests/soak tests/upgrade \
 	    || exit 1; done
 
 compose-test: setup ## build the images, and docker compose up under kills, scaling and an upgrade; needs a Docker engine
