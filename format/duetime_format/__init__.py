@@ -1,12 +1,13 @@
-"""The book of bytes: what stands on disk and on the wire, and what it means. Imports nothing else of DueTime.
+"""The book of bytes: the layout and meaning of all bytes on disk and on the wire. Imports nothing else of DueTime.
 
 layout      where the parts of a record lie          properties   names and values in a record
 record      one record: encode, decode, check        view         a record as its reader sees it
-columns     many records at once                     placing      giving them their places
-making      records of their parts                   restore      a lane entry's restored record
-keys        what the index hashes                    units        what a queue's files hold
+columns     many records at once                     placing      gives records their places
+making      makes records of their parts             restore      a lane entry's restored record
+keys        hashes for the index                     units        the content of a queue's files
 lanes       levels and their queues                  levels       delays by level
-events      what groups did                          ranges       ascending offsets
-attempts    failed deliveries of a message
-receipts    what names a delivery                    names, limits, errors
+events      events of consumer groups                ranges       ascending offsets
+attempts    failed deliveries of a message           policy       retry policies as text
+receipts    names of deliveries                      compiled     which loops are compiled
+names, limits, errors
 """

@@ -1,8 +1,8 @@
-# What the compiled twins share: numbers in byte buffers, and the CRC-32s of RocketMQ's records.
+# Shared by the compiled twins: numbers in byte buffers, and the CRC-32s of RocketMQ's records.
 #
-# CRC-32 goes 64 bytes a step where the processor multiplies without carries (PCLMULQDQ; asked when a module is
-# imported, so that no flag of the compiler's is needed), and else eight bytes a step by tables. Of 260 bytes, in ns:
-# 14 and 100; zlib takes 145.
+# CRC-32 takes 64 bytes a step where the processor multiplies without carries (PCLMULQDQ; checked when a module is
+# imported, so that no compiler flag is needed), else eight bytes a step by tables. For 260 bytes, in ns: 14 and 100;
+# zlib takes 145.
 #
 # Source: Gopal et al., Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction, Intel 2009.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -152,11 +152,11 @@ cdef extern from *:
     void crc_init "dt_crc_start"() nogil
     # As zlib.crc32; the log keeps its lower 31 bits.
     uint32_t crc32 "dt_crc32"(const uint8_t *at, int64_t size) nogil
-    # How many bytes of the mark that ends properties, which end there and have `size` bytes (1 or more), are others.
+    # How many bytes of the mark differ at the end of properties, which end at `end` and have `size` bytes (1 or more).
     int mark_faults "dt_mark_faults"(const uint8_t *end, int64_t size) nogil
-    # Whether the properties end with a CRC mark behind others: its 21 bytes, with the 0x02 in front.
+    # Whether the properties end with a CRC mark after others: its 21 bytes, with the 0x02 in front.
     bint has_crc_mark "dt_has_crc_mark"(const uint8_t *properties, int64_t size) nogil
-    # The mark of a record of `size` bytes; no mark, nothing is done.
+    # Fills in the mark of a record of `size` bytes, if it has one.
     void fill_crc_mark "dt_fill_crc_mark"(uint8_t *record, int64_t size, int64_t properties_bytes) nogil
     # As record.matches_crc_mark; -1: it has no mark.
     int matches_crc_mark "dt_matches_crc_mark"(const uint8_t *record, int64_t size, int64_t properties_bytes) nogil

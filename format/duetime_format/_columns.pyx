@@ -2,13 +2,12 @@
 """The compiled twin of columns.py and keys.py: records as columns, each checked before it is taken.
 
     take, parse   the walk runs over sizes and magics first, which bounds the count; then each record is followed front
-                  to back, every length checked against the record's end before it is used. The first record that is not
-                  as it must be ends the run. Topic and queue come from a small table of those seen last; what it does
-                  not have goes to a dict
-    values        one walk over a record's properties finds all names that are asked for, each by its hash; a value that
-                  is that of the record before is the same object
-    keys_of       properties are walked once, which tells where message id and KEYS lie and how many words there are;
-                  then the words are hashed after the hash of `topic#`. What is not ASCII is decoded by Python
+                  to back, every length checked against the record's end before it is used. The first invalid record
+                  ends the run. Topic and queue come from a small table of those seen last; others go to a dict
+    values        one walk over a record's properties finds all given names, each by its hash; a value equal to that of
+                  the previous record is the same object
+    keys_of       properties are walked once, to find message id and KEYS and count their words; then the words are
+                  hashed after the hash of `topic#`. Text that is not ASCII is decoded by Python
 
 Of equal names the last with a value counts, everywhere (properties.py).
 """
@@ -34,13 +33,13 @@ crc_init()
 
 cdef enum:
     DIGITS_MAX = 19, DELAY_DIGITS_MAX = 18, SLOTS = 64
-    # Names of properties that one call asks for: more than an SQL expression has room for (limits.SQL_WORDS_MAX).
+    # Most names of properties in one call: more than an SQL expression has room for (limits.SQL_WORDS_MAX).
     NAMES_MAX = 264, BUCKETS = 256
 
 cdef object tags_code = record.tags_code
 cdef bytes LANE_TOPIC = SCHEDULE_TOPIC.encode()
 
-# The properties that are looked for; `begin` is -1 where there is none.
+# The properties that are sought; `begin` is -1 if there is none.
 cdef struct Named:
     Span tags
     Span message_id
@@ -121,7 +120,7 @@ cdef int64_t read_delay(const uint8_t *data, Span span) noexcept nogil:
 
 
 cdef bint read_entry(const uint8_t *data, Span span, int64_t *fields) noexcept nogil:
-    """The three numbers of `level:offset:due`; False where the bytes are no such thing."""
+    """The three numbers of `level:offset:due`; False: the bytes are no such text."""
     cdef int64_t at = span.begin, digits
     cdef uint64_t value
     cdef int index
@@ -142,7 +141,7 @@ cdef bint read_entry(const uint8_t *data, Span span, int64_t *fields) noexcept n
 
 
 cdef int64_t hash_tags(const uint8_t *data, Span span) except? -1:
-    """Java's String.hashCode; what is not ASCII is decoded, and that is the reference's."""
+    """Java's String.hashCode; for text that is not ASCII, the Python reference computes it."""
     cdef uint32_t value = 0
     cdef int64_t at
     for at in range(span.begin, span.end):
@@ -188,7 +187,7 @@ cdef class Keys:
         return slot.number - 1
 
     cdef int64_t id_hash(self, const uint8_t *data, Named *named) noexcept:
-        """Of the topic of the last key and a message id, or of a delayed message's own topic."""
+        """The hash of a message id and the topic of the last key, or a delayed message's destination."""
         cdef uint32_t hashed = self.last.hashed
         if named.message_id.begin < 0:
             return -1
@@ -221,7 +220,7 @@ def take(bytes records not None, int64_t at, int64_t position):
 
 
 def parse(bytes records not None):
-    """As `take`, of a put's records, which have no place yet; None where the bytes are not whole V1 records."""
+    """As `take`, for a put's records, which have no place yet; None: the bytes are not whole V1 records."""
     found = walk(records, 0, 0, True)
     return found if found[0] == PyBytes_GET_SIZE(records) else None
 
@@ -281,8 +280,9 @@ cdef struct Text:
     const uint8_t *at
     int64_t size
 
-# The names that are wanted: of each bucket the first one's number, of each name the next one's of its bucket; -1: none.
-cdef struct Wanted:
+# The names that are sought: for each bucket the number of its first name, for each name the next one in its bucket;
+# -1: none.
+cdef struct NameTable:
     Text names[NAMES_MAX]
     int following[NAMES_MAX]
     int first[BUCKETS]
@@ -290,25 +290,25 @@ cdef struct Wanted:
 
 
 def values(bytes records not None, list sizes not None, tuple names not None):
-    """As columns.values; None: Python has to do it."""
+    """As columns.values; None: Python has to compute them."""
     cdef const uint8_t *data = <const uint8_t *>PyBytes_AS_STRING(records)
     cdef int64_t at = 0, left = PyBytes_GET_SIZE(records), size
     cdef Parts parts
-    cdef Wanted wanted
+    cdef NameTable table
     cdef Text[NAMES_MAX] found
     cdef int count = len(names), number, bucket
     cdef bytes name, value
     if count > NAMES_MAX:
         return None
-    wanted.count = count
+    table.count = count
     for bucket in range(BUCKETS):
-        wanted.first[bucket] = -1
+        table.first[bucket] = -1
     for number in range(count):
         name = names[number]
-        wanted.names[number] = Text(<const uint8_t *>PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
-        bucket = bucket_of(wanted.names[number].at, wanted.names[number].size)
-        wanted.following[number] = wanted.first[bucket]
-        wanted.first[bucket] = number
+        table.names[number] = Text(<const uint8_t *>PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
+        bucket = bucket_of(table.names[number].at, table.names[number].size)
+        table.following[number] = table.first[bucket]
+        table.first[bucket] = number
     cdef list values = [[] for _ in names]
     cdef list last = [b""] * count
     for size in sizes:
@@ -317,9 +317,9 @@ def values(bytes records not None, list sizes not None, tuple names not None):
                 return None
             if not is_record_magic(load32(data + at + 4)) or not find_parts(data, at, at + size, &parts):
                 return None
-            find_values(data + parts.properties.begin, at + size - parts.properties.begin, &wanted, found)
+            find_values(data + parts.properties.begin, at + size - parts.properties.begin, &table, found)
         else:
-            find_values(data, 0, &wanted, found)
+            find_values(data, 0, &table, found)
         for number in range(count):
             if found[number].size == 0:
                 (<list>values[number]).append(None)
@@ -344,12 +344,12 @@ cdef inline int bucket_of(const uint8_t *at, int64_t size) noexcept nogil:
     return (code ^ (code >> 16)) & (BUCKETS - 1)
 
 
-cdef void find_values(const uint8_t *at, int64_t size, const Wanted *wanted, Text *found) noexcept nogil:
+cdef void find_values(const uint8_t *at, int64_t size, const NameTable *table, Text *found) noexcept nogil:
     cdef const uint8_t *end = at + size
     cdef const uint8_t *stop
     cdef const uint8_t *name_end
     cdef int number
-    for number in range(wanted.count):
+    for number in range(table.count):
         found[number].size = 0
     while at < end:
         stop = <const uint8_t *>memchr(at, 2, end - at)
@@ -357,21 +357,21 @@ cdef void find_values(const uint8_t *at, int64_t size, const Wanted *wanted, Tex
             stop = end
         name_end = <const uint8_t *>memchr(at, 1, stop - at)
         if name_end != NULL and name_end + 1 < stop:
-            number = wanted.first[bucket_of(at, name_end - at)]
+            number = table.first[bucket_of(at, name_end - at)]
             while number >= 0:
                 if (
-                    wanted.names[number].size == name_end - at
-                    and memcmp(wanted.names[number].at, at, name_end - at) == 0
+                    table.names[number].size == name_end - at
+                    and memcmp(table.names[number].at, at, name_end - at) == 0
                 ):
                     found[number] = Text(name_end + 1, stop - name_end - 1)
-                number = wanted.following[number]
+                number = table.following[number]
         at = stop + 1
 
 
 # --- keys of the index ------------------------------------------------------------------------------------------------
 
 
-# Of one record; `begin` is -1 where it has none.
+# Properties with words of one record; `begin` is -1 if it has none.
 cdef struct Words:
     int64_t id_begin
     int64_t id_end
@@ -404,7 +404,7 @@ cdef int64_t find_words(const uint8_t *data, int64_t at, int64_t end, Words *wor
 
 
 cdef int64_t hash_word(const uint8_t *data, int64_t begin, int64_t end, uint32_t code) except -1:
-    """Java's String.hashCode of what `code` is the hash of, and the word behind it."""
+    """Java's String.hashCode of a text with the hash `code`, followed by the word."""
     cdef int64_t at
     for at in range(begin, end):
         if data[at] & 0x80:

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The compiled twin of placing.place: places of a put's records, filled in by one pass.
+"""The compiled twin of placing.place: fills in the places of a put's records in one pass.
 
-Columns are taken on trust for nothing: starts, sizes, properties and keys are checked against what they index.
+Columns are not trusted: starts, sizes, properties and keys are checked against the bytes and lists that they index.
 """
 
 from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBuffer_Release, PyObject_GetBuffer
@@ -60,7 +60,7 @@ def place(bytes records not None, columns not None, positions not None, list nex
 
 
 cdef int count_keys(int64_t length, const int64_t *column, int64_t count, Place *places, int64_t keys) except -1:
-    """Counts the records of each key, and checks what `fill_in` is going to index."""
+    """Counts the records of each key, and checks all indices that `fill_in` is going to use."""
     cdef int64_t index, key, before = 0
     for index in range(count):
         key = column[KEY_OF * count + index]

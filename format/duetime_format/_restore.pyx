@@ -1,24 +1,24 @@
 """The compiled twin of restore.restore_run: due lane entries in, their restored records out, back to back. And of
-restore.count_restored: which of such records are those that the log's own entries give.
+restore.count_restored: how many given records are those that the log's own entries give.
 
-An entry is restored here when all of this holds; the first one that lacks something ends the run:
+An entry is restored here if all of this holds; the first one for which it does not ends the run:
 
     head          V1, the size that `sizes` says
     topic         SCHEDULE_TOPIC_XXXX
     properties    reach exactly to the end and close with REAL_TOPIC 0x01 topic 0x02 REAL_QID 0x01 number, a topic that
-                  may be restored to and a number as Python prints it, and a CRC mark or none behind it; nothing
+                  may be restored to and a number as Python prints it, and a CRC mark or none after it; nothing
                   before that has to be left out (DT_ENTRY, __CRC32#, empty parts); DT_ENTRY and a mark fit in
 
-So the target is read from the end backwards, and everything else is copied. What the copy may take at most is known
+So the target is read backwards from the end, and everything else is copied. The largest size of the copy is known
 before: the records themselves, and a longer topic and DT_ENTRY for each.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
 from duetime_format import record
+from duetime_format._buffer cimport Buffer
 from duetime_format._bytes cimport CRC_ENDING_BYTES, has_crc_mark, load32, load64, put_decimal, store32
 from duetime_format.layout cimport (
     MAGIC_AT, MAGIC_V1, POSITION_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, UNIT_BYTES, Parts, clear_place, find_parts,
@@ -92,23 +92,9 @@ def restore_run(entries, int64_t index):
     return restored[:written], count
 
 
-cdef class Buffer:
-    """The bytes of an object, for as long as this one lives."""
-
-    cdef Py_buffer view
-    cdef const uint8_t *at
-
-    def __cinit__(self, held):
-        PyObject_GetBuffer(held, &self.view, PyBUF_SIMPLE)
-        self.at = <const uint8_t *>self.view.buf
-
-    def __dealloc__(self):
-        PyBuffer_Release(&self.view)
-
-
 def count_restored(data, int64_t base, units, int64_t level, int64_t first, bytes records not None, int64_t start):
-    """See restore.count_restored. The log's buffer is released before the call returns: a map that is exported can't
-    be closed."""
+    """See restore.count_restored. The log's buffer is released before the call returns: an exported map can't be
+    closed."""
     cdef Buffer log = Buffer(data), unit = Buffer(units)
     cdef const uint8_t *put = <const uint8_t *>PyBytes_AS_STRING(records)
     cdef int64_t length = PyBytes_GET_SIZE(records), unit_count = unit.view.len // UNIT_BYTES
@@ -189,7 +175,7 @@ cdef int64_t _restore(
 
 
 cdef bint _find_target(const uint8_t *properties, int64_t size, Target *target) noexcept nogil:
-    """Whether the properties end with a target, and with nothing before it that a restored record has not."""
+    """Whether the properties end with a target, and contain nothing before it that a restored record must not have."""
     cdef int64_t at = size, queue = 0, scale = 1, digit
     while at > 0 and size - at < QUEUE_DIGITS_MAX and c'0' <= properties[at - 1] <= c'9':
         at -= 1
@@ -221,7 +207,7 @@ cdef bint _find_target(const uint8_t *properties, int64_t size, Target *target) 
 
 
 cdef bint _is_target(const uint8_t *topic, int64_t size) noexcept nogil:
-    """Whether something may be restored to this topic; its characters are a name's."""
+    """Whether records may be restored to this topic, whose characters are those of a name."""
     if size == 19 and memcmp(topic, b"SCHEDULE_TOPIC_XXXX", 19) == 0:
         return False
     if size == 13 and memcmp(topic, b"DT_QUARANTINE", 13) == 0:

@@ -2,15 +2,15 @@
 
     {"attempts":[[n,received_at_ms,failed_at_ms,"type","message","trace"],...],"shortened":2,"left_out":3}
 
-Oldest first. Where the whole does not fit into its room, parts of it are given up, in this order:
+Oldest first. If the whole does not fit into its room, parts of it are given up, in this order:
 
     1. traces, then messages, of all but the first and the last attempt, oldest first     null stands in their place
     2. those attempts themselves, oldest first                                            `left_out` counts them
     3. trace and message of the first attempt; the last one's trace is halved (its end is kept), then goes, then its
        message; then the first attempt, then the last one
 
-`shortened` counts the attempts that lack something; both counts are absent where they are 0. The order keeps what a
-person looks for first: how it failed last, and how it began.
+`shortened` counts the attempts that lack something; counts of 0 are absent. The order keeps the parts that people look
+for first: the last failure, and the first one.
 """
 
 import json
@@ -22,7 +22,7 @@ TYPE_CHARS_MAX = 256
 MESSAGE_CHARS_MAX = 1_024
 TRACE_CHARS_MAX = 4_096
 LEASE_EXPIRED = "LeaseExpired"
-# Stands for all that a history said which can't be read.
+# The type of the one attempt that stands for an unreadable history.
 UNREADABLE = "HistoryUnreadable"
 _TRACE_CHARS_MIN = 64
 _BRACKETS_BYTES = len('{"attempts":[]}')
@@ -31,7 +31,7 @@ _COUNTS_BYTES_MAX = len(',"shortened":1000,"left_out":1000000000')
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A delivery that failed. `message`, `trace`: None where they were given up for room; `cut`: part of the trace."""
+    """A delivery that failed. `message`, `trace`: None if given up for room; `cut`: part of the trace was given up."""
 
     number: int
     received_at_ms: int
@@ -45,7 +45,7 @@ class Attempt:
     def of_error(
         cls, number: int, received_at_ms: int, failed_at_ms: int, kind: str, message: str, trace: str
     ) -> "Attempt":
-        """With what a handler told, cut to the limits: the beginnings, and the end of the trace."""
+        """From a handler's error, cut to the limits: the beginnings of kind and message, the end of the trace."""
         kind, message = kind[:TYPE_CHARS_MAX], message[:MESSAGE_CHARS_MAX]
         return cls(number, received_at_ms, failed_at_ms, kind, message, trace[-TRACE_CHARS_MAX:])
 
@@ -56,7 +56,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Failed deliveries, oldest first, and how many of them there is no word of."""
+    """Failed deliveries, oldest first, and how many others were left out."""
 
     attempts: tuple[Attempt, ...] = ()
     left_out: int = 0
@@ -66,7 +66,7 @@ class History:
         return self.attempts[-1].number if self.attempts else self.left_out
 
     def with_attempts(self, further: Sequence[Attempt]) -> "History":
-        """Behind a redrive deliveries are counted anew, but their numbers here go on."""
+        """After a redrive deliveries are counted anew, but their numbers here go on."""
         attempts, last = list(self.attempts), self.last_number
         for one in further:
             last = max(last + 1, one.number)
@@ -75,7 +75,7 @@ class History:
 
 
 def encode(history: History, room: int = HISTORY_BYTES_MAX) -> str | None:
-    """The text, in UTF-8 at most `room` bytes and HISTORY_BYTES_MAX; None: nothing to say, or no room for it."""
+    """The text, in UTF-8 at most `room` bytes and HISTORY_BYTES_MAX; None: it is empty, or there is no room for it."""
     room = min(room, HISTORY_BYTES_MAX)
     if not history.attempts and not history.left_out:
         return None
@@ -84,10 +84,10 @@ def encode(history: History, room: int = HISTORY_BYTES_MAX) -> str | None:
 
 
 def decode(text: str) -> History:
-    """What `encode` wrote. What can't be read leaves one attempt of the type HistoryUnreadable."""
+    """Reads what `encode` wrote. An unreadable text gives one attempt of the type HistoryUnreadable."""
     try:
-        said = json.loads(text)
-        return History(tuple(_attempt(fields) for fields in said["attempts"]), int(said.get("left_out", 0)))
+        parsed = json.loads(text)
+        return History(tuple(_attempt(fields) for fields in parsed["attempts"]), int(parsed.get("left_out", 0)))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         return History((Attempt(0, 0, 0, UNREADABLE, str(error)[:MESSAGE_CHARS_MAX]),))
 
@@ -114,16 +114,16 @@ def _json(value: object) -> str:
 
 
 def _text(history: History) -> str:
-    said: dict[str, object] = {"attempts": [_fields(attempt) for attempt in history.attempts]}
+    parts: dict[str, object] = {"attempts": [_fields(attempt) for attempt in history.attempts]}
     if shortened := sum(attempt.is_shortened for attempt in history.attempts):
-        said["shortened"] = shortened
+        parts["shortened"] = shortened
     if history.left_out:
-        said["left_out"] = history.left_out
-    return _json(said)
+        parts["left_out"] = history.left_out
+    return _json(parts)
 
 
 class _Fitting:
-    """Attempts on their way to a size; None: left out."""
+    """Attempts that are being shortened to a size; None: left out."""
 
     def __init__(self, attempts: Sequence[Attempt], room: int) -> None:
         self.attempts: list[Attempt | None] = list(attempts)

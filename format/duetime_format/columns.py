@@ -1,11 +1,11 @@
-"""Records as columns: what stores, recovery and offline readers want of many of them, a chunk or a put at a time.
+"""Records as columns: fields that stores, recovery and offline readers use of many records, a chunk or put at a time.
 
-`take` reads the records of a log that lie back to back from a place on, for as long as they are plainly intact:
-structure, own position, and CRC: the whole record's where it carries one (`__CRC32#`), else the body's. It stops before
-anything else, a BLANK mark and a record cut by the end of the bytes included; scan.py judges what lies there.
+`take` reads records of a log that lie back to back, as long as they are plainly intact: structure, own position, and
+CRC: the whole record's if it carries one (`__CRC32#`), else the body's. It stops before anything else, a BLANK mark and
+a record cut by the end of the bytes included; scan.py judges the bytes there.
 
-`parse` takes a put apart: V1 records that have no place yet, and fill the bytes. Only their structure is checked: the
-body's CRC is its encoder's, and that of the whole record is filled in with its place.
+`parse` reads the records of a put: V1 records that have no place yet and fill the bytes. It checks only their
+structure: the encoder is responsible for the body's CRC, and that of the whole record is filled in with its place.
 
 The compiled twin does the same in one pass over the bytes. A record costs it about 0.3 µs and the CRCs of its bytes.
 """
@@ -55,12 +55,12 @@ class Run:
 
     data: bytes
     position: int
-    # Index in `data` behind the last record.
+    # Index in `data` after the last record.
     end: int
     # Distinct, in order of appearance.
     keys: list[Key]
     columns: Ints
-    # Rows level, offset, due of the lane entry that each record names, -1 where it names none; None: none does.
+    # Rows level, offset, due of the lane entry that each record names, -1 if it names none; None: no record does.
     entries: Ints | None
 
     @property
@@ -117,7 +117,7 @@ class Run:
 
     @property
     def queued(self) -> npt.NDArray[np.bool_]:
-        """Whether it has a unit in a queue: halves that were not committed and roll-backs have none."""
+        """Whether each has a unit in a queue: half messages that were not committed and roll-backs have none."""
         return cast("npt.NDArray[np.bool_]", (self.flags & layout.SYS_TRANSACTION_PREPARED) == 0)
 
     def properties(self, index: int) -> bytes:
@@ -126,7 +126,7 @@ class Run:
 
 
 def take(data: bytes, at: int, position: int) -> Run:
-    """The intact records from index `at` on; `position` is where `data` lies in the log. It may be none at all."""
+    """The intact records from index `at` on, maybe none; `position` is where `data` lies in the log."""
     if _twin is not None:
         return Run(data, position, *_twin.take(data, at, position))
     rows = _Rows(at)
@@ -151,9 +151,9 @@ def parse(data: bytes) -> Run:
 
 
 def values(records: bytes, sizes: list[int], names: tuple[bytes, ...]) -> list[list[bytes | None]]:
-    """For each name its value in each of the records, which lie back to back and are intact; None where one has none.
+    """For each name, its value in each of the records, which lie back to back and are intact; None: it has no value.
 
-    A size of 0 stands for a record that is not there.
+    A size of 0 stands for a missing record.
     """
     if _twin is not None:
         found: list[list[bytes | None]] | None = _twin.values(records, sizes, names)
@@ -169,7 +169,7 @@ def values(records: bytes, sizes: list[int], names: tuple[bytes, ...]) -> list[l
 
 
 def retries(records: bytes, sizes: list[int]) -> list[int]:
-    """How often each of intact records, back to back, was sent back to be retried."""
+    """How often each record was sent back to be retried; the records lie back to back and are intact."""
     found, at = [], 0
     for size in sizes:
         place = at + layout.tail_at(records[at + layout.SYS_FLAG_AT + 3])
@@ -211,10 +211,10 @@ def _put_record_at(data: bytes, at: int) -> Record:
 
 
 class _Rows:
-    """Rows of a run, record by record."""
+    """Collects the rows of a run, record by record."""
 
     def __init__(self, start: int = 0) -> None:
-        # Index behind the last record.
+        # Index after the last record.
         self.end = start
         self._keys: dict[Key, int] = {}
         self._rows: list[tuple[int, ...]] = []
@@ -244,7 +244,7 @@ class _Rows:
         columns = np.array(self._rows, np.int64).reshape(-1, ROWS).T
         entries = None
         if any(entry is not _NO_ENTRY for entry in self._entries):
-            # More than an i64 holds is the entry of no lane.
+            # A number above an i64 names no entry of any lane.
             bounded = [[min(value, _I64_MAX) for value in entry] for entry in self._entries]
             entries = np.ascontiguousarray(np.array(bounded, np.int64).T)
         return Run(data, position, self.end, list(self._keys), np.ascontiguousarray(columns), entries)

@@ -2,7 +2,7 @@
 
 
 class Damaged(Exception):
-    """Bytes that are not what was written; `text` says what is wrong with them, a lower-case clause."""
+    """Bytes are not as they were written; `text` says what is wrong with them, in a lower-case clause."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)

@@ -1,6 +1,6 @@
-"""What happens to groups as events: written into records of the log, read back at a start.
+"""Events of consumer groups: written into records of the log, read back at a start.
 
-A record of topic DT_GROUPS, queue 0, has all events of some calls, in order. It can be read without those before it:
+A record of topic DT_GROUPS, queue 0, has all events of some calls, in order. It can be read without earlier ones:
 
     body    | u8 version | u16 count | places ... | events ... |
     place   | u32 number | i32 queue | u8 length, group | u8 length, topic | u8 length, topic of the queue |
@@ -20,15 +20,15 @@ A record of topic DT_GROUPS, queue 0, has all events of some calls, in order. It
    11 TAKEN     queue i32, length u8, topic, ranges
    12 LETTER    SETTLE of a dead letter: queue i32, offset i64, copy's offset i64, copy's queue i32, length u8, topic,
                 copy's topic
-   13 LEFT      as TAKEN: they are there after all
+   13 LEFT      as TAKEN: they exist after all
     ranges      (first i64, count u32) each, to the end
 
-Each kind is a type here, taken apart and put together in this module alone. Ranges stay bytes until somebody wants
-them: most events that are read are about other messages.
+Each kind is a type here; only this module encodes and decodes them. Ranges stay bytes until they are needed: most
+events that are read are about other messages.
 
-`before` and `after` are the place's frontier. Where `before` is ahead of what is known, events between are lost: all
-messages between come back. A SETTLE counts only if the copy is there: it lies in front of it in the log, and the log
-may end between the two.
+`before` and `after` are the place's frontier. If `before` is ahead of the known frontier, events between are lost: all
+messages between come back. A SETTLE counts only if the copy exists: it lies before the copy in the log, and the log may
+end between the two.
 """
 
 import struct
@@ -61,9 +61,9 @@ _RESET = Struct(">Iq")
 _TAKEN = Struct(">iB")
 _LETTER = Struct(">iqqiB")
 
-# Where the ranges of an event begin that has nothing of a length of its own before them.
+# Where the ranges begin in events without fields of variable length before them.
 _RANGES_AT = {END: _END.size, CHANGE: _CHANGE.size, BACK: _BACK.size}
-# What `bodies` adds to each event.
+# Bytes that framing adds to each event.
 EVENT_BYTES = _EVENT.size
 
 # Topic, queue, offset.
@@ -73,7 +73,7 @@ Pairs = tuple[tuple[int, int], ...]
 
 
 class Key(NamedTuple):
-    """What a place is of. `queue_topic` is `topic`, or the group's retry topic for what comes back to `topic`."""
+    """Names a place. `queue_topic` is `topic`, or the group's retry topic for messages that come back to `topic`."""
 
     group: str
     topic: str
@@ -99,7 +99,7 @@ class Give(NamedTuple):
     until_ms: int
     max_attempts: int
     ordered: bool
-    # By a retry service, whose deliveries are no attempts.
+    # Given to a retry service, whose deliveries are no attempts.
     is_taken: bool
     attempt: int
     before: int
@@ -151,7 +151,7 @@ class End(NamedTuple):
 
 
 class Change(NamedTuple):
-    """Messages' lease ends at another moment."""
+    """The lease of messages ends at another moment."""
 
     place: int
     lease: int
@@ -172,7 +172,7 @@ class Change(NamedTuple):
 
 
 class Back(NamedTuple):
-    """Messages came back: their lease ended then, and counted as an attempt or not."""
+    """Messages came back: their lease ended at `ended_at_ms`, and the delivery counted as an attempt or not."""
 
     place: int
     lease: int
@@ -216,7 +216,7 @@ class Defer(NamedTuple):
 
 
 class Settle(NamedTuple):
-    """A message is done if its copy is there."""
+    """A message is done if its copy exists."""
 
     place: int
     lease: int
@@ -238,7 +238,7 @@ class Settle(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """Messages that no filter passes lie between."""
+    """The messages between do not pass the filter."""
 
     place: int
     before: int
@@ -257,7 +257,7 @@ class Scan(NamedTuple):
 
 
 class Hide(NamedTuple):
-    """Messages that are there already are given to nobody before a moment."""
+    """Existing messages are given to nobody before a moment."""
 
     place: int
     until_ms: int
@@ -334,7 +334,7 @@ class Taken(NamedTuple):
 
 
 class Left(NamedTuple):
-    """Dead letters are there, whatever was said before."""
+    """Dead letters exist, whatever earlier events say."""
 
     topic: str
     queue: int
@@ -353,7 +353,7 @@ class Left(NamedTuple):
 
 
 class LetterSettle(NamedTuple):
-    """A dead letter is gone if its copy is there."""
+    """A dead letter is gone if its copy exists."""
 
     letter: Letter
     copy: Letter
@@ -393,7 +393,7 @@ _READERS: dict[int, Callable[[bytes], Event]] = {
 
 
 def read(kind: int, payload: bytes) -> Event:
-    """Raises: Damaged: there is no such kind."""
+    """The event with this payload. Raises: Damaged: there is no such kind."""
     reader = _READERS.get(kind)
     if reader is None:
         raise Damaged(f"group event {kind} is not known")
@@ -413,7 +413,7 @@ def _letters_of(payload: bytes) -> tuple[str, int, bytes]:
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """Bytes that are no events are Damaged."""
+    """Turns errors from bytes that are no events into Damaged."""
     try:
         yield
     except (struct.error, KeyError, IndexError, UnicodeDecodeError) as error:
@@ -421,7 +421,7 @@ def reading() -> Iterator[None]:
 
 
 def begin_body(places: dict[int, Key]) -> bytes:
-    """What stands before the events of a record; `places` by their numbers."""
+    """The bytes before the events of a record; `places` by their numbers."""
     parts = [_HEAD.pack(VERSION, len(places))]
     for number, key in places.items():
         names = [name.encode() for name in (key.group, key.topic, key.queue_topic)]
@@ -463,7 +463,8 @@ def events_in(body: bytes, at: int) -> Iterator[tuple[int, bytes]]:
 
 
 def events_near(body: bytes, at: int, spans: dict[int, tuple[int, int]]) -> Iterator[Event]:
-    """Those that may be about messages of places, by number from a first offset to a last, and all of dead letters."""
+    """Events that may be about messages in `spans`, (first, last) offset by place number, and all about dead
+    letters."""
     while at < len(body):
         kind, length = _EVENT.unpack_from(body, at)
         begin = at + _EVENT.size
@@ -477,7 +478,7 @@ def events_near(body: bytes, at: int, spans: dict[int, tuple[int, int]]) -> Iter
 
 
 def _may_hold(kind: int, body: bytes, begin: int, end: int, least: int, most: int) -> bool:
-    """Whether an event may be about offsets within the bounds: nearly all are about others, and end here."""
+    """Whether an event may be about offsets within the bounds; nearly all are about others."""
     if kind in (DEFER, SETTLE):
         return True
     if kind == GIVE:

@@ -1,4 +1,4 @@
-"""What a record is indexed under: `topic#word` for its message id, then for each word of its KEYS.
+"""The index keys of a record: `topic#word` for its message id, then for each word of its KEYS.
 
 A record that rolls a transaction back is not indexed. The compiled twin finds and hashes the words of a run of records
 in one pass: a record costs it about 0.1 µs.
@@ -54,7 +54,7 @@ def _texts(run: Run) -> Iterator[tuple[int, str]]:
 def hash_codes(texts: Sequence[str]) -> npt.NDArray[np.uint32]:
     """Java's String.hashCode of each, as 32 bits without a sign; none of the texts is empty.
 
-    The hash is the sum over a text's UTF-16 units of unit * 31^(units behind it): one product over all texts' units.
+    The hash is the sum over a text's UTF-16 units of unit * 31^(units after it): one product over all texts' units.
     """
     if not texts:
         return np.empty(0, np.uint32)
@@ -65,8 +65,8 @@ def hash_codes(texts: Sequence[str]) -> npt.NDArray[np.uint32]:
     else:
         lengths = np.array([len(text.encode("utf-16-be", "surrogatepass")) // 2 for text in texts])
     ends = lengths.cumsum()
-    behind = np.repeat(ends, lengths) - np.arange(1, len(units) + 1)
-    return np.add.reduceat(units * _powers(int(lengths.max()))[behind], ends - lengths, dtype=np.uint32)
+    units_after = np.repeat(ends, lengths) - np.arange(1, len(units) + 1)
+    return np.add.reduceat(units * _powers(int(lengths.max()))[units_after], ends - lengths, dtype=np.uint32)
 
 
 @lru_cache(16)
@@ -78,7 +78,7 @@ def _powers(count: int) -> npt.NDArray[np.uint32]:
 
 
 def key_hashes(codes: npt.NDArray[np.uint32]) -> Ints:
-    """The hashes that stand in entries: the code's absolute value, 0 for the one that has none."""
+    """The hashes in index entries: the code's absolute value; 0 for the one code that has none."""
     signed = codes.astype(np.int32).astype(np.int64)
     hashes = np.abs(signed)
     hashes[hashes > _I32_MAX] = 0

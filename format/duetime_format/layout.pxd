@@ -1,20 +1,20 @@
-# What the compiled twins share of a record's layout (layout.py): where its parts lie, followed front to back with every
-# length checked against the record's end before it is used.
+# A record's layout (layout.py) for the compiled twins: finds its parts front to back, and checks every length against
+# the record's end before it is used.
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy, memset
 
 from duetime_format._bytes cimport crc32, load32, load64, matches_crc_mark, store32, store64
 
 cdef enum:
-    RECORD_BYTES_MIN = 91  # two IPv4 hosts, nothing of body, topic and properties
-    FIXED_BYTES = 74  # what all records have beside hosts, body, topic with its length, and properties
+    RECORD_BYTES_MIN = 91  # two IPv4 hosts; empty body, topic and properties
+    FIXED_BYTES = 74  # without hosts, body, topic with its length, and properties
     MAGIC_V1 = -626843481
     MAGIC_V2 = -626843477
     MAGIC_AT = 4, BODY_CRC_AT = 8, QUEUE_ID_AT = 12, FLAG_AT = 16, QUEUE_OFFSET_AT = 20, POSITION_AT = 28
     SYS_FLAG_AT = 36, BORN_AT = 40, BORN_HOST_AT = 48
     SYS_TRANSACTION_ROLLBACK = 0xC
     UNIT_BYTES = 20  # of a queue (units.py)
-    # Behind the two hosts: reconsumeTimes, preparedTransactionOffset, bodyLength.
+    # After the two hosts: reconsumeTimes, preparedTransactionOffset, bodyLength.
     ATTEMPTS_FROM_TAIL = 0, PREPARED_FROM_TAIL = 4, BODY_LENGTH_FROM_TAIL = 12
     SYS_BORN_V6 = 0x10, SYS_STORE_V6 = 0x20
 
@@ -71,7 +71,7 @@ cdef inline bint find_parts(const uint8_t *data, int64_t start, int64_t end, Par
 
 
 cdef inline bint matches_crc(const uint8_t *data, int64_t start, int64_t end, const Parts *parts) noexcept nogil:
-    """Whether a record is what its CRC says: that of all of it where it has one, else the body's."""
+    """Whether a record matches its CRC: that of the whole record if it has one, else the body's."""
     cdef int matches = matches_crc_mark(data + start, end - start, end - parts.properties.begin)
     if matches >= 0:
         return matches
@@ -89,7 +89,7 @@ cdef inline uint8_t *put_head(
     uint8_t *to, int64_t size, int32_t queue, int32_t flag, int64_t born_at_ms, Host born, Host store,
     const uint8_t *body, int64_t body_bytes
 ) noexcept nogil:
-    """Writes what stands before a V1 record's body; returns where that goes. Its place is the store's to fill in."""
+    """Writes the bytes before a V1 record's body; returns where that goes. The store fills in the record's place."""
     store32(to, <int32_t>size)
     store32(to + MAGIC_AT, MAGIC_V1)
     store32(to + BODY_CRC_AT, <int32_t>(crc32(body, body_bytes) & 0x7FFFFFFF))
@@ -109,7 +109,7 @@ cdef inline uint8_t *put_head(
 
 
 cdef inline void clear_place(uint8_t *record, const Parts *parts) noexcept nogil:
-    """Queue offset, position, store time and the transaction's offset: what a restored record does not inherit."""
+    """Clears queue offset, position, store time and transaction offset, which a restored record does not inherit."""
     memset(record + QUEUE_OFFSET_AT, 0, SYS_FLAG_AT - QUEUE_OFFSET_AT)
     memset(record + parts.stored_at, 0, 8)
     memset(record + parts.tail + PREPARED_FROM_TAIL, 0, 8)

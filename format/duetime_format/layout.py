@@ -36,9 +36,9 @@ SIZE_MAGIC = Struct(">ii")
 I32 = Struct(">i")
 I64 = Struct(">q")
 
-# Of a record with two IPv4 hosts and nothing in body, topic and properties.
+# A record with two IPv4 hosts and empty body, topic and properties.
 RECORD_BYTES_MIN = 91
-# What all records have beside hosts, body, topic with its length, and properties.
+# A record without hosts, body, topic with its length, and properties.
 FIXED_BYTES = 74
 # Up to the body, with two IPv6 hosts.
 HEAD_BYTES_MAX = 112
@@ -66,7 +66,7 @@ def tail_at(sys_flag: int) -> int:
 
 
 class Head(NamedTuple):
-    """What a record begins with, and where its parts lie, counted from its first byte."""
+    """The first fields of a record, and where its parts lie, counted from its first byte."""
 
     size: int
     magic: int
@@ -80,7 +80,7 @@ class Head(NamedTuple):
 
     @property
     def stored_at(self) -> int:
-        """Of the store time."""
+        """Where the store time lies."""
         return stored_at(self.sys_flag)
 
     @property
@@ -110,12 +110,12 @@ class Head(NamedTuple):
 
 
 def head_of(data: bytes | bytearray | memoryview, at: int = 0) -> Head | None:
-    """Whatever the bytes are (see `is_message`); None: they are too few."""
+    """The head, whatever the bytes are (see `is_message`); None: they are too few."""
     return Head._make(PREFIX.unpack_from(data, at)) if len(data) - at >= PREFIX_BYTES else None
 
 
 def topic_and_properties(head: Head, rest: bytes) -> tuple[bytes, bytes]:
-    """What stands behind a record's body."""
+    """Topic and properties, from the bytes after a record's body."""
     topic_at = head.topic_length_bytes
     topic_end = topic_at + int.from_bytes(rest[:topic_at], "big")
     return rest[topic_at:topic_end], rest[topic_end + 2 :]

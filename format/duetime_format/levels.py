@@ -1,4 +1,4 @@
-"""The delay level table: a cluster value, equal on every node and part of what the data means."""
+"""The delay level table: a cluster value, equal on every node and part of the data's meaning."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

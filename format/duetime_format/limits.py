@@ -10,11 +10,11 @@ QUEUE_COUNT_MAX = 1_024
 # Of the cluster, and of a shard.
 TOPICS_MAX_DEFAULT = 100_000
 SEND_COUNT_MAX = 4_096
-# Topics that one PutTopics tells a shard of.
+# Topics in one PutTopics.
 TOPICS_PUT_MAX = 10_000
 PULL_COUNT_DEFAULT = 32
 PULL_COUNT_MAX = 1_024
-# What one answer has at most: a larger one would hold up all others for as long as it is made and written.
+# Bytes of one answer: a larger one would hold up all others while it is made and written.
 PULL_ANSWER_BYTES_MAX = 4 * 1024 * 1024
 PULL_BYTES_DEFAULT = PULL_ANSWER_BYTES_MAX
 PULL_BYTES_MAX = 16 * 1024 * 1024
@@ -28,12 +28,12 @@ QUERY_COUNT_DEFAULT = 32
 QUERY_COUNT_MAX = 64
 PULL_DUE_COUNT_MAX = 4_096
 WAIT_MS_MAX = 30_000
-# How long before their due time entries are given out, and restored records are taken and held.
+# How long before their due time entries may be given out, and restored records be taken and held.
 AHEAD_MS_MAX = 100
 # One gRPC message, either way: a Send of 32 MiB and its envelope fit.
 REQUEST_BYTES_MAX = 32 * 1024 * 1024
 GRPC_MESSAGE_BYTES_MAX = REQUEST_BYTES_MAX + 1024 * 1024
-# What DueTime itself adds to a message's properties: __CRC32#.
+# Bytes that DueTime itself adds to a message's properties: __CRC32#.
 CHECKSUM_BYTES = 21
 # And to a delayed message's on its way: DELAY, REAL_TOPIC, REAL_QID, DT_ENTRY, __CRC32#.
 DEFERRAL_BYTES_MAX = 320

@@ -1,11 +1,11 @@
-"""Records made of their parts, many for one pair of hosts; the gateway's compiled twin has the same in `layout.pxd`."""
+"""Makes records of their parts, many for one pair of hosts; the gateway's compiled twin uses `layout.pxd` for it."""
 
 from struct import Struct
 
 from duetime_format import layout
 from duetime_format.record import body_crc
 
-# By length of born host and store host: the record up to its body, and the sysFlag bits that tell the lengths.
+# By length of born host and store host: the record up to its body, and the sysFlag bits for these lengths.
 _HEADS = {
     (8, 8): (layout.HEAD_V4, 0),
     (20, 8): (Struct(">iiiiiqqiq20sq8siqi"), layout.SYS_BORN_V6),

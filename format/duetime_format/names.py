@@ -4,19 +4,19 @@ import re
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 QUARANTINE_TOPIC = "DT_QUARANTINE"
-# The journal of what happens to consumer groups: one queue on each shard.
+# The journal of consumer groups: one queue on each shard.
 GROUPS_TOPIC = "DT_GROUPS"
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 
-# Where brokers keep half messages and what became of them, and timers of any time.
+# Topics of brokers: half messages, their outcomes, and timers for any time.
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
-# What a broker has put aside for later by other means than levels: kept as it is.
+# Topics in which a broker defers messages by other means than levels; kept as they are.
 FOREIGN_TOPICS = frozenset({HALF_TOPIC, TIMER_TOPIC})
 
-# RocketMQ's own, that a broker makes or fills by itself, and ours.
+# RocketMQ's own topics, which a broker makes or fills by itself, and ours.
 SYSTEM_TOPICS = frozenset(
     {
         SCHEDULE_TOPIC,
@@ -48,7 +48,7 @@ def is_system_topic(topic: str) -> bool:
 
 
 def is_group_topic(topic: str) -> bool:
-    """Whether a group's retries or dead letters are in it."""
+    """Whether it holds a group's retries or dead letters."""
     return topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
 
 

@@ -1,4 +1,4 @@
-"""Giving the records of a put their places: queue offset, position, store time and CRC, written into a copy of them.
+"""Gives the records of a put their places: queue offset, position, store time and CRC, written into a copy of them.
 
 The compiled twin does it in one pass over the bytes.
 """
@@ -30,8 +30,8 @@ def place(run: Run, positions: Ints, next_offsets: list[int], dues: list[int], n
 
     Args:
         positions: where the records lie in the log.
-        next_offsets: what the first record of a key gets.
-        dues: what stands in place of the tags' hash in the units of a key; 0: nothing does.
+        next_offsets: the offset that the first record of a key gets.
+        dues: the due time that replaces the tags' hash in the units of a key; 0: none does.
     """
     if _twin is not None:
         return Placed(*_twin.place(run.data, run.columns, positions, next_offsets, dues, now_ms))
@@ -51,7 +51,7 @@ def place(run: Run, positions: Ints, next_offsets: list[int], dues: list[int], n
 
 
 def reposition(run: Run, positions: Ints) -> bytearray:
-    """The records as they are, but for their position in the log."""
+    """The records unchanged, except for their position in the log and the CRC."""
     data = bytearray(run.data)
     rows = zip(run.starts.tolist(), run.sizes.tolist(), run.properties_at.tolist(), positions.tolist(), strict=True)
     for start, size, properties_at, position in rows:

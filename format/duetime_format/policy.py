@@ -1,16 +1,16 @@
 """When a failed message comes back, and how often: a retry policy as text, and the limits of its fields. Pure.
 
-Parts are separated by commas, the first says the kind of backoff:
+Parts are separated by commas; the first one is the kind of backoff:
 
-    levels                                    after failure n the delay of level 2 + n: RocketMQ's table
-    exponential:1s..10m                       1 s, then twice the delay before, 10 min at most
+    levels                                    after failure n, the delay of level 2 + n: RocketMQ's table
+    exponential:1s..10m                       1 s, then twice the previous delay, 10 min at most
     exponential:1s..10m,factor=3,jitter=0.1   three times; each delay is shortened by up to a tenth, by chance
     1s,5s,30s                                 these, then the last one again and again
-    ...,max=5                                 behind any of them: five deliveries in all
+    ...,max=5                                 after any of them: five deliveries in total
     max=5                                     alone: levels
 
-Delays are whole numbers with ms, s, m, h or d. As text a policy is a message's property DT_RETRY, a group's row in the
-metadata database, and what people write. What is not said has its default.
+Delays are whole numbers with ms, s, m, h or d. A policy is text in a message's property DT_RETRY, in a group's row of
+the metadata database, and where people write it. Omitted parts have their defaults.
 """
 
 import re
@@ -25,7 +25,7 @@ _EXPONENTIAL = "exponential:"
 _EXPONENTIAL_OPTIONS = ("factor", "jitter")
 
 
-# A message `duetime.v1.RetryPolicy`, or what has its fields: this package imports no contract.
+# A message `duetime.v1.RetryPolicy`, or an object with its fields: this package imports no contract.
 Policy = Any
 
 
@@ -33,7 +33,7 @@ def fill(policy: Policy, text: str) -> None:
     """Reads the text into an empty policy; it is within all limits then.
 
     Raises:
-        ValueError: the text is none, or breaks a limit; the sentence says where.
+        ValueError: the text is no policy, or breaks a limit; the error says where.
     """
     parts = [part.strip() for part in text.split(",")]
     options: dict[str, str] = {}
@@ -58,7 +58,7 @@ def fill(policy: Policy, text: str) -> None:
     elif not policy.max_attempts:
         raise ValueError(f"retry policy {text!r} is none of {_FORMS}")
     if parts:
-        raise ValueError(f"retry policy {text!r}: {parts[0]!r} has no place behind {_EXPONENTIAL}FIRST..MOST")
+        raise ValueError(f"retry policy {text!r}: {parts[0]!r} has no place after {_EXPONENTIAL}FIRST..MOST")
     if options:
         raise ValueError(f"retry policy {text!r}: option {next(iter(options))!r} does not belong to it")
     found = faults(policy)
@@ -99,7 +99,7 @@ def _number(name: str, text: str) -> float:
 
 
 def render(policy: Policy) -> str:
-    """The text that `parse` makes an equal policy of; fields that have their default are not in it."""
+    """The text from which `fill` makes an equal policy; fields with their defaults are left out."""
     kind = policy.WhichOneof("backoff")
     if kind == "exponential":
         backoff = policy.exponential
@@ -128,7 +128,7 @@ def _number_text(number: float) -> str:
 
 
 def faults(policy: Policy) -> list[tuple[str, str]]:
-    """All that is wrong with a policy: the field, and what is wrong with it."""
+    """All faults of a policy: the field, and what is wrong with it."""
     found: list[tuple[str, str]] = []
     if not 0 <= policy.max_attempts <= limits.ATTEMPTS_MAX:
         found.append(("max_attempts", f"{policy.max_attempts} is not within 1 and {limits.ATTEMPTS_MAX}"))

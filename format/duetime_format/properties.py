@@ -1,8 +1,8 @@
 r"""A record's properties: `name 0x01 value 0x02 name 0x01 value ...`, the last 0x02 optional. Pure bytes.
 
-One rule for equal names, and for parts that are no properties, whoever reads: parts without a name or a value are left
-out, and of equal names the last one counts. So RocketMQ's brokers and clients make their map, and by that map a broker
-finds a message's tag and keys.
+All readers share one rule for equal names and for parts that are no properties: parts without a name or a value are
+left out, and of equal names the last one counts. RocketMQ's brokers and clients make their map so, and a broker finds a
+message's tag and keys by that map.
 
 Source: RocketMQ 4.9.3, 5.x MessageDecoder.string2messageProperties.
 """
@@ -23,7 +23,7 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 
 
 def decode_properties(encoded: bytes) -> dict[str, str]:
-    """All of them."""
+    """All properties."""
     properties = {}
     for part in as_text(encoded).split("\x02"):
         name, _, value = part.partition("\x01")
@@ -33,20 +33,20 @@ def decode_properties(encoded: bytes) -> dict[str, str]:
 
 
 def value_of(encoded: bytes, name: bytes) -> bytes:
-    """The value of one property, without decoding the others; empty where there is none."""
-    wanted = name + NAME_END
+    """The value of one property, without decoding the others; empty: there is none."""
+    mark = name + NAME_END
     stop = len(encoded)
-    while (at := encoded.rfind(VALUE_END + wanted, 0, stop)) >= 0:
-        value = _value_at(encoded, at + 1 + len(wanted))
+    while (at := encoded.rfind(VALUE_END + mark, 0, stop)) >= 0:
+        value = _value_at(encoded, at + 1 + len(mark))
         if value:
             return value
         # An empty value does not hide an earlier one.
         stop = at + 1
-    return _value_at(encoded, len(wanted)) if encoded.startswith(wanted) else b""
+    return _value_at(encoded, len(mark)) if encoded.startswith(mark) else b""
 
 
 def as_text(encoded: bytes) -> str:
-    """Bytes of properties as text, as RocketMQ's readers see it: what is not UTF-8 becomes U+FFFD."""
+    """Bytes of properties as text, as RocketMQ's readers see it: bytes that are not UTF-8 become U+FFFD."""
     try:
         return encoded.decode()
     except UnicodeDecodeError:

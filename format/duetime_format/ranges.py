@@ -9,7 +9,7 @@ RANGE = Struct(">qI")
 
 
 def ranges(offsets: list[int]) -> bytes:
-    """Their bytes."""
+    """The bytes of ascending offsets."""
     count = len(offsets)
     if not count:
         return b""
@@ -34,7 +34,7 @@ def ranges_of(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def offsets_of(data: bytes) -> list[int]:
-    """Raises: Damaged."""
+    """All offsets of the ranges. Raises: Damaged."""
     found: list[int] = []
     for first, count in ranges_of(data):
         found += range(first, first + count)

@@ -1,9 +1,9 @@
-"""Receipts: what a receiver names a delivery by, to Ack, ChangeInvisible and Nack. Opaque to everybody else.
+"""Receipts: the names by which receivers Ack, ChangeInvisible and Nack a delivery. Opaque to everybody else.
 
     | 0 u16 shard | 2 u64 lease | 10 u64 offset | 18 u16 check |       20 bytes, big-endian
 
 A lease covers the messages of one queue that one Receive gave; the offset says which of them. Routers read the first
-two bytes. The check, CRC-16/XMODEM of all before it, tells bytes that never were a receipt; it is no signature.
+two bytes. The check, CRC-16/XMODEM of all before it, finds bytes that never were a receipt; it is no signature.
 """
 
 from binascii import crc_hqx
@@ -48,7 +48,7 @@ def shard_of(receipt: bytes) -> int | None:
 
 
 def by_shard(receipts: Sequence[bytes]) -> tuple[dict[int, list[int]], list[int]]:
-    """The indices of each shard's receipts, in order, and of those that never were any."""
+    """The indices of each shard's receipts, in order, and of those that never were receipts."""
     shards: dict[int, list[int]] = {}
     unknown = []
     for index, receipt in enumerate(receipts):

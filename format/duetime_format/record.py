@@ -3,9 +3,9 @@ r"""One message as RocketMQ writes it to the commit log: encode, decode, check. 
 Properties are `name 0x01 value 0x02 ...`, the last 0x02 optional. What DueTime writes ends with RocketMQ 5.2's
 mark, the CRC of the whole record before it (docs/adr/0009):
 
-    ... | __CRC32# 0x01 | ten digits, the least significant first, '0' behind the last one | 0x02 |      20 bytes
+    ... | __CRC32# 0x01 | ten digits, the least significant first, padded with '0' | 0x02 |      20 bytes
 
-Writers leave ten '0's, and the store, which gives a record its place and time, puts the digits in their stead.
+Writers leave ten '0's; the store, which gives a record its place and time, replaces them by the digits.
 
 Source: layout.py's; RocketMQ 5.2 MessageDecoder.createCrc32.
 """
@@ -28,11 +28,11 @@ RETRY_TOPIC = "RETRY_TOPIC"
 ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 # The lane entry that a restored record came from, `level:offset:due`: always the last property before the CRC mark.
 LANE_ENTRY = "DT_ENTRY"
-# Of a message that a group could not handle, in RocketMQ's words: where a dead letter came from.
+# Properties of a message that a group could not handle. RocketMQ's: where a dead letter came from.
 DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
-# And in ours: the message's own retry policy; before when (Unix ms) a retry is given to nobody; `queue:offset` where it
-# was first; its failed deliveries; why it is dead; how often it was redriven.
+# Ours: the message's own retry policy; the time (Unix ms) before which a retry is given to nobody; `queue:offset` of
+# its first place; its failed deliveries; why it is dead; how often it was redriven.
 RETRY = "DT_RETRY"
 VISIBLE_AT = "DT_VISIBLE_AT"
 ORIGIN = "DT_ORIGIN"
@@ -58,7 +58,7 @@ _CRC_NAME = CRC.encode() + NAME_END
 CRC_DIGITS = 10
 _CRC_UNFILLED = b"0" * CRC_DIGITS
 CRC_MARK = _CRC_NAME + _CRC_UNFILLED + VALUE_END
-# As it stands behind other properties.
+# As it stands after other properties.
 CRC_ENDING = VALUE_END + CRC_MARK
 
 
@@ -91,12 +91,12 @@ def body_crc(body: bytes | bytearray | memoryview) -> int:
 
 
 def id_hash(topic: bytes, message_id: bytes) -> int:
-    """By which a message is looked for; a delayed one's topic is the one that it goes to. Equal for others, rarely."""
+    """Messages are looked up by it; the topic of a delayed one is its destination. Rarely equal for different ids."""
     return zlib.crc32(topic) ^ zlib.crc32(message_id)
 
 
 def with_crc_mark(properties: bytes) -> bytes:
-    """The properties and, behind them, the mark for the store to fill in."""
+    """The properties and, after them, the mark for the store to fill in."""
     return properties + (CRC_ENDING if properties and not properties.endswith(VALUE_END) else CRC_MARK)
 
 
@@ -112,7 +112,7 @@ def has_crc_mark(properties: bytes | bytearray) -> bool:
 
 
 def _mark_faults(ending: bytes | bytearray) -> int:
-    """How many of a mark's bytes, digits apart, are others in the properties' last 21 bytes, or all 20."""
+    """How many bytes of a mark, digits not counted, differ in the last 21 bytes of the properties, or in all 20."""
     ending = ending.rjust(len(CRC_ENDING), VALUE_END)
     before, name, last = ending[:1], ending[1 : -CRC_DIGITS - 1], ending[-1:]
     if name == _CRC_NAME and before == last == VALUE_END:
@@ -122,15 +122,15 @@ def _mark_faults(ending: bytes | bytearray) -> int:
 
 
 def crc_digits(data: bytes | bytearray | memoryview) -> bytes:
-    """What the mark says where `data` is all of the record before it."""
+    """The mark's digits, if `data` is the record up to the mark."""
     return str(body_crc(data))[::-1].encode().ljust(CRC_DIGITS, b"0")
 
 
 def matches_crc_mark(record: bytes | bytearray | memoryview, properties_bytes: int) -> bool | None:
-    """Whether a whole record, with so many bytes of properties, is what its mark says; None: it has no mark.
+    """Whether a whole record, with so many bytes of properties, matches its mark; None: it has no mark.
 
-    One that nobody has filled in is none. One with a single wrong byte is a damaged mark, and no other property: no
-    name that may be used looks like it.
+    A mark that was not filled in counts as none. One with a single wrong byte is a damaged mark and no other property:
+    no permitted name looks like it.
     """
     if properties_bytes < len(CRC_MARK):
         return None
@@ -188,7 +188,7 @@ def decode(buffer: bytes | bytearray | memoryview, at: int = 0, *, check_crc: bo
     """The record that starts at `at`.
 
     Raises:
-        Damaged: the bytes are no record, are cut short, or do not match their CRC: the whole record's where it has the
+        Damaged: the bytes are no record, are cut short, or do not match their CRC: the whole record's if it has the
             mark, else the body's.
     """
     room = len(buffer) - at
@@ -261,7 +261,7 @@ _TAGS_CODES_MAX = 16_384
 
 
 def tags_code(tags: bytes) -> int:
-    """The consume queue unit's tagsCode of a tag; 0 for none. Remembers the tags it has seen."""
+    """The tagsCode of a tag in consume queue units; 0 for none. Remembers the tags it has seen."""
     code = _tags_codes.get(tags)
     if code is None:
         if len(_tags_codes) >= _TAGS_CODES_MAX:
@@ -292,7 +292,7 @@ def deferral(level: int, topic: str, queue: int) -> dict[str, str]:
 
 
 def lane_entry(level: int, offset: int, due_at_ms: int) -> bytes:
-    """The property (name, value) that ends a restored record, but for the CRC mark."""
+    """The property that ends a restored record, except for the CRC mark."""
     return b"%b\x01%d:%d:%d" % (LANE_ENTRY.encode(), level, offset, due_at_ms)
 
 
@@ -303,7 +303,7 @@ _I64_DIGITS_MAX = 19
 
 
 def find_lane_entry(properties: bytes) -> tuple[int, int, int] | None:
-    """(level, offset, due_at_ms) where the properties end with DT_ENTRY, the CRC mark apart; None otherwise."""
+    """(level, offset, due_at_ms) if the properties end with DT_ENTRY, the CRC mark apart; None otherwise."""
     properties = without_crc_mark(properties)
     at = properties.rfind(_LANE_ENTRY_MARK, max(0, len(properties) - _LANE_ENTRY_BYTES_MAX))
     if at >= 0:

@@ -1,16 +1,17 @@
-r"""What becomes of a due lane entry: its restored record, or a quarantine record. Pure bytes.
+r"""The record that takes the place of a due lane entry: its restored record, or a quarantine record. Pure bytes.
 
-Schedulers make these records, and stores take no others: both ask this module, so that a store refuses what a scheduler
-of another version makes. What it makes of an entry must stay as it is, or be taken in its old form too.
+Schedulers make these records, and stores take no others: both use this module, so a store refuses the records of a
+scheduler whose version makes different ones. So its output for an entry must never change, unless stores go on to take
+the old form too.
 
-Against the lane's record, the restored one differs in
+The restored record differs from the lane's in
 
     topic, queueId              from REAL_TOPIC and REAL_QID
     queueOffset, position,
     storeTimestamp              0: the store fills them in
     preparedTransactionOffset   0
     properties                  + DT_ENTRY, the lane entry it comes from, as the last one
-                                a CRC mark of its own behind them, for the store to fill in
+                                a CRC mark of its own after them, for the store to fill in
 
 DELAY, REAL_TOPIC and REAL_QID stay, as RocketMQ leaves them. An entry that can't be restored gives a record of
 DT_QUARANTINE that holds the original's bytes and the reason, and ends so too: the watermark passes it.
@@ -28,21 +29,21 @@ from duetime_format.names import HALF_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC, i
 from duetime_format.properties import VALUE_END, decode_properties, encode_properties
 from duetime_format.units import Units
 
-# A quarantine record holds the original as its body, so that has to stay below the body's limit.
+# A quarantine record holds the original as its body, which has to stay below the body's limit.
 QUARANTINE_BODY_BYTES_MAX = BODY_BYTES_MAX - 64 * 1024
 FAULT_CHARS_MAX = 1_000
 
 # Properties that a restored record does not inherit: an older lane entry, and the checksum of a record that is no
 # longer the same.
 _NOT_KEPT = (b"DT_ENTRY\x01", b"__CRC32#\x01")
-# Given up when the lane entry would not fit otherwise: nobody needs them any more.
+# Left out if the lane entry would not fit otherwise: nobody needs them any more.
 _DEFERRAL = (b"DELAY\x01", b"REAL_TOPIC\x01", b"REAL_QID\x01")
 
 _QUEUE_ID_MAX = 2**31 - 1
 
 
 class Unrestorable(Exception):
-    """The entry has no place to go; the text says why."""
+    """The entry can't be restored; the text says why."""
 
 
 @dataclass(slots=True)
@@ -57,7 +58,7 @@ class Entry:
 
 @dataclass(slots=True)
 class Entries:
-    """Consecutive lane entries as the store gave them: `records` back to back, nothing for one of size 0."""
+    """Consecutive lane entries as the store gave them: `records` back to back, no bytes for an entry of size 0."""
 
     level: int
     first: int
@@ -73,7 +74,7 @@ class Entries:
 def restore_run(entries: Entries, index: int) -> tuple[bytes, int]:
     """Restored records of the entries from `index` on, back to back, and how many they are.
 
-    The run ends at the first entry that `restore` has to be asked about; the compiled one ends sooner than this.
+    The run ends at the first entry that `restore` has to judge; the compiled one ends sooner than this.
     """
     restored: list[bytes] = []
     at = sum(entries.sizes[:index])
@@ -92,7 +93,7 @@ def count_restored(
     log: mmap | bytes, base: int, units: Units, level: int, first: int, records: bytes, start: int
 ) -> int:
     """How many of a lane's units, from entry `first` on, have their restored records in `records`, back to back from
-    byte `start` on. Ends at the first that has another one there, or that `restore` has to be asked about.
+    byte `start` on. Ends at the first that has another one there, or that `restore` has to judge.
 
     `log`: a segment's bytes, the first of which is at position `base`.
     """
@@ -112,7 +113,7 @@ def count_restored(
 
 
 def is_entry(data: bytes, level: int, offset: int, position: int) -> bool:
-    """Whether a record says of itself that it is this entry of a lane, there."""
+    """Whether a record names itself as this entry of a lane, at this position."""
     fields = layout.PREFIX.unpack_from(data)
     return (fields[3], fields[5], fields[6]) == (queue_of(level), offset, position)
 

@@ -3,7 +3,7 @@
     i64 physical position | i32 record size | i64 tagsCode
 
 Unit n of the queue is at byte 20 n. tagsCode is the hash of the tag, and in a lane the due time in ms. A filler unit
-(0, 0x7FFFFFFF, 0) holds the place of an offset whose record is not there.
+(0, 0x7FFFFFFF, 0) holds the place of an offset whose record is missing.
 """
 
 from collections.abc import Iterable
@@ -22,5 +22,6 @@ Ints = npt.NDArray[np.int64]
 
 
 def joined(parts: Iterable[Units]) -> Units:
-    """Units one after the other, as they stand in files: numpy's own concatenation makes native integers of them."""
+    """Units one after the other, in the byte order of files: numpy's own concatenation makes native integers of
+    them."""
     return np.concatenate([np.empty(0, UNIT_TYPE), *parts], dtype=UNIT_TYPE)

@@ -1,4 +1,4 @@
-"""A record as its reader sees it: fields decoded when they are asked for, nothing checked."""
+"""A record as its reader sees it: fields are decoded on demand, and nothing is checked."""
 
 from duetime_format import layout, record
 from duetime_format.errors import Damaged
@@ -13,7 +13,7 @@ _UNIQ_KEY, _TAGS, _KEYS = (name.encode() for name in (record.UNIQ_KEY, record.TA
 
 
 class View:
-    """Over the bytes of one record. Times are Unix ms."""
+    """A view of the bytes of one record. Times are Unix ms."""
 
     __slots__ = ("_encoded", "_record")
 
@@ -23,7 +23,7 @@ class View:
 
     @property
     def id(self) -> str:
-        """The id that the sender knows it by; where it has none, RocketMQ's: its place in the log."""
+        """The id that the sender knows; if it has none, RocketMQ's: its place in the log."""
         return self.text_of(_UNIQ_KEY) or self._place
 
     @property
@@ -69,7 +69,7 @@ class View:
 
     @property
     def all_properties(self) -> dict[str, str]:
-        """The user's own and those that RocketMQ or DueTime give a meaning to; a new dict each time."""
+        """The user's own properties and those with a meaning to RocketMQ or DueTime; a new dict each time."""
         return decode_properties(self._properties)
 
     @property
@@ -100,7 +100,7 @@ class View:
 
     @property
     def _is_plain(self) -> bool:
-        """Whether all of its parts lie where they do in most records."""
+        """Whether all parts lie where they do in most records."""
         data = self._record
         return data[_MAGIC_AT : _MAGIC_AT + 4] == _V1 and not data[_FLAGS_AT] & _HOSTS_V6
 
@@ -127,7 +127,7 @@ class View:
         return self._encoded
 
     def text_of(self, name: bytes) -> str:
-        """The value of one property, empty where it has none; found without taking all of them apart."""
+        """The value of one property, empty: it has none; the others are not decoded."""
         return as_text(value_of(self._properties, name))
 
     @property

@@ -7,7 +7,6 @@ object's own: who builds arrays of them keeps it alive.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport INT32_MAX, INT32_MIN, INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memchr, memcmp, memcpy
@@ -15,6 +14,7 @@ from libc.string cimport memchr, memcmp, memcpy
 from duetime_format import record
 from duetime_format.properties import decode_properties
 
+from duetime_format._buffer cimport Buffer
 from duetime_format._bytes cimport (
     CRC_MARK_BYTES, crc_init, load32, load64, mark_faults, put_decimal
 )
@@ -64,20 +64,6 @@ cdef struct Host:
     uint8_t[20] packed
     int64_t text_size
     uint8_t[HOST_TEXT_MAX] text
-
-
-cdef class Buffer:
-    """The bytes of an object, for as long as this one lives."""
-
-    cdef Py_buffer view
-    cdef const uint8_t *at
-
-    def __cinit__(self, held):
-        PyObject_GetBuffer(held, &self.view, PyBUF_SIMPLE)
-        self.at = <const uint8_t *>self.view.buf
-
-    def __dealloc__(self):
-        PyBuffer_Release(&self.view)
 
 
 cdef inline bint begins(const uint8_t *data, Span part, const char *name, int64_t length, Span *found) noexcept nogil:

@@ -1,19 +1,19 @@
-"""The compiled twin of gather.copy: units in, their records out, one behind the other.
+"""The compiled twin of gather.copy: units in, their records out, one after the other.
 
-A first pass over the units alone finds how far they lie within the segment, and so how many bytes the copy can have.
+A first pass over the units alone finds how many of them lie within the segment, and so the largest size of the copy.
 A second one copies record by record and checks the copy (the log's page is read once); it ends at the first record
-that is not plainly right, which the caller gives a closer look.
+that is not plainly right, which the caller inspects.
 
 Units are read as the bytes they have on disk, 20 each: i64 position, i32 size, i64 tags. All arithmetic on positions
-is done so that it can't overflow: a position is compared with `base` before it is subtracted, a size with what is left.
-The segment's buffer is released before the call returns, whatever happens: a map that is exported can't be closed.
+is done so that it can't overflow: a position is compared with `base` before it is subtracted, a size with the rest.
+The segment's buffer is released before the call returns, whatever happens: an exported map can't be closed.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 from libc.string cimport memcmp, memcpy
 
+from duetime_format._buffer cimport Buffer
 from duetime_format._bytes cimport crc_init, load32, load64
 from duetime_format.layout cimport (
     POSITION_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, RECORD_BYTES_MIN, UNIT_BYTES, Parts, find_parts, is_record_magic,
@@ -26,21 +26,7 @@ cdef enum:
     SIZE_MIN = 8
 
 
-cdef class Buffer:
-    """The bytes of an object, for as long as this one lives."""
-
-    cdef Py_buffer view
-    cdef const uint8_t *at
-
-    def __cinit__(self, held):
-        PyObject_GetBuffer(held, &self.view, PyBUF_SIMPLE)
-        self.at = <const uint8_t *>self.view.buf
-
-    def __dealloc__(self):
-        PyBuffer_Release(&self.view)
-
-
-cdef struct Want:
+cdef struct Expected:
     const uint8_t *topic
     int64_t topic_bytes
     int32_t queue
@@ -48,21 +34,21 @@ cdef struct Want:
     const int64_t *delays_ms
 
 
-def copy(data, int64_t base, units, wanted):
-    cdef Buffer log = Buffer(data), unit = Buffer(units), offsets = Buffer(wanted.offsets)
-    cdef Buffer delays = None if wanted.delays_ms is None else Buffer(wanted.delays_ms)
-    cdef bytes topic = wanted.topic
+def copy(data, int64_t base, units, expected):
+    cdef Buffer log = Buffer(data), unit = Buffer(units), offsets = Buffer(expected.offsets)
+    cdef Buffer delays = None if expected.delays_ms is None else Buffer(expected.delays_ms)
+    cdef bytes topic = expected.topic
     cdef int64_t count = unit.view.len // UNIT_BYTES
-    cdef Want want = Want(<const uint8_t *>PyBytes_AS_STRING(topic), PyBytes_GET_SIZE(topic), wanted.queue)
-    want.offsets = <const int64_t *>offsets.at
-    want.delays_ms = NULL if delays is None else <const int64_t *>delays.at
+    cdef Expected fields = Expected(<const uint8_t *>PyBytes_AS_STRING(topic), PyBytes_GET_SIZE(topic), expected.queue)
+    fields.offsets = <const int64_t *>offsets.at
+    fields.delays_ms = NULL if delays is None else <const int64_t *>delays.at
     if offsets.view.len != 8 * count or (delays is not None and delays.view.len != 8 * count):
         raise ValueError(f"{offsets.view.len // 8} offsets for {count} units")
-    return _copy(log.at, log.view.len, base, unit.at, count, &want)
+    return _copy(log.at, log.view.len, base, unit.at, count, &fields)
 
 
 cdef tuple _copy(
-    const uint8_t *log, int64_t length, int64_t base, const uint8_t *units, int64_t unit_count, const Want *want
+    const uint8_t *log, int64_t length, int64_t base, const uint8_t *units, int64_t unit_count, const Expected *expected
 ):
     cdef int64_t total = 0, within = 0, copied = 0, count = 0
     cdef int64_t position
@@ -79,15 +65,15 @@ cdef tuple _copy(
     while count < within:
         position, size = load64(units + count * UNIT_BYTES), load32(units + count * UNIT_BYTES + 8)
         memcpy(to + copied, log + (position - base), size)
-        if not _is_wanted(to + copied, size, units + count * UNIT_BYTES, count, want):
+        if not _is_expected(to + copied, size, units + count * UNIT_BYTES, count, expected):
             break
         copied += size
         count += 1
     return (records if copied == total else records[:copied]), count
 
 
-cdef bint _is_wanted(
-    const uint8_t *at, int64_t size, const uint8_t *unit, int64_t index, const Want *want
+cdef bint _is_expected(
+    const uint8_t *at, int64_t size, const uint8_t *unit, int64_t index, const Expected *expected
 ) noexcept nogil:
     """Whether bytes of that size are an intact record, the one that its unit names."""
     cdef int64_t delay_ms, stored_at_ms
@@ -96,15 +82,15 @@ cdef bint _is_wanted(
         return False
     if not find_parts(at, 0, size, &parts) or not matches_crc(at, 0, size, &parts):
         return False
-    if load32(at + QUEUE_ID_AT) != want.queue or load64(at + QUEUE_OFFSET_AT) != want.offsets[index]:
+    if load32(at + QUEUE_ID_AT) != expected.queue or load64(at + QUEUE_OFFSET_AT) != expected.offsets[index]:
         return False
-    if load64(at + POSITION_AT) != load64(unit) or parts.topic.end - parts.topic.begin != want.topic_bytes:
+    if load64(at + POSITION_AT) != load64(unit) or parts.topic.end - parts.topic.begin != expected.topic_bytes:
         return False
-    if memcmp(at + parts.topic.begin, want.topic, want.topic_bytes) != 0:
+    if memcmp(at + parts.topic.begin, expected.topic, expected.topic_bytes) != 0:
         return False
-    if want.delays_ms == NULL:
+    if expected.delays_ms == NULL:
         return True
-    delay_ms, stored_at_ms = want.delays_ms[index], load64(at + parts.stored_at)
+    delay_ms, stored_at_ms = expected.delays_ms[index], load64(at + parts.stored_at)
     if delay_ms < 0 or stored_at_ms > INT64_MAX - delay_ms:
         return False
     return load64(unit + 12) == stored_at_ms + delay_ms
