@@ -1,6 +1,9 @@
-"""Lanes: what is pending, who serves it, and when it falls due.
+"""Lanes: pending messages, when they fall due, and which schedulers serve them.
 
-lane        one lane: what is pending and what is restored
+lane        the interface of a lane: what is pending and what is restored
+levellane   the lane of one delay level
+lanes       all lanes of a shard
 attendance  which schedulers ask for a lane
-alarm       wakes whoever waits for a moment of the shard's clock
+lateness    how late messages were restored
+alarm       wakes waiters at a moment of the shard's clock
 """

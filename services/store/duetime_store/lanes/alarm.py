@@ -7,19 +7,18 @@ from typing import Any
 from duetime_core.clock import Clock, Timer
 
 # A timer counts monotonic time; the wall clock may step meanwhile. So no timer runs longer than this before the
-# wall clock is looked at again.
+# wall clock is read again.
 STEP_CHECK_MS = 1_000
-# Of so many alarms set, those that nobody waits for any more are forgotten at once: a lane that is due in a year is
-# polled, and the poll given up, every few seconds.
+# After every so many alarms, those that have no waiter any more are dropped: a lane that is due in a year is polled
+# every few seconds, and each poll is given up.
 FORGET_EVERY = 1_024
 
 
 class ShardClock:
-    """The one clock that decides what is due: the machine's wall clock, held still while that steps back.
+    """The one clock that decides what is due: the machine's wall clock, but it never goes backwards.
 
-    While the wall clock is behind what the log has seen, `now_ms` stands: nothing is stored with a smaller time, and
-    nothing falls due early.
-    """
+    While the wall clock is behind the latest time in the log, `now_ms` stands still: no record gets an earlier time,
+    and nothing falls due early."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -30,7 +29,7 @@ class ShardClock:
         return self._floor_ms
 
     def seen(self, at_ms: int) -> None:
-        """The log holds this time: the clock does not go behind it."""
+        """The log holds this time: `now_ms` is never earlier."""
         self._floor_ms = max(self._floor_ms, at_ms)
 
     @property
@@ -50,7 +49,7 @@ class Alarm:
         self._armed_for_ms = 0
 
     def set(self, at_ms: int, future: "asyncio.Future[Any]") -> None:
-        """Completes `future` (if it is not done by then) at `at_ms` of the shard's clock."""
+        """Completes `future`, unless it is done by then, at `at_ms` of the shard's clock."""
         self._count += 1
         if self._count % FORGET_EVERY == 0:
             self._heap = [entry for entry in self._heap if not entry[2].done()]

@@ -1,12 +1,13 @@
-"""Who serves a lane, as its store sees it: which schedulers ask for its head, and when the last of them did. Pure.
+"""Who serves a lane, as its store sees it: which schedulers ask for its head, and when it was last asked for. Pure.
 
-    asked for    a pull waits for the lane's head, or a put to it is under way, or the last of them ended a moment ago
-    orphaned     none of these: its scheduler is dead, or has lost it, and nobody else has noticed yet
+    asked for    a pull waits for the lane's head, or a put to it is under way, or the last one ended a moment ago
+    orphaned     none of these: its scheduler is dead or has lost it, and no other has noticed yet
     stand-in     a scheduler that was given the orphaned lane to serve without a lease
 
-Leases are the metadata database's. The store never reads them: a scheduler that asks says whether it has one. So lanes
-are served while nobody can tell whose they are, and a stand-in gives way to whoever can. What two serve at once is
-fenced by the watermark; all that is decided here is who is spared the work, and how long nobody does it.
+The metadata database keeps the leases. The store never reads them: each request says whether its scheduler has one. So
+lanes are served even while nobody knows who holds them, and a stand-in gives way to a scheduler with a lease. Where two
+serve one lane, the watermark fences them; this module only decides which of them is spared the work, and how long
+nobody does it.
 
 All times are of the monotonic clock.
 """
@@ -14,7 +15,7 @@ All times are of the monotonic clock.
 import math
 from dataclasses import dataclass
 
-# A scheduler asks anew at least so often.
+# A scheduler asks again within this time.
 SERVED_WITHIN_MS = 15_000
 
 
@@ -28,14 +29,14 @@ class Asking:
 
 
 class Attendance:
-    """Of one lane."""
+    """The attendance of one lane."""
 
     def __init__(self) -> None:
         self._asking: set[Asking] = set()
         self._puts_count = 0
-        # When its head was last asked for or put.
+        # When its head was last asked for, or a put to it ended.
         self._attended_at_ms = -math.inf
-        # The last to ask, the last that asked with a lease and when, and who stands in and last asked when.
+        # The last scheduler that asked; the last that did so with a lease, and when; the stand-in, and when it asked.
         self._last = ""
         self._holder, self._holder_at_ms = "", -math.inf
         self._stand_in, self._stand_in_at_ms = "", -math.inf
@@ -51,10 +52,10 @@ class Attendance:
         self._note(asking, now_ms)
 
     def end(self, asking: Asking, appended: int, now_ms: float) -> None:
-        """A pull has ended; `appended`: the lane's."""
+        """A pull has ended; `appended`: the lane's cursor."""
         self._asking.discard(asking)
         self._note(asking, now_ms)
-        # One that waited for what comes behind a put says nothing of the head.
+        # A pull that waited for entries after a put does not attend to the head.
         if asking.cursor <= appended:
             self._attended_at_ms = now_ms
 
@@ -73,7 +74,7 @@ class Attendance:
         self._attended_at_ms = now_ms
 
     def unasked_ms(self, appended: int, now_ms: float, since_ms: float) -> float:
-        """How long nobody has asked for the head, nor put it; since `since_ms` where nobody ever did."""
+        """How long there was no request for the head and no put; counted from `since_ms` if there never was any."""
         if self._puts_count or any(one.cursor <= appended for one in self._asking):
             return 0.0
         return max(0.0, now_ms - max(self._attended_at_ms, since_ms))
@@ -84,8 +85,8 @@ class Attendance:
         self._attended_at_ms = now_ms
 
     def is_to_leave(self, scheduler: str, now_ms: float, within_ms: float) -> bool:
-        """Whether a scheduler without a lease is to leave the lane to another one, who asked within `within_ms`. If
-        not, it is the one that stands in."""
+        """Whether a scheduler without a lease is to leave the lane to another one that asked within `within_ms`. If
+        not, this one becomes the stand-in."""
         if self._asks(self._holder, self._holder_at_ms, scheduler, now_ms - within_ms, with_lease=True):
             return True
         if self._asks(self._stand_in, self._stand_in_at_ms, scheduler, now_ms - within_ms, with_lease=False):
@@ -100,6 +101,6 @@ class Attendance:
         return waits or at_ms >= since_ms
 
     def served_by(self, now_ms: float, within_ms: float) -> str:
-        """The scheduler that asked last, if one asks or did within the time; else empty."""
+        """The scheduler that asked last, if one is asking or did so within the time; else empty."""
         waiting = next((one.scheduler for one in self._asking), "")
         return waiting or (self._last if now_ms - self._attended_at_ms <= within_ms else "")

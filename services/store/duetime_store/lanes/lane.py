@@ -1,11 +1,11 @@
-"""What a lane is to the rest of the store: messages that are pending, and when each falls due.
+"""The interface of a lane to the rest of the store: pending messages, and when each falls due.
 
-Nobody outside this folder assumes that entries fall due in the order of their numbers, or that those which are restored
-lie before those which pend. The lane of a delay level (levellane.py) is so, and makes use of it.
+Code outside this folder never assumes that entries fall due in the order of their numbers, or that restored entries
+lie before pending ones. Both hold in the lane of a delay level (levellane.py), which makes use of it.
 
     entry    a message's offset in the lane's queue, whose unit names the pending record and the due time
-    head     what is to be restored next, in order of due time; a cursor says where a reader of it stands
-    staged   restored by a record that is not durable yet: no head gives it out again, and `undo` takes it back
+    head     the entries to be restored next, in order of due time; a cursor says where a reader of it stands
+    staged   restored by a record that is not durable yet: no head contains it again, and `undo` takes that back
 """
 
 import asyncio
@@ -35,7 +35,7 @@ class Head:
 
 
 class Lane(ABC):
-    """See the module. `number` names it in the contract; of a level's lane it is the level."""
+    """See the module. `number` names it in the contract; for the lane of a delay level it is the level."""
 
     def __init__(self, number: int, queue: ConsumeQueue) -> None:
         self.number = number
@@ -44,45 +44,45 @@ class Lane(ABC):
         self.lateness = Lateness()
         self.quarantined_count = 0
 
-    # --- taking what is due: changes nothing --------------------------------------------------------------------------
+    # --- reading due entries: changes nothing -------------------------------------------------------------------------
 
     @property
     @abstractmethod
     def cursor(self) -> int:
-        """Where the head begins: after all that is staged."""
+        """Where the head begins: after all staged entries."""
 
     @abstractmethod
     def head(self, cursor: int, count: int) -> Head:
-        """At most `count` entries from the cursor on; from the lane's own, where that is later."""
+        """At most `count` entries from `cursor` on, or from the lane's own cursor if that is later."""
 
     @abstractmethod
     def wake_before(self, head: Head, wake: "asyncio.Future[None]") -> None:
-        """`wake` is done when an entry comes that may fall due before all of `head`. Ended by `leave`."""
+        """Completes `wake` when an entry arrives that may fall due before all of `head`, until `leave` is called."""
 
     def leave(self, wake: "asyncio.Future[None]") -> None:
         self.queue.leave(wake)
 
-    # --- restoring: the store's alone ---------------------------------------------------------------------------------
+    # --- restoring: called by the store alone -------------------------------------------------------------------------
 
     @abstractmethod
     def fence(self, entries: Ints) -> tuple[Mask, Mask]:
-        """Of entries that are put, in order: which are restored or staged already, and which may be restored now if
-        each of these before it is. All others are gaps."""
+        """Judges entries that are put, in order. The first mask: those that are restored or staged already. The second:
+        those that may be restored now, if each of them before it is. All others are gaps."""
 
     @abstractmethod
     def stage(self, entries: Ints) -> None:
-        """These are restored by records that are staged."""
+        """Records that restore these entries are staged."""
 
     @abstractmethod
     def publish(self, entries: Ints) -> None:
-        """These are restored, durably."""
+        """These entries are restored, durably."""
 
     @abstractmethod
     def undo(self) -> None:
-        """What is staged and not published is not restored."""
+        """Entries that are staged and not published count as pending again."""
 
     def units(self, entries: Ints) -> Units:
-        """Those of entries that rise; fewer where the last ones do not exist."""
+        """The units of ascending entries; fewer if the last ones do not exist."""
         if not len(entries):
             return self.queue.read(0, 0)
         first = int(entries[0])
@@ -94,15 +94,15 @@ class Lane(ABC):
 
     @abstractmethod
     def delays_ms(self, positions: Ints) -> Ints | None:
-        """From store to due time of the records at these log positions. None: the lane's due times are no delays."""
+        """From store to due time of the records at these log positions. None: the lane has no fixed delays."""
 
     @abstractmethod
     def due_at_ms(self, position: int, stored_at_ms: int) -> int:
-        """When the entry falls due whose record this is."""
+        """When the entry with this record falls due."""
 
     @abstractmethod
     def due_within(self, entry: int, now_ms: int) -> tuple[int, int]:
-        """The moments between which an entry may fall due, whatever its unit and its record say."""
+        """The earliest and the latest moment at which an entry may fall due, whatever its unit and its record say."""
 
     @abstractmethod
     def latest_due_at_ms(self, now_ms: int) -> int:
@@ -111,25 +111,25 @@ class Lane(ABC):
     # --- recovering ---------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def recover(self, known: int, told: int, found: Iterable[Ints]) -> None:
-        """All before `known` are restored, as the checkpoint has it; before `told`, as a broker's file has it; and what
-        records of the log restore, in runs, in any order."""
+    def recover(self, checkpoint: int, broker: int, found: Iterable[Ints]) -> None:
+        """Restored are: all entries before `checkpoint`, by the checkpoint; all before `broker`, by a broker's file;
+        and those in `found`, which records of the log restore, in runs, in any order."""
 
     @property
     @abstractmethod
     def watermark(self) -> int:
-        """Every entry before it is restored; checkpoints keep it."""
+        """All entries before it are restored; checkpoints keep it."""
 
     @property
     @abstractmethod
     def is_even(self) -> bool:
-        """Whether the watermark says all: no entry from there on is restored. If not, no checkpoint can be written."""
+        """Whether no entry from the watermark on is restored. If one is, no checkpoint can be written."""
 
     # --- counting -----------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def restored(self) -> Restored:
-        """As of now; it does not change later."""
+        """A snapshot; it does not change later."""
 
     @property
     @abstractmethod
@@ -138,17 +138,17 @@ class Lane(ABC):
 
     @abstractmethod
     def count_due(self, by_ms: int) -> int:
-        """Entries not yet restored that are due at `by_ms`: exact."""
+        """Entries not yet restored that are due by `by_ms`: exact."""
 
     @abstractmethod
     def next_due_at_ms(self) -> int | None:
-        """When the head falls due; None: there is none."""
+        """When the head falls due; None: the lane has none."""
 
     @abstractmethod
     def dues(self, now_ms: int) -> tuple[int, int]:
-        """(due time of the oldest pending entry, first due time ahead of now), 0 where there is none."""
+        """(due time of the oldest pending entry, first due time after `now_ms`); 0 where there is none."""
 
     @abstractmethod
     async def measure(self) -> tuple[int, int]:
-        """Bytes of the pending records, and how many these are: of what came and went since the last call. It gives
-        way to others."""
+        """(bytes of the pending records, their count). Reads only units that came or left since the last call, and
+        yields to other tasks in between."""

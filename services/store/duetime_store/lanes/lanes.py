@@ -9,14 +9,14 @@ from duetime_store.queues.consumequeue import ConsumeQueue
 
 
 class Lanes:
-    """By number, and by the queue that has a lane's entries."""
+    """The lanes by number, and by the queue that holds their entries."""
 
     def __init__(self) -> None:
         self._by_number: dict[int, Lane] = {}
         self._by_queue: dict[ConsumeQueue, Lane] = {}
 
     def add(self, lane: Lane) -> None:
-        """Lanes are added in the order of their numbers."""
+        """Lanes have to be added in the order of their numbers."""
         self._by_number[lane.number] = lane
         self._by_queue[lane.queue] = lane
 
@@ -34,5 +34,5 @@ class Lanes:
         return lane
 
     def of(self, queue: ConsumeQueue) -> Lane | None:
-        """The lane whose entries the queue has."""
+        """The lane whose entries the queue holds."""
         return self._by_queue.get(queue)

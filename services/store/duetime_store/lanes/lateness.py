@@ -1,4 +1,4 @@
-"""How late the messages of a lane were durable in their topic."""
+"""How late messages of a lane became durable in their topic."""
 
 from collections import deque
 
@@ -13,12 +13,12 @@ LATE_WINDOW = 1_024
 
 
 class Lateness:
-    """Counts, never per message."""
+    """A histogram and a window of recent values, updated per batch, never per message."""
 
     def __init__(self) -> None:
         self.count = 0
         self.sum_ms = 0.0
-        # One for each bucket, and one for what is later than all.
+        # One for each bucket, and one for everything later.
         self.counts = np.zeros(len(LATE_BUCKETS_MS) + 1, np.int64)
         self._window: deque[float] = deque(maxlen=LATE_WINDOW)
 
@@ -30,7 +30,7 @@ class Lateness:
         self._window.extend(late[-LATE_WINDOW:].tolist())
 
     def percentiles_ms(self) -> tuple[float, float]:
-        """p50 and p99 over the last 1,024 restored messages; -1 when there are none."""
+        """p50 and p99 over the last LATE_WINDOW restored messages; -1 if there are none."""
         if not self._window:
             return -1.0, -1.0
         p50, p99 = np.percentile(np.array(self._window), (50, 99))

@@ -1,10 +1,10 @@
-"""The lane of one delay level: all its messages wait equally long, so that they fall due in the order of their numbers.
+"""The lane of one delay level: all its messages wait equally long, so they fall due in the order of their numbers.
 
         restored            staged                    pending
     0 ... watermark ............ cursor ................ queue.max_offset
 
-Entries are taken strictly in this order. Those that recovery has found restored above the watermark are `ahead`, and
-pass for restored when their turn comes.
+Entries are taken strictly in this order. Those that recovery has found restored above the watermark are `ahead`; they
+count as restored when their turn comes.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ from duetime_store.queues.consumequeue import ConsumeQueue
 
 log = structlog.get_logger()
 
-# Units measured before others go first.
+# Units measured before other tasks get a turn.
 MEASURE_UNITS = 65_536
 
 
 class LevelLane(Lane):
-    """See the module. `cursor` and `watermark` are never at an entry that is ahead."""
+    """See the module. `cursor` and `watermark` never stand at an entry that is ahead."""
 
     def __init__(self, level: int, queue: ConsumeQueue, history: LevelHistory) -> None:
         super().__init__(level, queue)
@@ -36,7 +36,7 @@ class LevelLane(Lane):
         self._cursor = queue.min_offset
         self._measured = _Measured(queue)
 
-    # --- taking what is due -------------------------------------------------------------------------------------------
+    # --- reading due entries ------------------------------------------------------------------------------------------
 
     @property
     def cursor(self) -> int:
@@ -64,7 +64,7 @@ class LevelLane(Lane):
         return restored, is_next
 
     def _next(self, count: int) -> Ints:
-        """The next entries in order, but for those ahead."""
+        """The next entries in order, without those ahead."""
         ahead = self._restored.ahead
         if not len(ahead):
             return np.arange(self._cursor, self._cursor + count)
@@ -106,7 +106,7 @@ class LevelLane(Lane):
         return now_ms + max(levels.delay_ms(min(self.number, levels.highest)) for levels in tables)
 
     def _due_at(self, entry: int) -> int | None:
-        """As its unit has it; None: there is no such entry."""
+        """The due time in its unit; None: there is no such entry."""
         if entry < self.queue.min_offset:
             return None
         units = self.queue.read(entry, 1)
@@ -114,10 +114,10 @@ class LevelLane(Lane):
 
     # --- recovering ---------------------------------------------------------------------------------------------------
 
-    def recover(self, known: int, told: int, found: Iterable[Ints]) -> None:
+    def recover(self, checkpoint: int, broker: int, found: Iterable[Ints]) -> None:
         found = list(found)
-        self.queue.go_on_at(max([known, *(int(entries.max()) + 1 for entries in found if len(entries))]))
-        low, end, mark = self.queue.min_offset, self.queue.max_offset, max(known, told)
+        self.queue.go_on_at(max([checkpoint, *(int(entries.max()) + 1 for entries in found if len(entries))]))
+        low, end, mark = self.queue.min_offset, self.queue.max_offset, max(checkpoint, broker)
         if mark > end:
             log.warning("watermark is after the end of its lane", lane=self.number, watermark=mark, end=end)
         self._restored = Restored.of(mark, low, end, found)
@@ -159,7 +159,7 @@ class LevelLane(Lane):
 
 
 class _Measured:
-    """Bytes of the entries [first, end): each entry's unit is looked at when it came and when it has left."""
+    """Bytes of the entries [first, end): each entry's unit is read after it came and after it left."""
 
     def __init__(self, queue: ConsumeQueue) -> None:
         self._queue = queue
@@ -167,7 +167,7 @@ class _Measured:
         self._bytes = 0
 
     async def follow(self, first: int, end: int) -> tuple[int, int]:
-        """The entries are [first, end) by now."""
+        """The entries are now [first, end)."""
         if first >= self._end:
             self._first, self._end, self._bytes = first, first, 0
         while self._end < end:
@@ -178,12 +178,12 @@ class _Measured:
         while self._first < first:
             size, count = self._size(self._first, first)
             self._first += count
-            # A damaged one may have become a filler since.
+            # A damaged unit may have become a filler since.
             self._bytes = max(self._bytes - size, 0)
             await turn()
         return self._bytes, self._end - self._first
 
     def _size(self, first: int, end: int) -> tuple[int, int]:
-        """The bytes of some entries from `first` on, and how many these are; what can't be read counts as none."""
+        """The bytes of some entries from `first` on, and their count; entries that can't be read count 0 bytes."""
         units = self._queue.read(first, min(end - first, MEASURE_UNITS))
         return int(units["size"].sum()), len(units) or end - first
