@@ -4,7 +4,7 @@ fastjson writes maps with integer keys as `{1:120,3:7}`: the reader quotes such 
 file is replaced through `.tmp`, and the old one stays as `.bak`. A broker's file is changed, never made anew: fields
 and entries that are not known here stay as they are.
 
-What reads them is the core's, and is given on from here.
+The core reads them (duetime_core.ondisk.configs); its functions are exported again from here.
 
 Source: RocketMQ 4.9.3 ConfigManager, MixAll, fastjson MapSerializer.
 """
@@ -99,12 +99,12 @@ def render(value: Any, depth: int = 0) -> str:
 def write(disk: Disk, directory: Path, name: str, value: Mapping[str, Any], *, durable: bool = True) -> None:
     """Replaces the file; durable on return, and never missing meanwhile. Only an intact one becomes the backup.
 
-    Without `durable` a power cut may leave an older content, or none, of what can be told without it: each flush of a
-    file holds up those of the log.
+    Without `durable` a power cut may leave an older content or none. That is for files whose content can be derived
+    again: each flush of a file holds up those of the log.
     """
     disk.make_directory(directory)
     path, temporary, backup = directory / name, directory / f"{name}.tmp", directory / f"{name}.bak"
-    # As it is read again: with all keys as strings.
+    # Of the value as it will be read back: with all keys as strings.
     crc = crc_of(json.loads(json.dumps(value)))
     disk.write_file(temporary, render({**value, CRC: crc}).encode(), durable=durable)
     if not fault_of(path):
@@ -116,7 +116,7 @@ def write(disk: Disk, directory: Path, name: str, value: Mapping[str, Any], *, d
 
 
 def make_durable(disk: Disk, directory: Path, name: str) -> None:
-    """What was written without `durable` is on disk on return."""
+    """A file that was written without `durable` is on disk on return."""
     if (directory / name).exists():
         fd = disk.open(directory / name, os.O_RDONLY)
         try:
@@ -137,7 +137,7 @@ def with_delay_offsets(value: Mapping[str, Any] | None, offsets: Mapping[int, in
 
 
 def with_topics(value: Mapping[str, Any] | None, counts: Mapping[str, int], now_ms: int) -> dict[str, Any] | None:
-    """topics.json's content with these topics, and queues where there are fewer; None: it has all of them."""
+    """topics.json's content with these topics, and at least so many queues of each; None: it has all of them."""
     table = dict(table_of(value, "topicConfigTable"))
     # RocketMQ 5 has attributes in every entry.
     has_attributes = any(isinstance(entry, dict) and "attributes" in entry for entry in table.values())
@@ -158,21 +158,21 @@ def with_topics(value: Mapping[str, Any] | None, counts: Mapping[str, int], now_
 def with_groups(
     value: Mapping[str, Any] | None, changes: Mapping[str, tuple[int, bool] | None], now_ms: int
 ) -> dict[str, Any]:
-    """subscriptionGroup.json's content with these groups, or `value` as it is where it has them so.
+    """subscriptionGroup.json's content with these groups; `value` unchanged where it has them already.
 
-    `changes`: retries after the first delivery, and whether it is ordered; None: the group goes.
+    `changes`: by group, its retries after the first delivery and whether it is ordered; None: the group is removed.
     """
     known = groups(value)
     table = dict(table_of(value, GROUP_TABLE))
     # RocketMQ 5 has these in every entry.
     newer = any("attributes" in one for one in known.values())
     changed = False
-    for name, wanted in changes.items():
-        if wanted is None:
+    for name, change in changes.items():
+        if change is None:
             changed |= table.pop(name, None) is not None
             continue
         entry = known.get(name, {})
-        after = _group(name, entry, *wanted, newer=newer)
+        after = _group(name, entry, *change, newer=newer)
         if after != entry or value is None:
             table[name] = after
             changed = True
@@ -180,7 +180,7 @@ def with_groups(
 
 
 def _group(name: str, entry: Mapping[str, Any], retries: int, ordered: bool, *, newer: bool) -> dict[str, Any]:
-    """A group's entry; fields that are there keep their order."""
+    """A group's entry; existing fields keep their order."""
     default = {**_GROUP, **(_GROUP_5 if newer else {}), "groupName": name}
     set_now = {"retryMaxTimes": retries} | ({"consumeMessageOrderly": ordered} if newer or ordered else {})
     known = {**default, **entry, **set_now}

@@ -1,4 +1,4 @@
-"""The store directory: who holds it, how it was left, which level table its data was written with."""
+"""The store directory: its lock, how the last process left it, which level tables its data was written with."""
 
 import fcntl
 import os
@@ -38,7 +38,7 @@ class StoreDirectory:
         except OSError as error:
             raise StartupError(f"can't write to data directory {root}: {error.strerror}") from error
         try:
-            # The record lock is what RocketMQ's broker takes; it does not keep two stores of one process apart.
+            # RocketMQ's broker takes a record lock; that alone does not keep two stores of one process apart.
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
         except OSError as error:
@@ -81,19 +81,19 @@ class StoreDirectory:
 
 
 def advertised_port(config: Path) -> int:
-    """The port that records have carried so far; 0: none is known."""
+    """The port that records carry so far; 0: none is known."""
     port = (configs.read(config, configs.STORE) or {}).get(_PORT)
     return port if isinstance(port, int) and 0 < port <= _PORT_MAX else 0
 
 
 def save_advertised_port(port: int, disk: Disk, config: Path) -> None:
-    """Keeps it in duetimeStore.json: ids of messages name it, and go on to do so after a start on another port."""
+    """Keeps it in duetimeStore.json: message ids contain it, and must still do so after a start on another port."""
     if port != advertised_port(config):
         configs.write(disk, config, configs.STORE, {**(configs.read(config, configs.STORE) or {}), _PORT: port})
 
 
 def save_history(history: LevelHistory, disk: Disk, config: Path, shard: int) -> None:
-    """Writes duetimeStore.json; what else it has is kept."""
+    """Writes the level tables into duetimeStore.json; its other fields are kept."""
     entries: list[dict[str, Any]] = [
         {"fromPosition": since.position, "fromMs": since.at_ms, "delayLevels": str(since.levels)}
         for since in history.since

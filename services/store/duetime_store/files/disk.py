@@ -1,8 +1,7 @@
 """The file operations that the store's durability depends on, in one narrow class.
 
-Whoever changes a file of the store does it through the one `Disk` that the node was given; reading does not go through
-it. So a disk that fails, fills up, stalls or loses power is another class with these methods, and all the code above
-runs on it unchanged.
+All changes to the store's files go through the one `Disk` that the node was given; reads do not. So a disk that fails,
+fills up, stalls or loses power is another class with these methods, and all the code above it runs on it unchanged.
 """
 
 import ctypes
@@ -14,19 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _CHUNK_BYTES = 1024 * 1024
-# From this Linux on syncfs(2) tells of write-backs that have failed.
-_SYNCFS_TELLS = (5, 8)
+# syncfs(2) reports failed write-backs since this version of Linux.
+_SYNCFS_REPORTS_SINCE = (5, 8)
 
 
 def _find_syncfs() -> Callable[[int], int] | None:
     release = re.match(r"(\d+)\.(\d+)", os.uname().release)
-    if os.uname().sysname != "Linux" or release is None or (int(release[1]), int(release[2])) < _SYNCFS_TELLS:
+    if os.uname().sysname != "Linux" or release is None or (int(release[1]), int(release[2])) < _SYNCFS_REPORTS_SINCE:
         return None
     return getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
 
 
 _syncfs = _find_syncfs()
-# Of what is made: messages are for nobody but the user that the store runs as.
+# Of new files and folders: only the user that the store runs as may read messages.
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
 
@@ -35,7 +34,7 @@ Buffer = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Of a file system: bytes that this process may still use, and all bytes."""
+    """A file system's bytes: those that this process may still use, and all."""
 
     free_bytes: int
     total_bytes: int
@@ -47,7 +46,7 @@ class Space:
 
 
 def next_hole(fd: int, at: int) -> int:
-    """Where the bytes from `at` on, which are not in a hole, end in one, or with the file."""
+    """Where the data at `at` ends: at the next hole or at the end of the file."""
     return os.lseek(fd, at, os.SEEK_HOLE)
 
 
@@ -80,11 +79,11 @@ class Disk:
         return os.pwrite(fd, data, at)
 
     def truncate(self, fd: int, size: int) -> None:
-        """Makes a file of `size` bytes; what it grows by is a hole. Durable after `sync`."""
+        """Sets the file's size; a file that grows gets a hole at its end. Durable after `sync`."""
         os.ftruncate(fd, size)
 
     def allocate(self, fd: int, size: int) -> None:
-        """Takes blocks for the first `size` bytes, so that they are the file's until it is deleted."""
+        """Allocates blocks for the first `size` bytes; they belong to the file until it is deleted."""
         os.posix_fallocate(fd, 0, size)
 
     def datasync(self, fd: int) -> None:
@@ -97,21 +96,21 @@ class Disk:
 
     def open_whole(self, path: Path) -> int | None:
         """A descriptor for `sync_whole`, of the file system that holds the folder; None: this machine has no such flush
-        that tells of errors."""
+        that reports errors."""
         if _syncfs is None:
             return None
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def sync_whole(self, fd: int) -> None:
-        """All that was written to the file system before, names too, is durable. Raises OSError where any of it was not
-        written since the descriptor was opened, or since the last call."""
+        """Everything written to the file system so far, names too, is durable. Raises OSError if any write-back has
+        failed since the descriptor was opened, or since the last call."""
         assert _syncfs is not None
         if _syncfs(fd):
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
 
     def make_directory(self, path: Path) -> None:
-        """With its parents; nothing is changed where it exists."""
+        """With its parents; an existing one stays unchanged."""
         try:
             path.mkdir(DIRECTORY_MODE, exist_ok=True)
         except FileNotFoundError:
@@ -158,20 +157,20 @@ class Disk:
             at, view = at + written, view[written:]
 
     def clear(self, fd: int, start: int, end: int) -> None:
-        """Makes bytes [start, end) zero that are not, within the file. The file never changes its size: a crash in the
-        middle must not leave a short one, and who reads it through a map must not fall off its end."""
+        """Overwrites bytes [start, end) with zeros where they are not zero yet. The size of the file never changes: a
+        crash in the middle must not leave a short file, and readers of a map must not run off its end."""
         position = next_data(fd, start)
         while position is not None and position < end:
-            # Not beyond the data: a hole of a sparse file is long, and read as zeros.
+            # Only as far as there is data: the hole of a sparse file is long, and reads as zeros.
             stop = min(next_hole(fd, position), end, position + _CHUNK_BYTES)
             data = os.pread(fd, stop - position, position)
-            # Not over the zeros around it, which may be a hole: on a full disk they would take room.
+            # Leaves out the zeros around it, which may be a hole: writing them would take space on a full disk.
             if written := len(data.strip(b"\0")):
                 self.write(fd, bytes(written), position + len(data) - len(data.lstrip(b"\0")))
             position = next_data(fd, position + len(data)) if data else None
 
     def write_file(self, path: Path, data: bytes, *, durable: bool = True) -> None:
-        """A file with these bytes, which are durable if asked for; its name may not be."""
+        """Writes a file with these bytes. If `durable`, the bytes are durable on return; the name may not be."""
         fd = self.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
             self.write(fd, data, 0)

@@ -9,9 +9,9 @@
     failed    any other failed write, and every       STORE_READ_ONLY               a restart
               failed flush
 
-The states do not exclude each other; the last one of the table counts. A full shard is healthy: it serves reads and
-restores. One that can not write, or does not, is not (`serving`). What puts to lanes need when the disk is full
-comes out of the reserve (`Reserve`).
+Several states can hold at once; the last of them in the table counts. A full shard is healthy: it serves reads and
+restores. A shard that fails to write, or stalls, is not (`serving`). When the disk is full, puts to lanes get their
+space from the reserve (`Reserve`).
 """
 
 import asyncio
@@ -21,9 +21,9 @@ from collections import deque
 from duetime_core.clock import Clock
 from duetime_core.errors import DiskFull, DueTimeError, ReadOnly, Stalled
 
-# Nothing of what was to be written is needed by what is there already: it can be taken back, and tried again later.
+# Nothing already on disk depends on the failed write: it can be taken back, and tried again later.
 NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
-# The process, or the machine, has no descriptor left: nothing is wrong with the disk.
+# The process or the machine has no descriptor left; the disk is fine.
 NO_FILES = frozenset((errno.EMFILE, errno.ENFILE))
 
 
@@ -34,14 +34,14 @@ class Gate:
         self._clock = clock
         self._stall_ms = stall_ms
         self._began_ms: deque[float] = deque()
-        # Why, in the words of the refusal; empty: it is not so.
+        # The reason, worded for the refusal; empty: the shard is not in this state.
         self.failed = ""
         self.full = ""
         # Set with every change of these two.
         self.changed = asyncio.Event()
 
     def fill(self, why: str) -> None:
-        """There is no room; `why` is empty when there is again."""
+        """The disk is full, for this reason; with an empty `why`: there is room again."""
         if bool(why) != bool(self.full):
             self.changed.set()
         self.full = why
@@ -51,7 +51,7 @@ class Gate:
         self.changed.set()
 
     def begin(self) -> None:
-        """Work for the disk was handed over; it is done in this order."""
+        """Work was handed to the disk, which does it in this order."""
         self._began_ms.append(self._clock.monotonic_ms())
 
     def end(self) -> None:
@@ -60,19 +60,19 @@ class Gate:
 
     @property
     def stalled_ms(self) -> float:
-        """How long the disk has not answered, once that is longer than it may be; else 0."""
+        """How long the disk has not answered, once that exceeds the limit; else 0."""
         if not self._began_ms:
             return 0.0
         since_ms = self._clock.monotonic_ms() - self._began_ms[0]
         return since_ms if since_ms >= self._stall_ms else 0.0
 
     def refusals(self) -> list[DueTimeError]:
-        """With what sends are refused now: the first counts."""
+        """The errors with which sends are refused now; the first counts."""
         found: list[DueTimeError] = []
         if self.failed:
             found.append(ReadOnly(f"the shard takes no writes: {self.failed}"))
         if stalled_ms := self.stalled_ms:
-            limit = f"sends are taken while it does within {self._stall_ms} ms"
+            limit = f"sends are taken while it answers within {self._stall_ms} ms"
             found.append(Stalled(f"the disk has not answered for {stalled_ms:.0f} ms; {limit}"))
         if self.full:
             found.append(DiskFull(self.full))
@@ -86,10 +86,10 @@ class Gate:
 
     @property
     def serving(self) -> bool:
-        """What health says."""
+        """Whether health reports SERVING."""
         return not self.failed and not self.stalled_ms
 
     def check_write(self) -> None:
-        """For what frees or restores. Raises: ReadOnly."""
+        """For writes that free space or restore messages. Raises: ReadOnly."""
         if self.failed:
             raise ReadOnly(f"the shard takes no writes: {self.failed}")

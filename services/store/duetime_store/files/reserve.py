@@ -1,9 +1,8 @@
-"""The reserve: room on the disk that is kept for the time when there is none.
+"""The reserve: disk space that is set aside for the time when the disk is full.
 
-A file `reserve` in the store directory holds blocks that nobody uses. When a write finds no room the file is removed:
-what restores messages goes on in the room that this gives, while sends are refused. The room is the file system's
-then, and others who write to it may take it too. Once there is enough again the file is made anew, before sends are
-taken.
+A file `reserve` in the store directory holds blocks that nobody uses. When a write finds no room, the file is removed:
+restores go on in the space that this frees, while sends are refused. The space then belongs to the file system, and
+other writers may take it too. Once there is enough space again the file is made anew, before sends are taken.
 """
 
 from pathlib import Path
@@ -16,8 +15,8 @@ from duetime_store.files.gate import NO_ROOM
 log = structlog.get_logger()
 
 FILE = "reserve"
-# So much, or the size of the reserve where that is more, stays free beside a new reserve: else the first send would
-# take it at once.
+# At least so much, or the size of the reserve if that is more, stays free beside a new reserve: else the first send
+# would use it up at once.
 FREE_BYTES_MIN = 1024 * 1024
 
 
@@ -31,25 +30,25 @@ class Reserve:
 
     @property
     def free_bytes_needed(self) -> int:
-        """From so many free bytes on the reserve is made."""
+        """The reserve is made once so many bytes are free."""
         return self.size + max(self.size, FREE_BYTES_MIN)
 
     @property
     def held(self) -> bool:
-        """Whether the reserve is as it should be; of size 0: that there is none."""
+        """Whether the reserve has its full size; with size 0: whether there is no file."""
         try:
             return self.size == self._path.stat().st_size > 0
         except FileNotFoundError:
             return not self.size
 
     def give_back(self) -> None:
-        """Its room is free for others."""
+        """Removes the file: its space is free for writes."""
         self._disk.unlink(self._path)
 
     def make(self, space: Space) -> bool:
-        """Makes it where `space` is enough for it; whether it is there now.
+        """Makes the reserve if `space` is enough for it; returns whether it is there now.
 
-        A file system that can't set room aside has none to hold: the reserve counts as there, and the log says so.
+        On a file system that can't set space aside, the reserve counts as there, and the log says so.
         """
         if self.held:
             return True

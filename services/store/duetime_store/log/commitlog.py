@@ -1,7 +1,7 @@
 """The commit log: one sequence of records over pre-sized segments.
 
 A record at position p lies in the segment whose base is p rounded down to the segment size. A record never crosses
-a segment's end: where it does not fit with 8 bytes to spare, a BLANK mark takes the rest and the record opens the
+a segment's end: where it does not fit with 8 bytes to spare, a BLANK mark takes the rest and the record starts the
 next segment.
 
     segment 0                          segment 1
@@ -29,23 +29,23 @@ log = structlog.get_logger()
 
 
 def missing_text(directory: Path, missing: list[tuple[int, int]]) -> str:
-    """What to tell an operator about missing parts of the log."""
+    """The message for operators about missing parts of the log."""
     parts = [f"positions {first} to {end}, from file {file_name(first)} on" for first, end in missing]
     lost_bytes = sum(end - first for first, end in missing)
     return (
         f"{lost_bytes} bytes of the commit log in {directory} are missing: {'; '.join(parts)}. Put the files back, or "
-        "start with --accept-missing-segments true to serve the rest: what they held is lost"
+        "start with --accept-missing-segments true to serve the rest: their content is lost"
     )
 
 
 class CommitLog:
     """Segments of one size, contiguous from `min_position`; `end` is where the next record goes.
 
-    `missing` has the parts of the log, (position, end), whose files are not there; only where that was accepted.
+    `missing` lists the parts of the log, (start, stop), whose files are missing; empty unless that was accepted.
     """
 
     def __init__(self, disk: Disk, directory: Path, segment_bytes: int, *, accept_missing: bool = False) -> None:
-        """Loads what is there; existing files decide the segment size.
+        """Loads the existing files, which decide the segment size.
 
         Raises:
             StartupError: files are missing in the middle, or one has another size than its neighbours.
@@ -83,7 +83,7 @@ class CommitLog:
 
     @property
     def max_position(self) -> int:
-        """End of the last file: no record lies at or behind it."""
+        """End of the last file: all records lie before it."""
         return max((segment.end for segment in self._segments.values()), default=self.min_position)
 
     @property
@@ -92,7 +92,7 @@ class CommitLog:
         return self.segment_bytes - BLANK_BYTES
 
     def place(self, position: int, size: int) -> int:
-        """Where a record of `size` bytes goes that would start at `position`: there, or at the next segment."""
+        """Where a record of `size` bytes is put that is to start at `position`: there, or at the next segment."""
         room = self.segment_bytes - position % self.segment_bytes
         return position if size + BLANK_BYTES <= room else position + room
 
@@ -100,7 +100,7 @@ class CommitLog:
         return self._segments.get(position - position % self.segment_bytes)
 
     def segment_from(self, position: int) -> Segment | None:
-        """The segment that holds the position or, where none does, the next one behind it."""
+        """The segment that holds the position or, where none does, the next one after it."""
         found = self.segment_at(position)
         if found is None:
             found = min((s for s in self._segments.values() if s.base > position), key=lambda s: s.base, default=None)
@@ -123,13 +123,13 @@ class CommitLog:
             self.end = position + sum(map(len, buffers))
         return list(touched.values())
 
-    def go_on_behind(self, missing: list[tuple[int, int]]) -> None:
-        """Begins a segment behind the last of the missing parts, all of which are accepted as lost."""
+    def continue_after(self, missing: list[tuple[int, int]]) -> None:
+        """Begins a segment after the last of the missing parts, all of which are accepted as lost."""
         self.missing = missing
         self._open(missing[-1][1])
 
     def prepare(self, position: int) -> None:
-        """Makes the segment behind that of `position` once half of that is used, so that no write waits for it.
+        """Makes the segment after that of `position` once half of the latter is used, so that no write waits for it.
 
         Blocking; from any thread.
         """
@@ -150,13 +150,13 @@ class CommitLog:
         return segment
 
     def read(self, position: int, length: int) -> bytes:
-        """The bytes at a position, empty where no segment is. They end with the segment."""
+        """The bytes at a position, at most to the end of its segment; empty where there is no segment."""
         segment = self.segment_at(position)
         return segment.read(position, length) if segment and position >= 0 else b""
 
     def cut(self, position: int) -> None:
-        """Makes `position` the end of the log; everything behind it becomes zero."""
-        # From the end on, each for good before the next: a crash must not leave a gap between segments.
+        """Makes `position` the end of the log; everything after it becomes zero."""
+        # From the last segment backwards, each durably before the next: a crash must not leave a gap.
         for base in sorted(self._segments, reverse=True):
             segment = self._segments[base]
             if base >= position and base > self.min_position:
@@ -167,7 +167,7 @@ class CommitLog:
         self.take_back(position)
 
     def take_back(self, position: int) -> None:
-        """Makes `position` the end again, and zero what was written behind it; durable on return. Blocking."""
+        """Makes `position` the end again and overwrites everything after it with zeros; durable on return. Blocking."""
         self.end = position
         for segment in list(self._segments.values()):
             if segment.end > position:

@@ -16,7 +16,7 @@ _LANE_TOPIC = SCHEDULE_TOPIC.encode()
 
 
 class Intake(Run):
-    """They lie nowhere yet: `position` is 0."""
+    """They have no place in the log yet: `position` is 0."""
 
     __slots__ = ()
 
@@ -29,14 +29,14 @@ class Intake(Run):
         return self.data[start : start + int(self.sizes[index])]
 
     def name_of(self, index: int) -> tuple[bytes, bytes]:
-        """Topic and message id; a delayed message's topic is the one that it goes to."""
+        """Topic and message id. The topic of a delayed message is its destination."""
         topic, _ = self.keys[int(self.key_of[index])]
         if topic == _LANE_TOPIC:
             topic = self._property(index, _REAL_TOPIC) or topic
         return topic, self._property(index, _UNIQ_KEY)
 
     def topic_queue(self, index: int) -> int:
-        """The queue of that topic."""
+        """The queue in the topic that `name_of` gives."""
         topic, queue = self.keys[int(self.key_of[index])]
         return int(self._property(index, _REAL_QID) or 0) if topic == _LANE_TOPIC else queue
 
@@ -44,28 +44,28 @@ class Intake(Run):
         return value_of(self.properties(index), name)
 
     def name_entries(self, indices: Ints, lane: int, entries: Ints, dues: Ints) -> npt.NDArray[np.bool_]:
-        """Whether the records at `indices` end, their CRC marks apart, with the property that names these entries of
-        the lane, due then: recovery finds by it what is restored."""
+        """Whether each record at `indices` ends, its CRC mark apart, with the property that names its entry of the lane
+        and the due time: recovery finds restored entries by it."""
         if self.entries is None:
             return np.zeros(len(indices), np.bool_)
         lanes, own, own_dues = self.entries[:, indices]
         named: npt.NDArray[np.bool_] = (lanes == lane) & (own == entries) & (own_dues == dues)
         return named
 
-    def part(self, first: int, behind: int) -> "Intake":
-        """The records [first, behind)."""
-        if (first, behind) == (0, self.count):
+    def part(self, start: int, stop: int) -> "Intake":
+        """The records [start, stop)."""
+        if (start, stop) == (0, self.count):
             return self
-        end = int(self.starts[behind]) if behind < self.count else len(self.data)
-        return parse(self.data[int(self.starts[first]) : end])
+        end = int(self.starts[stop]) if stop < self.count else len(self.data)
+        return parse(self.data[int(self.starts[start]) : end])
 
     def only(self, indices: Sequence[int]) -> "Intake":
-        """Some of the records, in this order."""
+        """The records at these indices, in this order."""
         return parse(b"".join([self.bytes_of(index) for index in indices]))
 
 
 def parse(data: bytes) -> Intake:
-    """Raises: InvalidArgument where the bytes are not whole V1 records."""
+    """Raises: InvalidArgument: the bytes are not whole V1 records."""
     try:
         run = columns.parse(data)
     except Damaged as error:

@@ -10,12 +10,12 @@ from duetime_format.events import Key
 from duetime_format.names import GROUPS_TOPIC
 from duetime_format.record import Record, encode, with_crc_mark
 
-# Bytes of events in one record; it has one event at least.
+# At most so many bytes of events in one record, but at least one event.
 RECORD_BYTES = 256 * 1024
 
 
 class Numbered(Protocol):
-    """What an event names by a number: a group's place in a queue."""
+    """A group's place in a queue, which events name by its number."""
 
     @property
     def number(self) -> int: ...
@@ -26,7 +26,7 @@ class Numbered(Protocol):
 
 @dataclass(slots=True)
 class Entry:
-    """One event as it goes to the log, and the place that it names; None: it names none."""
+    """One event as it is logged, and the place that it names, if any."""
 
     kind: int
     payload: bytes
@@ -34,7 +34,7 @@ class Entry:
 
 
 class Journal:
-    """Events that are not staged yet, and who waits for them."""
+    """Events that are not staged yet, and the waiters for them."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
@@ -53,7 +53,7 @@ class Journal:
         return drained
 
     def requeue(self, entries: Iterable[Entry], waiters: "Iterable[asyncio.Future[None]]") -> None:
-        """What was drained is not stored: it goes first next time, but for what settles by records that are gone."""
+        """Drained entries were not stored: they come first next time, except settlements, whose records are gone."""
         kept = [entry for entry in entries if entry.kind not in (events.SETTLE, events.LETTER)]
         self.entries[:0] = kept
         self.waiters[:0] = waiters
@@ -61,7 +61,7 @@ class Journal:
 
 
 def bodies(entries: list[Entry], bytes_max: int = RECORD_BYTES) -> Iterator[bytes]:
-    """The events as bodies of records."""
+    """The bodies of the records that hold the events."""
     at = 0
     while at < len(entries):
         places: dict[int, Key] = {}
@@ -78,6 +78,6 @@ def bodies(entries: list[Entry], bytes_max: int = RECORD_BYTES) -> Iterator[byte
 
 
 def event_records(entries: list[Entry], now_ms: int) -> Iterator[bytes]:
-    """The events as records of the log."""
+    """The log records that hold the events."""
     for body in bodies(entries):
         yield encode(Record(GROUPS_TOPIC, 0, body, with_crc_mark(b""), born_at_ms=now_ms))

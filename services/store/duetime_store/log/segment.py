@@ -7,8 +7,8 @@ from pathlib import Path
 
 from duetime_store.files.disk import Buffer, Disk, next_data
 
-# Pages of a map stay in the process's resident set once touched; past this many bytes read they are let go
-# (the page cache keeps them), so that memory does not grow with what was read.
+# Pages of a map stay in the process's resident set once touched. After this many bytes read they are released
+# (the page cache keeps them), so that memory does not grow with reading.
 TOUCHED_BYTES_MAX = 32 * 1024 * 1024
 # The most buffers that one pwritev takes (IOV_MAX).
 _BUFFERS_MAX = 1024
@@ -33,11 +33,11 @@ class Segment:
         try:
             if os.fstat(self._fd).st_size != size:
                 disk.truncate(self._fd, size)
-                # Before there is another one behind it: only the last may be short.
+                # Before the next segment is made: only the last may be short.
                 disk.sync(self._fd)
             if created:
                 disk.sync_directory(path.parent)
-            # Who reads it says so by `touch`, and keeps no buffer of it: a map that is exported can't be closed.
+            # Readers report what they read by `touch` and keep no buffer of it: an exported map can't be closed.
             self.map = mmap.mmap(self._fd, size, prot=mmap.PROT_READ)
         except OSError:
             disk.close(self._fd)
@@ -51,7 +51,7 @@ class Segment:
         return self.base + self.size
 
     def write(self, position: int, buffers: Sequence[Buffer]) -> None:
-        """Writes buffers one behind the other; all of it lies within the segment. Not durable before `flush`."""
+        """Writes buffers one after the other; all of it lies within the segment. Not durable before `flush`."""
         at = position - self.base
         for first in range(0, len(buffers), _BUFFERS_MAX):
             part = buffers[first : first + _BUFFERS_MAX]
@@ -65,7 +65,7 @@ class Segment:
         self._disk.datasync(self._fd)
 
     def read(self, position: int, length: int) -> bytes:
-        """A copy of the bytes at a position; shorter where the segment ends."""
+        """A copy of the bytes at a position; fewer at the end of the segment."""
         at = position - self.base
         self.touch(length)
         return self.map[at : at + length]
@@ -87,7 +87,7 @@ class Segment:
         return None if at is None else self.base + at
 
     def cut(self, position: int) -> None:
-        """Makes everything from `position` on zero again; durable on return."""
+        """Overwrites everything from `position` on with zeros; durable on return."""
         self._disk.clear(self._fd, position - self.base, self.size)
         self._disk.datasync(self._fd)
 

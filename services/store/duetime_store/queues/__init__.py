@@ -1,9 +1,9 @@
 """Consume queues: for each message of a topic's queue one unit that names its record in the log.
 
-consumequeue  one queue: units on disk, those not durable yet, who waits for more
+consumequeue  one queue: units on disk, units not durable yet, waiters for more
 queuedisk     a bounded set of open files for all queues
-queuetable    where each queue begins and ends, as one file for all
+queuetable    where each queue begins and ends, in one file for all
 queues        all queues of a shard
 topics        which topics there are, and how many queues each has
-rebuilt       what a rebuilding of units left out
+rebuilt       which records a rebuild left out
 """

@@ -3,15 +3,15 @@
     i64 physical position | i32 record size | i64 tagsCode
 
 Unit n of the queue is at byte 20 n. tagsCode is the hash of the tag, and in a lane the due time in ms. Files are
-pre-sized and named by their first byte; units behind the end are zero. A filler unit (0, 0x7FFFFFFF, 0) holds the
-place of an offset whose record is not there.
+pre-sized and named by their first byte; units after the end are zero. A filler unit (0, 0x7FFFFFFF, 0) holds the
+place of an offset whose record is missing.
 
-Units are written when their records are durable. Where the disk takes none then, or a publish would open too many
-files, they are late: readers get them from memory until another thread has written them (`Late`). A crash loses them,
-and recovery makes them again from the log.
+Units are written when their records are durable. If the disk does not take them then, or the publish would open too
+many files, they are late: readers get them from memory until another thread has written them (`Late`). A crash loses
+them, and recovery rebuilds them from the log.
 
-A queue costs its shard some hundred bytes of memory: what all queues share lies in QueueDisk, and what
-few of them have is made when they get it.
+A queue costs its shard some hundred bytes of memory: state that all queues share lies in QueueDisk, and state that
+few of them need is made on demand.
 
 Source: RocketMQ 4.9.3 ConsumeQueue.
 """
@@ -30,12 +30,12 @@ from duetime_store.queues.queuedisk import Late, QueueDisk
 from duetime_store.queues.queuetable import Row
 from duetime_store.queues.rebuilt import Rebuilt
 
-# No file is made with fewer (StoreSettings.queue_file_units).
+# New files have at least so many units (StoreSettings.queue_file_units).
 FILE_UNITS_MIN = 100
-# Units made again are written when a queue has as many of them.
+# Rebuilt units are written once a queue has so many bytes of them.
 _REBUILT_BYTES = 16 * 1024
-# Units looked at in one step.
-_LOOK_UNITS = 4_096
+# Units read in one step.
+_STEP_UNITS = 4_096
 _I64_MAX = (1 << 63) - 1
 
 
@@ -59,25 +59,25 @@ class ConsumeQueue:
     )
 
     def __init__(self, shared: QueueDisk, topic: str, queue: int, file_bytes: int) -> None:
-        """An empty queue; `load` looks for its files."""
+        """An empty queue; `load` reads its files."""
         self._shared = shared
         self.topic = topic
         self.queue = queue
         self.min_offset = 0
         self.max_offset = 0
         self.next_offset = 0
-        # No record of the queue lies before it in the log. 0: nobody has looked.
+        # All records of the queue lie at or after this log position. 0: not looked up yet.
         self.oldest = 0
         # Units of records that are appended and not yet durable, in order.
         self.staged = bytearray()
         # Completed when units are published.
         self.waiters: set[asyncio.Future[None]] | frozenset[asyncio.Future[None]] = frozenset()
-        # Called then.
+        # Called when units are published.
         self.listeners: tuple[Callable[[], None], ...] = ()
-        # The last units before max_offset, as far as they are not in the file yet.
+        # The last units before max_offset that are not in their file yet.
         self._late: bytearray | None = None
         self.file_bytes = file_bytes
-        # What is wrong with the files that were found, if anything: then they are made again from the log.
+        # What is wrong with the files on disk, if anything: then the queue is rebuilt from the log.
         self.fault = ""
 
     @property
@@ -85,21 +85,21 @@ class ConsumeQueue:
         return self._shared.root / self.topic / str(self.queue)
 
     def row(self) -> Row:
-        """For the table of queues."""
+        """The queue's row for the table of queues."""
         return Row(self.topic, self.queue, self.min_offset, self.max_offset, self.oldest)
 
     def take(self, row: Row) -> None:
-        """The queue is as the table of queues says."""
+        """Takes the queue's state from the table of queues."""
         self.min_offset, self.oldest = row.min_offset, row.oldest
         self.max_offset = self.next_offset = row.max_offset
 
     def forget(self) -> None:
-        """Nothing is known of what the queue holds."""
+        """Resets the state: the content of the queue is unknown."""
         self.file_bytes, self.fault = self._shared.file_bytes, ""
         self.min_offset = self.max_offset = self.next_offset = self.oldest = 0
 
     def wait(self, future: "asyncio.Future[None]") -> None:
-        """It is completed when units are published."""
+        """Completes `future` when units are published."""
         if isinstance(self.waiters, frozenset):
             self.waiters = set()
         self.waiters.add(future)
@@ -115,12 +115,12 @@ class ConsumeQueue:
         self.listeners = tuple(one for one in self.listeners if one != listener)
 
     def load(self) -> None:
-        """Takes the queue, of which nothing is known, to hold what its files do."""
+        """Takes the state of a queue, of which nothing is known, from its files."""
         files = self._files()
         if not files:
             return
         size = files[0].stat().st_size
-        # A smaller one is a new file that a power cut has left short.
+        # A smaller one is a new file that a power cut left short.
         if size >= FILE_UNITS_MIN * UNIT.size and size % UNIT.size == 0:
             self.file_bytes = size
         bases, largest = [int(path.name) for path in files], max(path.stat().st_size for path in files)
@@ -136,7 +136,7 @@ class ConsumeQueue:
         self.next_offset = self.max_offset
 
     def use_file_bytes(self, file_bytes: int) -> None:
-        """Says how large files are that are made from now on; others are a fault."""
+        """Sets the size of files; existing ones of another size are a fault."""
         if self.max_offset and self.file_bytes != file_bytes:
             self.fault = f"its files have {self.file_bytes} bytes, those of others {file_bytes}"
         if not self.max_offset:
@@ -149,7 +149,7 @@ class ConsumeQueue:
         return sorted(found, reverse=reverse)
 
     def _count(self, first: int) -> int:
-        """Written units in the file that begins with unit `first`: they are a prefix."""
+        """How many units are written in the file that begins with unit `first`; they are a prefix of it."""
         low, high = 0, self.file_bytes // UNIT.size
         while low < high:
             middle = (low + high) // 2
@@ -194,12 +194,12 @@ class ConsumeQueue:
             raise
 
     def _write_at_hand(self, first: int, units: bytearray) -> bool:
-        """Whether the units are written: not where that would open too many files."""
+        """Writes the units unless that would open too many files; returns whether they are written."""
         at, shared = first * UNIT.size, self._shared
         base = at - at % self.file_bytes
         fd = shared.find(self, base) if at + len(units) <= base + self.file_bytes else None
         if fd is not None:
-            # Nearly always.
+            # The usual case.
             shared.disk.write(fd, units, at - base)
             shared.wrote(self, base)
             shared.changed[self] = None
@@ -210,7 +210,7 @@ class ConsumeQueue:
         return True
 
     def _at_hand(self, first: int, count: int) -> bool:
-        """Whether the files of the units can be written to at once."""
+        """Whether the files of the units are open, or may be opened now."""
         at, end = first * UNIT.size, (first + count) * UNIT.size
         bases = range(at - at % self.file_bytes, end, self.file_bytes)
         return all(self._shared.at_hand(self, base) for base in bases)
@@ -219,7 +219,7 @@ class ConsumeQueue:
 
     def _be_late(self, units: bytearray) -> None:
         if self._late is None:
-            # A copy: an error's traceback holds on to what could not be written, and so keeps its size.
+            # A copy: an error's traceback keeps a view of the failed bytes, which then can't be resized.
             self._late = bytearray()
         self._late += units
         self._shared.late[self] = self._shared.changed[self] = None
@@ -227,12 +227,12 @@ class ConsumeQueue:
         self._shared.late_added.set()
 
     def late_units(self) -> Late:
-        """Those that wait now."""
+        """The units that wait in memory now."""
         assert self._late is not None
         return Late(self, self.max_offset * UNIT.size - len(self._late), bytes(self._late))
 
     def settle(self, late: Late) -> None:
-        """They were written. What has changed meanwhile is late still."""
+        """The units were written; those that have changed meanwhile stay late."""
         if self._late is not None and self._late.startswith(late.units):
             del self._late[: len(late.units)]
             self._shared.late_bytes -= len(late.units)
@@ -241,7 +241,7 @@ class ConsumeQueue:
                 self._shared.late.pop(self, None)
 
     def write_late(self) -> None:
-        """Recovery, where no other thread writes them. Raises: OSError: units are still late."""
+        """Recovery, when no other thread writes them. Raises: OSError: units are still late."""
         if self._late:
             late = self.late_units()
             self._write(late.at // UNIT.size, late.units)
@@ -255,12 +255,12 @@ class ConsumeQueue:
     # --- the end of the queue ---------------------------------------------------------------------------------------
 
     def unstage(self) -> None:
-        """What is staged was not stored."""
+        """Drops staged units: their records were not stored."""
         self.staged.clear()
         self.next_offset = self.max_offset
 
     def wake(self) -> None:
-        """Tells all who wait for an arrival."""
+        """Completes all waiters' futures and calls all listeners."""
         if self.waiters:
             waiters, self.waiters = self.waiters, frozenset()
             for future in waiters:
@@ -270,7 +270,7 @@ class ConsumeQueue:
             listener()
 
     def rebuild(self, offsets: Ints, units: Units, possible: npt.NDArray[np.bool_]) -> Rebuilt:
-        """Recovery: units of records found in the log, in its order; of those alone that are `possible`."""
+        """Recovery: adds units of records found in the log, in its order; only those that are `possible`."""
         count = len(offsets)
         if possible.all() and (offsets == np.arange(self.next_offset, self.next_offset + count)).all():
             self._add(units.tobytes(), count)
@@ -281,7 +281,7 @@ class ConsumeQueue:
             if offset < self.next_offset and possible[index]:
                 rebuilt.repeated.append(index)
             elif not possible[index] or (offset > self.next_offset and ahead[index] <= offset):
-                # A step ahead that the next record takes back.
+                # An offset too far ahead: the next record is not after it.
                 rebuilt.strays.append(index)
             else:
                 if offset > self.next_offset:
@@ -290,18 +290,18 @@ class ConsumeQueue:
         return rebuilt
 
     def is_free(self, offset: int) -> bool:
-        """Recovery: whether no record has a place that the queue has passed."""
+        """Recovery: whether an offset that the queue has passed holds no record."""
         self.publish_all()
         units = self.read(offset, 1)
         return offset < self.min_offset or not len(units) or bool(units["size"][0] == FILLER_SIZE)
 
     def rebuild_copies(self, offsets: Ints, units: Units) -> None:
-        """Recovery: as `rebuild`, of records that retention has appended again: the last copy of each offset counts."""
+        """Recovery: as `rebuild`, for records that retention has appended again; the last copy of an offset counts."""
         offsets, last = np.unique(offsets[::-1], return_index=True)
         units = units[::-1][last]
         self.publish_all()
         if offsets[0] < self.min_offset:
-            # Nothing but copies is left of what lies in front.
+            # Of the units before `min_offset`, only copies are left.
             first = int(offsets[0])
             self._write(first, FILLER * (self.min_offset - first))
             self.min_offset, self.oldest = first, 0
@@ -319,22 +319,22 @@ class ConsumeQueue:
             self.publish_all()
 
     def publish_all(self) -> None:
-        """Recovery: what is in the log is durable."""
+        """Recovery: publishes all staged units, as all records in the log are durable."""
         if self.staged:
             self.publish(len(self.staged) // UNIT.size)
 
     def go_on_at(self, offset: int) -> None:
-        """Recovery: the next unit is no earlier one than this."""
+        """Recovery: the next unit gets at least this offset."""
         if offset > self.next_offset:
             self._skip_to(offset)
 
     def take_back(self, offset: int) -> None:
-        """Recovery: the units from `offset` on were not their records'."""
+        """Recovery: drops the units from `offset` on, which do not belong to their records."""
         self.publish_all()
         self.cut(offset)
 
     def newest_tags(self) -> int:
-        """Recovery: what the newest unit has for tags; 0 where there is none."""
+        """Recovery: the tagsCode of the newest unit; 0 if there is none."""
         units = np.frombuffer(bytes(self.staged[-UNIT.size :]), UNIT_TYPE) if self.staged else self.last(1)[1]
         return int(units["tags"][0]) if len(units) else 0
 
@@ -347,7 +347,7 @@ class ConsumeQueue:
             self._write(first, FILLER * (offset - first))
             self.min_offset, self.oldest = offset, 0
         else:
-            # They keep the order of due times in a lane.
+            # Fillers of a lane carry the newest due time, so that due times stay in order.
             tags = self.newest_tags() if self.topic == SCHEDULE_TOPIC else 0
             self._write(self.max_offset, UNIT.pack(0, FILLER_SIZE, tags) * (offset - self.max_offset))
         self.max_offset = self.next_offset = offset
@@ -371,17 +371,17 @@ class ConsumeQueue:
         data = self._shared.read(self, base, at - base, length)
         return np.frombuffer(data, UNIT_TYPE, len(data) // UNIT.size)
 
-    def behind(self, position: int) -> int:
-        """The offset behind the last unit whose record lies before a log position.
+    def end_before(self, position: int) -> int:
+        """The offset after the last unit whose record lies before a log position.
 
-        Only nearly in the order of the log: units of copies that retention has made lie ahead of it.
+        Units are only nearly in the order of the log: those of copies that retention has made point further ahead.
         """
         end = self.max_offset
         while end > self.min_offset:
             file_units = self.file_bytes // UNIT.size
-            first = max(end - _LOOK_UNITS, end - 1 - (end - 1) % file_units, self.min_offset)
+            first = max(end - _STEP_UNITS, end - 1 - (end - 1) % file_units, self.min_offset)
             units = self.read(first, end - first)
-            # A crash may leave empty units, with units that were written later behind them.
+            # A crash may leave empty units before units that were written later.
             before = np.flatnonzero((units["position"] < position) & (units["size"] > 0))
             if len(before):
                 return first + int(before[-1]) + 1
@@ -389,7 +389,7 @@ class ConsumeQueue:
         return end
 
     def first_due_after(self, at_ms: int, low: int) -> int:
-        """Lanes: the offset, from `low` on, of the first unit due later than `at_ms` (max_offset: none)."""
+        """Lanes: the offset of the first unit from `low` on that is due after `at_ms`; max_offset if there is none."""
         return self._search("tags", at_ms + 1, low)
 
     def _search(self, column: str, value: int, low: int | None = None) -> int:
@@ -404,9 +404,9 @@ class ConsumeQueue:
         return low
 
     def cut(self, offset: int) -> None:
-        """Drops the units from `offset` on: what a crash has left behind them too.
+        """Drops the units from `offset` on, and whatever a crash has left after them.
 
-        Files that hold only such units are removed. One that was made since the last checkpoint may have any size.
+        Files that hold only such units are removed. A file that was made since the last checkpoint may have any size.
         """
         first_byte = offset * UNIT.size
         for path in self._files(reverse=True):
@@ -429,7 +429,7 @@ class ConsumeQueue:
         first_late = self.max_offset - self.late_bytes // UNIT.size
         written = int(np.searchsorted(offsets, first_late))
         for offset, unit in zip(offsets[written:].tolist(), units[written:], strict=True):
-            # What another thread writes of them now is late still when it has.
+            # If another thread is writing these units now, they stay late afterwards.
             assert self._late is not None
             at = (offset - first_late) * UNIT.size
             self._late[at : at + UNIT.size] = unit.tobytes()
@@ -437,14 +437,14 @@ class ConsumeQueue:
         starts = np.flatnonzero(np.diff(offsets - np.arange(len(offsets)), prepend=-1))
         if not len(starts):
             return
-        for first, behind in zip(starts.tolist(), [*starts.tolist()[1:], len(offsets)], strict=True):
-            self._write(int(offsets[first]), units[first:behind].tobytes())
+        for start, stop in zip(starts.tolist(), [*starts.tolist()[1:], len(offsets)], strict=True):
+            self._write(int(offsets[start]), units[start:stop].tobytes())
 
     def trim(self, position: int) -> list[Path]:
-        """Lets go of the first units, whose records lie before a log position; the files that hold no other unit, for
-        the caller to delete. The last file stays, so that the queue's offsets go on."""
+        """Drops the first units, whose records lie before a log position. Returns the files that hold no other units,
+        for the caller to delete. The last file stays, so that the queue's offsets go on."""
         before, self.oldest = self.min_offset, position
-        while len(units := self.read(self.min_offset, _LOOK_UNITS)):
+        while len(units := self.read(self.min_offset, _STEP_UNITS)):
             kept = np.flatnonzero(units["position"] >= position)
             self.min_offset += int(kept[0]) if len(kept) else len(units)
             if len(kept):
@@ -464,7 +464,7 @@ class ConsumeQueue:
         return paths
 
     def learn_oldest(self) -> int:
-        """Where the first record of the queue lies in the log, or before; looked up if nobody has."""
+        """A log position at or before the first record of the queue; looks it up if it is unknown."""
         if not self.oldest and self.min_offset < self.max_offset:
             units = self.read(self.min_offset, 1)
             self.oldest = int(units["position"][0]) if len(units) else 0
@@ -476,7 +476,7 @@ class ConsumeQueue:
         self._shared.folders.add(self.directory)
 
     def reset(self, first: int = 0) -> None:
-        """Deletes all units, to make them again; the next one is `first`."""
+        """Deletes all units, to rebuild them; the next one has offset `first`."""
         for path in self._files():
             self._remove(path)
         self.forget()
@@ -484,7 +484,7 @@ class ConsumeQueue:
             self._skip_to(first)
 
     def last(self, count: int) -> tuple[int, Units]:
-        """The offset of the first of the last `count` units, or fewer, and these."""
+        """(offset of the first, units) of the last `count` units, or fewer."""
         first = offset = max(self.max_offset - count, self.min_offset)
         parts = []
         # A read ends with its file.

@@ -1,14 +1,13 @@
-"""What all queues of a shard share: the files that are open, and what the next checkpoint has to flush.
+"""State that all queues of a shard share: the open files, and what the next checkpoint has to flush.
 
-A shard may have a hundred times more queues than its process may have descriptors. As many files as
-`files_max` are open; the one that was not used for longest is closed for the next. A file may be
-closed with units that no flush has covered. Whether they reached the disk is then told by a flush
-of the whole file system on a descriptor that is open since the start: Linux reports there every
-write-back that has failed since, also of files that are closed and forgotten (5.8 and later; see
-syncfs(2)). Where there is no such flush, a file is flushed before it is closed: a descriptor that
-is opened later need not tell what has failed before.
+A shard may have a hundred times more queues than its process may have descriptors. At most `files_max`
+files are open; the least recently used one is closed for the next. A file may be closed with units that
+no flush has covered. A flush of the whole file system then reports whether they reached the disk, on a
+descriptor that is open since the start: there Linux reports every write-back that has failed since, also
+for files that are closed and forgotten (5.8 and later; see syncfs(2)). Without such a flush, a file is
+flushed before it is closed: a descriptor that is opened later need not report earlier failures.
 
-Belongs to the event loop's thread, but for `read` and `write_units`, which any thread may call.
+Belongs to the event loop's thread, except `read` and `write_units`, which any thread may call.
 """
 
 import asyncio
@@ -27,17 +26,17 @@ from duetime_store.files.gate import NO_FILES
 from duetime_store.log.segment import file_name
 from duetime_store.queues.queuetable import Row
 
-# Files that one publish opens: what more it needs is written by another thread.
+# At most so many files are opened by one publish; another thread writes units of further files.
 OPENS_AT_ONCE = 16
-# From so many files and folders on one flush of the file system is cheaper than theirs.
+# With so many files and folders, one flush of the file system is cheaper than flushing each.
 _WHOLE_MIN = 256
 _FILES_MAX, _FILES_MIN = 4_096, 32
-# Descriptors that are not for queues: log, index, connections, everything else.
+# Share of the descriptors that is not for queues: log, index, connections, everything else.
 _OTHERS_SHARE = 0.6
 
 
 class FileQueue(Protocol):
-    """A queue, as far as this module knows it."""
+    """What this module needs of a queue."""
 
     file_bytes: int
 
@@ -53,7 +52,7 @@ class FileQueue(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """Units of a queue that wait in memory, as of the moment they were looked at."""
+    """A snapshot of the units of a queue that wait in memory."""
 
     queue: FileQueue
     at: int
@@ -62,14 +61,14 @@ class Late:
 
 @dataclass(slots=True)
 class Written:
-    """What `write_units` leaves to be flushed."""
+    """What is still to be flushed after `write_units`."""
 
     folders: set[Path] = field(default_factory=set)
     closed_unflushed: bool = False
 
 
 def files_max_by(descriptors: int) -> int:
-    """How many queue files are open in a process that may have so many descriptors."""
+    """How many queue files may be open in a process with so many descriptors."""
     return min(max(int(descriptors * (1 - _OTHERS_SHARE)), _FILES_MIN), _FILES_MAX)
 
 
@@ -80,30 +79,30 @@ class QueueDisk:
         self.disk = disk
         self.root = root
         self._thread = get_ident()
-        # Of files that are made from now on.
+        # Size of new files.
         self.file_bytes = file_bytes
         self.files_max = files_max
-        # By queue and first byte, the one that was not used for longest first.
+        # By queue and first byte, least recently used first.
         self._open: dict[tuple[FileQueue, int], int] = {}
         self._dirty: set[tuple[FileQueue, int]] = set()
-        # A checkpoint flushes them: they are not closed.
+        # A checkpoint is flushing them: they stay open.
         self._flushing: set[tuple[FileQueue, int]] = set()
-        # Those of them that are removed meanwhile.
+        # Those of them that were removed meanwhile.
         self._doomed: set[tuple[FileQueue, int]] = set()
-        # From the first write on: what failed before it is opened, it would not tell.
+        # Opened before the first write: it does not report earlier failures.
         self._whole = disk.open_whole(root.parent)
         # A file was closed with units that no flush has covered.
         self.closed_unflushed = False
         # Folders in which names have changed.
         self.folders: set[Path] = set()
-        # Queues that have changed since the last checkpoint; those with units that wait in memory, and their size.
+        # Queues that have changed since the last checkpoint; queues with late units, and the size of these.
         self.changed: dict[FileQueue, None] = {}
         self.late: dict[FileQueue, None] = {}
         self.late_bytes = 0
         self.late_added = asyncio.Event()
-        # Of all queues; counted again when recovery ends.
+        # Units of all queues; counted anew when recovery ends.
         self.unit_count = 0
-        # While it serves, each publish has only so many.
+        # How many files the current publish may still open; without a limit until the shard serves.
         self.opens_at_once = OPENS_AT_ONCE
         self.opens_left = 1 << 62
 
@@ -114,7 +113,7 @@ class QueueDisk:
         return len(self._open)
 
     def begin_publish(self) -> None:
-        """It may open so many files."""
+        """A publish begins: it may open `opens_at_once` files."""
         self.opens_left = self.opens_at_once
 
     def at_hand(self, queue: FileQueue, base: int) -> bool:
@@ -134,7 +133,7 @@ class QueueDisk:
         return fd
 
     def open(self, queue: FileQueue, base: int, *, create: bool) -> int | None:
-        """The descriptor of a file, of full size; None: it is not there. Raises: OSError."""
+        """The descriptor of a file of full size; None: there is no such file. Raises: OSError."""
         fd = self.find(queue, base)
         if fd is not None:
             return fd
@@ -160,7 +159,7 @@ class QueueDisk:
         return open_sized(self.disk, path, size)
 
     def read(self, queue: FileQueue, base: int, at: int, length: int) -> bytes:
-        """Bytes of a file; none where it is not there. Raises: Overloaded: no descriptor is left."""
+        """Bytes of a file; empty if there is no such file. Raises: Overloaded: no descriptor is left."""
         is_own = get_ident() == self._thread
         fd = self.find(queue, base) if is_own else None
         if fd is not None:
@@ -179,7 +178,7 @@ class QueueDisk:
         self._dirty.add((queue, base))
 
     def forget(self, queue: FileQueue, base: int) -> None:
-        """The file is removed: nothing of it has to reach the disk."""
+        """The file was removed: none of it has to reach the disk."""
         key = queue, base
         self._dirty.discard(key)
         fd = self._open.pop(key, None)
@@ -190,7 +189,7 @@ class QueueDisk:
             self.disk.close(fd)
 
     def _make_room(self) -> bool:
-        """Closes files until there is room for one more; False: a checkpoint flushes all that are open."""
+        """Closes files until one more may be opened; False: a checkpoint is flushing all open ones."""
         while len(self._open) >= self.files_max:
             key = next((key for key in self._open if key not in self._flushing), None)
             if key is None:
@@ -210,7 +209,7 @@ class QueueDisk:
             self.disk.close(fd)
 
     def close_clean(self) -> None:
-        """Gives back the descriptors of all files that wait for no flush."""
+        """Closes all files that wait for no flush."""
         for key in [key for key in self._open if key not in self._dirty and key not in self._flushing]:
             self._close(key)
 
@@ -225,7 +224,7 @@ class QueueDisk:
     # --- flushing ---------------------------------------------------------------------------------------------------
 
     def capture(self) -> "Flush":
-        """What there is to flush now; the files stay open until it is `done`."""
+        """Captures what has to be flushed now; the files stay open until `done`."""
         dirty, self._dirty = self._dirty, set()
         self._flushing |= dirty
         folders, self.folders = self.folders, set()
@@ -234,7 +233,7 @@ class QueueDisk:
         return Flush(self.disk, self._whole, fds, folders, self.late_units(), whole)
 
     def late_units(self, count: int | None = None) -> list[Late]:
-        """Of so many queues at most."""
+        """The late units of at most `count` queues."""
         return [queue.late_units() for queue in list(self.late)[:count]]
 
     @property
@@ -247,12 +246,12 @@ class QueueDisk:
             one.queue.settle(one)
 
     def took(self, written: Written) -> None:
-        """What another thread has written is to be flushed."""
+        """Another thread has written units, which are to be flushed."""
         self.folders |= written.folders
         self.closed_unflushed |= written.closed_unflushed
 
     def done(self, flush: "Flush", *, failed: bool) -> None:
-        """Ends a capture; what failed for want of a descriptor or of room is to be flushed by the next."""
+        """Ends a capture. If it failed, for lack of a descriptor or of room, the next one flushes the same."""
         self._flushing -= flush.fds.keys()
         if failed:
             self._dirty |= {key for key in flush.fds if key in self._open}
@@ -267,7 +266,7 @@ class QueueDisk:
 
 @dataclass(slots=True)
 class Flush:
-    """What one checkpoint makes durable. `run` may be called from another thread."""
+    """What one checkpoint makes durable. `write` and `run` may be called from another thread."""
 
     disk: Disk
     whole_fd: int | None
@@ -276,7 +275,7 @@ class Flush:
     late: list[Late]
     whole: bool
     written: Written = field(default_factory=Written)
-    # Past the writes: what fails now is a flush.
+    # The writes are done: if something fails now, it is a flush.
     is_running: bool = False
 
     def write(self) -> None:
@@ -284,7 +283,7 @@ class Flush:
         write_units(self.disk, self.late, self.written, flush=self.whole_fd is None)
 
     def run(self) -> None:
-        """All units up to the capture are durable on return, and so are their names. Raises: OSError."""
+        """All units up to the capture, and the names of their files, are durable on return. Raises: OSError."""
         self.is_running = True
         folders = self.folders | self.written.folders
         whole = self.whole or self.written.closed_unflushed or len(self.fds) + len(folders) >= _WHOLE_MIN
@@ -331,7 +330,7 @@ def open_sized(disk: Disk, path: Path, size: int) -> int:
 
 
 def _folders_of(path: Path) -> list[Path]:
-    """Of a new file: those whose names may be new with it."""
+    """The folders above a new file whose names may be new too."""
     return list(path.parents)[:4]
 
 

@@ -23,28 +23,28 @@ class Queues:
         self.root = root
         self.shared = QueueDisk(disk, root, file_units * UNIT.size, files_max)
         self._queues: dict[tuple[bytes, int], ConsumeQueue] = {}
-        # Of dead letters.
+        # The queues of dead letters.
         self.dead: list[ConsumeQueue] = []
 
     def use_file_bytes(self, file_bytes: int) -> None:
-        """All queues have files of one size, as a broker wants them: one whose files differ is at fault."""
+        """All queues have files of one size, as brokers require; a queue whose files differ gets a fault."""
         self.shared.file_bytes = file_bytes
         for queue in self.all():
             queue.use_file_bytes(file_bytes)
 
     def get_bytes(self, topic: bytes, queue: int) -> ConsumeQueue:
-        """The queue, made if need be."""
+        """The queue, which is made if needed."""
         found = self._queues.get((topic, queue))
         if found is None:
-            # Files that nobody has told of may be there.
+            # It may have files that were not loaded.
             found = self.load(topic.decode(), queue)
         return found
 
     def add(self, topic: str, queue: int) -> ConsumeQueue:
-        """A queue that is not known yet, empty."""
+        """Adds a queue that is not known yet, empty."""
         if not is_name(topic) or queue < 0:
-            # Whoever brought it here has to have judged it: a path is made of it.
-            raise ValueError(f"queue {queue} of topic {topic!r} is none")
+            # Callers have to check names: they become part of a path.
+            raise ValueError(f"queue {queue} of topic {topic!r} is no valid queue")
         made = ConsumeQueue(self.shared, topic, queue, self.shared.file_bytes)
         key = topic.encode(), queue
         self._queues[key] = made
@@ -54,22 +54,22 @@ class Queues:
         return made
 
     def load(self, topic: str, queue: int) -> ConsumeQueue:
-        """Recovery: the queue, as its files have it."""
+        """Recovery: the queue, in the state of its files."""
         found = self._queues.get((topic.encode(), queue)) or self.add(topic, queue)
         found.load()
         return found
 
     def forget(self) -> None:
-        """Recovery: nothing is known of what queues hold."""
+        """Recovery: resets all queues: their content is unknown."""
         for queue in self._queues.values():
             queue.forget()
 
     def refuse_new(
         self, keys: Sequence[tuple[bytes, int]], wanted: Collection[int] | None = None
     ) -> dict[int, DueTimeError]:
-        """By number, those of the keys whose queue is not there and may not be made; the others count as made.
+        """Errors for the keys whose queue does not exist and may not be made, by index; the others count as made.
 
-        `wanted`: the numbers of those that are looked at; None: all.
+        `wanted`: the indices to check; None: all.
         """
         missing = [number for number, key in enumerate(keys) if key not in self._queues]
         if wanted is not None:
@@ -88,17 +88,17 @@ class Queues:
         return refused
 
     def holds(self, topic: bytes, queue: int) -> bool:
-        """Whether the queue was made."""
+        """Whether the queue exists."""
         return (topic, queue) in self._queues
 
     def known(self, topic: bytes, queue: int) -> ConsumeQueue | None:
-        """The queue, if it is there or its topic has one of this number."""
+        """The queue, if it exists or its topic has a queue of this number."""
         if (topic, queue) in self._queues or 0 <= queue < self.counts.get(topic.decode(), 0):
             return self.get_bytes(topic, queue)
         return None
 
     def find(self, topic: str, queue: int) -> ConsumeQueue:
-        """The queue for a reader; an empty one where the topic has it but nothing was written yet.
+        """The queue for a reader; an empty one if the topic has it but nothing was written yet.
 
         Raises:
             NotFound: the shard does not know the topic, or the topic has no such queue.
@@ -114,7 +114,7 @@ class Queues:
         return self.get_bytes(topic.encode(), queue)
 
     def of_topic(self, topic: str) -> Iterator[ConsumeQueue]:
-        """Those of a topic that were written to, by number."""
+        """The queues of a topic that were written to, by number."""
         name = topic.encode()
         for number in range(self.counts.get(topic, 0)):
             found = self._queues.get((name, number))
@@ -123,11 +123,11 @@ class Queues:
 
     @property
     def unit_count(self) -> int:
-        """Of all queues."""
+        """Units of all queues."""
         return self.shared.unit_count
 
     def count_units(self) -> None:
-        """Recovery is over: from now on they are counted as they come and go."""
+        """Recovery is over: counts all units once; from now on the count follows their coming and going."""
         self.shared.unit_count = sum(queue.max_offset - queue.min_offset for queue in self._queues.values())
 
     @property

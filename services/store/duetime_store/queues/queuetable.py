@@ -1,18 +1,18 @@
-"""`duetimeQueues`: where each queue begins and ends as of a checkpoint, so that no start opens them all.
+"""`duetimeQueues`: where each queue begins and ends as of a checkpoint, so that a start need not open them all.
 
-Blocks, one with each checkpoint; the first has all queues, each later one those that have changed
-since. What is here is derived: a start without a block of its checkpoint looks into every queue.
+The file has one block for each checkpoint: the first has all queues, each later one those that have changed
+since. It is derived data: a start without a block of its checkpoint reads every queue.
 
     block   0 4s  "DTQ1", u32 CRC-32 of all from the serial on, u32 bytes of the block
            12 i64 serial and i64 position of the checkpoint that it belongs to
            28 i64 first position of the log     36 i64 bytes of a queue file     44 u8 1: all queues     45 i32 queues
     queue   0 i32 queue    4 i64 first offset    12 i64 next offset
            20 i64 no record of the queue lies before this position of the log; 0: it is not known
-           28 i64 when the queue's last file was changed, in ns; 0: look into it
+           28 i64 when the queue's last file was changed, in ns; 0: read the queue
            36 u8 bytes of the topic's name, and the name
 
-A file whose size and time are those of the table holds what the table says. A file system's clock may be so coarse that
-a write right after the look leaves the time as it is: of a file that was changed just before, the time is written as 0.
+A file with the size and time of the table holds what the table says. The clock of a file system may be so coarse that a
+write right after the time was read leaves it unchanged: so 0 is written for a file that was changed just before.
 """
 
 import os
@@ -37,7 +37,7 @@ _HEAD = Struct(">qqqqBi")
 _QUEUE = Struct(">iqqqqB")
 # Clocks of file systems tick every 10 ms at most.
 _FRESH_NS = 20_000_000
-# The file is made anew when it tells of so many more queues than there are.
+# The file is rewritten when it has so many more rows than twice the queues.
 _SPARE = 10_000
 
 
@@ -52,14 +52,14 @@ class Row(NamedTuple):
     changed_ns: int = 0
 
     def last_file(self, file_bytes: int) -> str:
-        """The name of the file that holds its last unit, from the folder of the queues on."""
+        """The path of the file that holds its last unit, relative to the folder of the queues."""
         at = max(self.max_offset - 1, 0) * UNIT.size
         return f"{self.topic}/{self.queue}/{file_name(at - at % file_bytes)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a block says beside its queues."""
+    """A block without its queues."""
 
     serial: int
     position: int
@@ -70,7 +70,7 @@ class Head:
 
 @dataclass(slots=True)
 class Table:
-    """All queues as of a checkpoint. `end` is behind its block, `size` that of the file."""
+    """All queues as of a checkpoint. `end` is the end of its block in the file, `size` the size of the file."""
 
     head: Head
     rows: dict[tuple[str, int], Row]
@@ -80,7 +80,7 @@ class Table:
 
 
 def encode(head: Head, rows: Iterable[Row]) -> bytes:
-    """A block."""
+    """The bytes of a block."""
     parts = []
     for topic, *numbers in rows:
         name = topic.encode()
@@ -91,7 +91,7 @@ def encode(head: Head, rows: Iterable[Row]) -> bytes:
 
 
 def blocks(data: bytes) -> Iterator[tuple[Head, int, int]]:
-    """Of each intact block: its head, where it begins, where it ends. What follows a damaged one is not told."""
+    """(head, begin, end) of each intact block, up to the first damaged one."""
     at = 0
     while at + _FRAME.size + _HEAD.size <= len(data):
         mark, crc, size = _FRAME.unpack_from(data, at)
@@ -104,7 +104,7 @@ def blocks(data: bytes) -> Iterator[tuple[Head, int, int]]:
 
 
 def rows_of(data: bytes, at: int) -> Iterator[Row]:
-    """Those of the block that begins there."""
+    """The rows of the block that begins at `at`."""
     count = _HEAD.unpack_from(data, at + _FRAME.size)[-1]
     at += _FRAME.size + _HEAD.size
     for _ in range(count):
@@ -115,7 +115,7 @@ def rows_of(data: bytes, at: int) -> Iterator[Row]:
 
 
 def read(path: Path, serial: int, position: int) -> Table | None:
-    """The table as of a checkpoint; None: there is none."""
+    """The table as of a checkpoint; None: the file has none."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -138,10 +138,10 @@ def read(path: Path, serial: int, position: int) -> Table | None:
 
 
 class TableFile:
-    """Writes the blocks. Blocking; belongs to the checkpoints' thread, `whole` may be asked by any."""
+    """Writes the blocks. Blocking; belongs to the checkpoints' thread, but any thread may read `wants_all`."""
 
     def __init__(self, disk: Disk, path: Path, queues: Path, table: Table | None = None) -> None:
-        """`table`: what a start has read; a file with something behind that, or none, is made anew."""
+        """`table`: as read at the start. Without one, or with more bytes after it, the file is rewritten."""
         self._disk = disk
         self._path = path
         self._queues = queues
@@ -156,21 +156,22 @@ class TableFile:
         return not self._is_whole
 
     def write(self, head: Head, rows: Iterable[Row]) -> None:
-        """A block; durable on return, where the checkpoint does not count it yet. Raises: OSError."""
-        looked = list(rows)
+        """Writes a block; durable on return. It counts only once its checkpoint is written. Raises: OSError."""
+        block_rows = list(rows)
         is_whole, self._is_whole = self._is_whole, False
         if not is_whole:
-            self._replace(encode(Head(head.serial, head.position, head.min_position, head.file_bytes, True), looked))
-            self._row_count = self._queue_count = len(looked)
+            whole = Head(head.serial, head.position, head.min_position, head.file_bytes, True)
+            self._replace(encode(whole, block_rows))
+            self._row_count = self._queue_count = len(block_rows)
         else:
-            data = encode(head, looked)
+            data = encode(head, block_rows)
             self._append(data)
             self._end += len(data)
-            self._row_count += len(looked)
+            self._row_count += len(block_rows)
         self._is_whole = True
 
     def shorten(self) -> None:
-        """Makes the file anew where most of it is old news; after the checkpoint of its last block. Raises: OSError."""
+        """Rewrites the file if most rows are outdated; call it after the last block's checkpoint. Raises: OSError."""
         if self._row_count <= 2 * self._queue_count + _SPARE:
             return
         data = self._path.read_bytes()[: self._end]
@@ -183,11 +184,11 @@ class TableFile:
             self._row_count = self._queue_count = len(table.rows)
             self._is_whole = True
 
-    def looked(self, rows: Iterable[Row], file_bytes: int) -> list[Row]:
-        """With the times of their last files, which are on disk."""
-        return [self._looked(row, file_bytes) for row in rows]
+    def with_times(self, rows: Iterable[Row], file_bytes: int) -> list[Row]:
+        """The rows with the times of their last files, which are on disk."""
+        return [self._with_time(row, file_bytes) for row in rows]
 
-    def _looked(self, row: Row, file_bytes: int) -> Row:
+    def _with_time(self, row: Row, file_bytes: int) -> Row:
         try:
             found = os.stat(f"{self._queues}/{row.last_file(file_bytes)}")
         except FileNotFoundError:
@@ -212,8 +213,8 @@ class TableFile:
         self._end = len(data)
 
 
-def is_as_told(row: Row, file_bytes: int, queues: str) -> bool:
-    """Whether the queue's last file is the one that the table was written beside."""
+def is_unchanged(row: Row, file_bytes: int, queues: str) -> bool:
+    """Whether the queue's last file has the size and time that it had when the row was written."""
     if not row.changed_ns:
         return False
     try:

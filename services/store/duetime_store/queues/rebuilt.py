@@ -1,11 +1,11 @@
-"""What came of making units of a queue again from the log."""
+"""The result of rebuilding units of a queue from the log."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
 class Rebuilt:
-    """What became of `count` units: indices of those whose offset has one already, and of those that it can't have."""
+    """The result for `count` units: indices of those whose offset has one already, and of those that can't be right."""
 
     count: int
     repeated: list[int] = field(default_factory=list)

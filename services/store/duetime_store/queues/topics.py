@@ -1,8 +1,8 @@
-"""The topics that a shard knows, and how many queues each has; what is refused, and how it gets on disk.
+"""The topics that a shard knows and their queue counts: limits, and how they get on disk.
 
-topics.json is RocketMQ's, and holds all topics: to replace it for each new one would cost more with every topic. New
-ones go as lines into a file of our own (duetime_core.ondisk.topics), with one flush for all calls that wait; from time
-to time, and at a clean stop, that file is folded into topics.json.
+topics.json is RocketMQ's file and holds all topics: the cost of replacing it for each new topic would grow with their
+number. New topics go as lines into a file of our own (duetime_core.ondisk.topics), with one flush for all waiting
+calls; from time to time, and at a clean stop, that file is folded into topics.json.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import structlog
 from duetime_core.clock import Clock
 from duetime_core.errors import DiskFull, DueTimeError, InvalidArgument, Overloaded, Unavailable, Violation
 from duetime_core.ondisk import topics as lines
-from duetime_format import limits
+from duetime_format.limits import QUEUE_COUNT_MAX, TOPIC_CHARS_MAX
 from duetime_format.names import is_group_topic
 
 from duetime_store.files import configs
@@ -24,15 +24,16 @@ from duetime_store.files.gate import NO_FILES, NO_ROOM
 
 log = structlog.get_logger()
 
-# So few topics are folded with each checkpoint; more when a share of them is new.
+# Up to so many topics are folded with each checkpoint; beyond, only once 1/_FOLD_SHARE of them is new.
 _FOLDED_AT_ONCE = 2_000
 _FOLD_SHARE = 8
-# Beyond `queues_max` and `topics_max`, for the retries and dead letters of groups: what is there must find its end.
+# A tenth beyond `queues_max` and `topics_max` is for retries and dead letters of groups: stored messages must be able
+# to end.
 _GROUPS_SHARE = 10
 
 
 class TopicsExhausted(Overloaded):
-    """The shard has as many topics as it may: only more room for them helps."""
+    """The shard has as many topics as it may: only a higher limit helps."""
 
     reason = "TOPICS_EXHAUSTED"
     retriable = False
@@ -46,28 +47,28 @@ class QueuesExhausted(Overloaded):
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """How many topics a shard takes, and how many queues in all of them."""
+class TopicLimits:
+    """How many topics a shard takes, and how many queues in total."""
 
     topics_max: int
     queues_max: int
 
-    def widened(self) -> "Room":
-        """For the topics of groups."""
-        return Room(
+    def widened(self) -> "TopicLimits":
+        """The limits for topics of groups."""
+        return TopicLimits(
             self.topics_max + self.topics_max // _GROUPS_SHARE, self.queues_max + self.queues_max // _GROUPS_SHARE
         )
 
 
 class Topics(Mapping[str, int]):
-    """Queue counts by topic. `changed` has those that are not on disk yet."""
+    """Queue counts by topic. `changed` has the ones that are not on disk yet."""
 
-    def __init__(self, counts: Mapping[str, int], room: Room) -> None:
+    def __init__(self, counts: Mapping[str, int], limits: TopicLimits) -> None:
         self._counts = dict(counts)
         self.queue_count = sum(self._counts.values())
         self.changed: dict[str, int] = {}
-        self.room = room
-        self._groups_room = room.widened()
+        self.limits = limits
+        self._group_limits = limits.widened()
 
     def __getitem__(self, topic: str) -> int:
         return self._counts[topic]
@@ -79,40 +80,40 @@ class Topics(Mapping[str, int]):
         return len(self._counts)
 
     def grow(self, topic: str, count: int) -> None:
-        """The topic has so many queues, or more; what exists is refused by no limit."""
+        """The topic has at least so many queues. Checks no limit: they exist."""
         known = self._counts.get(topic)
         if known is None or count > known:
             self._counts[topic] = self.changed[topic] = count
             self.queue_count += count - (known or 0)
 
     def set(self, counts: Mapping[str, int]) -> None:
-        """Recovery: these have exactly so many."""
+        """Recovery: these topics have exactly so many queues."""
         self._counts.update(counts)
         self.changed = {name: count for name, count in self.changed.items() if name not in counts}
         self.queue_count = sum(self._counts.values())
 
     def check(self, topic: str, count: int) -> None:
-        """Whether the topic may have so many queues.
+        """Checks that the topic may have so many queues.
 
         Raises: TopicsExhausted, QueuesExhausted.
         """
         known = self._counts.get(topic)
         if known is not None and count <= known:
             return
-        room = self._groups_room if is_group_topic(topic) else self.room
-        if known is None and len(self._counts) >= room.topics_max:
+        limits = self._group_limits if is_group_topic(topic) else self.limits
+        if known is None and len(self._counts) >= limits.topics_max:
             raise TopicsExhausted(
-                f"topic {topic} is not made: the shard has {len(self)}, topics_max is {room.topics_max}"
+                f"topic {topic} is not made: the shard has {len(self)}, topics_max is {limits.topics_max}"
             )
-        if self.queue_count + count - (known or 0) > room.queues_max:
+        if self.queue_count + count - (known or 0) > limits.queues_max:
             raise QueuesExhausted(
-                f"{count} queues of topic {topic} are not made: the shard has {self.queue_count} in all, "
-                f"queues_max is {room.queues_max}"
+                f"{count} queues of topic {topic} are not made: the shard has {self.queue_count} in total, "
+                f"queues_max is {limits.queues_max}"
             )
 
 
 class TopicFile:
-    """Puts what is new on disk. Belongs to the event loop's thread; `executor` writes."""
+    """Puts new topics on disk. Belongs to the event loop's thread; `executor` writes."""
 
     def __init__(self, topics: Topics, directory: StoreDirectory, executor: Executor, clock: Clock) -> None:
         self._topics = topics
@@ -123,12 +124,12 @@ class TopicFile:
         self._writing = asyncio.Lock()
         path = self._config / lines.FILE
         self._path = path
-        # How many topics its lines tell of, and where the next line goes.
+        # How many topics its lines name, and where the next line goes.
         self._line_count = 0
         self._end = path.stat().st_size if path.exists() else 0
         if self._end:
             self._line_count = len(lines.read(self._config)[0])
-        # A write failed: what the file holds is unknown, and is not trusted with more.
+        # A write failed: the content of the file is unknown, and nothing more is appended to it.
         self._is_broken = False
 
     async def put(self, name: str, count: int) -> None:
@@ -139,7 +140,7 @@ class TopicFile:
         await self.write()
 
     async def put_all(self, wanted: list[tuple[str, int]]) -> dict[int, DueTimeError]:
-        """As `put`, of all with one write; by index, why one was refused."""
+        """As `put`, for many topics with one write. Returns the errors of refused ones, by index."""
         refused: dict[int, DueTimeError] = {}
         for index, (name, count) in enumerate(wanted):
             try:
@@ -153,7 +154,7 @@ class TopicFile:
         return refused
 
     async def write(self) -> None:
-        """What is new is durable on return. Raises: DiskFull, Unavailable: it is not."""
+        """New topics are durable on return. Raises: DiskFull, Overloaded, Unavailable: they are not."""
         async with self._writing:
             changed, self._topics.changed = self._topics.changed, {}
             if not changed:
@@ -163,10 +164,10 @@ class TopicFile:
             except OSError as error:
                 self._topics.changed = changed | self._topics.changed
                 self._is_broken = True
-                raise refusal(f"topics are not kept: {error.strerror or error}", error) from error
+                raise refusal(f"topics are not stored: {error.strerror or error}", error) from error
 
     async def fold(self, *, whole: bool = False) -> None:
-        """Brings topics.json up to date, if that is worth its price or `whole` is asked for. Raises as `write`."""
+        """Brings topics.json up to date, if that is worth its cost or `whole` is set. Raises as `write`."""
         await self.write()
         async with self._writing:
             count = len(self._topics)
@@ -183,7 +184,7 @@ class TopicFile:
     def _append(self, counts: Mapping[str, int]) -> None:
         """On the executor's thread."""
         if self._is_broken:
-            # A flush that failed proves nothing when it is tried again: all goes into a new file.
+            # A flush that succeeds after one that failed proves nothing: all topics go into a new file.
             self._fold({**self._topics, **counts})
             return
         created = not self._end
@@ -213,7 +214,7 @@ class TopicFile:
 
 
 def refusal(text: str, error: OSError) -> DueTimeError:
-    """What a caller is told whose change could not be written."""
+    """The error for callers whose change could not be written."""
     if error.errno in NO_ROOM:
         return DiskFull(text)
     return Overloaded(text) if error.errno in NO_FILES else Unavailable(text, reason="TOPIC_NOT_KEPT")
@@ -222,9 +223,9 @@ def refusal(text: str, error: OSError) -> DueTimeError:
 def check_topic(name: str, count: int) -> None:
     """Raises: InvalidArgument."""
     violations = []
-    if not 1 <= len(name.encode()) <= limits.TOPIC_CHARS_MAX:
-        violations.append(Violation("name", f"is not 1 to {limits.TOPIC_CHARS_MAX} bytes long"))
-    if not 1 <= count <= limits.QUEUE_COUNT_MAX:
-        violations.append(Violation("queue_count", f"{count} is not within 1 and {limits.QUEUE_COUNT_MAX}"))
+    if not 1 <= len(name.encode()) <= TOPIC_CHARS_MAX:
+        violations.append(Violation("name", f"is not 1 to {TOPIC_CHARS_MAX} bytes long"))
+    if not 1 <= count <= QUEUE_COUNT_MAX:
+        violations.append(Violation("queue_count", f"{count} is not within 1 and {QUEUE_COUNT_MAX}"))
     if violations:
         raise InvalidArgument(violations)

@@ -157,7 +157,7 @@ class Checkpointer:
     async def _looked_rows(self) -> list[Row]:
         """With the times of their files, which are flushed: not of those that were written to meanwhile."""
         shared, rows = self._store.queues.shared, list(self._rows.values())
-        looked = await self._run(lambda: self._table.looked(rows, shared.file_bytes))
+        looked = await self._run(lambda: self._table.with_times(rows, shared.file_bytes))
         return [
             row._replace(changed_ns=0) if queue in shared.changed else row
             for queue, row in zip(self._rows, looked, strict=True)

@@ -94,7 +94,7 @@ class QueueLoading:
         their names, and that no later one was begun by its room."""
         units = file_bytes // UNIT.size
         first, last, end = row.min_offset // units, (row.max_offset - 1) // units, row.max_offset // units
-        if not queuetable.is_as_told(row, file_bytes, root):
+        if not queuetable.is_unchanged(row, file_bytes, root):
             return False
         if first >= last and end == last:
             return True
@@ -118,7 +118,7 @@ class QueueLoading:
         """Drops what was written after the checkpoint; whether the queues are as the table of it says."""
         for queue, row in self._read.items():
             if not queue.fault:
-                queue.cut(queue.behind(point.position))
+                queue.cut(queue.end_before(point.position))
             wanted = row.max_offset if row else 0
             if queue.fault or queue.max_offset != wanted:
                 fault = queue.fault or f"it ends at {queue.max_offset}, it had {wanted} at the checkpoint"

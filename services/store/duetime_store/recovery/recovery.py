@@ -35,7 +35,7 @@ from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.queues.queuedisk import files_max_by
 from duetime_store.queues.queues import Queues
 from duetime_store.queues.queuetable import Table
-from duetime_store.queues.topics import Room, Topics
+from duetime_store.queues.topics import TopicLimits, Topics
 from duetime_store.recovery import checkpoint
 from duetime_store.recovery.checkpoint import Checkpoint
 from duetime_store.recovery.queueloading import QueueLoading
@@ -160,7 +160,7 @@ class _Recovery:
 
     def _make_queues(self) -> Queues:
         settings = self._settings
-        topics = Topics(self._topic_counts(), Room(settings.topics_max, settings.queues_max))
+        topics = Topics(self._topic_counts(), TopicLimits(settings.topics_max, settings.queues_max))
         files_max = settings.queue_files_max or files_max_by(getrlimit(RLIMIT_NOFILE)[0])
         return Queues(
             self._directory.disk, self._directory.queues, settings.queue_file_units, topics, files_max=files_max
@@ -209,7 +209,7 @@ class _Recovery:
             missing = [*self._log.missing, (log_end, known)]
             if not self._accept_missing:
                 raise StartupError(missing_text(self._directory.commit_log, missing))
-            self._log.go_on_behind(missing)
+            self._log.continue_after(missing)
 
     def _trusted(self) -> Checkpoint | None:
         """The newest checkpoint whose units the queues hold and that the log reaches; units behind it are dropped."""
@@ -225,7 +225,7 @@ class _Recovery:
                 reason = "the log does not reach the checkpoint"
                 continue
             for queue in self._queues.all():
-                queue.cut(queue.behind(point.position))
+                queue.cut(queue.end_before(point.position))
             units = sum(queue.max_offset - queue.min_offset for queue in self._queues.all())
             if units == point.unit_count:
                 return point

@@ -43,33 +43,36 @@ class ShardCollector(Collector):
             unasked.add_metric(label, unasked_ms / 1000)
         yield from (pending, overdue, restored, late, unasked)
         kept = GaugeMetricFamily(
-            "duetime_store_kept_messages", "Messages that DueTime keeps and does not deliver", labels=["topic"]
+            "duetime_store_kept_messages", "Messages that DueTime keeps but does not deliver", labels=["topic"]
         )
         for topic in sorted(FOREIGN_TOPICS):
             for queue in store.queues.of_topic(topic):
                 kept.add_metric([topic], queue.max_offset - queue.min_offset)
         yield kept
         yield CounterMetricFamily(
-            "duetime_store_mismatched", "Records refused as not what lane entries give", store.mismatched_count
+            "duetime_store_mismatched",
+            "Records refused because they differ from what their lane entries give",
+            store.mismatched_count,
         )
         yield CounterMetricFamily(
-            "duetime_store_quarantined", "Lane entries put aside since the start", store.quarantined_count
+            "duetime_store_quarantined", "Lane entries quarantined since the start", store.quarantined_count
         )
         topics = store.queues.counts
         yield GaugeMetricFamily("duetime_store_topics", "Topics that the shard knows", len(topics))
-        yield GaugeMetricFamily("duetime_store_topics_max", "Topics that it takes", topics.room.topics_max)
+        yield GaugeMetricFamily("duetime_store_topics_max", "Topics that the shard takes", topics.limits.topics_max)
         shared = store.queues.shared
-        yield GaugeMetricFamily("duetime_store_queue_files_open", "Files of queues that are open", shared.open_count)
-        yield GaugeMetricFamily("duetime_store_queue_files_max", "As many may be", shared.files_max)
+        yield GaugeMetricFamily("duetime_store_queue_files_open", "Open files of queues", shared.open_count)
+        yield GaugeMetricFamily("duetime_store_queue_files_max", "Files of queues that may be open", shared.files_max)
         yield GaugeMetricFamily("duetime_store_queues", "Queues of all topics", topics.queue_count)
-        yield GaugeMetricFamily("duetime_store_queues_max", "Queues that it takes", topics.room.queues_max)
+        yield GaugeMetricFamily("duetime_store_queues_max", "Queues that the shard takes", topics.limits.queues_max)
         yield GaugeMetricFamily(
-            "duetime_store_log_bytes", "Log positions in use", store.log.end - store.log.min_position
+            "duetime_store_log_bytes", "Bytes of log positions in use", store.log.end - store.log.min_position
         )
         yield GaugeMetricFamily(
-            "duetime_store_clock_behind_ms", "Wall clock behind the log's time", store.clock.behind_ms
+            "duetime_store_clock_behind_ms", "How far the wall clock is behind the log's time", store.clock.behind_ms
         )
-        yield GaugeMetricFamily("duetime_store_read_only", "1: a flush failed", int(bool(store.read_only_reason)))
+        read_only = int(bool(store.read_only_reason))
+        yield GaugeMetricFamily("duetime_store_read_only", "1: a write or flush failed; no writes are taken", read_only)
         refusing = GaugeMetricFamily("duetime_store_refusing", "1: sends are refused", labels=["reason"])
         reasons = {refusal.reason for refusal in store.gate.refusals()}
         for reason in (DiskFull.reason, Stalled.reason, ReadOnly.reason):
@@ -79,7 +82,7 @@ class ShardCollector(Collector):
             "duetime_store_stalled_seconds", "How long the disk has not answered", store.gate.stalled_ms / 1000
         )
         yield GaugeMetricFamily(
-            "duetime_store_late_unit_bytes", "Queue units that wait in memory for room", store.queues.late_bytes
+            "duetime_store_late_unit_bytes", "Queue units that wait in memory for their files", store.queues.late_bytes
         )
 
 
