@@ -41,7 +41,7 @@ from duetime_store.writing.flusher import Flusher
 from duetime_store.writing.late import LateWriter
 from duetime_store.writing.staging import DUPLICATE, OK
 from duetime_store.writing.store import Store
-from duetime_store.writing.watch import Watch
+from duetime_store.writing.watch import DiskWatch
 from prometheus_client import CollectorRegistry
 
 from tests.faulty_disk import GIB
@@ -144,7 +144,7 @@ class Life:
         self.late = LateWriter(self.store, self.here, self.clock, metrics)
         # Most files are closed when they are wanted, and some publishes open none.
         self.store.queues.shared.opens_at_once = self.dice.choice((0, 1, 16))
-        self.watch = Watch(
+        self.watch = DiskWatch(
             self.store, self.late, self.disk, self.root, reserve, self.here, self.clock, metrics, used_max=1
         )
         self.flusher = Flusher(self.store, self.watch, self.here, self.clock, metrics, sync=self.sync, interval_ms=500)
@@ -158,7 +158,7 @@ class Life:
         )
         self.run(self.checkpointer.write())
         directory.mark_serving()
-        self.run(self.watch.look())
+        self.run(self.watch.inspect())
 
     def make_keeper(self) -> Keeper:
         return SimpleNamespace(capture=lambda: None)
@@ -394,7 +394,7 @@ class Life:
 
     def free_disk(self) -> None:
         self.disk.leave(GIB // 2)
-        self.run(self.watch.look())
+        self.run(self.watch.inspect())
         assert not self.store.gate.full
 
     def restart(self) -> None:

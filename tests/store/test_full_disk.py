@@ -38,7 +38,7 @@ class Small(Sick):
             await self.clock.advance(1_000)
             await self.describe()
             # The look that the clock began has ended.
-            await self.node.parts.watch.look()
+            await self.node.parts.watch.inspect()
         raise AssertionError("the disk is not full")
 
     async def clean(self) -> None:

@@ -8,7 +8,7 @@ import pytest
 from duetime_core.errors import DiskFull
 from duetime_format import layout, record
 from duetime_store.log.recent import CANDIDATES_MAX, Ints
-from duetime_store.writing.repeats import OVERTAKEN_COUNT_MAX, OVERTAKEN_MS, Bytes
+from duetime_store.writing.repeats import OVERTAKEN_COUNT_MAX, OVERTAKEN_MS, VisibleLog
 from duetime_store.writing.staging import DUPLICATE, OK, REFUSED, refuse
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -147,7 +147,7 @@ def shard_positions(*positions: int) -> Ints:
 
 def test_body_of_a_first_is_not_read(shard: Shard) -> None:
     shard.put(sent("A", body=bytes(500_000)))
-    log = Bytes(shard.store.log, shard.store.published_end, ())
+    log = VisibleLog(shard.store.log, shard.store.published_end, ())
     read = log.read
     sizes: list[int] = []
 
@@ -183,11 +183,11 @@ def test_any_shape_of_record_is_told_apart(found: record.Record) -> None:
         def read(self, position: int, size: int) -> bytes:
             return record.encode(found)[position : position + size]
 
-    first = Bytes(Log(), 10**6, ()).record_at(0)  # type: ignore[arg-type]
+    first = VisibleLog(Log(), 10**6, ()).record_at(0)  # type: ignore[arg-type]
     assert first is not None
     assert (first.topic, first.queue, first.properties) == (found.topic.encode(), found.queue, found.properties)
     assert (first.queue_offset, first.stored_at_ms) == (found.queue_offset, found.stored_at_ms)
-    assert Bytes(Log(), 0, ()).record_at(0) is None  # type: ignore[arg-type]
+    assert VisibleLog(Log(), 0, ()).record_at(0) is None  # type: ignore[arg-type]
 
 
 def test_twenty_ids_sent_twenty_times_in_parallel_are_stored_once(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ class StoreNode:
         # Before the first append: what recovery has found must not be found again after a crash.
         await parts.checkpointer.write()
         directory.mark_serving()
-        await parts.watch.look()
+        await parts.watch.inspect()
         server = Server(
             [SERVICE_NAME], settings.calls_in_flight_max, self.registry, secret=settings.secret, traffic=parts.traffic
         )
@@ -202,7 +202,7 @@ class StoreNode:
         async with asyncio.TaskGroup() as group:
             group.create_task(parts.flusher.run())
             group.create_task(parts.watch.run())
-            group.create_task(parts.watch.tell(report))
+            group.create_task(parts.watch.report(report))
             group.create_task(parts.checkpointer.run())
             group.create_task(parts.late.run(parts.flusher.units_late))
             if parts.indexer:

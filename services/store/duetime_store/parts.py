@@ -45,7 +45,7 @@ from duetime_store.writing.late import LateWriter
 from duetime_store.writing.metrics import ShardCollector
 from duetime_store.writing.stand_ins import StandIns
 from duetime_store.writing.store import Store
-from duetime_store.writing.watch import Watch
+from duetime_store.writing.watch import DiskWatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class StoreParts:
     store: Store
     alarm: Alarm
     late: LateWriter
-    watch: Watch
+    watch: DiskWatch
     flusher: Flusher
     topics: TopicFile
     offsets: GroupOffsets
@@ -161,9 +161,9 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
     )
 
 
-def _make_flusher(base: Base, store: Store, late: LateWriter) -> tuple[Watch, Flusher]:
+def _make_flusher(base: Base, store: Store, late: LateWriter) -> tuple[DiskWatch, Flusher]:
     settings, clock, metrics = base.settings, base.clock, base.metrics
-    watch = Watch(
+    watch = DiskWatch(
         store,
         late,
         base.disk,

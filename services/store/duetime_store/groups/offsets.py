@@ -27,7 +27,7 @@ from duetime_store.files import configs
 from duetime_store.files.directory import StoreDirectory
 from duetime_store.files.gate import NO_ROOM
 from duetime_store.queues.queues import Queues
-from duetime_store.writing.watch import Watch
+from duetime_store.writing.watch import DiskWatch
 
 log = structlog.get_logger()
 # For lines that callers can bring about.
@@ -39,7 +39,7 @@ _TABLE, _TOPICS = "offsetTable", "groupTopicMap"
 class GroupOffsets:
     """The file's content. Belongs to the event loop's thread; `executor` writes."""
 
-    def __init__(self, directory: StoreDirectory, watch: Watch, executor: Executor) -> None:
+    def __init__(self, directory: StoreDirectory, watch: DiskWatch, executor: Executor) -> None:
         self._directory = directory
         self._watch = watch
         self._executor = executor

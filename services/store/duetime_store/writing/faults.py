@@ -1,7 +1,7 @@
-"""Why records of a put are refused for good: the rules that the gateway has, for whoever reaches the store's port.
+"""Why records of a put are refused for good: the gateway's rules, for all who reach the store's port.
 
-What differs from topic to topic is judged once for each (topic, queue) and remembered; of single records only their
-sizes and a few bits are looked at.
+Rules about topics are checked once for each (topic, queue), and the result is remembered; of single records, only
+their sizes and a few bits are checked.
 """
 
 from functools import lru_cache
@@ -32,22 +32,22 @@ from duetime_store.log.intake import Intake
 _LANE_TOPIC = SCHEDULE_TOPIC.encode()
 _KEYS_REMEMBERED_MAX = 16_384
 _SHOWN_CHARS_MAX = 64
-# A broker's topic may have more queues than one of ours; what is above is no queue of anybody.
+# A broker's topic may have more queues than one of ours; a higher number is no broker's either.
 QUEUE_ID_MAX_RESTORED = 65_535
-# Of a record that is sent: a body and properties as large as may be, and what else a record has.
+# The largest record that may be sent: the largest body and properties, and a record's other parts.
 SENT_BYTES_MAX = BODY_BYTES_MAX + PROPERTIES_BYTES_MAX + 256
-# Where nothing may be restored to: these are filled by a broker's or our own machinery only.
+# No record may be restored to these: only a broker or the store itself fills them.
 _CLOSED = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC})
 _OURS = "DT_"
 
 
 def sent_faults(intake: Intake, highest: int, size_max: int) -> dict[int, str]:
-    """By index, of records that are sent. `highest`: of the levels; `size_max`: most bytes of a record."""
+    """Faults of records that are sent, by index. `highest`: the highest level; `size_max`: most bytes of a record."""
     faults = _of_entries(intake)
     if not intake.count:
         return faults
     _add(faults, intake, [_sent_key_fault(*key, highest) for key in intake.keys])
-    # Halves of transactions, which no reader would see; and born before 1970.
+    # Half messages of transactions, which no reader would see, and messages born before 1970.
     odd = (intake.flags & layout.SYS_TRANSACTION) != 0
     odd |= (np.frombuffer(intake.data, np.uint8)[intake.starts + layout.BORN_AT] & 0x80) != 0
     if odd.any():
@@ -58,7 +58,7 @@ def sent_faults(intake: Intake, highest: int, size_max: int) -> dict[int, str]:
 
 
 def restored_faults(intake: Intake, size_max: int) -> dict[int, str]:
-    """As `sent_faults`, of records that take the place of lane entries."""
+    """As `sent_faults`, for records that take the place of lane entries."""
     faults: dict[int, str] = {}
     _add(faults, intake, list(starmap(_restored_key_fault, intake.keys)))
     _add_sizes(faults, intake, size_max, size_max)

@@ -1,9 +1,9 @@
-"""Group commit: while one batch is flushed, the next collects; one write and one fdatasync for all who wait.
+"""Group commit: while one batch is flushed, the next collects; one write and one fdatasync serve all waiting callers.
 
-When a write finds no room, or no descriptor for a new file, the log is brought back to where it was
-before the batch, on the disk too: what was refused must not come back with the next recovery. Only
-then are the callers told. Any other failed write, and every failed fdatasync, ends the writing: the
-kernel may have dropped the pages, and trying again could succeed and prove nothing.
+If a write finds no room, or no descriptor for a new file, the log is cut back to where it was before the
+batch, on the disk too: refused records must not come back with the next recovery. Only then do the callers
+get their errors. Any other failed write, and every failed fdatasync, ends all writing: the kernel may have
+dropped the pages, and a second attempt could succeed and prove nothing.
 """
 
 import asyncio
@@ -19,9 +19,9 @@ from duetime_core.errors import DiskFull, Overloaded, ReadOnly
 from duetime_store.files.gate import NO_FILES, NO_ROOM
 from duetime_store.log.segment import Segment
 from duetime_store.metrics import StoreMetrics
-from duetime_store.writing.staging import Batch, refuse
+from duetime_store.writing.staging import FlushBatch, refuse
 from duetime_store.writing.store import Store
-from duetime_store.writing.watch import Watch
+from duetime_store.writing.watch import DiskWatch
 
 log = structlog.get_logger()
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class _NotWritten(Exception):
-    """Nothing of the batch counts as written, for want of room or of descriptors."""
+    """The batch counts as not written, for lack of room or of descriptors."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Flusher:
     def __init__(
         self,
         store: Store,
-        watch: Watch,
+        watch: DiskWatch,
         executor: Executor,
         clock: Clock,
         metrics: StoreMetrics,
@@ -58,7 +58,7 @@ class Flusher:
         self._sync = sync
         self._interval_ms = interval_ms
         self._staged = asyncio.Event()
-        # Whether what is staged becomes durable by itself.
+        # Whether staged records become durable without further calls.
         self.is_running = False
         # Async mode: written and not yet flushed.
         self._unflushed: dict[int, Segment] = {}
@@ -79,7 +79,7 @@ class Flusher:
             self.is_running = False
 
     async def run_periodic(self) -> None:
-        """Async mode: flushes what was written, every interval."""
+        """Async mode: flushes written segments, every interval."""
         while True:
             await self._clock.sleep(self._interval_ms)
             await self.flush_written()
@@ -89,13 +89,13 @@ class Flusher:
         if self._sync:
             return
         try:
-            # Without segments too: what another call has taken is flushed when this returns.
+            # Even without segments: those that another call has taken are flushed when this returns.
             await self._on_disk(lambda: _flush_all(segments))
         except OSError as error:
             self._fail(error)
 
     async def _on_disk(self, work: Callable[[], T]) -> T:
-        """On the executor's thread, under the eyes of the gate."""
+        """Runs `work` on the executor's thread; the gate measures how long it takes."""
         gate = self._store.gate
         gate.begin()
         try:
@@ -103,7 +103,7 @@ class Flusher:
         finally:
             gate.end()
 
-    async def _flush(self, batch: Batch) -> None:
+    async def _flush(self, batch: FlushBatch) -> None:
         started = time.perf_counter()
         try:
             segments = await self._on_disk(lambda: self._write(batch))
@@ -114,7 +114,7 @@ class Flusher:
             self._fail(error)
             return
         if self._store.read_only_reason:
-            # A flush of what was written before has failed meanwhile, and the callers were told.
+            # A flush of earlier writes has failed meanwhile, and the callers have their errors.
             return
         if not self._sync:
             self._unflushed.update((segment.base, segment) for segment in segments)
@@ -123,7 +123,7 @@ class Flusher:
         if trouble is not None:
             await self.units_late(trouble)
 
-    def _write(self, batch: Batch) -> list[Segment]:
+    def _write(self, batch: FlushBatch) -> list[Segment]:
         """On the executor's thread."""
         try:
             segments = self._store.log.write(batch.runs)
@@ -137,7 +137,7 @@ class Flusher:
         return segments
 
     async def _take_back(self, why: OSError) -> None:
-        """The batch, and what was staged behind it, is not stored."""
+        """Neither the batch nor anything staged after it is stored."""
         store, watch = self._store, self._watch
         is_full = why.errno in NO_ROOM
         if is_full:
@@ -145,7 +145,7 @@ class Flusher:
         callers = store.undo()
 
         def take_back() -> None:
-            # In this order: some file systems need room to write what is there already.
+            # In this order: some file systems need room even to overwrite.
             if is_full:
                 watch.give_back()
             store.log.take_back(store.published_end)
@@ -158,7 +158,7 @@ class Flusher:
         refuse(callers, DiskFull(store.gate.full) if is_full else Overloaded(_text(why)))
 
     async def units_late(self, error: OSError) -> None:
-        """The log has the records, the queues will have them: nothing is lost."""
+        """Queue units could not be written. Nothing is lost: the log has the records, and the queues will get them."""
         if error.errno in NO_FILES:
             self._metrics.flush_error(error)
             return
@@ -178,7 +178,7 @@ class Flusher:
 
 
 def _text(error: OSError) -> str:
-    """What failed, for people."""
+    """The error, for people."""
     name = f" {error.filename}" if error.filename else ""
     return f"writing{name or ' the log'}: {error.strerror or error}"
 

@@ -1,12 +1,12 @@
-"""Restored records that come before their time: held here until their entries fall due, then staged.
+"""Restored records that arrive before their due time: held here until their entries fall due, then staged.
 
     PullDue (ahead) ──▶ scheduler restores ──▶ Restore ──▶ held ──(each at its due time)──▶ staged ──▶ durable
 
-So at the due moment all that is left to do is to write: no call lies between it and the log, and a lane that is busy
-needs a few large puts a second instead of one for every millisecond in which something falls due.
+So at the due moment only the write is left to do: no call lies between it and the log, and a busy lane needs a few
+large puts a second instead of one for every millisecond in which something falls due.
 
-Nothing is decided ahead: when an entry's time has come, the store judges its record as if it had just arrived. What
-is held is memory only; a call that ends early takes its records with it, and they are restored again.
+Nothing is decided ahead: when an entry falls due, the store judges its record as if it had just arrived. Held records
+are in memory only; a call that ends early drops its records, and they are restored again.
 """
 
 import asyncio
@@ -22,13 +22,13 @@ from duetime_store.writing.flusher import Flusher
 from duetime_store.writing.staging import DUPLICATE, OK, Outcome
 from duetime_store.writing.store import Store
 
-# Far beyond what a queue can have.
+# Far beyond the entries that a queue can have.
 ENTRY_MAX = 1 << 56
 _GOING_ON = frozenset((OK, DUPLICATE))
 
 
 class Holding:
-    """Takes what schedulers restore."""
+    """Takes the records that schedulers restore."""
 
     def __init__(self, store: Store, flusher: Flusher, alarm: Alarm, *, bytes_max: int) -> None:
         self._store = store
@@ -36,11 +36,11 @@ class Holding:
         self._alarm = alarm
         self._bytes_max = bytes_max
         self._bytes = 0
-        # Fair locks: the puts of a lane are worked on in the order in which they came.
+        # Fair locks: puts of one lane are handled in the order of their arrival.
         self._turns: dict[int, asyncio.Lock] = {}
 
     async def restore(self, records: bytes, level: int, first_entry: int) -> Outcome:
-        """Stages each record once its entry is due; all is staged, or refused, when this returns.
+        """Stages each record once its entry is due; all are staged or refused on return.
 
         Raises:
             As Store.restore; Overloaded also when too many bytes are held.
@@ -74,17 +74,17 @@ class Holding:
             first_later = done + int(later[0]) if len(later) else intake.count
             is_near = first_later < intake.count and dues[first_later] <= now_ms + AHEAD_MS_MAX
             is_next = any(mask.any() for mask in lane.fence(entries[done : done + 1]))
-            # What is too far away, or behind a gap, is the store's to refuse, together with all that is due.
-            behind = first_later if is_near and is_next else intake.count
-            if behind > done:
-                parts.append(self._store.restore(intake.part(done, behind), lane, entries[done:behind]))
+            # The store refuses records that are too early, or after a gap, together with all that are due.
+            stop = first_later if is_near and is_next else intake.count
+            if stop > done:
+                parts.append(self._store.restore(intake.part(done, stop), lane, entries[done:stop]))
                 self._flusher.wake()
-                done = behind
+                done = stop
             if done == intake.count or (parts and not _GOING_ON.issuperset(parts[-1].statuses)):
                 break
             await self._until(int(dues[done]))
         if done < intake.count:
-            # All others are gaps, which the store says.
+            # All others are gaps; the store says so in the outcome.
             parts.append(self._store.restore(intake.part(done, intake.count), lane, entries[done:]))
         return parts[0] if len(parts) == 1 else _joined(parts)
 

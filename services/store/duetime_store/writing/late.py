@@ -1,4 +1,4 @@
-"""Writes the units that could not be written when their records became durable."""
+"""Writes late units: those that could not be written when their records became durable."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -15,14 +15,14 @@ from duetime_store.writing.store import Store
 
 log = structlog.get_logger()
 
-# Queues that one step writes: some ten milliseconds of another thread.
+# Queues that one step writes: it takes another thread some ten milliseconds.
 STEP_QUEUES = 256
-# Before it is tried again when no descriptor was left.
+# How long it waits before the next attempt when no descriptor was left.
 PAUSE_MS = 1_000
 
 
 class LateWriter:
-    """The loop, and one round of it for who can't wait. Belongs to the event loop's thread; `executor` writes."""
+    """The loop, and one round of it on demand. Belongs to the event loop's thread; `executor` writes."""
 
     def __init__(self, store: Store, executor: Executor, clock: Clock, metrics: StoreMetrics) -> None:
         self._store = store
@@ -31,7 +31,7 @@ class LateWriter:
         self._metrics = metrics
 
     async def run(self, trouble: Callable[[OSError], Awaitable[None]]) -> None:
-        """`trouble` is told of what keeps units from being written, but for a want of descriptors."""
+        """Calls `trouble` with errors that keep units from being written, except a lack of descriptors."""
         shared = self._store.queues.shared
         while True:
             await shared.late_added.wait()
@@ -48,7 +48,7 @@ class LateWriter:
                 shared.late_added.set()
 
     async def write(self) -> None:
-        """What is late now is written on return. Raises: OSError: not all of it."""
+        """Units that are late now are written on return. Raises: OSError: not all of them."""
         shared = self._store.queues.shared
         waiting = list(shared.late)
         for first in range(0, len(waiting), STEP_QUEUES):

@@ -1,9 +1,9 @@
-"""Whether what is put in an entry's place is what the entry gives: nobody puts another message there.
+"""Checks that a record put in an entry's place is the one that the entry gives, and no other message.
 
-The log has the pending record, and what it becomes is no choice of the scheduler's (duetime_format.restore). So
-each restored record is compared with what the entry gives, byte for byte; nearly all are that in one compiled pass. An
-entry is put aside only where it can't be restored: its record is not readable, leads nowhere, or gives what this store
-does not take.
+The log has the pending record, and the scheduler has no choice in what becomes of it (duetime_format.restore). So each
+restored record is compared with the one that its entry gives, byte for byte; nearly all pass in one compiled run. An
+entry may be quarantined only if it can't be restored: its record is unreadable, has no valid destination, or gives a
+record that this store does not take.
 """
 
 from collections.abc import Callable
@@ -22,39 +22,40 @@ from duetime_store.log.commitlog import CommitLog
 from duetime_store.log.intake import Intake
 
 _QUARANTINE_TOPIC = QUARANTINE_TOPIC.encode()
-_TOLD = {record.UNIQ_KEY, record.FAULT, record.LANE_ENTRY, record.CRC}
-# Of a record that was refused, shown in the answer.
+# The properties of a quarantine record.
+_ASIDE_PROPERTIES = {record.UNIQ_KEY, record.FAULT, record.LANE_ENTRY, record.CRC}
+# Of a refused record's topic or id, as shown in the answer.
 _SHOWN_CHARS_MAX = 64
 
-# Why the store does not take a record; empty: it does.
+# Says why the store does not take a record; empty: it does.
 Refusal = Callable[[bytes], str]
 
 
 @dataclass(frozen=True, slots=True)
 class Original:
-    """An entry's own record; `damage` says why it can't be read as one, `data` is what lies there all the same."""
+    """An entry's own record. If it can't be read, `damage` says why, and `data` is whatever lies in its place."""
 
     data: bytes
     damage: str = ""
 
 
 class Originals:
-    """Compares records that are put with the entries that they name."""
+    """Compares records of puts with the entries that they name."""
 
     def __init__(self, log: CommitLog, refusal: Refusal) -> None:
         self._log = log
         self._refusal = refusal
 
     def genuine(self, intake: Intake, indices: Ints, lane: int, entries: Ints, units: Units) -> tuple[int, str]:
-        """How many of the records at `indices` are what these entries of the lane give, each in turn, and what is wrong
-        with the next. `units`: the entries'."""
-        # Where a run of consecutive records for consecutive entries ends.
+        """(how many of the first records at `indices` are what these entries of the lane give, what is wrong with the
+        next). `units`: those of the entries."""
+        # The ends of runs of consecutive records for consecutive entries.
         ends = np.append(np.flatnonzero((np.diff(indices) != 1) | (np.diff(entries) != 1)) + 1, len(units)).tolist()
         count = 0
         for end in ends:
             while count < end:
                 index, entry = int(indices[count]), int(entries[count])
-                count += self._quickly(intake, index, lane, entry, units[count:end])
+                count += self._count_matching(intake, index, lane, entry, units[count:end])
                 if count < end:
                     index, entry = int(indices[count]), int(entries[count])
                     fault = self._compare(intake, index, lane, entry, units[count].item())
@@ -63,7 +64,7 @@ class Originals:
                     count += 1
         return count, ""
 
-    def _quickly(self, intake: Intake, index: int, lane: int, entry: int, units: Units) -> int:
+    def _count_matching(self, intake: Intake, index: int, lane: int, entry: int, units: Units) -> int:
         segment = self._log.segment_at(int(units["position"][0]))
         if segment is None:
             return 0
@@ -97,7 +98,7 @@ class Originals:
         return Original(data)
 
     def _expected(self, entry: Entry, damage: str) -> tuple[bytes, str]:
-        """The record that is to be put in its place, or why there is none."""
+        """The record that belongs in the entry's place, or why there is none."""
         if damage:
             return b"", damage
         try:
@@ -105,7 +106,7 @@ class Originals:
         except Unrestorable as error:
             return b"", str(error)
         except Exception as error:
-            # A defect of ours, which schedulers have too: one odd entry must not hold up its lane for ever.
+            # A bug of ours, which schedulers have too: one odd entry must not hold up its lane for ever.
             return b"", repr(error)
         try:
             return expected, self._refusal(expected)
@@ -114,24 +115,24 @@ class Originals:
 
 
 def _aside_fault(data: bytes, original: Original) -> str:
-    """What is wrong with a record that puts an entry aside; its reason is the scheduler's to word."""
+    """What is wrong with a record that puts an entry aside. The scheduler words its reason freely."""
     try:
         found = record.decode(data, check_crc=False)
     except Damaged as error:
         return error.text
-    told = decode_properties(found.properties)
-    if found.queue != 0 or not told.keys() <= _TOLD:
-        return "is not what puts an entry aside"
+    properties = decode_properties(found.properties)
+    if found.queue != 0 or not properties.keys() <= _ASIDE_PROPERTIES:
+        return "is not a record that puts an entry aside"
     if found.body != original.data[: len(found.body)]:
         return "puts aside other bytes than the entry's"
-    message_id, own = told.get(record.UNIQ_KEY, ""), message_id_of(original.data)
+    message_id, own = properties.get(record.UNIQ_KEY, ""), message_id_of(original.data)
     if message_id and message_id != own:
         return f"puts aside message {_shown(message_id.encode())}, and the entry's is {_shown(own.encode())}"
     return ""
 
 
 def _difference(data: bytes, expected: bytes) -> str:
-    """In what a record differs first from the one that it should be."""
+    """The first difference of a record from the expected one."""
     try:
         given, right = record.decode(data, check_crc=False), record.decode(expected, check_crc=False)
     except Damaged as error:

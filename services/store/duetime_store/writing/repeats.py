@@ -1,11 +1,11 @@
-"""Repeated sends: what is stored already, or is on its way there, is answered with where it is, and not stored again.
+"""Repeated sends: a message that is stored already, or staged, is not stored again; the answer says where it is.
 
-A message is another's repetition where topic and id are equal; a delayed one's topic is the one that it goes to. Looked
-for are
+A message repeats another one if topic and id are equal; the topic of a delayed message is its destination. It is sought
+among
 
     the newest ids      in `RecentIds`: durable, or staged, in which case the answer comes once they are durable
     the same put        one that joins several callers' messages
-    what overtook it    a first attempt that comes after its own repetition, within OVERTAKEN_MS
+    stored repetitions  for a first attempt that comes after its own repetition, within OVERTAKEN_MS
 
 Only records that are flagged as repetitions are looked up, and first attempts while some repetition was stored a moment
 ago: all others cost nothing here.
@@ -27,9 +27,9 @@ from duetime_store.files.disk import Buffer
 from duetime_store.log.commitlog import CommitLog
 from duetime_store.log.intake import Intake
 from duetime_store.log.recent import RecentIds
-from duetime_store.writing.staging import DUPLICATE, OK, Batch, Outcome
+from duetime_store.writing.staging import DUPLICATE, OK, FlushBatch, Outcome
 
-# How long a first attempt may lie about in a process or a connection while its repetition is stored by another.
+# How long a first attempt may be stuck in a process or a connection while another one stores its repetition.
 OVERTAKEN_MS = 60_000
 OVERTAKEN_COUNT_MAX = 16_384
 _LANE_TOPIC = SCHEDULE_TOPIC.encode()
@@ -39,8 +39,8 @@ Name = tuple[bytes, bytes]  # topic, id
 
 
 @dataclass(slots=True)
-class First:
-    """A record that is stored, as far as a repetition of it is told."""
+class FirstCopy:
+    """A stored record: the parts that answer its repetition."""
 
     topic: bytes
     queue: int
@@ -60,14 +60,14 @@ class First:
 
     @property
     def topic_queue(self) -> int:
-        """The queue of the topic that it goes to."""
+        """The queue of its destination topic."""
         return int(value_of(self.properties, _REAL_QID) or 0) if self.is_delayed else self.queue
 
 
-class Bytes:
-    """The log as readers will see it: what is durable, and what is staged."""
+class VisibleLog:
+    """The log as readers will see it: durable bytes and staged ones."""
 
-    def __init__(self, log: CommitLog, durable_end: int, batches: Iterable[Batch | None]) -> None:
+    def __init__(self, log: CommitLog, durable_end: int, batches: Iterable[FlushBatch | None]) -> None:
         self._log = log
         self._durable_end = durable_end
         self._starts: list[int] = []
@@ -80,16 +80,16 @@ class Bytes:
                 start += len(buffer)
 
     def read(self, position: int, size: int) -> bytes:
-        """Fewer bytes where there are no more. Those behind the durable end that nothing staged names are none: they
-        were taken back."""
+        """Fewer bytes where there are no more. Bytes after the durable end that are not staged do not count: they were
+        taken back."""
         index = bisect_right(self._starts, position) - 1
         if index >= 0 and position < self._starts[index] + len(self._buffers[index]):
             at = position - self._starts[index]
             return bytes(self._buffers[index][at : at + size])
         return self._log.read(position, size) if position < self._durable_end else b""
 
-    def record_at(self, position: int) -> First | None:
-        """None where no record begins there any more. Its body is not read, however large: its CRC is readers'."""
+    def record_at(self, position: int) -> FirstCopy | None:
+        """None: no record begins there any more. Does not read the body, however large: readers check the CRC."""
         data = self.read(position, layout.HEAD_BYTES_MAX)
         head = layout.head_of(data)
         if head is None or not head.is_message or head.position != position or len(data) < head.body_at:
@@ -100,7 +100,7 @@ class Bytes:
             return None
         topic, properties = layout.topic_and_properties(head, self.read(position + topic_at, head.size - topic_at))
         (stored_at_ms,) = layout.I64.unpack_from(data, head.stored_at)
-        return First(topic, head.queue, head.queue_offset, position, stored_at_ms, properties)
+        return FirstCopy(topic, head.queue, head.queue_offset, position, stored_at_ms, properties)
 
 
 class Repeats:
@@ -115,7 +115,7 @@ class Repeats:
         self._overtaking: dict[int, float] = {}
 
     def among(self, intake: Intake, retried: Sequence[int]) -> list[int]:
-        """Indices of the records that may be repetitions, rising."""
+        """Indices of the records that may be repetitions, ascending."""
         count = intake.count
         asked = {index for index in retried if 0 <= index < count}
         if self._overtaking and self._overtaken():
@@ -124,14 +124,14 @@ class Repeats:
         return sorted(asked)
 
     def _overtaken(self) -> bool:
-        """Whether there still are some."""
+        """Drops expired ones; whether any are left."""
         now_ms = self._clock.monotonic_ms()
         while self._overtaking and next(iter(self._overtaking.values())) <= now_ms:
             del self._overtaking[next(iter(self._overtaking))]
         return bool(self._overtaking)
 
     def stored(self, hashes: Iterable[int]) -> None:
-        """Repetitions with these ids were stored, as nothing was known of a first attempt."""
+        """Repetitions with these id hashes were stored, as no first attempt was known."""
         until_ms = self._clock.monotonic_ms() + OVERTAKEN_MS
         for value in hashes:
             if value >= 0:
@@ -141,13 +141,18 @@ class Repeats:
             del self._overtaking[next(iter(self._overtaking))]
 
     def answer(
-        self, intake: Intake, outcome: Outcome, asked: Sequence[int], durable_end: int, batches: Iterable[Batch | None]
+        self,
+        intake: Intake,
+        outcome: Outcome,
+        asked: Sequence[int],
+        durable_end: int,
+        batches: Iterable[FlushBatch | None],
     ) -> None:
-        """Answers those of `asked` whose first is stored, durably or not, with where it is."""
+        """Answers those of `asked` whose first copy is stored, durably or not, with its place."""
         hashes = intake.id_hashes.tolist()
         asked = [index for index in asked if outcome.statuses[index] == OK and hashes[index] >= 0]
         found = self._recent.find([hashes[index] for index in asked])
-        log = Bytes(self._log, durable_end, batches)
+        log = VisibleLog(self._log, durable_end, batches)
         for index in asked:
             candidates = found.get(hashes[index])
             if candidates:
@@ -157,7 +162,7 @@ class Repeats:
                 if first is not None:
                     self._answer_with(first, outcome, index)
 
-    def _answer_with(self, first: First, outcome: Outcome, index: int) -> None:
+    def _answer_with(self, first: FirstCopy, outcome: Outcome, index: int) -> None:
         outcome.statuses[index] = DUPLICATE
         outcome.queue_offsets[index] = first.queue_offset
         outcome.duplicate_queues[index] = first.topic_queue
@@ -167,7 +172,7 @@ class Repeats:
 
 
 def find_twins(intake: Intake, outcome: Outcome, asked: Sequence[int]) -> dict[int, int]:
-    """Those of `asked` that repeat another record of the put, and which: a first attempt, else the first of them."""
+    """Those of `asked` that repeat another record of the put, and that record: a first attempt, else the first one."""
     hashes = intake.id_hashes
     open_ones = [index for index in asked if outcome.statuses[index] == OK and hashes[index] >= 0]
     if not open_ones:
@@ -185,7 +190,7 @@ def find_twins(intake: Intake, outcome: Outcome, asked: Sequence[int]) -> dict[i
 
 
 def answer_twins(intake: Intake, outcome: Outcome, found: dict[int, int]) -> None:
-    """Once the firsts have their places, tells their repetitions."""
+    """Fills in the answers of repetitions, once the first copies have their places."""
     for index, first in found.items():
         outcome.queue_offsets[index], outcome.due_at_ms[index] = outcome.queue_offsets[first], outcome.due_at_ms[first]
         outcome.duplicate_queues[index] = intake.topic_queue(first)

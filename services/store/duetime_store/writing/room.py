@@ -1,18 +1,18 @@
-"""The room that pending messages need to come out: each is appended a second time when it is due.
+"""The disk space that pending messages need to be restored: each is appended a second time when it is due.
 
-Sends are refused while less is free, or else a disk that was filled with delayed messages would have none for them.
+Sends are refused while less is free: otherwise a disk full of delayed messages could not deliver them.
 """
 
 from duetime_store.writing.store import Store
 
-# A restored message's unit, its entries in the index, and what its record may have more than the lane's.
+# A restored message's unit, its index entries, and the bytes by which its record may exceed the lane's.
 EXTRA_BYTES = 128
-# Of what is needed, for what files lose at their ends.
+# Share added for bytes that files lose at their ends.
 MARGIN = 1 / 32
 
 
-class Room:
-    """Asks the lanes."""
+class RestoreRoom:
+    """What restoring all pending messages takes, as the lanes count it."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -1,4 +1,4 @@
-"""Gives lanes that are due and that nobody asks for to the first scheduler that does without a lease."""
+"""Gives due lanes that nobody asks for to the first scheduler that asks without a lease."""
 
 from collections.abc import Collection
 
@@ -18,7 +18,7 @@ SPAN_MS_MAX = 600_000
 
 
 class StandIns:
-    """Answers StandIn. Knows nothing but what happened since the store started."""
+    """Answers StandIn calls. Knows only what happened since the store started."""
 
     def __init__(self, store: Store, metrics: StoreMetrics) -> None:
         self._store = store

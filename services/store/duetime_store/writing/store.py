@@ -1,10 +1,10 @@
-"""The shard's state, and the only code that changes it. Synchronous, no I/O but reads; single-threaded, so no locks.
+"""The shard's state, and the only code that changes it. Synchronous, with no I/O but reads; single-threaded: no locks.
 
     put ──▶ staged ──(Flusher: write, fdatasync)──▶ publish ──▶ readers see it, callers are answered
 
 `put` gives every record its place (queue offset, log position, store time) and stages it. `take` hands the staged
-records to the flusher as one Batch; `publish` makes a durable batch visible. State that readers see (queue units,
-watermarks) moves only in `publish`; whatever staging changes, `undo` takes back.
+records to the flusher as one FlushBatch; `publish` makes a durable batch visible. State that readers see (queue units,
+watermarks) moves only in `publish`; `undo` takes back whatever staging has changed.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from duetime_store.queues.queues import Queues
 from duetime_store.writing.faults import restored_faults, sent_faults
 from duetime_store.writing.originals import Originals
 from duetime_store.writing.repeats import Repeats, answer_twins, find_twins
-from duetime_store.writing.staging import DUPLICATE, GAP, NOT_DUE, OK, SETTLED, Batch, Outcome, refuse
+from duetime_store.writing.staging import DUPLICATE, GAP, NOT_DUE, OK, SETTLED, FlushBatch, Outcome, refuse
 
 log = sparing()
 
@@ -65,13 +65,13 @@ class Store:
         self._repeats = Repeats(log, history, recent, clock.clock)
         self.lanes = Lanes()
         self.gate = Gate(clock.clock, flush_stall_ms)
-        # What happens to consumer groups: goes into the log with the next batch.
+        # Events of consumer groups; they go into the log with the next batch.
         self.journal = Journal()
         self._events_undone = False
         # How often staged records were taken back.
         self.undone_count = 0
         self.quarantined_count = 0
-        # Records refused as they were not what their entries give.
+        # Records refused because they differ from what their entries give.
         self.mismatched_count = 0
         self._waiting_bytes_max = waiting_bytes_max
         # Everything before it is durable (written, in async mode), in its queues, and seen by readers.
@@ -80,14 +80,14 @@ class Store:
         self.published_at_ms = 0
         self._end = log.end
         self._waiting_bytes = 0
-        self._staged = Batch()
-        self._flushing: Batch | None = None
+        self._staged = FlushBatch()
+        self._flushing: FlushBatch | None = None
         self._publish_waiters: list[asyncio.Future[None]] = []
 
     # --- writing --------------------------------------------------------------------------------------------------
 
     def put(self, records: bytes, retried: Sequence[int] = ()) -> Outcome:
-        """Stages records; what the outcome says holds once the batch is durable (`when_durable`).
+        """Stages records; the outcome holds once the batch is durable (`when_durable`).
 
         Args:
             retried: indices of those that repeat a put whose answer was lost.
@@ -102,7 +102,7 @@ class Store:
         return self._put_sent(self.admit(records), retried)
 
     def admit(self, records: bytes) -> Intake:
-        """Records to be put, taken apart. Raises as `put`."""
+        """Parses records to be put. Raises as `put`."""
         if not records:
             raise InvalidArgument([Violation("records", "there is none")], reason="RECORDS_INVALID")
         self.gate.check_write()
@@ -115,7 +115,7 @@ class Store:
 
     @property
     def read_only_reason(self) -> str:
-        """Why nothing is written until a restart; empty: all is well."""
+        """Why nothing is written until a restart; empty: the shard takes writes."""
         return self.gate.failed
 
     def _refusal(self, restored: bytes) -> str:
@@ -124,12 +124,12 @@ class Store:
         return next(iter(faults.values()), "")
 
     def _sent_faults(self, intake: Intake) -> dict[int, str | DueTimeError]:
-        """By index. Beside those of the records, the queues that would be new where the shard takes no more; what is
-        restored is not asked: it was answered, when its topic was known."""
+        """By index: faults of the records, and errors for new queues if the shard takes no more of them. Restored
+        records are not checked for that: their sends were accepted, with their topics."""
         faults: dict[int, str | DueTimeError] = {}
         faults.update(sent_faults(intake, self.levels.highest, self.log.record_bytes_max))
         key_of = intake.key_of.tolist() if faults else []
-        # No queue is counted for a record that is refused.
+        # Refused records make no queues.
         taken = {number for index, number in enumerate(key_of) if index not in faults} if faults else None
         crowded = self.queues.refuse_new(intake.keys, taken)
         if crowded:
@@ -167,15 +167,15 @@ class Store:
         ended: Collection[int],
         settle: Callable[[int, str, int, int], Callable[[bool], None] | None],
     ) -> Outcome:
-        """Stages records each of which is stored only together with the end of something.
+        """Stages records, each of which is stored only together with the end of a lease.
 
-        The journal goes in front of them: a log that ends between the two has an end that does not count, and never a
-        record whose lease is open still.
+        The journal goes before them: in a log that ends between the two, the end of the lease does not count. A record
+        whose lease is still open can't occur.
 
         Args:
             ended: indices of records whose lease has ended before; they are not stored.
-            settle: is given index, topic, queue and queue offset of each that is stored; adds the event to the journal,
-                and returns whom to tell whether the record became durable.
+            settle: called with index, topic, queue and queue offset of each record that is stored; adds the event to
+                the journal, and returns a callback that is called with whether the record became durable, if any.
         """
         intake = self.admit(records)
         if ended and max(ended) >= intake.count:
@@ -190,20 +190,20 @@ class Store:
         chosen = [index for index, status in enumerate(outcome.statuses) if status == OK]
         part = intake.only(chosen)
         next_offsets = [self.queues.get_bytes(*key).next_offset for key in part.keys]
-        told = []
+        callbacks = []
         for index, number in zip(chosen, part.key_of.tolist(), strict=True):
             topic, queue_id = part.keys[number]
-            told.append(settle(index, topic.decode(), queue_id, next_offsets[number]))
+            callbacks.append(settle(index, topic.decode(), queue_id, next_offsets[number]))
             next_offsets[number] += 1
         self.stage_events()
         stored = Outcome([], stored_at_ms=outcome.stored_at_ms)
         self._stage_sent(part, stored)
-        self._staged.settles += [tell for tell in told if tell is not None]
+        self._staged.settles += [callback for callback in callbacks if callback is not None]
         outcome.take_places(chosen, stored)
         return outcome
 
     def stage_events(self) -> None:
-        """The journal so far becomes records of the batch."""
+        """Stages the journal so far as records of the batch."""
         batch = self._staged
         events, waiters = self.journal.drain()
         batch.entries += events
@@ -218,7 +218,7 @@ class Store:
         self.recent.add_all(intake.id_hashes[named], positions[named])
 
     def restore(self, intake: Intake, lane: Lane, entries: Ints) -> Outcome:
-        """Stages what entries of a lane become, strictly in order: after one that is not taken all others are gaps.
+        """Stages the restored records of entries, strictly in order: after one that is not taken all others are gaps.
 
         Args:
             entries: one for each record.
@@ -236,9 +236,8 @@ class Store:
     def _restore(self, intake: Intake, outcome: Outcome, lane: Lane, chosen: Ints, entries: Ints) -> None:
         """Stages the records at `chosen`, up to the first that can't be taken.
 
-        Each names the due time that the reader gave out, which it has compared with the entry's record: where the unit
-        says the same, it is right.
-        """
+        Each names the due time that the reader gave out after comparing it with the entry's record: if the unit says
+        the same, it is right."""
         now_ms = outcome.stored_at_ms
         units = lane.units(entries)
         dues = units["tags"].astype(np.int64)
@@ -249,12 +248,12 @@ class Store:
         fit &= ~np.isin(chosen, list(faults))
         unfit = np.flatnonzero(~fit)
         stop = int(unfit[0]) if len(unfit) else len(dues)
-        genuine, alien = self._originals.genuine(intake, chosen[:stop], lane.number, entries[:stop], units[:stop])
-        if alien:
+        genuine, mismatch = self._originals.genuine(intake, chosen[:stop], lane.number, entries[:stop], units[:stop])
+        if mismatch:
             stop = genuine
             self.mismatched_count += 1
             log.warning(
-                "record refused in a pending message's place", lane=lane.number, entry=int(entries[stop]), why=alien
+                "record refused in a pending message's place", lane=lane.number, entry=int(entries[stop]), why=mismatch
             )
         if stop < len(dues):
             index = int(chosen[stop])
@@ -262,7 +261,7 @@ class Store:
                 outcome.statuses[index] = NOT_DUE
             else:
                 name = f"{record.LANE_ENTRY}={lane.number}:{entries[stop]}:{dues[stop]}"
-                outcome.refuse(index, alien or faults.get(index) or f"does not end with {name}")
+                outcome.refuse(index, mismatch or faults.get(index) or f"does not end with {name}")
         if stop:
             self._stage_restored(intake, outcome, lane, chosen[:stop].tolist(), entries[:stop], dues[:stop])
 
@@ -281,14 +280,14 @@ class Store:
         self._staged.restored.append((lane, entries, dues))
 
     def _stage(self, intake: Intake, outcome: Outcome) -> Ints:
-        """Gives all records queue offset, position and time, and adds them to the batch; their positions."""
+        """Gives all records queue offset, position and time, and adds them to the batch. Returns their positions."""
         if not intake.count:
             return np.empty(0, np.int64)
         now_ms, delays_ms = outcome.stored_at_ms, self.levels.delays_ms
         queues = [self.queues.get_bytes(topic, queue_id) for topic, queue_id in intake.keys]
         dues = [now_ms + delays_ms[queue_id] if topic == _LANE_TOPIC else 0 for topic, queue_id in intake.keys]
         runs = self._runs(intake)
-        parts = [intake.starts[first:behind] + shift for first, behind, shift in runs]
+        parts = [intake.starts[start:stop] + shift for start, stop, shift in runs]
         positions = parts[0] if len(parts) == 1 else np.concatenate(parts)
         placed = place(intake, positions, [queue.next_offset for queue in queues], dues, now_ms)
         outcome.queue_offsets = placed.offsets
@@ -309,9 +308,10 @@ class Store:
         return positions
 
     def _runs(self, intake: Intake) -> list[tuple[int, int, int]]:
-        """Where the records go, one behind the other; moves the end of the log.
+        """Where the records go, one after the other; moves the end of the log.
 
-        One run for each segment: records [first, behind), each `shift` bytes further on in the log than in the put.
+        One run (start, stop, shift) for each segment: records [start, stop), each `shift` bytes further on in the log
+        than in the put.
         """
         total = len(intake.data)
         if self.log.place(self._end, total) == self._end:
@@ -324,18 +324,18 @@ class Store:
             start = int(starts[first])
             position = self.log.place(self._end, int(intake.sizes[first]))
             room = self.log.segment_bytes - position % self.log.segment_bytes - layout.BLANK_BYTES
-            behind = int(np.searchsorted(ends, start + room, "right"))
-            runs.append((first, behind, position - start))
-            self._end = position + int(ends[behind - 1]) - start
-            first = behind
+            stop = int(np.searchsorted(ends, start + room, "right"))
+            runs.append((first, stop, position - start))
+            self._end = position + int(ends[stop - 1]) - start
+            first = stop
         return runs
 
     def _add_runs(self, data: memoryview, intake: Intake, runs: list[tuple[int, int, int]]) -> None:
         """Adds the records' bytes to the batch, in one buffer for each segment."""
         batch = self._staged
         at = 0
-        for _, behind, shift in runs:
-            end = len(data) if behind == intake.count else int(intake.starts[behind])
+        for _, stop, shift in runs:
+            end = len(data) if stop == intake.count else int(intake.starts[stop])
             position, buffer = at + shift, data[at:end]
             if batch.runs and batch.end == position and position % self.log.segment_bytes:
                 batch.runs[-1][1].append(buffer)
@@ -348,11 +348,11 @@ class Store:
         batch.count += intake.count
 
     def move(self, queue: ConsumeQueue, offsets: Ints, units: Units, records: bytes) -> None:
-        """Stages copies of records that published units name; `units` become those of `offsets` once they are durable.
+        """Stages copies of records that published units name; `units` replace those at `offsets` once they are durable.
 
         Args:
             units: of the queue, in order of offset; those without a record are fillers.
-            records: of all others, back to back.
+            records: those of all other units, back to back.
 
         Raises:
             ReadOnly, OSError: nothing is moved.
@@ -363,14 +363,14 @@ class Store:
             return
         intake = parse(records)
         runs = self._runs(intake)
-        positions = np.concatenate([intake.starts[first:behind] + shift for first, behind, shift in runs])
+        positions = np.concatenate([intake.starts[start:stop] + shift for start, stop, shift in runs])
         units["position"][units["size"] != FILLER_SIZE] = positions
         self._staged.moved.append((queue, offsets, units))
         self._staged.moved_count += intake.count
         self._add_runs(memoryview(reposition(intake, positions)), intake, runs)
 
     def when_durable(self) -> "asyncio.Future[None] | None":
-        """Done when everything staged so far is durable. None: nothing is under way."""
+        """Done when everything staged so far is durable. None: nothing is staged or being flushed."""
         batch = self._staged if self._staged.count else self._flushing
         if batch is None:
             return None
@@ -379,8 +379,8 @@ class Store:
         return future
 
     def when_events_durable(self) -> "asyncio.Future[None] | None":
-        """Done when every group event so far is durable; also when they are written a second time, after the disk was
-        full. None: all are."""
+        """Done when every group event so far is durable, even if they have to be written a second time because the disk
+        was full. None: all are durable."""
         for holder in (self.journal, self._staged, self._flushing):
             if holder is not None and holder.entries:
                 future = asyncio.get_running_loop().create_future()
@@ -397,20 +397,20 @@ class Store:
 
     # --- flushing -------------------------------------------------------------------------------------------------
 
-    def take(self) -> Batch | None:
-        """The staged batch, for the flusher to make durable; None when nothing is staged."""
+    def take(self) -> FlushBatch | None:
+        """The staged batch, for the flusher to make durable; None: nothing is staged."""
         if self.read_only_reason:
             return None
         if self.journal.waiters or (self.journal.entries and self._staged.count):
             self.stage_events()
         if not self._staged.count:
             return None
-        self._flushing, self._staged = self._staged, Batch()
+        self._flushing, self._staged = self._staged, FlushBatch()
         return self._flushing
 
-    def publish(self, batch: Batch, now_ms: float) -> OSError | None:
-        """The batch is durable: readers see it, watermarks move, waiting callers go on. Returns what kept units from
-        being written; they are late then, and nothing else is different."""
+    def publish(self, batch: FlushBatch, now_ms: float) -> OSError | None:
+        """The batch is durable: readers see it, watermarks move, waiting callers go on. Returns the error that kept
+        units from being written, if any; then they are late, and nothing else differs."""
         trouble = None
         self.queues.shared.begin_publish()
         for queue, count in batch.queues.items():
@@ -429,15 +429,15 @@ class Store:
             try:
                 moved.repoint(offsets, units)
             except OSError as error:
-                # They still name the first copies, which stay until that is mended.
+                # They still name the first copies, which stay until the units are replaced.
                 trouble = error
         self._flushing = None
         self.published_end, self.published_at_ms = batch.end, batch.stored_at_ms
         self._waiting_bytes -= batch.size
         if batch.entries:
             self._events_undone = False
-            for tell in batch.settles:
-                tell(True)
+            for callback in batch.settles:
+                callback(True)
         waiters, self._publish_waiters = self._publish_waiters, []
         for future in (*batch.done, *batch.event_waiters, *waiters):
             if not future.done():
@@ -447,8 +447,8 @@ class Store:
         return trouble
 
     def undo(self) -> "list[asyncio.Future[None]]":
-        """What is staged and not published was never put; the callers, who are to be told so. The log is to be brought
-        back to `published_end` before the next batch is written."""
+        """Drops everything that is staged and not published. Returns the waiting callers, who have to get an error. The
+        log has to be cut back to `published_end` before the next batch is written."""
         callers: list[asyncio.Future[None]] = []
         for batch in (self._staged, self._flushing):
             if batch is not None:
@@ -458,26 +458,26 @@ class Store:
                 for lane, *_ in batch.restored:
                     lane.undo()
                 callers += self._undo_events(batch)
-        self._flushing, self._staged = None, Batch()
+        self._flushing, self._staged = None, FlushBatch()
         self._end = self.published_end
         self._waiting_bytes = 0
         self._events_undone = bool(self.journal.entries)
         self.undone_count += 1
         return callers
 
-    def _undo_events(self, batch: Batch) -> "list[asyncio.Future[None]]":
-        """What happened to groups is not taken back: it is written with the next batch. Who waits for it goes on to do
-        so, unless this is the second time."""
+    def _undo_events(self, batch: FlushBatch) -> "list[asyncio.Future[None]]":
+        """Group events are not taken back: they are written with the next batch. Their waiters go on waiting, unless
+        this is the second time: then they are returned."""
         if not batch.entries:
             return []
-        for tell in batch.settles:
-            tell(False)
+        for callback in batch.settles:
+            callback(False)
         refused = batch.event_waiters if self._events_undone or self.gate.failed else []
         self.journal.requeue(batch.entries, [] if refused else batch.event_waiters)
         return refused
 
     def fail(self, reason: str) -> ReadOnly:
-        """What the disk holds is unknown. Every caller under way and every later one is refused, so."""
+        """The content of the disk is unknown: refuses all waiting callers and all later ones. Returns the error."""
         self.gate.fail(reason)
         error = ReadOnly(f"the shard takes no writes: {reason}")
         refuse(self.undo(), error)
@@ -487,6 +487,6 @@ class Store:
     # --- reading --------------------------------------------------------------------------------------------------
 
     def read_record(self, position: int, size: int) -> bytes:
-        """The bytes of a record that a unit names; empty when they are not that record."""
+        """The bytes of a record that a unit names; empty if they are not that record."""
         data = self.log.read(position, size)
         return data if len(data) == size == layout.size_at(data) else b""

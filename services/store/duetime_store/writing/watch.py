@@ -1,4 +1,4 @@
-"""Looks at the disk once a second: is there room, does it answer; and tells what has changed."""
+"""Checks once a second whether the disk has room and answers; reports changes to health and log."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -13,16 +13,16 @@ from duetime_store.files.gate import NO_FILES, NO_ROOM
 from duetime_store.files.reserve import Reserve
 from duetime_store.metrics import StoreMetrics
 from duetime_store.writing.late import LateWriter
-from duetime_store.writing.room import Room
+from duetime_store.writing.room import RestoreRoom
 from duetime_store.writing.store import Store
 
 log = structlog.get_logger()
 
-LOOK_MS = 1_000
+INTERVAL_MS = 1_000
 
 
-class Watch:
-    """Two loops: `run` sees to the room, `tell` to health and log."""
+class DiskWatch:
+    """Two loops: `run` checks the room on the disk, `report` reports to health and log."""
 
     def __init__(
         self,
@@ -48,33 +48,33 @@ class Watch:
         self._clock = clock
         self._metrics = metrics
         self._used_max = used_max
-        self._room = Room(store)
+        self._room = RestoreRoom(store)
 
     async def run(self) -> None:
         while True:
             await self._room.count()
             self._metrics.restores_need.set(self._room.needed_bytes)
-            await self.look()
-            await self._clock.sleep(LOOK_MS)
+            await self.inspect()
+            await self._clock.sleep(INTERVAL_MS)
 
-    async def look(self) -> None:
-        """Refuses sends where the disk is too full, makes the reserve and takes them again where it is not."""
+    async def inspect(self) -> None:
+        """Refuses sends while the disk is too full; otherwise makes the reserve and takes sends again."""
         if self._giving_back:
             return
         fill_count = self._fill_count
         try:
-            space, held = await asyncio.get_running_loop().run_in_executor(self._executor, self._look)
+            space, held = await asyncio.get_running_loop().run_in_executor(self._executor, self._measure)
         except OSError as error:
-            log.error("can't look at the disk", path=str(self._root), error=str(error))
+            log.error("can't inspect the disk", path=str(self._root), error=str(error))
             return
         self._metrics.disk_free_bytes.set(space.free_bytes)
         self._metrics.disk_used.set(space.used)
         self._metrics.disk_used_max.set(self._used_max)
-        # What was seen before there was no room is no news.
+        # If a write has found no room meanwhile, this measurement is outdated.
         if fill_count == self._fill_count:
             self._store.gate.fill(await self._why_full(space, held=held))
 
-    def _look(self) -> tuple[Space, bool]:
+    def _measure(self) -> tuple[Space, bool]:
         space = self._disk.space(self._root)
         held = bool(self._store.gate.failed) or self._reserve.make(space)
         return space, held
@@ -83,7 +83,7 @@ class Watch:
         if not held:
             return self._full_text(f"{space.free_bytes} bytes are free")
         try:
-            # While they wait in memory, nothing may be added to them.
+            # No sends may add to late units while they wait in memory.
             await self._late.write()
         except OSError as error:
             if error.errno in NO_FILES:
@@ -104,39 +104,39 @@ class Watch:
         return ""
 
     def fill(self, why: str) -> None:
-        """There was no room for a write: sends are refused. `give_back` is next."""
+        """A write found no room: sends are refused. `give_back` comes next."""
         self._fill_count += 1
         self._giving_back = True
         self._store.gate.fill(self._full_text(why))
 
     def give_back(self) -> None:
-        """Blocking: the reserve's room is there for writes."""
+        """Frees the reserve's room for writes. Blocking."""
         self._reserve.give_back()
         self._giving_back = False
 
     def _full_text(self, why: str) -> str:
-        """Why sends are refused, and what would end it."""
+        """Why sends are refused, and when they are taken again."""
         needed = self._reserve.free_bytes_needed
         return f"the disk of {self._root} is full ({why}); sends are taken again with {needed} bytes free"
 
-    async def tell(self, report: Callable[[bool], Awaitable[None]]) -> None:
-        """Logs each change of state and reports health: a full shard serves, one that can't write does not."""
+    async def report(self, set_serving: Callable[[bool], Awaitable[None]]) -> None:
+        """Logs each change of state and sets health: a full shard serves, one that can't write does not."""
         gate = self._store.gate
-        told: set[str] = set()
+        reported: set[str] = set()
         serving = True
         while True:
             refusals = {refusal.reason: refusal.text for refusal in gate.refusals()}
-            for reason in refusals.keys() - told:
+            for reason in refusals.keys() - reported:
                 log.error("sends are refused", reason=reason, why=refusals[reason])
-            for reason in told - refusals.keys():
+            for reason in reported - refusals.keys():
                 log.info("sends are no longer refused", reason=reason)
-            told = set(refusals)
+            reported = set(refusals)
             if gate.serving != serving:
                 serving = gate.serving
-                await report(serving)
+                await set_serving(serving)
             changed = asyncio.ensure_future(gate.changed.wait())
             try:
-                await self._clock.wait_for(changed, LOOK_MS)
+                await self._clock.wait_for(changed, INTERVAL_MS)
             finally:
                 changed.cancel()
             gate.changed.clear()
