@@ -11,7 +11,7 @@ from duetime_store.groups.groups import Groups
 from duetime_store.groups.offsets import GroupOffsets, check_group
 from duetime_store.groups.state import Place
 from duetime_store.queues.consumequeue import ConsumeQueue
-from duetime_store.reading.offsets import first_stored_at, first_that_tells
+from duetime_store.reading.offsets import first_stored_at, first_with_time
 from duetime_store.reading.turns import Turns, Walk
 from duetime_store.writing.store import Store
 
@@ -76,7 +76,7 @@ class GroupAdmin:
             waiting=outstanding - leased,
         )
         if row.lag:
-            _, stored_at_ms = await first_that_tells(walk, self._store.log, queue, committed, max_offset)
+            _, stored_at_ms = await first_with_time(walk, self._store.log, queue, committed, max_offset)
             row.oldest_unacked_at_ms = stored_at_ms or 0
         return row
 

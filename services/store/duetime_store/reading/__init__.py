@@ -4,8 +4,9 @@ reader      Pull and PullDue
 gather      records of many units in one pass
 repair      units whose record is not the one that they name
 filters     tags and SQL
-sql         the text of an expression; conditions: judging records by it
-turns       who scans, and for how long
+sql         parses an expression
+conditions  evaluates it on records
+turns       whose turn it is to scan, and for how long
 offsets     offsets by time
 listing     ListLanes and the lists of topics
 messages    records as messages of the contract

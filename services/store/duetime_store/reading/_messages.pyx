@@ -2,7 +2,7 @@
 
     field 2, length | StoredMessage | field 2, length | StoredMessage | ...
 
-A record becomes a message here when its producer's host is IPv4, its parts fill it exactly, its topic is ASCII and its
+A record becomes a message here if its producer's host is IPv4, its parts fill it exactly, its topic is ASCII and its
 properties are UTF-8; the first that is not ends the run, and Python makes that message. Fields that have their default
 are left out, as protobuf does. Of equal property names the later one with a value wins: for a map's entries protobuf's
 readers see to that, for TAGS, KEYS and UNIQ_KEY the loop over the properties.
@@ -25,7 +25,7 @@ cdef enum:
     NAME_END = 1
     VALUE_END = 2
     ENTRY_BYTES = 9  # DT_ENTRY and the end of the name
-    DIGITS_MAX = 18  # what has more might not fit an int64
+    DIGITS_MAX = 18  # a longer number might not fit an int64
     # All fields but body, topic and properties: tags, numbers of 10 bytes, a host of 26, lengths.
     FIELDS_BYTES_MAX = 256
     LENGTH_BYTES = 6  # a message's tag and length
@@ -122,9 +122,9 @@ cdef int64_t _message(const uint8_t *at, const Parts *parts, uint8_t *start):
     # The length stands before the message and is known now.
     cdef int64_t length = to - start - LENGTH_BYTES
     start[0] = 2 << 3 | 2
-    cdef uint8_t *behind = put_varint(start + 1, length)
-    memmove(behind, start + LENGTH_BYTES, length)
-    return behind - start + length
+    cdef uint8_t *content = put_varint(start + 1, length)
+    memmove(content, start + LENGTH_BYTES, length)
+    return content - start + length
 
 
 cdef uint8_t *_map(uint8_t *to, Span properties, Span *tag, Span *keys, Span *message_id) noexcept nogil:
@@ -185,7 +185,7 @@ cdef bint _is_utf8(Span text):
 
 
 cdef bint _lane_entry(Span properties, int64_t *level, int64_t *due_at_ms) noexcept nogil:
-    """Reads DT_ENTRY, `level:offset:due`, if it is whole and the last property; False: its numbers are too long."""
+    """Reads DT_ENTRY, `level:offset:due`, if it is whole and the last property; False: a number is too long."""
     cdef const uint8_t *end = properties.at + properties.size
     cdef const uint8_t *at = end
     cdef int64_t numbers[3]
@@ -261,5 +261,5 @@ cdef uint8_t *_text(uint8_t *to, int field, Span text) noexcept nogil:
 
 
 cdef int64_t _text_bytes(int64_t size) noexcept nogil:
-    """What _text writes for a field below 16."""
+    """How many bytes _text writes for a field below 16."""
     return 1 + (1 if size < 0x80 else 2 if size < 0x4000 else 3) + size

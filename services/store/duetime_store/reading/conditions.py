@@ -1,16 +1,16 @@
-"""Conditions over message properties, judged for many messages at once.
+"""Conditions over message properties, evaluated for many messages at once.
 
-A property is text, or NULL where a message has none. Beside a number it counts as the number that it says, beside TRUE
-and FALSE as whether it says `true`. What can't be said of a message is unknown. A condition over n messages is a column
-of n small integers,
+A property is text, or NULL if a message has none. Compared with a number it counts as the number that it spells;
+compared with TRUE and FALSE, as whether it spells `true`. What can't be decided for a message is unknown. A condition
+over n messages is a column of n small integers,
 
     TRUE 1, UNKNOWN 0, FALSE -1        AND is the least, OR the greatest, NOT the negative
 
-so that no message is looked at alone but where a property meets a value, and that once for equal properties of a
-batch.
+so that single messages matter only where a property is compared with a value, and equal properties of a batch are
+compared once.
 
-Where RocketMQ answers, this answers the same, oddities included (docs/adr/0017). Where it gives up on the message,
-since a text is no number or no integer, this compares as numbers, or says unknown.
+Where RocketMQ has an answer, this one is the same, oddities included (docs/adr/0017). Where RocketMQ gives up on the
+message, since a text is no number or no integer, this compares as numbers, or the result is unknown.
 
 Source: RocketMQ 5.x filter: ComparisonExpression, LogicExpression, UnaryExpression.
 """
@@ -30,11 +30,11 @@ Truth = npt.NDArray[np.int8]
 Columns = Mapping[bytes, Sequence[bytes | None]]
 # A property or a constant.
 Value = bytes | int | float | bool | None
-# Of a left and a right value.
+# Judges a left and a right value.
 Judge = Callable[[Value, Value], int]
 
 _NUMBER = re.compile(rb"[+-]?(?:[0-9]+|((?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][+-]?[0-9]+)?))")
-# What is longer is no number: nobody's price, and costly to read.
+# A longer text counts as no number: nobody has such a price, and it is costly to parse.
 _NUMBER_BYTES_MAX = 64
 _NUMBERS_REMEMBERED = 4_096
 _OBJECTS: dict[int, bool | None] = {TRUE: True, UNKNOWN: None, FALSE: False}
@@ -43,7 +43,7 @@ _NO_NAMES: frozenset[bytes] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A part of an expression, which begins at `at`. `values` has one value for each of so many messages."""
+    """A part of an expression that begins at `at`. `values` gives one value for each of `count` messages."""
 
     at: int
     values: Callable[[Columns, int], Sequence[Value]]
@@ -75,14 +75,14 @@ def named(at: int, name: bytes) -> Property:
 
 
 def negative(at: int, node: Node) -> Node:
-    """Of a property too it is NULL: only numbers have one."""
+    """The negative of a number; NULL for anything else, properties included."""
     if isinstance(node, Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
         return constant(at, -node.value)
     return Node(at, lambda _, count: [None] * count, node.names, node.depth + 1)
 
 
 def is_condition(node: Node) -> bool:
-    """Whether it can be asked if it is true: a condition, TRUE, FALSE, NULL, or a property, which alone never is."""
+    """Whether it has a truth value: a condition, TRUE, FALSE, NULL, or a property, which alone is never true."""
     if isinstance(node, Constant):
         return node.value is None or isinstance(node.value, bool)
     return isinstance(node, Condition | Property)
@@ -151,7 +151,7 @@ def _judged(at: int, judge: Judge, left: Node, right: Node) -> Condition:
 
 
 class _Seen(dict[Value, int]):
-    """What was judged of the values of a batch: equal ones are judged once."""
+    """The results for the values of a batch: equal values are judged once."""
 
     def __init__(self, judge: Judge, right: Value) -> None:
         self._judge = judge
@@ -164,7 +164,7 @@ class _Seen(dict[Value, int]):
 
 def _equal(left: Value, right: Value) -> int:
     if left is None or right is None:
-        # Not as in SQL: a missing left side is unknown, a missing right side differs, two missing ones are equal.
+        # Unlike SQL: unknown if the left side is missing, false if the right side is, true if both are.
         return TRUE if left is right else UNKNOWN if left is None else FALSE
     if isinstance(left, bool) or isinstance(right, bool):
         # A number is neither TRUE nor FALSE.
@@ -193,12 +193,12 @@ def _numeric(compare: Callable[[int | float, int | float], bool]) -> Judge:
 def _number(value: Value) -> int | float | None:
     if not isinstance(value, bytes):
         return value
-    return _said(value) if len(value) <= _NUMBER_BYTES_MAX else None
+    return _spelled(value) if len(value) <= _NUMBER_BYTES_MAX else None
 
 
 @lru_cache(_NUMBERS_REMEMBERED)
-def _said(value: bytes) -> int | float | None:
-    """The number that a property says; comparisons of an expression, and its batches, ask for the same ones."""
+def _spelled(value: bytes) -> int | float | None:
+    """The number that a property spells. Cached: comparisons of an expression, and its batches, repeat values."""
     found = _NUMBER.fullmatch(value) if len(value) <= _NUMBER_BYTES_MAX else None
     if found is None:
         return None

@@ -1,7 +1,7 @@
 """Which messages of a topic a reader wants: by tags and by an SQL expression over properties; both must hold.
 
-A unit's tag hash is looked at before the record is read; the tag itself is compared in the record, so that a tag with
-an equal hash does not pass.
+The tag hash in the unit is checked before the record is read; the tag itself is compared in the record, so that a tag
+with an equal hash does not pass.
 """
 
 from dataclasses import dataclass
@@ -26,10 +26,10 @@ _SHOWN_CHARS = 40
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Filter:
-    """What passes; made by `parse`. `text` is equal for filters that say the same in the same order."""
+    """Which messages pass; made by `parse`. Filters with the same parts in the same order have equal `text`."""
 
     text: str = ""
-    # None: any tag, and none.
+    # None: messages with any tag or none.
     tags: frozenset[bytes] | None = None
     # Hashes of the tags, as units have them.
     codes: Ints | None = None
@@ -41,12 +41,12 @@ class Filter:
 
     @property
     def cost(self) -> int:
-        """What judging a record costs, in words of an expression: some 0.2 to 0.5 us each."""
+        """The cost of judging a record, in words of an expression: some 0.2 to 0.5 us each."""
         return 1 if self.sql is None else self.sql.cost
 
     @staticmethod
     def known(tags: str, sql: str) -> "Filter | None":
-        """One that was parsed lately; None: parsing it takes up to some milliseconds."""
+        """A filter that was parsed lately; None: it has to be parsed, which may take some milliseconds."""
         return _known.get((tags, sql))
 
     @staticmethod
@@ -90,7 +90,7 @@ _known: dict[tuple[str, str], Filter] = {}
 
 
 async def parsed(turns: Turns, tags: str, sql: str) -> Filter:
-    """As Filter.parse, in a turn of its own where it has to be parsed."""
+    """As Filter.parse, but in a turn of its own if the filter is not known."""
     found = Filter.known(tags, sql)
     if found is None:
         with turns.walk() as walk:
@@ -106,7 +106,7 @@ def _parse(tags: str, sql: str) -> Filter:
     text = f"sql: {condition.text}" if condition else ""
     names = frozenset(tag.strip() for tag in tags.split("||")) - {""}
     if not names and tags.strip():
-        # To RocketMQ too: taken for all it would be a filter that nobody meant.
+        # As for RocketMQ: to take it for all tags would be a filter that nobody meant.
         raise expressions.refused("tags", f"{tags[:_SHOWN_CHARS]!r} names no tag; empty, or *, is for all")
     if not names or "*" in names:
         return Filter(text, sql=condition)

@@ -1,14 +1,14 @@
-"""Records that a row of units names, checked and copied out of the log one behind the other.
+"""Records that a row of units names, checked and copied out of the log one after the other.
 
     units    | p, 300 | p + 300, 310 | q, 290 | ...        of a queue, in order
     bytes    | record of 300 | record of 310 | record of 290 | ...
 
-A unit and its record have to say the same: position and size; the topic, queue and queue offset that the unit has by
-where it stands; and in a lane the due time, which is the record's store time and the lane's delay. So neither a flipped
-bit of a record, which its CRC tells, nor one of a unit leads to another message or another time.
+A unit and its record have to agree on position and size; on topic, queue and queue offset, which a unit has by its own
+place; and in a lane on the due time, which is the record's store time plus the lane's delay. So neither a flipped bit
+of a record, which its CRC shows, nor one of a unit leads to another message or another time.
 
-Only what is plainly right goes this way, in one pass: a copy ends at the first unit whose record needs a closer look
-(repair.py gives it) or lies in another segment.
+Only plainly right records are copied, in one pass: a copy ends at the first unit whose record needs closer inspection
+(repair.py) or lies in another segment.
 """
 
 from dataclasses import dataclass
@@ -30,38 +30,39 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
-class Wanted:
-    """What the records of a row of units have to be; the columns have one value for each unit."""
+class Expected:
+    """What the records of a row of units have to contain; the columns have one value for each unit."""
 
     topic: bytes
     queue: int
     offsets: Ints
-    # Lanes: from store time to due time. None: the unit's tags are no due time.
+    # Lanes: from store time to due time. None: the units' tags are no due times.
     delays_ms: Ints | None = None
 
-    def behind(self, index: int) -> "Wanted":
+    def after(self, index: int) -> "Expected":
+        """For the units from `index` on."""
         delays_ms = self.delays_ms if self.delays_ms is None else self.delays_ms[index:]
-        return Wanted(self.topic, self.queue, self.offsets[index:], delays_ms)
+        return Expected(self.topic, self.queue, self.offsets[index:], delays_ms)
 
 
-def gather(log: CommitLog, units: Units, wanted: Wanted) -> tuple[bytes, int]:
-    """The records of the first units, and how many units they are: 0 where the first one needs a closer look.
+def gather(log: CommitLog, units: Units, expected: Expected) -> tuple[bytes, int]:
+    """The records of the first units, and the count of these units: 0 if the first one needs closer inspection.
 
-    Each is intact, and is what its unit says.
+    Each record is intact and agrees with its unit.
     """
     segment = log.segment_at(int(units["position"][0]))
     if segment is None:
         return b"", 0
-    records, count = _copy(segment.map, segment.base, units, wanted)
+    records, count = _copy(segment.map, segment.base, units, expected)
     segment.touch(len(records))
     return records, count
 
 
-def copy(data: mmap | bytes, base: int, units: Units, wanted: Wanted) -> tuple[bytes, int]:
+def copy(data: mmap | bytes, base: int, units: Units, expected: Expected) -> tuple[bytes, int]:
     """As `gather`, from a segment's bytes, the first of which is at position `base`; in Python."""
     parts: list[bytes] = []
-    offsets = wanted.offsets.tolist()
-    delays_ms = [None] * len(units) if wanted.delays_ms is None else wanted.delays_ms.tolist()
+    offsets = expected.offsets.tolist()
+    delays_ms = [None] * len(units) if expected.delays_ms is None else expected.delays_ms.tolist()
     for (position, size, tags), offset, delay_ms in zip(units.tolist(), offsets, delays_ms, strict=True):
         at = position - base
         if at < 0 or size < _SIZE_MIN or at + size > len(data):
@@ -71,8 +72,8 @@ def copy(data: mmap | bytes, base: int, units: Units, wanted: Wanted) -> tuple[b
         if found is None:
             break
         if (found.topic.encode(), found.queue, found.queue_offset, found.position) != (
-            wanted.topic,
-            wanted.queue,
+            expected.topic,
+            expected.queue,
             offset,
             position,
         ):
@@ -84,7 +85,7 @@ def copy(data: mmap | bytes, base: int, units: Units, wanted: Wanted) -> tuple[b
 
 
 def intact(whole: bytes) -> Record | None:
-    """The record that these bytes are, if it matches its CRC."""
+    """The record in these bytes; None: they are no single intact record."""
     try:
         found = record.decode(whole)
     except Damaged:

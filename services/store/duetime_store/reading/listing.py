@@ -1,4 +1,4 @@
-"""Answers that list what a shard has, made in steps: one of 100,000 queues as a whole would hold the event loop."""
+"""Answers that list topics, queues, groups or lanes, made in steps: 100,000 queues at once would block the loop."""
 
 from collections.abc import Collection, Iterable
 
@@ -15,7 +15,7 @@ READ_WRITE = 6
 
 
 async def list_queues(turns: Turns, queues: Queues, topic: str) -> store_pb2.ListQueuesResponse:
-    """Of one topic, or of all, by name and number."""
+    """The queues of one topic, or of all, by name and number."""
     response = store_pb2.ListQueuesResponse()
     with turns.walk() as walk:
         walk.start()
@@ -29,13 +29,13 @@ async def list_queues(turns: Turns, queues: Queues, topic: str) -> store_pb2.Lis
 
 
 async def list_topics(turns: Turns, queues: Queues, names: Collection[str]) -> store_pb2.ListStoredTopicsResponse:
-    """Those of `names` that there are; all where it is empty."""
+    """Those of `names` that exist; all topics if `names` is empty."""
     response = store_pb2.ListStoredTopicsResponse()
     counts = queues.counts
-    wanted = {name: counts[name] for name in names if name in counts} if names else counts
+    listed = {name: counts[name] for name in names if name in counts} if names else counts
     with turns.walk() as walk:
         walk.start()
-        for name, count in sorted(wanted.items()):
+        for name, count in sorted(listed.items()):
             response.topics.add(name=name, read_queue_count=count, write_queue_count=count, perm=READ_WRITE)
             await walk.turn_if_over()
     return response
@@ -52,7 +52,7 @@ async def list_groups(turns: Turns, groups: Iterable[consumer_pb2.Group]) -> con
 
 
 async def list_lanes(turns: Turns, store: Store, shard: int, by_ms: int) -> gateway_pb2.ListLanesResponse:
-    """Each lane as it is at one moment; `due_count` counts what is due at `by_ms`."""
+    """Each lane as of one moment; `due_count` counts entries that are due by `by_ms`."""
     response = gateway_pb2.ListLanesResponse()
     with turns.walk() as walk:
         walk.start()

@@ -1,7 +1,7 @@
 """A queue's offsets by time: a binary search over the store times of the records that its units name.
 
-Store times do not go backwards in our logs, and nearly so in a broker's. Units without a record that tells its time
-(fillers, damage, what retention has taken) are stepped over.
+Store times never go backwards in our logs, and rarely in a broker's. Units without a readable store time (fillers,
+damaged records, records deleted by retention) are skipped.
 """
 
 import numpy as np
@@ -16,23 +16,23 @@ _UNITS_AT_ONCE = 256
 
 
 async def first_stored_at(walk: Walk, log: CommitLog, queue: ConsumeQueue, at_ms: int) -> int:
-    """The offset of the first message stored at `at_ms` or later; the end of the queue when there is none."""
+    """The offset of the first message stored at `at_ms` or later; the end of the queue if there is none."""
     low, high = queue.min_offset, queue.max_offset
     end = high
     while low < high:
         middle = (low + high) // 2
-        offset, stored_at_ms = await first_that_tells(walk, log, queue, middle, high)
+        offset, stored_at_ms = await first_with_time(walk, log, queue, middle, high)
         if stored_at_ms is not None and stored_at_ms < at_ms:
             low = offset + 1
         else:
             high = middle
-    return (await first_that_tells(walk, log, queue, low, end))[0]
+    return (await first_with_time(walk, log, queue, low, end))[0]
 
 
-async def first_that_tells(
+async def first_with_time(
     walk: Walk, log: CommitLog, queue: ConsumeQueue, first: int, end: int
 ) -> tuple[int, int | None]:
-    """Offset and store time of the first unit from `first` on whose record tells it; `end` and None: none before."""
+    """(offset, store time) of the first unit in [first, end) with a readable store time; (end, None): there is none."""
     count = 1
     while first < end:
         await walk.turn_if_over()
@@ -49,7 +49,7 @@ async def first_that_tells(
 
 
 def _stored_at_ms(log: CommitLog, position: int, size: int) -> int | None:
-    """None: what lies there is not the record that the unit names."""
+    """The record's store time; None: the bytes there are not the record that the unit names."""
     data = log.read(position, layout.HEAD_BYTES_MAX)
     head = layout.head_of(data)
     if head is None or not head.is_message or len(data) < head.store_host_at:

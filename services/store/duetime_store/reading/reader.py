@@ -1,6 +1,7 @@
 """Reading: topic queues for consumers, due entries for schedulers. Waits by events, never by polling.
 
-Every record is checked against its CRC and its unit before it is given out, and so is the moment that is waited for.
+Every record is checked against its CRC and its unit before it is given out, and so is the due time of an entry before
+it is waited for.
 """
 
 import asyncio
@@ -20,47 +21,47 @@ from duetime_store.lanes.lane import Head, Lane
 from duetime_store.metrics import StoreMetrics
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.reading.filters import Filter
-from duetime_store.reading.gather import Wanted, gather
-from duetime_store.reading.repair import Look, Repair
+from duetime_store.reading.gather import Expected, gather
+from duetime_store.reading.repair import Inspection, Repair
 from duetime_store.reading.turns import Turns, Walk
 from duetime_store.writing.store import Store
 
 log = sparing()
 
-# Units looked at by one piece of a filtered scan, and by one scan or pull in all.
+# Units read by one piece of a filtered scan, and by one scan or pull in total.
 SCAN_UNITS = 4_096
 SCAN_UNITS_MAX = 65_536
-# What one piece reads to judge it: bytes, and records by what the filter costs (Filter.cost). A piece takes some
-# 0.2 to 0.5 ms, between pieces a step's time may be over.
+# How much one piece reads to judge it: bytes, and records by the filter's cost (Filter.cost). A piece takes some
+# 0.2 to 0.5 ms; a step can end only between pieces.
 PIECE_BYTES = 256 * 1024
 PIECE_COST = 3_072
 PIECE_RECORDS_MAX = 512
 PIECE_RECORDS_MIN = 8
-# Units that a record judged by an expression counts for.
+# A record judged by an expression counts as so many units.
 SQL_UNITS = 8
-# Larger answers take turns with each other: to make, encode and write one holds the loop for some ms.
+# Larger answers take turns: making, encoding and writing one holds the loop for some ms.
 MUCH_BYTES = 256 * 1024
-# Damaged places that are named in the log.
+# Damaged records that are named in the log.
 NAMED_MAX = 1_000
 
 
 @dataclass(slots=True)
 class Scanned:
-    """Records of a queue that pass a filter, back to back, their offsets and sizes; a scan goes on at `next_offset`."""
+    """Records of a queue that pass a filter, back to back, their offsets and sizes, and where the next scan starts."""
 
     next_offset: int
     offsets: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     records: bytes = b""
     sizes: list[int] = field(default_factory=list)
-    # What comes next passes, and did not fit.
+    # The next record passes, but did not fit.
     full: bool = False
-    # There is more to look at; the step's time was up.
+    # The step's time was up, and there are more units to scan.
     is_over: bool = False
 
 
 @dataclass(slots=True)
 class Pulled:
-    """Records of a queue, back to back, and their sizes; the reader goes on at `next_offset`."""
+    """Records of a queue, back to back, and their sizes; the next pull starts at `next_offset`."""
 
     queue: ConsumeQueue
     next_offset: int
@@ -71,8 +72,8 @@ class Pulled:
 
 
 @dataclass(slots=True)
-class _Room:
-    """What a scan may still take, or a pull over all its queues; the first record of all is taken whatever its size."""
+class _Budget:
+    """What a scan, or a pull over all its queues, may still take; the very first record is taken whatever its size."""
 
     count: int
     size: int
@@ -82,7 +83,7 @@ class _Room:
 
 @dataclass(slots=True)
 class _Piece:
-    """What a piece of a scan has found; it has passed so many units."""
+    """What one piece of a scan has found; it has passed so many units."""
 
     passed: int
     judged: int = 0
@@ -124,26 +125,26 @@ class Reader:
         max_bytes: Callable[[], int],
         wait_ms: float,
     ) -> list[Pulled]:
-        """Messages from the offset of each queue on that pass the filter, queue after queue up to the limits; waits for
-        the first of them, in whichever queue. One answer for each queue, in order.
+        """Messages that pass the filter, from the given offset of each queue on, queue after queue up to the limits;
+        waits for the first one in any of them. One answer for each queue, in order.
 
-        `max_bytes` says how much may be answered now; it is asked whenever there may be something.
+        `max_bytes` says how large an answer may be now; it is called whenever there may be something to answer.
 
         Raises:
-            Overloaded: nothing may.
+            Overloaded: no answer may be made now.
         """
         clock = self._store.clock.clock
         give_up_ms = clock.monotonic_ms() + wait_ms
         pulled = [_begin(queue, offset) for queue, offset in positions]
-        room = _Room(max_count, 0, SCAN_UNITS_MAX)
+        budget = _Budget(max_count, 0, SCAN_UNITS_MAX)
         while True:
-            room.size = max_bytes()
+            budget.size = max_bytes()
             with self._turns.walk() as walk:
-                await self._collect_all(pulled, wanted, room, walk)
-            if room.taken or room.units <= 0 or walk.is_long or not all(one.in_range for one in pulled):
+                await self._collect_all(pulled, wanted, budget, walk)
+            if budget.taken or budget.units <= 0 or walk.is_long or not all(one.in_range for one in pulled):
                 return pulled
             if walk.turn_count and any(one.next_offset < one.queue.max_offset for one in pulled):
-                # It came to a queue that was looked at before.
+                # Messages came to a queue that was already scanned.
                 continue
             arrival = asyncio.get_running_loop().create_future()
             queues = [one.queue for one in pulled]
@@ -153,7 +154,7 @@ class Reader:
                 return pulled
 
     async def _wait(self, future: "asyncio.Future[None]", where: Sequence[ConsumeQueue | Lane], wait_ms: float) -> bool:
-        """Whether `future` is done within the time; takes it off those who wait there in any case."""
+        """Whether `future` is done within the time; in any case it is removed from the waiters."""
         try:
             return await self._store.clock.clock.wait_for(future, wait_ms)
         finally:
@@ -161,44 +162,44 @@ class Reader:
             for one in where:
                 one.leave(future)
 
-    async def _collect_all(self, pulled: Sequence[Pulled], wanted: Filter, room: _Room, walk: Walk) -> None:
-        """What of the queues fits, in their order. What was found goes out before a step is waited for."""
-        size = room.size
+    async def _collect_all(self, pulled: Sequence[Pulled], wanted: Filter, budget: _Budget, walk: Walk) -> None:
+        """Collects what fits from the queues, in order. Found records are answered before a further step is awaited."""
+        size = budget.size
         if wanted.passes_all and not self._turns.is_free and self._is_far_behind(pulled):
             await walk.begin()
         else:
             await walk.begin_for(wanted)
         for one in pulled:
-            while one.in_range and self._collect(one, wanted, room, walk) and not room.taken and not walk.is_long:
+            while one.in_range and self._collect(one, wanted, budget, walk) and not budget.taken and not walk.is_long:
                 await walk.turn()
             if not walk.is_over:
                 continue
             if wanted.passes_all:
                 await walk.breathe()
-            elif room.taken or walk.is_long:
+            elif budget.taken or walk.is_long:
                 break
-        if size - room.size > MUCH_BYTES:
-            walk.charge(size - room.size)
+        if size - budget.size > MUCH_BYTES:
+            walk.charge(size - budget.size)
 
     def _is_far_behind(self, pulled: Sequence[Pulled]) -> bool:
-        """Whether so much was stored since the first message that is asked for, whoever's, that the answer may be
-        large. Who keeps up has small answers, and takes no turns for them."""
+        """Whether so much was stored, in any queue, since the first message asked for that the answer may be large.
+        Readers that keep up get small answers, and take no turns for them."""
         for one in pulled:
             units = one.queue.read(max(one.next_offset, one.queue.min_offset), 1)
             if len(units):
                 return self._store.published_end - int(units["position"][0]) > MUCH_BYTES
         return False
 
-    def _collect(self, pulled: Pulled, wanted: Filter, room: _Room, walk: Walk) -> bool:
-        """Whether the step's time is up, and there is more to look at."""
-        if not room.count or pulled.sizes:
+    def _collect(self, pulled: Pulled, wanted: Filter, budget: _Budget, walk: Walk) -> bool:
+        """Scans one queue; whether the step's time is up and there are more units to scan."""
+        if not budget.count or pulled.sizes:
             return False
-        scanned = self._scan(pulled.queue, pulled.next_offset, wanted, room, walk)
+        scanned = self._scan(pulled.queue, pulled.next_offset, wanted, budget, walk)
         pulled.scanned = pulled.scanned or scanned.next_offset > pulled.next_offset
         pulled.next_offset, pulled.records, pulled.sizes = scanned.next_offset, scanned.records, scanned.sizes
-        if scanned.full and room.taken:
-            # The answer ends here: no later queue is given what this one's next record left free.
-            room.count = 0
+        if scanned.full and budget.taken:
+            # The answer ends here: later queues do not get the bytes that this one's next record left free.
+            budget.count = 0
         return scanned.is_over
 
     def scan(
@@ -206,28 +207,29 @@ class Reader:
     ) -> Scanned:
         """Intact records from `offset` on that pass the filter, up to the limits; the first one whatever its size.
 
-        Stops when the walk's step is over, or so many units were looked at: with nothing found and `next_offset` below
-        the queue's `max_offset` there is more to scan. What `next_offset` has passed and `offsets` does not name did
-        not pass the filter, or is damaged, which is counted and named here, or is gone.
-        """
-        return self._scan(queue, offset, wanted, _Room(max_count, max_bytes, SCAN_UNITS_MAX), walk)
+        Stops when the walk's step is over, or after SCAN_UNITS_MAX units: with nothing found and `next_offset` below
+        the queue's `max_offset` there is more to scan. Offsets before `next_offset` that are not in `offsets` did not
+        pass the filter, or are damaged, which is counted and logged here, or are gone."""
+        return self._scan(queue, offset, wanted, _Budget(max_count, max_bytes, SCAN_UNITS_MAX), walk)
 
-    def _scan(self, queue: ConsumeQueue, offset: int, wanted: Filter, room: _Room, walk: Walk) -> Scanned:
-        """Goes on piece by piece until the room is full, nothing more is there, or the step is over. Without a filter
-        the first piece that has something is all."""
+    def _scan(self, queue: ConsumeQueue, offset: int, wanted: Filter, budget: _Budget, walk: Walk) -> Scanned:
+        """Goes on piece by piece until the budget is used up, the queue ends, or the step is over. Without a filter it
+        stops after the first piece that has records."""
         # Retention may have passed a reader that waited.
         scanned = Scanned(max(offset, queue.min_offset))
         pieces: list[_Piece] = []
-        while scanned.next_offset < queue.max_offset and room.count and room.units > 0:
-            units = queue.read(scanned.next_offset, room.count if wanted.passes_all else min(SCAN_UNITS, room.units))
-            piece = self._piece(queue, scanned.next_offset, units, wanted, room) if len(units) else _Piece(0)
+        while scanned.next_offset < queue.max_offset and budget.count and budget.units > 0:
+            units = queue.read(
+                scanned.next_offset, budget.count if wanted.passes_all else min(SCAN_UNITS, budget.units)
+            )
+            piece = self._piece(queue, scanned.next_offset, units, wanted, budget) if len(units) else _Piece(0)
             if not piece.passed:
                 break
             if piece.sizes:
                 pieces.append(piece)
             scanned.next_offset += piece.passed
             scanned.full = piece.full
-            room.units -= max(piece.passed, piece.judged * SQL_UNITS)
+            budget.units -= max(piece.passed, piece.judged * SQL_UNITS)
             if pieces and (wanted.passes_all or scanned.full):
                 break
             if walk.is_over:
@@ -237,14 +239,14 @@ class Reader:
             _put_together(scanned, pieces)
         return scanned
 
-    def _piece(self, queue: ConsumeQueue, first: int, units: Units, wanted: Filter, room: _Room) -> _Piece:
-        """Takes from the units from `first` on what passes and fits."""
-        least = 0 if room.taken else 1
+    def _piece(self, queue: ConsumeQueue, first: int, units: Units, wanted: Filter, budget: _Budget) -> _Piece:
+        """Takes the records that pass and fit, from the units at `first` and after."""
+        least = 0 if budget.taken else 1
         keep = units["size"] != FILLER_SIZE
         if wanted.codes is not None:
             keep &= np.isin(units["tags"], wanted.codes)
         indices = np.flatnonzero(keep)
-        count, size = (room.count, room.size) if wanted.passes_all else _piece_room(wanted, room)
+        count, size = (budget.count, budget.size) if wanted.passes_all else _piece_budget(wanted, budget)
         chosen = units[indices[:count]]
         fit = _fitting(chosen["size"].tolist(), size, least if wanted.passes_all else 1)
         passed = len(units) if fit == len(indices) else int(indices[fit]) if fit < count else int(indices[fit - 1]) + 1
@@ -254,49 +256,49 @@ class Reader:
             records, sizes, _, _ = self.read(queue, offsets, chosen[:fit])
             passing = np.flatnonzero(wanted.passing(records, sizes))
             sizes_passing = [sizes[index] for index in passing]
-            taken = _fitting(sizes_passing[: room.count], room.size, least)
+            taken = _fitting(sizes_passing[: budget.count], budget.size, least)
             if taken < len(passing):
                 piece.passed, piece.full = int(offsets[passing[taken]]) - first, True
             piece.judged = 0 if wanted.sql is None else fit
             piece.offsets = offsets[passing[:taken]]
             piece.records = _picked(records, sizes, passing[:taken])
             piece.sizes = sizes_passing[:taken]
-            room.count -= taken
-            room.size -= len(piece.records)
-            room.taken = room.taken or taken > 0
+            budget.count -= taken
+            budget.size -= len(piece.records)
+            budget.taken = budget.taken or taken > 0
         return piece
 
     def read(self, queue: ConsumeQueue, offsets: Ints, units: Units) -> tuple[bytes, list[int], dict[int, str], Units]:
-        """The records of units, back to back, their sizes, by index what is wrong with those that have size 0, and the
-        units as they are now."""
-        wanted = self._wanted(queue, offsets, units)
+        """(records of the units, back to back; their sizes; by index, the faults of those of size 0; the units as
+        they are now)."""
+        expected = self._expected(queue, offsets, units)
         parts: list[bytes] = []
         sizes: list[int] = units["size"].tolist()
         damages: dict[int, str] = {}
         index = 0
         while index < len(sizes):
-            records, count = gather(self._store.log, units[index:], wanted.behind(index))
+            records, count = gather(self._store.log, units[index:], expected.after(index))
             if not count:
-                look = self._repair.look(queue, int(offsets[index]), units[index].item())
-                if look.unit != units[index].item():
+                found = self._repair.inspect(queue, int(offsets[index]), units[index].item())
+                if found.unit != units[index].item():
                     units = units.copy()
-                    units[index] = look.unit
-                if look.damage:
-                    damages[index] = look.damage
-                    self._report_damage(queue, int(offsets[index]), look)
-                records, count = look.data, 1
+                    units[index] = found.unit
+                if found.damage:
+                    damages[index] = found.damage
+                    self._report_damage(queue, int(offsets[index]), found)
+                records, count = found.data, 1
                 sizes[index] = len(records)
             parts.append(records)
             index += count
         return b"".join(parts), sizes, damages, units
 
-    def _wanted(self, queue: ConsumeQueue, offsets: Ints, units: Units) -> Wanted:
+    def _expected(self, queue: ConsumeQueue, offsets: Ints, units: Units) -> Expected:
         lane = self._store.lanes.of(queue)
         delays_ms = None if lane is None else lane.delays_ms(units["position"].astype(np.int64))
-        return Wanted(queue.topic.encode(), queue.queue, offsets, delays_ms)
+        return Expected(queue.topic.encode(), queue.queue, offsets, delays_ms)
 
-    def _report_damage(self, queue: ConsumeQueue, offset: int, look: Look) -> None:
-        """Counts every time, names each place once."""
+    def _report_damage(self, queue: ConsumeQueue, offset: int, found: Inspection) -> None:
+        """Counts every time, logs each place once."""
         self._metrics.damaged.inc()
         place = (queue.topic, queue.queue, offset)
         if place in self._named or len(self._named) >= NAMED_MAX:
@@ -307,8 +309,8 @@ class Reader:
             topic=queue.topic,
             queue=queue.queue,
             offset=offset,
-            position=look.unit[0],
-            damage=look.damage,
+            position=found.unit[0],
+            damage=found.damage,
         )
 
     async def pull_due(
@@ -360,26 +362,26 @@ class Reader:
             await self._wait(wake, [lane], left_ms)
 
     def _with_true_first(self, lane: Lane, head: Head, now_ms: int, soon_ms: int) -> Head:
-        """The head, whose first unit is right about its moment if that has to be waited for."""
+        """The head; if its first entry has to be waited for, that unit's due time is checked and repaired."""
         first = head.units[0].item()
         if first[2] <= soon_ms:
             return head
-        look = self._repair.look_at_first(lane, int(head.entries[0]), first, now_ms)
-        if look.unit == first:
+        found = self._repair.inspect_first(lane, int(head.entries[0]), first, now_ms)
+        if found.unit == first:
             return head
         units = head.units.copy()
-        units[0] = look.unit
+        units[0] = found.unit
         return Head(head.cursor, head.entries, units)
 
     def _due(self, lane: Lane, head: Head, until_ms: int, max_bytes: int) -> Due | int:
-        """The entries that are due by `until_ms` according to their records; or when the first one is."""
+        """The entries that are due by `until_ms` by their records; if there is none, when the first one is due."""
         units = head.units[: _due_count(head.units, until_ms)]
         lengths = np.where(units["size"] == FILLER_SIZE, 0, units["size"])
         units = units[: _fitting(lengths.tolist(), max_bytes)]
         records, sizes, damages, units = self.read(lane.queue, head.entries[: len(units)], units)
         count, due_at_ms = _due_count(units, until_ms), int(units["tags"][0])
         if count < len(units):
-            # A unit named too early a moment.
+            # A unit named too early a due time.
             records, sizes, units = records[: sum(sizes[:count])], sizes[:count], units[:count]
             damages = {index: damage for index, damage in damages.items() if index < count}
         if not count:
@@ -388,7 +390,7 @@ class Reader:
         return Due(head.cursor, lane.cursor, records, sizes, units["tags"].tolist(), damages, positions)
 
     def record_at(self, queue: ConsumeQueue, offset: int) -> bytes:
-        """Raises: NotFound, DataLoss."""
+        """The record at an offset. Raises: NotFound, DataLoss."""
         units = queue.read(offset, 1) if offset >= queue.min_offset else queue.read(0, 0)
         if not len(units):
             raise NotFound(
@@ -396,18 +398,18 @@ class Reader:
                 f"of queue {queue.queue} of {queue.topic}",
                 reason="OFFSET_NOT_FOUND",
             )
-        look = self._repair.look(queue, offset, units[0].item())
-        if look.damage:
-            self._report_damage(queue, offset, look)
-            raise DataLoss(f"the record at offset {offset} of queue {queue.queue} of {queue.topic}: {look.damage}")
-        return look.data
+        found = self._repair.inspect(queue, offset, units[0].item())
+        if found.damage:
+            self._report_damage(queue, offset, found)
+            raise DataLoss(f"the record at offset {offset} of queue {queue.queue} of {queue.topic}: {found.damage}")
+        return found.data
 
 
-def _piece_room(wanted: Filter, room: _Room) -> tuple[int, int]:
-    """Records and bytes that one piece of a filtered scan reads."""
+def _piece_budget(wanted: Filter, budget: _Budget) -> tuple[int, int]:
+    """How many records and bytes one piece of a filtered scan reads."""
     if wanted.sql is None:
-        # Nearly all of them pass, so that no more are read than fit.
-        return room.count, max(min(room.size, PIECE_BYTES), 1)
+        # Nearly all of them pass, so no more are read than fit.
+        return budget.count, max(min(budget.size, PIECE_BYTES), 1)
     return min(max(PIECE_COST // wanted.cost, PIECE_RECORDS_MIN), PIECE_RECORDS_MAX), PIECE_BYTES
 
 
@@ -422,7 +424,7 @@ def _put_together(scanned: Scanned, pieces: list[_Piece]) -> None:
 
 
 def _picked(records: bytes, sizes: list[int], indices: Ints) -> bytes:
-    """Those of the records, which lie back to back, that `indices` (rising) names."""
+    """The records at `indices` (ascending), from records that lie back to back."""
     if len(indices) == len(sizes):
         return records
     starts = np.cumsum([0, *sizes])
@@ -438,13 +440,13 @@ def _begin(queue: ConsumeQueue, offset: int) -> Pulled:
 
 
 def _due_count(units: Units, until_ms: int) -> int:
-    """How many of the first ones are due by then."""
+    """How many of the first units are due by then."""
     later = np.flatnonzero(units["tags"] > until_ms)
     return int(later[0]) if len(later) else len(units)
 
 
 def _fitting(sizes: list[int], max_bytes: int, least: int = 1) -> int:
-    """How many of the first ones have `max_bytes` at most together; `least` at least."""
+    """How many of the first sizes sum up to at most `max_bytes`; at least `least`."""
     if sum(sizes) <= max_bytes:
         return len(sizes)
     return max(bisect_right(list(accumulate(sizes)), max_bytes), least)

@@ -1,16 +1,16 @@
-"""The closer look at a unit whose record is not plainly the one it names: which of the two is wrong, and what is done.
+"""Inspects a unit whose record is not plainly the one it names: finds which of the two is wrong, and repairs the unit.
 
-    the record there is the unit's own, intact     the unit's size or due time is wrong: the unit is written anew
-    it is its own and damaged                      it stays: a lane quarantines it, a topic's readers pass over it
-    its own is not there, but at another place     the unit's position is wrong: the unit is written anew
-    its own is nowhere                             as a damaged one
+    the unit's own record is there, intact         the unit's size or due time is wrong: the unit is rewritten
+    it is there, damaged                           it stays: a lane quarantines it, a topic's readers skip it
+    it is at another place                         the unit's position is wrong: the unit is rewritten
+    it is nowhere                                  as a damaged one
 
-Its own is the record that names the unit's topic, queue and offset, and the position where it lies. Other places that
-are looked at: those whose position differs in one bit, and then what lies between the records of the two neighbours.
+A unit's own record is the one that names the unit's topic, queue and offset, and the position where it lies. Other
+places that are searched: positions that differ in one bit, then the log between the records of the two neighbours.
 
-Due times: what an intact record says holds where its CRC covers its store time. That of a record without such a CRC (a
-broker's) may itself be what has changed: of the two moments, the later that lies between the neighbours' counts, so
-that nothing fires early, nor never.
+Due times: that of an intact record is right if its CRC covers its store time. In a record without such a CRC (a
+broker's), the store time itself may have changed: then the later of the two due times that lies between those of the
+neighbours counts, so that nothing fires early, and nothing never fires.
 """
 
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ from duetime_store.writing.store import Store
 
 log = sparing()
 
-# How much of the log is looked through for one record: some milliseconds of the event loop's time.
+# How much of the log is searched for one record: some milliseconds of the event loop's time.
 SEARCH_BYTES_MAX = 4 * 1024 * 1024
 # A damaged size may be larger than any record.
 _RECORD_BYTES_MAX = 64 * 1024 * 1024
@@ -41,8 +41,8 @@ Unit = tuple[int, int, int]  # position, size, tags
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """A unit as it is now, and its record; `data` is empty where that is damaged or gone, and `damage` says so."""
+class Inspection:
+    """A unit as it is now, and its record. If that is damaged or gone, `data` is empty and `damage` says why."""
 
     unit: Unit
     data: bytes = b""
@@ -50,16 +50,17 @@ class Look:
 
 
 class Repair:
-    """Looks closer, and writes wrong units anew."""
+    """Inspects units, and rewrites wrong ones."""
 
     def __init__(self, store: Store, metrics: StoreMetrics) -> None:
         self._store = store
         self._metrics = metrics
 
-    def look(self, queue: ConsumeQueue, offset: int, unit: Unit) -> Look:
+    def inspect(self, queue: ConsumeQueue, offset: int, unit: Unit) -> Inspection:
+        """Finds the unit's own record, and rewrites the unit if it is wrong."""
         position, size, tags = unit
         if size == FILLER_SIZE:
-            return Look(unit, damage="the log has no record for this entry")
+            return Inspection(unit, damage="the log has no record for this entry")
         found, damage, is_own = self._record_at(queue, offset, position)
         if found is None and not is_own:
             for place in self._places(queue, offset, position):
@@ -67,7 +68,7 @@ class Repair:
                 if found is not None:
                     break
         if found is None:
-            return Look(unit, damage=damage)
+            return Inspection(unit, damage=damage)
         data = self._store.log.read(found.position, found.size)
         lane = self._store.lanes.of(queue)
         if lane is not None:
@@ -75,23 +76,23 @@ class Repair:
         right = (found.position, found.size, tags)
         if right != unit:
             self._rewrite(queue, offset, unit, right)
-        return Look(right, data)
+        return Inspection(right, data)
 
-    def look_at_first(self, lane: Lane, entry: int, unit: Unit, now_ms: int) -> Look:
-        """As `look`, of a lane's entry that is going to be waited for.
+    def inspect_first(self, lane: Lane, entry: int, unit: Unit, now_ms: int) -> Inspection:
+        """As `inspect`, for an entry of a lane that is going to be waited for.
 
-        A damaged record can't tell when it is due. Where its unit names a moment that no delay leads to, it is due now,
-        and quarantined, rather than never.
+        A damaged record does not say when it is due. If its unit names a time that no delay leads to, the entry is due
+        now, and quarantined, rather than never.
         """
-        look = self.look(lane.queue, entry, unit)
-        if look.damage and unit[2] > lane.latest_due_at_ms(now_ms):
+        found = self.inspect(lane.queue, entry, unit)
+        if found.damage and unit[2] > lane.latest_due_at_ms(now_ms):
             right = (unit[0], unit[1], now_ms)
             self._rewrite(lane.queue, entry, unit, right)
-            return Look(right, damage=look.damage)
-        return look
+            return Inspection(right, damage=found.damage)
+        return found
 
     def _record_at(self, queue: ConsumeQueue, offset: int, position: int) -> tuple[record.Record | None, str, bool]:
-        """The unit's own intact record, if it lies there; else what is wrong, and whether it is its own."""
+        """(the unit's own record, if it lies there intact; else what is wrong; whether the record there is its own)."""
         head = layout.head_of(self._store.log.read(position, layout.PREFIX_BYTES))
         if head is None:
             return None, "no record there", False
@@ -106,7 +107,7 @@ class Repair:
         return found, "", True
 
     def _places(self, queue: ConsumeQueue, offset: int, position: int) -> Iterator[int]:
-        """Where else the record may lie, as its head says."""
+        """Other positions where a head names this unit."""
         for bit in range(_POSITION_BITS):
             place = position ^ 1 << bit
             if self._is_head(queue, offset, place):
@@ -121,23 +122,23 @@ class Repair:
         return head is not None and (head.queue, head.queue_offset, head.position) == (queue.queue, offset, position)
 
     def _between(self, queue: ConsumeQueue, offset: int) -> tuple[int, int]:
-        """From the record of the unit before to that of the unit behind, as far as their heads confirm them."""
+        """From the record of the previous unit to that of the next one, as far as their heads confirm them."""
         low, high = self._store.log.min_position, self._store.published_end
-        before, behind = _unit(queue, offset - 1), _unit(queue, offset + 1)
-        if behind and self._is_head(queue, offset + 1, behind[0]):
-            high = behind[0]
+        before, after = _unit(queue, offset - 1), _unit(queue, offset + 1)
+        if after and self._is_head(queue, offset + 1, after[0]):
+            high = after[0]
         if before and self._is_head(queue, offset - 1, before[0]):
             low = before[0]
         elif before:
             low = max(low, high - SEARCH_BYTES_MAX)
         return low, high
 
-    def _due_at_ms(self, lane: Lane, entry: int, said_ms: int, found: record.Record, data: bytes) -> int:
-        told_ms = lane.due_at_ms(found.position, found.stored_at_ms)
-        if told_ms == said_ms or record.matches_crc_mark(data, len(found.properties)):
-            return told_ms
+    def _due_at_ms(self, lane: Lane, entry: int, unit_ms: int, found: record.Record, data: bytes) -> int:
+        record_ms = lane.due_at_ms(found.position, found.stored_at_ms)
+        if record_ms == unit_ms or record.matches_crc_mark(data, len(found.properties)):
+            return record_ms
         low, high = lane.due_within(entry, self._store.clock.now_ms())
-        return max((due for due in (said_ms, told_ms) if low <= due <= high), default=told_ms)
+        return max((due for due in (unit_ms, record_ms) if low <= due <= high), default=record_ms)
 
     def _rewrite(self, queue: ConsumeQueue, offset: int, wrong: Unit, right: Unit) -> None:
         named = {"topic": queue.topic, "queue": queue.queue, "offset": offset, "was": wrong, "is": right}
@@ -158,7 +159,7 @@ def _unit(queue: ConsumeQueue, offset: int) -> Unit | None:
 
 
 def _heads(commit_log: CommitLog, position: int, end: int) -> Iterator[int]:
-    """Where records seem to begin, from `position` on, which may lie within one."""
+    """Positions where records seem to begin, from `position` on, which may lie within a record."""
     while position < end:
         data = commit_log.read(position, min(_STEP_BYTES, end + layout.BLANK_BYTES - position))
         if len(data) < layout.BLANK_BYTES or layout.blank_at(data) is not None:

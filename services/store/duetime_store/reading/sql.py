@@ -3,12 +3,12 @@ r"""SQL92 expressions over message properties, as RocketMQ has them: text in, a 
     a = 'x'   a <> 5   a > 1.5   >= < <=   a BETWEEN 1 AND 9   a IN ('x', 'y')   a IS NULL   a = TRUE
     NOT, AND, OR, parentheses;  NOT BETWEEN, NOT IN, IS NOT NULL;  -- and /* */ comments
 
-What is wrong is told with its place and what would be right there:
+Errors name the place and what is expected there:
 
     line 1, column 7: LIKE where =, <>, ... is expected: color ⟨here⟩LIKE 'r%'
 
-A parser by table and parts made as they are met: no expression is too deep for the stack, and what is deeper than
-SQL_DEPTH_MAX is refused, since conditions call each other.
+The parser is table-driven and makes each part as soon as it is complete: no expression is too deep for the stack.
+Expressions deeper than SQL_DEPTH_MAX are refused, since conditions call each other.
 
 Source: RocketMQ 5.x filter: SelectorParser.jj, ComparisonExpression.
 """
@@ -44,9 +44,9 @@ from duetime_store.reading.conditions import (
     within,
 )
 
-# What is not a user's and may be asked for.
-ASKED = frozenset({record.TAGS, record.KEYS, record.UNIQ_KEY})
-# Parts within parts, parentheses apart.
+# System properties that expressions may use.
+USABLE = frozenset({record.TAGS, record.KEYS, record.UNIQ_KEY})
+# Nested parts, parentheses not counted.
 SQL_DEPTH_MAX = 64
 
 _GRAMMAR = r"""
@@ -108,7 +108,7 @@ NUMBER: /([0-9]+\.[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|[0-9]+e[+-]?[0-9]+|(0|[1-9][0-
 %ignore /\/\*([^*]|\*+[^*\/])*\*+\//
 """
 
-# How the terminals are told, in this order.
+# How errors show the terminals, in this order.
 _SHOWN = {
     "NAME": "a property", "NUMBER": "a number", "STRING": "a 'text'", "TRUE": "TRUE", "FALSE": "FALSE", "NULL": "NULL",
     "EQUAL": "=", "UNEQUAL": "<>", "GREATER": ">", "GREATER_EQUAL": ">=", "LESS": "<", "LESS_EQUAL": "<=",
@@ -117,7 +117,7 @@ _SHOWN = {
 }  # fmt: skip
 _HINTS = {"!": "not equal is <>", '"': "texts stand within '", "'": "the text has no end"}
 _COMPARING = frozenset({"EQUAL", "UNEQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL", "_BETWEEN", "_IN", "_IS"})
-# Of an expression, on each side of the place where it is wrong.
+# Characters shown on each side of the place of an error.
 _EXCERPT_CHARS = 40
 _WORDS = re.compile(r"'(?:[^']|'')*'|[\w$.]+|<=|>=|<>|[^\s\w]")
 _COMPARISONS = {"=": 1, "<>": 1, "<": 1, "<=": 1, ">": 1, ">=": 1, "IS": 1, "IN": 1, "BETWEEN": 2}
@@ -130,19 +130,19 @@ class Sql:
     """A parsed expression; `text` is equal for those that differ in blanks and comments only."""
 
     text: str
-    # Properties that it asks for.
+    # Properties that it uses.
     names: tuple[bytes, ...]
     # Its words.
     cost: int
     _condition: Condition
 
     def passing(self, columns: Columns, count: int) -> npt.NDArray[np.bool_]:
-        """Of so many messages those of which it is true; there is a column for each of `names`."""
+        """For which of `count` messages it is true; there is a column for each of `names`."""
         return np.equal(self._condition.truth(columns, count), TRUE)
 
 
 def parse(text: str) -> Sql:
-    """Raises: InvalidArgument: with line, column, and what would be right there."""
+    """Raises: InvalidArgument: with line, column, and what is expected there."""
     if len(text) > limits.FILTER_CHARS_MAX:
         raise refused("sql", f"has {len(text)} characters, more than {limits.FILTER_CHARS_MAX}")
     plain = _BLANKS.sub(lambda found: found[1] or " ", text).strip()
@@ -161,7 +161,7 @@ def parse(text: str) -> Sql:
 
 
 def _cost(text: str) -> int:
-    """The words of an expression, before it is parsed. Raises: InvalidArgument: they are too many."""
+    """Counts the words of an expression before it is parsed. Raises: InvalidArgument: there are too many."""
     words = _WORDS.findall(text)
     comparisons = sum(_COMPARISONS.get(word.upper(), 0) for word in words)
     for count, most, what in (
@@ -181,7 +181,7 @@ def _misplaced(text: str, token: Token, expected: set[str]) -> tuple[int, str]:
     ends = token.type == "$END"
     if token.type in _COMPARING and "_AND" in expected:
         # To RocketMQ `NOT a = 1` is `(NOT a) = 1`, which is never true.
-        return token.start_pos or 0, "NOT takes only what is next to it: put parentheses around what it is to deny"
+        return token.start_pos or 0, "NOT applies only to the next operand: put parentheses around what it is to negate"
     shown = ", ".join(shown for name, shown in _SHOWN.items() if name in expected)
     found = "the end" if ends else str(token)[:_EXCERPT_CHARS]
     return len(text) if ends else token.start_pos or 0, f"{found} where {shown} is expected"
@@ -194,7 +194,7 @@ def _wrong(text: str, at: int, what: str) -> InvalidArgument:
 
 
 class _WrongError(Exception):
-    """Where, and what."""
+    """An error in an expression: its place and its text."""
 
     def __init__(self, at: int, what: str) -> None:
         super().__init__(at, what)
@@ -242,9 +242,9 @@ class _Maker(Transformer[Token, Node]):
 
     def property(self, token: Token) -> Node:
         name = str(token)
-        if name.startswith("DT_") or (name in record.RESERVED_PROPERTIES and name not in ASKED):
-            asked = "users' properties, " + ", ".join(sorted(ASKED))
-            raise _WrongError(token.start_pos or 0, f"{name} is the system's own; what can be asked for is {asked}")
+        if name.startswith("DT_") or (name in record.RESERVED_PROPERTIES and name not in USABLE):
+            usable = "users' properties, " + ", ".join(sorted(USABLE))
+            raise _WrongError(token.start_pos or 0, f"{name} is the system's own; an expression may use {usable}")
         return named(token.start_pos or 0, name.encode())
 
     def negative(self, minus: Token, node: Node) -> Node:

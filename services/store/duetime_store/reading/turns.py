@@ -1,12 +1,12 @@
-"""The event loop's time for what walks: filters, searches, traces, long lists. Others wait for one step of it at most.
+"""Shares out the event loop's time to scans: filters, searches, traces, long lists. Others wait for one step at most.
 
-    scan A: a step of 1 ms ──▶ a rest as long: what is due, sent, flushed goes on ──▶ scan B: a step ──▶ a rest ──▶ ...
+    scan A: a step of 1 ms ──▶ a rest as long: due entries, sends, flushes go on ──▶ scan B: a step ──▶ a rest ──▶ ...
 
-A shard has one event loop, and whoever holds it holds up everybody: what is due too. So a scan works in steps, looks at
-the clock between short pieces of one, and asks for its next turn when its time is up. Turns go round, first come, first
-served; however many scans there are, together they have half of the loop's time.
+A shard has one event loop, and whoever holds it holds up everybody, due messages too. So a scan works in steps: it
+reads the clock between short pieces of a step, and asks for its next turn when the time is up. Turns are given first
+come, first served; however many scans there are, together they get half of the loop's time.
 
-Measured beside chains of eight callbacks, as a send is one: p50 2.7 ms alone, 5 ms beside steps of 1 or 2 ms, 45 ms
+Measured with chains of eight callbacks, such as a send is: p50 2.7 ms alone, 5 ms beside steps of 1 or 2 ms, 45 ms
 beside a thread that scans, since with the GIL it keeps others waiting for 5 ms each time. With a switch interval of
 0.5 ms a thread costs 7 ms, takes 0.9 of the processor instead of half, and would need locks around all that it reads.
 """
@@ -23,17 +23,18 @@ from duetime_core.clock import turn
 STEP_S = 0.001
 # A scan's rest is its step times this: 1 is half of the loop's time.
 REST = 1.0
-# After a large answer: it is yet to be encoded and written, here and in a gateway. 250 MB/s are left of one shard.
+# After a large answer, which is yet to be encoded and written, here and in a gateway. This leaves 250 MB/s per shard.
 REST_S_PER_BYTE = 4e-9
-# What may be owed when the next turn begins. Without it a look at one record would cost a timer, which take whole ms.
+# Rest that may be owed when the next turn begins. Without it reading one record would cost a timer, which takes whole
+# ms.
 SLACK_S = 0.000_25
 _TIMER_S = 0.001
-# A scan that has found nothing for so long says how far it is, and is asked again.
+# A scan that has found nothing for so long answers how far it is; its caller asks again.
 LONG_S = 0.5
 
 
-class Wanted(Protocol):
-    """A filter."""
+class MessageFilter(Protocol):
+    """What turns need to know of a filter."""
 
     @property
     def passes_all(self) -> bool: ...
@@ -43,12 +44,12 @@ class Wanted(Protocol):
 
 
 class Turns:
-    """Of one event loop."""
+    """Gives out the turns of one event loop."""
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
-        """`now`: seconds of processor-like time, which goes on while the loop is held."""
+        """`now`: a clock in seconds that goes on while the loop is held."""
         self.now = now
-        # Of the loop, by all scans, and turns given. For metrics.
+        # The loop's time taken by all scans, and the turns given; for metrics.
         self.taken_s = 0.0
         self.count = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -72,7 +73,7 @@ class Turns:
         return not self._given and not self._waiting and self._free_at - self.now() <= SLACK_S
 
     async def next(self) -> None:
-        """Returns when it is the caller's turn, which ends with `end`."""
+        """Returns when it is the caller's turn; `end` ends it."""
         future = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         self._pass()
@@ -84,8 +85,8 @@ class Turns:
             raise
 
     def end(self, used_s: float, rest_s: float = 0.0, *, given: bool) -> None:
-        """A step has ended; `rest_s`: beyond that for the time used; `given`: it was a turn, and not the first step of
-        a scan."""
+        """A step has ended. `rest_s`: rest beyond that for the time used. `given`: the step was a turn, not the first
+        step of a scan."""
         self.taken_s += used_s
         self.count += 1
         self._free_at = max(self._free_at, self.now()) + used_s * REST + rest_s
@@ -120,31 +121,31 @@ class Walk:
         self._turns = turns
         self._began = self._first_began = self._until = 0.0
         self._given = self._running = False
-        # Beyond that for the time it took.
+        # Rest beyond that for the time it took.
         self._rest_s = 0.0
-        # How often it has waited for its turn: others had theirs in between.
+        # How often it has waited for its turn; others had theirs in between.
         self.turn_count = 0
 
     def start(self) -> None:
-        """Begins at once: a short look is a call like any other, and only what goes on waits for turns."""
+        """Begins at once: a short scan is a call like any other, and only longer ones wait for turns."""
         self._began = self._turns.now()
         self._first_began = self._first_began or self._began
         self._until = self._began + STEP_S
         self._running = True
 
     def start_freely(self) -> None:
-        """As `start`, for what searches nothing: its time is no scan's, until it takes turns."""
+        """As `start`, for reads without a search: their time does not count as a scan's until they take turns."""
         self.start()
         self._running = False
 
     async def begin(self) -> None:
-        """Begins in its turn: for looks that are dear, or that many wait for at the same time."""
+        """Begins in its turn: for expensive scans, or those that many callers start at the same time."""
         if not self._turns.is_free:
             await self._next()
         self.start()
 
-    async def begin_for(self, wanted: Wanted) -> None:
-        """As a look for messages begins: at once, but for expressions, which are dear."""
+    async def begin_for(self, wanted: MessageFilter) -> None:
+        """Begins a scan for messages: at once, except with an expression, which is expensive."""
         if wanted.sql is not None:
             await self.begin()
         elif wanted.passes_all:
@@ -154,22 +155,22 @@ class Walk:
 
     @property
     def is_over(self) -> bool:
-        """The step's time is up: what can be told is told, or `turn` awaited."""
+        """Whether the step's time is up: then the scan answers what it has, or awaits `turn`."""
         return self._turns.now() >= self._until
 
     @property
     def is_long(self) -> bool:
-        """It goes on for so long that an answer without anything found is better than none."""
+        """Whether the scan has lasted so long that an empty answer is better than none."""
         return self._turns.now() - self._first_began >= LONG_S
 
     async def breathe(self) -> None:
-        """Lets all that is ready run once: for what gives out much, and does not search."""
+        """Lets all ready callbacks run once: for large answers without a search."""
         await turn()
         self._began = self._turns.now()
         self._until = self._began + STEP_S
 
     def charge(self, size: int) -> None:
-        """It has given out so many bytes that its step counts as a scan's, and what follows is at their expense."""
+        """So many bytes were given out that the step counts as a scan's, and the rest after it is longer."""
         self._running = True
         self._rest_s = size * REST_S_PER_BYTE
 
@@ -190,7 +191,7 @@ class Walk:
         self._given = True
 
     def end(self) -> None:
-        """The loop is others' again. Idempotent."""
+        """Gives the loop back to others. Idempotent."""
         if self._running:
             self._turns.end(self._turns.now() - self._began, self._rest_s, given=self._given)
             self._given = self._running = False
