@@ -16,8 +16,9 @@ from duetime_format.errors import Damaged
 from duetime_format.events import Key
 from duetime_format.names import GROUPS_TOPIC
 from duetime_spark.decoding.deliveries import ENDS, SCHEMA, Deliveries, Spans, rows_of
-from duetime_store.groups.journal import Journal, bodies
+from duetime_store.groups.journal import GroupJournal
 from duetime_store.groups.state import Lease, Place
+from duetime_store.log.journal import Journal, bodies
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
@@ -240,10 +241,10 @@ class Told:
         options = {"ordered": False, "is_taken": False, **flags}
         return Lease(number, self.place, received_at_ms, 16, **options)
 
-    def add(self, *calls: Callable[[Journal], None]) -> None:
+    def add(self, *calls: Callable[[GroupJournal], None]) -> None:
         journal = Journal()
         for call in calls:
-            call(journal)
+            call(GroupJournal(journal))
         self.records += [(body, 1_000 + len(self.records)) for body in bodies(journal.entries)]
 
     def give(self, lease: Lease, offsets: list[int], attempt: int = 1, expired: Any = (), until_ms: int = 500) -> None:

@@ -51,7 +51,7 @@ def assert_is_the_whole_log(root: Path, snapshot: Snapshot, files: Files | None 
     queues = {(queue.topic, queue.queue): (queue.min_offset, queue.max_offset) for queue in snapshot.queues}
     assert queues == {key: (queue.min_offset, queue.max_offset) for key, queue in whole.queues.items()}
     assert (snapshot.min_position, snapshot.end) == (whole.min_position, whole.end)
-    marks = {level: (mark, tuple(ahead.tolist())) for level, (mark, ahead) in state.marks(whole).items()}
+    marks = {level: (lane.watermark, tuple(lane.ahead.tolist())) for level, lane in state.restored(whole).items()}
     assert {lane.level: (lane.watermark, lane.ahead) for lane in snapshot.lanes} == marks
     expected: Units = {}
     for key, queue in whole.queues.items():
@@ -227,7 +227,7 @@ async def test_store_that_cleans_says_the_same(tmp_path: Path) -> None:
             assert_is_the_whole_log(root, snapshot)
             lanes = {lane.level: (lane.watermark, lane.max_offset) for lane in snapshot.lanes}
             own = store.node.store.lanes
-            assert lanes == {level: (lane.watermark, lane.queue.max_offset) for level, lane in own.items()}
+            assert lanes == {lane.number: (lane.watermark, lane.queue.max_offset) for lane in own}
             assert len(waits(Shard(LocalFiles(root), snapshot))) == 50 * (number + 1)
 
 
