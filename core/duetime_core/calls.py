@@ -114,11 +114,11 @@ def refused(fault: message_pb2.Fault) -> DueTimeError:
 
 def fault_of(error: DueTimeError) -> message_pb2.Fault:
     """The error as one message of a batch carries it: within the bounds of a status, so that a batch of them fits."""
-    told = brief(error)
+    short = brief(error)
     return message_pb2.Fault(
         code=code_of(error.status),
-        reason=told.reason,
-        message=told.text,
-        violations=[message_pb2.FieldViolation(field=v.field, description=v.description) for v in told.violations],
+        reason=short.reason,
+        message=short.text,
+        violations=[message_pb2.FieldViolation(field=v.field, description=v.description) for v in short.violations],
         retriable=error.retriable,
     )

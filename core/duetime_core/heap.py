@@ -22,7 +22,7 @@ class Heap:
         """Whether there is a peak to come down from."""
         return self._peak >= PEAK_BYTES
 
-    def look(self, used: int, now_ms: float) -> None:
+    def note(self, used: int, now_ms: float) -> None:
         """Trims on a thread once so much less is in use than was at most."""
         self._peak = max(self._peak, used)
         if self._peak - used >= PEAK_BYTES and now_ms - self._trimmed_ms >= PAUSE_MS:

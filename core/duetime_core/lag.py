@@ -30,8 +30,8 @@ class LoopLag:
 
     def _arm(self) -> None:
         due_s = time.perf_counter() + PERIOD_S
-        self._timer = asyncio.get_running_loop().call_later(PERIOD_S, self._look, due_s)
+        self._timer = asyncio.get_running_loop().call_later(PERIOD_S, self._observe, due_s)
 
-    def _look(self, due_s: float) -> None:
+    def _observe(self, due_s: float) -> None:
         self._lag.observe(max(0.0, time.perf_counter() - due_s))
         self._arm()

@@ -89,8 +89,8 @@ class Libraries(logging.Handler):
             return
         more = {"suppressed": suppressed} if suppressed else {}
         log = structlog.get_logger()
-        tell = log.error if record.levelno >= logging.ERROR else log.warning
-        tell(record.getMessage(), logger=record.name, exc_info=record.exc_info, **more)
+        write = log.error if record.levelno >= logging.ERROR else log.warning
+        write(record.getMessage(), logger=record.name, exc_info=record.exc_info, **more)
 
 
 def configure_logs(process: str, level: str = "INFO", fmt: str = "auto") -> None:

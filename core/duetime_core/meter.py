@@ -76,7 +76,7 @@ class CallMeter(Collector):
         )
 
 
-def tell_process(process: str, registry: CollectorRegistry) -> None:
+def export_process(process: str, registry: CollectorRegistry) -> None:
     """Adds what the process is and uses: version, memory, processor time, files."""
     try:
         release = version("duetime")

@@ -28,7 +28,7 @@ from duetime_core.clock import Clock, SystemClock
 from duetime_core.errors import StartupError
 from duetime_core.lag import LoopLag
 from duetime_core.logs import configure_logs, sparing
-from duetime_core.meter import tell_process
+from duetime_core.meter import export_process
 from duetime_core.probes import Health, Pages
 from duetime_core.secrets import masked
 from duetime_core.settings import NodeSettings
@@ -171,7 +171,7 @@ async def _run(process: str, settings: S, make: Callable[[S, Clock], Node]) -> N
         pages = Pages(node.health, loop)
         metrics_port, stop_metrics = serve_metrics(node.registry, settings.host, settings.metrics_port, pages)
         with_metrics.callback(stop_metrics)
-        tell_process(process, node.registry)
+        export_process(process, node.registry)
         _calm_collector(node.registry)
         lag = LoopLag(node.registry)
         lag.start()

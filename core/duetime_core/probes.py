@@ -40,7 +40,7 @@ class Health(health.aio.HealthServicer):  # type: ignore[misc]
         super().__init__()
         self._names = ["", *names]
         self._stuck = stuck
-        self._told = ""
+        self._logged = ""
         self.ready = False
         self._server_status = {LIVENESS: SERVING, **dict.fromkeys(self._names, NOT_SERVING)}
 
@@ -53,12 +53,12 @@ class Health(health.aio.HealthServicer):  # type: ignore[misc]
     async def why_stuck(self) -> str:
         """Empty while the process is to be left running; each change is logged."""
         why = await self._stuck()
-        if why != self._told:
+        if why != self._logged:
             if why:
                 log.error("stuck", why=why)
             else:
                 log.info("no longer stuck")
-            self._told = why
+            self._logged = why
         return why
 
     async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802  named as in the contract
@@ -81,14 +81,14 @@ class Pages:
         """Status and text; None: there is no such page."""
         if path not in ("/healthz", "/readyz"):
             return None
-        future = asyncio.run_coroutine_threadsafe(self._look(path), self._loop)
+        future = asyncio.run_coroutine_threadsafe(self._state_of(path), self._loop)
         try:
             return future.result(self.ANSWER_S)
         except TimeoutError:
             future.cancel()
             return 503, f"the event loop does not answer within {self.ANSWER_S:g} s\n"
 
-    async def _look(self, path: str) -> tuple[int, str]:
+    async def _state_of(self, path: str) -> tuple[int, str]:
         if path == "/readyz":
             text = "ready\n" if self._health.ready else "not ready: it stops, or its disk does not answer\n"
             return (200 if self._health.ready else 503), text

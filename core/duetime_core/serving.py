@@ -70,12 +70,12 @@ PROBES_IN_FLIGHT_MAX = 1_024
 
 def status_of(error: DueTimeError) -> grpc.Status:
     """The gRPC status of an error, with ErrorInfo and, for bad input, BadRequest details: below 4 KiB in all."""
-    told = brief(error)
-    details = [error_details_pb2.ErrorInfo(reason=told.reason, domain=DOMAIN)]
-    if told.violations:
+    short = brief(error)
+    details = [error_details_pb2.ErrorInfo(reason=short.reason, domain=DOMAIN)]
+    if short.violations:
         fields = [
             error_details_pb2.BadRequest.FieldViolation(field=v.field, description=v.description)
-            for v in told.violations
+            for v in short.violations
         ]
         details.append(error_details_pb2.BadRequest(field_violations=fields))
     packed = []
@@ -83,7 +83,7 @@ def status_of(error: DueTimeError) -> grpc.Status:
         packed.append(any_pb2.Any())
         packed[-1].Pack(detail)
     code = error.status.value[0]
-    status: grpc.Status = rpc_status.to_status(status_pb2.Status(code=code, message=told.text, details=packed))
+    status: grpc.Status = rpc_status.to_status(status_pb2.Status(code=code, message=short.text, details=packed))
     return status
 
 
@@ -310,8 +310,8 @@ class Server:
         probes = _Border(PROBES_IN_FLIGHT_MAX, CallMeter(PROBES_IN_FLIGHT_MAX, None), self._traffic)
         unlimited = _Registrar(self._server, probes, callers)
         health_pb2_grpc.add_HealthServicer_to_server(self.health, unlimited)
-        told = reflection.aio.ReflectionServicer((*service_names, health.SERVICE_NAME, reflection.SERVICE_NAME))
-        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(told, unlimited)
+        reflected = reflection.aio.ReflectionServicer((*service_names, health.SERVICE_NAME, reflection.SERVICE_NAME))
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflected, unlimited)
         self.port = 0
 
     @property

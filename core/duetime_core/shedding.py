@@ -33,14 +33,14 @@ class Shedding:
     def start(self, port: int) -> None:
         """Connections to this port are looked at from now on."""
         self._port = port
-        self._look()
+        self._check()
 
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _look(self) -> None:
-        self._timer = self._clock.call_later(LOOK_MS, self._look)
+    def _check(self) -> None:
+        self._timer = self._clock.call_later(LOOK_MS, self._check)
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         used = sum(1 for _ in open_files())
         if used > SHORT * most:

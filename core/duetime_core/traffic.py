@@ -336,9 +336,9 @@ class Traffic(Collector):
 
     def _arm(self) -> None:
         if self._timer is None:
-            self._timer = self._clock.call_later(LOOK_MS, self._look)
+            self._timer = self._clock.call_later(LOOK_MS, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._timer = None
         now_ms = self._clock.monotonic_ms()
         try:
@@ -346,7 +346,7 @@ class Traffic(Collector):
             if now_ms - self._looked_ms >= ANSWERS_LOOK_MS:
                 self._looked_ms = now_ms
                 self._look_at_answers(now_ms)
-            self._heap.look(self.upload_bytes + self.answers.shares.used, now_ms)
+            self._heap.note(self.upload_bytes + self.answers.shares.used, now_ms)
         finally:
             if self._reading or self._writing or self._streaming or self._heap.is_grown:
                 self._arm()

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 from duetime_core.errors import NotFound
-from duetime_core.meter import CALL_BUCKETS_S, MethodMeter, tell_process
+from duetime_core.meter import CALL_BUCKETS_S, MethodMeter, export_process
 from duetime_core.serving import Server, make_channel
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -104,7 +104,7 @@ def test_buckets_are_cumulative() -> None:
 
 def test_process_says_what_it_is_and_uses() -> None:
     registry = CollectorRegistry()
-    tell_process("store", registry)
+    export_process("store", registry)
     text = generate_latest(registry).decode()
     assert "duetime_build_info{" in text
     assert 'process="store"' in text

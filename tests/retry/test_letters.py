@@ -8,7 +8,17 @@ from duetime.v1 import consumer_pb2
 from duetime_core.errors import InvalidArgument
 from duetime_format import record
 from duetime_format.properties import decode_properties
-from duetime_retry.letters import Letter, NotRedrivable, Place, Wanted, page_of, parse_page, redriven, split, told
+from duetime_retry.letters import (
+    Letter,
+    LetterCriteria,
+    NotRedrivable,
+    Place,
+    dead_letter_of,
+    page_of,
+    parse_page,
+    redriven,
+    split,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,7 +38,7 @@ def a_brokers(number: int = 4) -> Letter:
 
 
 def test_all_of_it_is_told() -> None:
-    found = told(letter(4, DT_REDRIVEN="1"))
+    found = dead_letter_of(letter(4, DT_REDRIVEN="1"))
     message = found.message
     assert (message.topic, message.queue, message.offset, message.id) == ("orders", 3, 74, "id4")
     assert (message.body, message.tags, message.keys, message.properties) == (
@@ -45,10 +55,10 @@ def test_all_of_it_is_told() -> None:
 
 
 def test_a_brokers_dead_letter_is_told_without_what_it_lacks() -> None:
-    found = told(a_brokers())
+    found = dead_letter_of(a_brokers())
     assert (found.message.topic, found.message.id, found.reason, len(found.attempts)) == ("orders", "id4", "", 0)
     without_id = letter(UNIQ_KEY="", ORIGIN_MESSAGE_ID="0A000001")
-    assert told(without_id).message.id == "0A000001"
+    assert dead_letter_of(without_id).message.id == "0A000001"
 
 
 @pytest.mark.parametrize(
@@ -74,12 +84,12 @@ def test_a_brokers_dead_letter_is_told_without_what_it_lacks() -> None:
     ],
 )
 def test_filters(given_: dict[str, Any], fits: bool) -> None:
-    wanted = Wanted.of(consumer_pb2.DeadLetterFilter(group=GROUP, **given_))
+    wanted = LetterCriteria.of(consumer_pb2.DeadLetterFilter(group=GROUP, **given_))
     assert wanted.fits(letter()) is fits
 
 
 def test_an_error_is_not_found_where_none_is_known() -> None:
-    assert not Wanted(GROUP, error="a").fits(a_brokers())
+    assert not LetterCriteria(GROUP, error="a").fits(a_brokers())
 
 
 def test_a_redriven_one_begins_anew_and_keeps_its_history() -> None:

@@ -15,8 +15,8 @@ from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.properties import encode_properties
 from duetime_format.record import Record
 from duetime_retry import exhausted, stores
+from duetime_retry.decision import Decider
 from duetime_retry.exhausted import Collector
-from duetime_retry.judging import Judge
 from duetime_retry.metrics import RetryMetrics
 from duetime_retry.nacks import Nacks
 from duetime_retry.policies import Rules
@@ -113,8 +113,8 @@ class Service:
         self.policies = Policies()
         policies: Any = self.policies
         settler = Settler(self.stores, topics, LEVELS, self.metrics)
-        self.judge = Judge(policies, topics, settler, LEVELS, self.metrics)
-        self.nacks = Nacks(self.stores, self.judge, self.metrics)
+        self.decider = Decider(policies, topics, settler, LEVELS, self.metrics)
+        self.nacks = Nacks(self.stores, self.decider, self.metrics)
 
     async def nack(self, names: list[bytes], **options: Any) -> list[consumer_pb2.NackResult]:
         nacks = [consumer_pb2.Nack(receipt=name, **options) for name in names]
@@ -244,7 +244,7 @@ async def test_collector_goes_on_behind_faults_and_ends_when_told() -> None:
     taken.leased.extend(service.stores.leased_one(name, attempt=17) for name in names(2))
     taken.leased[1].group = "other"
     service.stores.take_answers = [Overloaded("calls in flight"), taken, store_pb2.GetLeasedResponse()]
-    collector = Collector(0, service.stores, service.judge, service.clock, service.metrics)
+    collector = Collector(0, service.stores, service.decider, service.clock, service.metrics)
     running = asyncio.create_task(collector.run())
     async with asyncio.timeout(10):
         while not service.stores.nothing_taken.is_set():
@@ -265,7 +265,7 @@ async def test_collector_ends_what_it_has_begun() -> None:
     taken = store_pb2.GetLeasedResponse(now_ms=NOW_MS)
     taken.leased.append(service.stores.leased_one(names(1)[0], attempt=17))
     service.stores.take_answers = [taken]
-    collector = Collector(0, service.stores, service.judge, service.clock, service.metrics)
+    collector = Collector(0, service.stores, service.decider, service.clock, service.metrics)
 
     def put(request: store_pb2.SettleRequest) -> store_pb2.SettleResponse:
         collector.stop()

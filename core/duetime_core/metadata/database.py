@@ -134,7 +134,7 @@ class Database:
         self._check_standing()
         return self._submit(work)[0]
 
-    async def look(self, work: Callable[[Session], T], then: Callable[[T], None]) -> None:
+    async def refresh(self, work: Callable[[Session], T], then: Callable[[T], None]) -> None:
         """Reads anew what the caller knows already, for who would rather have what was read before than wait: returns
         within PATIENCE_S. `then` gets the result whenever it comes; never, where the database is in trouble."""
         try:

@@ -58,7 +58,7 @@ class Groups:
                 return known.group
             # For the others, who need not read it too.
             known.read_at_ms = now_ms
-            await self._database.look(_reading(name), lambda row: self._note(name, row))
+            await self._database.refresh(_reading(name), lambda row: self._note(name, row))
             known = self._known.get(name)
             return None if known is None else known.group
         return self._remember(name, await self._database.run(_reading(name)))

@@ -66,7 +66,7 @@ def await_schema(database_url: str, timeout_s: float) -> str:
         StartupError: it has not in time, or its schema is newer than this code.
     """
 
-    def look() -> str:
+    def check() -> str:
         revision = current_revision(database_url)
         refuse_unknown(revision)
         if revision != head_revision():
@@ -76,7 +76,7 @@ def await_schema(database_url: str, timeout_s: float) -> str:
     waiting = Retrying(
         retry=retry_if_exception(_may_pass), stop=stop_after_delay(timeout_s), wait=wait_random(0.3, 0.7), reraise=True
     )
-    return waiting(look)
+    return waiting(check)
 
 
 def _may_pass(error: BaseException) -> bool:

@@ -86,7 +86,7 @@ def _segment_bytes(files: list[tuple[int, int]]) -> int:
     """Sizes are equal, and equal to the distance between names, but for what is damaged: the most frequent counts."""
     bases = [base for base, _ in files]
     sizes = Counter(size for _, size in files)
-    sizes.update(behind - base for base, behind in pairwise(bases))
+    sizes.update(stop - base for base, stop in pairwise(bases))
     fitting = {size: count for size, count in sizes.items() if all(base % size == 0 for base in bases)}
     return max(fitting or sizes, key=lambda size: (sizes[size], size), default=0)
 

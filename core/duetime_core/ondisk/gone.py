@@ -53,13 +53,13 @@ class _Bits:
         at = (offset - self.base) >> 3
         return 0 <= at < len(self.bits) and bool(self.bits[at] >> (offset & 7) & 1)
 
-    def keep(self, first: int, behind: int) -> None:
+    def keep(self, first: int, stop: int) -> None:
         """Forgets all but [first, behind), and those of the first one's byte."""
         if first > self.base:
             base = first & ~7
             del self.bits[: (base - self.base) >> 3]
             self.base = base
-        at = max(behind - self.base, 0)
+        at = max(stop - self.base, 0)
         if at >> 3 < len(self.bits):
             del self.bits[(at >> 3) + 1 :]
             self.bits[-1] &= (1 << (at & 7)) - 1

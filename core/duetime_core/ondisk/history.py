@@ -60,10 +60,10 @@ class LevelHistory:
         return [np.array(since.levels.delays_ms) for since in self.since]
 
     def _tables(self, positions: Ints, stored_at_ms: Ints | None) -> Ints:
-        behind = np.searchsorted([since.position for since in self.since], positions, "right")
+        reached = np.searchsorted([since.position for since in self.since], positions, "right")
         if stored_at_ms is not None:
-            behind = np.minimum(behind, np.searchsorted([since.at_ms for since in self.since], stored_at_ms, "right"))
-        return np.maximum(behind - 1, 0)
+            reached = np.minimum(reached, np.searchsorted([since.at_ms for since in self.since], stored_at_ms, "right"))
+        return np.maximum(reached - 1, 0)
 
     @property
     def current(self) -> DelayLevels:

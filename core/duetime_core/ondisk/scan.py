@@ -138,8 +138,8 @@ def scan_runs(log: Log, position: int, end: int | None = None) -> Iterator[Run |
         yield last
 
 
-def _missing(position: int, behind: int) -> Skipped:
-    return Skipped(position, behind - position, f"the log's files from position {position} to {behind} are missing")
+def _missing(position: int, after: int) -> Skipped:
+    return Skipped(position, after - position, f"the log's files from position {position} to {after} are missing")
 
 
 def _runs_of(segment: LogFile, position: int, end: int | None) -> Iterator[Run | Found | Skipped | Blank]:
@@ -178,15 +178,15 @@ def _item_at(window: _Window, segment: LogFile, position: int) -> tuple[Found | 
     item: Found | Skipped
     found, damage = _record_at(window, segment, position)
     if found is not None:
-        item, behind, may_be_whole = found, position + found.record.size, bool(found.damage)
+        item, after, may_be_whole = found, position + found.record.size, bool(found.damage)
     else:
         resumed = _resume(window, segment, position)
-        behind, may_be_whole = segment.end if resumed is None else resumed, resumed is not None
-        item = Skipped(position, behind - position, damage)
+        after, may_be_whole = segment.end if resumed is None else resumed, resumed is not None
+        item = Skipped(position, after - position, damage)
     if may_be_whole and intact_at(segment, position) is not None:
         window.forget()
         return None, position
-    return item, behind
+    return item, after
 
 
 def intact_at(segment: LogFile, position: int) -> Record | None:
@@ -235,10 +235,10 @@ def _resume(window: _Window, segment: LogFile, position: int) -> int | None:
         if start < 0:
             if window.start + len(data) >= window.end:
                 return None
-            behind = segment.next_data(window.start + max(len(data) - layout.PREFIX_BYTES, index + 1))
-            if behind is None or behind >= window.end:
+            after = segment.next_data(window.start + max(len(data) - layout.PREFIX_BYTES, index + 1))
+            if after is None or after >= window.end:
                 return None
-            at = behind
+            at = after
             continue
         at = window.start + start
         data, index = window.at(at, layout.PREFIX_BYTES)

@@ -192,7 +192,7 @@ def queue_directories(files: Files) -> list[tuple[str, int]]:
 def read(source: Path | Files, levels: DelayLevels, progress: Progress = no_progress) -> State:
     """The directory with its log walked and its queues in line. Raises: InvalidArgument."""
     state = load(source, levels)
-    reader = Reader(state)
+    reader = StateReader(state)
     for item in walk_whole(state):
         progress(reader.see(item))
     reader.settle()
@@ -236,7 +236,7 @@ def item_end(item: Item) -> int:
     return item.position + (item.record.size if isinstance(item, Found) else item.size)
 
 
-class Reader:
+class StateReader:
     """Takes in what the walk gives, from a position on: what lies before it is in its queues already."""
 
     def __init__(self, state: State, first: int | None = None) -> None:

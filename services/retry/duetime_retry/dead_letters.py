@@ -28,15 +28,15 @@ from prometheus_client import Counter
 
 from duetime_retry.letters import (
     Letter,
+    LetterCriteria,
     NotRedrivable,
     Place,
-    Wanted,
+    dead_letter_of,
     group_of,
     page_of,
     parse_page,
     redriven,
     split,
-    told,
 )
 
 log = sparing()
@@ -137,24 +137,24 @@ class DeadLetters:
         if not 0 <= request.max_count <= LIST_COUNT_MAX:
             text = f"{request.max_count} is not within 1 and {LIST_COUNT_MAX}; 0: {LIST_COUNT_DEFAULT}"
             raise InvalidArgument([Violation("max_count", text)])
-        wanted, most = Wanted.of(request.filter), request.max_count or LIST_COUNT_DEFAULT
+        criteria, most = LetterCriteria.of(request.filter), request.max_count or LIST_COUNT_DEFAULT
         response = consumer_pb2.ListDeadLettersResponse()
         size = seen = 0
-        places = await self._places(wanted.group)
-        async with aclosing(self._walk(wanted, places, start)) as steps:
+        places = await self._places(criteria.group)
+        async with aclosing(self._walk(criteria, places, start)) as steps:
             async for step in steps:
                 for letter in step.letters:
                     size += letter.record.size
                     if len(response.letters) == most or (response.letters and size > LIST_BYTES_MAX):
                         response.next_page = page_of(step.place.queue, letter.offset)
                         return response
-                    response.letters.append(told(letter))
+                    response.letters.append(dead_letter_of(letter))
                 seen += step.seen_count
                 if step.is_last and step.place is places[-1]:
                     break
                 if seen >= SCAN_COUNT_MAX or len(response.letters) == most:
-                    behind = (step.place.queue + 1, 0) if step.is_last else (step.place.queue, step.next_offset)
-                    response.next_page = page_of(*behind)
+                    next_place = (step.place.queue + 1, 0) if step.is_last else (step.place.queue, step.next_offset)
+                    response.next_page = page_of(*next_place)
                     break
         return response
 
@@ -170,7 +170,7 @@ class DeadLetters:
         self, request: Request, end: Callable[[Place, Sequence[Letter]], Awaitable[list[Result]]]
     ) -> AsyncIterator[Result]:
         check(request.filter, request)
-        wanted, pace = Wanted.of(request.filter), Pace(self._clock, 0.0 if request.dry_run else request.rate)
+        criteria, pace = LetterCriteria.of(request.filter), Pace(self._clock, 0.0 if request.dry_run else request.rate)
         left = request.max_count or math.inf
         # One that is redriven and fails again meanwhile is found by the next call.
         ends: dict[int, int] = {}
@@ -178,7 +178,7 @@ class DeadLetters:
         self._streams.add(stopping)
         counts: Counts[int] = Counts()
         try:
-            async with aclosing(self._walk(wanted, await self._places(wanted.group), (0, 0), ends)) as steps:
+            async with aclosing(self._walk(criteria, await self._places(criteria.group), (0, 0), ends)) as steps:
                 async for step in steps:
                     letters = step.letters[: int(min(left, len(step.letters)))]
                     for batch in _batches(letters, pace.count_max):
@@ -198,13 +198,13 @@ class DeadLetters:
                     self._check_going_on()
         finally:
             self._streams.discard(stopping)
-            self._tell(wanted.group, counts)
+            self._log_counts(criteria.group, counts)
 
     def _check_going_on(self) -> None:
         if self._stopped:
             raise Unavailable("the retry service is stopping; call again to go on", reason="STOPPING")
 
-    def _tell(self, group: str, counts: Mapping[int, int]) -> None:
+    def _log_counts(self, group: str, counts: Mapping[int, int]) -> None:
         named = {_NAMES[outcome]: count for outcome, count in counts.items() if outcome != MATCHED}
         for name, count in named.items():
             self._ended.labels(name).inc(count)
@@ -257,24 +257,28 @@ class DeadLetters:
         return [Place(*place) for place in places]
 
     async def _walk(
-        self, wanted: Wanted, places: Sequence[Place], start: tuple[int, int], ends: dict[int, int] | None = None
+        self,
+        criteria: LetterCriteria,
+        places: Sequence[Place],
+        start: tuple[int, int],
+        ends: dict[int, int] | None = None,
     ) -> AsyncGenerator[Step, None]:
         """Queue after queue from `start` (queue, offset) on. `ends`: where each queue ended when it was come to."""
         for place in places:
             if place.queue < start[0]:
                 continue
             offset = start[1] if place.queue == start[0] else 0
-            if wanted.from_ms > 0 and not offset:
-                offset = await self._first_since(place, wanted)
+            if criteria.from_ms > 0 and not offset:
+                offset = await self._first_since(place, criteria)
             is_last = False
             while not is_last:
-                step = await self._pull(place, wanted, offset, ends)
+                step = await self._pull(place, criteria, offset, ends)
                 offset, is_last = step.next_offset, step.is_last
                 yield step
 
-    async def _pull(self, place: Place, wanted: Wanted, offset: int, ends: dict[int, int] | None) -> Step:
+    async def _pull(self, place: Place, criteria: LetterCriteria, offset: int, ends: dict[int, int] | None) -> Step:
         request = store_pb2.PullDeadLettersRequest(
-            topic=dlq_topic(wanted.group),
+            topic=dlq_topic(criteria.group),
             queue=place.shard_queue,
             offset=offset,
             max_count=PULL_COUNT,
@@ -285,13 +289,13 @@ class DeadLetters:
             return Step(place, is_last=True)
         end = answer.max_offset if ends is None else ends.setdefault(place.queue, answer.max_offset)
         seen = [one for one in split(answer.records, answer.offsets, place) if one.offset < end]
-        is_last = answer.next_offset >= end or any(wanted.is_past(letter) for letter in seen)
-        letters = [letter for letter in seen if wanted.fits(letter)]
+        is_last = answer.next_offset >= end or any(criteria.is_past(letter) for letter in seen)
+        letters = [letter for letter in seen if criteria.fits(letter)]
         return Step(place, letters, answer.next_offset, len(seen), is_last)
 
-    async def _first_since(self, place: Place, wanted: Wanted) -> int:
+    async def _first_since(self, place: Place, criteria: LetterCriteria) -> int:
         request = gateway_pb2.SearchOffsetRequest(
-            topic=dlq_topic(wanted.group), queue=place.shard_queue, at_ms=wanted.from_ms
+            topic=dlq_topic(criteria.group), queue=place.shard_queue, at_ms=criteria.from_ms
         )
         answer = await self._ask(place, "SearchOffset", request)
         return 0 if answer is None else int(answer.offset)

@@ -1,6 +1,6 @@
 """Takes over messages whose last lease ended unacknowledged, shard by shard, and makes them dead letters.
 
-    TakeExhausted (waits for the first) ─▶ judge ─▶ settle ─▶ again
+    TakeExhausted (waits for the first) ─▶ decide ─▶ settle ─▶ again
 
 The store leases them to the taker, without counting a delivery: what is not settled comes back to be taken, by this
 process or another one. So several retry services share the work, and one that dies delays it by TAKEN_MS. A message
@@ -16,7 +16,7 @@ from duetime_core.clock import Clock
 from duetime_core.defects import outcome
 from duetime_core.logs import sparing
 
-from duetime_retry.judging import Judge, Told
+from duetime_retry.decision import Decider, Failure
 from duetime_retry.metrics import RetryMetrics
 from duetime_retry.settling import by_group
 from duetime_retry.stores import Stores
@@ -34,10 +34,10 @@ BACKOFF_MS_MAX = 2_000
 class Collector:
     """The loop of one shard. Ends at `stop`, after the messages that it has taken."""
 
-    def __init__(self, shard: int, stores: Stores, judge: Judge, clock: Clock, metrics: RetryMetrics) -> None:
+    def __init__(self, shard: int, stores: Stores, decider: Decider, clock: Clock, metrics: RetryMetrics) -> None:
         self._shard = shard
         self._stores = stores
-        self._judge = judge
+        self._decider = decider
         self._clock = clock
         self._metrics = metrics
         self._stopping = asyncio.Event()
@@ -86,7 +86,9 @@ class Collector:
     async def _settle(self, taken: store_pb2.GetLeasedResponse) -> None:
         self._metrics.exhausted.labels(str(self._shard)).inc(len(taken.leased))
         for group, leased in by_group(taken.leased).items():
-            deal_with = partial(self._judge.deal_with, self._shard, group, taken.now_ms, leased, [Told()] * len(leased))
+            deal_with = partial(
+                self._decider.deal_with, self._shard, group, taken.now_ms, leased, [Failure()] * len(leased)
+            )
             results, error = await outcome(deal_with, "settling exhausted messages", shard=self._shard, group=group)
             faults = [result.fault.message for result in results or () if result.HasField("fault")]
             faults += [error.text] * len(leased) if error is not None else []

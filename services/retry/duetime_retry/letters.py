@@ -88,7 +88,7 @@ class Letter:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class LetterCriteria:
     """A filter, ready to be asked."""
 
     group: str
@@ -101,7 +101,7 @@ class Wanted:
     topic: str = ""
 
     @classmethod
-    def of(cls, given: consumer_pb2.DeadLetterFilter) -> "Wanted":
+    def of(cls, given: consumer_pb2.DeadLetterFilter) -> "LetterCriteria":
         return cls(
             given.group,
             given.from_ms,
@@ -158,7 +158,7 @@ def redriven(letter: Letter) -> Record:
     return copy
 
 
-def told(letter: Letter) -> consumer_pb2.DeadLetter:
+def dead_letter_of(letter: Letter) -> consumer_pb2.DeadLetter:
     """The dead letter as clients see it."""
     found, names = letter.record, letter.properties
     queue, offset = letter.origin

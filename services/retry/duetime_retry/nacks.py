@@ -1,6 +1,6 @@
 """Nack: failed messages by their receipts, one result each, in the order of the request.
 
-    receipts ─ by shard ─▶ GetLeased ─▶ judge ─▶ settle ─▶ results
+    receipts ─ by shard ─▶ GetLeased ─▶ decide ─▶ settle ─▶ results
 
 A fault of one message, or of a shard, harms no other. A repeated call finds the leases ended; what this process
 answered before is remembered for a while, so that a caller whose answer was lost gets it again.
@@ -16,7 +16,7 @@ from duetime_core.calls import fault_of
 from duetime_core.errors import DueTimeError, InvalidArgument, Violation
 from duetime_format import limits, receipts
 
-from duetime_retry.judging import Judge, Told
+from duetime_retry.decision import Decider, Failure
 from duetime_retry.metrics import RetryMetrics
 from duetime_retry.settling import EXPIRED, OK
 from duetime_retry.stores import UNAVAILABLE, Stores
@@ -30,9 +30,9 @@ Result = consumer_pb2.NackResult
 class Nacks:
     """Answers Nack."""
 
-    def __init__(self, stores: Stores, judge: Judge, metrics: RetryMetrics) -> None:
+    def __init__(self, stores: Stores, decider: Decider, metrics: RetryMetrics) -> None:
         self._stores = stores
-        self._judge = judge
+        self._decider = decider
         self._metrics = metrics
         # By group and receipt, the oldest first.
         self._recent: dict[tuple[str, bytes], Result] = {}
@@ -52,9 +52,9 @@ class Nacks:
         shards, unknown = receipts.by_shard(asked)
         results |= {asked[index]: Result(status=UNKNOWN) for index in unknown}
         policy = request.policy if request.HasField("policy") else None
-        told = {receipt: _told(nack, policy) for receipt, nack in nacks.items()}
+        failures = {receipt: _failure_of(nack, policy) for receipt, nack in nacks.items()}
         parts = [
-            self._nack_shard(shard, request.group, [asked[index] for index in indices], told)
+            self._nack_shard(shard, request.group, [asked[index] for index in indices], failures)
             for shard, indices in shards.items()
         ]
         for part in await asyncio.gather(*parts):
@@ -64,7 +64,7 @@ class Nacks:
         return [results[nack.receipt] for nack in request.nacks]
 
     async def _nack_shard(
-        self, shard: int, group: str, asked: Sequence[bytes], told: Mapping[bytes, Told]
+        self, shard: int, group: str, asked: Sequence[bytes], failures: Mapping[bytes, Failure]
     ) -> dict[bytes, Result]:
         results: dict[bytes, Result] = {}
         # By lease and offset, which receipts begin with behind their shard: where one look does not reach all of an
@@ -83,8 +83,8 @@ class Nacks:
                     found[receipt] = one
                 else:
                     results[receipt] = Result(status=one.status)
-            dealt = await self._judge.deal_with(
-                shard, group, answer.now_ms, list(found.values()), [told[receipt] for receipt in found]
+            dealt = await self._decider.deal_with(
+                shard, group, answer.now_ms, list(found.values()), [failures[receipt] for receipt in found]
             )
             results |= dict(zip(found, dealt, strict=True))
             away = next((one.fault for one in dealt if one.fault.reason == UNAVAILABLE), None)
@@ -105,8 +105,8 @@ class Nacks:
         return result
 
 
-def _told(nack: consumer_pb2.Nack, policy: RetryPolicy | None) -> Told:
-    return Told(nack.error, policy, nack.delay_ms if nack.HasField("delay_ms") else None, nack.reject)
+def _failure_of(nack: consumer_pb2.Nack, policy: RetryPolicy | None) -> Failure:
+    return Failure(nack.error, policy, nack.delay_ms if nack.HasField("delay_ms") else None, nack.reject)
 
 
 def delay_violations(nack: consumer_pb2.Nack) -> list[Violation]:

@@ -15,8 +15,8 @@ from duetime_core.traffic import Traffic
 from prometheus_client import CollectorRegistry
 
 from duetime_retry.dead_letters import DeadLetters
+from duetime_retry.decision import Decider
 from duetime_retry.exhausted import Collector
-from duetime_retry.judging import Judge
 from duetime_retry.metrics import RetryMetrics
 from duetime_retry.nacks import Nacks
 from duetime_retry.policies import Policies
@@ -72,7 +72,7 @@ class RetryNode:
         stores = Stores(channels, settings.store_timeout_ms)
         topics = Topics(self._database, self._clock, stores.put_topic, stores.has_topic)
         settler = Settler(stores, topics, settings.levels, metrics)
-        judge = Judge(Policies(self._database, self._clock), topics, settler, settings.levels, metrics)
+        decider = Decider(Policies(self._database, self._clock), topics, settler, settings.levels, metrics)
         letters = DeadLetters(
             stores.call, topics.places, topics.is_group, topics.ensure, self._clock, metrics.letters_ended
         )
@@ -81,10 +81,10 @@ class RetryNode:
             ["duetime.v1.Retry"], settings.calls_in_flight_max, self.registry, secret=settings.secret, traffic=traffic
         )
         service = RetryService(
-            SendBacks(topics, stores, settings.levels, metrics), Nacks(stores, judge, metrics), letters
+            SendBacks(topics, stores, settings.levels, metrics), Nacks(stores, decider, metrics), letters
         )
         retry_pb2_grpc.add_RetryServicer_to_server(service, server.grpc)  # type: ignore[no-untyped-call]
-        collectors = [Collector(shard, stores, judge, self._clock, metrics) for shard in stores.shards]
+        collectors = [Collector(shard, stores, decider, self._clock, metrics) for shard in stores.shards]
         return _Parts(server, list(channels.values()), letters, collectors)
 
     async def start(self) -> None:

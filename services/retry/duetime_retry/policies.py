@@ -52,7 +52,7 @@ class Policies:
         if until_ms <= now_ms:
             # For the others, who need not read them too.
             self._kept[group] = now_ms + KEPT_MS, rules
-            await self._database.look(_reading(group), lambda row: self._note(group, row))
+            await self._database.refresh(_reading(group), lambda row: self._note(group, row))
         return self._kept.get(group, (now_ms, rules))[1]
 
     def _note(self, group: str, row: GroupModel | None) -> None:
@@ -72,7 +72,7 @@ def _reading(group: str) -> Callable[[Session], GroupModel | None]:
     return lambda session: session.get(GroupModel, group)
 
 
-def policy_for(found: Record, told: RetryPolicy | None, group: RetryPolicy, max_attempts: int) -> RetryPolicy:
+def policy_for(found: Record, sent: RetryPolicy | None, group: RetryPolicy, max_attempts: int) -> RetryPolicy:
     """The policy of a failed message, complete. `told`: with the failure; `max_attempts`: of its lease, which are the
     receiver's or the group's."""
     text = value_of(found.properties, _OWN)
@@ -80,8 +80,8 @@ def policy_for(found: Record, told: RetryPolicy | None, group: RetryPolicy, max_
     if own is not None:
         return own
     policy = RetryPolicy()
-    policy.CopyFrom(group if told is None else told)
-    if told is None or not told.max_attempts:
+    policy.CopyFrom(group if sent is None else sent)
+    if sent is None or not sent.max_attempts:
         policy.max_attempts = max_attempts or group.max_attempts
     return retry_policy.completed(policy)
 

@@ -166,13 +166,13 @@ class Settler:
         for number, (put, status, due_at_ms) in enumerate(zip(puts, statuses, dues, strict=True)):
             result = results[put.index]
             if status == store_pb2.PUT_STATUS_OK:
-                self._tell(group, put, max(due_at_ms, put.visible_at_ms), result)
+                self._fill_result(group, put, max(due_at_ms, put.visible_at_ms), result)
             elif status == store_pb2.PUT_STATUS_SETTLED:
                 result.status = EXPIRED
             else:
                 result.fault.CopyFrom(answer.faults[number])
 
-    def _tell(self, group: str, put: _Put, at_ms: int, result: consumer_pb2.NackResult) -> None:
+    def _fill_result(self, group: str, put: _Put, at_ms: int, result: consumer_pb2.NackResult) -> None:
         decision = put.case.decision
         if isinstance(decision, DeadLetter):
             result.dead = True

@@ -15,7 +15,7 @@ from duetime_format.names import retry_topic
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-Tell = Callable[[int, str], Awaitable[None]]
+Announce = Callable[[int, str], Awaitable[None]]
 Has = Callable[[int, str], Awaitable[bool]]
 # Shard and queue there.
 Place = tuple[int, int]
@@ -24,11 +24,11 @@ Place = tuple[int, int]
 class Topics:
     """Places by (topic, queue): a queue never moves, so what was found once is kept."""
 
-    def __init__(self, database: Database, clock: Clock, tell: Tell, has: Has) -> None:
+    def __init__(self, database: Database, clock: Clock, announce: Announce, has: Has) -> None:
         """`tell(shard, topic)` makes a new topic known to its shard; `has(shard, topic)`: there is something of it."""
         self._database = database
         self._clock = clock
-        self._tell = tell
+        self._announce = announce
         self._has = has
         self._places: dict[str, dict[int, Place]] = {}
         self._ready: set[tuple[str, int]] = set()
@@ -84,7 +84,7 @@ class Topics:
                 if not await self._has(shard, topic):
                     raise
                 return
-            await self._tell(shard, topic)
+            await self._announce(shard, topic)
             self._ready.add((topic, shard))
 
 

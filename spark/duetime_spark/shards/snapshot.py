@@ -27,8 +27,8 @@ from duetime_core.ondisk.scan import Skipped
 from duetime_core.ondisk.state import (
     Item,
     Queue,
-    Reader,
     State,
+    StateReader,
     load,
     open_root,
     restored,
@@ -272,7 +272,7 @@ class _Walk:
         self._is_reached = point is None or state.min_position <= point.position <= _log_end(state)
         if self._is_reached:
             first = point.position if point else None
-            reader = Reader(state, first)
+            reader = StateReader(state, first)
             for item in walk_whole(state, first):
                 if isinstance(item, Skipped):
                     self._skipped[item.position] = item.size

@@ -58,7 +58,7 @@ class TopicCatalog:
     async def look_up(self, name: str, found: Callable[[Sequence[tuple[int, int]]], None]) -> None:
         """Hands shard and queue there, by queue, to `found`; nothing: there is no such topic. Returns after a moment
         also if the database is slow; `found` is called then once it answers."""
-        await self._database.look(lambda session: _places_of(session, name), found)
+        await self._database.refresh(lambda session: _places_of(session, name), found)
 
     async def get(self, name: str) -> TopicInfo:
         """Raises: NotFound."""

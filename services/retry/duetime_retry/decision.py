@@ -22,7 +22,7 @@ from duetime_retry.topics import Topics
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Failure:
     """What came with a failure. `error` None: nothing came, the lease ended."""
 
     error: consumer_pb2.HandlerError | None = None
@@ -31,7 +31,7 @@ class Told:
     reject: bool = False
 
 
-class Judge:
+class Decider:
     """Decides by whose policy holds, and has it settled."""
 
     def __init__(
@@ -51,11 +51,11 @@ class Judge:
         self._chance = chance
 
     async def deal_with(
-        self, shard: int, group: str, now_ms: int, leased: Sequence[store_pb2.LeasedRecord], told: Sequence[Told]
+        self, shard: int, group: str, now_ms: int, leased: Sequence[store_pb2.LeasedRecord], failures: Sequence[Failure]
     ) -> list[consumer_pb2.NackResult]:
         """What became of each of a group's messages on a shard, in order; a fault of one harms no other."""
         try:
-            results = await self._dealt_with(shard, group, now_ms, leased, told)
+            results = await self._dealt_with(shard, group, now_ms, leased, failures)
         except DueTimeError as error:
             results = [consumer_pb2.NackResult(attempt=one.attempt, fault=fault_of(error)) for one in leased]
         for result in results:
@@ -64,21 +64,21 @@ class Judge:
         return results
 
     async def _dealt_with(
-        self, shard: int, group: str, now_ms: int, leased: Sequence[store_pb2.LeasedRecord], told: Sequence[Told]
+        self, shard: int, group: str, now_ms: int, leased: Sequence[store_pb2.LeasedRecord], failures: Sequence[Failure]
     ) -> list[consumer_pb2.NackResult]:
         """Raises: DueTimeError: the database does not answer, so that nothing is known of any of them."""
         rules = await self._policies.of_group(group)
         origins = await self._origins(shard, leased)
         results = [consumer_pb2.NackResult(attempt=one.attempt) for one in leased]
         cases: dict[int, Case] = {}
-        for index, (one, what) in enumerate(zip(leased, told, strict=True)):
+        for index, (one, failure) in enumerate(zip(leased, failures, strict=True)):
             try:
-                cases[index] = self._case(now_ms, one, what, rules, origins.get((one.topic, one.queue)))
+                cases[index] = self._case(now_ms, one, failure, rules, origins.get((one.topic, one.queue)))
             except Damaged as error:
                 results[index].fault.CopyFrom(fault_of(DataLoss(error.text)))
             except Exception as error:
                 # What is odd about one message must not hold up the others of its group for ever.
-                results[index].fault.CopyFrom(fault_of(defect(error, "judging", shard=shard, group=group)))
+                results[index].fault.CopyFrom(fault_of(defect(error, "deciding", shard=shard, group=group)))
         settled = await self._settler.settle(shard, group, now_ms, list(cases.values()))
         for index, result in zip(cases, settled, strict=True):
             results[index] = result
@@ -90,14 +90,14 @@ class Judge:
         return {place: await self._topics.queue_at(place[0], shard, place[1]) for place in places}
 
     def _case(
-        self, now_ms: int, leased: store_pb2.LeasedRecord, told: Told, rules: Rules, origin_queue: int | None
+        self, now_ms: int, leased: store_pb2.LeasedRecord, failure: Failure, rules: Rules, origin_queue: int | None
     ) -> Case:
         """Raises: Damaged."""
         found = record.decode(leased.record)
-        policy = policy_for(found, told.policy, rules.policy, leased.max_attempts)
+        policy = policy_for(found, failure.policy, rules.policy, leased.max_attempts)
         decision = decide(
-            leased.attempt, policy, self._levels, self._chance(), delay_ms=told.delay_ms, reject=told.reject
+            leased.attempt, policy, self._levels, self._chance(), delay_ms=failure.delay_ms, reject=failure.reject
         )
-        failed = failed_delivery(leased, found, origin_queue, now_ms, told.error)
+        failed = failed_delivery(leased, found, origin_queue, now_ms, failure.error)
         # A lease of exhausted messages has no order of its own.
         return Case(leased, failed, decision, stays=leased.ordered or rules.ordered)
