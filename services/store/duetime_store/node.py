@@ -95,16 +95,16 @@ class StoreNode:
     async def _take_directory(self) -> StoreDirectory:
         """Waits for the process that serves the shard until now: it may be about to end."""
         root, until_ms = self._settings.data_dir, self._clock.monotonic_ms() + self._settings.lock_wait_ms
-        told = False
+        warned = False
         while True:
             try:
                 return StoreDirectory(root, self._disk)
             except DirectoryInUse:
                 if self._clock.monotonic_ms() >= until_ms:
                     raise
-            if not told:
+            if not warned:
                 log.warning("data directory is in use by another process: waiting for it", data_dir=str(root))
-                told = True
+                warned = True
             await self._clock.sleep(LOCK_CHECK_MS)
 
     async def start(self) -> None:

@@ -15,7 +15,7 @@ from duetime_store.files.reserve import Reserve
 from duetime_store.finding.finder import Finder
 from duetime_store.finding.index import Shape
 from duetime_store.finding.indexer import Indexer
-from duetime_store.finding.trace import Tracer
+from duetime_store.finding.trace import MessageTraces
 from duetime_store.groups import loading, snapshot
 from duetime_store.groups.admin import GroupAdmin
 from duetime_store.groups.calls import GroupCalls
@@ -99,7 +99,7 @@ class StoreParts:
     indexer: Indexer | None
     reader: Reader
     finder: Finder
-    tracer: Tracer
+    tracer: MessageTraces
     holding: Holding
     stand_ins: StandIns
     cleaner: Cleaner
@@ -143,7 +143,7 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
         indexer=indexer,
         reader=reader,
         finder=finder,
-        tracer=Tracer(store, reader, finder, turns, shard=shard),
+        tracer=MessageTraces(store, reader, finder, turns, shard=shard),
         holding=Holding(store, flusher, alarm, bytes_max=settings.waiting_bytes_max),
         stand_ins=StandIns(store, metrics),
         cleaner=_make_cleaner(base, store, reader, flusher, checkpointer, groups, offsets, indexer),

@@ -133,7 +133,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         queue = self._store.queues.find(request.topic, request.queue)
         response = gateway_pb2.PullResponse()
         for pulled in await self._pull(request, [(queue, request.offset)], context.peer()):
-            self._tell(response, pulled, request)
+            self._fill_pull(response, pulled, request)
         return response
 
     async def PullQueues(self, request: gateway_pb2.PullQueuesRequest, context: Any) -> gateway_pb2.PullQueuesResponse:
@@ -142,7 +142,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         response = gateway_pb2.PullQueuesResponse()
         for asked, pulled in zip(request.queues, await self._pull(request, positions, context.peer()), strict=True):
             if pulled.next_offset != asked.offset:
-                self._tell(response.queues.add(queue=asked.queue).pull, pulled, request)
+                self._fill_pull(response.queues.add(queue=asked.queue).pull, pulled, request)
         return response
 
     async def _pull(self, request: AnyPull, positions: list[tuple[ConsumeQueue, int]], peer: str) -> list[Pulled]:
@@ -155,7 +155,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
             min(request.wait_ms, limits.WAIT_MS_MAX),
         )
 
-    def _tell(self, response: gateway_pb2.PullResponse, pulled: Pulled, request: AnyPull) -> None:
+    def _fill_pull(self, response: gateway_pb2.PullResponse, pulled: Pulled, request: AnyPull) -> None:
         """Fills in the answer of one queue."""
         response.next_offset = pulled.next_offset
         response.min_offset = pulled.queue.min_offset

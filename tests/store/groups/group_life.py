@@ -22,7 +22,7 @@ from duetime_format.names import GROUPS_TOPIC
 from duetime_format.properties import decode_properties, encode_properties
 from duetime_format.record import Record
 from duetime_store.groups import loading, snapshot
-from duetime_store.groups.fetch import Asked, Given, Looker
+from duetime_store.groups.fetch import Asked, Fetcher, Given
 from duetime_store.groups.groups import OK, Groups, Open
 from duetime_store.groups.lines import Lines
 from duetime_store.groups.offsets import GroupOffsets
@@ -71,7 +71,7 @@ class GroupLife(Life):
             self.store, state.progress, state.gone, Lines(), shard=SHARD, leases_max=10_000, groups_max=9, places_max=9
         )
         reader = Reader(self.store, Alarm(ShardClock(self.clock)), StoreMetrics(CollectorRegistry()), Turns())
-        self.looker = Looker(self.store, reader, self.groups)
+        self.fetcher = Fetcher(self.store, reader, self.groups)
         return GroupKeeper(self.store, self.groups, offsets, self.flusher, self.disk, path, self.here)
 
     # --- steps ------------------------------------------------------------------------------------------------------
@@ -100,10 +100,10 @@ class GroupLife(Life):
             place = self.groups.progress.places.get(KEY) or self.groups.new_place(KEY, 0)
             if self.store.queues.known(TOPIC.encode(), 0) is None:
                 return
-            look = self.looker.look(asked, [place], [], unhurried(), fresh_first=False, peek=False)
+            fetched = self.fetcher.fetch(asked, [place], [], unhurried(), fresh_first=False, peek=False)
         except (ReadOnly, Overloaded):
             return
-        for one in look.given:
+        for one in fetched.given:
             assert not self.done & set(one.offsets), "what is done comes back"
             self.given.append((one, receipts.pack(SHARD, one.lease.id, one.offsets)))
 

@@ -15,7 +15,7 @@ from duetime_format import receipts, record
 from duetime_format.events import Key
 from duetime_format.properties import decode_properties
 from duetime_store.groups import loading, snapshot
-from duetime_store.groups.fetch import Asked, Looker
+from duetime_store.groups.fetch import Asked, Fetcher
 from duetime_store.groups.groups import EXPIRED, OK, UNKNOWN, Groups, Open
 from duetime_store.groups.lines import Lines
 from duetime_store.groups.offsets import GroupOffsets
@@ -85,7 +85,7 @@ class Machine(RuleBasedStateMachine):
             store, state.progress, state.gone, Lines(), shard=SHARD, leases_max=1_000, groups_max=10, places_max=10
         )
         reader = Reader(store, Alarm(ShardClock(self.clock)), StoreMetrics(CollectorRegistry()), Turns())
-        self.looker = Looker(store, reader, self.groups)
+        self.fetcher = Fetcher(store, reader, self.groups)
 
     def teardown(self) -> None:
         if hasattr(self, "shard"):
@@ -155,7 +155,7 @@ class Machine(RuleBasedStateMachine):
             self.groups.new_place(KEY, 0)
         blocked = self.ordered and any(one.state != RETURNED for one in self.messages.values())
         place = self.groups.progress.places[KEY]
-        given = self.looker.look(asked, [place], [], unhurried(), fresh_first=False, peek=False).given
+        given = self.fetcher.fetch(asked, [place], [], unhurried(), fresh_first=False, peek=False).given
         assert not (blocked and given)
         total = 0
         for run in given:

@@ -14,7 +14,7 @@ from duetime_format.ranges import ranges_of
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class MessageEvent:
     """What an event says of one message: `key` is of its place, or of a dead letter's queue."""
 
     kind: int
@@ -34,7 +34,7 @@ class Told:
     copy: Letter = ("", 0, 0)
 
 
-def told(body: bytes, messages: Collection[Letter]) -> Iterator[Told]:
+def message_events(body: bytes, messages: Collection[Letter]) -> Iterator[MessageEvent]:
     """What the events of a record say of messages, which are named by topic, queue and offset.
 
     Raises: Damaged.
@@ -51,38 +51,40 @@ def told(body: bytes, messages: Collection[Letter]) -> Iterator[Told]:
             return
         for event in events_near(body, at, spans):
             if isinstance(event, events.Taken | events.Left):
-                yield from _told_letters(event, messages)
+                yield from _letter_events(event, messages)
             else:
                 # No other kinds are near.
                 number: int = event.place  # type: ignore[attr-defined]
-                yield from _told(event, keys[number], wanted[number])
+                yield from _place_events(event, keys[number], wanted[number])
 
 
-def _told_letters(event: events.Taken | events.Left, messages: Collection[Letter]) -> Iterator[Told]:
+def _letter_events(event: events.Taken | events.Left, messages: Collection[Letter]) -> Iterator[MessageEvent]:
     topic, queue = event.topic, event.queue
     wanted = {offset for name, number, offset in messages if (name, number) == (topic, queue)}
     for offset in _among(wanted, event.ranges):
-        yield Told(event.kind, offset, Key(topic.removeprefix(DLQ_PREFIX), "", topic, queue))
+        yield MessageEvent(event.kind, offset, Key(topic.removeprefix(DLQ_PREFIX), "", topic, queue))
 
 
-def _told(event: events.Event, key: Key, wanted: set[int]) -> Iterator[Told]:
+def _place_events(event: events.Event, key: Key, wanted: set[int]) -> Iterator[MessageEvent]:
     match event:
         case events.Give(lease=lease, received_at_ms=at_ms, until_ms=until_ms, expired=expired):
             attempt = 0 if event.is_taken else event.attempt
             for offset in _among(wanted, event.ranges):
-                yield Told(event.kind, offset, key, lease, at_ms, until_ms=until_ms, attempt=attempt, expired=expired)
+                yield MessageEvent(
+                    event.kind, offset, key, lease, at_ms, until_ms=until_ms, attempt=attempt, expired=expired
+                )
         case events.End(lease=lease):
-            yield from (Told(event.kind, offset, key, lease) for offset in _among(wanted, event.ranges))
+            yield from (MessageEvent(event.kind, offset, key, lease) for offset in _among(wanted, event.ranges))
         case events.Change(lease=lease, until_ms=until_ms):
             for offset in _among(wanted, event.ranges):
-                yield Told(event.kind, offset, key, lease, until_ms=until_ms)
+                yield MessageEvent(event.kind, offset, key, lease, until_ms=until_ms)
         case events.Back(lease=lease, ended_at_ms=at_ms, counted=counted):
             for offset in _among(wanted, event.ranges):
-                yield Told(event.kind, offset, key, lease, at_ms, counted)
+                yield MessageEvent(event.kind, offset, key, lease, at_ms, counted)
         case events.Defer(lease=lease, offset=offset, until_ms=until_ms, history=history) if offset in wanted:
-            yield Told(event.kind, offset, key, lease, until_ms=until_ms, history=history)
+            yield MessageEvent(event.kind, offset, key, lease, until_ms=until_ms, history=history)
         case events.Settle(lease=lease, offset=offset, copy=copy) if offset in wanted:
-            yield Told(event.kind, offset, key, lease, copy=copy)
+            yield MessageEvent(event.kind, offset, key, lease, copy=copy)
 
 
 def _among(wanted: set[int], data: bytes) -> list[int]:

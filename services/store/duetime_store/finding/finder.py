@@ -48,7 +48,7 @@ STEPS_MAX = 64
 _WALKS_MAX = 64
 _HASHES_MAX = 512
 # Positions of one look-up that are kept, so that none is told twice.
-_TOLD_MAX = 65_536
+_GIVEN_MAX = 65_536
 OPEN_WAIT_MS = 2_000
 # An id without a topic is looked for under each.
 TOPICS_MAX = 16_384
@@ -125,12 +125,12 @@ class Finder:
                         continue
                     if not from_ms <= seen.record.stored_at_ms <= to_ms:
                         continue
-                    told = await self._tell(walk, view, seen, as_is=topic == SCHEDULE_TOPIC)
-                    if told is None:
+                    message = await self._resolve(walk, view, seen, as_is=topic == SCHEDULE_TOPIC)
+                    if message is None:
                         continue
                     if found and (len(found) == max_count or size + seen.record.size > limits.PULL_BYTES_MAX):
                         return found, True
-                    found.append(told)
+                    found.append(message)
                     size += seen.record.size
         return found, False
 
@@ -148,18 +148,18 @@ class Finder:
             view = await self._view()
             with self._turns.walk() as walk:
                 await walk.begin()
-                told = await self._tell(walk, view, seen)
-                if told is None and seen.id:
-                    told = await self._by_id(walk, view, seen.id, seen.real_topic)
+                message = await self._resolve(walk, view, seen)
+                if message is None and seen.id:
+                    message = await self._by_id(walk, view, seen.id, seen.real_topic)
             # Of a restored message without an id only this record can be told.
-            return told or self._found(seen, STORED)
+            return message or self._found(seen, STORED)
         view = await self._view()
         with self._turns.walk() as walk:
             await walk.begin()
-            told = await self._by_id(walk, view, message_id, topic)
-        if told is None:
+            message = await self._by_id(walk, view, message_id, topic)
+        if message is None:
             raise NotFound(f"no message {message_id} on shard {self._shard}", reason="MESSAGE_NOT_FOUND")
-        return told
+        return message
 
     async def records_of(self, message_id: str, topic: str, max_count: int) -> tuple[list[Seen], bool]:
         """All records of a message, oldest first: it, its lane records, and its copies in topics of the system's; and
@@ -212,10 +212,10 @@ class Finder:
                     or (topic and topic not in (seen.record.topic, seen.real_topic))
                 ):
                     continue
-                told = await self._tell(walk, view, seen)
-                if told is not None and (topic or not is_system_topic(told.message.topic)):
-                    return told
-                second = second or told
+                message = await self._resolve(walk, view, seen)
+                if message is not None and (topic or not is_system_topic(message.message.topic)):
+                    return message
+                second = second or message
         return second
 
     # --- what a record says ---------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ class Finder:
         found = record.decode(run.data, check_crc=False)
         return Seen(found, decode_properties(found.properties), entry)
 
-    async def _tell(
+    async def _resolve(
         self, walk: Walk, view: View, seen: Seen, *, as_is: bool = False
     ) -> gateway_pb2.FoundMessage | None:
         """None: a lane record whose message has been restored."""
@@ -314,9 +314,9 @@ class Finder:
     ) -> AsyncGenerator[int, None]:
         """Where records with one of the hashes lie that may have been stored within the times: each once, newest
         first. What is done with each may take as long as one piece of a step."""
-        told: set[int] = set()
+        given: set[int] = set()
         for position in await self._tail(walk, view, hashes):
-            told.add(position)
+            given.add(position)
             yield position
             await walk.turn_if_over()
         for file in view.indexer.files:
@@ -326,9 +326,9 @@ class Finder:
             async with aclosing(_merged(walk, chains)) as positions:
                 async for position in positions:
                     await walk.turn_if_over()
-                    if position < view.end and position not in told:
-                        if len(told) < _TOLD_MAX:
-                            told.add(position)
+                    if position < view.end and position not in given:
+                        if len(given) < _GIVEN_MAX:
+                            given.add(position)
                         yield position
 
     async def _tail(self, walk: Walk, view: View, hashes: Sequence[int]) -> list[int]:

@@ -154,17 +154,17 @@ class IndexFile:
             )
         return header
 
-    def slots(self, first: int = 0, behind: int | None = None) -> Ints:
+    def slots(self, first: int = 0, stop: int | None = None) -> Ints:
         """The slots [first, behind), as they are on disk."""
-        behind = self.shape.slot_count if behind is None else behind
-        data = os.pread(self._fd, (behind - first) * SLOT_BYTES, HEADER.size + first * SLOT_BYTES)
+        stop = self.shape.slot_count if stop is None else stop
+        data = os.pread(self._fd, (stop - first) * SLOT_BYTES, HEADER.size + first * SLOT_BYTES)
         return np.frombuffer(data, ">i4").astype(np.int64)
 
-    def entries(self, first: int = 1, behind: int | None = None) -> Entries:
+    def entries(self, first: int = 1, stop: int | None = None) -> Entries:
         """The entries numbered [first, behind); without `behind` all that the header counts."""
-        behind = self.header.next_entry if behind is None else behind
+        stop = self.header.next_entry if stop is None else stop
         at = self.shape.entries_at + first * ENTRY.size
-        return np.frombuffer(os.pread(self._fd, max(behind - first, 0) * ENTRY.size, at), ENTRY_TYPE)
+        return np.frombuffer(os.pread(self._fd, max(stop - first, 0) * ENTRY.size, at), ENTRY_TYPE)
 
     def times_ms(self, entries: Entries) -> Ints:
         """When the records of entries were stored, by the index: to the second, and the first entry of a file that

@@ -277,9 +277,9 @@ class Indexer:
                     # It has more keys than a whole file takes.
                     count = room
             if self._writer and count:
-                behind = first + count
-                self._writer.append(hashes[first:behind], positions[first:behind], times_ms[first:behind])
-                first = behind
+                stop = first + count
+                self._writer.append(hashes[first:stop], positions[first:stop], times_ms[first:stop])
+                first = stop
             if first < len(hashes):
                 self.position = int(positions[first])
                 await self._roll()

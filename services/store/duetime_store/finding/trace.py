@@ -22,7 +22,7 @@ from duetime_format.lanes import level_of
 from duetime_format.names import DLQ_PREFIX, GROUPS_TOPIC, QUARANTINE_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC
 from duetime_format.properties import as_text
 
-from duetime_store.finding.event_search import Told, told
+from duetime_store.finding.event_search import MessageEvent, message_events
 from duetime_store.finding.finder import Finder, Seen
 from duetime_store.reading.offsets import first_stored_at
 from duetime_store.reading.reader import Reader
@@ -107,7 +107,7 @@ class _Life:
         return one
 
 
-class Tracer:
+class MessageTraces:
     """Tells lives. Reads only what is published."""
 
     def __init__(self, store: Store, reader: Reader, finder: Finder, turns: Turns, *, shard: int) -> None:
@@ -139,7 +139,7 @@ class Tracer:
         if more:
             life.gaps.append(f"the message has more than {TRACE_RECORDS_MAX} records; the oldest are left out")
         for seen in records:
-            self._tell_record(life, seen)
+            self._add_record(life, seen)
             await walk.turn_if_over()
         if not more and all(event.kind not in (ACCEPTED, QUARANTINED) for event in life.events):
             life.gaps.append("the record with which it was accepted is no longer stored: retention has deleted it")
@@ -148,12 +148,12 @@ class Tracer:
         if given:
             places = {_place(seen) for seen in given}
             await self._read_journal(walk, life, places, min(seen.record.stored_at_ms for seen in given))
-        self._tell_deliveries(life)
+        self._add_deliveries(life)
         return life
 
     # --- records ----------------------------------------------------------------------------------------------------
 
-    def _tell_record(self, life: _Life, seen: Seen) -> None:
+    def _add_record(self, life: _Life, seen: Seen) -> None:
         found, place, topic = seen.record, _place(seen), seen.real_topic
         at_ms = found.stored_at_ms
         group = _group_of(topic)
@@ -166,13 +166,13 @@ class Tracer:
         life.before[place] = _attempt_of(seen) - found.reconsume_times
         if found.topic == SCHEDULE_TOPIC:
             due_at_ms = self._due_at_ms(seen)
-            self._tell_copy(life, seen, group, due_at_ms) if group else life.add(ACCEPTED, at_ms, place)
+            self._add_copy(life, seen, group, due_at_ms) if group else life.add(ACCEPTED, at_ms, place)
             life.add(DEFERRED, at_ms, place, level=level_of(found.queue), due_at_ms=due_at_ms, **copy)
         elif seen.entry:
             life.add(RESTORED, at_ms, place, late_ms=at_ms - seen.entry[2], **entry, **copy)
             _note(life, group, _attempts_of(seen), 0)
         elif group:
-            self._tell_copy(life, seen, group, at_ms)
+            self._add_copy(life, seen, group, at_ms)
         else:
             life.add(ACCEPTED, at_ms, place)
 
@@ -180,7 +180,7 @@ class Tracer:
         unit = self._store.queues.find(SCHEDULE_TOPIC, seen.record.queue).read(seen.record.queue_offset, 1)
         return int(unit["tags"][0]) if len(unit) else 0
 
-    def _tell_copy(self, life: _Life, seen: Seen, group: str, due_at_ms: int) -> None:
+    def _add_copy(self, life: _Life, seen: Seen, group: str, due_at_ms: int) -> None:
         """A message that came to a group's retries or dead letters, and what it tells of its deliveries before."""
         found, place, is_dead = seen.record, _place(seen), seen.real_topic.startswith(DLQ_PREFIX)
         attempts, at_ms = _attempts_of(seen), found.stored_at_ms
@@ -215,8 +215,8 @@ class Tracer:
                 found = record.decode(records, at, check_crc=False)
                 at, read_ms = at + size, found.stored_at_ms
                 try:
-                    for one in told(found.body, places):
-                        self._tell_event(life, one, found.stored_at_ms)
+                    for one in message_events(found.body, places):
+                        self._add_event(life, one, found.stored_at_ms)
                 except Damaged:
                     damaged += 1
             offset, left = offset + len(units), left - len(records)
@@ -228,7 +228,7 @@ class Tracer:
                 f"what groups did was read until {read_ms} (Unix ms) only, {TRACE_JOURNAL_BYTES_MAX} bytes"
             )
 
-    def _tell_event(self, life: _Life, one: Told, stored_at_ms: int) -> None:
+    def _add_event(self, life: _Life, one: MessageEvent, stored_at_ms: int) -> None:
         assert one.key is not None
         group, place = one.key.group, (one.key.queue_topic, one.key.queue, one.offset)
         if one.kind == events.TAKEN:
@@ -270,7 +270,7 @@ class Tracer:
         queue = self._store.queues.known(place[0].encode(), place[1])
         return queue is not None and queue.max_offset > place[2]
 
-    def _tell_deliveries(self, life: _Life) -> None:
+    def _add_deliveries(self, life: _Life) -> None:
         now_ms = self._store.clock.now_ms()
         for (group, _, _), one in life.deliveries.items():
             if 0 < one.until_ms <= now_ms:

@@ -109,7 +109,7 @@ class GroupCalls:
         _check(request.group, request.receipts, limits.RECEIPTS_MAX)
         statuses = self._groups.ack(request.group, request.receipts)
         await self._receiver.durable()
-        return consumer_pb2.AckResponse(statuses=_told(statuses))
+        return consumer_pb2.AckResponse(statuses=_as_statuses(statuses))
 
     async def change(self, request: consumer_pb2.ChangeInvisibleRequest) -> consumer_pb2.ChangeInvisibleResponse:
         _check(request.group, request.receipts, limits.RECEIPTS_MAX)
@@ -121,7 +121,7 @@ class GroupCalls:
             request.group, request.receipts, request.invisible_ms, not_attempted=request.not_attempted
         )
         await self._receiver.durable()
-        return consumer_pb2.ChangeInvisibleResponse(statuses=_told(statuses))
+        return consumer_pb2.ChangeInvisibleResponse(statuses=_as_statuses(statuses))
 
     async def get_leased(self, request: store_pb2.GetLeasedRequest) -> store_pb2.GetLeasedResponse:
         _check(request.group, request.receipts, limits.NACKS_MAX)
@@ -334,7 +334,7 @@ def _check_invisible(invisible_ms: int) -> None:
         raise InvalidArgument([Violation("invisible_ms", f"{invisible_ms} is not within {bounds}")])
 
 
-def _told(statuses: list[int]) -> Any:
+def _as_statuses(statuses: list[int]) -> Any:
     return statuses if any(statuses) else []
 
 

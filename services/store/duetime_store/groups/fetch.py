@@ -66,7 +66,7 @@ class Given:
 
 
 @dataclass(slots=True)
-class Look:
+class Fetched:
     """What one look of a call may still take, and what it has found."""
 
     asked: Asked
@@ -107,7 +107,7 @@ class Columns:
     attempts: list[int]
 
 
-class Looker:
+class Fetcher:
     """Takes what is there for a group."""
 
     def __init__(self, store: Store, reader: Reader, groups: Groups) -> None:
@@ -122,42 +122,42 @@ class Looker:
         """Whether another look may find something."""
         return any(place.available or place.frontier < self.queue(place).max_offset for place in places)
 
-    def look(
+    def fetch(
         self, asked: Asked, own: list[Place], retries: list[Place], walk: Walk, *, fresh_first: bool, peek: bool
-    ) -> Look:
+    ) -> Fetched:
         """Takes what is in the places, up to the limits, within a step of the walk."""
         groups = self._groups
         groups.expire()
-        look = Look(asked, asked.max_count, asked.max_bytes, groups.progress.shares.room(asked.group), peek, walk)
+        fetched = Fetched(asked, asked.max_count, asked.max_bytes, groups.progress.shares.room(asked.group), peek, walk)
         for place in (*own, *retries):
             groups.drop_before(place, self.queue(place).min_offset)
         if fresh_first:
-            self._fresh(look, own)
+            self._fresh(fetched, own)
         for place in (*retries, *own):
-            self._again(look, place)
+            self._again(fetched, place)
         for place in retries:
-            self._retried(look, place)
+            self._retried(fetched, place)
         if not fresh_first:
-            look.only_again = look.is_over
-            self._fresh(look, own)
-        return look
+            fetched.only_again = fetched.is_over
+            self._fresh(fetched, own)
+        return fetched
 
-    def _again(self, look: Look, place: Place) -> None:
+    def _again(self, fetched: Fetched, place: Place) -> None:
         """Messages that came back."""
-        if look.asked.ordered and place.is_blocked:
+        if fetched.asked.ordered and place.is_blocked:
             return
-        while place.available and not look.is_over:
-            if look.peek:
-                look.found = True
+        while place.available and not fetched.is_over:
+            if fetched.peek:
+                fetched.found = True
                 return
-            offsets = place.take_again(look.count)
+            offsets = place.take_again(fetched.count)
             kept, records, sizes = self._read(place, offsets)
-            fit = _fitting(sizes, look.size, least=0 if look.given else 1)
+            fit = _fitting(sizes, fetched.size, least=0 if fetched.given else 1)
             place.put_again(kept[fit:])
             if fit < len(kept):
                 kept, sizes = kept[:fit], sizes[:fit]
                 records = records[: sum(sizes)]
-                look.size = min(look.size, sum(sizes))
+                fetched.size = min(fetched.size, sum(sizes))
             if kept:
                 entries = place.entries
                 by_hold: dict[int, tuple[list[int], int, Hold | None]] = {}
@@ -167,9 +167,9 @@ class Looker:
                     attempts.append(hold.attempt)
                     by_hold.setdefault(id(hold), ([], hold.attempt, hold))[0].append(offset)
                 self._lease(
-                    look, place, list(by_hold.values()), place.frontier, Columns(records, sizes, kept, attempts)
+                    fetched, place, list(by_hold.values()), place.frontier, Columns(records, sizes, kept, attempts)
                 )
-            if look.asked.ordered or not kept:
+            if fetched.asked.ordered or not kept:
                 return
 
     def _read(self, place: Place, offsets: list[int]) -> tuple[list[int], bytes, list[int]]:
@@ -181,10 +181,10 @@ class Looker:
         at = 0
         while at < len(offsets):
             first = offsets[at]
-            behind = at + 1
-            while behind < len(offsets) and offsets[behind] == first + behind - at:
-                behind += 1
-            units = queue.read(first, behind - at) if first >= queue.min_offset else queue.read(0, 0)
+            stop = at + 1
+            while stop < len(offsets) and offsets[stop] == first + stop - at:
+                stop += 1
+            units = queue.read(first, stop - at) if first >= queue.min_offset else queue.read(0, 0)
             if not len(units):
                 at += 1
                 continue
@@ -201,36 +201,36 @@ class Looker:
             self._groups.drop(place, lost)
         return kept, b"".join(parts), sizes
 
-    def _fresh(self, look: Look, places: Iterable[Place]) -> None:
+    def _fresh(self, fetched: Fetched, places: Iterable[Place]) -> None:
         """New messages of the topic."""
         for place in places:
-            if look.is_over:
+            if fetched.is_over:
                 return
             queue = self.queue(place)
-            if place.frontier >= queue.max_offset or (look.asked.ordered and place.entries):
+            if place.frontier >= queue.max_offset or (fetched.asked.ordered and place.entries):
                 continue
-            if look.fresh <= 0:
-                look.refused = True
+            if fetched.fresh <= 0:
+                fetched.refused = True
                 return
-            count = 1 if look.peek else min(look.count, look.fresh)
-            scanned = self._reader.scan(queue, place.frontier, look.asked.wanted, count, look.size, look.walk)
-            look.unfinished |= not scanned.sizes and scanned.next_offset < queue.max_offset
+            count = 1 if fetched.peek else min(fetched.count, fetched.fresh)
+            scanned = self._reader.scan(queue, place.frontier, fetched.asked.wanted, count, fetched.size, fetched.walk)
+            fetched.unfinished |= not scanned.sizes and scanned.next_offset < queue.max_offset
             if not scanned.sizes:
                 self._pass(place, scanned.next_offset)
-                if look.pause():
+                if fetched.pause():
                     return
                 continue
             offsets = scanned.offsets.tolist()
-            if look.peek:
+            if fetched.peek:
                 self._pass(place, offsets[0])
-                look.found = True
+                fetched.found = True
                 return
-            if look.given and sum(scanned.sizes) > look.size:
+            if fetched.given and sum(scanned.sizes) > fetched.size:
                 return
             attempts = [count + 1 for count in retries(scanned.records, scanned.sizes)]
             held = Columns(scanned.records, scanned.sizes, offsets, attempts)
-            self._lease(look, place, _by_attempt(offsets, attempts), scanned.next_offset, held)
-            if not look.asked.wanted.passes_all and look.pause():
+            self._lease(fetched, place, _by_attempt(offsets, attempts), scanned.next_offset, held)
+            if not fetched.asked.wanted.passes_all and fetched.pause():
                 return
 
     def _pass(self, place: Place, offset: int) -> None:
@@ -239,96 +239,96 @@ class Looker:
             self._groups.journal.scan(place, place.frontier, offset)
             place.frontier = offset
 
-    def _others_pass(self, place: Place, offsets: Sequence[int], topics: Sequence[bytes | None], behind: int) -> None:
+    def _others_pass(self, place: Place, offsets: Sequence[int], topics: Sequence[bytes | None], stop: int) -> None:
         """Records of %RETRY%group before `behind` are about to be the place's, or nobody's: places of the group's other
         topics that are as far go on to their own ones. So a topic that the group receives no longer holds up nothing.
         """
         for other in self._groups.progress.retries[place.key.queue_topic, place.key.queue]:
-            if other is not place and place.frontier <= other.frontier < behind:
+            if other is not place and place.frontier <= other.frontier < stop:
                 topic, least = other.key.topic.encode(), other.frontier
                 own = (at for at, of in zip(offsets, topics, strict=True) if at >= least and of == topic)
-                self._pass(other, min(next(own, behind), behind))
+                self._pass(other, min(next(own, stop), stop))
 
-    def _retried(self, look: Look, place: Place) -> None:
+    def _retried(self, fetched: Fetched, place: Place) -> None:
         """New records of %RETRY%group, those that are for this topic; those whose time is still ahead wait for it."""
-        if look.asked.ordered and place.entries:
+        if fetched.asked.ordered and place.entries:
             return
         queue = self.queue(place)
-        while not look.is_over and place.frontier < queue.max_offset:
-            if look.fresh <= 0:
-                look.refused = True
+        while not fetched.is_over and place.frontier < queue.max_offset:
+            if fetched.fresh <= 0:
+                fetched.refused = True
                 return
-            count = min(max(look.count, 1), look.fresh)
-            scanned = self._reader.scan(queue, place.frontier, _ALL, count, look.size, look.walk)
+            count = min(max(fetched.count, 1), fetched.fresh)
+            scanned = self._reader.scan(queue, place.frontier, _ALL, count, fetched.size, fetched.walk)
             if not scanned.sizes:
                 if scanned.next_offset == place.frontier:
                     return
                 self._others_pass(place, [], [], scanned.next_offset)
                 self._pass(place, scanned.next_offset)
             else:
-                self._take_retries(look, place, scanned)
-            if look.pause() or (look.asked.ordered and place.entries):
+                self._take_retries(fetched, place, scanned)
+            if fetched.pause() or (fetched.asked.ordered and place.entries):
                 return
 
-    def _take_retries(self, look: Look, place: Place, scanned: Scanned) -> None:
-        now_ms, topic = self._store.clock.now_ms(), look.asked.topic.encode()
+    def _take_retries(self, fetched: Fetched, place: Place, scanned: Scanned) -> None:
+        now_ms, topic = self._store.clock.now_ms(), fetched.asked.topic.encode()
         topics, times = values(scanned.records, scanned.sizes, (_RETRY_TOPIC, _VISIBLE_AT))
         offsets = scanned.offsets.tolist()
         attempts = [count + 1 for count in retries(scanned.records, scanned.sizes)]
         hidden: dict[tuple[int, int], list[int]] = {}
         taken: list[int] = []
-        behind = scanned.next_offset
+        stop = scanned.next_offset
         for index, (of_topic, at) in enumerate(zip(topics, times, strict=True)):
             if of_topic != topic:
                 continue
             visible_at_ms = _number(at)
             if visible_at_ms > now_ms:
                 hidden.setdefault((visible_at_ms, attempts[index]), []).append(offsets[index])
-            elif look.peek or (look.given and sum(scanned.sizes[: index + 1]) > look.size):
-                behind = offsets[index]
+            elif fetched.peek or (fetched.given and sum(scanned.sizes[: index + 1]) > fetched.size):
+                stop = offsets[index]
                 break
             else:
                 taken.append(index)
-        self._others_pass(place, offsets, topics, behind)
+        self._others_pass(place, offsets, topics, stop)
         before = place.frontier
         for number, ((until_ms, attempt), own) in enumerate(hidden.items(), 1):
             # The last event moves the frontier: a log that ends before it leaves the messages to be scanned again.
-            after = behind if number == len(hidden) and not taken else before
+            after = stop if number == len(hidden) and not taken else before
             self._groups.journal.hide(place, own, until_ms, attempt, before, after)
             self._groups.progress.hide(place, own, until_ms, attempt, after)
-            look.fresh -= len(own)
+            fetched.fresh -= len(own)
         if taken:
             records = _picked(scanned.records, scanned.sizes, taken)
             sizes, own = [scanned.sizes[index] for index in taken], [offsets[index] for index in taken]
             of_own = [attempts[index] for index in taken]
-            self._lease(look, place, _by_attempt(own, of_own), behind, Columns(records, sizes, own, of_own))
+            self._lease(fetched, place, _by_attempt(own, of_own), stop, Columns(records, sizes, own, of_own))
         elif not hidden:
-            self._pass(place, behind)
+            self._pass(place, stop)
         self._groups.armed()
-        if look.peek and behind < scanned.next_offset:
-            look.found = True
+        if fetched.peek and stop < scanned.next_offset:
+            fetched.found = True
 
     def _lease(
         self,
-        look: Look,
+        fetched: Fetched,
         place: Place,
         parts: Sequence[tuple[list[int], int, Hold | None]],
         after: int,
         held: "Columns",
     ) -> None:
         """One lease over messages of a place; each of the parts has an attempt and a past of its own."""
-        asked, groups = look.asked, self._groups
+        asked, groups = fetched.asked, self._groups
         now_ms = self._store.clock.now_ms()
         until_ms, before = now_ms + asked.invisible_ms, place.frontier
         lease = groups.progress.new_lease(place, now_ms, asked.max_attempts, ordered=asked.ordered)
         outstanding = groups.progress.outstanding
         for number, (offsets, attempt, past) in enumerate(parts, 1):
             groups.give(lease, offsets, until_ms, attempt, after if number == len(parts) else before, past)
-        look.fresh -= groups.progress.outstanding - outstanding
-        look.given.append(Given(lease, held.records, held.sizes, held.offsets, held.attempts, until_ms))
-        look.found = True
-        look.count -= len(held.offsets)
-        look.size -= len(held.records)
+        fetched.fresh -= groups.progress.outstanding - outstanding
+        fetched.given.append(Given(lease, held.records, held.sizes, held.offsets, held.attempts, until_ms))
+        fetched.found = True
+        fetched.count -= len(held.offsets)
+        fetched.size -= len(held.records)
 
 
 def _by_attempt(offsets: list[int], attempts: list[int]) -> list[tuple[list[int], int, Hold | None]]:

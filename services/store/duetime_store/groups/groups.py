@@ -111,7 +111,7 @@ class Groups:
 
     # --- receipts ---------------------------------------------------------------------------------------------------
 
-    def _look(self, group: str, receipt: bytes, now_ms: int) -> int | Open:
+    def _inspect(self, group: str, receipt: bytes, now_ms: int) -> int | Open:
         """The message under a receipt, or what became of it."""
         parsed = receipts.parse(receipt)
         if parsed is None or parsed.shard != self.shard:
@@ -142,7 +142,7 @@ class Groups:
         statuses: list[int] = []
         found: dict[Lease, list[int]] = {}
         for receipt in names:
-            one = self._look(group, receipt, now_ms)
+            one = self._inspect(group, receipt, now_ms)
             if isinstance(one, int):
                 statuses.append(done if one == _DONE else one)
             else:
@@ -152,7 +152,7 @@ class Groups:
 
     def open_one(self, group: str, receipt: bytes) -> Open | int:
         """The message under a receipt, or EXPIRED or UNKNOWN."""
-        one = self._look(group, receipt, self.store.clock.now_ms())
+        one = self._inspect(group, receipt, self.store.clock.now_ms())
         return EXPIRED if one == _DONE else one
 
     # --- changes ----------------------------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ class Groups:
         self.journal.settle(place, lease_id, offset, copy)
         place.settling.add(offset)
 
-        def tell(stored: bool) -> None:
+        def finish(stored: bool) -> None:
             if stored:
                 self.progress.end(place, lease_id, [offset])
                 self._unblocked(place)
@@ -238,7 +238,7 @@ class Groups:
                 self.progress.settling_gave_up(place, offset)
                 self.armed()
 
-        return tell
+        return finish
 
     # --- dead letters -----------------------------------------------------------------------------------------------
 
@@ -247,13 +247,13 @@ class Groups:
         self.gone.take(letter)
         self.journal.letter(letter, copy)
 
-        def tell(stored: bool) -> None:
+        def finish(stored: bool) -> None:
             if stored:
                 self.gone.taken([letter])
             else:
                 self.gone.give_back(letter)
 
-        return tell
+        return finish
 
     def drop_letters(self, letters: Sequence[Letter]) -> list[bool]:
         """They are gone; False: it was before."""

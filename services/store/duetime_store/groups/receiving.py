@@ -10,7 +10,7 @@ from duetime_core.logs import sparing
 from duetime_format.events import Key
 from duetime_format.names import retry_topic
 
-from duetime_store.groups.fetch import Asked, Given, Look, Looker
+from duetime_store.groups.fetch import Asked, Fetched, Fetcher, Given
 from duetime_store.groups.groups import Groups, Open
 from duetime_store.groups.lines import Line, Lines, Waiter
 from duetime_store.groups.offsets import GroupOffsets
@@ -48,7 +48,7 @@ class Receiver:
         self._store = store
         self._turns = turns
         self._groups = groups
-        self._looker = Looker(store, reader, groups)
+        self._fetcher = Fetcher(store, reader, groups)
         self._offsets = offsets
         self._flusher = flusher
         self._alarm = alarm
@@ -78,10 +78,10 @@ class Receiver:
         """
         given: list[Given] = []
 
-        def take(line: Line, walk: Walk) -> Look:
-            look = self._look(asked, line, walk, peek=False)
-            given.extend(look.given)
-            return look
+        def take(line: Line, walk: Walk) -> Fetched:
+            fetched = self._fetch(asked, line, walk, peek=False)
+            given.extend(fetched.given)
+            return fetched
 
         try:
             await self._until_found(asked, take)
@@ -96,7 +96,7 @@ class Receiver:
 
     async def ready(self, asked: Asked) -> bool:
         """Whether there is something, after waiting for it."""
-        return await self._until_found(asked, lambda line, walk: self._look(asked, line, walk, peek=True))
+        return await self._until_found(asked, lambda line, walk: self._fetch(asked, line, walk, peek=True))
 
     async def take_exhausted(self, count: int, invisible_ms: int, wait_ms: float) -> list[Open]:
         """Leases exhausted messages, after waiting for the first; durable on return."""
@@ -124,7 +124,7 @@ class Receiver:
             self._flusher.wake()
             await future
 
-    async def _until_found(self, asked: Asked, take: Callable[[Line, Walk], Look]) -> bool:
+    async def _until_found(self, asked: Asked, take: Callable[[Line, Walk], Fetched]) -> bool:
         """Looks whenever it is this call's turn, until it finds something or its time is over."""
         self._store.gate.check_write()
         line = self._line(asked)
@@ -154,7 +154,7 @@ class Receiver:
                 line.wake()
 
     async def _found(
-        self, asked: Asked, line: Line, take: Callable[[Line, Walk], Look], give_up_ms: float
+        self, asked: Asked, line: Line, take: Callable[[Line, Walk], Fetched], give_up_ms: float
     ) -> bool | None:
         """Looks until there is something, or nothing more to look at: None. False: there is more, and the call's time
         is over; the next one goes on where this one came to."""
@@ -162,10 +162,10 @@ class Receiver:
         with self._turns.walk() as walk:
             await walk.begin_for(asked.wanted)
             while not line.is_over:
-                look = take(line, walk)
-                if look.found:
+                fetched = take(line, walk)
+                if fetched.found:
                     return True
-                if not look.unfinished:
+                if not fetched.unfinished:
                     return None
                 if walk.is_long and clock.monotonic_ms() >= give_up_ms:
                     return False
@@ -239,22 +239,22 @@ class Receiver:
 
     def _may_have_more(self, asked: Asked) -> bool:
         own, retries = self._places(asked)
-        return self._looker.may_have_more((*own, *retries))
+        return self._fetcher.may_have_more((*own, *retries))
 
-    def _look(self, asked: Asked, line: Line, walk: Walk, *, peek: bool) -> Look:
+    def _fetch(self, asked: Asked, line: Line, walk: Walk, *, peek: bool) -> Fetched:
         own, retries = self._places(asked)
         line.turn += 1
         own, retries = _from(own, line.turn), _from(retries, line.turn)
-        look = self._looker.look(asked, own, retries, walk, fresh_first=line.fresh_first, peek=peek)
-        line.fresh_first = look.only_again
-        if look.refused and not look.found:
+        fetched = self._fetcher.fetch(asked, own, retries, walk, fresh_first=line.fresh_first, peek=peek)
+        line.fresh_first = fetched.only_again
+        if fetched.refused and not fetched.found:
             shares = self._groups.progress.shares
             raise Overloaded(
                 f"{shares.used} messages of all groups are outstanding on this shard, {shares.limit} at most; "
                 f"{shares.held(asked.group)} of group {asked.group}, {shares.share} at most",
                 reason="LEASES_EXHAUSTED",
             )
-        return look
+        return fetched
 
 
 def _from(places: list[Place], number: int) -> list[Place]:

@@ -18,14 +18,14 @@ class Unread(NamedTuple):
 
 
 # Looks, place after place, for what lies before a log position; None: nothing of this place.
-Look = Callable[[int], Iterator[Unread | None]]
+FindUnread = Callable[[int], Iterator[Unread | None]]
 
 
-def unread(queues: Queues, progress: Progress, offsets: GroupOffsets) -> Look:
+def unread(queues: Queues, progress: Progress, offsets: GroupOffsets) -> FindUnread:
     """Of groups that receive, and of those that only commit offsets. A group without a place in a queue has none of
     its messages to lose: it is not known here."""
 
-    def look(end: int) -> Iterator[Unread | None]:
+    def find(end: int) -> Iterator[Unread | None]:
         for group, topic, queue, offset in _places(progress, offsets):
             found = queues.known(topic.encode(), queue)
             before = False
@@ -34,7 +34,7 @@ def unread(queues: Queues, progress: Progress, offsets: GroupOffsets) -> Look:
                 before = bool(len(units)) and bool(units["position"][0] < end)
             yield Unread(group, topic, queue, offset) if before else None
 
-    return look
+    return find
 
 
 def _places(progress: Progress, offsets: GroupOffsets) -> Iterator[Unread]:

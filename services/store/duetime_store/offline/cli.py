@@ -75,7 +75,7 @@ def inspect(
       duetime store inspect /var/lib/rocketmq/store
       duetime store inspect duetime-data/store-0 --topic orders --units --json
     """
-    with told(), giving_way_in(directory):
+    with errors_printed(), giving_way_in(directory):
         table = parse_levels(levels)
         with Bars() as bars:
             found = state.read(directory, table, bars.of_log(directory, "reading"))
@@ -101,7 +101,7 @@ def verify_directory(directory: Directory, as_json: Json = False, levels: Levels
       duetime store verify /var/lib/rocketmq/store
       duetime store verify duetime-data/store-0 --json | jq .damages
     """
-    with told(), giving_way_in(directory):
+    with errors_printed(), giving_way_in(directory):
         table = parse_levels(levels)
         with Bars() as bars:
             report = verify(directory, table, bars.of_log(directory, "verifying"))
@@ -152,7 +152,7 @@ def import_shard(
       duetime up --data duetime-data
     """
     target = shard_directory(data, shard)
-    with told(), giving_way_in(directory):
+    with errors_printed(), giving_way_in(directory):
         table = parse_levels(levels)
         with Bars() as bars:
             report = import_directory(
@@ -190,7 +190,7 @@ def export_shard(
       duetime store export /var/lib/rocketmq/store --data duetime-data
     """
     source = shard_directory(data, shard)
-    with told(), giving_way_in(source):
+    with errors_printed(), giving_way_in(source):
         table = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
         with Bars() as bars:
             progress = bars.of_log(source, "reading")
@@ -234,7 +234,7 @@ def parse_levels(text: str) -> DelayLevels:
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def errors_printed() -> Iterator[None]:
     """Errors as the command tells them: wrong arguments as wrong usage (2), the others by one line (1)."""
     try:
         yield

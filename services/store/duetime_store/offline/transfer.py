@@ -175,9 +175,9 @@ def copy_file(disk: Disk, source: Path, target: Path, advance: Progress = no_pro
         made = disk.open(target)
         found = os.fstat(fd)
         disk.truncate(made, found.st_size)
-        for first, behind in data_ranges(fd, found.st_size if end is None else min(end, found.st_size)):
-            for at in range(first, behind, _BYTES_AT_ONCE):
-                data = os.pread(fd, min(_BYTES_AT_ONCE, behind - at), at)
+        for first, stop in data_ranges(fd, found.st_size if end is None else min(end, found.st_size)):
+            for at in range(first, stop, _BYTES_AT_ONCE):
+                data = os.pread(fd, min(_BYTES_AT_ONCE, stop - at), at)
                 disk.write(made, data, at)
                 advance(len(data))
         disk.sync(made)

@@ -56,7 +56,7 @@ class _Checked:
     # All units before it belong to records, but for those of `gaps` and `told`.
     seen: int
     gaps: list[tuple[int, int]] = field(default_factory=list)
-    told: set[int] = field(default_factory=set)
+    reported: set[int] = field(default_factory=set)
     # Of records out of order: copies that retention has made.
     late: list[Ints] = field(default_factory=list)
     # Records that have no unit: number, and the first one's offset and position.
@@ -67,10 +67,10 @@ class _Checked:
 class UnitCheck:
     """Takes the records of the log as they come, then says what of the queues is left over."""
 
-    def __init__(self, state: State, report: Report, tell: Callable[[int, str, Message], None]) -> None:
+    def __init__(self, state: State, report: Report, report_damage: Callable[[int, str, Message], None]) -> None:
         """`tell`: of a damage at a log position."""
         self._report = report
-        self._tell = tell
+        self._report_damage = report_damage
         self._codes = TagsCodes(state.history)
         self._has_ext = (state.root / "consumequeue_ext").is_dir()
         self._queues: dict[tuple[str, int], _Checked] = {}
@@ -104,7 +104,7 @@ class UnitCheck:
         )
         for row in np.flatnonzero(~possible).tolist():
             what = f"its queue offset {rows.offsets[row]} or its queue is none that it can have"
-            self._tell_record(key, rows, row, what)
+            self._report_record(key, rows, row, what)
         checked = self._queues.get(key)
         if checked is None:
             checked = self._queues[key] = _Checked(QueueFiles.none(*key), 0)
@@ -137,7 +137,7 @@ class UnitCheck:
             wrong &= right | ((units["position"] < positions) & (offsets >= checked.seen)) | (units["size"] <= 0)
         for place in np.flatnonzero(wrong).tolist():
             row, offset = int(which[place]), int(offsets[place])
-            checked.told.add(offset)
+            checked.reported.add(offset)
             self._report.add(
                 *unit_place(checked.files, offset),
                 _difference(units[place].tolist(), rows, row),
@@ -164,16 +164,16 @@ class UnitCheck:
                 checked.first_missing = int(rows.offsets[places[0]]), int(rows.positions[places[0]])
             checked.missing += len(places)
 
-    def _tell_record(self, key: tuple[str, int], rows: Rows, row: int, what: str) -> None:
-        self._tell(int(rows.positions[row]), what, Message(*key, int(rows.offsets[row]), rows.id_of(row)))
+    def _report_record(self, key: tuple[str, int], rows: Rows, row: int, what: str) -> None:
+        self._report_damage(int(rows.positions[row]), what, Message(*key, int(rows.offsets[row]), rows.id_of(row)))
 
     def left_over(self) -> Iterator[tuple[QueueFiles, Ints, Units]]:
         """Units that no record was found for, but for those told already and places that are held free."""
         for checked in self._queues.values():
-            found = np.concatenate([np.array(list(checked.told), np.int64), *checked.late])
-            for first, behind in [*checked.gaps, (checked.seen, checked.files.max_offset)]:
-                for at in range(first, behind, _UNITS_AT_ONCE):
-                    offsets = np.arange(at, min(at + _UNITS_AT_ONCE, behind))
+            found = np.concatenate([np.array(list(checked.reported), np.int64), *checked.late])
+            for first, stop in [*checked.gaps, (checked.seen, checked.files.max_offset)]:
+                for at in range(first, stop, _UNITS_AT_ONCE):
+                    offsets = np.arange(at, min(at + _UNITS_AT_ONCE, stop))
                     units = _units_at(checked.files, offsets)
                     kept = (units["size"] != FILLER_SIZE) & ~np.isin(offsets, found)
                     yield checked.files, offsets[kept], units[kept]

@@ -51,7 +51,7 @@ class _Bad:
     size: int
     what: str
     message: Message
-    told: bool = False
+    reported: bool = False
 
 
 def verify(root: Path, levels: DelayLevels | LevelHistory, progress: Progress = no_progress) -> Report:
@@ -72,7 +72,7 @@ class _Verifier:
     def __init__(self, state: State, report: Report) -> None:
         self._state = state
         self._report = report
-        self._units = UnitCheck(state, report, self._tell)
+        self._units = UnitCheck(state, report, self._report_damage)
         self._index = IndexCheck(state, report, lambda position: self._bad_at(position) is not None)
         self._bad: list[_Bad] = []
         self._killed = (state.root / "abort").exists()
@@ -85,12 +85,12 @@ class _Verifier:
         self._index.finish()
         self._state.log.forget_vanished()
         self._bad = [bad for bad in self._bad if bad.position >= self._state.min_position]
-        self._tell_left_over()
-        self._tell_missing()
+        self._report_left_over()
+        self._report_missing()
         for bad in self._bad:
-            if not bad.told:
-                self._tell(bad.position, bad.what, bad.message)
-        self._tell_tail()
+            if not bad.reported:
+                self._report_damage(bad.position, bad.what, bad.message)
+        self._note_tail()
 
     def _see(self, item: Item) -> None:
         state, report = self._state, self._report
@@ -119,36 +119,38 @@ class _Verifier:
     def _check_blank(self, blank: Blank) -> None:
         said = layout.blank_at(self._state.log.read(blank.position, layout.BLANK_BYTES))
         if said != blank.size:
-            self._tell(blank.position, f"BLANK mark says {said} bytes, {blank.size} are left in its file", Message())
+            self._report_damage(
+                blank.position, f"BLANK mark says {said} bytes, {blank.size} are left in its file", Message()
+            )
 
     def _bad_at(self, position: int) -> _Bad | None:
         index = bisect_right(self._bad, position, key=lambda bad: bad.position) - 1
         bad = self._bad[index] if index >= 0 else None
         return bad if bad is not None and position < bad.position + bad.size else None
 
-    def _tell_left_over(self) -> None:
+    def _report_left_over(self) -> None:
         """Units without a record: what they lost."""
-        behind = repeated = 0
+        unwritten = repeated = 0
         for files, offsets, units in self._units.left_over():
             rows = zip(offsets.tolist(), units.tolist(), strict=True)
             for offset, (position, size, _) in rows:
                 bad = self._bad_at(position)
                 message = Message(files.topic, files.queue, offset)
                 if bad is not None:
-                    bad.told = True
+                    bad.reported = True
                     named = bad.message.topic == files.topic and bad.message.queueOffset == offset
-                    self._tell(position, bad.what, bad.message if named else message)
+                    self._report_damage(position, bad.what, bad.message if named else message)
                 elif position < self._state.min_position and position >= 0 and size > 0:
                     continue  # its record left with the front of the log
                 elif position >= self._state.end and self._killed:
-                    behind += 1
+                    unwritten += 1
                 elif self._is_repeated(files, offset, position, size):
                     repeated += 1
                 else:
                     what = f"unit names position {position}, {size} bytes: no record lies there"
                     self._report.add(*unit_place(files, offset), what, message)
-        if behind:
-            self._report.notes.append(f"{behind} queue units of records that did not reach the disk before the kill")
+        if unwritten:
+            self._report.notes.append(f"{unwritten} queue units of records that did not reach the disk before the kill")
         if repeated:
             self._report.notes.append(f"{repeated} queue units repeat entries whose copies a broker dispatched again")
 
@@ -164,7 +166,7 @@ class _Verifier:
             and found.queue_offset < offset
         )
 
-    def _tell_missing(self) -> None:
+    def _report_missing(self) -> None:
         absent = 0
         for files, count, offset, position in self._units.missing():
             if self._killed and offset >= files.max_offset:
@@ -175,12 +177,12 @@ class _Verifier:
         if absent:
             self._report.notes.append(f"{absent} records are not in their queues yet; recovery puts them there")
 
-    def _tell(self, position: int, what: str, message: Message) -> None:
+    def _report_damage(self, position: int, what: str, message: Message) -> None:
         log = self._state.log
         base = position - position % log.segment_bytes
         self._report.add(f"commitlog/{file_name(base)}", position - base, what, message)
 
-    def _tell_tail(self) -> None:
+    def _note_tail(self) -> None:
         """Bytes behind the last record, in its file and in those behind it."""
         end, last = self._state.end, -1
         for base, file in sorted(self._state.log.files.items()):

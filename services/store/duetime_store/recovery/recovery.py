@@ -199,11 +199,11 @@ class _Recovery:
         """Raises StartupError where the log's last files are missing: a checkpoint or two units name what is behind."""
         log_end = self._log.max_position
         ends = np.concatenate([_ends(units) for _, _, units in self._loading.tails] or [np.empty(0, np.int64)])
-        behind = np.sort(ends[ends > log_end])
+        beyond = np.sort(ends[ends > log_end])
         known = max([point.position for point in self._points], default=0)
         # One alone may be a damaged unit.
-        if len(behind) > 1:
-            known = max(known, int(behind[-2]))
+        if len(beyond) > 1:
+            known = max(known, int(beyond[-2]))
         if known > log_end:
             known += -known % self._log.segment_bytes
             missing = [*self._log.missing, (log_end, known)]
@@ -328,8 +328,8 @@ def _tail_bytes(commit_log: CommitLog, end: int) -> int:
         stripped = len(data.rstrip(b"\0"))
         if stripped:
             last = position + stripped - end
-        behind = position + len(data)
-        position = segment.next_data(behind) if behind < segment.end else None
+        after = position + len(data)
+        position = segment.next_data(after) if after < segment.end else None
     return last
 
 

@@ -134,9 +134,9 @@ class Replay:
         # Store times ascend but for copies, which keep theirs.
         copies = (run.stored_at_ms < np.maximum(np.maximum.accumulate(run.stored_at_ms), before_ms))[order]
         bounds = np.searchsorted(run.key_of[order], np.arange(len(run.keys) + 1)).tolist()
-        for key, first, behind in zip(run.keys, bounds, bounds[1:], strict=False):
-            if behind > first:
-                self._rebuild(key, offsets[first:behind], units[first:behind], copies[first:behind])
+        for key, first, stop in zip(run.keys, bounds, bounds[1:], strict=False):
+            if stop > first:
+                self._rebuild(key, offsets[first:stop], units[first:stop], copies[first:stop])
         if run.entries is not None:
             entry_levels, entries, _ = run.entries[:, ~lanes]
             for level in np.unique(entry_levels[entry_levels >= 0]).tolist():

@@ -33,7 +33,7 @@ from duetime_format.units import FILLER_SIZE, Units
 
 from duetime_store.files.disk import Disk
 from duetime_store.finding.indexer import pieces
-from duetime_store.groups.unread import Look
+from duetime_store.groups.unread import FindUnread
 from duetime_store.log.segment import Segment
 from duetime_store.metrics import StoreMetrics
 from duetime_store.queues.consumequeue import ConsumeQueue
@@ -101,7 +101,7 @@ class Cleaner:
         *,
         policy: Policy,
         interval_ms: int,
-        unread: Look,
+        unread: FindUnread,
         dropped: Callable[[int], Iterator[None]],
     ) -> None:
         """`executor`: the checkpoints' one thread, so that no file goes while a checkpoint flushes it; `unread` looks
@@ -199,8 +199,8 @@ class Cleaner:
         if blocked:
             return False
         for queue, offsets, units in pending:
-            for first, behind in _steps(units["size"]):
-                await self._move(queue, offsets[first:behind], units[first:behind])
+            for first, stop in _steps(units["size"]):
+                await self._move(queue, offsets[first:stop], units[first:stop])
         return True
 
     async def _mend(self, segment: Segment) -> None:
@@ -214,10 +214,10 @@ class Cleaner:
                     if run is not None and key in kept:
                         queue, gone = kept[key]
                         own = np.flatnonzero((run.key_of == number) & ~gone.mask(run.offsets))
-                        self._look(queue, run.offsets[own], run.positions[own])
+                        self._inspect(queue, run.offsets[own], run.positions[own])
                 await walk.turn_if_over()
 
-    def _look(self, queue: ConsumeQueue, offsets: Ints, positions: Ints) -> None:
+    def _inspect(self, queue: ConsumeQueue, offsets: Ints, positions: Ints) -> None:
         # Copies and first records of a lane each ascend, and may lie between one another.
         order = np.argsort(offsets)
         offsets, positions = offsets[order], positions[order]
@@ -312,7 +312,7 @@ def _steps(sizes: Ints) -> Iterator[tuple[int, int]]:
     first = 0
     while first < len(ends):
         before = int(ends[first - 1]) if first else 0
-        behind = int(np.searchsorted(ends, before + MOVE_BYTES, "right"))
-        behind = min(max(behind, first + 1), first + MOVE_COUNT)
-        yield first, behind
-        first = behind
+        stop = int(np.searchsorted(ends, before + MOVE_BYTES, "right"))
+        stop = min(max(stop, first + 1), first + MOVE_COUNT)
+        yield first, stop
+        first = stop
