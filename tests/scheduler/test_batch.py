@@ -8,7 +8,7 @@ from duetime_format import layout, record
 from duetime_format.properties import decode_properties, encode_properties, value_of
 from duetime_format.restore import Entries, Entry, restore, restore_run
 from duetime_scheduler import batch as module
-from duetime_scheduler.batch import Batch, OutOfStep, make_batch
+from duetime_scheduler.batch import EntryBatch, OutOfStep, make_batch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -51,7 +51,7 @@ def entries(*records: bytes, level: int = 3, first: int = 7) -> Entries:
     return Entries(level, first, due.records, due.sizes[:], due.due_at_ms[:])
 
 
-def ids(batch: Batch) -> list[str]:
+def ids(batch: EntryBatch) -> list[str]:
     named = [decode_properties(record.decode(data).properties) for data in batch.split()]
     return [f"{one.get('UNIQ_KEY', '')}!" if "DT_FAULT" in one else one["UNIQ_KEY"] for one in named]
 
@@ -104,8 +104,8 @@ def test_one_record_of_a_batch_is_replaced(run: Run) -> None:
     batch.quarantine(1, "refused")
     assert ids(batch) == ["A", "B!", "C"]
     assert record.decode(batch.split()[1]).body == stored("B")
-    assert batch.behind(2) == batch.split()[2]
-    assert batch.behind(0) == batch.records
+    assert batch.from_index(2) == batch.split()[2]
+    assert batch.from_index(0) == batch.records
     batch.quarantine(1, "refused again")
     assert record.decode(batch.split()[1]).body == b""
     with pytest.raises(OutOfStep, match="even the quarantine record of entry 8"):

@@ -1,12 +1,12 @@
-"""Leases of several members on one database, each with a clock of its own."""
+"""LaneLeases of several members on one database, each with a clock of its own."""
 
 import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 from duetime_core.metadata import Database, LaneLeaseModel, SchedulerModel, upgrade
-from duetime_scheduler.leases import Leases, Tick
-from duetime_scheduler.sharing import LaneKey, Watch
+from duetime_scheduler.leases import LaneLeases, Tick
+from duetime_scheduler.sharing import LaneKey, MemberWatch
 from sqlalchemy import select
 
 TICK_MS = 500
@@ -21,8 +21,8 @@ class Member:
         self.name = name
         self.clock_ms = clock_ms
         self.database = Database(url)
-        watch = Watch(name, lease_ms=3_000, tick_ms_max=2 * TICK_MS)
-        self.leases = Leases(self.database, watch, name, lambda: f"{name}:1", 0)
+        watch = MemberWatch(name, lease_ms=3_000, tick_ms_max=2 * TICK_MS)
+        self.leases = LaneLeases(self.database, watch, name, lambda: f"{name}:1", 0)
 
     async def tick(self, after_ms: float = TICK_MS, lanes: dict[int, range] = LANES) -> Tick:
         self.clock_ms += after_ms
@@ -153,7 +153,7 @@ async def test_only_one_of_two_that_claim_the_same_lane_gets_it(members: Members
     """Each believes that it is alone: both look before either takes."""
     a, b = members.add("a"), members.add("b")
     for member in (a, b):
-        heartbeats, rows = await member.database.run(lambda s, m=member: m.leases._look(s, LANES))
+        heartbeats, rows = await member.database.run(lambda s, m=member: m.leases._read_rows(s, LANES))
         assert heartbeats[member.name] == 1
     taken = [await member.database.run(lambda s, m=member: m.leases._take(s, rows, {})) for member in (a, b)]
     assert {row.owner for row in taken[0]} == {row.owner for row in taken[1]} == {"a"}

@@ -1,7 +1,7 @@
 """Who serves what: tables of the pure decisions."""
 
 import pytest
-from duetime_scheduler.sharing import LeaseRow, Watch, claims, held, share_out
+from duetime_scheduler.sharing import LeaseRow, MemberWatch, claims, held, share_out
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -79,8 +79,8 @@ def test_once_all_have_claimed_nobody_claims_again(owners: list[str], live: set[
     assert {row.owner for row in after} <= live
 
 
-def watch() -> Watch:
-    return Watch("me", lease_ms=3_000, tick_ms_max=1_000)
+def watch() -> MemberWatch:
+    return MemberWatch("me", lease_ms=3_000, tick_ms_max=1_000)
 
 
 def test_member_seen_for_the_first_time_is_alive() -> None:

@@ -19,7 +19,7 @@ class OutOfStep(Exception):
 
 
 @dataclass(slots=True)
-class Batch:
+class EntryBatch:
     """Consecutive entries and, back to back, the records that take their place.
 
     Single entries and records are cut out only when something is wrong with one.
@@ -46,7 +46,7 @@ class Batch:
         """The records one by one."""
         return split(self.records)
 
-    def behind(self, index: int) -> bytes:
+    def from_index(self, index: int) -> bytes:
         """The records from `index` on."""
         return b"".join(self.split()[index:]) if index else self.records
 
@@ -70,9 +70,9 @@ class Batch:
         return quarantine(entry, reason, keep_body=times == 1)
 
 
-def make_batch(level: int, due: store_pb2.PullDueResponse) -> Batch:
+def make_batch(level: int, due: store_pb2.PullDueResponse) -> EntryBatch:
     """Restores what can be restored, and quarantines the rest."""
-    batch = Batch(Entries(level, due.first_entry, due.records, due.sizes[:], due.due_at_ms[:]))
+    batch = EntryBatch(Entries(level, due.first_entry, due.records, due.sizes[:], due.due_at_ms[:]))
     parts: list[bytes] = []
     index = 0
     while index < batch.count:
@@ -80,7 +80,7 @@ def make_batch(level: int, due: store_pb2.PullDueResponse) -> Batch:
         parts.append(restored)
         index += count
         if index < batch.count:
-            parts.append(_look(batch, index, due))
+            parts.append(_inspect(batch, index, due))
             index += 1
     batch.records = b"".join(parts)
     return batch
@@ -95,7 +95,7 @@ def _run(entries: Entries, index: int) -> tuple[bytes, int]:
         return b"", 0
 
 
-def _look(batch: Batch, index: int, due: store_pb2.PullDueResponse) -> bytes:
+def _inspect(batch: EntryBatch, index: int, due: store_pb2.PullDueResponse) -> bytes:
     """What takes the place of an entry that is not plainly right."""
     try:
         if not batch.entries.sizes[index]:

@@ -24,7 +24,7 @@ from duetime_core.clock import Clock
 from duetime_core.defects import defect
 from duetime_core.logs import sparing
 
-from duetime_scheduler.batch import Batch, OutOfStep, make_batch
+from duetime_scheduler.batch import EntryBatch, OutOfStep, make_batch
 from duetime_scheduler.metrics import SchedulerMetrics
 
 log = sparing()
@@ -49,7 +49,7 @@ _DUPLICATE = store_pb2.PUT_STATUS_DUPLICATE
 class Flight:
     """A batch that is being put."""
 
-    batch: Batch
+    batch: EntryBatch
     began_ns: int
     answer: "asyncio.Task[store_pb2.RestoreResponse]"
 
@@ -165,10 +165,10 @@ class Restorer:
             raise
         return readable(due, f"shard {self._shard}")
 
-    def _launch(self, batch: Batch, first: int = 0) -> "asyncio.Task[store_pb2.RestoreResponse]":
+    def _launch(self, batch: EntryBatch, first: int = 0) -> "asyncio.Task[store_pb2.RestoreResponse]":
         """Begins to put a batch from index `first` on."""
         request = store_pb2.RestoreRequest(
-            records=batch.behind(first), lane=self._level, first_entry=batch.first + first
+            records=batch.from_index(first), lane=self._level, first_entry=batch.first + first
         )
         self._metrics.batch.observe(batch.count - first)
         return asyncio.create_task(self._put(request))
@@ -190,13 +190,13 @@ class Restorer:
         if first == flight.batch.count:
             return
         # The batches behind it came to a gap.
-        for behind in list(flights)[1:]:
-            behind.answer.cancel()
+        for later in list(flights)[1:]:
+            later.answer.cancel()
         while first < flight.batch.count:
             flight.answer = self._launch(flight.batch, first)
             first = await self._settled(flight, first)
-        for behind in list(flights)[1:]:
-            behind.answer = self._launch(behind.batch)
+        for later in list(flights)[1:]:
+            later.answer = self._launch(later.batch)
 
     async def _settled(self, flight: Flight, first: int) -> int:
         """The first record that has to be put again, of those from `first` on."""
@@ -210,7 +210,7 @@ class Restorer:
             return first
         return self._settle(flight.batch, first, answer)
 
-    async def _find_malformed(self, batch: Batch, first: int) -> None:
+    async def _find_malformed(self, batch: EntryBatch, first: int) -> None:
         """The store took the whole put for no records: asks one by one, and replaces the first that is none.
 
         The request may be answered, but its entries are not settled here: the next put finds them as duplicates.
@@ -226,7 +226,7 @@ class Restorer:
                 return
         raise OutOfStep("the store refused the records together and none of them alone")
 
-    def _settle(self, batch: Batch, first: int, answer: store_pb2.RestoreResponse) -> int:
+    def _settle(self, batch: EntryBatch, first: int, answer: store_pb2.RestoreResponse) -> int:
         """Counts what became of the records from `first` on; returns the first that has to be put again."""
         if not answer.statuses and not batch.quarantined:
             self._restored.inc(batch.count - first)

@@ -8,7 +8,7 @@ from duetime_core.metadata import Database, LaneLeaseModel, SchedulerModel
 from sqlalchemy import CursorResult, delete, insert, select, update
 from sqlalchemy.orm import Session
 
-from duetime_scheduler.sharing import LaneKey, LeaseRow, Watch, claims, held
+from duetime_scheduler.sharing import LaneKey, LeaseRow, MemberWatch, claims, held
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +23,11 @@ class Tick:
     unowned: frozenset[LaneKey] = frozenset()
 
 
-class Leases:
+class LaneLeases:
     """One member's place among the schedulers, and the lane leases that it holds."""
 
     def __init__(
-        self, database: Database, watch: Watch, me: str, address: Callable[[], str], started_at_ms: int
+        self, database: Database, watch: MemberWatch, me: str, address: Callable[[], str], started_at_ms: int
     ) -> None:
         """`address`: where this member listens, once it does."""
         self._database = database
@@ -44,12 +44,12 @@ class Leases:
         Raises:
             Unavailable: the database does not answer.
         """
-        heartbeats, rows = await self._database.run(lambda session: self._look(session, lanes))
+        heartbeats, rows = await self._database.run(lambda session: self._read_rows(session, lanes))
         live, dead = self._watch.observe(heartbeats, now_ms)
-        wanted = claims(rows, live, self._me)
+        claimed = claims(rows, live, self._me)
         gone = {member: heartbeats[member] for member in dead}
-        if wanted or gone:
-            rows = await self._database.run(lambda session: self._take(session, wanted, gone))
+        if claimed or gone:
+            rows = await self._database.run(lambda session: self._take(session, claimed, gone))
         paused = frozenset(row.key for row in rows if row.paused)
         unowned = frozenset(row.key for row in rows if row.owner not in live)
         return Tick(frozenset(held(rows, self._me)), paused, frozenset(live), frozenset(dead), unowned)
@@ -58,7 +58,9 @@ class Leases:
         """Gives all lanes back and leaves, so that the others need not wait for the lease to run out."""
         await self._database.run(self._leave)
 
-    def _look(self, session: Session, lanes: Mapping[int, Collection[int]]) -> tuple[dict[str, int], list[LeaseRow]]:
+    def _read_rows(
+        self, session: Session, lanes: Mapping[int, Collection[int]]
+    ) -> tuple[dict[str, int], list[LeaseRow]]:
         self._beat(session)
         rows = _rows(session)
         if _correct_lanes(session, {row.key for row in rows}, lanes):
@@ -78,8 +80,8 @@ class Leases:
                 )
             )
 
-    def _take(self, session: Session, wanted: Iterable[LeaseRow], gone: Mapping[str, int]) -> list[LeaseRow]:
-        for row in wanted:
+    def _take(self, session: Session, claimed: Iterable[LeaseRow], gone: Mapping[str, int]) -> list[LeaseRow]:
+        for row in claimed:
             # The epoch is what was looked at: who came first has moved it on.
             unchanged = _is_lane(row.key) & (LaneLeaseModel.epoch == row.epoch)
             _count(session, update(LaneLeaseModel).where(unchanged).values(owner=self._me, epoch=row.epoch + 1))

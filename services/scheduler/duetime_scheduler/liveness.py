@@ -34,10 +34,10 @@ class Liveness:
         """Which of the served lanes stand still, in words; empty when none does."""
         self._seen = {key: seen for key, seen in self._seen.items() if key in served}
         shards = sorted({shard for shard, _ in served})
-        found = await asyncio.gather(*(self._look(shard, served) for shard in shards))
+        found = await asyncio.gather(*(self._inspect(shard, served) for shard in shards))
         return "; ".join(filter(None, found))
 
-    async def _look(self, shard: int, served: Collection[LaneKey]) -> str:
+    async def _inspect(self, shard: int, served: Collection[LaneKey]) -> str:
         try:
             state, answer = await asyncio.gather(
                 self._stores[shard].Describe(store_pb2.DescribeRequest(), timeout=ASK_TIMEOUT_S),

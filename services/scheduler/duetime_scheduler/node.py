@@ -16,12 +16,12 @@ from duetime_core.serving import Server, make_channel
 from duetime_core.traffic import Traffic
 from prometheus_client import CollectorRegistry
 
-from duetime_scheduler.leases import Leases
+from duetime_scheduler.leases import LaneLeases
 from duetime_scheduler.metrics import SchedulerMetrics
 from duetime_scheduler.service import SchedulerService
 from duetime_scheduler.serving import Serving
 from duetime_scheduler.settings import SchedulerSettings
-from duetime_scheduler.sharing import LaneKey, Watch
+from duetime_scheduler.sharing import LaneKey, MemberWatch
 
 log = structlog.get_logger()
 
@@ -87,8 +87,8 @@ class SchedulerNode:
             shard: store_pb2_grpc.StoreStub(channel)  # type: ignore[no-untyped-call]
             for shard, channel in channels.items()
         }
-        watch = Watch(self.member_id, lease_ms=settings.lease_ms, tick_ms_max=2 * settings.tick_ms)
-        leases = Leases(
+        watch = MemberWatch(self.member_id, lease_ms=settings.lease_ms, tick_ms_max=2 * settings.tick_ms)
+        leases = LaneLeases(
             self._database, watch, self.member_id, lambda: f"{settings.host}:{self.port}", self._clock.now_ms()
         )
         serving = Serving(settings, self.member_id, stores, self._database, leases, self._clock, self._metrics)

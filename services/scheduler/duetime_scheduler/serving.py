@@ -13,7 +13,7 @@ from duetime_core.errors import DueTimeError
 from duetime_core.metadata import ANY_FAULT, Database
 
 from duetime_scheduler.lane import BACKOFF_MS_MAX, BACKOFF_MS_MIN, Restorer
-from duetime_scheduler.leases import Leases, Tick
+from duetime_scheduler.leases import LaneLeases, Tick
 from duetime_scheduler.liveness import Liveness
 from duetime_scheduler.metrics import SchedulerMetrics
 from duetime_scheduler.offsets import LaneOffsets, OffsetTable, read_offsets
@@ -33,7 +33,7 @@ class Serving:
         member_id: str,
         stores: Mapping[int, store_pb2_grpc.StoreStub],
         database: Database,
-        leases: Leases,
+        leases: LaneLeases,
         clock: Clock,
         metrics: SchedulerMetrics,
     ) -> None:

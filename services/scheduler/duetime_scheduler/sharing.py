@@ -51,7 +51,7 @@ def names(lanes: Iterable[LaneKey]) -> str:
     return " ".join(f"{shard}/{level}" for shard, level in sorted(lanes))
 
 
-class Watch:
+class MemberWatch:
     """Judges which members live, by whether their heartbeats move while this member's own clock does.
 
     No moment of another machine is ever compared. A tick that comes late (this process stood still, the machine
