@@ -9,5 +9,6 @@ lanes       levels and their queues                  levels       delays by leve
 events      events of consumer groups                ranges       ascending offsets
 attempts    failed deliveries of a message           policy       retry policies as text
 receipts    names of deliveries                      compiled     which loops are compiled
+group_file  the file of groups: its head, dead letters
 names, limits, errors
 """

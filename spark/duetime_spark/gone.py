@@ -4,21 +4,19 @@ The store's file of groups has the bits as of an offset of the journal DT_GROUPS
 offset. If the file cannot be read, the whole journal is replayed, as far as retention has left it.
 """
 
-import struct
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from struct import Struct
 
 import numpy as np
 import pyarrow as pa
 from duetime_core.ondisk.folder import Files
 from duetime_core.ondisk.gone import GoneLetters
-from duetime_format import events
+from duetime_format import events, group_file
 from duetime_format.errors import Damaged
 from duetime_format.events import events_in, keys_of, reading
-from duetime_format.ranges import RANGE, offsets_of
+from duetime_format.ranges import offsets_of
 from pyspark.sql import DataFrame, SparkSession
 
 from duetime_spark.moment import Moment
@@ -26,13 +24,7 @@ from duetime_spark.shards.snapshot import open_shards
 from duetime_spark.tables.journal import journal_of
 
 GONE = "gone"
-FILE = "duetimeGroups"
 _SCHEMA = pa.schema([("shard", pa.int32()), ("topic", pa.string()), ("queue", pa.int32()), ("offset", pa.int64())])
-# Of the file: mark, CRC, journal offset, last lease, ended leases, bytes of dead letters, places; an ended lease.
-_HEAD = Struct(">4sIqQIII")
-_MARK = b"DTG1"
-_ENDED = Struct(">QBB")
-_COUNT = Struct(">I")
 Ends = Callable[[str, int], int]
 
 
@@ -59,7 +51,7 @@ def _queue_end(ends: dict[tuple[str, int], int], topic: str, queue: int) -> int:
 
 def _kept(files: Files) -> tuple[int, GoneLetters]:
     """The first journal offset whose events are not in the bits yet, and the bits."""
-    data = files.content(FILE)
+    data = files.content(group_file.FILE)
     try:
         return decode(data) if data else (0, GoneLetters())
     except Damaged:
@@ -67,20 +59,9 @@ def _kept(files: Files) -> tuple[int, GoneLetters]:
 
 
 def decode(data: bytes) -> tuple[int, GoneLetters]:
-    """See `duetime_store.groups.snapshot`. Raises: Damaged."""
-    try:
-        mark, _, first, _, ended_count, gone_bytes, _ = _HEAD.unpack_from(data)
-        if mark != _MARK:
-            raise Damaged(f"the file begins with {mark!r}, not {_MARK!r}")
-        at = _HEAD.size
-        for _ in range(ended_count):
-            _, _, name_bytes = _ENDED.unpack_from(data, at)
-            at += _ENDED.size + name_bytes
-            (ranges,) = _COUNT.unpack_from(data, at)
-            at += _COUNT.size + ranges * RANGE.size
-        return first, GoneLetters.decode(data[at : at + gone_bytes])
-    except struct.error as error:
-        raise Damaged(f"the file of groups cannot be read: {error}") from error
+    """See `duetime_format.group_file`. Raises: Damaged."""
+    first, gone = group_file.gone_letters(data)
+    return first, GoneLetters.decode(gone)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,43 +1,36 @@
 """The state of all groups as one file, so that a start replays only the journal's end.
 
-    0 4s "DTG1"   4 u32 CRC-32 of all behind it   8 i64 journal offset from which events are to be replayed
-    16 u64 last lease   24 u32 leases that ended   28 u32 bytes of dead letters that are gone   32 u32 places
-    then: ended leases, dead letters (gone.py), places
+    head, ended leases, dead letters that are gone (duetime_format.group_file), places
 
-    ended     u64 lease, u8 flags (1 reset), u8 length, group, u32 count, ranges that came back
     place     i32 queue, u8 ordered, i64 frontier, u32 leases, u32 holds, three names (u8 length each): group, topic,
               queue's topic
     lease     u64 id, i64 received, u16 most attempts, u8 flags (1 ordered, 2 taken), u32 count, ranges that came back
     hold      u8 state, u64 lease (0: none), u32 attempt, i64 until, u8 expired deliveries, u32 bytes of history,
-              u32 ranges; expired (i64, i64), history, ranges (journal.py)
+              u32 ranges; expired (i64, i64), history, ranges (duetime_format.ranges)
 
-Big-endian. The file may be ahead of the log: events are absolute, and the log's end tells the rest. It is captured in
+Big-endian. The file may be ahead of the log: events are absolute, and the log's end has the rest. It is captured in
 one step, by copying the dicts of outstanding messages, and written at leisure on another thread.
 """
 
 import struct
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 
 from duetime_core.ondisk.gone import GoneLetters
+from duetime_format import group_file
 from duetime_format.errors import Damaged
 from duetime_format.events import Key
+from duetime_format.group_file import COUNT, ENDED, HEAD_BYTES, Head
 from duetime_format.ranges import RANGE, offsets_of, ranges
 
 from duetime_store.files.disk import Disk
 from duetime_store.groups.memory import Ended
 from duetime_store.groups.state import Hold, Lease, Place, Progress
 
-FILE = "duetimeGroups"
+FILE = group_file.FILE
 
-_MARK_CRC = Struct(">4sI")
-_MARK = b"DTG1"
-_HEAD = Struct(">qQIII")
-_ENDED = Struct(">QBB")
-_COUNT = Struct(">I")
 _PLACE = Struct(">iBqII")
 _LEASE = Struct(">QqHB")
 _HOLD = Struct(">BQIqBII")
@@ -47,7 +40,7 @@ _ORDERED, _TAKEN = 1, 2
 
 @dataclass(slots=True)
 class Captured:
-    """What the loop has copied; nothing of it changes any more."""
+    """The event loop's copy of the state; nothing of it changes any more."""
 
     journal_offset: int
     last_lease_id: int
@@ -55,7 +48,7 @@ class Captured:
     gone: bytes
     # Each with its frontier and outstanding.
     places: list[tuple[Place, int, dict[int, Hold]]]
-    # Of leases from which something came back.
+    # Returned offsets by lease, of leases from which something came back.
     returned: dict[int, list[int]]
 
 
@@ -78,33 +71,25 @@ def capture(progress: Progress, gone: GoneLetters, journal_offset: int) -> Captu
 
 
 def committed(captured: Captured) -> list[int]:
-    """Of each place: all before it is done."""
+    """The committed offset of each place: all before it is done."""
     return [min(entries, default=frontier) for _, frontier, entries in captured.places]
 
 
 def encode(captured: Captured) -> bytes:
-    parts = [
-        _HEAD.pack(
-            captured.journal_offset,
-            captured.last_lease_id,
-            len(captured.ended),
-            len(captured.gone),
-            len(captured.places),
-        )
-    ]
+    counts = len(captured.ended), len(captured.gone), len(captured.places)
+    parts: list[bytes] = []
     for lease_id, ended in captured.ended:
         group = ended.group.encode()
-        parts += (_ENDED.pack(lease_id, ended.was_reset, len(group)), group, _counted(sorted(ended.returned)))
+        parts += (ENDED.pack(lease_id, ended.was_reset, len(group)), group, _counted(sorted(ended.returned)))
     parts.append(captured.gone)
     for place, frontier, entries in captured.places:
         parts += _place(place, frontier, entries, captured.returned)
-    body = b"".join(parts)
-    return _MARK_CRC.pack(_MARK, zlib.crc32(body)) + body
+    return group_file.encode(Head(captured.journal_offset, captured.last_lease_id, *counts), b"".join(parts))
 
 
 def _counted(offsets: list[int]) -> bytes:
     data = ranges(offsets)
-    return _COUNT.pack(len(data) // RANGE.size) + data
+    return COUNT.pack(len(data) // RANGE.size) + data
 
 
 def _place(place: Place, frontier: int, entries: dict[int, Hold], returned: dict[int, list[int]]) -> Iterator[bytes]:
@@ -159,36 +144,30 @@ class _Cursor:
 
 def decode(data: bytes) -> Loaded:
     """Raises: Damaged."""
-    if len(data) < _MARK_CRC.size + _HEAD.size:
-        raise Damaged(f"{len(data)} bytes are too few")
-    mark, crc = _MARK_CRC.unpack_from(data)
-    if mark != _MARK:
-        raise Damaged(f"it begins with {mark!r}")
-    if zlib.crc32(memoryview(data)[_MARK_CRC.size :]) != crc:
-        raise Damaged("it does not match its CRC")
+    head = group_file.read_head(data)
+    group_file.check_crc(data)
     try:
-        return _decode(_Cursor(data, _MARK_CRC.size))
+        return _decode(head, _Cursor(data, HEAD_BYTES))
     except (struct.error, UnicodeDecodeError, KeyError) as error:
         raise Damaged(f"it can't be read: {error!r}") from error
 
 
-def _decode(cursor: _Cursor) -> Loaded:
-    journal_offset, last_lease_id, ended_count, gone_bytes, place_count = cursor.read(_HEAD)
+def _decode(head: Head, cursor: _Cursor) -> Loaded:
     progress = Progress()
-    progress.last_lease_id = last_lease_id
-    for _ in range(ended_count):
-        lease_id, was_reset, length = cursor.read(_ENDED)
+    progress.last_lease_id = head.last_lease_id
+    for _ in range(head.ended_count):
+        lease_id, was_reset, length = cursor.read(ENDED)
         group = cursor.bytes(length).decode()
-        returned = frozenset(cursor.offsets(*cursor.read(_COUNT)))
+        returned = frozenset(cursor.offsets(*cursor.read(COUNT)))
         progress.ended.add(lease_id, Ended(group, returned, was_reset=bool(was_reset)))
-    gone = GoneLetters.decode(cursor.bytes(gone_bytes))
-    for _ in range(place_count):
+    gone = GoneLetters.decode(cursor.bytes(head.gone_bytes))
+    for _ in range(head.place_count):
         queue, ordered, frontier, lease_count, hold_count = cursor.read(_PLACE)
         key = Key(cursor.name(), cursor.name(), cursor.name(), queue)
         place = progress.place(key, frontier)
         place.ordered = bool(ordered)
         _decode_place(cursor, progress, place, lease_count, hold_count)
-    return Loaded(journal_offset, progress, gone)
+    return Loaded(head.journal_offset, progress, gone)
 
 
 def _decode_place(cursor: _Cursor, progress: Progress, place: Place, lease_count: int, hold_count: int) -> None:
@@ -196,7 +175,7 @@ def _decode_place(cursor: _Cursor, progress: Progress, place: Place, lease_count
     for _ in range(lease_count):
         lease_id, received, most, flags = cursor.read(_LEASE)
         lease = Lease(lease_id, place, received, most, ordered=bool(flags & _ORDERED), is_taken=bool(flags & _TAKEN))
-        returned = cursor.offsets(*cursor.read(_COUNT))
+        returned = cursor.offsets(*cursor.read(COUNT))
         if returned:
             lease.came_back(returned)
         leases[lease_id] = progress.leases[lease_id] = lease
