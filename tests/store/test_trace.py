@@ -239,13 +239,13 @@ async def test_what_was_not_read_is_told(shard: Consuming, monkeypatch: pytest.M
     answer = await life(shard)
     assert lines(answer) == [f"accepted {TOPIC}:0:0", f"received {TOPIC}:0:0 #1"]
     (gap,) = answer.gaps
-    assert gap.startswith("what groups did was read until ")
+    assert gap.startswith("events of groups were read until ")
     monkeypatch.undo()
     queue = shard.node.store.queues.find(GROUPS_TOPIC, 0)
     with (shard.settings.data_dir / "commitlog" / ("0" * 20)).open("r+b") as file:
         file.seek(int(queue.read(0, 1)["position"][0]) + 90)
         file.write(b"\xff")
-    assert list((await life(shard)).gaps) == ["1 records of what groups did are damaged"]
+    assert list((await life(shard)).gaps) == ["1 records of group events are damaged"]
     monkeypatch.setattr(trace, "TRACE_RECORDS_MAX", 1)
     await shard.put(copy(RETRY, [], times=1))
     assert "more than 1 records" in (await life(shard)).gaps[0]

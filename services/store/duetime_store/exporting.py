@@ -1,9 +1,9 @@
-"""The shard's files for analysis: listed, and given as raw bytes, beside the serving path and slower than it.
+"""Lists the shard's files for analysis and streams their raw bytes, beside the serving path and slower than it.
 
-    loop     take 1 MiB's worth of the rate ──▶ ask for the chunk            ──▶ give it; on once the reader has it
-    thread                                      read it, tell the disk of the next
+    loop     take 1 MiB's worth of the rate ──▶ ask for the chunk            ──▶ give it; go on once the reader has it
+    thread                                      read it, announce the next to the disk
 
-A stream holds one chunk while its reader takes it and nothing while it waits. No file is touched on the event loop.
+A stream holds one chunk while its reader takes it, and nothing while it waits. No file is touched on the event loop.
 """
 
 import asyncio
@@ -29,14 +29,14 @@ from duetime_store.writing.store import Store
 T = TypeVar("T")
 
 CHUNK_BYTES = 1024 * 1024
-# What the smallest read counts for: a call costs the serving path something, whatever it gives.
+# The smallest read counts as this much: every call costs the serving path something, however little it reads.
 CHARGE_BYTES_MIN = 16 * 1024
-# What was not used for this long is not saved up: a burst would delay what is served beside it.
+# The rate is saved up for this long at most: a longer burst would delay the calls served beside it.
 SAVED_MS_MAX = 20
 THREADS = 2
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
-# What a path meets that leads nowhere, or over a link.
+# Errors of a path that leads nowhere, or over a link.
 _NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO}
 _NUMBER, _NAME = r"[0-9]{20}", r"(?!\.{1,2}(?:/|$))[^/\0]+"
 _PATHS = re.compile(
@@ -59,11 +59,11 @@ class Throttle:
 
     @property
     def waiting_count(self) -> int:
-        """How many wait for their turn."""
+        """How many streams wait for their turn."""
         return sum(not turn.done() for _, turn in self._waiting)
 
     async def take(self, size: int) -> None:
-        """Returns when it is the turn of these bytes. One that stops waiting takes nothing."""
+        """Returns when it is the turn of these bytes. A caller that stops waiting takes nothing."""
         if not self._bytes_per_ms:
             return
         turn = asyncio.get_running_loop().create_future()
@@ -72,7 +72,7 @@ class Throttle:
         await turn
 
     def end(self) -> None:
-        """All pass from now on."""
+        """Everything passes from now on."""
         self._bytes_per_ms = 0.0
         if self._timer:
             self._timer.cancel()
@@ -100,7 +100,7 @@ class Throttle:
 
 
 class Exporter:
-    """Lists and reads the files of one shard's directory, all streams together within a rate and a number."""
+    """Lists and reads the files of one shard's directory. All streams together keep a rate and a number."""
 
     def __init__(
         self, store: Store, root: Path, clock: Clock, metrics: StoreMetrics, *, bytes_per_s: int, exports_max: int
@@ -108,26 +108,26 @@ class Exporter:
         self._store = store
         self._root = root
         self._metrics = metrics
-        # By the caller's host: half of them each, and the last tenth for those who have none.
+        # By the caller's host: at most half of them each, and the last tenth is for hosts that have none.
         self._shares: Shares[str] = Shares(exports_max, -(-exports_max // 2), 1)
         self.throttle = Throttle(clock, bytes_per_s)
         self._threads = ThreadPoolExecutor(THREADS, "export")
         self._ending = False
 
     async def list(self) -> export_pb2.ListFilesResponse:
-        """Files of the known kinds, by path. Links, and what is found below them, are left out."""
+        """Files of the known kinds, by path. Links, and everything below them, are left out."""
         self._check_serving()
         return await asyncio.wrap_future(self._threads.submit(_list, self._root, self._store.published_end))
 
     async def read(self, path: str, offset: int, length: int, caller: str = "") -> AsyncIterator[bytes]:
-        """The bytes [offset, offset + length) of a file in chunks; length 0: all from there. They end where the file
-        does, in a log file where what is durable does. A file that is deleted meanwhile is given to its end.
+        """The bytes [offset, offset + length) of a file in chunks; length 0: all from `offset`. They end where the file
+        does; in a log file, where the durable bytes do. A file that is deleted meanwhile is read to its end.
 
         Raises:
             InvalidArgument: the path is none of the known kinds; offset or length is negative.
             NotFound: there is no such file, or a link is in its place.
-            Overloaded: as many run as may, or of the caller's as it may have.
-            Unavailable: the file can't be read, or the store stops.
+            Overloaded: the limit of exports is reached, the shard's or the caller's.
+            Unavailable: the file can't be read, or the store is stopping.
         """
         check(path, offset, length)
         self._check_serving()
@@ -165,7 +165,7 @@ class Exporter:
             raise Unavailable("the store is stopping", reason="STOPPING")
 
     def end(self) -> None:
-        """Streams end instead of giving their next chunk, and none begins."""
+        """Running streams end instead of giving their next chunk, and no new one begins."""
         self._ending = True
         self.throttle.end()
 
@@ -187,7 +187,7 @@ def check(path: str, offset: int, length: int) -> None:
     """Raises: InvalidArgument."""
     found = []
     if not _PATHS.fullmatch(path):
-        found.append(Violation("path", f"{path[:255]!r} is none of the files that ListFiles tells"))
+        found.append(Violation("path", f"{path[:255]!r} is none of the files that ListFiles lists"))
     for field, value in (("offset", offset), ("length", length)):
         if value < 0:
             found.append(Violation(field, f"{value} is negative"))
@@ -196,7 +196,7 @@ def check(path: str, offset: int, length: int) -> None:
 
 
 def written_bytes(path: str, size: int, end: int) -> int:
-    """How much of a file of `size` bytes holds something, with `end` the log's."""
+    """How many bytes of a file of `size` bytes are written; `end` is the log's."""
     if not path.startswith("commitlog/"):
         return size
     return min(size, max(end - int(path.rpartition("/")[2]), 0))
@@ -246,7 +246,7 @@ class _File:
         return await self._on_thread(self._read, offset, size)
 
     def close(self) -> None:
-        """Once the thread has done with it: who asked may be gone before."""
+        """Closes once the thread has finished with it: the caller may be gone before."""
         self._work.add_done_callback(lambda _: self._close())
 
     async def _on_thread(self, function: Callable[..., T], *values: int) -> T:
@@ -260,7 +260,7 @@ class _File:
             for step in folders:
                 above, folder = folder, os.open(step, _FLAGS | os.O_DIRECTORY, dir_fd=folder)
                 os.close(above)
-            # A pipe in its place must not be waited for.
+            # With a pipe in its place, opening must not block.
             self._number = os.open(name, _FLAGS | os.O_NONBLOCK, dir_fd=folder)
         except OSError as error:
             if error.errno in _NOT_THERE:

@@ -28,7 +28,7 @@ from duetime_store.writing.store import Store
 
 log = structlog.get_logger()
 
-# How often it is tried while another process holds the directory.
+# Pause between attempts while another process holds the directory.
 LOCK_CHECK_MS = 100
 
 Part = TypeVar("Part")
@@ -36,7 +36,7 @@ Part = TypeVar("Part")
 
 @dataclass(frozen=True, slots=True)
 class _Serving:
-    """A node that serves: its server, and the task that all loops run in."""
+    """A serving node: its server, and the task that all loops run in."""
 
     server: Server
     loops: "asyncio.Task[None]"
@@ -70,7 +70,7 @@ class StoreNode:
 
     @property
     def parts(self) -> StoreParts:
-        """For tests in this process; so are `store`, `report` and `loops`."""
+        """For tests in the same process, as are `store`, `report` and `loops`."""
         return self._started(self._parts)
 
     @property
@@ -79,7 +79,7 @@ class StoreNode:
 
     @property
     def report(self) -> Report:
-        """What recovery found."""
+        """Findings of recovery."""
         return self._started(self._report)
 
     @property
@@ -93,7 +93,7 @@ class StoreNode:
         return part
 
     async def _take_directory(self) -> StoreDirectory:
-        """Waits for the process that serves the shard until now: it may be about to end."""
+        """Takes the directory's lock, waiting for the process that still serves the shard: it may be about to end."""
         root, until_ms = self._settings.data_dir, self._clock.monotonic_ms() + self._settings.lock_wait_ms
         warned = False
         while True:
@@ -133,9 +133,9 @@ class StoreNode:
             Turns(),
         )
         parts = self._parts = make_parts(base, opened)
-        # A lease that recovery has opened again is journaled.
+        # Leases that recovery reopened are journaled.
         parts.flusher.wake()
-        # Before the first append: what recovery has found must not be found again after a crash.
+        # Before the first append: a crash must not make recovery find the same things again.
         await parts.checkpointer.write()
         directory.mark_serving()
         await parts.watch.inspect()
@@ -217,7 +217,7 @@ class StoreNode:
 
     async def stop(self) -> None:
         """NOT_SERVING, calls drained, everything flushed, checkpoint, `abort` removed, files closed: in this order,
-        so that what a caller was told is on disk and the next start finds a clean directory. It waits for no export."""
+        so that everything answered is on disk and the next start finds a clean directory. It waits for no export."""
         self._stopping = True
         parts, directory = self._parts, self._directory
         if parts:
@@ -241,7 +241,7 @@ class StoreNode:
         store = parts.store
         durable = store.when_durable()
         if durable is not None and not store.read_only_reason:
-            # Its callers are answered elsewhere; here only its end counts.
+            # Its errors are reported elsewhere; here only its end counts.
             durable.add_done_callback(lambda done: done.cancelled() or done.exception())
             parts.flusher.wake()
             await asyncio.wait({durable, loops}, return_when=asyncio.FIRST_COMPLETED)
@@ -254,7 +254,7 @@ class StoreNode:
 
 
 async def _fold_topics(parts: StoreParts) -> bool:
-    """A broker reads topics.json alone."""
+    """Brings topics.json up to date: a broker reads no other file of topics."""
     try:
         await parts.topics.fold(whole=True)
     except DueTimeError as error:

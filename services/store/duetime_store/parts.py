@@ -1,4 +1,4 @@
-"""What a shard is made of, once its directory is recovered: every part made here, once, with all that it needs."""
+"""The parts of a shard whose directory is recovered: each is made here, once, with everything it needs."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -50,10 +50,10 @@ from duetime_store.writing.watch import DiskWatch
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """Those on which the event loop has files written."""
+    """The threads on which the event loop has files written."""
 
     flush: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "flush"))
-    # Checkpoints, whose flushes must not delay that of the log.
+    # For checkpoints, whose flushes must not delay the log's.
     checkpoint: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "checkpoint"))
     # New topics do not wait until a checkpoint has flushed the queues.
     topics: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "topics"))
@@ -65,7 +65,7 @@ class Threads:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """What all parts are made from."""
+    """The foundations of all parts."""
 
     settings: StoreSettings
     clock: Clock
@@ -75,13 +75,13 @@ class Base:
     threads: Threads
     directory: StoreDirectory
     reserve: Reserve
-    # Of all that walks.
+    # Of everything that walks: filters, searches, traces, listings.
     turns: Turns
 
 
 @dataclass(frozen=True, slots=True)
 class StoreParts:
-    """See the module."""
+    """All parts of a shard; see the module."""
 
     store: Store
     alarm: Alarm
@@ -251,7 +251,7 @@ def _make_cleaner(
     settings = base.settings
 
     def dropped(position: int) -> Iterator[None]:
-        """The log begins there now."""
+        """Lets go of everything before `position`, where the log begins now."""
         if indexer:
             indexer.drop_before(position)
         yield from groups.segment_left()

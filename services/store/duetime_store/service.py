@@ -62,11 +62,12 @@ class StoreService(store_pb2_grpc.StoreServicer):
         self._metrics = parts.metrics
         self._turns = parts.turns
         self._shard = shard
-        # Known once the server listens.
+        # Set once the server listens.
         self.store_host = b""
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        """Registers all calls: Export first, whose answers come encoded, and so not by generated code."""
+        """Registers all calls. Export comes first and by hand: its answers are encoded already, which generated code
+        does not expect."""
         export: grpc.RpcMethodHandler[Any, Any] = grpc.unary_stream_rpc_method_handler(
             self.Export, request_deserializer=export_pb2.ExportRequest.FromString, response_serializer=None
         )
@@ -91,7 +92,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         return response
 
     async def PutMessage(self, request: store_pb2.PutMessageRequest, context: Any) -> store_pb2.PutMessageResponse:
-        """The three as release 0.1 calls them."""
+        """Put, Restore and Settle as one call, as release 0.1 makes it."""
         if request.lane:
             outcome = await self._holding.restore(request.records, request.lane, request.first_entry)
         elif request.settles:
@@ -105,7 +106,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         return self._fill(response, outcome)
 
     async def _durably(self, outcome: Outcome) -> Outcome:
-        """The outcome, once what is staged is durable."""
+        """The outcome, once all staged bytes are durable."""
         self._flusher.wake()
         durable = self._store.when_durable()
         if durable is not None:
@@ -114,7 +115,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         return outcome
 
     def _fill(self, response: Answer, outcome: Outcome) -> Answer:
-        """With what all answers have."""
+        """Fills in the fields that all answers have."""
         response.queue_offsets.extend(outcome.queue_offsets)
         response.stored_at_ms = outcome.stored_at_ms
         if any(outcome.statuses):

@@ -17,7 +17,7 @@ class StoreSettings(NodeSettings):
 
     data_dir: Path = Field(description="the shard's directory, RocketMQ's storePathRootDir")
     lock_wait_ms: int = Field(
-        10_000, ge=0, description="how long a start waits for the process that still holds data_dir"
+        10_000, ge=0, description="how long a start waits for another process that holds data_dir"
     )
     shard: int = Field(0, ge=0, le=65_535, description="the shard's number")
     flush_mode: Literal["sync", "async"] = Field(
@@ -35,15 +35,15 @@ class StoreSettings(NodeSettings):
         0,
         ge=0,
         le=65_535,
-        description="the port that records carry as store host; 0: the one that the shard has advertised before, "
-        "at first the one on which it listens",
+        description="the port that records carry as store host; 0: the one that the shard advertised before, at first "
+        "the one that it listens on",
     )
     accept_delay_levels: bool = Field(
         False, description="start with a level table other than the data's; pending messages keep their due times"
     )
     accept_missing_segments: bool = Field(
         False,
-        description="start although files are missing in the commit log: what they held is lost, the rest is served",
+        description="start although files of the commit log are missing: their content is lost, the rest is served",
     )
     checkpoint_ms: int = Field(10_000, ge=100, le=600_000, description="longest time between checkpoints")
     checkpoint_bytes: int = Field(64 * MIB, ge=MIB, description="most log bytes between checkpoints")
@@ -73,32 +73,33 @@ class StoreSettings(NodeSettings):
         5_000, ge=100, description="a write or flush that takes longer: sends are refused with FLUSH_STALLED"
     )
     retention_ms: int = Field(
-        72 * 3_600_000, ge=1_000, description="age at which a full log file leaves; what is pending is kept"
+        72 * 3_600_000, ge=1_000, description="age at which a full log file is deleted; pending messages are kept"
     )
     retention_bytes: int = Field(
-        0, ge=0, description="most bytes of log: beyond, the oldest file leaves at any age, read or not; 0: no budget"
+        0, ge=0, description="most bytes of log: beyond, the oldest file goes at any age, read or not; 0: no budget"
     )
     retention_hours: frozenset[int] = Field(
-        frozenset(), description="UTC hours in which files leave by age, such as [4]; none: at any hour"
+        frozenset(), description="UTC hours in which files are deleted by age, such as [4]; none: at any hour"
     )
-    retention_check_ms: int = Field(10_000, ge=10, description="how often log files are looked at")
+    retention_check_ms: int = Field(10_000, ge=10, description="how often log files are checked for retention")
     disk_clean: float = Field(
         0.75,
         gt=0,
         le=1,
-        description="disk use above which files past their age leave outside retention_hours too, once all groups have "
-        "read them",
+        description="disk use above which files past their age are deleted outside retention_hours too, once all "
+        "groups have read them",
     )
     disk_force: float = Field(
         1,
         gt=0,
         le=1,
-        description="disk use above which the oldest file leaves at any age, read or not: a broker has 0.85; 1: never",
+        description="disk use above which the oldest file is deleted at any age, read or not: a broker has 0.85; "
+        "1: never",
     )
     leases_max: int = Field(
         1_000_000,
         ge=1,
-        description="most messages of all groups that are leased, waiting or to come back, half of them of one group; "
+        description="most messages of all groups that are leased or wait to come back, half of them of one group; "
         "each takes 110 bytes of memory where a Receive leases 32, 640 where it leases one",
     )
     queue_files_max: int = Field(
@@ -115,7 +116,7 @@ class StoreSettings(NodeSettings):
         "have a tenth more of both",
     )
     groups_max: int = Field(10_000, ge=1, description="most groups that receive")
-    group_queues_max: int = Field(100_000, ge=1, description="most queues in which groups have a place, all together")
+    group_queues_max: int = Field(100_000, ge=1, description="most places of groups in queues, all groups together")
     export_bytes_per_s: int = Field(
         100_000_000, ge=0, description="most bytes a second that all exports together read; 0: no limit"
     )

@@ -4,5 +4,5 @@ index         RocketMQ's index files
 indexer       builds them from the log
 finder        messages by id and key
 trace         the life of a message
-event_search  what the journal of groups says of single messages
+event_search  events of single messages in the journal of groups
 """

@@ -1,6 +1,6 @@
-"""What the journal of groups (duetime_format.events) says of single messages.
+"""Finds the events of single messages in the journal of groups (duetime_format.events).
 
-Nearly all events are about others: an event is taken apart only when its ranges, which ascend, come near. A MiB of
+Nearly all events are about other messages: an event is decoded only when its ranges, which ascend, come near. A MiB of
 events of a busy queue takes some 15 ms, one of other queues nothing.
 """
 
@@ -15,7 +15,7 @@ from duetime_format.ranges import ranges_of
 
 @dataclass(frozen=True, slots=True)
 class MessageEvent:
-    """What an event says of one message: `key` is of its place, or of a dead letter's queue."""
+    """An event as it concerns one message: `key` names its place, or a dead letter's queue."""
 
     kind: int
     offset: int
@@ -24,24 +24,24 @@ class MessageEvent:
     # GIVE: received. BACK: ended, and counted as an attempt.
     at_ms: int = 0
     counted: bool = False
-    # Of the lease, or of the pause.
+    # End of the lease, or of the pause.
     until_ms: int = 0
-    # GIVE: which delivery it is, and the ones before it whose leases ended; 0: a retry service took it.
+    # GIVE: the number of the delivery (0: a retry service took it), and the deliveries before it whose leases expired.
     attempt: int = 0
     expired: Pairs = ()
     history: bytes = b""
-    # SETTLE: the record that it settles by.
+    # SETTLE: the place of the record that settles the message.
     copy: Letter = ("", 0, 0)
 
 
 def message_events(body: bytes, messages: Collection[Letter]) -> Iterator[MessageEvent]:
-    """What the events of a record say of messages, which are named by topic, queue and offset.
+    """The events of a record that concern `messages`, which are named by topic, queue and offset.
 
     Raises: Damaged.
     """
     with reading():
         keys, at = keys_of(body)
-        # By number of a place, whose own they are.
+        # Offsets by the number of their place.
         wanted = {
             number: {offset for topic, queue, offset in messages if (topic, queue) == (key.queue_topic, key.queue)}
             for number, key in keys.items()
@@ -88,5 +88,5 @@ def _place_events(event: events.Event, key: Key, wanted: set[int]) -> Iterator[M
 
 
 def _among(wanted: set[int], data: bytes) -> list[int]:
-    """Those that the ranges hold."""
+    """The offsets that the ranges hold, ascending."""
     return sorted({offset for first, count in ranges_of(data) for offset in wanted if first <= offset < first + count})

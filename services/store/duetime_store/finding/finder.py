@@ -3,8 +3,8 @@
     newest first:   tail of the log ──▶ newest index file ──▶ ... ──▶ oldest
 
 The index gives positions by hash, so every record is read and compared: its topic, and its message id or one word of
-its KEYS. A deferred message is a record of SCHEDULE_TOPIC_XXXX that names its real topic: it is looked for beside the
-real topic's records, and told as long as it is pending or when it was put aside; restored, its copy is told.
+its KEYS. A deferred message is a record of SCHEDULE_TOPIC_XXXX that names its real topic. It is searched for beside the
+real topic's records, and found while it is pending or when it was quarantined; once restored, its copy is found.
 """
 
 import asyncio
@@ -39,18 +39,18 @@ STORED = gateway_pb2.MESSAGE_STATE_STORED
 PENDING = gateway_pb2.MESSAGE_STATE_PENDING
 QUARANTINED = gateway_pb2.MESSAGE_STATE_QUARANTINED
 
-# What is not indexed is read for each query; more than this takes too long.
+# Bytes not indexed are read for each query; more than this takes too long.
 TAIL_BYTES_MAX = 64 * 1024 * 1024
 TAIL_STEP_BYTES = 64 * 1024
-# Entries looked at before others have their turn.
+# Entries inspected before others have their turn.
 STEPS_MAX = 64
 # Ids hashed under so many topics, and walks begun, before others have their turn.
 _WALKS_MAX = 64
 _HASHES_MAX = 512
-# Positions of one look-up that are kept, so that none is told twice.
+# Positions that one look-up remembers, so that it gives none twice.
 _GIVEN_MAX = 65_536
 OPEN_WAIT_MS = 2_000
-# An id without a topic is looked for under each.
+# An id without a topic is searched for under each topic, up to this many.
 TOPICS_MAX = 16_384
 _OFFSET_ID = re.compile(r"(?:[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56})")
 _TIME_MAX = (1 << 63) - 1
@@ -58,11 +58,11 @@ _TIME_MAX = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """An intact record that a look-up came to."""
+    """An intact record that a look-up reached."""
 
     record: record.Record
     properties: dict[str, str]
-    # Level, offset and due time of the lane entry that it restores or puts aside.
+    # Level, offset and due time of the lane entry that it restores or quarantines.
     entry: list[int] | None
 
     @property
@@ -75,7 +75,7 @@ class Seen:
 
     @property
     def real_topic(self) -> str:
-        """The topic that it goes to; that of a lane record stands in a property."""
+        """The topic that the message is for; a lane record has it in a property."""
         if self.record.topic == SCHEDULE_TOPIC:
             return self.properties.get(record.REAL_TOPIC, "")
         return self.record.topic
@@ -83,7 +83,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The shard at one moment, so that a message which is restored meanwhile is told once: as it was then."""
+    """The shard at one moment, so that a message which is restored meanwhile is found once: as it was then."""
 
     indexer: Indexer
     end: int
@@ -135,7 +135,7 @@ class Finder:
         return found, False
 
     async def get(self, message_id: str, topic: str = "") -> gateway_pb2.FoundMessage:
-        """A message by its offset id or its id; of several with one id the newest, rather one of a user's topic.
+        """A message by its offset id or its id; of several with one id the newest, and first one of a user's topic.
 
         Raises:
             NotFound: there is none on this shard.
@@ -151,7 +151,7 @@ class Finder:
                 message = await self._resolve(walk, view, seen)
                 if message is None and seen.id:
                     message = await self._by_id(walk, view, seen.id, seen.real_topic)
-            # Of a restored message without an id only this record can be told.
+            # A restored message without an id: this record is all that can be found.
             return message or self._found(seen, STORED)
         view = await self._view()
         with self._turns.walk() as walk:
@@ -162,8 +162,8 @@ class Finder:
         return message
 
     async def records_of(self, message_id: str, topic: str, max_count: int) -> tuple[list[Seen], bool]:
-        """All records of a message, oldest first: it, its lane records, and its copies in topics of the system's; and
-        whether the oldest are left out. `topic`: where it may be known to come from; empty: all are looked through.
+        """All records of a message, oldest first: itself, its lane records, and its copies in the system's topics; and
+        whether the oldest are left out. `topic`: the one that it came from; empty: all topics are searched.
 
         Raises:
             InvalidArgument, Unavailable, Unsupported: as `get`.
@@ -185,7 +185,7 @@ class Finder:
                         continue
                     if len(found) == max_count:
                         return list(found.values())[::-1], True
-                    # Of a lane record that retention has appended again, the copy.
+                    # Where retention has appended a lane record again, the copy counts.
                     found.setdefault((seen.record.topic, seen.record.queue, seen.record.queue_offset), seen)
         return list(found.values())[::-1], False
 
@@ -218,14 +218,14 @@ class Finder:
                 second = second or message
         return second
 
-    # --- what a record says ---------------------------------------------------------------------------------------
+    # --- records --------------------------------------------------------------------------------------------------
 
     def _read(self, position: int, word: str = "", *, expected: bool = True) -> Seen | None:
-        """The intact record at a position; None: there is none (any more), or `word` is nowhere in it. `expected`: that
-        there is none is damage.
+        """The intact record at a position; None: there is none (any more), or `word` is nowhere in it. `expected`: a
+        missing record is damage.
 
-        A key whose hash others have leads to all of theirs: their records are not decoded, which is a hundred times
-        dearer than to look for the word.
+        A hash leads to the records of all keys that share it. Records without `word` are not decoded: decoding costs a
+        hundred times what the search for the word does.
         """
         size = layout.size_at(self._store.log.read(position, layout.PREFIX_BYTES))
         data = self._store.log.read(position, size) if size else b""
@@ -244,7 +244,10 @@ class Finder:
     async def _resolve(
         self, walk: Walk, view: View, seen: Seen, *, as_is: bool = False
     ) -> gateway_pb2.FoundMessage | None:
-        """None: a lane record whose message has been restored."""
+        """The message as it stood at the view's moment; None: a lane record whose message has been restored.
+
+        `as_is`: the record itself, whatever became of it.
+        """
         if seen.record.topic != SCHEDULE_TOPIC or as_is:
             return self._found(seen, _state(seen))
         restored = view.restored.get(level_of(seen.record.queue))
@@ -255,7 +258,7 @@ class Finder:
         return self._found(seen, QUARANTINED) if await self._is_aside(walk, view, seen) else None
 
     def _is_copied(self, view: View, seen: Seen) -> bool:
-        """Whether retention has appended a lane record again within the view: the copy is told."""
+        """Whether retention has appended a lane record again within the view: then the copy is found instead."""
         lane = self._store.lanes[level_of(seen.record.queue)]
         units = lane.queue.read(seen.record.queue_offset, 1)
         return bool(len(units)) and seen.record.position < int(units["position"][0]) < view.end
@@ -312,8 +315,8 @@ class Finder:
     async def _positions(
         self, walk: Walk, view: View, hashes: Sequence[int], from_ms: int, to_ms: int
     ) -> AsyncGenerator[int, None]:
-        """Where records with one of the hashes lie that may have been stored within the times: each once, newest
-        first. What is done with each may take as long as one piece of a step."""
+        """Positions of records with one of the hashes that may have been stored within the times: each once, newest
+        first. The caller's work on each may take as long as one piece of a step."""
         given: set[int] = set()
         for position in await self._tail(walk, view, hashes):
             given.add(position)
@@ -332,7 +335,7 @@ class Finder:
                         yield position
 
     async def _tail(self, walk: Walk, view: View, hashes: Sequence[int]) -> list[int]:
-        """Positions in what is not indexed, newest first."""
+        """Positions in the bytes not indexed yet, newest first."""
         found: list[int] = []
         for run, _ in pieces(self._store.log, view.indexer.position, view.end, TAIL_STEP_BYTES):
             if run is not None:
@@ -343,9 +346,9 @@ class Finder:
 
 
 async def _hashes(walk: Walk, topics: Sequence[str], message_id: str) -> list[int]:
-    """Of an id in each of the topics, and in lanes. Raises: InvalidArgument."""
+    """Hashes of an id under each of the topics, and under lanes. Raises: InvalidArgument."""
     if len(topics) > TOPICS_MAX:
-        description = f"is not given, and the shard has {len(topics)} topics; {TOPICS_MAX} are looked through"
+        description = f"is not given, and the shard has {len(topics)} topics; {TOPICS_MAX} are searched at most"
         raise InvalidArgument([Violation("topic", description)])
     names, found = list(dict.fromkeys([*topics, SCHEDULE_TOPIC])), set[int]()
     for first in range(0, len(names), _HASHES_MAX):
@@ -360,7 +363,7 @@ def _state(seen: Seen) -> gateway_pb2.MessageState:
 
 
 def _chain(file: IndexFile, wanted: int, from_ms: int, to_ms: int) -> Iterator[int | None]:
-    """Positions of the entries with a hash; None now and then, for others to have their turn."""
+    """Positions of the entries with a hash; None now and then, so that others have their turn."""
     for steps, hit in enumerate(file.chain(wanted), 1):
         if hit is not None and may_be_within(file, hit, from_ms, to_ms):
             yield hit.position

@@ -6,13 +6,13 @@
     .. entries  20 bytes each: i32 key hash | i64 record position | i32 seconds after beginTimestamp | i32 previous
 
 A key is `topic#word`. Its hash is Java's String.hashCode made positive, hash % slots its slot, and the entries of a
-slot form a chain, newest first. Many keys share a chain and some share a hash: whoever finds a position compares the
+slot form a chain, newest first. Many keys share a chain and some share a hash: the finder of a position compares the
 record. Entry 0 is never used. Files are pre-sized, sparse, and named by the local time of their creation in 17
 digits; the newest is written until it is full.
 
-A file that is being written has its slots in memory, since entries go to slots all over them: entries are written as
-they come, slots and header when the file is full or closed. So on disk the three always agree, and what a crash leaves
-behind the header's count is nobody's.
+The slots of the file that is being written are in memory, since entries go to slots all over them: entries are written
+as they come, slots and header when the file is full or closed. So on disk the three always agree, and entries that a
+crash leaves after the header's count do not count.
 
 Source: RocketMQ 4.9.3 IndexFile, IndexHeader, IndexService.
 """
@@ -34,7 +34,7 @@ HEADER = Struct(">qqqqii")
 ENTRY = Struct(">iqii")
 ENTRY_TYPE = np.dtype([("hash", ">i4"), ("position", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 SLOT_BYTES = 4
-# What a broker uses unless it is told otherwise, and the ratio by which a file of another size is taken apart.
+# A broker's default shape, and its ratio, which gives the shape of a file of another size.
 SLOTS_DEFAULT, ENTRIES_DEFAULT = 5_000_000, 20_000_000
 _ENTRIES_PER_SLOT = ENTRIES_DEFAULT // SLOTS_DEFAULT
 _I32_MAX = (1 << 31) - 1
@@ -83,7 +83,7 @@ class Header:
 
 
 class Hit(NamedTuple):
-    """An entry that a look-up came to."""
+    """An entry that a look-up reached."""
 
     number: int
     position: int
@@ -91,7 +91,7 @@ class Hit(NamedTuple):
 
 
 def shape_of(path: Path, size: int, wanted: Shape) -> Shape:
-    """The shape of an existing file: the one that is wanted where it fits, else the one with a broker's ratio.
+    """The shape of an existing file: `wanted` where it fits, else the one with a broker's ratio.
 
     Raises:
         Damaged: neither has this size.
@@ -155,13 +155,13 @@ class IndexFile:
         return header
 
     def slots(self, first: int = 0, stop: int | None = None) -> Ints:
-        """The slots [first, behind), as they are on disk."""
+        """The slots [first, stop), as they are on disk."""
         stop = self.shape.slot_count if stop is None else stop
         data = os.pread(self._fd, (stop - first) * SLOT_BYTES, HEADER.size + first * SLOT_BYTES)
         return np.frombuffer(data, ">i4").astype(np.int64)
 
     def entries(self, first: int = 1, stop: int | None = None) -> Entries:
-        """The entries numbered [first, behind); without `behind` all that the header counts."""
+        """The entries numbered [first, stop); without `stop` all that the header counts."""
         stop = self.header.next_entry if stop is None else stop
         at = self.shape.entries_at + first * ENTRY.size
         return np.frombuffer(os.pread(self._fd, max(stop - first, 0) * ENTRY.size, at), ENTRY_TYPE)
@@ -193,7 +193,7 @@ class IndexFile:
 
 
 def may_be_within(file: IndexFile, hit: Hit, from_ms: int, to_ms: int) -> bool:
-    """Whether an entry's record may have been stored within the times; the record itself tells.
+    """Whether an entry's record may have been stored within the times; only the record itself says for certain.
 
     Seconds are rounded down; those of a record older than the file's first are 0, and those of the first entry may be
     counted from the file before.
@@ -208,7 +208,7 @@ class IndexWriter(IndexFile):
     """The newest file of a directory, to which entries are added."""
 
     def __init__(self, disk: Disk, path: Path, wanted: Shape = BROKERS) -> None:
-        """Opens an existing file; `cut` says what of it counts. Raises: Damaged."""
+        """Opens an existing file; `cut` takes it to the part that counts. Raises: Damaged."""
         self._disk = disk
         super().__init__(path, wanted)
         self._slots = np.zeros(self.shape.slot_count, np.int32)
@@ -223,7 +223,7 @@ class IndexWriter(IndexFile):
 
     @classmethod
     def create(cls, disk: Disk, path: Path, shape: Shape, before: Header | None) -> "IndexWriter":
-        """A new file behind another one, whose end it begins with as a broker's does."""
+        """A new file after another one, whose end it begins with, as a broker's does."""
         header = Header()
         if before is not None:
             header = Header(before.end_at_ms, before.end_at_ms, before.end_position, before.end_position)
@@ -277,17 +277,17 @@ class IndexWriter(IndexFile):
         )
 
     def cut(self, header: Header) -> Iterator[None]:
-        """Makes the file what a header says of it; each step of the iteration is a short piece of the work.
+        """Cuts the file to what a header describes; each step of the iteration is a short piece of the work.
 
-        The slots are those of the entries that stay: a slot's newest is the last one that has it. What the file holds
-        as slots does not matter.
+        The slots are rebuilt from the entries that stay: a slot's newest is the last one that has it. The slots in the
+        file do not matter.
         """
         self.header = header
         self._slots[:] = 0
         self._dirty[:] = True
         for first in range(1, header.next_entry, CUT_STEP_ENTRIES):
             entries = self.entries(first, min(first + CUT_STEP_ENTRIES, header.next_entry))
-            # Of several with one slot the last is assigned.
+            # Of several entries with one slot the last is assigned.
             self._slots[entries["hash"] % self.shape.slot_count] = np.arange(first, first + len(entries))
             yield
 
@@ -296,7 +296,7 @@ class IndexWriter(IndexFile):
         self._dirty[slots // _BLOCK_SLOTS] = True
 
     def write_slots(self) -> None:
-        """Slots and header go to disk, so that the file is whole for every reader. Blocking."""
+        """Writes slots and header to disk, so that the file is whole for every reader. Blocking."""
         for block in np.flatnonzero(self._dirty).tolist():
             first = block * _BLOCK_SLOTS
             part = self._slots[first : first + _BLOCK_SLOTS].astype(">i4").tobytes()
@@ -305,7 +305,7 @@ class IndexWriter(IndexFile):
         self._disk.write(self._fd, self.header.encode(), 0)
 
     def sync(self) -> None:
-        """What was written is durable. Blocking."""
+        """Makes everything written durable. Blocking."""
         self._disk.sync(self._fd)
 
     def close(self) -> None:
@@ -315,7 +315,7 @@ class IndexWriter(IndexFile):
 
 
 def _seconds(times_ms: Ints, begin_at_ms: int) -> Ints:
-    """Of what stands in entries: 0 where a record is older than the file's first, or nothing tells."""
+    """The seconds that entries hold: 0 where a record is older than the file's first, or where no time is known."""
     if begin_at_ms <= 0:
         return np.zeros(len(times_ms), np.int64)
     return np.clip((times_ms - begin_at_ms) // 1000, 0, _I32_MAX)

@@ -1,15 +1,15 @@
-"""Building the index behind the serving path: from the published log, in short steps with pauses.
+"""Builds the index beside the serving path: from the published log, in short steps with pauses.
 
     log      | indexed ........................... | not yet: a few ms of log | staged |
              0                                  position                published_end
 
-No send and no flush waits for it. What is not indexed yet is found by reading it (finder.py), so the index may lag:
-after a publish the loop waits a moment, to take many small ones together.
+No send and no flush waits for it. Messages not indexed yet are found by reading the log (finder.py), so the index may
+lag: after a publish the loop waits a moment, to take many small ones together.
 
 The mark (`config/duetimeIndex.json`) says how far entries are on disk: newest file, its header, log position. It is
-written every half minute, when a file is full, and at the end. A start takes the newest file back to the mark, makes
-its slots from its entries, and goes on in the log from there: after a crash no entry is missing and none is doubled.
-Where there is no mark, or what it names is not there, everything is made again from the oldest record.
+written every half minute, when a file is full, and at the end. A start cuts the newest file back to the mark, makes
+its slots from its entries, and continues in the log from there: after a crash no entry is missing and none is doubled.
+Without a mark, or when the mark's file is missing, everything is made again from the oldest record.
 """
 
 import asyncio
@@ -39,14 +39,14 @@ from duetime_store.writing.store import Store
 
 log = structlog.get_logger()
 
-# One step of indexing: under a millisecond of 100-byte records. The pause behind it leaves the rest to live traffic.
+# One step of indexing: under a millisecond of 100-byte records. The pause after it leaves the rest to live traffic.
 STEP_BYTES = 256 * 1024
 PAUSE_MS = 1
-# How long what was published may wait for more.
+# How long published records may wait for more.
 GATHER_MS = 20
 MARK_INTERVAL_MS = 30_000
 RETRY_MS = 5_000
-# Behind by more than this at a start, the log tells when it has caught up.
+# An index that lags by more than this at a start logs when it has caught up.
 _TOLD_BYTES = 16 * 1024 * 1024
 
 _DONE = object()
@@ -78,7 +78,7 @@ def read_mark(config: Path) -> Mark | None:
 def pieces(
     commit_log: CommitLog, position: int, end: int, step_bytes: int = STEP_BYTES
 ) -> Iterator[tuple[Run | None, int]]:
-    """The intact records from `position` to `end`, in runs of a step's size, each with where to go on behind it."""
+    """The intact records from `position` to `end`, in runs of a step's size, each with the position after it."""
     position = max(position, commit_log.min_position)
     while position < end:
         segment = commit_log.segment_at(position)
@@ -95,7 +95,7 @@ def pieces(
 
 
 def _unusual(commit_log: CommitLog, segment: Segment, position: int, data: bytes, end: int) -> tuple[Run | None, int]:
-    """What no run begins with: the end of a segment, a record larger than a step, damage."""
+    """Handles what no run begins with: the end of a segment, a record larger than a step, damage."""
     if len(data) < layout.BLANK_BYTES:
         return None, segment.end
     if layout.blank_at(data) is not None:
@@ -129,7 +129,7 @@ class Indexer:
         self._executor = executor
         self._clock = clock
         self._shape = shape
-        # Oldest first; the newest is written to.
+        # Oldest first; entries go to the newest.
         self._files: list[IndexFile] = []
         self._writer: IndexWriter | None = None
         # Set once `position` and the files are what the mark says.
@@ -161,9 +161,9 @@ class Indexer:
             await self._clock.sleep(RETRY_MS)
 
     async def close(self) -> None:
-        """Indexes what is left, if that is little, and makes files and mark whole. After `run` has ended."""
+        """Indexes the rest, if that is little, and makes files and mark whole. To be called after `run` has ended."""
         try:
-            # What the thread still does for `run` comes first.
+            # The thread's remaining work for `run` comes first.
             await asyncio.get_running_loop().run_in_executor(self._executor, _nothing)
             if self.opened.is_set():
                 if self.behind_bytes <= _TOLD_BYTES:
@@ -177,7 +177,7 @@ class Indexer:
                 file.close()
 
     def drop_before(self, min_position: int) -> None:
-        """Retention: the log begins here now. Files all of whose records are gone go too, the newest never."""
+        """Retention: the log begins here now. Files whose records are all gone are deleted, the newest never."""
         while len(self._files) > 1 and self._files[0].header.end_position < min_position:
             file = self._files.pop(0)
             file.close()
@@ -205,7 +205,7 @@ class Indexer:
             self._files, self._writer = [], None
             loop = asyncio.get_running_loop()
             for path in paths:
-                # A full one takes the file system a while.
+                # The file system needs a while for a full one.
                 await loop.run_in_executor(self._executor, self._disk.unlink, path)
             self.position = self._store.log.min_position
             if self.behind_bytes:
@@ -213,7 +213,7 @@ class Indexer:
         self.opened.set()
 
     def _fault(self, mark: "Mark | None", paths: list[Path]) -> str:
-        """Why the directory can't be gone on from; empty: it can."""
+        """Why indexing can't continue from the directory; empty: it can."""
         if mark is None:
             return "no mark"
         if mark.file and mark.file not in [path.name for path in paths]:
@@ -235,7 +235,7 @@ class Indexer:
         self.position = mark.position
 
     async def _run_steps(self, steps: Iterator[None]) -> None:
-        """On the thread, one at a time: the loop's turn comes between them."""
+        """Runs the steps on the thread, one at a time, with turns of the event loop between them."""
         loop = asyncio.get_running_loop()
         while await loop.run_in_executor(self._executor, next, steps, _DONE) is not _DONE:
             pass
@@ -265,13 +265,13 @@ class Indexer:
         self.position = position
 
     async def _add(self, hashes: Ints, positions: Ints, times_ms: Ints) -> None:
-        """Adds entries; those of one record are in one file, so that a file's end is between two records."""
+        """Adds entries. All of one record go into one file, so that a file ends between two records."""
         first = 0
         while first < len(hashes):
             count = len(hashes) - first
             room = self._writer.room if self._writer else 0
             if count > room:
-                # Back to where the record begins that does not fit as a whole.
+                # Back to the first entry of the record that does not fit as a whole.
                 count = int(np.searchsorted(positions[first:], positions[first + room]))
                 if not count and self._writer and self._writer.header.next_entry == 1:
                     # It has more keys than a whole file takes.
@@ -300,7 +300,7 @@ class Indexer:
         log.info("index file created", file=name, slots=self._shape.slot_count, entries=self._shape.entry_count)
 
     async def _mark(self, *, whole: bool = False) -> None:
-        """What is indexed so far is durable on return; `whole`: slots and header of the newest file too."""
+        """Everything indexed so far is durable on return; `whole`: slots and header of the newest file too."""
         self._marked_at_ms = self._clock.monotonic_ms()
         if self._marked_position == self.position and not whole:
             return

@@ -1,11 +1,11 @@
-"""The life of one message, as the shard's log tells it.
+"""The life of one message, as the shard's log records it.
 
     its records      accepted, deferred, restored; copies in %RETRY%group and %DLQ%group; put aside in DT_QUARANTINE
-    DT_ATTEMPTS      of the copies: deliveries that failed, and with what
+    DT_ATTEMPTS      of the copies: deliveries that failed, and their errors
     DT_GROUPS        the journal, from when it first could be received on: received, acknowledged, leases that ended
 
-A delivery is known by its group and when it was received; what several sources say of one is put together. Nothing is
-guessed: what was not read, or is no longer stored, is told as a gap.
+A delivery is identified by its group and when it was received; facts from several sources are merged. Nothing is
+guessed: parts that were not read, or are no longer stored, are reported as gaps.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from duetime_store.reading.reader import Reader
 from duetime_store.reading.turns import Turns, Walk
 from duetime_store.writing.store import Store
 
-# Of one message; the newest are told.
+# Records of one message that a trace covers, the newest ones.
 TRACE_RECORDS_MAX = 1_024
 # How much of the journal is read for one answer, and in one step of it.
 TRACE_JOURNAL_BYTES_MAX = 64 * 1024 * 1024
@@ -47,7 +47,7 @@ DEAD = consumer_pb2.TRACE_KIND_DEAD
 REDRIVEN = consumer_pb2.TRACE_KIND_REDRIVEN
 DISCARDED = consumer_pb2.TRACE_KIND_DISCARDED
 QUARANTINED = consumer_pb2.TRACE_KIND_QUARANTINED
-# What is one attempt's, of one millisecond, in the order in which it can happen.
+# Order of the events of one attempt within one millisecond: as they can happen.
 _ORDER = (
     *(ACCEPTED, RESTORED, REDRIVEN, RECEIVED, ACKNOWLEDGED, EXPIRED, FAILED, DEFERRED, DEAD, DISCARDED, QUARANTINED),
 )
@@ -59,7 +59,7 @@ _DIGITS_MAX = 18
 
 @dataclass(slots=True)
 class _Delivery:
-    """To a group; times are 0 where nobody tells them."""
+    """A delivery to a group; a time is 0 where no source has it."""
 
     received_at_ms: int = 0
     attempt: int = 0
@@ -72,24 +72,24 @@ class _Delivery:
     error: consumer_pb2.HandlerError | None = None
 
     def ends(self, kind: int, at_ms: int) -> None:
-        """What is told first counts: histories know more than the journal."""
+        """Records how it ended. The first call counts: histories, which are read first, know more than the journal."""
         if not self.end:
             self.end, self.ended_at_ms = kind, at_ms
 
 
 @dataclass(slots=True)
 class _Life:
-    """What is known so far."""
+    """The facts collected so far."""
 
     shard: int
     events: list[Event] = field(default_factory=list)
-    # By group, attempt, and time of receiving; what was received at an unknown time by its negative lease.
+    # By group, attempt, and time of receiving; where that time is unknown, by the negative lease.
     deliveries: dict[tuple[str, int, int], _Delivery] = field(default_factory=dict)
-    # Attempts before a redrive, by place: the journal counts those behind it anew.
+    # Attempts before a redrive, by place: after it the journal counts from 1 again.
     before: dict[Place, int] = field(default_factory=dict)
-    # By group, place and lease; None: a retry service's.
+    # By group, place and lease; None: the lease is a retry service's.
     leases: dict[tuple[str, Place, int], _Delivery | None] = field(default_factory=dict)
-    # Copies that do not say what their group failed with.
+    # Copies without their group's errors.
     silent: list[Seen] = field(default_factory=list)
     gaps: list[str] = field(default_factory=list)
 
@@ -108,7 +108,7 @@ class _Life:
 
 
 class MessageTraces:
-    """Tells lives. Reads only what is published."""
+    """Traces messages. Reads only published records."""
 
     def __init__(self, store: Store, reader: Reader, finder: Finder, turns: Turns, *, shard: int) -> None:
         self._store = store
@@ -143,7 +143,7 @@ class MessageTraces:
             await walk.turn_if_over()
         if not more and all(event.kind not in (ACCEPTED, QUARANTINED) for event in life.events):
             life.gaps.append("the record with which it was accepted is no longer stored: retention has deleted it")
-        # Nothing in a lane is received: a journal of hours is not read for a message that was deferred for so long.
+        # No message is received from a lane, so the journal's hours while it was deferred are not read.
         given = [seen for seen in records if seen.record.topic != SCHEDULE_TOPIC]
         if given:
             places = {_place(seen) for seen in given}
@@ -181,7 +181,7 @@ class MessageTraces:
         return int(unit["tags"][0]) if len(unit) else 0
 
     def _add_copy(self, life: _Life, seen: Seen, group: str, due_at_ms: int) -> None:
-        """A message that came to a group's retries or dead letters, and what it tells of its deliveries before."""
+        """Adds a message that came to a group's retries or dead letters, and the deliveries before that it names."""
         found, place, is_dead = seen.record, _place(seen), seen.real_topic.startswith(DLQ_PREFIX)
         attempts, at_ms = _attempts_of(seen), found.stored_at_ms
         is_redriven = not is_dead and not found.reconsume_times and record.REDRIVEN in seen.properties
@@ -203,7 +203,7 @@ class MessageTraces:
             return
         offset, left = await first_stored_at(walk, self._store.log, queue, since_ms), TRACE_JOURNAL_BYTES_MAX
         if offset == queue.min_offset and offset:
-            life.gaps.append("what groups did first is no longer stored: retention has deleted it")
+            life.gaps.append("the first events of groups are no longer stored: retention has deleted them")
         end, damaged, read_ms = queue.max_offset, 0, since_ms
         while offset < end and left > 0:
             units = queue.read(offset, min(_STEP_RECORDS, end - offset))
@@ -222,10 +222,10 @@ class MessageTraces:
             offset, left = offset + len(units), left - len(records)
             await walk.turn_if_over()
         if damaged:
-            life.gaps.append(f"{damaged} records of what groups did are damaged")
+            life.gaps.append(f"{damaged} records of group events are damaged")
         if offset < end:
             life.gaps.append(
-                f"what groups did was read until {read_ms} (Unix ms) only, {TRACE_JOURNAL_BYTES_MAX} bytes"
+                f"events of groups were read until {read_ms} (Unix ms) only, {TRACE_JOURNAL_BYTES_MAX} bytes"
             )
 
     def _add_event(self, life: _Life, one: MessageEvent, stored_at_ms: int) -> None:
@@ -285,12 +285,12 @@ class MessageTraces:
             group, attempt = _group_of(seen.real_topic), _attempt_of(seen)
             ended = {(of, number) for (of, number, _), one in life.deliveries.items() if one.end}
             if (group, attempt) not in ended:
-                # A broker wrote it, or what was read of the journal does not reach so far.
+                # A broker wrote it, or the part of the journal that was read does not reach it.
                 life.add(FAILED, seen.record.stored_at_ms, _place(seen), group=group, attempt=attempt)
 
 
 def _note(life: _Life, group: str, attempts: Sequence[Attempt], due_at_ms: int) -> None:
-    """Deliveries that failed; after the last of them the message comes back at `due_at_ms`, unless that is 0."""
+    """Notes deliveries that failed; after the last of them the message comes back at `due_at_ms`, unless that is 0."""
     for index, one in enumerate(attempts, 1):
         delivery = life.delivery(group, one.received_at_ms, one.number)
         delivery.ends(EXPIRED if one.type == LEASE_EXPIRED else FAILED, one.failed_at_ms)
@@ -301,7 +301,7 @@ def _note(life: _Life, group: str, attempts: Sequence[Attempt], due_at_ms: int) 
 
 
 def _attempt_of(seen: Seen) -> int:
-    """The last delivery that failed, counted from the first of all: a redrive begins anew, and the history goes on."""
+    """Number of the last failed delivery, counted from the very first: a redrive begins anew, the history goes on."""
     attempts = _attempts_of(seen)
     return attempts[-1].number if attempts else seen.record.reconsume_times
 
@@ -311,7 +311,7 @@ def _attempts_of(seen: Seen) -> Sequence[Attempt]:
 
 
 def _attempts(text: str) -> Sequence[Attempt]:
-    """What can't be read says nothing."""
+    """The attempts of a history, without those that can't be read."""
     return [one for one in histories.decode(text).attempts if one.type != UNREADABLE] if text else []
 
 
@@ -324,7 +324,8 @@ def _place(seen: Seen) -> Place:
 
 
 def _group_of(topic: str) -> str:
-    """Whose retries or dead letters are in the topic; empty: nobody's."""
+    """The group whose retries or dead letters are in the topic; empty: none."""
+
     for prefix in (RETRY_PREFIX, DLQ_PREFIX):
         if topic.startswith(prefix):
             return topic.removeprefix(prefix)

@@ -1,16 +1,16 @@
-"""Consumer groups: how far each has got, what it has leased, and how that survives.
+"""Consumer groups: how far each has read, its leases, and how both survive a restart.
 
-    state      what is outstanding, and every change of it; pure
-    journal    the changes as events for the store's journal (duetime_format.events); replay: and back
+    state      outstanding messages, and every change of them; pure
+    journal    the changes as events for the store's journal (duetime_format.events); replay: the way back
     snapshot   the whole state as one file
-    groups     the registry: validates, changes, journals; what the gRPC calls do
+    groups     the registry: validates, changes, journals
     fetch      messages for one Receive
     receiving  Receive and its waiters
-    memory     what is remembered of leases that ended
+    memory     leases that ended, remembered for a while
     persistence the snapshot, beside each checkpoint; loading: the state after a start
-    offsets    what groups commit: config/consumerOffset.json
+    offsets    committed offsets: config/consumerOffset.json
     calls      the gRPC calls; admin: those of operators; dead_letters: those of the dead-letter queues
-    unread     what of the log's front no group has read
+    unread     messages at the log's front that a group has not read
 
 Theory. Of each queue that a group receives from, its *place* knows a frontier and the offsets below it that are
 outstanding; everything else below it is done. A change is made in memory at once and is an event in the journal, which

@@ -1,4 +1,4 @@
-"""What people ask of a group: describe, reset, delete. Of this shard."""
+"""Operators' calls about a group on this shard: describe, reset, delete."""
 
 from collections.abc import Awaitable, Callable
 
@@ -15,7 +15,7 @@ from duetime_store.reading.offsets import first_stored_at, first_with_time
 from duetime_store.reading.turns import Turns, Walk
 from duetime_store.writing.store import Store
 
-# Receivers seen so lately are members, and so lately keep the group from being deleted.
+# Receivers seen within this time are members, and keep the group from being deleted.
 MEMBER_MS = 600_000
 IN_USE_MS = 60_000
 
@@ -53,11 +53,11 @@ class GroupAdmin:
         return found
 
     async def _queue(self, walk: Walk, queue: ConsumeQueue, places: list[Place]) -> consumer_pb2.GroupQueue:
-        """A retry queue has a place for each topic of the group: what they have outstanding is added up."""
+        """A retry queue has a place for each topic of the group: their outstanding messages are added up."""
         frontier = min(place.frontier for place in places)
         committed = min(place.committed for place in places)
         outstanding = sum(len(place.entries) for place in places)
-        # What lies behind the frontier counts already: one topic's retries are ahead of another's.
+        # Messages after the frontier count already: one topic's retries are ahead of another's.
         below = outstanding
         if len(places) > 1:
             below = sum(offset < frontier for place in places for offset in place.entries)
@@ -88,7 +88,7 @@ class GroupAdmin:
         return count
 
     async def reset(self, request: consumer_pb2.ResetGroupRequest) -> consumer_pb2.ResetGroupResponse:
-        """Staged on return, as far as the group receives the topic; durable where it commits offsets itself."""
+        """Staged on return where the group receives the topic; durable where it commits offsets itself."""
         check_group(request.name)
         wanted = request.WhichOneof("to")
         if wanted is None:
@@ -109,7 +109,7 @@ class GroupAdmin:
             row.from_offset = min((one.committed for one in places), default=committed.get(number.shard_queue, 0))
             row.leases_ended = sum(one.leased for one in places)
             if receives and not request.dry_run:
-                # A queue of the topic that the group has not received from yet gets its place now.
+                # A queue that the group has not received from yet gets its place now.
                 keys = [one.key for one in places] or [Key(group, topic, topic, number.shard_queue)]
                 for key in keys:
                     self._groups.reset(key, offset)
@@ -118,7 +118,7 @@ class GroupAdmin:
         return response
 
     def _places(self, group: str, queue_topic: str, queue: int) -> list[Place]:
-        """Those in a queue: in one of %RETRY%group, one for each topic that the group receives."""
+        """The group's places in a queue: in one of %RETRY%group, one for each topic that the group receives."""
         places = self._groups.progress.of_group(group)
         return [place for place in places if (place.key.queue_topic, place.key.queue) == (queue_topic, queue)]
 
@@ -134,7 +134,7 @@ class GroupAdmin:
         return queue.max_offset if wanted == "latest" else queue.min_offset
 
     async def delete(self, request: consumer_pb2.DeleteGroupRequest, forget: Callable[[str], Awaitable[None]]) -> None:
-        """Staged on return; `forget` has the group's configuration.
+        """Staged on return; `forget` removes the group's configuration.
 
         Raises:
             FailedPrecondition: it is in use.
@@ -149,7 +149,7 @@ class GroupAdmin:
                     reason="GROUP_IN_USE",
                 )
         self._groups.delete(request.name)
-        # A group of this name that comes later does not get what this one had handled.
+        # A later group of this name does not get the messages that this one handled.
         back = retry_topic(request.name)
         ends = {queue.queue: queue.max_offset for queue in self._store.queues.of_topic(back)}
         await self._offsets.delete(request.name, {back: ends} if ends else {})

@@ -26,7 +26,7 @@ from duetime_store.writing.store import Store
 log = sparing()
 
 HISTORY_BYTES_MAX = 16 * 1024
-# Of leased messages in one answer, but for the last one's; the others are asked for again.
+# Bytes of leased messages in one answer, the last one not counted; the caller asks again for the others.
 LEASED_BYTES_MAX = limits.PULL_BYTES_DEFAULT
 RECORDS = consumer_pb2.RECEIVE_ENCODING_RECORDS
 
@@ -138,7 +138,7 @@ class GroupCalls:
             )
             response.leased.append(leased)
             size += leased.ByteSize()
-        # What it says may rest on events that are not durable yet.
+        # The answer may rest on events that are not durable yet.
         await self._receiver.durable()
         return response
 
@@ -161,7 +161,7 @@ class GroupCalls:
                 response.leased.append(leased)
                 size += leased.ByteSize()
             else:
-                # Nobody will ever read it: there is nothing to be made a dead letter.
+                # It can't be read, now or later: there is nothing to make a dead letter of.
                 self._groups.ack(one.place.key.group, [receipt])
                 self._groups.lost_count += 1
         return response
@@ -184,7 +184,7 @@ class GroupCalls:
         return store_pb2.DeferResponse(statuses=statuses, deliver_at_ms=times)  # type: ignore[arg-type]
 
     def _leased(self, one: Open, receipt: bytes) -> store_pb2.LeasedRecord:
-        """EXPIRED where the record can't be read any more."""
+        """The leased record; EXPIRED where it can't be read any more."""
         key, hold, lease = one.place.key, one.hold, one.lease
         queue = self._store.queues.find(key.queue_topic, key.queue)
         try:
@@ -217,7 +217,7 @@ class GroupCalls:
         await self._receiver.durable()
 
     def settle(self, records: bytes, settles: Sequence[store_pb2.Settle]) -> Outcome:
-        """Stages records, and the ends of leases and dead letters that come with them."""
+        """Stages records together with the ends of leases and dead letters that they settle."""
         if len(settles) > limits.NACKS_MAX or any(settle.record < 0 for settle in settles):
             text = f"{len(settles)} of records from 0 on, {limits.NACKS_MAX} at most"
             raise InvalidArgument([Violation("settles", text)])
@@ -241,7 +241,7 @@ class GroupCalls:
                 found[settle.record] = one
 
         if letters:
-            # What is redriven is new; what leases a record ends has to go on.
+            # A redriven copy is a new message; the copy of a leased one continues it.
             self._store.gate.check_send()
 
         def settle_one(index: int, topic: str, queue: int, offset: int) -> Any:

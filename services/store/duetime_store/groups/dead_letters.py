@@ -1,4 +1,4 @@
-"""Dead letters as retry services see them: those of a queue of %DLQ%group that are still there, oldest first."""
+"""Dead letters as retry services see them: those still in a queue of %DLQ%group, oldest first."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -30,9 +30,10 @@ class PulledLetters:
 def pull(
     reader: Reader, gone: GoneLetters, queue: ConsumeQueue, offset: int, max_count: int, max_bytes: int
 ) -> PulledLetters:
-    """Those from an offset on, the first whatever its size; damaged ones are named in the log and passed.
+    """Dead letters from an offset on, the first whatever its size; damaged ones are logged and passed over.
 
-    Looks at SCAN_UNITS_MAX places at most, so that nothing found and `next_offset` below `max_offset` says: go on.
+    Inspects SCAN_UNITS_MAX places at most: an answer without letters whose `next_offset` is below `max_offset` means
+    that the caller goes on.
     """
     pulled = PulledLetters(min(max(offset, queue.min_offset), queue.max_offset), queue.max_offset)
     stop = min(pulled.next_offset + SCAN_UNITS_MAX, queue.max_offset)
@@ -63,7 +64,7 @@ def live_counts(store: Store, gone: GoneLetters) -> dict[str, int]:
 
 
 class DeadLetterCollector(Collector):
-    """How many dead letters each group has, at the moment of a scrape."""
+    """The number of dead letters of each group at the moment of a scrape."""
 
     def __init__(self, store: Store, gone: GoneLetters) -> None:
         self._store = store
@@ -79,7 +80,7 @@ class DeadLetterCollector(Collector):
 
 
 def check_topic(topic: str) -> None:
-    """Raises: InvalidArgument: it is none of dead letters."""
+    """Raises: InvalidArgument: it is no topic of dead letters."""
     if not topic.startswith(DLQ_PREFIX):
         raise InvalidArgument([Violation("topic", f"{shown(topic)} is no topic of dead letters: {DLQ_PREFIX}GROUP")])
 

@@ -1,11 +1,11 @@
-"""One look for messages: what has come back and retries first, in turn with new messages, queue after queue.
+"""One fetch of messages for a group: returned messages and retries first, in turn with new ones, queue after queue.
 
     again   returned messages of all places, then new records of %RETRY%group
     fresh   new messages of the topic
 
 A call begins with `again`; where that alone fills it, the next one begins with `fresh`, so that neither waits for ever.
-Both go round the queues, each call from the next one on. A look awaits nothing; when its step of the event loop's time
-is over (turns.py) it ends, and another one goes on.
+Both go round the queues, each call from the next one on. A fetch awaits nothing: it ends when its step of the event
+loop's time is over (turns.py), and another one continues.
 """
 
 from collections.abc import Iterable, Sequence
@@ -35,7 +35,7 @@ _I64_DIGITS_MAX = 18
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A Receive, checked."""
+    """A Receive whose fields are valid."""
 
     group: str
     topic: str
@@ -67,23 +67,23 @@ class Given:
 
 @dataclass(slots=True)
 class Fetched:
-    """What one look of a call may still take, and what it has found."""
+    """The progress of one fetch: the limits left, and the messages leased so far."""
 
     asked: Asked
     count: int
     size: int
-    # So many messages more may be outstanding.
+    # How many more messages may be outstanding.
     fresh: int
-    # Leases nothing: whether there is something is all that is asked.
+    # Leases nothing: only asks whether there is something.
     peek: bool
     walk: Walk
     given: list[Given] = field(default_factory=list)
     found: bool = False
     # The scan has stopped before the end of a queue.
     unfinished: bool = False
-    # There was no room for new ones.
+    # The limit of outstanding messages left no room for new ones.
     refused: bool = False
-    # What had come back was all that there was room for.
+    # Returned messages and retries filled the call.
     only_again: bool = False
 
     @property
@@ -91,7 +91,7 @@ class Fetched:
         return self.count <= 0 or self.size <= 0 or (self.peek and self.found)
 
     def pause(self) -> bool:
-        """Whether the step is over; another look goes on then."""
+        """Whether the step is over; another fetch continues then."""
         over = self.walk.is_over
         self.unfinished |= over
         return over
@@ -108,7 +108,7 @@ class Columns:
 
 
 class Fetcher:
-    """Takes what is there for a group."""
+    """Fetches the messages that are there for a group."""
 
     def __init__(self, store: Store, reader: Reader, groups: Groups) -> None:
         self._store = store
@@ -119,13 +119,13 @@ class Fetcher:
         return self._store.queues.get_bytes(place.key.queue_topic.encode(), place.key.queue)
 
     def may_have_more(self, places: Iterable[Place]) -> bool:
-        """Whether another look may find something."""
+        """Whether another fetch may find something."""
         return any(place.available or place.frontier < self.queue(place).max_offset for place in places)
 
     def fetch(
         self, asked: Asked, own: list[Place], retries: list[Place], walk: Walk, *, fresh_first: bool, peek: bool
     ) -> Fetched:
-        """Takes what is in the places, up to the limits, within a step of the walk."""
+        """Takes messages of the places, up to the limits, within a step of the walk."""
         groups = self._groups
         groups.expire()
         fetched = Fetched(asked, asked.max_count, asked.max_bytes, groups.progress.shares.room(asked.group), peek, walk)
@@ -143,7 +143,7 @@ class Fetcher:
         return fetched
 
     def _again(self, fetched: Fetched, place: Place) -> None:
-        """Messages that came back."""
+        """Takes messages that came back."""
         if fetched.asked.ordered and place.is_blocked:
             return
         while place.available and not fetched.is_over:
@@ -202,7 +202,7 @@ class Fetcher:
         return kept, b"".join(parts), sizes
 
     def _fresh(self, fetched: Fetched, places: Iterable[Place]) -> None:
-        """New messages of the topic."""
+        """Takes new messages of the topic."""
         for place in places:
             if fetched.is_over:
                 return
@@ -234,14 +234,16 @@ class Fetcher:
                 return
 
     def _pass(self, place: Place, offset: int) -> None:
-        """Nothing before `offset` is for the group."""
+        """Moves the frontier to `offset`: no message before it is for the group."""
         if offset > place.frontier:
             self._groups.journal.scan(place, place.frontier, offset)
             place.frontier = offset
 
     def _others_pass(self, place: Place, offsets: Sequence[int], topics: Sequence[bytes | None], stop: int) -> None:
-        """Records of %RETRY%group before `behind` are about to be the place's, or nobody's: places of the group's other
-        topics that are as far go on to their own ones. So a topic that the group receives no longer holds up nothing.
+        """Moves the places of the group's other topics past records of %RETRY%group before `stop` that are not theirs.
+
+        Those records are about to be this place's, or nobody's; only places that are as far move, up to their own
+        records. So a topic that the group no longer receives holds up nothing.
         """
         for other in self._groups.progress.retries[place.key.queue_topic, place.key.queue]:
             if other is not place and place.frontier <= other.frontier < stop:
@@ -250,7 +252,7 @@ class Fetcher:
                 self._pass(other, min(next(own, stop), stop))
 
     def _retried(self, fetched: Fetched, place: Place) -> None:
-        """New records of %RETRY%group, those that are for this topic; those whose time is still ahead wait for it."""
+        """Takes new records of %RETRY%group that are for this topic; those whose time is still ahead wait for it."""
         if fetched.asked.ordered and place.entries:
             return
         queue = self.queue(place)
@@ -292,7 +294,7 @@ class Fetcher:
         self._others_pass(place, offsets, topics, stop)
         before = place.frontier
         for number, ((until_ms, attempt), own) in enumerate(hidden.items(), 1):
-            # The last event moves the frontier: a log that ends before it leaves the messages to be scanned again.
+            # The last event moves the frontier: if the log ends before it, the messages are scanned again.
             after = stop if number == len(hidden) and not taken else before
             self._groups.journal.hide(place, own, until_ms, attempt, before, after)
             self._groups.progress.hide(place, own, until_ms, attempt, after)
@@ -316,7 +318,7 @@ class Fetcher:
         after: int,
         held: "Columns",
     ) -> None:
-        """One lease over messages of a place; each of the parts has an attempt and a past of its own."""
+        """Makes one lease over messages of a place; each of the parts has an attempt and a past of its own."""
         asked, groups = fetched.asked, self._groups
         now_ms = self._store.clock.now_ms()
         until_ms, before = now_ms + asked.invisible_ms, place.frontier
@@ -346,7 +348,7 @@ def _number(value: bytes | None) -> int:
 
 
 def _fitting(sizes: list[int], size: int, least: int) -> int:
-    """How many of the first ones have `size` at most together; `least` at least."""
+    """How many messages from the first on take at most `size` bytes together; `least` at least."""
     if sum(sizes) <= size:
         return len(sizes)
     total = 0

@@ -1,6 +1,6 @@
-"""The registry of a shard's groups: checks receipts, changes the state, journals the change, wakes who waits.
+"""The registry of a shard's groups: checks receipts, changes the state, journals the change, wakes waiters.
 
-Every method is synchronous; what it has done is durable once `Store.when_events_durable` says so. Callers see to that.
+Every method is synchronous; its change is durable once `Store.when_events_durable` says so, which callers await.
 """
 
 import asyncio
@@ -22,13 +22,13 @@ from duetime_store.writing.store import Store
 log = sparing()
 
 OK, EXPIRED, UNKNOWN = range(3)
-# The message is done already: an Ack that is repeated.
+# The status of a message that is done already, as for a repeated Ack.
 _DONE = -1
 
-# Messages whose leases end in one step, some 2 us each, before others go first.
+# Messages whose leases end in one step, some 2 us each, before others have their turn.
 EXPIRE_STEP = 512
 MEMBERS_MAX = 1_000
-# A minute of what a group did, by second.
+# A group's activity is counted over a minute, by second.
 _RATE_S = 60
 
 
@@ -67,7 +67,7 @@ class Rate:
 
 @dataclass(slots=True)
 class Activity:
-    """What a group did lately; memory only."""
+    """A group's activity of the last minute; memory only."""
 
     acks: Rate = field(default_factory=Rate)
     receives: Rate = field(default_factory=Rate)
@@ -100,10 +100,10 @@ class Groups:
         progress.shares.bound(leases_max, max(leases_max // 2, 1), max(leases_max // 100, 1))
         self._groups_max = groups_max
         self._places_max = places_max
-        # Who waits for what comes back.
+        # Waiters for messages that come back.
         self._lines = lines
         self.activity: dict[str, Activity] = {}
-        # Outstanding messages that retention took, or that can't be read.
+        # Count of outstanding messages that retention deleted or that can't be read.
         self.lost_count = 0
         self._exhausted_waiters: list[asyncio.Future[None]] = []
         self._deadline_changed: asyncio.Future[None] | None = None
@@ -112,7 +112,7 @@ class Groups:
     # --- receipts ---------------------------------------------------------------------------------------------------
 
     def _inspect(self, group: str, receipt: bytes, now_ms: int) -> int | Open:
-        """The message under a receipt, or what became of it."""
+        """The message under a receipt, or the status that tells why there is none: EXPIRED, UNKNOWN or done."""
         parsed = receipts.parse(receipt)
         if parsed is None or parsed.shard != self.shard:
             return UNKNOWN
@@ -184,7 +184,7 @@ class Groups:
         return statuses
 
     def give_back(self, lease: Lease, offsets: list[int], now_ms: int, *, counted: bool) -> None:
-        """Of an ordered lease, all that follows comes back too, uncounted: it was not reached."""
+        """Gives messages back. Of an ordered lease, all later ones come back too, uncounted: they were not reached."""
         later = self.progress.later_of(lease, offsets[0]) if lease.ordered else []
         self._back(lease, offsets, now_ms, counted=counted)
         self._back(lease, [offset for offset in later if offset not in offsets], now_ms, counted=False)
@@ -196,7 +196,7 @@ class Groups:
             self.progress.give_back(lease.place, lease.id, offsets, now_ms, counted=counted)
 
     def not_received(self, leased: Iterable[tuple[Lease, list[int]]]) -> None:
-        """The caller went away before it was answered: the messages of its leases come back at once, uncounted."""
+        """Gives back, at once and uncounted, the messages of leases whose caller went away before it was answered."""
         for lease, offsets in leased:
             get = lease.place.entries.get
             still = [offset for offset in offsets if (hold := get(offset)) is not None and hold.lease is lease]
@@ -204,7 +204,7 @@ class Groups:
                 self.give_back(lease, sorted(still), self.store.clock.now_ms(), counted=False)
 
     def defer(self, group: str, deferrals: Sequence[tuple[bytes, int, bytes]]) -> tuple[list[int], list[int]]:
-        """Receipt, delay and history of each; statuses, and when each comes back."""
+        """`deferrals`: receipt, delay in ms and history of each. Returns statuses, and when each comes back."""
         self.store.gate.check_write()
         now_ms = self.store.clock.now_ms()
         statuses, times = [], []
@@ -225,7 +225,7 @@ class Groups:
         return statuses, times
 
     def settle(self, one: Open, copy: Letter) -> Callable[[bool], None]:
-        """The lease ends with a record that is being staged; to be told whether it became durable."""
+        """Ends the lease with a record that is being staged. Call the result with whether the record became durable."""
         place, lease_id, offset = one.place, one.lease.id, one.offset
         self.journal.settle(place, lease_id, offset, copy)
         place.settling.add(offset)
@@ -243,7 +243,7 @@ class Groups:
     # --- dead letters -----------------------------------------------------------------------------------------------
 
     def settle_letter(self, letter: Letter, copy: Letter) -> Callable[[bool], None]:
-        """As `settle`, of a dead letter that is there."""
+        """As `settle`, for a dead letter that is there."""
         self.gone.take(letter)
         self.journal.letter(letter, copy)
 
@@ -256,7 +256,7 @@ class Groups:
         return finish
 
     def drop_letters(self, letters: Sequence[Letter]) -> list[bool]:
-        """They are gone; False: it was before."""
+        """Marks dead letters as gone; False: it was gone before."""
         self.store.gate.check_write()
         dropped = [self.gone.take(letter) for letter in letters]
         by_queue: dict[tuple[str, int], list[int]] = {}
@@ -290,19 +290,19 @@ class Groups:
     def give(
         self, lease: Lease, offsets: list[int], until_ms: int, attempt: int, after: int, past: Hold | None = None
     ) -> None:
-        """Leases offsets that ascend; the place's frontier is `after` then."""
+        """Leases ascending offsets; the place's frontier becomes `after`."""
         expired, history = (past.expired, past.history) if past is not None else ((), b"")
         before = lease.place.frontier
         self.journal.give(lease, offsets, until_ms, attempt, before, after, expired)
         self.progress.give(lease, offsets, until_ms, attempt, after, expired=expired, history=history)
 
     def drop(self, place: Place, offsets: list[int]) -> None:
-        """Returned messages whose records are gone or damaged are done."""
+        """Ends returned messages whose records are gone or damaged."""
         self.journal.end(place, 0, offsets)
         self.lost_count += self.progress.end(place, 0, offsets)
 
     def drop_before(self, place: Place, offset: int) -> None:
-        """Retention has taken what lies before `offset`."""
+        """Retention has deleted the messages before `offset`."""
         if place.least < offset:
             count = self.progress.drop_before(place, offset)
             if count:
@@ -310,7 +310,7 @@ class Groups:
                 log.warning("retention took unacknowledged messages", **place.key._asdict(), count=count)
 
     def segment_left(self) -> Iterator[None]:
-        """Retention has deleted a segment, and what lay in it: place after place."""
+        """Drops messages of a segment that retention has deleted, place after place."""
         for key, place in list(self.progress.places.items()):
             queue = self.store.queues.known(key.queue_topic.encode(), key.queue)
             if queue is not None and self.progress.places.get(key) is place:
@@ -325,7 +325,7 @@ class Groups:
         return any(key.group == group and topic in (key.topic, key.queue_topic) for key in self.progress.places)
 
     def new_place(self, key: Key, frontier: int) -> Place:
-        """Raises: Overloaded: the shard has as many as it may."""
+        """Makes a place. Raises: Overloaded: the shard has the most places or groups."""
         places = self.progress.places
         if len(places) >= self._places_max:
             text = f"the shard keeps places of groups in {len(places)} queues, {self._places_max} at most"
@@ -340,7 +340,7 @@ class Groups:
         return place
 
     def reset(self, key: Key, offset: int) -> None:
-        """The group goes on from `offset` in the queue."""
+        """Makes the group continue from `offset` in the queue."""
         self.store.gate.check_write()
         place = self.progress.places.get(key)
         if place is None:
@@ -366,7 +366,7 @@ class Groups:
     # --- time -------------------------------------------------------------------------------------------------------
 
     def expire(self, limit: int = EXPIRE_STEP) -> bool:
-        """Ends leases and waits whose time has come; whether there is more to do."""
+        """Ends leases and waits whose time has come. Returns whether there is more to do."""
         now_ms = self.store.clock.now_ms()
         touched = self.progress.expire(now_ms, limit)
         if touched:
@@ -388,14 +388,14 @@ class Groups:
             self._wake({place})
 
     def when_exhausted(self) -> "asyncio.Future[None]":
-        """Done when something was exhausted."""
+        """A future that is done when a message is exhausted."""
         future = asyncio.get_running_loop().create_future()
         self._exhausted_waiters = [one for one in self._exhausted_waiters if not one.done()]
         self._exhausted_waiters.append(future)
         return future
 
     def when_deadline_changes(self) -> "tuple[int | None, asyncio.Future[None]]":
-        """The next moment at which something ends, and a future for when an earlier one is set."""
+        """The next deadline, and a future that is done when an earlier one is set."""
         self._deadline_changed = asyncio.get_running_loop().create_future()
         deadline = self.progress.next_deadline_ms
         self._armed_for_ms = deadline if deadline is not None else 1 << 62
@@ -410,7 +410,7 @@ class Groups:
                 waiting.set_result(None)
 
     def gave(self, group: str, topic: str, member: str, count: int) -> None:
-        """For DescribeGroup."""
+        """Counts a Receive for DescribeGroup."""
         now_ms, active = self.store.clock.now_ms(), self._active(group)
         if count:
             active.receives.add(now_ms, count)

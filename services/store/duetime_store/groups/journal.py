@@ -1,4 +1,4 @@
-"""What happens to consumer groups, as events (duetime_format.events) for the store's journal."""
+"""Changes of consumer groups as events (duetime_format.events) for the store's journal."""
 
 from duetime_format import events
 from duetime_format.events import Letter, Pairs
@@ -61,7 +61,7 @@ class GroupJournal:
         self._journal.add(events.Taken(topic, queue, ranges(offsets)))
 
     def left(self, topic: str, queue: int, offsets: list[int]) -> None:
-        """Dead letters are there, whatever was said before."""
+        """Dead letters are there, whatever earlier events say."""
         self._journal.add(events.Left(topic, queue, ranges(offsets)))
 
     def letter(self, letter: Letter, copy: Letter) -> None:

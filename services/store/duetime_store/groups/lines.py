@@ -1,7 +1,7 @@
-"""Who waits for messages of each (group, topic).
+"""The waiters for messages of each (group, topic).
 
-Waiters of one (group, topic) form a line. An arrival wakes the first; who was given something and left more wakes the
-next. So one message costs one wake-up, however many wait.
+Waiters of one (group, topic) form a line. An arrival wakes the first; a waiter that got something and left more wakes
+the next. So one message costs one wake-up, however many wait.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ class Waiter:
 
 @dataclass(eq=False, slots=True)
 class Line:
-    """Of one (group, topic): who waits, and whose turn it is."""
+    """The waiters of one (group, topic), and whose turn it is."""
 
     waiters: deque[Waiter] = field(default_factory=deque)
-    # Which queue comes first.
+    # Says which queue comes first.
     turn: int = 0
     fresh_first: bool = False
     filter_text: str = ""
@@ -36,16 +36,16 @@ class Line:
 
     @property
     def is_waking(self) -> bool:
-        """Somebody was woken and has not looked yet."""
+        """Whether a waiter was woken and has not fetched yet."""
         return bool(self.waiters) and self.waiters[0].future.done()
 
     def wake(self) -> None:
-        """Whoever is first looks."""
+        """Wakes the first waiter."""
         if self.waiters:
             self.waiters[0].wake()
 
     def listen(self, queue: ConsumeQueue) -> None:
-        """What arrives in the queue wakes the line."""
+        """Makes arrivals in the queue wake the line."""
         if queue not in self.queues:
             self.queues.add(queue)
             queue.listen(self.wake)
@@ -61,14 +61,14 @@ class Lines:
         return self._lines.setdefault((group, topic), Line())
 
     def wake(self, group: str, topic: str) -> None:
-        """Something came back to the group."""
+        """Wakes the line, if there is one: something came back to the group."""
         line = self._lines.get((group, topic))
         if line is not None:
             line.wake()
 
     def end(self, group: str) -> None:
-        """The group is deleted: nothing listens for it any more, and who waits is answered that there is nothing. The
-        next call makes the group anew."""
+        """Ends the lines of a deleted group: they stop listening, and waiters get an empty answer. The next call makes
+        the group anew."""
         for key in [key for key in self._lines if key[0] == group]:
             line = self._lines.pop(key)
             for queue in line.queues:

@@ -1,13 +1,13 @@
-"""Groups after a start: the snapshot, and what the journal says since.
+"""Loads groups at a start: the snapshot, then the journal's events since.
 
-1. The snapshot; where it is missing or damaged, nothing.
-2. The journal's records from the snapshot's offset on, or all there are. A place of which the journal's first event is
-   gone begins with its offset in consumerOffset.json, or with the first message that is left.
-3. What lies outside of the queues as the log has them is dropped.
+1. The snapshot is read; where it is missing or damaged, nothing.
+2. The journal's records are applied from the snapshot's offset on, or all there are. A place whose first event is gone
+   begins with its offset in consumerOffset.json, or with the first message that is left.
+3. Offsets outside the queues as the log has them are dropped.
 4. Where a broker wrote consumerOffset.json last, all before its offsets is done: in each queue the later of the two
    counts, and none goes back. That is journaled.
-5. Leases, and dead letters, whose end came with a record that the log does not have are open. That is journaled at
-   once, in front of everything else, since the record's place in its queue is taken by another one now.
+5. Leases and dead letters that were ended by a record which the log does not have are reopened. That is journaled at
+   once, before everything else, since another record takes that record's place in its queue now.
 """
 
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ _UNITS_AT_ONCE = 1_024
 
 @dataclass(slots=True)
 class State:
-    """What groups have, and what was wrong with it."""
+    """The state of groups, and the damage found while loading it."""
 
     progress: Progress
     gone: GoneLetters
@@ -46,7 +46,7 @@ class State:
 
 
 def load(path: Path, store: Store, offsets: GroupOffsets) -> State:
-    """The state as the snapshot at `path` and the log have it."""
+    """The state according to the snapshot at `path` and the log."""
     faults = 0
     loaded = None
     try:
@@ -86,7 +86,7 @@ def _start(offsets: GroupOffsets, key: Key) -> int:
 
 
 def _replay(store: Store, queue: ConsumeQueue, first: int, replay: Replay) -> int:
-    """Applies the journal from an offset on; how many of its records can't be read."""
+    """Applies the journal from an offset on. Returns how many of its records can't be read."""
     faults = 0
     offset = max(min(first, queue.max_offset), queue.min_offset)
     if offset > first:
@@ -117,7 +117,7 @@ def _fit(store: Store, progress: Progress) -> None:
 
 
 def _go_on(store: Store, progress: Progress, offsets: GroupOffsets) -> None:
-    """What a broker has given to groups since is done."""
+    """Marks messages as done that a broker has given to groups since."""
     journal = GroupJournal(store.journal)
     for key, place in progress.places.items():
         known = offsets.find(key.group, key.queue_topic).get(key.queue, 0)
@@ -143,7 +143,7 @@ def _open_again(store: Store, progress: Progress, gone: GoneLetters, replay: Rep
             journal.give(hold.lease, [offset], hold.until_ms, hold.attempt, at, at, hold.expired)
     for letter in replay.found.left:
         topic, number, offset = letter
-        # One that was taken by another call since is gone.
+        # A dead letter that another call has taken since is gone.
         if not gone.is_gone(letter):
             journal.left(topic, number, [offset])
     if store.journal.entries:

@@ -1,15 +1,15 @@
-"""Leases that have ended, remembered for a while: so that an Ack which is repeated is answered as the first one was."""
+"""Leases that have ended, remembered for a while, so that a repeated Ack is answered as the first one was."""
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-# Leases that have ended and are remembered, each with the offsets that came back: so many together.
+# The most remembered: leases that have ended, and the offsets that came back from them, together.
 ENDED_MAX = 65_536
 
 
 @dataclass(slots=True)
 class Ended:
-    """Of a lease that has ended."""
+    """What is remembered of one lease that has ended."""
 
     group: str
     returned: frozenset[int] = frozenset()
@@ -18,9 +18,9 @@ class Ended:
 
 @dataclass(slots=True)
 class Memory:
-    """Leases that have ended, the latest; of those that are not known, all messages came back."""
+    """The leases that ended last; of a lease that is not known, all messages came back."""
 
-    # A dict's first key is found only behind the places of all that were removed before it.
+    # A plain dict finds its first key only after the places of all keys removed before it.
     leases: OrderedDict[int, Ended] = field(default_factory=OrderedDict)
     size: int = 0
 

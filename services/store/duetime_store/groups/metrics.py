@@ -9,7 +9,7 @@ from duetime_store.groups.groups import Groups
 
 
 class GroupCollector(Collector):
-    """What groups have outstanding, and what they lost."""
+    """Outstanding messages of all groups, and those that were lost."""
 
     def __init__(self, groups: Groups) -> None:
         self._groups = groups

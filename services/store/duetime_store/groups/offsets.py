@@ -3,9 +3,9 @@
     "offsetTable": {"topic@group": {queue: next offset, ...}, ...}
 
 A commit replaces the whole file, and is durable when it returns; commits that come while the file is being written
-share the next write. Queues are numbered as on this shard. What else a broker left in the file is kept: 5.x's
-`dataVersion` as it is, its `groupTopicMap` (group to topics) with what is added. Offsets are visible at once: a reader
-that a crash takes them from reads messages again.
+share the next write. Queues are numbered as on this shard. A broker's other fields in the file are kept: 5.x's
+`dataVersion` as it is, its `groupTopicMap` (group to topics) with additions. Offsets are visible at once: a reader that
+loses them in a crash reads messages again.
 
 Source: RocketMQ 4.9.3 and 5.3 ConsumerOffsetManager.
 """
@@ -30,7 +30,7 @@ from duetime_store.queues.queues import Queues
 from duetime_store.writing.watch import DiskWatch
 
 log = structlog.get_logger()
-# For lines that callers can bring about.
+# For log lines that callers cause.
 often = sparing()
 
 _TABLE, _TOPICS = "offsetTable", "groupTopicMap"
@@ -45,7 +45,7 @@ class GroupOffsets:
         self._executor = executor
         loaded = configs.load(directory.config, configs.CONSUMER_OFFSETS)
         content = loaded.value
-        # A broker has served the directory since: what it says is news for groups that receive.
+        # Whether a broker has served the directory since: its offsets are news for groups that receive.
         self.is_brokers = content is not None and not loaded.is_ours
         if content is None and (directory.config / configs.CONSUMER_OFFSETS).exists():
             log.error("group offsets can not be read: groups start anew", file=configs.CONSUMER_OFFSETS)
@@ -68,7 +68,7 @@ class GroupOffsets:
         return dict(sorted(found.items())) if isinstance(found, dict) and all(map(_is_number, found)) else {}
 
     def all(self) -> Iterator[tuple[str, str, int, int]]:
-        """Group, topic, queue and next offset of all that was committed."""
+        """Group, topic, queue and next offset of all commits."""
         for key, found in list(self._table.items()):
             topic, _, group = key.rpartition("@")
             if isinstance(found, dict) and all(map(_is_number, found)):
@@ -90,7 +90,7 @@ class GroupOffsets:
                 await self._write()
 
     async def keep(self, committed: Mapping[tuple[str, str], Mapping[int, int]]) -> None:
-        """Has the offsets of groups (group, topic) that receive in the file too, for brokers.
+        """Writes the offsets of groups that receive, by (group, topic), into the file too, for brokers.
 
         Raises: OSError.
         """
@@ -106,8 +106,8 @@ class GroupOffsets:
                 await self._replace({**self._rest, _TABLE: dict(self._table)})
 
     async def adopt(self) -> None:
-        """A broker's file becomes ours: what it says is known by now, and must not count again when groups have gone on
-        from there, or back.
+        """Makes a broker's file ours: its offsets have been applied, and must not count again once groups have moved on
+        from them, or back.
 
         Raises: OSError.
         """
@@ -116,7 +116,7 @@ class GroupOffsets:
                 await self._replace({**self._rest, _TABLE: dict(self._table)})
 
     async def delete(self, group: str, left: Mapping[str, Mapping[int, int]]) -> None:
-        """The group has no offsets any more but those `left` by topic; durable on return.
+        """Removes the group's offsets but those `left` by topic; durable on return.
 
         Raises:
             DiskFull, Unavailable: as `commit`.
@@ -152,7 +152,7 @@ class GroupOffsets:
             except OSError as error:
                 if error.errno not in NO_ROOM:
                     raise
-                # What was read already must not be read again because others have filled the disk.
+                # Groups must not read messages again because others have filled the disk.
                 self._watch.fill(f"writing group offsets: {error.strerror}")
                 await run(self._executor, self._watch.give_back)
                 await self._replace(content)
@@ -174,7 +174,7 @@ def _is_number(key: object) -> bool:
 
 
 def _numbered(offsets: Any) -> Any:
-    """With queues and offsets as numbers; what is no such table is kept as it is, and not used."""
+    """The table with queues and offsets as numbers; anything that is no such table is kept as it is, and not used."""
     try:
         return {int(queue): int(offset) for queue, offset in offsets.items()}
     except (AttributeError, TypeError, ValueError):
@@ -193,7 +193,7 @@ def check_offsets(queues: Queues, topic: str, positions: Sequence[gateway_pb2.Qu
 
     Raises:
         NotFound: no such topic or queue.
-        InvalidArgument: there is none, or one does not lie within its queue.
+        InvalidArgument: there are none, or one does not lie within its queue.
     """
     if not positions:
         raise InvalidArgument([Violation("queues", "there is none")])

@@ -25,9 +25,9 @@ from duetime_store.writing.store import Store
 
 log = sparing()
 
-# Another filter of a group is refused while this one was used so lately.
+# Another filter of a group is refused for this long after the last use of the first.
 FILTER_MS = 60_000
-# So much of each is shown where two differ.
+# Characters of each filter that the error shows.
 FILTER_SHOWN_CHARS = 256
 
 
@@ -55,7 +55,7 @@ class Receiver:
         self._lines = lines
 
     async def run(self) -> None:
-        """The loop that ends leases in time, so that who waits is woken."""
+        """The loop that ends leases in time, so that waiters are woken."""
         groups = self._groups
         while True:
             while groups.expire():
@@ -73,7 +73,7 @@ class Receiver:
 
         Raises:
             FailedPrecondition: the group uses another filter.
-            Overloaded: as many messages are outstanding as may be.
+            Overloaded: the limit of outstanding messages is reached.
             NotFound: no such topic or queue.
         """
         given: list[Given] = []
@@ -118,14 +118,14 @@ class Receiver:
         return taken
 
     async def durable(self) -> None:
-        """Everything that happened to groups so far is."""
+        """Returns once every change of groups so far is durable."""
         future = self._store.when_events_durable()
         if future is not None:
             self._flusher.wake()
             await future
 
     async def _until_found(self, asked: Asked, take: Callable[[Line, Walk], Fetched]) -> bool:
-        """Looks whenever it is this call's turn, until it finds something or its time is over."""
+        """Fetches whenever it is this call's turn, until it finds something or its time is over."""
         self._store.gate.check_write()
         line = self._line(asked)
         await self._make_places(asked, line)
@@ -156,8 +156,9 @@ class Receiver:
     async def _found(
         self, asked: Asked, line: Line, take: Callable[[Line, Walk], Fetched], give_up_ms: float
     ) -> bool | None:
-        """Looks until there is something, or nothing more to look at: None. False: there is more, and the call's time
-        is over; the next one goes on where this one came to."""
+        """Fetches until something is found (True) or nothing is left to scan (None). False: there is more, but the
+        call's time is over, or the line has ended; the next call continues where this one stopped."""
+
         clock = self._store.clock.clock
         with self._turns.walk() as walk:
             await walk.begin_for(asked.wanted)
@@ -209,7 +210,7 @@ class Receiver:
                 queue = self._store.queues.get_bytes(back.encode(), queue_id)
                 self._make(key, queue, await self._start(walk, key, queue, 0), line)
         if len(line.queues) < len(asked.queues) + len(asked.retry_queues):
-            # After a start there are places that nobody listens to yet.
+            # After a start there are places that no line listens to yet.
             for name, queue_ids in ((topic, asked.queues), (back, asked.retry_queues)):
                 for queue_id in queue_ids:
                     line.listen(self._store.queues.get_bytes(name.encode(), queue_id))
@@ -221,7 +222,7 @@ class Receiver:
             log.info("group begins in a queue", **key._asdict(), offset=offset)
 
     async def _start(self, walk: Walk, key: Key, queue: ConsumeQueue, start_at_ms: int) -> int:
-        """Where a group begins: where it was with offsets of its own, or by time, or with the first message."""
+        """Where a group begins: at its own committed offset, or by time, or with the first message."""
         known = self._offsets.find(key.group, key.queue_topic).get(key.queue)
         if known is not None:
             return min(max(known, queue.min_offset), queue.max_offset)
@@ -230,7 +231,7 @@ class Receiver:
         return queue.min_offset
 
     def _places(self, asked: Asked) -> tuple[list[Place], list[Place]]:
-        """Those of the topic, and those of %RETRY%group."""
+        """The places of the topic, and those of %RETRY%group."""
         get, group, topic = self._groups.progress.places.get, asked.group, asked.topic
         own = [get(Key(group, topic, topic, queue_id)) for queue_id in asked.queues]
         back = retry_topic(group)

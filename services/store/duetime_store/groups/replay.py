@@ -13,13 +13,13 @@ from duetime_store.groups.state import Lease, Place, Progress
 
 @dataclass(slots=True)
 class Replayed:
-    """What a replay found."""
+    """Findings of a replay."""
 
     events: int = 0
     # Messages that come back because events are lost.
     lost_range: int = 0
     faults: list[str] = field(default_factory=list)
-    # Of settles whose copy is not there: (place, lease, offset).
+    # Settles whose copy is not there: (place, lease, offset).
     open_again: list[tuple[Place, int, int]] = field(default_factory=list)
     # Dead letters whose copy is not there.
     left: list[Letter] = field(default_factory=list)
@@ -35,8 +35,8 @@ class Replay:
         ends: Callable[[str, int], tuple[int, int]],
         start: Callable[[Key], int],
     ) -> None:
-        """`ends`: min and max offset of a topic's queue on the shard; `start`: where a place is, that nothing else is
-        known of; -1: nobody knows."""
+        """`ends`: min and max offset of a topic's queue on the shard; `start`: the offset of a place of which nothing
+        else is known; -1: unknown."""
         self._progress = progress
         self._gone = gone
         self._ends = ends
@@ -45,7 +45,7 @@ class Replay:
         self.found = Replayed()
 
     def apply(self, body: bytes) -> None:
-        """Raises: Damaged: what comes behind the fault is not applied."""
+        """Raises: Damaged: events after the fault are not applied."""
         with reading():
             for kind, payload in events_in(body, self._read_places(body)):
                 self._event(events.read(kind, payload))
@@ -129,8 +129,8 @@ class Replay:
             )
 
     def _end_before(self, place: Place, lease: Lease, offsets: list[int]) -> None:
-        """Messages that are given again were under leases that expired, which is no event: of an ordered one, what
-        followed the first of them came back too, uncounted."""
+        """Ends the leases that messages were under before they were given again: they expired, which is no event. Of an
+        ordered one, messages after the first of these came back too, uncounted."""
         firsts: dict[Lease, int] = {}
         for offset in offsets:
             hold = place.entries.get(offset)
@@ -141,8 +141,8 @@ class Replay:
             self._progress.give_back(place, expired.id, later, lease.received_at_ms, counted=False)
 
     def _reach(self, place: Place, before: int) -> None:
-        """What lies between the frontier and where the event found it: nobody knows what became of it. Without anything
-        known of a place, that is all there is."""
+        """Brings the frontier to where the event found it. The fate of the messages in between is unknown: they come
+        back. For a place of which nothing is known, that is everything from its start on."""
         if place.frontier < 0:
             place.frontier = self._ends(place.key.queue_topic, place.key.queue)[0]
         if place.frontier < before:

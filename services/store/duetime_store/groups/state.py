@@ -1,6 +1,6 @@
-"""What groups have outstanding, and every change of it. Pure: no I/O, no waiting; the caller gives the time.
+"""Outstanding messages of groups, and every change of them. Pure: no I/O, no waiting; the caller gives the time.
 
-    frontier      the next offset to scan: all below it is done, but for the outstanding
+    frontier      the next offset to scan: all below it is done, except the outstanding
     outstanding   leased (until), waiting (hidden until), returned (available), exhausted (hidden until taken)
 
     state       left by
@@ -14,7 +14,7 @@ of some of them makes another one for those. So an outstanding message costs an 
 copy of the dict.
 
 Changes are absolute: applied again, in order, to a state that has some of them already, they lead to the same state.
-Expiry is no event: it follows from the hold and the time, and the next lease tells what came of it.
+Expiry is no event: it follows from the hold and the time, and the next lease records the expired deliveries.
 """
 
 import heapq
@@ -28,14 +28,14 @@ from duetime_store.groups.memory import Ended, Memory
 
 LEASED, WAITING, RETURNED, EXHAUSTED = range(4)
 
-# Expired deliveries that are remembered of one message: the latest.
+# Expired deliveries remembered for one message: the latest.
 EXPIRED_MAX = 64
 # Stale deadlines before they are sorted out.
 _STALE_MIN = 4_096
 
 
 class Lease:
-    """Messages of one place that one Receive gave."""
+    """Messages of one place that one Receive got."""
 
     __slots__ = ("holds", "id", "is_taken", "max_attempts", "open", "ordered", "place", "received_at_ms", "returned")
 
@@ -47,13 +47,13 @@ class Lease:
         self.received_at_ms = received_at_ms
         self.max_attempts = max_attempts
         self.ordered = ordered
-        # By a retry service, to be made dead letters.
+        # Taken by a retry service, to be made dead letters.
         self.is_taken = is_taken
         # Offsets still leased.
         self.open = 0
         # Offsets that came back. None: none did.
         self.returned: set[int] | None = None
-        # Of ordered leases.
+        # For ordered leases.
         self.holds: list[Hold] | None = [] if ordered else None
 
     def came_back(self, offsets: Iterable[int]) -> None:
@@ -63,7 +63,7 @@ class Lease:
 
 
 class Hold:
-    """What some offsets of a place have in common. Only `open` changes, and `offsets` lags behind."""
+    """The state that some offsets of a place share. Only `open` changes, and `offsets` lags behind."""
 
     __slots__ = ("attempt", "expired", "history", "lease", "offsets", "open", "place", "state", "until_ms")
 
@@ -81,10 +81,10 @@ class Hold:
     ) -> None:
         self.place = place
         self.state = state
-        # Some may have gone on to another hold.
+        # Some may have moved to another hold.
         self.offsets = offsets
         self.open = len(offsets)
-        # Leased, exhausted: of this delivery. Else: of the next.
+        # Leased, exhausted: number of this delivery. Else: of the next.
         self.attempt = attempt
         self.until_ms = until_ms
         self.lease = lease
@@ -100,13 +100,13 @@ class Hold:
 
 
 class Place:
-    """How far a group is in one queue."""
+    """A group's progress in one queue."""
 
     __slots__ = ("again", "available", "entries", "frontier", "key", "leased", "least", "number", "ordered", "settling")
 
     def __init__(self, key: Key, number: int, frontier: int) -> None:
         self.key = key
-        # Names it in the journal, while the process runs.
+        # Identifies it in the journal while the process runs.
         self.number = number
         self.frontier = frontier
         # One lease at a time.
@@ -117,11 +117,11 @@ class Place:
         self.available = 0
         # How many of them are leased.
         self.leased = 0
-        # What retention has left, as far as it was looked at.
+        # The first offset that retention has left, as last seen.
         self.least = 0
-        # A heap of returned offsets; some may not be it any more.
+        # A heap of returned offsets; some may no longer be returned.
         self.again: list[int] = []
-        # Leased, and a record that ends the lease is on its way to the disk.
+        # Leased, with a record that ends the lease on its way to the disk.
         self.settling: set[int] = set()
 
     @property
@@ -131,7 +131,7 @@ class Place:
 
     @property
     def is_blocked(self) -> bool:
-        """Ordered: something that was given out has to end first."""
+        """Whether an ordered place has a message given out that has to end first."""
         return len(self.entries) != self.available
 
     def take_again(self, count: int) -> list[int]:
@@ -157,16 +157,16 @@ class Progress:
 
     def __init__(self) -> None:
         self.places: dict[Key, Place] = {}
-        # Of each queue of a retry topic: one place for each topic that its group receives.
+        # By queue of a retry topic: one place for each topic that its group receives.
         self.retries: dict[tuple[str, int], list[Place]] = {}
         self.leases: dict[int, Lease] = {}
         self.ended = Memory()
         self.last_lease_id = 0
         # All entries of all places, by group.
         self.shares: Shares[str] = Shares(1 << 62, 1 << 62, 0)
-        # Places and offsets that were exhausted; some may not be it any more.
+        # Places and offsets that were exhausted; some may no longer be.
         self.exhausted: deque[tuple[Place, int]] = deque()
-        # Of leased and waiting holds: (until, serial, hold).
+        # A heap of leased and waiting holds: (until, serial, hold).
         self._deadlines: list[tuple[int, int, Hold]] = []
         self._stale = 0
         self._serial = 0
@@ -189,7 +189,7 @@ class Progress:
         return found
 
     def forget(self, place: Place) -> None:
-        """There is no such place any more."""
+        """Removes the place."""
         key = place.key
         del self.places[key]
         if key.topic != key.queue_topic:
@@ -229,24 +229,24 @@ class Progress:
         if lease.id in self.ended.leases:
             self.ended.forget(lease.id)
         if lease.returned:
-            # Recovery: what the snapshot knows already happens once more.
+            # Recovery: an event that the snapshot includes is applied once more.
             lease.returned.difference_update(offsets)
         hold = Hold(place, LEASED, offsets, attempt=attempt, until_ms=until_ms, lease=lease)
         hold.expired, hold.history = expired, history
         self.hold(hold)
 
     def hide(self, place: Place, offsets: list[int], until_ms: int, attempt: int, frontier: int) -> None:
-        """New messages that nobody gets before their time."""
+        """Adds new messages that are given out only after their time."""
         place.frontier = frontier
         self.hold(Hold(place, WAITING, offsets, attempt=attempt, until_ms=until_ms))
 
     def put_back(self, place: Place, offsets: list[int], attempt: int, frontier: int) -> None:
-        """Messages of which nothing is known but that they are not done."""
+        """Adds messages of which only this is known: they are not done."""
         place.frontier = frontier
         self.hold(Hold(place, RETURNED, offsets, attempt=attempt))
 
     def end(self, place: Place, lease_id: int, offsets: Iterable[int]) -> int:
-        """They are done, as far as they are under this lease (0: under none); how many that is."""
+        """Ends messages that are under this lease (0: under none). Returns how many."""
         entries = place.entries
         count = 0
         for offset in offsets:
@@ -260,7 +260,7 @@ class Progress:
         return count
 
     def end_whoever(self, place: Place, offsets: Iterable[int]) -> None:
-        """Recovery: they are done, whatever is known of them."""
+        """Recovery: ends messages whatever is known of them."""
         for offset in offsets:
             hold = place.entries.pop(offset, None)
             if hold is not None:
@@ -268,7 +268,7 @@ class Progress:
                 self.shares.give(place.key.group, 1)
 
     def change(self, place: Place, lease_id: int, offsets: Iterable[int], until_ms: int) -> None:
-        """The lease ends at another time."""
+        """Moves the end of the lease."""
         for hold, held in self._under(place, lease_id, offsets):
             changed = Hold(place, LEASED, held, attempt=hold.attempt, until_ms=until_ms, lease=hold.lease)
             changed.expired, changed.history = hold.expired, hold.history
@@ -277,12 +277,12 @@ class Progress:
     def give_back(
         self, place: Place, lease_id: int, offsets: Iterable[int], ended_at_ms: int, *, counted: bool
     ) -> None:
-        """They come back at once: `counted` as deliveries that expired at that moment, or as if never given."""
+        """Returns messages at once: `counted` as deliveries that expired at that moment, or as if never given."""
         for hold, held in self._under(place, lease_id, offsets):
             self._return(hold, held, ended_at_ms, counted=counted)
 
     def defer(self, place: Place, lease_id: int, offset: int, until_ms: int, history: bytes) -> None:
-        """It stays in its place and comes back at `until_ms`; the delivery counts."""
+        """Keeps the message in its place until it comes back at `until_ms`; the delivery counts."""
         for hold, held in self._under(place, lease_id, [offset]):
             assert hold.lease is not None
             hold.lease.came_back(held)
@@ -298,7 +298,7 @@ class Progress:
             self.hold(waiting)
 
     def reset(self, place: Place, offset: int) -> None:
-        """The group goes on from `offset`; all leases end."""
+        """Makes the group continue from `offset`; all leases end."""
         for hold in set(place.entries.values()):
             if hold.lease is not None:
                 self.leases.pop(hold.lease.id, None)
@@ -317,8 +317,8 @@ class Progress:
             self.forget(place)
 
     def drop_before(self, place: Place, offset: int) -> int:
-        """Retention has taken what lies before `offset`: it counts as done, and its leases have expired. How many
-        messages were outstanding."""
+        """Retention has deleted the messages before `offset`: they count as done, and their leases as expired. Returns
+        how many were outstanding."""
         place.least = offset
         place.frontier = max(place.frontier, offset)
         gone = [one for one in place.entries if one < offset]
@@ -332,7 +332,7 @@ class Progress:
         return len(gone)
 
     def drop_from(self, place: Place, offset: int) -> None:
-        """The queue ends at `offset`: what was told of messages behind it is of others."""
+        """Drops everything from `offset` on, where the queue ends: it was about messages that others replace."""
         for one in [one for one in place.entries if one >= offset]:
             self._leave(place.entries.pop(one), 1)
             self.shares.give(place.key.group, 1)
@@ -349,7 +349,8 @@ class Progress:
         return deadlines[0][0] if deadlines else None
 
     def expire(self, now_ms: int, limit: int = 1 << 62) -> set[Place]:
-        """Ends what ends by now, about `limit` messages of it at most; the places in which something came back."""
+        """Ends leases and waits that are over, of about `limit` messages at most. Returns the places in which something
+        came back."""
         touched: set[Place] = set()
         deadlines = self._deadlines
         while deadlines and limit > 0 and deadlines[0][0] <= now_ms:
@@ -359,7 +360,7 @@ class Progress:
             place = hold.place
             held = hold.held()
             if place.settling:
-                # Whoever ends or gives them up later looks at the time again.
+                # Their end, or giving them up, checks the time again.
                 held = [offset for offset in held if offset not in place.settling]
             if not held:
                 continue
@@ -378,19 +379,19 @@ class Progress:
             self._return(hold, held, hold.until_ms, counted=True)
             return
         first = min(held)
-        # What follows was not reached.
+        # Later messages were not reached.
         later = self.later_of(lease, first)
         self._return(hold, [first], hold.until_ms, counted=True)
         self.give_back(hold.place, lease.id, later, hold.until_ms, counted=False)
 
     def later_of(self, lease: Lease, offset: int) -> list[int]:
-        """Offsets behind `offset` that are open under an ordered lease, but for those that are settling."""
+        """Offsets after `offset` that are open under an ordered lease, except those that are settling."""
         place = lease.place
         found = [one for hold in lease.holds or () for one in hold.held() if hold.open and one > offset]
         return sorted(one for one in found if one not in place.settling)
 
     def settling_gave_up(self, place: Place, offset: int) -> None:
-        """The record that was to end the lease is not stored."""
+        """Undoes a settling whose record was not stored."""
         if offset in place.settling:
             place.settling.discard(offset)
             hold = place.entries.get(offset)
@@ -398,7 +399,7 @@ class Progress:
                 self._set_deadline(hold)
 
     def take_exhausted(self, count: int) -> list[tuple[Place, int]]:
-        """The first exhausted messages; the caller leases them, or puts them back into `exhausted`."""
+        """Takes the first exhausted messages; the caller leases them, or puts them back into `exhausted`."""
         found: dict[tuple[Place, int], None] = {}
         while self.exhausted and len(found) < count:
             place, offset = self.exhausted.popleft()
@@ -435,7 +436,7 @@ class Progress:
         return iter(found.values())
 
     def hold(self, hold: Hold) -> None:
-        """Its offsets go over to it."""
+        """Moves the hold's offsets to it."""
         place, offsets = hold.place, hold.offsets
         lease = hold.lease
         if lease is not None:
@@ -460,7 +461,7 @@ class Progress:
             self._set_deadline(hold)
 
     def _leave_all(self, place: Place, offsets: Sequence[int], lease: Lease | None) -> None:
-        """They go over to another hold, under `lease`."""
+        """Takes offsets from their holds, which go to another one under `lease`."""
         if not place.entries:
             return
         get = place.entries.get
@@ -468,7 +469,7 @@ class Progress:
             hold = get(offset)
             if hold is not None:
                 if hold.lease is not None and hold.lease is not lease:
-                    # Recovery: that the lease ended in between is no event.
+                    # Recovery: the lease ended in between, which is no event.
                     hold.lease.came_back((offset,))
                 self._leave(hold, 1)
 
@@ -483,7 +484,7 @@ class Progress:
             hold.place.leased -= count
             lease.open -= count
             if not lease.open and self.leases.pop(lease.id, None) is not None:
-                # Taken back by `give`, in case that this is the snapshot's future.
+                # `give` takes this back where the snapshot already includes what follows.
                 self.ended.add(lease.id, Ended(hold.place.key.group, frozenset(lease.returned or ())))
 
     def _set_deadline(self, hold: Hold) -> None:

@@ -1,9 +1,9 @@
-"""The groups that this shard was told of: config/subscriptionGroup.json, RocketMQ's file.
+"""The groups known to this shard: config/subscriptionGroup.json, RocketMQ's file.
 
-It is for brokers, which find in it how often a group retries, and for gateways, which find in it the groups of a
-broker's directory. What a broker left is kept as it is. The file is replaced with each change, durable when a call
-returns. Calls that come while it is being written share the next write, and one that took long is not begun again at
-once: with 10,000 groups it takes a third of a second, and many may be made in one.
+It is for brokers, which read from it how often a group retries, and for gateways, which read from it the groups of a
+broker's directory. A broker's content is kept as it is. The file is replaced with each change, durable when a call
+returns. Calls that come while it is being written share the next write, and after a long write the next one waits a
+while: with 10,000 groups it takes a third of a second, and many groups may be made in one.
 
 Source: RocketMQ 4.9.3 and 5.3 SubscriptionGroupManager, SubscriptionGroupConfig.
 """
@@ -25,7 +25,7 @@ from duetime_store.files.gate import NO_ROOM
 
 log = structlog.get_logger()
 
-# Between two writes lies so many times what one takes, so that the interpreter is free for others.
+# The pause between two writes, in lengths of one write, so that the interpreter is free for others.
 PAUSE_SHARE = 5
 PAUSE_MS_MAX = 1_000
 
@@ -42,15 +42,15 @@ class SubscriptionGroups:
             log.error("groups' file is damaged", file=configs.GROUPS, why=loaded.fault)
         # As it is on disk; never changed in place: the writer has it too.
         self._content = loaded.value
-        # What is to be written: retries and order by group; None: the group goes.
+        # Changes to be written: retries and order by group; None: the group is removed.
         self._changes: dict[str, tuple[int, bool] | None] = {}
-        # What is being written.
+        # Changes that are being written.
         self._under_way: dict[str, tuple[int, bool] | None] = {}
         self._writing = asyncio.Lock()
         self._next_at_ms = 0.0
 
     def list(self) -> Iterator[consumer_pb2.Group]:
-        """By name; of their settings those that the file has."""
+        """Groups by name, with the settings that the file has."""
         for name, entry in sorted(configs.groups(self._changed(self._under_way | self._changes)).items()):
             yield consumer_pb2.Group(
                 name=name,
@@ -62,7 +62,7 @@ class SubscriptionGroups:
         """Durable on return.
 
         Raises:
-            InvalidArgument: so many attempts are none.
+            InvalidArgument: the number of attempts is out of range.
             DiskFull, Unavailable: it was not written.
         """
         if not 0 <= group.retry.max_attempts <= limits.ATTEMPTS_MAX:
@@ -104,7 +104,7 @@ class SubscriptionGroups:
                 self._next_at_ms = ended_ms + min((ended_ms - began_ms) * PAUSE_SHARE, PAUSE_MS_MAX)
 
     def _replace(self, changes: Mapping[str, tuple[int, bool] | None]) -> dict[str, Any] | None:
-        """On the executor's thread. What the file holds then."""
+        """Writes the file, on the executor's thread. Returns its new content."""
         changed = self._changed(changes)
         if changed and changed != self._content:
             configs.write(self._directory.disk, self._directory.config, configs.GROUPS, changed)
@@ -113,7 +113,7 @@ class SubscriptionGroups:
 
 
 def _max_attempts(retries: object) -> int:
-    """Of `retryMaxTimes`; brokers take any number, and below 0 RocketMQ's default."""
+    """The most attempts by `retryMaxTimes`: brokers take any number, and one below 0 as RocketMQ's default."""
     if not isinstance(retries, int) or retries < 0:
         return limits.DELIVERIES_DEFAULT
     return min(retries + 1, limits.ATTEMPTS_MAX)

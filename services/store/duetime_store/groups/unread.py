@@ -1,4 +1,4 @@
-"""What groups have not read yet of the log's front: nothing of that is deleted to make room."""
+"""Messages at the log's front that a group has not read yet: they are not deleted to make room."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from duetime_store.queues.queues import Queues
 
 
 class Unread(NamedTuple):
-    """A group's first message that is not done, where that lies in the part of the log that was asked about."""
+    """A group's first message that is not done."""
 
     group: str
     topic: str
@@ -17,13 +17,13 @@ class Unread(NamedTuple):
     offset: int
 
 
-# Looks, place after place, for what lies before a log position; None: nothing of this place.
+# Finds, place after place, unread messages before a log position; None: this place has none.
 FindUnread = Callable[[int], Iterator[Unread | None]]
 
 
 def unread(queues: Queues, progress: Progress, offsets: GroupOffsets) -> FindUnread:
-    """Of groups that receive, and of those that only commit offsets. A group without a place in a queue has none of
-    its messages to lose: it is not known here."""
+    """The function that finds unread messages of groups that receive, and of those that only commit offsets. A group
+    without a place in a queue is not known here: it has no messages of it to lose."""
 
     def find(end: int) -> Iterator[Unread | None]:
         for group, topic, queue, offset in _places(progress, offsets):
@@ -42,7 +42,8 @@ def _places(progress: Progress, offsets: GroupOffsets) -> Iterator[Unread]:
     for key, place in list(progress.places.items()):
         receiving.add((key.group, key.queue_topic, key.queue))
         yield Unread(key.group, key.queue_topic, key.queue, place.committed)
-    # Of groups that receive, the file has what was so at the last checkpoint.
+    # For groups that receive, the file has only the state of the last checkpoint.
+
     for group, topic, queue, offset in offsets.all():
         if (group, topic, queue) not in receiving:
             yield Unread(group, topic, queue, offset)
