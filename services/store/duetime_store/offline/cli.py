@@ -1,4 +1,4 @@
-"""`duetime store`: commands on store directories. A plug-in of the `duetime` command, and prints as that does."""
+"""`duetime store`: commands on store directories. A plug-in of the `duetime` command, which prints as that does."""
 
 import json
 import sys
@@ -28,7 +28,7 @@ from duetime_store.offline.transfer import import_directory, shard_directory, so
 from duetime_store.offline.verify import verify
 
 _LINES_AT_ONCE = 1_000
-_HELP = """Look at, check, take in and give back store directories: RocketMQ's and DueTime's.
+_HELP = """Inspect, check, import and export store directories: RocketMQ's and DueTime's.
 
 \b
 Examples:
@@ -47,7 +47,7 @@ Levels = Annotated[
         "--delay-levels",
         envvar="DUETIME_DELAY_LEVELS",
         metavar="TABLE",
-        help="A broker's messageDelayLevel, where it is not RocketMQ's default. DueTime's directories tell theirs.",
+        help="A broker's messageDelayLevel, where it is not RocketMQ's default. DueTime's directories state theirs.",
     ),
 ]
 
@@ -68,7 +68,7 @@ def inspect(
 ) -> None:
     """Show what a store directory holds. Nothing is written and no lock taken: it may be in use.
 
-    Queues are shown as they are once brought in line with the log: with what a killed broker had not yet dispatched.
+    Queues are shown as brought in line with the log: with messages that a killed broker had not yet dispatched.
 
     \b
     Examples:
@@ -91,10 +91,10 @@ def inspect(
 
 @app.command("verify")
 def verify_directory(directory: Directory, as_json: Json = False, levels: Levels = DEFAULT_DELAY_LEVELS) -> None:
-    """Check a store directory, every byte that the format can tell of: log, queues, index, config, checkpoint.
+    """Check every byte of a store directory that the format can verify: log, queues, index, config, checkpoint.
 
-    Nothing is written and no lock taken: it may be in use. Each damage is a line: file, byte, what, which message. What
-    a kill leaves behind, as a torn record at the end, is no damage and is said. Ends with 1 where there is damage.
+    Nothing is written and no lock taken: it may be in use. Each damage is a line: file, byte, what, which message.
+    Traces of a kill, such as a torn record at the end, are no damage; they are noted. Exits with 1 on damage.
 
     \b
     Examples:
@@ -143,8 +143,8 @@ def import_shard(
 ) -> None:
     """Take a store directory into a cluster's data as a shard: a copy; DIR stays as it is. It is verified first.
 
-    Topics, groups, offsets and what is pending come along. A directory in use is taken as if it had been killed: stop
-    the broker first to lose nothing that it goes on to do.
+    Topics, groups, offsets and pending messages come along. A directory in use is taken as if its broker had been
+    killed: stop the broker first to lose none of its further work.
 
     \b
     Examples:
@@ -183,7 +183,7 @@ def export_shard(
 ) -> None:
     """Write a shard as a directory that a RocketMQ broker opens, from a store that is stopped or in use.
 
-    The settings that the broker needs for it are printed. What was written is verified before it gets its name.
+    The settings that the broker needs for it are printed. The directory is verified before it gets its name.
 
     \b
     Examples:
@@ -235,7 +235,7 @@ def parse_levels(text: str) -> DelayLevels:
 
 @contextmanager
 def errors_printed() -> Iterator[None]:
-    """Errors as the command tells them: wrong arguments as wrong usage (2), the others by one line (1)."""
+    """Prints errors as the command does: wrong arguments as wrong usage (exit code 2), others as one line (1)."""
     try:
         yield
     except InvalidArgument as error:
@@ -246,7 +246,7 @@ def errors_printed() -> Iterator[None]:
 
 
 class Bars:
-    """Bars on standard error, one below the other, if a person looks at it."""
+    """Progress bars on standard error, one below the other, if it is a terminal."""
 
     def __init__(self) -> None:
         console = Console(stderr=True)
@@ -264,7 +264,7 @@ class Bars:
             self._progress.stop()
 
     def of_log(self, directory: Path, words: str) -> state.Progress:
-        """Of positions of a directory's log."""
+        """A bar of positions in a directory's log."""
         log = LogFiles(LocalFiles(directory))
         log.close()
         return self.bar(words, log.size, log.min_position)

@@ -1,4 +1,4 @@
-"""Messages without a body, counted: brokers take none from their producers, and stumble over those that are there."""
+"""Counts messages without a body: brokers take none from their producers, and stumble over those in a log."""
 
 import numpy as np
 from duetime_core.ondisk.lanes import Restored
@@ -14,7 +14,7 @@ _BODY_CRC = np.arange(8, 12)
 
 
 class EmptyBodies:
-    """Takes the records of a log. A pending one may lie in it several times, and counts once."""
+    """Takes the records of a log. A pending message may lie in it several times, and counts once."""
 
     def __init__(self, state: State) -> None:
         self._restored = restored(state)

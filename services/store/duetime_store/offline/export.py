@@ -1,9 +1,9 @@
-"""A shard written as a directory that a RocketMQ broker opens, from a store that is stopped or in use.
+"""Writes a shard as a directory that a RocketMQ broker opens, from a store that is stopped or in use.
 
-What is written is the state at one position of the log, its end when it was read: the log up to there, queues made
-anew from it, and the index; offsets are those from before. Topics, groups and what else there is come along, but for
-files of ours that a broker does not know. Files have their full size, as a broker demands: its configuration has to
-name the sizes, which `Exported` tells. At the end all that was written is verified.
+The directory has the state at one position of the log, its end when it was read: the log up to there, queues made
+anew from it, and the index; offsets are those from before. Topics, groups and all other files come along, except ours
+that a broker does not know. Files have their full size, as a broker demands: its configuration has to name the sizes,
+which `Exported` has. At the end everything written is verified.
 """
 
 from dataclasses import dataclass, field
@@ -48,20 +48,20 @@ _BROKERS_OWN = (SCHEDULE_TOPIC, "RMQ_SYS_", "rmq_sys_")
 
 @dataclass(slots=True)
 class Exported:
-    """What was written, and what a broker has to be configured with to read it."""
+    """The directory written, and the configuration that a broker needs to read it."""
 
     records: int
     end: int
     settings: dict[str, object]
-    # Messages without a body that are pending, and all others in the log.
+    # Messages without a body: pending ones, and all others in the log.
     empty_pending: int = 0
     empty_others: int = 0
-    # What the verification of all that was written has found; damage only where it was accepted.
+    # The verification of everything written; damage only where it was accepted.
     report: Report = field(default_factory=Report)
 
     @property
     def warnings(self) -> list[str]:
-        """What a broker will have trouble with."""
+        """Things that a broker will have trouble with."""
         if not self.empty_pending + self.empty_others:
             return []
         return [
@@ -73,12 +73,12 @@ class Exported:
 def export_directory(
     source: Path, target: Path, levels: DelayLevels, *, accept_damage: bool, progress: Progress = no_progress
 ) -> Exported:
-    """Writes `target`, which is on disk on return.
+    """Writes `target`, which is durable on return.
 
     Raises:
         InvalidArgument: the source is no store directory.
         DueTimeError: the target holds something, there is no room, retention has taken the front of the log meanwhile,
-            or the log or what was written is damaged and that is not accepted.
+            or the log or the directory written is damaged and that is not accepted.
     """
     check_empty(target)
     others = [(path, name) for path, name in source_files(source) if name.parts[0] not in _MADE]
@@ -113,7 +113,7 @@ class _Export:
         self._target = target
         self._disk = Disk()
         self._log_end = LogEnd(self._disk, target / "commitlog", state.log.segment_bytes, state.end)
-        # Where the last units' records lie by now, of some queues.
+        # By queue, for some: where the record of its last unit lies now.
         self._moved: dict[tuple[str, int], int] = {}
         self._empty = EmptyBodies(state)
         sizes = [queue.files.file_bytes for queue in state.queues.values() if queue.files.file_bytes]
@@ -138,7 +138,7 @@ class _Export:
         return Exported(count, self._log_end.end, settings, self._empty.pending_count, self._empty.other_count)
 
     def _copy_log(self) -> None:
-        """What lies behind the end is a hole; files behind it are not there."""
+        """Copies the log up to the end: the rest of the last file is a hole, and later files are left out."""
         folder = self._target / "commitlog"
         self._disk.make_directory(folder)
         for base, file in sorted(self._state.log.files.items()):
@@ -161,7 +161,7 @@ class _Export:
             writer.close()
 
     def _write_index(self) -> tuple[int, int, Shape]:
-        """The store times of the last record that is in the index, and of the last in the log."""
+        """Returns the store times of the last record that is in the index, and of the last in the log."""
         paths = file_paths(self._state.root / "index")
         index = IndexFiles(self._disk, self._target / "index", shape_of(paths[0])) if paths else None
         stored_at_ms = 0

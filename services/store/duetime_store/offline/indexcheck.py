@@ -1,4 +1,4 @@
-"""Index files against the records of the log: every entry names one that has its key, every chain is whole.
+"""Checks index files against the records of the log: every entry names one that has its key, every chain is whole.
 
 Entries stand in the order of the log, so that they are compared with it run by run. One that is out of this order is
 looked up by itself.
@@ -23,7 +23,7 @@ from duetime_store.offline.report import Message, Report
 
 _ENTRIES_AT_ONCE = 65_536
 _HASH_BITS = 31
-# Slots that are named one by one in a file; a header that is wrong makes many of them so.
+# Wrong slots that are named one by one in a file; a wrong header makes many of them wrong.
 _SLOTS_NAMED_MAX = 100
 
 
@@ -56,7 +56,7 @@ class IndexCheck:
     """Takes the records of the log as they come."""
 
     def __init__(self, state: State, report: Report, is_known: Callable[[int], bool]) -> None:
-        """`is_known`: whether a position is in a damaged part of the log, which is told already."""
+        """`is_known`: whether a position is in a damaged part of the log, which is reported already."""
         self._state = state
         self._report = report
         self._is_known = is_known
@@ -69,7 +69,7 @@ class IndexCheck:
         hashes: Ints | None = None
         while (file := self._file()) is not None:
             positions = file.waiting["position"].astype(np.int64)
-            # Until all that follow lie behind: an entry out of order does not hold up the others.
+            # Until all that follow lie after the run: an entry out of order does not hold up the others.
             lowest = np.minimum.accumulate(positions[::-1])[::-1]
             count = int(np.searchsorted(lowest, run.end_position))
             if not count:
@@ -82,7 +82,7 @@ class IndexCheck:
             file.first_number += count
 
     def finish(self) -> None:
-        """Looks at what lies behind the last record."""
+        """Checks the entries after the last record."""
         while (file := self._file()) is not None:
             for place, entry in enumerate(file.waiting):
                 self._look_up(file, file.first_number + place, entry)
@@ -117,7 +117,7 @@ class IndexCheck:
             self._look_up(file, file.first_number + place, entries[place])
 
     def _look_up(self, file: _File, number: int, entry: np.void) -> None:
-        """Judges one entry by the record that it names."""
+        """Checks one entry against the record that it names."""
         position = int(entry["position"])
         if self._is_known(position) or 0 <= position < self._state.min_position:
             return
@@ -157,7 +157,7 @@ class IndexCheck:
         stored = file.file.slots()
         different = stored != file.slots
         if self._is_killed:
-            # What is not counted yet is no entry: a broker writes the slot before it counts.
+            # An entry not counted yet does not count: a broker writes the slot before it counts.
             different &= (stored < file.file.header.next_entry) | (stored >= file.file.shape.entry_count)
         wrong = np.flatnonzero(different)
         for slot in wrong[:_SLOTS_NAMED_MAX].tolist():
@@ -195,7 +195,7 @@ class IndexCheck:
 
 
 def _times_fit(file: _File, first: int, entries: Entries, stored_at_ms: Ints) -> npt.NDArray[np.bool_]:
-    """Whether entries, the first of which is number `first`, tell when their records were stored.
+    """Whether entries, the first of which is number `first`, have the times when their records were stored.
 
     The first entry of a file counts from the file before.
     """
@@ -211,7 +211,7 @@ def _hashes(found: Record) -> set[int]:
 
 
 def message_of(found: Record | None) -> Message:
-    """Which message a record is."""
+    """The message that a record holds."""
     if found is None:
         return Message()
     words = decode_properties(found.properties).get(record.UNIQ_KEY)

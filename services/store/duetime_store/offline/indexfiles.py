@@ -1,4 +1,4 @@
-"""Index files written from the records of a log, from its beginning on."""
+"""Writes index files from the records of a log, from its beginning on."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,7 +11,7 @@ from duetime_store.finding.index import BROKERS, IndexFile, IndexWriter, Shape
 
 
 class IndexFiles:
-    """Index files, one behind the other."""
+    """Index files, one after the other."""
 
     def __init__(self, disk: Disk, folder: Path, shape: Shape) -> None:
         self.shape = shape
@@ -55,7 +55,7 @@ class IndexFiles:
 
 
 def shape_of(path: Path) -> Shape:
-    """Of an existing index file; a broker's default where it can't be told."""
+    """The shape of an existing index file; a broker's default where it is unknown."""
     try:
         file = IndexFile(path)
     except (OSError, Damaged):

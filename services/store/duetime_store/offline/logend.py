@@ -1,12 +1,12 @@
-"""The end of an exported log: the last entry of a lane once more, where copies of earlier ones lie behind it.
+"""The end of an exported log: repeats the last entry of a lane where copies of earlier ones lie after it.
 
-A broker that starts dispatches again what lies behind the largest position that any queue's last unit names; one that
-was killed, what its last files hold. It drops a record that does not lie behind the one of its queue's last unit, and
-one whose offset the queue has passed; for the latter it does not look at offset 0. So a copy that retention has made of
-a lane's entry 0 is dispatched again, as a new entry, and delivered twice.
+A broker that starts dispatches again the records after the largest position that any queue's last unit names; after a
+kill, those in its last files. It drops a record that does not lie after the one of its queue's last unit, and one whose
+offset the queue has passed, which it does not check for offset 0. So a copy that retention has made of a lane's entry 0
+is dispatched again, as a new entry, and delivered twice.
 
     p1  p2  p3  copy of p0                before: the last unit names p3
-    p1  p2  p3  copy of p0  copy of p3    now it names the copy of p3, and nothing lies behind that
+    p1  p2  p3  copy of p0  copy of p3    now it names the copy of p3, and nothing lies after that
 
 Source: RocketMQ 4.9.7 DefaultMessageStore.start, ConsumeQueue.putMessagePositionInfo.
 """
@@ -26,7 +26,7 @@ Key = tuple[str, int]
 
 
 class LogEnd:
-    """Appends to a copy of the log; `end` is behind its last record."""
+    """Appends to a copy of the log; `end` is the position after its last record."""
 
     def __init__(self, disk: Disk, folder: Path, segment_bytes: int, end: int) -> None:
         self._disk = disk
@@ -35,7 +35,7 @@ class LogEnd:
         self.end = end
 
     def append(self, data: bytes, properties: bytes) -> int:
-        """A record, which ends with these properties, as it is but for its position; that is returned."""
+        """Appends a record, which ends with `properties`, unchanged except for its position, which is returned."""
         position = self._place(len(data))
         placed = bytearray(data)
         placed[layout.POSITION_AT : layout.POSITION_AT + 8] = position.to_bytes(8, "big")
@@ -47,7 +47,7 @@ class LogEnd:
         return position
 
     def _place(self, size: int) -> int:
-        """Where a record goes; a mark closes the file that has no room for it."""
+        """The position for a record; a mark closes the file that has no room for it."""
         room = -self.end % self._segment_bytes
         if not room or size + layout.BLANK_BYTES <= room:
             return self.end
@@ -66,7 +66,7 @@ class LogEnd:
 
 
 def repeat_last_entries(state: State, end: LogEnd) -> dict[Key, int]:
-    """Appends the last entry of each queue that has records behind it; where it lies then, by queue."""
+    """Appends the last entry of each queue that has records after it. Returns its new position by queue."""
     moved = {}
     for key, newest in sorted(state.newest.items()):
         queue = state.queues.get(key)
@@ -91,7 +91,7 @@ def _last_record(state: State, queue: Queue) -> tuple[int, bytes, bytes] | None:
 
 
 def moved_units(offsets: Ints, units: Units, last: int, position: int | None) -> Units:
-    """Units of which the one of offset `last` names the position."""
+    """Units of which the one of offset `last` names `position`."""
     if position is None or not len(offsets) or offsets[-1] != last:
         return units
     units = units.copy()

@@ -1,4 +1,4 @@
-"""Queue files as a broker has them: written one behind the other, from the first unit on to the queue's end."""
+"""Queue files as a broker has them: written one after the other, from the first unit to the queue's end."""
 
 from pathlib import Path
 
@@ -10,9 +10,9 @@ from duetime_format.units import FILLER, UNIT, Units
 from duetime_store.files.disk import Disk
 from duetime_store.log.segment import file_name
 
-# In the place of a message that has left with the front of the log. Not a filler: where one is a queue's last unit, a
-# broker takes the log to be dispatched up to position 2^31. Nor at position 0: for that it reads the first file that
-# there is, wherever it begins.
+# The unit in place of a message that was deleted with the front of the log. Not a filler: where one is a queue's last
+# unit, a broker takes the log to be dispatched up to position 2^31. Nor a unit at position 0: for that it reads the
+# first file that there is, wherever it begins.
 _GONE = UNIT.pack(1, 1, 0)
 
 
@@ -26,22 +26,22 @@ class QueueWriter:
         self._fd = -1
         self._base = -1
         self._end = queue.max_offset
-        # The next offset; the first file begins with places held free. Where no message is left, it is the last file.
+        # The next offset; the first file begins with places held free. Where no message is left, that is the last file.
         first = min(queue.min_offset, max(queue.max_offset - 1, 0))
         self._next = first - first % (file_bytes // UNIT.size)
 
     def add(self, offsets: Ints, units: Units) -> None:
         if not len(offsets):
             return
-        # Runs of offsets without a gap.
+        # For each run of offsets without a gap.
         for part in np.split(np.arange(len(offsets)), np.flatnonzero(np.diff(offsets) != 1) + 1):
             first = int(offsets[part[0]])
             self._write(FILLER * (first - self._next))
             self._write(units[part].tobytes())
 
     def add_gone(self) -> None:
-        """As far as the queue's end: places of messages that have left with the front of the log. So the next message
-        gets the offset that it would have got, and groups that wait for it get it."""
+        """Adds places of messages that were deleted with the front of the log, up to the queue's end. So the next
+        message gets the offset that it would have got, and groups that wait for it get it."""
         if self._next < self._end:
             self._write(_GONE * (self._end - self._next))
 

@@ -1,15 +1,15 @@
-"""What verify has to say: damages, each with its place and its message, and notes on what is no damage."""
+"""The report of verify: damages, each with its place and its message, and notes on findings that are no damage."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-# Named one by one; all are counted.
+# Damages named one by one; all are counted.
 NAMED_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Which one a place belongs to, as far as it is known; `id` is its UNIQ_KEY, else the broker's id."""
+    """The message that a place belongs to, as far as it is known; `id` is its UNIQ_KEY, else the broker's id."""
 
     topic: str | None = None
     queueId: int | None = None  # noqa: N815 - RocketMQ's names, as in all that is printed

@@ -109,7 +109,7 @@ def _queues(shown: list[Any]) -> dict[str, dict[str, dict[str, int]]]:
 
 
 def _lanes(state: State, offsets: dict[int, int]) -> dict[str, Any]:
-    """Pending per level; what of delayOffset.json is out of its queue's range is put right first."""
+    """Pending messages per level; offsets of delayOffset.json outside their queue's range are corrected first."""
     lanes = restored(state)
     ends = {level_of(queue.queue): queue.max_offset for queue in state.queues.values() if queue.topic == SCHEDULE_TOPIC}
     lows = {level_of(queue.queue): queue.min_offset for queue in state.queues.values() if queue.topic == SCHEDULE_TOPIC}
@@ -134,7 +134,7 @@ def _group_offsets(config: Path) -> dict[str, dict[str, int]]:
 
 
 def _table(config: Path, name: str, table: str, names: tuple[str, ...]) -> dict[str, dict[str, Any]]:
-    """Some fields of each entry."""
+    """The fields `names` of each entry."""
     entries = (configs.read(config, name) or {}).get(table)
     if not isinstance(entries, dict):
         return {}

@@ -1,11 +1,11 @@
-"""A store directory copied into a cluster's data directory, where it becomes a shard.
+"""Copies a store directory into a cluster's data directory, where it becomes a shard.
 
-    DATA/.store-0.new/     made here, with all that is in it on disk
+    DATA/.store-0.new/     made here, until all of it is on disk
     DATA/store-0/          its name when it is whole
 
-A copy that was cut short is made again from its beginning. Files come in an order in which each is covered by those
-behind it: offsets, then queues, then the log. So a directory in use comes out as one that was killed, and nothing that
-its offsets say is missing in its log.
+A copy that was cut short is made again from its beginning. Files are copied in an order in which later ones cover
+earlier ones: offsets, then queues, then the log. So a directory in use comes out as one that was killed, and its log
+lacks nothing that its offsets name.
 """
 
 import errno
@@ -29,10 +29,10 @@ from duetime_store.offline.report import Report
 from duetime_store.offline.verify import verify
 
 _BYTES_AT_ONCE = 4 << 20
-# What is not named goes between the second and the third.
+# Files not named go between the second and the third.
 _LOG = "commitlog"
 _FIRST, _LAST = ("config", "checkpoint", "consumequeue"), ("timerlog", _LOG)
-# Of the process that serves, and of no use to another.
+# Files of the serving process, of no use to another.
 _NOT_COPIED = frozenset(("lock", RESERVE))
 
 
@@ -50,7 +50,7 @@ def import_directory(
     verifying: Progress = no_progress,
     copying: Progress = no_progress,
 ) -> Report:
-    """Copies a directory to `target`, once it is verified; the source stays as it is. What was found damaged.
+    """Copies a directory to `target`, once it is verified; the source stays as it is. Returns the verification.
 
     Raises:
         InvalidArgument: the source is no store directory.
@@ -107,7 +107,7 @@ def made_whole(target: Path) -> Iterator[Path]:
 
 
 def source_files(root: Path) -> list[tuple[Path, Path]]:
-    """Path and name from the root on of what there is to copy, in order."""
+    """The files to copy, in order: path, and name from the root on."""
     places = {name: rank for rank, name in enumerate(_FIRST, -len(_FIRST))}
     places |= {name: rank for rank, name in enumerate(_LAST, 1)}
     tops = sorted(listed(root), key=lambda path: (places.get(path.name, 0), path.name))
@@ -123,7 +123,7 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def used_bytes(files: list[tuple[Path, Path]]) -> int:
-    """On disk; holes do not count."""
+    """Bytes that files take on disk; holes do not count."""
     return sum(path.stat().st_blocks * 512 for path, _ in files if path.exists())
 
 
@@ -136,8 +136,8 @@ def check_room(target: Path, files: list[tuple[Path, Path]]) -> None:
 
 
 def copy_files(disk: Disk, files: list[tuple[Path, Path]], target: Path, progress: Progress = no_progress) -> None:
-    """Copies files; each is on disk on return. One that has gone meanwhile is left out, and so is what lies behind the
-    records of the log's last file: a store that runs may be writing there."""
+    """Copies files, which are durable on return. Files deleted meanwhile are left out, and so are the bytes after the
+    records of the log's last file: a running store may be writing there."""
     done = 0
     newest = max((name for _, name in files if name.parts[0] == _LOG and name.name.isdigit()), default=None)
 
@@ -152,7 +152,7 @@ def copy_files(disk: Disk, files: list[tuple[Path, Path]], target: Path, progres
 
 
 def records_bytes(path: Path) -> int | None:
-    """Where in a file of the log its records end by now; None: it does not fit into its log."""
+    """Where in a file of the log its records end now; None: it does not fit into its log."""
     log = LogFiles(LocalFiles(path.parent.parent), _LOG)
     base = int(path.name)
     if base not in log.files:
@@ -165,7 +165,7 @@ def records_bytes(path: Path) -> int | None:
 
 
 def copy_file(disk: Disk, source: Path, target: Path, advance: Progress = no_progress, end: int | None = None) -> None:
-    """Copies one file with its holes, its size and its time of change; what lies behind byte `end` becomes a hole."""
+    """Copies one file with its holes, its size and its time of change; everything from byte `end` on becomes a hole."""
     try:
         fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -189,7 +189,7 @@ def copy_file(disk: Disk, source: Path, target: Path, advance: Progress = no_pro
 
 
 def listed(directory: Path) -> list[Path]:
-    """What is in a directory; nothing where there is none."""
+    """The entries of a directory; none where there is no directory."""
     try:
         return sorted(directory.iterdir())
     except (FileNotFoundError, NotADirectoryError):
@@ -197,7 +197,7 @@ def listed(directory: Path) -> list[Path]:
 
 
 def data_ranges(fd: int, size: int) -> Iterator[tuple[int, int]]:
-    """First and last byte of what of a file is no hole."""
+    """[first, stop) of each part of a file that is no hole."""
     at = 0
     while at < size:
         try:

@@ -1,9 +1,9 @@
-"""Queue units against the records of the log: each says where its record lies, and each record has one.
+"""Checks queue units against the records of the log: each names where its record lies, and each record has one.
 
-A run of records is compared with the units at their offsets, column by column. What no record was found for is looked
-at when the log has been read: a place held free, a record that is damaged, one behind the end, or nothing at all.
+A run of records is compared with the units at their offsets, column by column. Units without a record are checked when
+the log has been read: a place held free, a damaged record, one after the end, or nothing at all.
 
-What retention has appended again has two records of one offset: the unit names one of them, and that is enough.
+A message that retention has appended again has two records of one offset: the unit names one of them, which is enough.
 """
 
 from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ class Rows:
     sizes: Ints
     codes: Ints
     properties: list[bytes] | Run
-    # Which rows of the run they are.
+    # Their rows in the run.
     index: Ints
 
     def id_of(self, row: int) -> str | None:
@@ -50,14 +50,14 @@ class Rows:
 
 @dataclass(slots=True)
 class _Checked:
-    """How far one queue is compared."""
+    """Progress of comparing one queue."""
 
     files: QueueFiles
-    # All units before it belong to records, but for those of `gaps` and `told`.
+    # All units before it belong to records, except those of `gaps` and `reported`.
     seen: int
     gaps: list[tuple[int, int]] = field(default_factory=list)
     reported: set[int] = field(default_factory=set)
-    # Of records out of order: copies that retention has made.
+    # Offsets of records out of order: copies that retention has made.
     late: list[Ints] = field(default_factory=list)
     # Records that have no unit: number, and the first one's offset and position.
     missing: int = 0
@@ -65,10 +65,10 @@ class _Checked:
 
 
 class UnitCheck:
-    """Takes the records of the log as they come, then says what of the queues is left over."""
+    """Takes the records of the log as they come, then finds the units that are left over."""
 
     def __init__(self, state: State, report: Report, report_damage: Callable[[int, str, Message], None]) -> None:
-        """`tell`: of a damage at a log position."""
+        """`report_damage`: called with log position, damage and message."""
         self._report = report
         self._report_damage = report_damage
         self._codes = TagsCodes(state.history)
@@ -90,7 +90,7 @@ class UnitCheck:
                 self._compare((topic.decode(), queue), columns)
 
     def see_record(self, found: Record) -> None:
-        """An intact one that no run has."""
+        """Takes an intact record that is in no run."""
         if found.sys_flag & layout.SYS_TRANSACTION_PREPARED:
             return
         fields = (found.queue_offset, found.position, found.size, self._codes.of_record(found))
@@ -112,7 +112,7 @@ class UnitCheck:
         there = possible & (rows.offsets >= files.min_offset) & (rows.offsets < files.max_offset)
         missing = possible & ~there
         if key[0] in KEPT_TOPICS:
-            # Copies stay in the log when their entries have left the lane.
+            # Copies stay in the log after their entries have left the lane.
             missing &= rows.offsets >= files.max_offset
         self._count_missing(checked, rows, missing)
         if there.all():
@@ -132,7 +132,7 @@ class UnitCheck:
             codes |= units["tags"] < _HASH_MIN
         wrong = ~(whole & codes)
         if key[0] in KEPT_TOPICS and not right.all():
-            # Another record of the offset has come, or is to come: if none does, the unit is left over.
+            # Another record of the offset has come or will come: if none does, the unit is left over.
             positions = rows.positions[which]
             wrong &= right | ((units["position"] < positions) & (offsets >= checked.seen)) | (units["size"] <= 0)
         for place in np.flatnonzero(wrong).tolist():
@@ -168,7 +168,7 @@ class UnitCheck:
         self._report_damage(int(rows.positions[row]), what, Message(*key, int(rows.offsets[row]), rows.id_of(row)))
 
     def left_over(self) -> Iterator[tuple[QueueFiles, Ints, Units]]:
-        """Units that no record was found for, but for those told already and places that are held free."""
+        """Units that no record was found for, except those reported already and places held free."""
         for checked in self._queues.values():
             found = np.concatenate([np.array(list(checked.reported), np.int64), *checked.late])
             for first, stop in [*checked.gaps, (checked.seen, checked.files.max_offset)]:
@@ -206,7 +206,7 @@ def _difference(unit: tuple[int, int, int], rows: Rows, row: int) -> str:
 
 
 def _written_end(files: QueueFiles) -> int:
-    """Behind the last unit that is not all zero: one in the middle may be damaged, and is to be told."""
+    """The offset after the last unit that is not all zero: one in the middle may be damaged, and has to be reported."""
     for base in sorted(files.files, reverse=True):
         first = base // UNIT.size
         units = files.read(first, files.file_units)

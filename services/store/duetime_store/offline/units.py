@@ -1,4 +1,4 @@
-r"""One JSON line for each consume queue unit, with the record it points at, as RocketMQ's own decoder tells it.
+r"""One JSON line for each consume queue unit, with the record it points at, as RocketMQ's own decoder prints it.
 
     {"topic":"T","queueId":0,"queueOffset":0,"physicalOffset":0,"size":183, ... ,"bodyLength":5,"bodySha256":"..."}
 
@@ -18,7 +18,7 @@ from duetime_format.errors import Damaged
 from duetime_format.properties import decode_properties
 
 _BYTES_AT_ONCE = 1 << 20
-# Larger records are rare enough to look at their size first: that of a damaged unit is anything.
+# The size of larger records is checked first, as they are rare: a damaged unit may give any size.
 _RECORD_BYTES_USUAL = 8 << 20
 _ESCAPED = re.compile(r"[^ !#-\[\]-~]")
 Reader = Callable[[int, int], bytes]
@@ -110,7 +110,7 @@ class _Buffered:
         if size > _RECORD_BYTES_USUAL and self._log.read(position, 4) != size.to_bytes(4, "big"):
             return b""
         if at < 0 or at + size > len(self._data):
-            # As far as the last reading was of use.
+            # Ahead as far as the last read-ahead was used.
             near = 0 <= at <= 4 * len(self._data)
             self._ahead = min(2 * self._ahead, _BYTES_AT_ONCE) if near else 4_096
             self._start, self._data = position, self._log.read(position, max(size, self._ahead))

@@ -1,12 +1,12 @@
-"""Every byte of a store directory that the format can tell the truth of.
+"""Checks every byte of a store directory that the format can verify.
 
 log          structure, position, CRC of each record; BLANK marks; missing files and files of another size
 queues       each unit against its record, each record for its unit
 index        each entry against its record; chains, slots, headers
 config       JSON files, our checkpoint
 
-What a kill leaves behind is no damage and is said: a torn record at the end of the log, units of records that are not
-there, records that are not in their queues yet.
+Traces of a kill are no damage, and are noted: a torn record at the end of the log, units of records that are not there,
+records that are not in their queues yet.
 """
 
 from bisect import bisect_right
@@ -55,7 +55,7 @@ class _Bad:
 
 
 def verify(root: Path, levels: DelayLevels | LevelHistory, progress: Progress = no_progress) -> Report:
-    """Reads the whole directory; `levels` as `state.load` has it. Raises: InvalidArgument for what is none."""
+    """Reads the whole directory; `levels` as in `state.load`. Raises: InvalidArgument: it is no store directory."""
     state = load(root, levels)
     report = Report()
     _Verifier(state, report).run(progress)
@@ -67,7 +67,7 @@ def verify(root: Path, levels: DelayLevels | LevelHistory, progress: Progress = 
 
 
 class _Verifier:
-    """Walks the log and holds queues and index against it."""
+    """Walks the log and compares queues and index with it."""
 
     def __init__(self, state: State, report: Report) -> None:
         self._state = state
@@ -129,7 +129,7 @@ class _Verifier:
         return bad if bad is not None and position < bad.position + bad.size else None
 
     def _report_left_over(self) -> None:
-        """Units without a record: what they lost."""
+        """Reports units without a record, by the cause."""
         unwritten = repeated = 0
         for files, offsets, units in self._units.left_over():
             rows = zip(offsets.tolist(), units.tolist(), strict=True)
@@ -183,7 +183,7 @@ class _Verifier:
         self._report.add(f"commitlog/{file_name(base)}", position - base, what, message)
 
     def _note_tail(self) -> None:
-        """Bytes behind the last record, in its file and in those behind it."""
+        """Notes bytes after the last record, in its file and in later ones."""
         end, last = self._state.end, -1
         for base, file in sorted(self._state.log.files.items()):
             at: int | None = max(end, base)
@@ -195,7 +195,7 @@ class _Verifier:
                     break
                 at += len(data)
         if last > end and not self._ends_with_blank(end):
-            self._report.notes.append(f"torn tail: {last - end} bytes behind the last record, which ends at {end}")
+            self._report.notes.append(f"torn tail: {last - end} bytes after the last record, which ends at {end}")
 
     def _ends_with_blank(self, end: int) -> bool:
         return layout.blank_at(self._state.log.read(end, layout.BLANK_BYTES)) is not None
@@ -231,7 +231,7 @@ def _check_config(state: State, report: Report) -> None:
         report.notes.append(f"config/{topics.FILE}: {damaged} lines were written in part, or are damaged")
     history = configs.read(state.config, configs.STORE)
     if history is not None and LevelHistory.load(history, state.history.current, accept=True) is None:
-        report.add(f"config/{configs.STORE}", 0, "it does not tell the delay levels")
+        report.add(f"config/{configs.STORE}", 0, "it does not state the delay levels")
 
 
 def _check_checkpoint(state: State, report: Report) -> None:

@@ -1,4 +1,4 @@
-"""Writing the `checkpoint` file; its format and what reads it are the core's, and are given on from here."""
+"""Writes the `checkpoint` file; its format and its readers are the core's, and are re-exported here."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ __all__ = ["Checkpoint", "damaged_slots", "decode", "read", "next_serial", "read
 
 
 def next_serial(path: Path) -> int:
-    """Of the checkpoint that `write` is going to write."""
+    """The serial of the checkpoint that `write` is going to write."""
     return next((serial + 1 for serial, _ in read_slots(path)), 1)
 
 

@@ -29,10 +29,10 @@ T = TypeVar("T")
 
 
 class Keeper(Protocol):
-    """Somebody whose state goes into a file of its own, before the checkpoint."""
+    """A part whose state goes into a file of its own, before the checkpoint."""
 
     def capture(self) -> Callable[[], Awaitable[None]] | None:
-        """Copies what has changed; the result writes it, and raises OSError where it can't."""
+        """Copies the changed state; None: nothing changed. The result writes the copy, or raises OSError."""
 
 
 class Checkpointer:
@@ -65,7 +65,7 @@ class Checkpointer:
         self._interval_ms = interval_ms
         self._log_bytes = log_bytes
         self._written: Checkpoint | None = None
-        # What is not in the table of queues yet, as of the last attempt.
+        # Rows that are not in the table of queues yet, as of the last attempt.
         self._rows: dict[FileQueue, Row] = {}
         # Where the log began then.
         self._min_position = 0
@@ -85,19 +85,19 @@ class Checkpointer:
 
     @property
     def position(self) -> int:
-        """All before it is on disk in its queues; -1 before the first checkpoint."""
+        """All records before it are on disk in their queues; -1 before the first checkpoint."""
         return self._written.position if self._written else -1
 
     def published(self) -> None:
-        """Something was published: a checkpoint may be wanted before its time."""
+        """To be called after a publish: a checkpoint may be wanted before its time."""
         start = self._written.position if self._written else self._store.log.min_position
         if self._store.published_end - start >= self._log_bytes:
             self._wanted.set()
 
     async def write(self) -> bool:
-        """A checkpoint of what is published now, and whether it is there.
+        """Writes a checkpoint of everything published now. Returns whether it succeeded.
 
-        A failure is logged: the log has everything, and the files are replaced as a whole by the next one.
+        A failure is logged: the log has everything, and the next checkpoint replaces the files as a whole.
         """
         store = self._store
         if store.read_only_reason:
@@ -146,7 +146,7 @@ class Checkpointer:
         return asyncio.get_running_loop().run_in_executor(self._executor, work)
 
     def _capture_rows(self) -> None:
-        """For the table of queues: those that have changed, or all where there is no table yet."""
+        """Captures rows for the table of queues: those that have changed, or all where there is no table yet."""
         queues, self._min_position = self._store.queues, self._store.log.min_position
         changed, queues.shared.changed = queues.shared.changed, {}
         if self._table.wants_all:
@@ -155,7 +155,7 @@ class Checkpointer:
         self._rows |= {queue: queue.row() for queue in changed}
 
     async def _looked_rows(self) -> list[Row]:
-        """With the times of their files, which are flushed: not of those that were written to meanwhile."""
+        """The captured rows with the times of their flushed files, without queues that were written to meanwhile."""
         shared, rows = self._store.queues.shared, list(self._rows.values())
         looked = await self._run(lambda: self._table.with_times(rows, shared.file_bytes))
         return [
@@ -164,10 +164,10 @@ class Checkpointer:
         ]
 
     async def _flush_queues(self, flush: Flush) -> bool:
-        """Whether all units up to the capture are durable, late ones too.
+        """Whether all units up to the capture are durable, late ones included.
 
-        A flush that failed can't be tried again: the pages may be gone, and no checkpoint may count their units. What
-        could not be begun for want of room or of descriptors is tried with the next checkpoint.
+        A flush that failed can't be tried again: the pages may be gone, and no checkpoint may count their units. One
+        that could not begin for want of room or of descriptors is tried with the next checkpoint.
         """
         shared = self._store.queues.shared
         try:
@@ -190,7 +190,7 @@ class Checkpointer:
 
         def work() -> None:
             known = configs.read(config, configs.DELAY_OFFSETS)
-            # For brokers: the checkpoint and the log have the watermarks.
+            # Only for brokers: the checkpoint and the log have the watermarks.
             content = configs.with_delay_offsets(known, offsets, point.now_ms)
             configs.write(disk, config, configs.DELAY_OFFSETS, content, durable=False)
             serial = checkpoint.next_serial(self._directory.checkpoint)
@@ -200,7 +200,7 @@ class Checkpointer:
                 self._table.shorten()
                 self._store.log.prepare(point.position)
             except OSError as error:
-                # The write that needs the segment tries again, and says what becomes of it.
+                # The write that needs the segment tries again, and reports the outcome.
                 log.warning("next segment not made, or the table of queues not shortened", error=str(error))
 
         return work

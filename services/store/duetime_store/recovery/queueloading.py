@@ -1,8 +1,8 @@
-"""Finding out where every queue of a directory begins and ends.
+"""Finds out where every queue of a directory begins and ends.
 
-With a table of the newest checkpoint that is a look at each queue's last file: where size and time
-are as they were, the queue is as the table says and is not opened. The others are read, as are all
-queues of a directory without a table: it was not ours, or was put together from a backup.
+With a table of the newest checkpoint this takes a stat of each queue's last file: where size and time are unchanged,
+the queue is as the table says and is not opened. The others are read, as are all queues of a directory without a table:
+it was not ours, or was put together from a backup.
 """
 
 import os
@@ -22,14 +22,14 @@ from duetime_store.recovery.checkpoint import Checkpoint
 
 log = structlog.get_logger()
 
-# Of each queue that is read, before its end is made again: its last units, in case that what they name is damaged.
+# The last units of each queue that is read, taken before its end is rebuilt: the records that they name may be damaged.
 _TAIL_UNITS = 128
 
 Tail = tuple[ConsumeQueue, int, Units]
 
 
 class QueueLoading:
-    """Fills `queues`. `tails` has the last units of the queues that were read; `read_count` says how many those are."""
+    """Fills `queues`. `tails` has the last units of the queues that were read; `read_count` is their number."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class QueueLoading:
         log_range: tuple[int, int],
         points: list[tuple[int, Checkpoint]],
     ) -> None:
-        """`log_range`: the first position of the log, and what it reaches; `points`: serials and checkpoints."""
+        """`log_range`: the first position of the log, and its end; `points`: serials and checkpoints."""
         self._directory = directory
         self._queues = queues
         self._min_position, self._max_position = log_range
@@ -64,7 +64,7 @@ class QueueLoading:
         return None
 
     def _find_tails(self) -> list[Tail]:
-        """A lane's newest entry is asked for its delay, too."""
+        """The tails of queues that were read, and of all lanes, whose newest entry's delay is checked."""
         lanes = [queue for queue in self._queues.all() if queue.topic == SCHEDULE_TOPIC]
         return [(queue, *queue.last(_TAIL_UNITS)) for queue in dict.fromkeys([*self._read, *lanes])]
 
@@ -90,8 +90,8 @@ class QueueLoading:
             self._trim()
 
     def _is_as_told(self, row: Row, file_bytes: int, root: str) -> bool:
-        """Whether the queue needs no look. The last file tells of itself only: that the others are there is told by
-        their names, and that no later one was begun by its room."""
+        """Whether the queue need not be read. The last file vouches for itself only: the names show that the others are
+        there, and the room in it that no later one was begun."""
         units = file_bytes // UNIT.size
         first, last, end = row.min_offset // units, (row.max_offset - 1) // units, row.max_offset // units
         if not queuetable.is_unchanged(row, file_bytes, root):
@@ -115,7 +115,7 @@ class QueueLoading:
         return self.table.head.min_position if self.table else 0
 
     def cut_to(self, point: Checkpoint) -> bool:
-        """Drops what was written after the checkpoint; whether the queues are as the table of it says."""
+        """Drops units written after the checkpoint. Returns whether the queues are as its table says."""
         for queue, row in self._read.items():
             if not queue.fault:
                 queue.cut(queue.end_before(point.position))
@@ -129,7 +129,7 @@ class QueueLoading:
     # --- by their files ---------------------------------------------------------------------------------------------
 
     def read_all(self) -> None:
-        """Every queue says itself what it holds."""
+        """Reads every queue from its own files."""
         queues = self._queues
         self.table, self._read = None, {}
         queues.forget()
@@ -150,7 +150,7 @@ class QueueLoading:
                         yield topic, int(name)
 
     def _trim(self) -> None:
-        """A crash may have left what retention had let go of."""
+        """Drops files that retention had let go of and a crash has left."""
         if self._min_position:
             for queue in self._queues.all():
                 if queue.oldest < self._min_position:

@@ -1,12 +1,12 @@
-"""Opening a store directory: what the log says is the truth, all else is brought in line with it.
+"""Opens a store directory: the log is the truth, everything else is brought in line with it.
 
-1. The checkpoint tells up to which position queues and watermarks are known to be on disk; of its two slots, the newer
-   one whose count the queues hold. Where there is none, the whole log is read.
-2. Units behind that position are dropped and made again from the records; a record that carries a lane entry moves
+1. The checkpoint says up to which position queues and watermarks are known to be on disk; of its two slots the newer
+   one counts whose units the queues hold. Without one the whole log is read.
+2. Units after that position are dropped and made again from the records; a record that carries a lane entry moves
    that lane's watermark.
-3. Behind the last intact record the log is cut, unless a queue names a record there: what is damaged so late keeps its
-   place like all other damage.
-4. Files of the log that are not there stop the start, if nobody has accepted their loss.
+3. After the last intact record the log is cut, unless a queue names a record there: damage at the end keeps its place
+   like all other damage.
+4. Missing files of the log stop the start, unless the operator has accepted their loss.
 """
 
 import time
@@ -48,19 +48,19 @@ log = structlog.get_logger()
 
 @dataclass(slots=True)
 class Report:
-    """What recovery did and found; it goes to the log and the metrics."""
+    """Actions and findings of recovery, for the log and the metrics."""
 
     clean: bool
     whole_log: bool = False
     from_position: int = 0
     records: int = 0
     rebuilt_units: int = 0
-    # Queues whose files were looked into, since no table vouched for them.
+    # Queues whose files were read, since no table vouched for them.
     read_queues: int = 0
-    # Records whose queue has another one at their offset.
+    # Records whose queue has another record at their offset.
     repeated: int = 0
     cut_bytes: int = 0
-    # Of log files that are not there.
+    # Missing log files.
     missing_bytes: int = 0
     damage: Damage = field(default_factory=Damage)
     # Files under config/ that could not be read as they are.
@@ -70,11 +70,11 @@ class Report:
 
 @dataclass(slots=True)
 class Opened:
-    """A store, ready to serve."""
+    """A store that is ready to serve."""
 
     store: Store
     report: Report
-    # Of the queues, as of the checkpoint that was trusted; None: it is to be written anew.
+    # Table of the queues, as of the checkpoint that was trusted; None: it has to be written anew.
     table: Table | None = None
 
 
@@ -82,7 +82,7 @@ def open_store(directory: StoreDirectory, settings: StoreSettings, clock: ShardC
     """Loads and recovers the directory.
 
     Raises:
-        StartupError: the level table is another, log files are missing, or the disk can't be read.
+        StartupError: the level table differs, log files are missing, or the disk can't be read.
     """
     started = time.perf_counter()
     try:
@@ -111,7 +111,7 @@ class _Recovery:
         counts = dict(self._queues.counts)
         reach = self._log.min_position, self._log.max_position
         self._loading = QueueLoading(directory, self._queues, reach, slots)
-        # A queue beyond those that its topic has now is there for who knows of it.
+        # Queues beyond their topic's present count stay readable.
         self._queues.counts.set(counts)
         self._history = self._load_history()
         self._recent = RecentIds(settings.recent_ids_count)
@@ -176,14 +176,14 @@ class _Recovery:
             if others and not accept:
                 raise StartupError(
                     f"{text}. Start with --delay-levels as they were, or with --accept-delay-levels true "
-                    "to make all that is pending due by this table"
+                    "to make all pending messages due by this table"
                 )
             if others:
                 log.warning("pending messages become due by another table", found=text)
         return history or LevelHistory.of(self._levels)
 
     def _other_delay(self, queue: ConsumeQueue, first: int, units: Units) -> str:
-        """How the newest entry of a lane contradicts the level table; nothing where it does not."""
+        """How the newest entry of a lane contradicts the level table; empty where it does not."""
         if queue.topic != SCHEDULE_TOPIC or not len(units) or units["size"][-1] == FILLER_SIZE:
             return ""
         position, size, due_at_ms = units[-1].tolist()
@@ -196,7 +196,7 @@ class _Recovery:
         return "" if delay_ms == known_ms else f"entry {first + len(units) - 1} of level {level} waits {delay_ms} ms"
 
     def _check_end(self) -> None:
-        """Raises StartupError where the log's last files are missing: a checkpoint or two units name what is behind."""
+        """Raises StartupError where the log's last files are missing: a checkpoint or two units name places there."""
         log_end = self._log.max_position
         ends = np.concatenate([_ends(units) for _, _, units in self._loading.tails] or [np.empty(0, np.int64)])
         beyond = np.sort(ends[ends > log_end])
@@ -212,7 +212,7 @@ class _Recovery:
             self._log.continue_after(missing)
 
     def _trusted(self) -> Checkpoint | None:
-        """The newest checkpoint whose units the queues hold and that the log reaches; units behind it are dropped."""
+        """The newest checkpoint whose units the queues hold and that the log reaches; units after it are dropped."""
         if self._loading.table is not None:
             point = self._points[0]
             if self._loading.cut_to(point):
@@ -234,12 +234,12 @@ class _Recovery:
             log.warning("reading the whole log", reason="; ".join(faults) or reason)
         self._report.whole_log = True
         if self._points:
-            # For good, before queues change: a crash on the way may leave as many units as it counts, but others.
+            # Discarded for good before queues change: a crash on the way may leave the same number of other units.
             disk = self._directory.disk
             disk.unlink(self._directory.checkpoint)
             disk.sync_directory(self._directory.root)
         for queue in self._queues.all():
-            # What is behind in the log goes on from what has left it.
+            # The queue's units in the log continue after those that were deleted with its front.
             queue.reset(queue.min_offset if self._log.min_position else 0)
         return None
 
@@ -259,13 +259,13 @@ class _Recovery:
         self._queues.count_units()
         self._clock.seen(max(replay.stored_at_ms, point.now_ms if point else 0))
         self._cut(end)
-        # It may be in the page cache only, from a process that was killed; from now on it counts as durable.
+        # The log may be in the page cache only, from a process that was killed; from now on it counts as durable.
         self._log.flush_from(start)
 
     def _keep_damaged_tail(self, end: int) -> int:
-        """The end of the log, with what queues or a checkpoint name behind its last intact record, and is damaged.
+        """The end of the log, including damaged records after its last intact one that queues or a checkpoint name.
 
-        Of a torn write nothing was promised to anybody.
+        A torn write is not kept: it was never acknowledged.
         """
         known_end = end
         for queue, first, units in self._loading.tails:
@@ -283,14 +283,14 @@ class _Recovery:
         return known_end
 
     def _was_there(self, position: int, size: int) -> bool:
-        """Whether a record was whole before: a torn write leaves zeros at its end."""
+        """Whether a damaged record was whole once: a torn write leaves zeros at its end."""
         if any(first <= position < end for first, end in self._log.missing):
             return True
         start, last = self._log.read(position, layout.BLANK_BYTES), self._log.read(position + size - 1, 1)
         return any(start) and any(last)
 
     def _cut(self, end: int) -> None:
-        """Makes what is behind the last record zero, if it is not."""
+        """Zeroes the bytes after the last record, if they are not zeros."""
         if self._log.max_position > end:
             self._report.cut_bytes = _tail_bytes(self._log, end)
             if self._report.cut_bytes:
@@ -317,7 +317,7 @@ def _ends(units: Units) -> Ints:
 
 
 def _tail_bytes(commit_log: CommitLog, end: int) -> int:
-    """How far behind `end` the last byte that is not zero lies, in the segment that holds `end`."""
+    """How far after `end` the last byte that is not zero lies, in the segment that holds `end`."""
     segment = commit_log.segment_at(end)
     if segment is None:
         return 0
@@ -334,7 +334,7 @@ def _tail_bytes(commit_log: CommitLog, end: int) -> int:
 
 
 def checkpoint_of(store: Store) -> Checkpoint:
-    """What the store has published, for the file."""
+    """The store's published state as a checkpoint."""
     lanes = [lane.watermark for lane in store.lanes]
     units = store.queues.unit_count
     end = store.published_end

@@ -1,8 +1,8 @@
-"""What the records of the log say, put where readers look for it: queue units, watermarks, recent message ids.
+"""Rebuilds from the log's records everything that readers use: queue units, watermarks, recent message ids.
 
-A run of plain records is worked on as columns, sorted by queue; any other record is a row of the same columns.
+A run of plain records is processed as columns, sorted by queue; any other record is a row of the same columns.
 
-Of a damaged record nothing is believed that could do harm: not its store time, which would move the clock, nor its lane
+The fields of a damaged record that could do harm are ignored: its store time, which would move the clock, and its lane
 entry, which would move a watermark. It keeps the place in a queue that it names where that is the queue's next, until
 an intact record claims it; elsewhere a filler takes its place when the queue goes on.
 """
@@ -28,13 +28,13 @@ from duetime_store.queues.queues import Queues
 log = structlog.get_logger()
 
 _LANE_TOPIC = SCHEDULE_TOPIC.encode()
-# Whose records retention appends again.
+# Topics whose records retention appends again.
 _KEPT_TOPICS = frozenset(topic.encode() for topic in (SCHEDULE_TOPIC, *FOREIGN_TOPICS))
 # Damaged places that are named one by one; all are counted.
 _NAMED_MAX = 1_000
-# From one store time to the next, when the shard has been idle.
+# Longest step from one store time to the next, when the shard has been idle.
 _LEAP_MS_MAX = 86_400_000
-# What is above is damage: RocketMQ knows no limit, and a topic of so many queues no broker.
+# Numbers above are damage: RocketMQ has no limit, but no broker has a topic of so many queues.
 _QUEUE_ID_MAX = 65_535
 
 
@@ -54,20 +54,20 @@ class Damage:
 
 
 class Replay:
-    """Takes what a scan finds."""
+    """Takes in the items of a scan."""
 
     def __init__(self, queues: Queues, history: LevelHistory, recent: RecentIds) -> None:
         self._queues = queues
         self._recent = recent
         self._history = history
         self._codes = TagsCodes(history)
-        # By level: the entries that records restore, in runs.
+        # By level, in runs: the entries that records restore.
         self.restored: dict[int, list[Ints]] = {}
         # The two largest store times.
         self._latest_ms = [0, 0]
         # From this offset on only damaged records claim places in the queue so far.
         self._doubtful: dict[Key, int] = {}
-        # Behind the last record.
+        # Position after the last record.
         self.end = 0
         self.record_count = 0
         self.unit_count = 0
@@ -77,7 +77,7 @@ class Replay:
 
     @property
     def stored_at_ms(self) -> int:
-        """The largest store time; not one far from all others: that is a flipped bit which no CRC covers."""
+        """The largest store time, without one far from all others: that is a flipped bit which no CRC covers."""
         before, last = self._latest_ms
         return before if before and last - before > _LEAP_MS_MAX else last
 
@@ -85,7 +85,7 @@ class Replay:
         self._latest_ms = np.sort(np.concatenate((self._latest_ms, stored_at_ms)))[-2:].tolist()
 
     def remember(self, item: Run | Found | Skipped | Blank) -> None:
-        """What lies before the checkpoint is in its queue already: only its id is wanted."""
+        """Takes an item before the checkpoint: it is in its queue already, and only its id is needed."""
         if isinstance(item, Skipped):
             self.damage.skipped_bytes += item.size
             self.damage.add(item.position, item.damage)
@@ -113,7 +113,7 @@ class Replay:
                 self._recent.add_all(np.array([hashed]), np.array([item.position]))
 
     def replay(self, item: Run | Found | Skipped | Blank) -> None:
-        """What lies behind the checkpoint is made again."""
+        """Takes an item after the checkpoint: its units are made again."""
         before_ms = self.stored_at_ms
         self.remember(item)
         if isinstance(item, Run):
@@ -131,7 +131,7 @@ class Replay:
         units = np.empty(len(order), UNIT_TYPE)
         units["position"], units["size"], units["tags"] = positions[order], run.sizes[order], tags[order]
         offsets = run.offsets[order]
-        # Store times ascend but for copies, which keep theirs.
+        # Store times ascend, except those of copies, which keep theirs.
         copies = (run.stored_at_ms < np.maximum(np.maximum.accumulate(run.stored_at_ms), before_ms))[order]
         bounds = np.searchsorted(run.key_of[order], np.arange(len(run.keys) + 1)).tolist()
         for key, first, stop in zip(run.keys, bounds, bounds[1:], strict=False):
@@ -159,7 +159,7 @@ class Replay:
             return
         code = 0
         if found.topic == SCHEDULE_TOPIC:
-            # So that it stands in the order of due times.
+            # Keeps the lane in the order of due times.
             code = self._history.due_at_ms(level_of(found.queue), item.position, self.stored_at_ms)
         unit = np.array([(item.position, found.size, code)], UNIT_TYPE)
         first = self._doubtful.pop(key, found.queue_offset)
@@ -170,7 +170,7 @@ class Replay:
         self.restored.setdefault(level, []).append(entries)
 
     def _rebuild(self, key: Key, offsets: Ints, units: Units, copies: npt.NDArray[np.bool_]) -> None:
-        """Adds the units of a queue's records, in the order of the log; copies are told by their store times."""
+        """Adds the units of a queue's records, in the order of the log; their store times tell copies apart."""
         topic, queue_id = key
         queue_id_max = LEVEL_COUNT_MAX - 1 if topic == _LANE_TOPIC else _QUEUE_ID_MAX
         if not 0 <= queue_id <= queue_id_max or not is_name(topic.decode()):
@@ -186,7 +186,7 @@ class Replay:
                 queue.take_back(int(offsets[first[0]]))
             rebuilt = queue.rebuild(offsets[first], units[first], possible[first])
             if topic in _KEPT_TOPICS and rebuilt.repeated:
-                # Copies too, whose store time is that of others: nobody else has their place.
+                # Copies too, whose store time is older: no other record has their place.
                 free = {index for index in rebuilt.repeated if queue.is_free(int(offsets[first[index]]))}
                 copies[first[sorted(free)]] = True
                 rebuilt.repeated = [index for index in rebuilt.repeated if index not in free]

@@ -1,18 +1,18 @@
-"""Retention: segments leave at the front of the log, and nothing that is pending leaves with them.
+"""Retention: segments are deleted at the front of the log, but never their pending messages.
 
-    | 0 | 1 | ... | n |     0 is to leave: by age, by the size budget, or by disk use
+    | 0 | 1 | ... | n |     0 is to be deleted: by age, by the size budget, or by disk use
       │               ▲
       └─ pending ─────┘     1. its pending records are appended again, a few at a time: same lane entry, same store
                                time, and so the same due time
                             2. once the copies are durable, the units of those entries point to them
                             3. a checkpoint: the units are on disk
-                            4. the segment is deleted; queues and index forget what lay in it
+                            4. the segment is deleted; queues and index forget its records
 
 A lane entry is one unit, and readers come by the unit: they meet the old record or its copy, never both. After a crash
 between any two steps the segment is still there, recovery points units to the newest copy of an entry, and cleaning
 begins again.
 
-Source: RocketMQ 4.9.3 CleanCommitLogService; that deletes what is pending.
+Source: RocketMQ 4.9.3 CleanCommitLogService, which deletes pending messages.
 """
 
 import asyncio
@@ -45,11 +45,11 @@ from duetime_store.writing.store import Store
 
 log = structlog.get_logger()
 
-# One step appends so much again, waits until it is durable, and lets others go first for a moment.
+# One step appends this much again, waits until it is durable, and lets others go first for a moment.
 MOVE_COUNT = 256
 MOVE_BYTES = 256 * 1024
 MOVE_PAUSE_MS = 20
-# Units looked at in one piece of a step (turns.py), and bytes of the log.
+# Units inspected in one piece of a step (turns.py), and bytes of the log.
 LOOK_UNITS = 32_768
 LOOK_BYTES = 64 * 1024
 # To get room, a segment is worth clearing only when at most this share of it has to be appended again.
@@ -58,21 +58,21 @@ FORCED_SHARE_MAX = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """When the oldest segment leaves. Shares of the disk are 0 to 1."""
+    """When the oldest segment is deleted. Shares of the disk are 0 to 1."""
 
     age_ms: int
     # Of the whole log; 0: no budget.
     log_bytes: int = 0
-    # UTC hours in which expired segments leave; empty: all.
+    # UTC hours in which expired segments are deleted; empty: all.
     hours: frozenset[int] = frozenset()
-    # Above the first, expired segments that have been read leave at any hour; above the second, the oldest leaves in
-    # any case. 1: never, since whoever fills the disk would decide what is deleted.
+    # Above the first, expired segments that have been read are deleted at any hour; above the second, the oldest is
+    # deleted in any case. 1: never, since whoever fills the disk would decide which messages are deleted.
     disk_clean: float = 0.75
     disk_force: float = 1.0
 
     def reason(self, *, age_ms: int, log_bytes: int, hour: int, disk_used: float) -> str:
-        """Why the oldest segment leaves now: "disk", "size" or "age"; "room": it may once it has been read; empty: it
-        stays."""
+        """Why the oldest segment is deleted now: "disk", "size" or "age"; "room": it may be once it has been read;
+        empty: it stays."""
         if self.disk_force < 1 and disk_used >= self.disk_force:
             return "disk"
         if self.log_bytes and log_bytes > self.log_bytes:
@@ -85,7 +85,7 @@ class Policy:
 
 
 class Cleaner:
-    """The loop that lets segments go, oldest first, never the newest."""
+    """The loop that deletes segments, oldest first, never the newest."""
 
     def __init__(
         self,
@@ -104,8 +104,9 @@ class Cleaner:
         unread: FindUnread,
         dropped: Callable[[int], Iterator[None]],
     ) -> None:
-        """`executor`: the checkpoints' one thread, so that no file goes while a checkpoint flushes it; `unread` looks
-        for what groups have not read; `dropped` is told where the log begins now, and is iterated over to its end."""
+        """`executor`: the checkpoints' one thread, so that no file is deleted while a checkpoint flushes it; `unread`
+        finds messages that groups have not read; `dropped` is called with the position where the log begins now, and
+        its result iterated over to the end."""
         self._store = store
         self._reader = reader
         self._disk = disk
@@ -119,7 +120,7 @@ class Cleaner:
         self._interval_ms = interval_ms
         self._unread = unread
         self._dropped = dropped
-        # Segments below it are full, and carry the time at which that was seen; what was full at the start has its own.
+        # Segments below it are full, and carry the time at which that was seen; those full at the start keep theirs.
         self._full_below = store.log.min_position
         self._start = store.published_end
         self._is_blocked = False
@@ -129,7 +130,7 @@ class Cleaner:
             await self._clock.sleep(self._interval_ms)
             _, error = await outcome(self._round, "retention")
             if error is not None:
-                # Nothing is lost by it: what was appended again stays, and the next round goes on.
+                # Nothing is lost: copies appended so far stay, and the next round continues.
                 log.warning("cleaning stopped", error=error.text)
 
     async def _round(self) -> None:
@@ -139,7 +140,7 @@ class Cleaner:
             log.warning("cleaning stopped", error=str(error))
 
     async def clean(self) -> None:
-        """One round: every segment that the policy names leaves."""
+        """One round: deletes every segment that the policy names."""
         self._stamp()
         while not self._store.read_only_reason and (segment := self._oldest()) is not None:
             reason = self._reason(segment)
@@ -187,7 +188,7 @@ class Cleaner:
         return True
 
     async def _clear(self, segment: Segment, *, forced: bool) -> bool:
-        """Appends again what is pending in the segment. False: it stays, since that would gain too little."""
+        """Appends the segment's pending records again. False: it stays, since deleting it would gain too little."""
         await self._mend(segment)
         pending = await self._pending(segment.end)
         size = sum(int(units["size"].sum()) for _, _, units in pending)
@@ -204,8 +205,8 @@ class Cleaner:
         return True
 
     async def _mend(self, segment: Segment) -> None:
-        """Looks at the units of all pending records of the segment that point elsewhere: at a copy, or they are damaged
-        and are mended by the reader."""
+        """Inspects the units of the segment's pending records that point elsewhere: either at a copy, or they are
+        damaged and the reader mends them."""
         kept = {(queue.topic.encode(), queue.queue): (queue, gone) for queue, gone in self._kept_queues()}
         with self._turns.walk() as walk:
             await walk.begin()
@@ -249,7 +250,7 @@ class Cleaner:
         return found
 
     def _kept_queues(self) -> Iterator[tuple[ConsumeQueue, Restored]]:
-        """Every queue whose messages outlive retention, and which of them do not."""
+        """Every queue whose messages outlive retention, with those of its entries that do not."""
         for lane in self._store.lanes:
             yield lane.queue, lane.restored()
         for topic in sorted(FOREIGN_TOPICS):
@@ -260,7 +261,7 @@ class Cleaner:
         records, sizes, damages, units = self._reader.read(queue, offsets, units)
         units = units.copy()
         for index in damages:
-            # The entry keeps its place and its due time, and is put aside then.
+            # The entry keeps its place and its due time, and is quarantined then.
             units["position"][index], units["size"][index] = 0, FILLER_SIZE
         self._store.move(queue, offsets, units, records)
         self._flusher.wake()
@@ -272,16 +273,16 @@ class Cleaner:
         await self._clock.sleep(MOVE_PAUSE_MS)
 
     async def _drop(self, segment: Segment, reason: str) -> bool:
-        """The segment leaves, with all that names what lay in it. False: not yet."""
+        """Deletes the segment, and everything that names its records. False: not yet."""
         store, end = self._store, self._store.published_end
         await self._checkpointer.write()
         if self._checkpointer.position < end or await self._pending(segment.end):
-            # Units on disk may still name records in it.
+            # Units on disk may still name its records.
             return False
         paths = [segment.path]
         with self._turns.walk() as walk:
             await walk.begin()
-            # Before the records go: a reader that comes meanwhile is told of none that is not there.
+            # Before the records go: a reader that comes meanwhile must find none that is not there.
             for queue in store.queues.all():
                 if queue.oldest < segment.end and queue.learn_oldest() < segment.end:
                     paths += queue.trim(segment.end)
@@ -296,7 +297,7 @@ class Cleaner:
         return True
 
     def _unlink(self, paths: list[Path]) -> None:
-        """On the executor's thread. The log's file goes first: what would outlive it after a crash names nothing."""
+        """Runs on the executor's thread. The log's file goes first: files that outlive it in a crash name nothing."""
         for path in paths:
             self._disk.unlink(path)
             self._disk.sync_directory(path.parent)
@@ -307,7 +308,7 @@ def _changed_at_ms(segment: Segment) -> int:
 
 
 def _steps(sizes: Ints) -> Iterator[tuple[int, int]]:
-    """[first, behind) of each step."""
+    """[first, stop) of each step."""
     ends = sizes.astype(np.int64).cumsum()
     first = 0
     while first < len(ends):
