@@ -2,6 +2,6 @@
 
 import os
 
-# gRPC reads it once, when it is loaded. What its core has to say of a stranger's bytes, a line for each of them, says
-# nothing to an operator; what it says of us comes as an error of a call. GRPC_VERBOSITY=ERROR shows it.
+# gRPC reads it once, when it is loaded. Its core logs a line for each of a stranger's bad requests, which is of no use
+# to an operator; its errors about our calls come with the calls. GRPC_VERBOSITY=ERROR shows the lines.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")

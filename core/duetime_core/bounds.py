@@ -1,8 +1,8 @@
 """How much of an error goes into an answer, and how much of a value into its text. Pure.
 
 A status travels in HTTP/2 headers, of which gRPC takes 8 KiB; above that a client refuses some answers, by chance, with
-a status of its own. The text goes there twice, percent-encoded and in base64, so that little of those is left. Within
-the bounds here an encoded status stays below 4 KiB whatever is in the error; `tests/core/test_bounds.py` proves it.
+a status of its own. The text goes there twice, percent-encoded and in base64, which leaves little room. Within the
+bounds here an encoded status stays below 4 KiB whatever is in the error; `tests/core/test_bounds.py` proves it.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from duetime_core.errors import DueTimeError, Violation, sentence
 
 SHOWN_CHARS_MAX = 64
 _CUT = "..."
-# Room for how many are left out.
+# Room for the count of violations left out.
 _MORE_BYTES = len("; and 1000000000 more")
 # What protobuf adds to a violation, at most.
 _VIOLATION_FRAME_BYTES = 8
@@ -28,7 +28,7 @@ _VIOLATION_FRAME_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class Brief:
-    """An error as it is told: within the bounds, and valid UTF-8."""
+    """An error as answers carry it: within the bounds, and valid UTF-8."""
 
     text: str
     reason: str
@@ -41,7 +41,7 @@ def shown(text: str, chars_max: int = SHOWN_CHARS_MAX) -> str:
 
 
 def brief(error: DueTimeError) -> Brief:
-    """What is told of an error: of many violations the first ones, and how many more there are."""
+    """The error within the bounds: of many violations the first ones, and how many more there are."""
     violations = error.violations
     kept = _first(violations)
     if not violations or error.text != sentence(violations):
@@ -55,7 +55,7 @@ def brief(error: DueTimeError) -> Brief:
 
 def cut(text: str, bytes_max: int) -> str:
     """The beginning of a text that takes no more than `bytes_max` as gRPC encodes it, marked if that is not all."""
-    # No character takes less than one byte, and what is cut off need not be looked at.
+    # No character takes less than one byte, so the rest of the text need not be inspected.
     text, whole = text[: bytes_max + 1], text
     text = text.encode("utf-8", "backslashreplace").decode()
     room = bytes_max

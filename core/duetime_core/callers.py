@@ -2,8 +2,9 @@
 
     method ──TABLE──▶ ANYBODY, or CLUSTER ──▶ does the caller show the cluster's secret? ──▶ the call, or a refusal
 
-A process of the cluster is whoever knows `DUETIME_CLUSTER_SECRET`; without one everybody is. The border asks `Callers`
-with a method and a call's metadata and knows nothing of how it is told, so that certificates can take its place here.
+A process of the cluster is one that knows `DUETIME_CLUSTER_SECRET`; without a secret every process is. The border asks
+`Callers` with a method and a call's metadata and does not know how the answer is found, so that certificates can
+replace the secret here.
 """
 
 import hmac
@@ -12,20 +13,20 @@ from enum import Enum
 from typing import Any
 
 METADATA_KEY = "duetime-cluster-secret"
-# Whom a process of the cluster calls for; what is shared out is counted for them.
+# The host that a process of the cluster calls for; limits that callers share count it as the caller.
 CALLER_KEY = "duetime-caller"
-# Shorter ones are guessed.
+# A shorter secret can be guessed.
 SECRET_CHARS_MIN = 16
 
 
 class Who(Enum):
-    """Those that a method is for."""
+    """The callers that a method is for."""
 
     ANYBODY = "anybody"
     CLUSTER = "the processes of the cluster"
 
 
-# By method, or by service for all of its others. What is not named is for the cluster.
+# By method, or by service for all its other methods. Methods not named are for the cluster.
 TABLE: Mapping[str, Who] = {
     "duetime.v1.Gateway": Who.ANYBODY,
     "externalscaler.ExternalScaler": Who.ANYBODY,
@@ -38,13 +39,13 @@ TABLE: Mapping[str, Who] = {
 
 
 def meant_for(method: str) -> Who:
-    """Whom `/service/method` is for."""
+    """The callers that `/service/method` is for."""
     name = method.lstrip("/")
     return TABLE.get(name) or TABLE.get(name.partition("/")[0]) or Who.CLUSTER
 
 
 class ClusterSecret:
-    """What the cluster's processes show each other: the first of `text`'s parts is shown, any of them is taken.
+    """The secret that the cluster's processes show each other: the first of `text`'s parts is shown, any is accepted.
 
     So a secret is changed without a pause: `old` everywhere, then `old,new`, then `new,old`, then `new`.
     """
@@ -53,7 +54,7 @@ class ClusterSecret:
         """Raises: ValueError: a part is too short, or no plain ASCII."""
         parts = text.split(",") if text else []
         if any(len(part) < SECRET_CHARS_MIN or not all("!" <= char <= "~" for char in part) for part in parts):
-            # Never what it is: this goes to logs and terminals.
+            # Never the secret itself: this goes to logs and terminals.
             raise ValueError(f"is not {SECRET_CHARS_MIN} characters or more of plain ASCII without blanks")
         self._known = tuple(part.encode() for part in parts)
         self.metadata: tuple[tuple[str, str], ...] = ((METADATA_KEY, parts[0]),) if parts else ()
@@ -62,20 +63,20 @@ class ClusterSecret:
         return bool(self._known)
 
     def fault(self, metadata: Sequence[tuple[str, Any]]) -> str:
-        """Why the caller is none of the cluster's processes; empty: it is."""
+        """Why the caller is not one of the cluster's processes; empty: it is one."""
         if not self._known:
             return ""
         shown = [value for key, value in metadata if key == METADATA_KEY]
         if not shown:
             return "the call shows no cluster secret"
         given = shown[0] if isinstance(shown[0], bytes) else shown[0].encode()
-        # All are compared, whichever fits: the time tells nothing.
+        # All are compared, whichever fits: the time reveals nothing.
         fits = [hmac.compare_digest(given, known) for known in self._known]
         return "" if any(fits) else "the cluster secret that the call shows is not this process's"
 
 
 class Callers:
-    """Judges calls by method and metadata."""
+    """Accepts or refuses calls by method and metadata."""
 
     def __init__(self, secret: ClusterSecret | None = None) -> None:
         self._secret = secret or ClusterSecret()
@@ -89,10 +90,10 @@ class Callers:
 
 
 def host_of(peer: str) -> str:
-    """Of a gRPC peer, such as `ipv4:1.2.3.4:5`: without its port, as one host has as many as it likes."""
+    """The host of a gRPC peer, such as `ipv4:1.2.3.4:5`: without its port, since a host uses as many as it likes."""
     return peer.rpartition(":")[0]
 
 
 def caller_of(peer: str, metadata: Sequence[tuple[str, Any]] | None) -> str:
-    """The host that a call is made for: as a process of the cluster names it, else the peer's own."""
+    """The host that a call is made for: the one that a process of the cluster names, else the peer's own."""
     return next((str(value) for key, value in metadata or () if key == CALLER_KEY), "") or host_of(peer)

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 _DETAILS = "grpc-status-details-bin"
 _RETRIABLE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED}
-# What gRPC itself answers when the other side is not there, not there in time, or goes away.
+# The statuses of gRPC itself when the other side is absent, too slow, or goes away.
 _TROUBLE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
 _CODES = {code.value[0]: code for code in grpc.StatusCode if code is not grpc.StatusCode.OK}
 
@@ -37,7 +37,7 @@ class Answered(DueTimeError):
 
 
 class Unreadable(DueTimeError):
-    """Another process answered with bytes that are none of its answers."""
+    """Another process answered with bytes that can't be decoded."""
 
     reason = "ANSWER_UNREADABLE"
 
@@ -69,7 +69,7 @@ def translate(error: grpc.aio.AioRpcError, whom: str, reason: str) -> DueTimeErr
         info, violations = _details(status.details)
         if info is not None:
             if info.reason == Unauthenticated.reason:
-                # A fault in how the cluster is set up, of which the caller's caller knows nothing.
+                # A fault in the cluster's configuration, of which the caller's caller knows nothing.
                 return Unavailable(f"{whom} refuses this process: {status.message}", reason=info.reason)
             code = _CODES.get(status.code, error.code())
             text = status.message or error.details() or ""
@@ -92,7 +92,7 @@ def _status(error: grpc.aio.AioRpcError) -> status_pb2.Status | None:
 
 
 def _details(details: Sequence[AnyMessage]) -> tuple[error_details_pb2.ErrorInfo | None, list[Violation]]:
-    """DueTime's own details, which tell an answer from what gRPC makes up when there is none."""
+    """DueTime's own details, which tell an answer from a status that gRPC makes up when there is none."""
     info, found, fields = None, error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
     for detail in details:
         try:

@@ -1,4 +1,4 @@
-"""Channels to other processes: made here, so that what secures them is said here, and nowhere else."""
+"""Channels to other processes: made here, so that they are secured in one place."""
 
 import ipaddress
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ CHANNEL_OPTIONS = (
     *MESSAGE_OPTIONS,
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    # What one attempt may take, for all its name: a peer whose machine is busy is slow to shake hands.
+    # The longest time of one attempt, despite its name: a peer whose machine is busy is slow to shake hands.
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),
 )
@@ -33,12 +33,12 @@ def make_channel(address: str, secret: ClusterSecret = NO_SECRET) -> grpc.aio.Ch
 def make_blocking_channel(
     address: str, options: Sequence[tuple[str, Any]] = CHANNEL_OPTIONS, secret: ClusterSecret = NO_SECRET
 ) -> grpc.Channel:
-    """As `make_channel`, for plain code and threads."""
+    """As `make_channel`, for synchronous code and threads."""
     return _showing(grpc.insecure_channel(address, options=options), secret)
 
 
 def _showing(channel: AnyChannel, secret: ClusterSecret) -> AnyChannel:
-    """The channel, its calls with the secret as metadata. An interceptor would make a task of each."""
+    """The channel, with the secret as metadata of its calls. An interceptor would make a task for each call."""
     if secret:
         for kind in ("unary_unary", "unary_stream", "stream_unary", "stream_stream"):
             setattr(channel, kind, _method_maker(getattr(channel, kind), secret.metadata))
@@ -58,7 +58,7 @@ def _method_maker(make: Any, shown: tuple[tuple[str, str], ...]) -> Any:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches what listens there; a name other than localhost may be anywhere."""
+    """Whether only this machine reaches a port of `host`; a name other than localhost may be anywhere."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

@@ -1,6 +1,6 @@
-"""Requests from bytes: one that is none is bad input as any other, where gRPC would make it UNKNOWN, and log a trace.
+"""Decodes requests: undecodable bytes are bad input like any other; gRPC would answer UNKNOWN and log a trace.
 
-The border takes requests as bytes and decodes them itself, those of gRPC's own services too.
+The border takes requests as bytes and decodes them itself, those of gRPC's own services included.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def decode(parse: Callable[[bytes], T], data: bytes) -> T:
-    """A request, by its message's `FromString`. Raises: InvalidArgument."""
+    """A request, decoded by its message's `FromString`. Raises: InvalidArgument."""
     try:
         return parse(data)
     except DecodeError as error:

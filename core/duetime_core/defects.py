@@ -1,7 +1,7 @@
-"""Exceptions that nobody expected: what a call, a message or a peer's answer causes ends that work, and no process.
+"""Unexpected exceptions: one that a call, a message or a peer's answer causes ends that work, and not the process.
 
-They are logged with their trace, counted in `duetime_defects_total`, and told as an error with the reason INTERNAL. A
-loop whose own state may be wrong is not to use this: it dies, and its node with it.
+They are logged with their trace, counted in `duetime_defects_total`, and answered as an error with the reason INTERNAL.
+A loop whose own state may be wrong must not use this: it dies, and its node with it.
 """
 
 from collections import Counter
@@ -18,19 +18,19 @@ log = sparing()
 
 T = TypeVar("T")
 
-# Of this process, by the work in which they came up.
+# Defects of this process, by the work in which they came up.
 _counts: Counter[str] = Counter()
 
 
 def defect(error: Exception, work: str, **keys: Any) -> DueTimeError:
-    """Logs and counts an exception of some work, and is what is told of it: no word of what may be secret."""
+    """Logs and counts an exception of some work. Returns the error for the caller, which reveals nothing of it."""
     _counts[work] += 1
     log.error(f"defect in {work}", error=repr(error)[:1024], **keys, exc_info=error)
     return DueTimeError("internal error; the process's log has it")
 
 
 async def outcome(work: Callable[[], Awaitable[T]], name: str, **keys: Any) -> tuple[T | None, DueTimeError | None]:
-    """The result of some work, or its error, as values: a task that raised would end its group."""
+    """The result of some work, or its error, as values: a task that raises would end its group."""
     try:
         return await work(), None
     except DueTimeError as error:
@@ -40,11 +40,11 @@ async def outcome(work: Callable[[], Awaitable[T]], name: str, **keys: Any) -> t
 
 
 class DefectCollector(Collector):
-    """The count as a metric."""
+    """The count of defects as a metric."""
 
     def collect(self) -> Iterable[CounterMetricFamily]:
         family = CounterMetricFamily(
-            "duetime_defects", "Exceptions that nobody expected, by the work that they ended", labels=["work"]
+            "duetime_defects", "Unexpected exceptions, by the work that they ended", labels=["work"]
         )
         for work, count in sorted(_counts.items()):
             family.add_metric([work], count)

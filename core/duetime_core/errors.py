@@ -35,7 +35,7 @@ class Violation:
 
 
 def sentence(violations: Sequence[Violation]) -> str:
-    """All of them in one text."""
+    """All violations in one text."""
     return "; ".join(f"{one.field}: {one.description}" for one in violations)
 
 
@@ -58,7 +58,7 @@ class DueTimeError(Exception):
 
 
 class InvalidArgument(DueTimeError):
-    """The caller's input breaks rules: all of them are listed, as far as an answer has room, not only the first."""
+    """The caller's input breaks rules: all violations are listed, as far as an answer has room, not only the first."""
 
     status = grpc.StatusCode.INVALID_ARGUMENT
     reason = "INVALID_ARGUMENT"
@@ -80,7 +80,7 @@ class Unsupported(InvalidArgument):
 
 
 class NotFound(DueTimeError):
-    """What the call names does not exist."""
+    """The call names something that does not exist."""
 
     status = grpc.StatusCode.NOT_FOUND
     reason = "NOT_FOUND"
@@ -94,21 +94,21 @@ class AlreadyExists(DueTimeError):
 
 
 class FailedPrecondition(DueTimeError):
-    """Right by itself, and not as things stand now: something else has to happen before."""
+    """Valid by itself, but not in the present state: something else has to happen before."""
 
     status = grpc.StatusCode.FAILED_PRECONDITION
     reason = "FAILED_PRECONDITION"
 
 
 class Unauthenticated(DueTimeError):
-    """The call is for processes of the cluster, and its caller did not show that it is one."""
+    """The call is for processes of the cluster, and its caller did not prove to be one."""
 
     status = grpc.StatusCode.UNAUTHENTICATED
     reason = "CLUSTER_SECRET_REFUSED"
 
 
 class Overloaded(DueTimeError):
-    """A limit on what is in flight is reached; the caller backs off and repeats."""
+    """A limit on work in flight is reached; the caller backs off and repeats."""
 
     status = grpc.StatusCode.RESOURCE_EXHAUSTED
     reason = "TOO_MANY_REQUESTS"
@@ -136,13 +136,13 @@ class Stalled(Unavailable):
 
 
 class ReadOnly(Unavailable):
-    """A flush failed: what the disk holds is unknown until recovery reads it again."""
+    """A flush failed: the content of the disk is unknown until recovery reads it again."""
 
     reason = "STORE_READ_ONLY"
 
 
 class DataLoss(DueTimeError):
-    """Bytes on disk are not what was written: what a reader of them found as `duetime_format.errors.Damaged`."""
+    """Bytes on disk are not as written: a reader found them `duetime_format.errors.Damaged`."""
 
     status = grpc.StatusCode.DATA_LOSS
     reason = "RECORD_DAMAGED"

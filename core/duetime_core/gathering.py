@@ -1,7 +1,7 @@
-"""Questions that are answered many at a time: what is asked while a round is under way goes with the next.
+"""Answers many questions at a time: questions that come while a round is under way go with the next.
 
-So whoever asks alone waits for one round, and 10,000 that ask at once cost some rounds and not 10,000 of them. A round
-has a bounded number of questions: those who ask for few wait behind few.
+So a single caller waits for one round, and 10,000 that ask at once cost some rounds and not 10,000 of them. A round
+has a bounded number of questions, so that callers who ask few wait behind few.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ class _Question(Generic[V]):
 
     def __init__(self) -> None:
         self.answer: asyncio.Future[V | DueTimeError] = asyncio.get_running_loop().create_future()
-        # How many wait for it.
+        # The number of waiters.
         self.asking = 0
 
 
@@ -39,8 +39,8 @@ class Gathering(Generic[K, V]):
         round_max: int,
         waiting_max: int,
     ) -> None:
-        """`answer` answers each question of a round, or raises a DueTimeError that counts for all of them; `what` names
-        them in refusals."""
+        """`answer` answers each question of a round, or raises a DueTimeError that holds for all of them; `what` names
+        the questions in refusals."""
         self._what = what
         self._answer = answer
         self._clock = clock
@@ -94,7 +94,7 @@ class Gathering(Generic[K, V]):
     def _leave(self, key: K, question: "_Question[V]") -> None:
         question.asking -= 1
         if not question.asking and self._waiting.get(key) is question:
-            # Nobody wants to know any more.
+            # The last waiter has left.
             del self._waiting[key]
 
     def _wake(self) -> None:

@@ -15,7 +15,7 @@ TIMEOUT_S = 3.0
 
 
 def health_of(address: str, service: str = "", timeout_s: float = TIMEOUT_S) -> str:
-    """The name of a health status, such as SERVING, or of the gRPC status of a call that got no answer."""
+    """The name of the health status, such as SERVING, or of the gRPC status where the call got no answer."""
     with make_blocking_channel(address) as channel:
         try:
             answer = health_pb2_grpc.HealthStub(channel).Check(

@@ -1,4 +1,4 @@
-"""Memory that a peak has left: given back to the system once it is over, as the C library keeps it in pieces."""
+"""Gives memory back to the system after a peak, since the C library keeps it in pieces."""
 
 import asyncio
 import ctypes
@@ -9,12 +9,12 @@ PAUSE_MS = 1_000
 
 
 class Heap:
-    """Told how much is in use, it trims after a peak, once in a while."""
+    """Takes note of how much is in use, and trims the heap after a peak, once in a while."""
 
     def __init__(self) -> None:
         self._peak = 0
         self._trimmed_ms = 0.0
-        # Where the C library has no such call (musl), nothing is done.
+        # None where the C library has no such call (musl): nothing is trimmed.
         self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 
     @property
@@ -23,7 +23,7 @@ class Heap:
         return self._peak >= PEAK_BYTES
 
     def note(self, used: int, now_ms: float) -> None:
-        """Trims on a thread once so much less is in use than was at most."""
+        """Notes that `used` bytes are in use; trims on a thread once they are PEAK_BYTES below the peak."""
         self._peak = max(self._peak, used)
         if self._peak - used >= PEAK_BYTES and now_ms - self._trimmed_ms >= PAUSE_MS:
             self._peak, self._trimmed_ms = used, now_ms

@@ -1,4 +1,4 @@
-"""How late an event loop runs what is due in it: whatever holds it holds up all of a process's calls."""
+"""How late an event loop runs due callbacks: anything that holds the loop up holds up all of a process's calls."""
 
 import asyncio
 import time
@@ -10,12 +10,12 @@ BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 
 
 class LoopLag:
-    """Looks ten times a second, from `start` to `stop`."""
+    """Measures ten times a second, from `start` to `stop`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._lag = Histogram(
             "duetime_loop_lag_seconds",
-            "How late the event loop runs what is due in it",
+            "How late the event loop runs due callbacks",
             buckets=BUCKETS_S,
             registry=registry,
         )

@@ -1,8 +1,8 @@
 """Logging by structlog: console at a terminal, JSON lines elsewhere, always to standard error.
 
-A line that a caller can bring about is logged by a sparing logger (`sparing`): one of its kind a second at most, which
-says how many were left out (`suppressed`). So nobody fills a disk by repeating what is worth a line. What libraries
-log is treated alike, and is one line each.
+A line that a caller can cause is logged by a sparing logger (`sparing`): one of its kind a second at most, which says
+how many were left out (`suppressed`). So no caller fills a disk by repeating itself. Log lines of libraries are treated
+alike, and are one line each.
 """
 
 import logging
@@ -16,17 +16,17 @@ from duetime_core.clock import SystemClock
 from duetime_core.secrets import mask_event
 
 SPARING = "sparing"
-# Between two lines of a kind.
+# Pause between two lines of a kind.
 INTERVAL_MS = 1_000
-# Kinds are few: they stand in the code. Beyond that all are forgotten.
+# Kinds are few, as they are fixed in the code. Beyond this number all are forgotten.
 KINDS_MAX = 1_024
 
 
 class Sparing:
-    """Which lines are logged, by their kind. Pure."""
+    """Decides which lines are logged, by their kind. Pure."""
 
     def __init__(self) -> None:
-        # When the last line was logged, and how many were not since.
+        # By kind: when the last line was logged, and how many were left out since.
         self._kinds: dict[Hashable, tuple[float, int]] = {}
 
     def admit(self, kind: Hashable, now_ms: float) -> int | None:
@@ -42,12 +42,12 @@ class Sparing:
 
 
 def sparing() -> Any:
-    """A logger for what callers can bring about as often as they like."""
+    """A logger for lines that callers can cause as often as they like."""
     return structlog.get_logger(SPARING)
 
 
 class _SparingWriter(structlog.WriteLogger):
-    """Of a sparing logger: processors know it by its class."""
+    """The writer of a sparing logger: processors recognise it by its class."""
 
 
 class _Writers:
@@ -61,7 +61,7 @@ class _Writers:
 
 
 def spare(limit: Sparing, now_ms: Callable[[], float]) -> structlog.typing.Processor:
-    """A processor that drops what sparing loggers have too much of. A kind is a level and an event."""
+    """A processor that drops lines which sparing loggers have too many of. A kind is a level and an event."""
 
     def process(logger: Any, level: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         if isinstance(logger, _SparingWriter):
@@ -76,7 +76,7 @@ def spare(limit: Sparing, now_ms: Callable[[], float]) -> structlog.typing.Proce
 
 
 class Libraries(logging.Handler):
-    """Passes on what libraries log. A kind is the place in their code: their texts have values in them."""
+    """Passes on the log lines of libraries. A kind is the place in their code, since their texts contain values."""
 
     def __init__(self, limit: Sparing, now_ms: Callable[[], float]) -> None:
         super().__init__()

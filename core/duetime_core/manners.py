@@ -1,4 +1,4 @@
-"""How long work behaves beside what serves messages on the same machine.
+"""Lets long jobs give way to the processes that serve messages on the same machine.
 
 At 1,000 messages a second on two cores the lateness p99 was 5.8 ms without a job, 27 ms with one that took what no
 other program wanted of both, 15 to 18 ms if it read by Export, and 10 ms with one that also left a core alone: the
@@ -15,7 +15,7 @@ NICE_MAX = 19
 
 
 def give_way(*, leave_a_core: bool) -> None:
-    """This process, and those that it starts, get what no other program wants of the processors. For good."""
+    """Gives this process, and those that it starts, only processor time that no other program wants. For good."""
     if not hasattr(os, "SCHED_IDLE"):
         os.nice(NICE_MAX)
         return
@@ -27,8 +27,8 @@ def give_way(*, leave_a_core: bool) -> None:
 
 @contextmanager
 def giving_way_in(directory: Path) -> Iterator[None]:
-    """This thread gets what no other program wants, where a process serves the directory. Where a system has no such
-    thing, nothing is done, as it could not be undone."""
+    """Gives this thread only processor time that no other program wants, where a process serves the directory. Does
+    nothing on a system where it could not be undone."""
     if not hasattr(os, "SCHED_IDLE") or not is_served(directory):
         yield
         return
@@ -38,7 +38,7 @@ def giving_way_in(directory: Path) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, cores)
-        # Not everybody may: what is left of the process goes on as it is.
+        # Not every user may: the rest of the process stays as it is.
         with suppress(PermissionError):
             os.sched_setscheduler(0, policy, os.sched_param(0))
 
@@ -50,7 +50,7 @@ def is_served(directory: Path) -> bool:
     except OSError:
         return False
     try:
-        # The second is what a broker holds.
+        # The second is the lock that a broker holds.
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         fcntl.lockf(lock, fcntl.LOCK_SH | fcntl.LOCK_NB, 1)
     except OSError:

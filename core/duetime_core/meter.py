@@ -1,4 +1,4 @@
-"""What every process counts of the calls it answers, and what it is: kept in plain numbers, made metrics when asked."""
+"""Metrics of every process: the calls it answers, and what it is. Kept as plain numbers, made metrics at a scrape."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CALL_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 
 
 
 class MethodMeter:
-    """Of one method: calls that run, how long those that ended took, and with which status.
+    """One method's calls: those running, and the lengths and statuses of those that ended.
 
     A call costs one bisection and three additions here, a tenth of what a Prometheus histogram takes.
     """
@@ -40,7 +40,7 @@ class MethodMeter:
 
     @property
     def buckets(self) -> list[tuple[str, float]]:
-        """Cumulative, as Prometheus has them."""
+        """Cumulative buckets, as Prometheus has them."""
         found, total = [], 0
         for bound, count in zip((*map(str, CALL_BUCKETS_S), "+Inf"), self.counts, strict=True):
             total += count
@@ -49,7 +49,7 @@ class MethodMeter:
 
 
 class CallMeter(Collector):
-    """The calls of one server, by method: `Send`, `PullDue`."""
+    """The calls of one server, by method such as `Send` or `PullDue`."""
 
     def __init__(self, calls_in_flight_max: int, registry: CollectorRegistry | None) -> None:
         self._methods: dict[str, MethodMeter] = {}
@@ -77,7 +77,7 @@ class CallMeter(Collector):
 
 
 def export_process(process: str, registry: CollectorRegistry) -> None:
-    """Adds what the process is and uses: version, memory, processor time, files."""
+    """Registers metrics of the process itself: version, memory, processor time, files."""
     try:
         release = version("duetime")
     except PackageNotFoundError:

@@ -35,7 +35,7 @@ from duetime_core.settings import NodeSettings
 from duetime_core.tracing import Exporting
 
 log = structlog.get_logger()
-# For lines that callers can bring about.
+# For log lines that callers cause.
 often = sparing()
 
 S = TypeVar("S", bound=NodeSettings)
@@ -49,16 +49,16 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 HEAP_BLOCK_BYTES_MAX = 6 * 1024 * 1024
 HEAP_FREE_BYTES_MAX = 16 * 1024 * 1024
 
-# Linux's own most (fs.nr_open), where nobody has changed it.
+# Linux's default maximum (fs.nr_open).
 DESCRIPTORS_MAX = 1 << 20
 # Set by a supervisor: the process ends when its parent does, and prints one ready line for it.
 SUPERVISED_VARIABLE = "DUETIME_SUPERVISED"
-# How long a thread that computes (a checkpoint's, a scrape's, the database's) keeps the event loop waiting whenever the
-# loop has something to do. With Python's default, 5 ms, a chain of eight callbacks beside one took 45 ms at the median,
-# with 0.5 ms 7.
+# How long a computing thread (a checkpoint's, a scrape's, the database's) keeps the event loop waiting whenever the
+# loop has something to do. With Python's default, 5 ms, a chain of eight callbacks beside such a thread took 45 ms at
+# the median, with 0.5 ms 7.
 SWITCH_S = 0.000_5
-# New objects between two collections. Nearly all are freed by reference counts; a collection looks at those that are
-# left and takes about 0.2 us for each, in which nothing else happens.
+# New objects between two collections. Nearly all are freed by reference counts; a collection inspects the others and
+# takes about 0.2 us for each, in which nothing else happens.
 GC_THRESHOLD = 5_000
 
 
@@ -74,19 +74,19 @@ class Node(Protocol):
 
     @property
     def health(self) -> Health:
-        """What probes are told, once started."""
+        """The health that probes get, once started."""
         ...
 
     async def start(self) -> None:
-        """Serves when it returns. Raises StartupError."""
+        """Returns when the node serves. Raises StartupError."""
         ...
 
     async def stop(self) -> None:
-        """Ends in order; may be called after a failed start."""
+        """Ends everything in order; may be called after a failed start."""
         ...
 
     async def failed(self) -> None:
-        """Returns (or raises) only when the node can't go on: a loop of it died."""
+        """Returns (or raises) only when the node can't continue: one of its loops died."""
         ...
 
 
@@ -108,7 +108,7 @@ class _Silent(WSGIRequestHandler):
 def serve_metrics(
     registry: CollectorRegistry, host: str, port: int, pages: Pages | None = None
 ) -> tuple[int, Callable[[], None]]:
-    """Serves `registry` over HTTP, and `pages`; returns the port and what stops it. Port -1: nothing is served."""
+    """Serves `registry` and `pages` over HTTP. Returns the port and a function that stops it. Port -1: no server."""
     if port < 0:
         return -1, lambda: None
     metrics = make_wsgi_app(registry)
@@ -140,7 +140,7 @@ def serve_metrics(
 
 def main(process: str, settings_class: type[S], make: Callable[[S, Clock], Node]) -> None:
     """Runs a service until SIGTERM, SIGINT or the death of a loop. Exit code 0 after a clean stop, 1 otherwise."""
-    # Whatever it makes, libraries' files included, is for its own user.
+    # All files that it makes, those of libraries included, are for its own user.
     os.umask(PRIVATE_UMASK)
     try:
         settings = settings_class.read()
@@ -202,7 +202,7 @@ async def _run(process: str, settings: S, make: Callable[[S, Clock], Node]) -> N
 
 
 def _calm_collector(registry: CollectorRegistry) -> None:
-    """What start-up made stays: the garbage collector need not look at it again, nor at every 700 new objects.
+    """Objects made at start-up stay: the garbage collector need not inspect them again, nor run every 700 new objects.
 
     Its pauses, in which the process does nothing else, are a metric.
     """
@@ -230,7 +230,7 @@ def _calm_collector(registry: CollectorRegistry) -> None:
 
 
 def _keep_heap() -> None:
-    """Where the C library has no such setting (musl), nothing is set."""
+    """Sets glibc's heap limits; does nothing where the C library has no such setting (musl)."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, HEAP_BLOCK_BYTES_MAX)
@@ -238,8 +238,8 @@ def _keep_heap() -> None:
 
 
 def raise_descriptors() -> None:
-    """This process may have as many descriptors as its hard limit allows: many systems begin with 1,024, for the sake
-    of programs that know no other way to wait than select(2)."""
+    """Raises this process's limit of descriptors to the hard limit: many systems begin with 1,024, for the sake of
+    programs that wait by select(2)."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_MAX)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -1,6 +1,6 @@
-"""What a process says of its health, by gRPC and by HTTP.
+"""A process's health, by gRPC and by HTTP.
 
-    gRPC health service          HTTP, on the metrics port    says
+    gRPC health service          HTTP, on the metrics port    meaning
     "" and duetime.v1.NAME       /readyz                      give it work: SERVING from the moment it answers calls
                                                               until it begins to stop
     "liveness"                   /healthz                     leave it running: NOT_SERVING when starting it anew may
@@ -24,17 +24,17 @@ LIVENESS = "liveness"
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
-# Why a process should be started anew; empty while it is well.
+# Returns why a process should be started anew; empty while it is well.
 Stuck = Callable[[], Awaitable[str]]
 
 
 async def never_stuck() -> str:
-    """Of processes that are well as long as they answer."""
+    """For processes that are well as long as they answer."""
     return ""
 
 
 class Health(health.aio.HealthServicer):  # type: ignore[misc]
-    """grpc.health.v1 with the service "liveness", which is looked at when it is asked for."""
+    """grpc.health.v1 with the service "liveness", which is determined when it is asked for."""
 
     def __init__(self, names: list[str], stuck: Stuck) -> None:
         super().__init__()
@@ -45,13 +45,13 @@ class Health(health.aio.HealthServicer):  # type: ignore[misc]
         self._server_status = {LIVENESS: SERVING, **dict.fromkeys(self._names, NOT_SERVING)}
 
     async def report(self, *, serving: bool) -> None:
-        """Sets whether the process is to be given work."""
+        """Sets whether the process should get work."""
         self.ready = serving
         for name in self._names:
             await self.set(name, SERVING if serving else NOT_SERVING)
 
     async def why_stuck(self) -> str:
-        """Empty while the process is to be left running; each change is logged."""
+        """Why the process should be started anew, empty while it should not; each change is logged."""
         why = await self._stuck()
         if why != self._logged:
             if why:

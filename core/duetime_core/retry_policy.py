@@ -14,7 +14,7 @@ def parse(text: str) -> RetryPolicy:
     """The policy, within all limits.
 
     Raises:
-        ValueError: the text is none, or breaks a limit; the sentence says where.
+        ValueError: the text is no policy, or breaks a limit; the error says where.
     """
     policy = RetryPolicy()
     policies.fill(policy, text)
@@ -36,6 +36,6 @@ def completed(policy: RetryPolicy) -> RetryPolicy:
 
 
 def violations(field: str, policy: RetryPolicy) -> list[Violation]:
-    """All that is wrong with a policy; `field` is where it stands, such as `group.retry`."""
+    """All violations of a policy; `field` is where it stands, such as `group.retry`."""
     prefix = f"{field}." if field else ""
     return [Violation(prefix + name, text) for name, text in policies.faults(policy)]

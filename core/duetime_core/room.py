@@ -7,13 +7,13 @@ from duetime_core.clock import Clock
 from duetime_core.errors import Overloaded
 from duetime_core.shares import Shares
 
-# Of what is waited for nobody knows yet how large it will be: after a while this much is kept for it.
+# An awaited answer has an unknown size: after a while this much room is kept for it.
 AWAITED_BYTES = 16 * 1024
 AWAITED_AFTER_MS = 250
 
 
 class Reservation:
-    """Room for one answer or request; `size` is what it has. A context manager, or `close` it."""
+    """Room for one answer or request; `size` bytes are reserved. A context manager, or `close` it."""
 
     __slots__ = ("_room", "_timer", "peer", "size")
 
@@ -26,16 +26,17 @@ class Reservation:
             room.shares.take(peer, size)
 
     def await_answer(self) -> None:
-        """It may be long in coming: the room is not kept from others until then."""
+        """Keeps only AWAITED_BYTES of the room if the answer is long in coming: others may have the rest until then."""
         self._timer = asyncio.get_running_loop().call_later(AWAITED_AFTER_MS / 1000, self._shrink, AWAITED_BYTES)
 
     def check(self, size: int) -> None:
-        """Of an answer that has come. Raises: Overloaded: it is larger than what is kept, and there is no room."""
+        """Checks the room for an answer that has come. Raises: Overloaded: it is larger than the room kept for it, and
+        there is no more."""
         if size - self.size > self._room.shares.room(self.peer):
             raise self._room.refused(self.peer)
 
     def close_after(self, seconds: float) -> None:
-        """Nothing is under way any more, and the room is not given to others yet."""
+        """Gives the room to others only after `seconds`, although nothing is under way any more."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(seconds, self._shrink, 0)
@@ -59,9 +60,9 @@ class Reservation:
 
 
 class Room:
-    """So many bytes, a share of them for each connection; who holds `little` finds some to the end.
+    """A number of bytes, with a share for each connection; a connection that holds `little` finds room to the end.
 
-    `what` it is for, and the `reason` of its refusals.
+    `what` the room is for, and the `reason` of its refusals.
     """
 
     def __init__(self, bytes_max: int, *, share: int, little: int, what: str, reason: str) -> None:
@@ -74,7 +75,7 @@ class Room:
         """How many of the `wanted` bytes there is room for.
 
         Raises:
-            Overloaded: not even for the `least` that is of use.
+            Overloaded: there is room for less than `least`, the fewest that are of use.
         """
         size = min(wanted, self.shares.room(peer))
         if size < min(wanted, least):
@@ -82,10 +83,10 @@ class Room:
         return size
 
     async def wait(self, peer: str, size: int, clock: Clock, timeout_ms: float) -> Reservation:
-        """Room for all of it, in turn; what is small and finds room does not wait for what is large.
+        """Waits for room for all of it, in turn; a small request that finds room does not wait for a large one.
 
         Raises:
-            Overloaded: there was none in time.
+            Overloaded: there was no room in time.
         """
         if size <= self.shares.room(peer) and (not self._waiting or size <= self.shares.little):
             return Reservation(self, peer, size)
@@ -111,7 +112,8 @@ class Room:
             self._wake()
 
     def _wake(self) -> None:
-        """Whoever finds room has it from now on, not from when its task runs; who is above its share holds up none."""
+        """Gives room to waiters, which have it from now on, not from when their tasks run. A waiter above its share
+        holds up no other."""
         for place in list(self._waiting):
             peer, size, turn = place
             if size <= self.shares.room(peer):
@@ -124,7 +126,7 @@ class Room:
             raise self.refused(peer)
 
     def refused(self, peer: str) -> Overloaded:
-        """What to raise; it is counted."""
+        """The error to raise; it is counted."""
         shares = self.shares
         shares.refused_count += 1
         return Overloaded(

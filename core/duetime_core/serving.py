@@ -1,4 +1,4 @@
-"""The gRPC border: servers, which are made here only, and the one place where errors become statuses."""
+"""The gRPC border: servers are made only here, and only here errors become statuses."""
 
 from __future__ import annotations
 
@@ -53,18 +53,18 @@ SERVER_OPTIONS = (
     # Without SO_REUSEPORT a second process on the same port fails instead of taking half of the calls.
     ("grpc.so_reuseport", 0),
     ("grpc.http2.max_ping_strikes", 0),
-    # By probing, windows grow to some MiB of a request that nobody reads yet. These hold most batches, in one frame:
-    # with windows of 64 KiB and frames of 16, as they are without probing, a batch cost 8 % more processor time.
+    # With probing, windows grow to some MiB of a request that is not read yet. These hold most batches, in one frame:
+    # with windows of 64 KiB and frames of 16, the defaults without probing, a batch cost 8 % more processor time.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 512 * 1024),
     ("grpc.http2.max_frame_size", 1024 * 1024),
-    # Who connects and says nothing (2 min by default) takes a descriptor.
+    # A client that connects and sends nothing takes a descriptor (for 2 min by default).
     ("grpc.server_handshake_timeout_ms", 5_000),
-    # A peer that is gone, or hangs, is noticed: its calls end, and what they hold is free (2 h by default).
+    # A peer that is gone or hangs is noticed (after 2 h by default): its calls end, and their bytes are free.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 20_000),
 )
-# Of health and reflection, which no limit on calls may shut out.
+# Limit of health and reflection calls, which no other limit may shut out.
 PROBES_IN_FLIGHT_MAX = 1_024
 
 
@@ -91,8 +91,8 @@ class _Border:
     """Turns errors into statuses, refuses calls past the limit of calls in flight, and counts their bytes.
 
     It wraps each method once, when it is first called. A server interceptor would do the same anew for every call.
-    To gRPC every method takes a stream of requests, and one that gives several answers writes them itself: only so is
-    it us who decide when a request is read, and whether an answer was taken. On the wire there is no difference.
+    For gRPC every method takes a stream of requests, and one with several answers writes them itself: only so do we
+    decide when a request is read, and know whether an answer was taken. On the wire there is no difference.
     """
 
     def __init__(self, calls_in_flight_max: int, meter: CallMeter, traffic: Traffic) -> None:
@@ -104,11 +104,11 @@ class _Border:
     def wrap(
         self, method: str, handler: grpc.RpcMethodHandler[Any, Any], refusal: DueTimeError | None = None
     ) -> grpc.RpcMethodHandler[Any, Any]:
-        """With a `refusal` the request is not even read."""
+        """With a `refusal` the request is not read at all."""
         meter = self._meter.of(method)
         if handler.response_streaming:
             call = self._call(self._streamed(handler), meter, method, refusal, streams=True)
-            # Behaviours that write by themselves give messages, all others bytes.
+            # Behaviours that write answers themselves give messages, all others bytes.
             serializer = handler.response_serializer if _writes(handler) else None
             return grpc.stream_stream_rpc_method_handler(call, response_serializer=serializer)
         call = self._call(self._single(handler), meter, method, refusal, streams=False)
@@ -151,7 +151,7 @@ class _Border:
         return call
 
     def _single(self, handler: grpc.RpcMethodHandler[Any, Any]) -> _Serve:
-        """Of a method with one answer. No request is held on to here."""
+        """Serves a method with one answer. Keeps no reference to the request."""
         behaviour: Any = handler.unary_unary
         parse = handler.request_deserializer
         compose = handler.response_serializer or _as_is
@@ -167,7 +167,7 @@ class _Border:
         return serve
 
     def _streamed(self, handler: grpc.RpcMethodHandler[Any, Any]) -> _Serve:
-        """Of a method with several answers."""
+        """Serves a method with several answers."""
         behaviour, parse = _behaviour(handler), handler.request_deserializer
         compose = handler.response_serializer or _as_is
         traffic, is_stream, writes = self._traffic, handler.request_streaming, _writes(handler)
@@ -181,7 +181,7 @@ class _Border:
             if writes:
                 await behaviour(request, context)
                 return
-            # Closed before the call ends: what it holds is free then, whether the answer was taken or not.
+            # Closed before the call ends: its bytes are free then, whether the answer was taken or not.
             async with aclosing(behaviour(request, context)) as answers:
                 async for answer in answers:
                     await traffic.write(connection.peer, context, compose(answer))
@@ -203,7 +203,7 @@ def _as_is(data: bytes) -> bytes:
 
 
 def _only(parse: Parse | None, data: Any) -> Any:
-    """The request of a call with one. Raises: InvalidArgument."""
+    """The request of a call with one request. Raises: InvalidArgument."""
     if data is grpc.aio.EOF:
         raise InvalidArgument([Violation("request", "there is none: the call ended before it")])
     return data if parse is None else decode(parse, data)
@@ -215,14 +215,14 @@ def _status_name(error: Exception) -> str:
 
 
 def _known(error: Exception) -> DueTimeError | None:
-    """None: it is a defect."""
+    """The error as one of ours; None: it is a defect."""
     if isinstance(error, DueTimeError):
         return error
     return DataLoss(error.text) if isinstance(error, Damaged) else None
 
 
 def _code_name(context: grpc.aio.ServicerContext[Any, Any]) -> str:
-    """The status that the service itself has ended a call with."""
+    """The status with which the service itself has ended a call."""
     code = context.code()
     return code.name if isinstance(code, grpc.StatusCode) else "UNKNOWN"
 
@@ -232,7 +232,7 @@ async def _refuse(context: grpc.aio.ServicerContext[Any, Any], error: DueTimeErr
 
 
 async def _end(method: str, context: grpc.aio.ServicerContext[Any, Any], error: Exception) -> None:
-    """Ends a call with the status of its error; what is no error of ours is a defect, and the log has it."""
+    """Ends a call with the status of its error; an error that is not ours is a defect, and the log has it."""
     await _refuse(context, _known(error) or defect(error, method))
 
 
@@ -261,7 +261,7 @@ class _Bordered(grpc.GenericRpcHandler):
 
 
 class _Registrar:
-    """What generated code adds servicers to: as grpc.aio.Server has it, with the border in between."""
+    """Stands in for grpc.aio.Server where generated code adds servicers, with the border in between."""
 
     def __init__(self, server: grpc.aio.Server, border: _Border, callers: Callers) -> None:
         self._server = server
@@ -272,11 +272,11 @@ class _Registrar:
         self._server.add_generic_rpc_handlers([_Bordered(handler, self._border, self._callers) for handler in handlers])
 
     def add_registered_method_handlers(self, service_name: str, handlers: Any) -> None:
-        """The same methods again, for servers that look them up by name; grpc.aio does not."""
+        """Ignores the same methods, given again for servers that look them up by name; grpc.aio does not."""
 
 
 def _probe(host: str, port: int) -> None:
-    """Binds and lets go: says why a port can't be had, where gRPC would only log it.
+    """Binds the port and lets go, to learn why it can't be had: gRPC would only log that.
 
     Raises:
         OSError: the port is taken, or the address is not this machine's.

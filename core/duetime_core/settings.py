@@ -14,18 +14,18 @@ from duetime_core.errors import StartupError
 from duetime_core.secrets import masked
 from duetime_core.traffic import TrafficLimits
 
-# Read by every process; a misspelt one of theirs would be nobody's.
+# Variables that every process reads; others with these prefixes are misspelt.
 CLUSTER_SECRET_VARIABLE = "DUETIME_CLUSTER_SECRET"  # noqa: S105 (its name)
 SHARED_VARIABLES = frozenset(
     {"DUETIME_DELAY_LEVELS", "DUETIME_LOG_LEVEL", "DUETIME_LOG_FORMAT", CLUSTER_SECRET_VARIABLE}
 )
 SHARED_PREFIXES = ("DUETIME_DELAY", "DUETIME_LOG", "DUETIME_CLUSTER")
-# Of commands, which are no processes of the cluster: a password does not belong on a command line.
+# For commands, which are no processes of the cluster: a password does not belong on a command line.
 DATABASE_URL_VARIABLE = "DUETIME_DATABASE_URL"
 
 
 class NodeSettings(BaseSettings):
-    """What every process has. Subclasses set `env_prefix`; each field is a variable and a `--flag`."""
+    """Settings that every process has. Subclasses set `env_prefix`; each field is a variable and a `--flag`."""
 
     model_config = SettingsConfigDict(
         frozen=True, extra="forbid", validate_default=True, cli_kebab_case=True, cli_hide_none_type=True
@@ -55,9 +55,9 @@ class NodeSettings(BaseSettings):
     )
     cluster_secret: SecretStr = Field(
         default_factory=lambda: SecretStr(os.environ.get(CLUSTER_SECRET_VARIABLE, "")),
-        description="what processes of the cluster show each other, equal on every node; several with commas: the "
-        "first is shown, all are taken; empty: whoever reaches the port is obeyed; DUETIME_CLUSTER_SECRET sets it "
-        "for all",
+        description="secret that processes of the cluster show each other, equal on every node; several with commas: "
+        "the first is shown, all are accepted; empty: everybody who reaches the port is obeyed; "
+        "DUETIME_CLUSTER_SECRET sets it for all",
     )
     upload_bytes_max: int = Field(
         TrafficLimits.upload_bytes_max,
@@ -121,19 +121,19 @@ class NodeSettings(BaseSettings):
 def _sentence(prefix: str, fault: dict[str, Any]) -> str:
     field = "_".join(str(part) for part in fault["loc"])
     name = field if field.isupper() else (prefix + field).upper()
-    # Of a rule about several settings the input is all of them.
+    # For a rule about several settings the input is all of them.
     plain = isinstance(fault["input"], str | int | float | bool) and "secret" not in field
     value = "" if fault["type"] == "missing" or not plain else f" = {masked(repr(fault['input']))}"
     return f"{name}{value}: {masked(fault['msg'].removeprefix('Value error, '))}"
 
 
 def database_url_of_commands() -> str:
-    """What DUETIME_DATABASE_URL says; empty without it."""
+    """The value of DUETIME_DATABASE_URL; empty without it."""
     return os.environ.get(DATABASE_URL_VARIABLE, "")
 
 
 def cluster_secret_of_commands() -> ClusterSecret:
-    """What DUETIME_CLUSTER_SECRET says. Raises: StartupError."""
+    """The secret in DUETIME_CLUSTER_SECRET. Raises: StartupError."""
     try:
         return ClusterSecret(os.environ.get(CLUSTER_SECRET_VARIABLE, ""))
     except ValueError as error:
@@ -159,7 +159,7 @@ def parse_stores(text: str) -> dict[int, str]:
 
 
 class StoreClientSettings(NodeSettings):
-    """What the processes above the store have in common."""
+    """Settings that the processes above the store share."""
 
     database_url: str = Field(repr=False, description="metadata database, such as sqlite:////var/lib/duetime/meta.db")
     stores: str = Field(description="store addresses by shard: 0=HOST:PORT,1=HOST:PORT")

@@ -1,7 +1,7 @@
-"""A limit that many callers share: nobody takes all of it, and who holds little always finds some. Pure.
+"""A limit that many callers share: no caller takes all of it, and one that holds little always finds some. Pure.
 
 0 ......................................... 9/10 ........ limit
-|  whoever is below its share takes from here |  only who holds little takes from here
+|  callers below their share take from here   |  only callers that hold little take from here
 """
 
 from collections.abc import Hashable
@@ -11,23 +11,23 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Shares(Generic[K]):
-    """What each of many callers holds of something that is limited.
+    """The amounts that callers hold of something limited.
 
     Args:
         limit: the most that all hold together.
         share: the most that one holds.
-        little: who holds less than this may use the last tenth too.
+        little: a caller that holds less than this may use the last tenth too.
     """
 
     def __init__(self, limit: int, share: int, little: int) -> None:
         self.used = 0
-        # What was not given, so often.
+        # How often something was refused.
         self.refused_count = 0
         self._held: dict[K, int] = {}
         self.bound(limit, share, little)
 
     def bound(self, limit: int, share: int, little: int) -> None:
-        """Sets the limits, whatever is held."""
+        """Sets the limits, whatever is held now."""
         self.limit = limit
         self.share = min(share, limit)
         self.little = min(little, self.share)
@@ -48,17 +48,17 @@ class Shares(Generic[K]):
         return fits
 
     def take(self, key: K, amount: int = 1) -> None:
-        """Counts what the caller holds; beyond the limit too, for what is there already."""
+        """Counts an amount as held by the caller; beyond the limit too, for things that are there already."""
         self.used += amount
         self._held[key] = self._held.get(key, 0) + amount
 
     def give(self, key: K, amount: int = 1) -> None:
-        """The caller holds that much less."""
+        """Counts that much less as held by the caller."""
         self.used -= amount
         left = self._held.pop(key, 0) - amount
         if left:
             self._held[key] = left
 
     def holders(self) -> list[K]:
-        """Who holds something, most first."""
+        """Callers that hold something, the one with the most first."""
         return sorted(self._held, key=lambda key: -self._held[key])

@@ -1,4 +1,4 @@
-"""Connections that make no calls give way when descriptors run short: the others stay as long as they like."""
+"""Ends connections that make no calls when descriptors run short; the others stay as long as they like."""
 
 import resource
 from collections.abc import Mapping
@@ -11,27 +11,27 @@ from duetime_core.traffic import Connection, Traffic
 log = sparing()
 
 LOOK_MS = 1_000
-# Of the descriptors that the process may have: above the first, quiet connections are ended down to the second.
+# Shares of the process's descriptors: above the first, quiet connections are ended down to the second.
 SHORT, ENOUGH = 0.8, 0.7
-# Looks without a call after which a connection counts as quiet: one that never made any, and one that did. A long poll
-# lasts half as long.
+# Checks without a call after which a connection counts as quiet: one that never made a call, and one that did. A long
+# poll lasts half as long.
 NEVER_LOOKS, QUIET_LOOKS = 5, 60
 
 
 class Shedding:
-    """Looks after the connections to one server."""
+    """Watches over the connections to one server."""
 
     def __init__(self, traffic: Traffic, clock: Clock, sockets: Sockets | None = None) -> None:
         self._traffic = traffic
         self._clock = clock
         self._sockets = sockets or Sockets()
-        # Looks at which a connection without a call was there.
+        # By peer: the number of checks at which its connection was there without ever having made a call.
         self._silent: dict[str, int] = {}
         self._timer: Timer | None = None
         self._port = 0
 
     def start(self, port: int) -> None:
-        """Connections to this port are looked at from now on."""
+        """Checks connections to this port from now on."""
         self._port = port
         self._check()
 
@@ -49,7 +49,7 @@ class Shedding:
             self._silent.clear()
 
     def shed(self, count: int) -> None:
-        """Ends so many connections that are quiet, those that were never used first."""
+        """Ends up to `count` quiet connections, those never used first."""
         self._sockets.scan()
         known = self._traffic.connections
         peers = self._sockets.peers_of(self._port)

@@ -1,7 +1,7 @@
-"""This process's connections as the kernel sees them: how far each has come, and an end to one.
+"""This process's connections as the kernel sees them: the progress of each, and a way to end one.
 
-gRPC hands out no socket, but calls say who their peer is, and the process finds its sockets in /proc/self/fd. Where
-there is no such directory nothing is known of connections, and none is ended.
+gRPC hands out no socket, but calls name their peer, and the process finds its sockets in /proc/self/fd. Where there is
+no such directory nothing is known of connections, and none is ended.
 """
 
 import errno
@@ -41,7 +41,7 @@ class Sockets:
         return peer in self._fds
 
     def scan(self) -> None:
-        """Looks for all sockets of the process, which takes some 5 us for each descriptor."""
+        """Finds all sockets of the process, which takes some 5 us for each descriptor."""
         self._fds.clear()
         for fd in open_files():
             peer = _with(fd, _peer_of)
@@ -49,7 +49,7 @@ class Sockets:
                 self._fds[peer] = fd
 
     def peers_of(self, port: int) -> list[str]:
-        """The peers of what the last scan found connected to a port of this process, oldest descriptors first."""
+        """The peers that the last scan found connected to a port of this process, oldest descriptors first."""
         return [peer for peer, fd in sorted(self._fds.items(), key=_fd) if _with(fd, _port_of) == port]
 
     def progress(self, peer: str) -> Progress | None:
@@ -72,7 +72,7 @@ class Sockets:
 
 
 def open_files() -> Iterable[int]:
-    """The descriptors of this process; all that it may have where none is left to list them with."""
+    """The descriptors of this process; all that it may have, where none is left to list them with."""
     try:
         return map(int, os.listdir(_FDS))
     except OSError as error:
@@ -81,9 +81,9 @@ def open_files() -> Iterable[int]:
 
 
 def _with(fd: int, use: Callable[[socket.socket], T]) -> T | None:
-    """What `use` says of a descriptor that stays its owner's; None where it is no connected socket."""
+    """The result of `use` on a descriptor, which stays its owner's; None where it is no connected socket."""
     try:
-        # Of the two families the one whose addresses need the larger room; what it is, each address says itself.
+        # The family whose addresses need more room; each address names its own family.
         own = socket.socket(socket.AF_INET6, socket.SOCK_STREAM, 0, fd)
     except OSError:
         return None
@@ -104,7 +104,7 @@ def _port_of(own: socket.socket) -> int:
 
 
 def _peer_of(own: socket.socket) -> str:
-    """As gRPC names it; empty where it is no internet address."""
+    """The peer as gRPC names it; empty where it has no internet address."""
     name = own.getpeername()
     if not isinstance(name, tuple):
         return ""

@@ -1,12 +1,12 @@
 """Traces of messages by OpenTelemetry: off unless an endpoint is set, and then only for messages whose sender traces.
 
 A message carries its sender's context as the property `traceparent` (W3C), through its lane, its copies and its dead
-letter. A process adds spans to that trace for what it did with the message:
+letter. A process adds spans to that trace for its own work on the message:
 
     send (SDK) ── Send (gateway) ┄┄ restore (scheduler) ┄┄ process, ack or nack (SDK) ┄┄ retry (retry service) ┄┄ …
 
 Only contexts with the flag `sampled` count: the sender decides once, and an unsampled message costs a search of its
-batch's bytes. Off, it costs a look at one variable for each batch or call.
+batch's bytes. Off, it costs reading one variable for each batch or call.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 TRACEPARENT = "traceparent"
 _MARK = b"traceparent\x01"
-# Version 00 and whatever later ones begin with; the last two digits are flags, of which the lowest is `sampled`.
+# Version 00 and the beginning of later ones; the last two digits are flags, of which the lowest is `sampled`.
 _CONTEXT = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f][13579bdf]")
 _CONTEXT_BYTES = 55
-# Links of one span, and traced messages of one batch: a trace of everything helps nobody.
+# Most links of one span, and most traced messages of one batch: a trace of everything helps nobody.
 LINKS_MAX = 32
 BATCH_SPANS_MAX = 256
 SHUTDOWN_S = 5.0
@@ -62,7 +62,7 @@ class Tracing:
         return found if found.is_valid else None
 
     def server_span(self, method: str, metadata: Any) -> AbstractContextManager[Any]:
-        """A span around a call whose caller traces it."""
+        """A span around a call that its caller traces."""
         for key, value in metadata or ():
             if key == TRACEPARENT:
                 parent = self.context(value if isinstance(value, bytes) else value.encode())
@@ -76,8 +76,8 @@ class Tracing:
         return nullcontext()
 
     def messages(self, what: str, records: bytes, sizes: Sequence[int], began_ns: int, **attributes: Any) -> None:
-        """A span for each traced message of a batch that has been dealt with, and one for the batch that links to
-        them; nothing where none is traced.
+        """A span for each traced message of a finished batch, and one for the batch that links to them; nothing where
+        none is traced.
 
         `sizes`: of the records, which lie back to back; 0 where there is none. `began_ns`: Unix time.
         """
@@ -107,7 +107,7 @@ class Tracing:
         *links: Any,
         **attributes: Any,
     ) -> None:
-        """A span of one message's trace, begun and ended. `found`: as it was before."""
+        """A span of one message's trace, begun and ended. `found`: the record before this work."""
         properties = decode_properties(found.properties)
         topic = properties.get(record.REAL_TOPIC) or found.topic
         span = self._tracer.start_span(
@@ -143,7 +143,7 @@ class Tracing:
                     found = record.decode(records[end - sizes[index] : end])
                 except Damaged:
                     found = None
-                # It may stand in a body.
+                # The name may be part of a body.
                 context = self.context_of(found) if found is not None else None
                 if found is not None and context is not None:
                     count += 1
@@ -154,7 +154,7 @@ class Tracing:
         return self._trace.set_span_in_context(self._trace.NonRecordingSpan(parent))
 
 
-# None: nothing is traced. Looked at once for each call or batch.
+# None: nothing is traced. Read once for each call or batch.
 active: Tracing | None = None
 
 
@@ -179,7 +179,7 @@ class Exporting:
             from opentelemetry.sdk.trace.sampling import ALWAYS_ON
         except ImportError:
             raise StartupError("otlp_endpoint is set, and OpenTelemetry missing: pip install 'duetime[otel]'") from None
-        # Whoever sent the message has sampled; nothing else begins a trace here.
+        # The message's sender has sampled; nothing else begins a trace here.
         resource = Resource.create({"service.name": f"duetime-{process}"})
         self._provider = TracerProvider(ALWAYS_ON, resource, shutdown_on_exit=False)
         exporter = OTLPSpanExporter(f"{endpoint.rstrip('/')}/v1/traces")
@@ -187,10 +187,10 @@ class Exporting:
         use(self._provider)
 
     async def stop(self) -> None:
-        """Sends what is left, for some seconds at most."""
+        """Sends the remaining spans, for some seconds at most."""
         use(None)
         if self._provider is not None:
-            # A thread that nobody waits for: an endpoint that does not answer must not hold up the process's end.
+            # A daemon thread: an endpoint that does not answer must not hold up the process's end.
             ending = Thread(target=self._provider.shutdown, daemon=True)
             ending.start()
             await asyncio.to_thread(ending.join, SHUTDOWN_S)

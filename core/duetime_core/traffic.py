@@ -1,13 +1,13 @@
 """Bytes under way on this process's connections: requests that are not whole yet, and answers that are not taken yet.
 
 gRPC gives a request to a call only once it is whole, and grants the sender room for all of it as soon as the call
-reads. So what is in the middle of a request is measured from outside: what the kernel has received on a connection,
-less what was handed to calls. It is exact whenever no call reads, and is set right then.
+reads. So the bytes of unfinished requests are measured from outside: those that the kernel has received on a
+connection, less those handed to calls. The number is exact whenever no call reads, and is corrected then.
 
     uploads   measured every LOOK_MS for calls that read; beyond the limit the slowest ones are refused
     answers   counted from when they are made until gRPC has written them; a share for each connection
-    both      what stands still is cut off: an upload as a call, a unary answer with its connection, as gRPC can't take
-              back what it was given
+    both      cut off when they stand still: an upload as a call, a unary answer with its connection, as gRPC can't take
+              it back
 """
 
 import asyncio
@@ -31,32 +31,32 @@ from duetime_core.sockets import Sockets
 log = sparing()
 
 LOOK_MS = 50
-# Answers are looked at less often: nothing about them is urgent.
+# Answers are checked less often: they are not urgent.
 ANSWERS_LOOK_MS = 1_000
-# How long an upload, or what is written of a unary answer, may make no progress to speak of.
+# How long an upload, or the writing of a unary answer, may make no progress to speak of.
 STILL_MS = 10_000
 # How long a stream's reader may leave one message untaken.
 STREAM_STILL_MS = 120_000
 PROGRESS_BYTES = 16 * 1024
-# The slowest way on which an answer may go in all.
+# The slowest rate at which an answer as a whole may be taken.
 ANSWER_BYTES_PER_MS = 64
-# What is smaller is not counted: HTTP/2 takes so much of every stream before anything is read.
+# Smaller ones are not counted: HTTP/2 takes this much of every stream before anything is read.
 COUNTED_BYTES_MIN = 64 * 1024
-# Reads after which a connection is measured anew: headers and frames are not counted, some 100 bytes each time.
+# Reads after which a connection is measured anew: headers and frames are not counted, some 100 bytes for each read.
 READS_MEASURED = 64
 Task = asyncio.Task[Any]
 
 
 @dataclass(frozen=True)
 class TrafficLimits:
-    """Of one server."""
+    """Limits of one server."""
 
     upload_bytes_max: int = 128 * 1024 * 1024
     answer_bytes_max: int = 96 * 1024 * 1024
 
 
 class Connection:
-    """One peer's connection: who reads on it, and what was read since it was measured last."""
+    """One peer's connection: the tasks that read on it, and the bytes read since it was measured last."""
 
     __slots__ = (
         "base",
@@ -74,15 +74,15 @@ class Connection:
 
     def __init__(self, peer: str) -> None:
         self.peer = peer
-        # Tasks that read, oldest first, and whether they read a stream, in which they may wait for the next message.
+        # Reading tasks, oldest first, and whether they read a stream, in which they may wait for the next message.
         self.reads: dict[Task, bool] = {}
-        # Counted up by who looks for quiet connections.
+        # Counted up by the search for quiet connections.
         self.quiet_looks = 0
-        # Received bytes at the last measurement, and what calls were given since.
+        # Received bytes at the last measurement, and the bytes that calls were given since.
         self.base = 0
         self.delivered = 0
         self.unmeasured = 0
-        # Of the last look: the oldest read, when it was seen first, what is held, and when that last grew.
+        # As of the last check: the oldest read, when it was first seen, the bytes held, and when they last grew.
         self.oldest: Task | None = None
         self.since_ms = 0.0
         self.held = 0
@@ -95,7 +95,7 @@ class Connection:
             self.stirred, self.still_ms = held, now_ms
 
     def measured(self, received: int) -> None:
-        """Nothing is in the middle of a request."""
+        """Sets the count right: no request is unfinished, after `received` bytes."""
         self.base, self.delivered, self.unmeasured = received, 0, 0
 
 
@@ -115,7 +115,7 @@ class _Answer:
 
 
 class Traffic(Collector):
-    """See the module. All limits of one server."""
+    """The traffic of one server, within all its limits; see the module."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class Traffic(Collector):
         self.upload_bytes_max = limits.upload_bytes_max
         self._upload_share = max(limits.upload_bytes_max // 2, GRPC_MESSAGE_BYTES_MAX)
         self.answers = _answer_room(limits.answer_bytes_max)
-        # The network's time, also where everything else is told a fake one.
+        # The network's time, also where everything else has a fake one.
         self._clock = clock or SystemClock()
         self._sockets = sockets or Sockets()
         self._heap = Heap()
@@ -136,7 +136,7 @@ class Traffic(Collector):
         self._reading: dict[Connection, None] = {}
         self._writing: dict[Task, _Answer] = {}
         self._streaming: dict[Task, _Answer] = {}
-        # By peer: bytes taken when that last grew, and when it did.
+        # By peer: the bytes taken when their number last grew, and when that was.
         self._taken: dict[str, tuple[int, float]] = {}
         # Peers whose connections were cut off, until gRPC has let go of their answers.
         self._ended: set[str] = set()
@@ -155,7 +155,7 @@ class Traffic(Collector):
         """The connection of a call.
 
         Raises:
-            Overloaded: it has its share of answers under way, and takes none of them.
+            Overloaded: the peer has its share of answers under way, and takes none of them.
         """
         self.answers.check(peer)
         found = self.connections.get(peer)
@@ -169,7 +169,7 @@ class Traffic(Collector):
         """The next request of a call, as bytes; grpc.aio.EOF: there is none.
 
         Raises:
-            Overloaded: it came too slowly, or too much was under way.
+            Overloaded: the request came too slowly, or too much was under way.
         """
         task = asyncio.current_task()
         assert task is not None
@@ -184,7 +184,7 @@ class Traffic(Collector):
         connection.quiet_looks = 0
         try:
             data = await context.read()
-            # It was whole, so nothing of it is left to be measured: its prefix and frames apart.
+            # It was whole, so nothing of it is left to measure, except its prefix and frames.
             connection.unmeasured += 1 - READS_MEASURED
             if data is not grpc.aio.EOF:
                 connection.delivered += len(data) + 14 + 9 * (len(data) >> 14)
@@ -202,7 +202,7 @@ class Traffic(Collector):
             yield data
 
     def _reason(self, task: Task, cancelled: asyncio.CancelledError) -> BaseException:
-        """Why a task was cancelled: its refusal, or somebody else's wish."""
+        """Why a task was cancelled: its refusal, or the cancellation of somebody else."""
         refusal = self._refusals.pop(task, None)
         if refusal is None:
             return cancelled
@@ -210,7 +210,7 @@ class Traffic(Collector):
         return refusal
 
     def _measure(self, connection: Connection) -> None:
-        """Where a scan has not found it yet, a later read does it."""
+        """Measures a connection; where no scan has found it yet, a later read does."""
         progress = self._sockets.progress(connection.peer)
         if progress is not None:
             connection.measured(progress.received)
@@ -231,11 +231,11 @@ class Traffic(Collector):
         for connection in old:
             if connection.held >= COUNTED_BYTES_MIN and now_ms - connection.still_ms > STILL_MS:
                 text = f"{connection.held} bytes of a request have come, and none for {STILL_MS} ms"
-                # A stream that waits for its next message looks the same.
+                # A stream that waits for its next message can't be told from that.
                 self._refuse(connection, text, streams=total > self.upload_bytes_max // 2)
 
     def _is_old(self, connection: Connection, now_ms: float) -> bool:
-        """Whether a read was there at the last look already; only then it is worth measuring."""
+        """Whether a read was there at the last check already; only then it is worth measuring."""
         oldest = next(iter(connection.reads))
         if connection.oldest is oldest:
             return True
@@ -244,7 +244,7 @@ class Traffic(Collector):
         return False
 
     def _too_much(self, old: list[Connection], total: int, now_ms: float) -> Iterable[Connection]:
-        """Whose uploads are refused so that the others have room: who is above its share, then the slowest."""
+        """Connections whose uploads are refused so that others have room: those above their share, then the slowest."""
         little = self.upload_bytes_max // 64
         for connection in sorted(old, key=lambda one: one.held / (now_ms - one.since_ms + 10 * LOOK_MS)):
             above = connection.held > self._upload_share
@@ -253,7 +253,7 @@ class Traffic(Collector):
                 yield connection
 
     def _refuse(self, connection: Connection, text: str, *, streams: bool = True) -> None:
-        """Of several uploads of one connection the oldest stays, unless it is the only one."""
+        """Refuses a connection's uploads. Of several the oldest stays; a single one is refused."""
         reads = [task for task, is_stream in connection.reads.items() if streams or not is_stream]
         for task in reads[1:] or reads:
             if task in self._refusals:
@@ -268,7 +268,7 @@ class Traffic(Collector):
     # --- answers ----------------------------------------------------------------------------------------------------
 
     def answer(self, peer: str, size: int) -> None:
-        """The running task ends once gRPC has written so many bytes, or can't."""
+        """Counts an answer until the running task ends: once gRPC has written it, or can't."""
         task = asyncio.current_task()
         assert task is not None
         self.answers.shares.take(peer, size)
@@ -284,7 +284,7 @@ class Traffic(Collector):
         """The next answer of a stream.
 
         Raises:
-            Overloaded: nobody took it.
+            Overloaded: the reader did not take it.
         """
         task = asyncio.current_task()
         assert task is not None
@@ -352,12 +352,12 @@ class Traffic(Collector):
                 self._arm()
 
     def is_idle(self, connection: Connection) -> bool:
-        """Whether nothing is read or written on it; a call that waits for something does neither."""
+        """Whether nothing is read or written on a connection; a waiting call does neither."""
         busy = any(answer.peer == connection.peer for answer in (*self._writing.values(), *self._streaming.values()))
         return not connection.reads and not busy
 
     def _forget(self) -> None:
-        """Connections that are gone."""
+        """Forgets connections that are gone."""
         self._sockets.scan()
         for peer, connection in list(self.connections.items()):
             if not connection.reads and not self._sockets.knows(peer):
@@ -365,16 +365,16 @@ class Traffic(Collector):
         self._connections_max = max(1_024, 2 * len(self.connections))
 
     def stop(self) -> None:
-        """Nothing is looked at any more."""
+        """Checks nothing any more."""
         if self._timer is not None:
             self._timer.cancel()
 
     def collect(self) -> Iterable[CounterMetricFamily | GaugeMetricFamily]:
         shares = self.answers.shares
         for name, text, value in (
-            ("duetime_upload_bytes", "Bytes of requests that are not whole yet", self.upload_bytes),
+            ("duetime_upload_bytes", "Bytes of unfinished requests", self.upload_bytes),
             ("duetime_upload_max_bytes", "Bytes beyond which the slowest uploads are refused", self.upload_bytes_max),
-            ("duetime_answer_bytes", "Bytes of answers that are made or written", shares.used),
+            ("duetime_answer_bytes", "Bytes of answers being made or written", shares.used),
             ("duetime_answer_max_bytes", "Bytes beyond which answers are refused", shares.limit),
         ):
             yield GaugeMetricFamily(name, text, value)

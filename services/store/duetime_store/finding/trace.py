@@ -325,7 +325,6 @@ def _place(seen: Seen) -> Place:
 
 def _group_of(topic: str) -> str:
     """The group whose retries or dead letters are in the topic; empty: none."""
-
     for prefix in (RETRY_PREFIX, DLQ_PREFIX):
         if topic.startswith(prefix):
             return topic.removeprefix(prefix)

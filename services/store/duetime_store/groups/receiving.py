@@ -158,7 +158,6 @@ class Receiver:
     ) -> bool | None:
         """Fetches until something is found (True) or nothing is left to scan (None). False: there is more, but the
         call's time is over, or the line has ended; the next call continues where this one stopped."""
-
         clock = self._store.clock.clock
         with self._turns.walk() as walk:
             await walk.begin_for(asked.wanted)

@@ -43,7 +43,6 @@ def _places(progress: Progress, offsets: GroupOffsets) -> Iterator[Unread]:
         receiving.add((key.group, key.queue_topic, key.queue))
         yield Unread(key.group, key.queue_topic, key.queue, place.committed)
     # For groups that receive, the file has only the state of the last checkpoint.
-
     for group, topic, queue, offset in offsets.all():
         if (group, topic, queue) not in receiving:
             yield Unread(group, topic, queue, offset)

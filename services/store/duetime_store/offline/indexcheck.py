@@ -41,10 +41,10 @@ class _File:
     def fill(self, check: Callable[["_File", int, Entries], None]) -> bool:
         """Reads on when nothing waits; False at the end."""
         if not len(self.waiting):
-            behind = min(self.next + _ENTRIES_AT_ONCE, self.file.header.next_entry)
-            self.first_number, self.waiting = self.next, self.file.entries(self.next, behind)
+            stop = min(self.next + _ENTRIES_AT_ONCE, self.file.header.next_entry)
+            self.first_number, self.waiting = self.next, self.file.entries(self.next, stop)
             check(self, self.next, self.waiting)
-            self.next = behind
+            self.next = stop
         return len(self.waiting) > 0
 
     def entry_at(self, number: int) -> int:

@@ -26,9 +26,9 @@ class IndexFiles:
             writer = self._writer
             if writer is None or not writer.room:
                 writer = self._roll(int(times_ms[at]))
-            behind = at + writer.room
-            writer.append(hashes[at:behind], positions[at:behind], times_ms[at:behind])
-            at = min(behind, len(hashes))
+            stop = at + writer.room
+            writer.append(hashes[at:stop], positions[at:stop], times_ms[at:stop])
+            at = min(stop, len(hashes))
 
     def _roll(self, at_ms: int) -> IndexWriter:
         """Names are times that ascend."""
