@@ -1,8 +1,8 @@
 """The metadata database as services use it: transactions on threads of its own, never on the event loop.
 
-Whatever state the database is in, a transaction ends within ANSWER_TIMEOUT_S, as done or as `Unavailable`; what is
-running by then is broken off, so that a server which stands still keeps no thread. While it does not answer, calls fail
-at once and a probe asks it again (`standing`): nobody waits for a database that is known to be away.
+Whatever the database's state, a transaction ends within ANSWER_TIMEOUT_S, as done or as `Unavailable`; one still
+running then is broken off, so that a server which stands still keeps no thread. While it does not answer, calls fail
+at once and a probe asks it again (`standing`): no call waits for a database that is known to be away.
 """
 
 import asyncio
@@ -31,9 +31,9 @@ T = TypeVar("T")
 
 THREADS = 4
 ATTEMPTS = 8
-# The most that a transaction takes, waits for a thread, a connection and locks included.
+# The longest time of a transaction, waits for a thread, a connection and locks included.
 ANSWER_TIMEOUT_S = 8.0
-# How long `look` waits.
+# How long `refresh` waits.
 PATIENCE_S = 0.25
 # How long a stop waits for the transactions that are running.
 STOP_WAIT_S = 2.0
@@ -58,7 +58,7 @@ class _Attempt:
 
     @property
     def fault(self) -> Fault:
-        """What it is to have been given up: not to have had a thread by then is no trouble of the database's."""
+        """The fault of a transaction given up: never having had a thread is no trouble of the database's."""
         return Fault.AWAY if self.has_begun else Fault.BUSY
 
 
@@ -70,7 +70,7 @@ class Database:
         self._is_sqlite = self._url.get_backend_name() == "sqlite"
         # SQLite has one writer anyway: a second thread would only wait for the first.
         threads = 1 if self._is_sqlite else THREADS
-        # SQLite would make an empty one.
+        # SQLite would make an empty file.
         self._engine = make_engine(self._url, connections_max=threads, may_make=False)
         self._sessions = sessionmaker(self._engine, expire_on_commit=False)
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="metadata")
@@ -81,22 +81,23 @@ class Database:
         self._standing = Standing(registry)
         self._probe_at: TimerHandle | None = None
         self._stopped = False
-        # Whether the schema was seen to be this code's. One that a newer version migrates later goes on to serve.
+        # Whether the schema was seen to be this code's. If a newer version migrates it later, it still serves.
         self._schema_known = True
 
     @property
     def available(self) -> bool:
-        """Whether the last that was seen of it is that it reads and writes."""
+        """Whether it reads and writes, as last seen."""
         return self._standing.fault is None
 
     async def start(self, *, despite: Collection[Fault] = ()) -> None:
         """Connects and checks that the schema is this code's.
 
-        `despite`: with these the start is one all the same. The database is waited for in the background, and used
-        once its schema is seen to be right: OUTAGES for who can do something without it, ANY_FAULT for who must.
+        `despite`: the start succeeds all the same with these faults. The database is awaited in the background, and
+        used once its schema is seen to be right: OUTAGES for processes that can work without it, ANY_FAULT for those
+        that must.
 
         Raises:
-            StartupError: there is none at the URL, it has no schema or another one, does not answer or is no database.
+            StartupError: there is none at the URL, it has no schema or another one, does not answer, or is none.
         """
         self._schema_known = False
         try:
@@ -112,7 +113,7 @@ class Database:
             if error.fault not in despite:
                 raise StartupError(error.text) from error
             if self._probe_at is None:
-                # Busy is no trouble to tell of, and yet the schema is to be looked at.
+                # Busy is no trouble to report, but the schema still has to be checked.
                 self._probe_later()
 
     async def run(self, work: Callable[[Session], T]) -> T:
@@ -126,7 +127,7 @@ class Database:
         return await self._await(*self._submit(work))
 
     def begin(self, work: Callable[[Session], T]) -> "asyncio.Future[T]":
-        """As `run`, for who does not want to wait for the end: it runs whether or not anybody does.
+        """As `run`, for callers that do not wait for the end: it runs whether or not anybody waits.
 
         Raises:
             Unavailable: it is known not to answer.
@@ -135,8 +136,8 @@ class Database:
         return self._submit(work)[0]
 
     async def refresh(self, work: Callable[[Session], T], then: Callable[[T], None]) -> None:
-        """Reads anew what the caller knows already, for who would rather have what was read before than wait: returns
-        within PATIENCE_S. `then` gets the result whenever it comes; never, where the database is in trouble."""
+        """Reads again a value that the caller has a copy of, which it prefers to waiting: returns within PATIENCE_S.
+        `then` gets the result whenever it comes; never, where the database is in trouble."""
         try:
             running = self.begin(work)
         except Unavailable:
@@ -151,7 +152,7 @@ class Database:
             raise Unavailable(self._standing.text or "metadata database has not answered yet", reason=REASON)
 
     async def _await(self, running: "asyncio.Future[T]", attempt: _Attempt) -> T:
-        """Waits no longer than it may take, whatever the thread hangs in: a name server, a network drive."""
+        """Waits no longer than a transaction may take, whatever its thread hangs in: a name server, a network drive."""
         try:
             done, _ = await asyncio.wait({running}, timeout=ANSWER_TIMEOUT_S + 1)
         except asyncio.CancelledError:
@@ -169,12 +170,12 @@ class Database:
         end = loop.call_later(ANSWER_TIMEOUT_S, attempt.give_up)
         running.add_done_callback(partial(self._ended, loop, attempt, end))
         future = asyncio.wrap_future(running)
-        # Nobody may be left who wants to know.
+        # The caller may be gone.
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
         return future, attempt
 
     def _ended(self, loop: AbstractEventLoop, attempt: _Attempt, end: TimerHandle, running: "Future[Any]") -> None:
-        """On the thread of the transaction."""
+        """Called on the thread of the transaction."""
         error = None if running.cancelled() else running.exception()
         with suppress(RuntimeError):
             # The loop may be closed by now.
@@ -201,7 +202,7 @@ class Database:
                 with self._sessions.begin() as session:
                     return work(session)
             except _Failed:
-                # What SQLite keeps of a damaged file in memory it would not read again.
+                # SQLite would keep parts of a damaged file in memory, and not read them again.
                 self._engine.dispose()
                 raise
             except SQLAlchemyError as error:
@@ -219,7 +220,7 @@ class Database:
     # --- while it is in trouble -------------------------------------------------------------------------------------
 
     def _failed(self, fault: Fault, words: str) -> Unavailable:
-        """Notes the trouble, and sees to it that its end is noticed."""
+        """Notes the trouble, and makes sure that its end is noticed."""
         self._standing.failed(fault, words)
         if fault is not Fault.BUSY and self._probe_at is None:
             self._probe_later()
@@ -242,7 +243,7 @@ class Database:
             self._schema_known = True
             self._standing.well()
         elif not isinstance(error, _Failed):
-            # Of a wrong schema; of what no database should answer to a probe.
+            # From a wrong schema, or an answer that no database should give to a probe.
             self._standing.failed(Fault.SCHEMA, error.text if isinstance(error, StartupError) else repr(error))
         if self._standing.fault is not None or not self._schema_known:
             self._probe_later()
@@ -261,7 +262,7 @@ class Database:
 
 
 class _Failed(Unavailable):
-    """What became of a transaction, and through which trouble."""
+    """A transaction failed; `fault` is the trouble that caused it."""
 
     reason = REASON
 
@@ -287,7 +288,7 @@ def _check_schema(session: Session) -> None:
 
 
 def _probe(session: Session, fault: Fault | None, *, check_schema: bool) -> None:
-    """Raises what a process at work would meet: each table is there, and may be read and written."""
+    """Raises the errors that a process at work would meet: each table must be there, readable and writable."""
     if check_schema:
         _check_schema(session)
     if fault is Fault.DAMAGED and session.get_bind().dialect.name == "sqlite":

@@ -41,9 +41,9 @@ def parse_url(text: str) -> URL:
 def make_engine(
     url: URL, *, connections_max: int = 4, lock_wait_ms: int = LOCK_WAIT_MS, may_make: bool = True
 ) -> Engine:
-    """An engine whose transactions are consistent snapshots; conflicts of writers raise, to be repeated.
+    """An engine whose transactions are consistent snapshots; conflicts of writers raise, and are to be repeated.
 
-    `may_make`: a SQLite file that does not exist is made, as an empty database.
+    `may_make`: a missing SQLite file is made, as an empty database.
     """
     if url.get_backend_name() == "sqlite":
         return _sqlite_engine(url, connections_max, lock_wait_ms, may_make)
@@ -99,7 +99,7 @@ def _sqlite_engine(url: URL, connections_max: int, lock_wait_ms: int, may_make: 
 
 
 def _file_at(path: str) -> tuple[int, int] | None:
-    """What tells one file from another; None: there is none."""
+    """What identifies a file; None: there is none."""
     try:
         found = os.stat(path)
     except OSError:
@@ -108,7 +108,7 @@ def _file_at(path: str) -> tuple[int, int] | None:
 
 
 def ping_each_checkout(engine: Engine, taken: Callable[[Any], None]) -> None:
-    """As `pool_pre_ping`, with `taken` told of the connection before it is asked whether it still answers."""
+    """As `pool_pre_ping`, and calls `taken` with the connection before checking whether it still answers."""
 
     @event.listens_for(engine, "checkout")
     def checkout(connection: Any, record: Any, proxy: Any) -> None:
@@ -120,7 +120,7 @@ def ping_each_checkout(engine: Engine, taken: Callable[[Any], None]) -> None:
 
 
 def break_off(connection: Any) -> None:
-    """Ends what a connection is in the middle of, from another thread; the thread that waits for it gets an error.
+    """Ends a connection's running statement, from another thread; the thread that waits for it gets an error.
 
     A server that stands still (a stopped process, a machine that is gone) keeps no deadline of its own.
     """

@@ -1,7 +1,7 @@
-"""What a driver's error says of the metadata database: which trouble it is in, or that the statement is a defect. Pure.
+"""Classifies a driver's error: the trouble that the metadata database is in, or a defect of the statement. Pure.
 
-An outage passes, or an operator ends it; whatever it is, callers are told UNAVAILABLE and may repeat. A defect is this
-code's: a row that breaks a constraint, a statement that no database would take.
+An outage passes, or an operator ends it; in any case callers get UNAVAILABLE and may repeat. A defect is this code's:
+a row that breaks a constraint, a statement that no database would accept.
 """
 
 from enum import StrEnum
@@ -30,7 +30,7 @@ class Fault(StrEnum):
     SCHEMA = "schema"
     DAMAGED = "damaged"
     FULL = "full"
-    # Others write what this one writes: of the moment, and nothing that an operator must know.
+    # Others write the same rows: this passes at once, and no operator needs to know.
     BUSY = "busy"
 
 
@@ -87,7 +87,7 @@ _OF_SQLITE = {
     23: Fault.REFUSED,
     26: Fault.DAMAGED,
 }
-# A server that refuses a connection says why in words only.
+# A server that refuses a connection gives the reason in words only.
 _REFUSALS = ("authentication failed", "no pg_hba.conf entry", "does not exist", "permission denied")
 
 
@@ -103,7 +103,7 @@ def is_conflict(error: BaseException) -> bool:
 
 
 def fault_of(error: BaseException) -> Fault | None:
-    """None: a defect of the caller's."""
+    """The trouble; None: a defect of the caller's."""
     if isinstance(error, PoolTimeoutError | DisconnectionError) or _is_closed(error):
         return Fault.AWAY
     if not isinstance(error, DBAPIError):
@@ -120,7 +120,7 @@ def fault_of(error: BaseException) -> Fault | None:
 
 
 def _is_closed(error: BaseException) -> bool:
-    """The pool gave up: one connection after the other broke as it was taken."""
+    """Whether the pool gave up: one connection after the other broke as it was taken."""
     return type(error) is InvalidRequestError and "connection is closed" in str(error)
 
 
@@ -131,7 +131,7 @@ def _of_sqlite(code: int, words: str) -> Fault | None:
 
 
 def _of_class(error: DBAPIError) -> Fault | None:
-    """Of an error without a code: the connection broke, could not be made, or the driver was lost in what it read."""
+    """The trouble of an error without a code: the connection broke or could not be made, or the driver misread."""
     if isinstance(error, IntegrityError):
         return None
     if isinstance(error, OperationalError) and any(words in str(error.orig) for words in _REFUSALS):
@@ -145,8 +145,8 @@ def _of_class(error: DBAPIError) -> Fault | None:
 
 
 def reason_of(error: BaseException) -> str:
-    """The driver's own words, on one line: of an error in a statement the first, as the others repeat the statement; of
-    an error of SQLAlchemy's own all but the last, which is a link."""
+    """The driver's own words, on one line: for an error in a statement the first line, as the others repeat the
+    statement; for an error of SQLAlchemy's own all but the last, which is a link."""
     words = str(getattr(error, "orig", None) or error).partition("(Background on this")[0]
     if sqlstate_of(error):
         words = words.partition("\n")[0]

@@ -1,8 +1,8 @@
 """The groups' settings: one row each, read by every gateway and retry service, and remembered for a second.
 
-A reader that finds its copy older than that reads the row again, and others meanwhile go on with the copy: so a change
-is seen everywhere within about a second, a busy group costs one look a second, and while the database does not answer
-known groups stay as they were. A slow database holds nobody up: who looks goes on with the copy after a moment.
+A reader that finds its copy older than that reads the row again, and others meanwhile continue with the copy: so a
+change is seen everywhere within about a second, a busy group costs one read a second, and while the database does not
+answer known groups stay as they were. A slow database holds up no caller: the reader too takes the copy after a moment.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,7 +22,7 @@ FRESH_MS = 1_000
 
 
 class GroupsExhausted(Overloaded):
-    """There are as many groups as there may be: only deleting some helps."""
+    """The limit of groups is reached: only deleting some helps."""
 
     reason = "GROUPS_EXHAUSTED"
     retriable = False
@@ -47,7 +47,7 @@ class Groups:
         self._known: dict[str, _Known] = {}
 
     async def find(self, name: str) -> consumer_pb2.Group | None:
-        """The group, at most a second old or so; None: there is none.
+        """The group, about a second old at most; None: there is none.
 
         Raises:
             Unavailable: the database does not answer, and the group was not found before.
@@ -56,7 +56,7 @@ class Groups:
         if known is not None:
             if now_ms < known.read_at_ms + FRESH_MS:
                 return known.group
-            # For the others, who need not read it too.
+            # For other callers, which need not read it too.
             known.read_at_ms = now_ms
             await self._database.refresh(_reading(name), lambda row: self._note(name, row))
             known = self._known.get(name)
@@ -74,7 +74,7 @@ class Groups:
         return group
 
     async def ensure(self, name: str) -> consumer_pb2.Group:
-        """The group, made with all defaults if there is none. Raises: Unavailable, GroupsExhausted."""
+        """The group, made with all defaults if it is missing. Raises: Unavailable, GroupsExhausted."""
         return await self.find(name) or await self._make(consumer_pb2.Group(name=name))
 
     async def create(self, group: consumer_pb2.Group) -> consumer_pb2.Group:
@@ -104,7 +104,7 @@ class Groups:
         return made
 
     async def adopt(self, groups: Iterable[consumer_pb2.Group]) -> list[str]:
-        """Makes those that there are not; returns their names. Those that are too many are left out."""
+        """Makes missing groups, up to the limit. Returns their names."""
         wanted = {group.name: group for group in groups}
         created_at_ms = self._clock.now_ms()
 
@@ -193,7 +193,7 @@ def _message(row: GroupModel) -> consumer_pb2.Group:
 
 
 def _differences(made: consumer_pb2.Group, asked: consumer_pb2.Group) -> str:
-    """The settings of `made` that `asked` has otherwise; empty: none."""
+    """The settings of `made` in which `asked` differs; empty: none."""
     found = []
     same_moment = asked.start != consumer_pb2.GROUP_START_TIME or made.start_at_ms == asked.start_at_ms
     if made.start != asked.start or not same_moment:

@@ -6,7 +6,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 MEMBER_CHARS_MAX = 255
 ADDRESS_CHARS_MAX = 255
-# More than 64 delays of up to ten characters, and options, take.
+# More than enough for 64 delays of up to ten characters, and options.
 POLICY_CHARS_MAX = 1_024
 JOB_CHARS_MAX = 64
 SNAPSHOT_ID_CHARS_MAX = 128
@@ -39,7 +39,7 @@ class TopicQueueModel(Base):
     )
     queue: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     shard: Mapped[int]
-    # The queue's number on its shard, where that is another one: topics that several brokers' directories had.
+    # The queue's number on its shard, where that differs: for topics of several brokers' directories.
     shard_queue: Mapped[int | None]
 
 
@@ -72,7 +72,7 @@ class SchedulerModel(Base):
 
 
 class LaneLeaseModel(Base):
-    """Who serves a lane. `owner` changes only together with `epoch`; an empty owner is nobody."""
+    """The server of a lane. `owner` changes only together with `epoch`; an empty owner: nobody."""
 
     __tablename__ = "lane_leases"
 
@@ -98,7 +98,7 @@ class DelayOffsetModel(Base):
 
 
 class BacklogReportModel(Base):
-    """What an analysis job found at a snapshot. Written by the job; one that is run again on a snapshot replaces it."""
+    """An analysis job's findings at a snapshot. Written by the job; another run on the snapshot replaces it."""
 
     __tablename__ = "backlog_reports"
     __table_args__ = (UniqueConstraint("job", "snapshot_id", name="backlog_reports_of_a_snapshot"),)

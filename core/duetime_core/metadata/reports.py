@@ -1,7 +1,7 @@
 """Reports of analysis jobs: written by them, read by gateways.
 
-A job has one report of a snapshot: to write it again replaces it, so that a job may be repeated. The newest 1,000 of
-each job are kept. Which is newest says the snapshot's moment, not when a report was written.
+A job has one report of a snapshot: writing it again replaces it, so that a job may be repeated. The newest 1,000 of
+each job are kept. The newest is the one with the latest snapshot, whenever a report was written.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class ShardMoment:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a job found; `summary` is its result as JSON has it, 1 MiB of text at most (`condensed`)."""
+    """A job's findings; `summary` is its result as a JSON object, 1 MiB of text at most (`condensed`)."""
 
     job: str
     snapshot_id: str
@@ -86,7 +86,7 @@ class Reports:
         return None if row is None else _report(row)
 
     async def newest_key(self, job: str) -> tuple[int, int] | None:
-        """What changes whenever `newest` would: its number and when it was written. Raises: Unavailable."""
+        """A key that changes whenever `newest` would: its number and when it was written. Raises: Unavailable."""
         columns = BacklogReportModel.id, BacklogReportModel.created_at_ms
         query = _newest_first(job).with_only_columns(*columns).limit(1)
         row = await self._database.run(lambda session: session.execute(query).first())
@@ -94,7 +94,7 @@ class Reports:
 
 
 def keep(database_url: str, report: Report) -> int:
-    """`Reports.put` for who has no event loop, such as a Spark driver.
+    """`Reports.put` for callers without an event loop, such as a Spark driver.
 
     Raises:
         StartupError: the database does not answer, or has another schema.
@@ -106,7 +106,7 @@ def keep(database_url: str, report: Report) -> int:
 
 
 def check(database_url: str) -> None:
-    """Whether reports can be kept there: to be asked before a long job. Raises: StartupError."""
+    """Checks that reports can be kept there, before a long job. Raises: StartupError."""
     asyncio.run(_with(database_url, lambda database: Reports(database).newest_key(BACKLOG)))
 
 
@@ -121,8 +121,8 @@ async def _with(database_url: str, work: Callable[[Database], Awaitable[T]]) -> 
 
 def condensed(result: Mapping[str, Any], bytes_max: int = SUMMARY_BYTES_MAX) -> dict[str, Any]:
     """The result of the job `backlog`, made to fit: due counts are summed over levels, and where there are too many
-    rows of `pending` those with the most messages stay, `pending_left_out` counts the others, and `lanes` tell in
-    `counted` what all rows of theirs held.
+    rows of `pending` those with the most messages stay, `pending_left_out` counts the others, and `lanes` have in
+    `counted` the sum of all their rows.
 
     Raises:
         InvalidArgument: it does not fit without them.

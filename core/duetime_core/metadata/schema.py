@@ -1,4 +1,4 @@
-"""The schema's version: which one the code needs, which one a database has, and the way from one to the other."""
+"""The schema's version: the one the code needs, the one a database has, and the migration between them."""
 
 import sqlite3
 from importlib.resources import files
@@ -15,7 +15,7 @@ from duetime_core.errors import StartupError
 from duetime_core.metadata.engine import make_engine, parse_url
 from duetime_core.metadata.faults import reason_of
 
-# Any number that no other user of the server takes: it names the lock under which one process migrates at a time.
+# A number that no other user of the server takes: it names the lock under which one process migrates at a time.
 ADVISORY_LOCK = 0x64756574696D65
 _MIGRATION_WAIT_S = 60
 
@@ -63,7 +63,7 @@ def await_schema(database_url: str, timeout_s: float) -> str:
     """Returns the revision once the database at a URL answers and has this code's.
 
     Raises:
-        StartupError: it has not in time, or its schema is newer than this code.
+        StartupError: that does not happen in time, or its schema is newer than this code.
     """
 
     def check() -> str:
@@ -112,7 +112,7 @@ def _upgrade(engine: Engine) -> None:
     if engine.dialect.name == "sqlite":
         _set_wal(engine)
     else:
-        # Who has waited for the lock must see what its holder did, not the moment when the waiting began.
+        # A process that has waited for the lock must see its holder's changes, not the state when the wait began.
         engine = engine.execution_options(isolation_level="READ COMMITTED")
     with engine.begin() as connection:
         if engine.dialect.name == "postgresql":
@@ -127,14 +127,14 @@ def _upgrade(engine: Engine) -> None:
 
 
 def refuse_unknown(revision: str | None) -> None:
-    """Raises StartupError for a revision that this code has never heard of."""
+    """Raises StartupError for a revision unknown to this code."""
     known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
     if revision is not None and revision not in known:
         raise StartupError(f"metadata schema {revision} is newer than this version of DueTime")
 
 
 def _set_wal(engine: Engine) -> None:
-    """Readers and the writer do not wait for each other. A property of the file: set once, kept for ever."""
+    """Lets readers and the writer not wait for each other. A property of the file: set once, kept for ever."""
     connection = engine.raw_connection()
     try:
         cursor = connection.cursor()
@@ -145,7 +145,7 @@ def _set_wal(engine: Engine) -> None:
 
 
 def _refuse_damaged(engine: Engine, error: Exception) -> None:
-    """Raises StartupError where SQLite's file is none, or is damaged: that does not pass."""
+    """Raises StartupError where SQLite's file is not a database, or is damaged: that does not pass."""
     code = getattr(getattr(error, "orig", None) or error, "sqlite_errorcode", 0)
     if code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         raise StartupError(

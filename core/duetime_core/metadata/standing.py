@@ -1,4 +1,4 @@
-"""How a process stands with the metadata database: told once at each change, by a line in the log and by metrics."""
+"""How a process stands with the metadata database: reported once at each change, by a log line and by metrics."""
 
 from time import monotonic
 
@@ -9,8 +9,8 @@ from duetime_core.metadata.faults import SENTENCES, Fault
 
 log = structlog.get_logger()
 
-# Between two probes. Longer each time trouble comes back soon after a probe found none: what the probe does not see
-# must not make two lines a second.
+# Pause between two probes. Longer each time trouble comes back soon after a probe found none: trouble that the probe
+# does not see must not make two lines a second.
 PROBE_PAUSE_S_MIN = 0.5
 PROBE_PAUSE_S_MAX = 30.0
 SOON_S = 60.0

@@ -74,7 +74,7 @@ class Stored(NamedTuple):
 
 
 def find_topics(session: Session, names: Iterable[str]) -> dict[str, Stored]:
-    """Those that there are."""
+    """The topics that exist."""
     rows = session.execute(_statements(session).find, {"names": json.dumps(list(names))})
     found: dict[str, Stored] = {}
     for name, created_at_ms, shard, queue, shard_queue in rows:
@@ -87,11 +87,11 @@ def find_topics(session: Session, names: Iterable[str]) -> dict[str, Stored]:
 
 
 def make_topics(session: Session, wanted: Mapping[str, Sequence[int]], created_at_ms: int) -> dict[str, Stored]:
-    """Makes topics with the shards of their queues; as they are then, also those that others were faster with."""
+    """Makes topics with the shards of their queues. Returns all as they are then, also those that others made first."""
     if not wanted:
         return {}
     statements = _statements(session)
-    # In one order for all, or else two that make the same topics wait for each other.
+    # In the same order everywhere: otherwise two processes that make the same topics wait for each other.
     rows = [(name, wanted[name]) for name in sorted(wanted)]
     values = {"wanted": json.dumps(rows), "created_at_ms": created_at_ms}
     made = set(session.scalars(statements.make, values))

@@ -3,8 +3,8 @@
      0 i64 physicMsgTimestamp    8 i64 logicsMsgTimestamp   16 i64 indexMsgTimestamp     RocketMQ's
     64 slot 0                 2080 slot 1                                                 ours, written in turn
 
-    slot  0 4s  "DTC2"            4 u32 CRC-32 of all behind it, to the end of the watermarks
-          8 i64 serial            one more with each checkpoint
+    slot  0 4s  "DTC2"            4 u32 CRC-32 of all after it, to the end of the watermarks
+          8 i64 serial            rises by one with each checkpoint
          16 i64 position          every record before it is in its queue, and on disk there
          24 i64 scan position     where recovery begins to read message ids, at or before `position`
          32 i64 unit count        units of all queues at `position`
@@ -65,7 +65,7 @@ def decode(data: bytes) -> Checkpoint | None:
 
 
 def damaged_slots(data: bytes) -> list[int]:
-    """Where in a file's bytes slots are that hold something and are not intact."""
+    """Where in a file's bytes slots lie that are neither empty nor intact."""
     serial, point = _slot(data[SLOTS_AT[0] :])
     if serial and point is not None and len(point.encode(serial)) > SLOT_BYTES:
         return []
@@ -74,7 +74,7 @@ def damaged_slots(data: bytes) -> list[int]:
 
 
 def slots(data: bytes) -> list[tuple[int, int, Checkpoint]]:
-    """Serial, slot and content of those that are intact, the newest first."""
+    """Serial, slot and content of the intact slots, the newest first."""
     found = []
     for slot, at in enumerate(SLOTS_AT):
         serial, point = _slot(data[at:])
@@ -106,12 +106,12 @@ def _slot(data: bytes) -> tuple[int, Checkpoint | None]:
 
 
 def read(path: Path) -> Checkpoint | None:
-    """The newest one."""
+    """The newest intact checkpoint."""
     return next(iter(read_all(path)), None)
 
 
 def read_all(path: Path) -> list[Checkpoint]:
-    """All that are intact, the newest first."""
+    """All intact checkpoints, the newest first."""
     return [point for _, _, point in slots(_bytes(path))]
 
 

@@ -1,8 +1,8 @@
-"""The files under `config/`, in RocketMQ's JSON dialect and with its way of replacing them: how they are read.
+"""Reads the files under `config/`, which are in RocketMQ's JSON dialect and replaced in its way.
 
 fastjson writes maps with integer keys as `{1:120,3:7}`: the reader quotes such keys, the writer leaves them bare. A
-file is replaced through `.tmp`, and the old one stays as `.bak`; a reader falls back to it. What DueTime writes ends
-with `duetimeCrc32`, the CRC-32 of all else in the file, which a broker ignores and leaves out when it writes the file.
+file is replaced through `.tmp`, and the old one stays as `.bak`; a reader falls back to it. Files that DueTime writes
+end with `duetimeCrc32`, the CRC-32 of all else in the file, which a broker ignores and leaves out when it writes it.
 
 Source: RocketMQ 4.9.3 ConfigManager, MixAll, fastjson MapSerializer.
 """
@@ -24,7 +24,7 @@ DELAY_OFFSETS = "delayOffset.json"
 TOPICS = "topics.json"
 CONSUMER_OFFSETS = "consumerOffset.json"
 GROUPS = "subscriptionGroup.json"
-# Ours: what the data was written with. RocketMQ ignores it.
+# Ours: the settings that the data was written with. RocketMQ ignores it.
 STORE = "duetimeStore.json"
 # Ours too: how far the index files are on disk.
 INDEX = "duetimeIndex.json"
@@ -33,7 +33,7 @@ CRC = "duetimeCrc32"
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A file's content; `fault` says why it is the backup's or none at all. A file that was never there is no fault."""
+    """A file's content; `fault` says why it is the backup's, or missing. A file that was never there is no fault."""
 
     value: dict[str, Any] | None = None
     fault: str = ""
@@ -80,7 +80,7 @@ def read(directory: Path, name: str) -> dict[str, Any] | None:
 
 
 def fault_of(path: Path) -> str:
-    """What is wrong with one file; nothing where it can be read."""
+    """What is wrong with one file; empty where it can be read."""
     return _read(LocalFiles(path.parent), path.name)[1]
 
 
@@ -105,7 +105,7 @@ def _read(files: Files, path: str) -> tuple[dict[str, Any] | None, str, bool]:
 
 
 def crc_of(value: Mapping[str, Any]) -> int:
-    """Of what the content says, whatever its spaces and the order of its keys."""
+    """The CRC of the content, independent of spaces and the order of keys."""
     return zlib.crc32(json.dumps(value, sort_keys=True, separators=(",", ":")).encode())
 
 

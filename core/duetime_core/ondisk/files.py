@@ -1,4 +1,4 @@
-"""The files of a log and of queues, read only: any size they have, and gone when they are gone."""
+"""The files of a log and of queues, read only: of any size, and possibly deleted meanwhile."""
 
 import os
 from collections import Counter
@@ -11,7 +11,7 @@ from duetime_format.units import UNIT, UNIT_TYPE, Units
 from duetime_core.ondisk.folder import IS_FOLDER, Files, LocalFiles
 
 _UNITS_AT_ONCE = 65_536
-# The last units of a queue as they were when its end was found.
+# Number of last units that are kept as they were when a queue's end was found.
 _KEPT_UNITS = 8_192
 
 
@@ -30,7 +30,7 @@ class LogFile:
     def __init__(self, files: Files, path: str, base: int, end: int, size: int) -> None:
         self.path = path
         self.base = base
-        # Of its segment; a file that was cut is shorter.
+        # The end of its segment; a file that was cut is shorter.
         self.end = end
         self.size = size
         self._files = files
@@ -65,7 +65,7 @@ class LogFiles:
         return self.files.get(position - position % self.segment_bytes) if self.segment_bytes else None
 
     def segment_from(self, position: int) -> LogFile | None:
-        """The file that holds the position or, where none does, the next one behind it."""
+        """The file that holds the position or, where none does, the next one after it."""
         return self.segment_at(position) or self.files.get(min((b for b in self.files if b > position), default=-1))
 
     def read(self, position: int, length: int) -> bytes:
@@ -74,7 +74,7 @@ class LogFiles:
         return file.read_file(position, length) if file else b""
 
     def forget_vanished(self) -> None:
-        """Lets go of files that retention has taken from the front since this was made."""
+        """Drops files that retention has deleted at the front since this was made."""
         kept = [base for base, _, _ in numbered(self.source, self.folder)]
         self.files = {base: file for base, file in self.files.items() if base >= min(kept, default=0)}
 
@@ -83,7 +83,8 @@ class LogFiles:
 
 
 def _segment_bytes(files: list[tuple[int, int]]) -> int:
-    """Sizes are equal, and equal to the distance between names, but for what is damaged: the most frequent counts."""
+    """The segment size. All sizes equal it, and so do the distances between names, except for damage: the most frequent
+    counts."""
     bases = [base for base, _ in files]
     sizes = Counter(size for _, size in files)
     sizes.update(stop - base for base, stop in pairwise(bases))
@@ -92,11 +93,11 @@ def _segment_bytes(files: list[tuple[int, int]]) -> int:
 
 
 class QueueFiles:
-    """The units of one (topic, queue) in its files: those of [min_offset, max_offset) are valid."""
+    """The units of one (topic, queue) in its files: those in [min_offset, max_offset) are valid."""
 
     def __init__(self, files: Files, topic: str, queue: int, *, probe: bool = False) -> None:
-        """`probe`: the end is looked for by halves, for files that are far away, and not unit by unit: a damaged one
-        may stand for the end."""
+        """`probe`: finds the end by halving, for files that are far away, and not unit by unit: a damaged unit may be
+        taken for the end."""
         self.topic = topic
         self.queue = queue
         self._files = files
@@ -119,7 +120,7 @@ class QueueFiles:
                 break
 
     def _last_block(self, first: int) -> int:
-        """Where the last units of the file that begins at `first` are to be read from."""
+        """From where the last units of the file that begins at `first` are read."""
         low, high = 0, (self.file_units - 1) // _KEPT_UNITS
         while low < high:
             middle = (low + high + 1) // 2
@@ -143,7 +144,7 @@ class QueueFiles:
         return np.frombuffer(data[: len(data) - len(data) % UNIT.size], UNIT_TYPE)
 
     def drop_behind(self, end: int) -> None:
-        """Takes away the last units, as long as their records lie at or behind a log position."""
+        """Drops the last units, as long as their records lie at or after a log position."""
         before = np.flatnonzero(self._last["position"] < end)
         if len(before) and self.max_offset == self._last_first + len(self._last):
             self.max_offset = self._last_first + int(before[-1]) + 1
@@ -156,7 +157,7 @@ class QueueFiles:
                 return
 
     def drop_before(self, position: int) -> None:
-        """Takes away the units of records that left with the front of the log, and places that hold none."""
+        """Drops the units of records that were deleted with the front of the log, and places that hold none."""
         while self.min_offset < self.max_offset:
             units = self.read(self.min_offset, min(_UNITS_AT_ONCE, self.max_offset - self.min_offset))
             if not len(units):

@@ -1,7 +1,7 @@
 """The seam below all readers of the on-disk format: a shard's directory as files that are listed and read by ranges.
 
-Paths are relative to the shard's directory, with `/` between names. What is gone reads as if it had never been there:
-retention takes files away while they are read.
+Paths are relative to the shard's directory, with `/` between names. A deleted file reads as if it had never been there:
+retention deletes files while they are read.
 """
 
 import errno
@@ -21,7 +21,7 @@ class Files(Protocol):
 
     @property
     def name(self) -> str:
-        """Where it is, for people: a path or a URL."""
+        """Its place, for people: a path or a URL."""
         ...
 
     def listed(self, folder: str) -> list[tuple[str, int]]:
@@ -33,7 +33,7 @@ class Files(Protocol):
         ...
 
     def content(self, path: str) -> bytes | None:
-        """A whole file; None: it is not there. Raises: OSError for one that is and can't be read."""
+        """A whole file; None: it is not there. Raises: OSError: it is there and can't be read."""
         ...
 
     def exists(self, path: str) -> bool:
@@ -41,11 +41,11 @@ class Files(Protocol):
         ...
 
     def next_data(self, path: str, at: int) -> int | None:
-        """Where, from `at` on, a file has bytes that may be other than zeros; None: nowhere."""
+        """The first position from `at` on where a file may have bytes other than zeros; None: nowhere."""
         ...
 
     def close(self) -> None:
-        """Lets go of what is open. It opens again by itself."""
+        """Closes open files. They open again by themselves."""
         ...
 
 
@@ -58,7 +58,7 @@ class LocalFiles:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._fds: OrderedDict[str, int] = OrderedDict()
-        # Those who read a directory once do not close it.
+        # One-time readers of a directory do not close it.
         weakref.finalize(self, _close_all, self._fds)
 
     def __reduce__(self) -> tuple[type["LocalFiles"], tuple[Path]]:

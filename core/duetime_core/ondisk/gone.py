@@ -1,7 +1,7 @@
 """Which dead letters are gone: redriven or discarded. Their records stay in %DLQ%group as long as the log keeps them.
 
     queue of %DLQ%group        min ──────────────────────────── max
-    bits, from `base` on     0  1  1  0  0  1                          1: gone; none behind the last one is
+    bits, from `base` on     0  1  1  0  0  1                          1: gone; none after the last one is
 
 A dead letter that is redriven goes in two steps, as all that is staged: `take` marks it as going, so that nobody else
 takes it, and `taken` as gone, once its copy is durable; `give_back` leaves it where it was. A bit costs less than a
@@ -26,7 +26,7 @@ _HEAD = Struct(">BiqI")  # topic's length, queue, base, bytes of bits
 
 @dataclass(slots=True)
 class _Bits:
-    """Of one queue: bit n of byte m stands for offset base + 8 m + n."""
+    """The bits of one queue: bit n of byte m stands for offset base + 8 m + n."""
 
     base: int
     bits: bytearray = field(default_factory=bytearray)
@@ -54,7 +54,7 @@ class _Bits:
         return 0 <= at < len(self.bits) and bool(self.bits[at] >> (offset & 7) & 1)
 
     def keep(self, first: int, stop: int) -> None:
-        """Forgets all but [first, behind), and those of the first one's byte."""
+        """Forgets all offsets but [first, stop), and those in the byte of `first`."""
         if first > self.base:
             base = first & ~7
             del self.bits[: (base - self.base) >> 3]
@@ -67,21 +67,21 @@ class _Bits:
 
 
 class GoneLetters:
-    """Of all %DLQ% queues of a shard. Places are as on the shard."""
+    """The dead letters that are gone, of all %DLQ% queues of a shard. Places are as on the shard."""
 
     def __init__(self) -> None:
         self._queues: dict[tuple[str, int], _Bits] = {}
         self._going: set[Place] = set()
 
     def take(self, place: Place) -> bool:
-        """Whether the dead letter is the caller's to end: neither gone nor going."""
+        """Marks a dead letter as going. False: it is gone or going already, and not the caller's to end."""
         if self.is_ending(place):
             return False
         self._going.add(place)
         return True
 
     def taken(self, places: Iterable[Place]) -> None:
-        """They are gone: that is durable, or recovery has read it."""
+        """Marks dead letters as gone: that is durable, or recovery has read it."""
         for topic, queue, offset in places:
             self._going.discard((topic, queue, offset))
             bits = self._queues.get((topic, queue))
@@ -90,14 +90,14 @@ class GoneLetters:
             bits.set(offset)
 
     def left(self, places: Iterable[Place]) -> None:
-        """They are there after all: what was to end them was not stored."""
+        """Marks dead letters as there after all: the record that was to end them was not stored."""
         for topic, queue, offset in places:
             bits = self._queues.get((topic, queue))
             if bits is not None:
                 bits.clear(offset)
 
     def give_back(self, place: Place) -> None:
-        """It is not going any more."""
+        """Unmarks a dead letter that was going."""
         self._going.discard(place)
 
     def is_ending(self, place: Place) -> bool:
@@ -134,7 +134,7 @@ class GoneLetters:
         return list(self._queues)
 
     def keep(self, topic: str, queue: int, min_offset: int, max_offset: int) -> None:
-        """Forgets what lies outside of the queue: retention has deleted it, or a crash has taken it back."""
+        """Forgets offsets outside the queue: retention has deleted them, or a crash has taken them back."""
         bits = self._queues.get((topic, queue))
         if bits is not None and (bits.base < min_offset & ~7 or bits.base + len(bits.bits) * 8 > max_offset):
             bits.keep(min_offset, max_offset)
@@ -142,7 +142,7 @@ class GoneLetters:
                 del self._queues[topic, queue]
 
     def encode(self) -> bytes:
-        """What is gone, for the snapshot; what is only going is not in it.
+        """The dead letters that are gone, for the snapshot, without those that are only going.
 
         For each queue: | topic's length u8 | queue i32 | base i64 | bytes of bits u32 | topic | bits |
         """

@@ -14,7 +14,7 @@ from duetime_core.errors import StartupError
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """A level table, and the log position and store time from which on it was in force."""
+    """A level table, and the log position and store time from which it was in force."""
 
     position: int
     at_ms: int
@@ -41,7 +41,8 @@ class LevelHistory:
         return self.since[int(self._tables(np.array([position]), np.array([stored_at_ms]))[0])].levels
 
     def delays_ms(self, levels: Ints, positions: Ints, stored_at_ms: Ints | None = None) -> Ints:
-        """Each one's delay under its table; of levels above the highest, its. Without store times: by position."""
+        """The delay of each entry under its table; for a level above the highest, the highest's. Without store times:
+        by position."""
         tables = self._tables(positions, stored_at_ms) if len(self.since) > 1 else None
         delays_ms = self._known_ms[0][np.clip(levels, 1, len(self._known_ms[0])) - 1]
         for number, known_ms in enumerate(self._known_ms[1:], 1):
@@ -50,7 +51,7 @@ class LevelHistory:
         return delays_ms
 
     def due_at_ms(self, level: int, position: int, stored_at_ms: int) -> int:
-        """Of one record; of a level above the highest, by the highest."""
+        """The due time of one record; for a level above the highest, by the highest."""
         levels = self.at(position, stored_at_ms)
         return stored_at_ms + levels.delay_ms(min(level, levels.highest))
 
@@ -75,7 +76,7 @@ class LevelHistory:
 
     @classmethod
     def load(cls, value: Mapping[str, Any] | None, levels: DelayLevels, *, accept: bool) -> "LevelHistory | None":
-        """From the content of duetimeStore.json. None: it is not known.
+        """From the content of duetimeStore.json. None: the history is not known.
 
         Raises:
             StartupError: the data's table is another one, and `accept` is False.

@@ -1,4 +1,4 @@
-"""How far a lane is: which of its entries are restored. Used by whoever reads a directory, running or not."""
+"""The progress of a lane: which of its entries are restored. Used by all readers of a directory, running or not."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ class Restored:
 
     @classmethod
     def of(cls, known: int, low: int, high: int, found: Iterable[Ints]) -> "Restored":
-        """Of a lane with the entries [low, high).
+        """The restored entries of a lane with the entries [low, high).
 
         Args:
             known: all entries before it are restored, as a checkpoint has it.
@@ -39,10 +39,10 @@ class Restored:
         return entry < self.watermark or bool(len(self.ahead) and np.isin(entry, self.ahead))
 
     def mask(self, entries: Ints) -> npt.NDArray[np.bool_]:
-        """Which of these are restored."""
+        """Which of `entries` are restored."""
         restored: npt.NDArray[np.bool_] = entries < self.watermark
         return restored | np.isin(entries, self.ahead) if len(self.ahead) else restored
 
     def pending_count(self, high: int) -> int:
-        """Of a lane with the entries before `high`."""
+        """The number of pending entries of a lane that ends at `high`."""
         return high - self.watermark - len(self.ahead)

@@ -1,4 +1,4 @@
-"""What stands in the tagsCode of a unit, by the record: a tag's hash, in a lane the due time."""
+"""The tagsCode of a unit, by its record: a tag's hash, or in a lane the due time."""
 
 import re
 
@@ -18,13 +18,13 @@ _NUMBER = re.compile(rb"[+-]?[0-9]{1,10}")
 
 
 class TagsCodes:
-    """By the level table that was in force at a position."""
+    """Finds tagsCodes by the level table that was in force at a position."""
 
     def __init__(self, history: LevelHistory) -> None:
         self._history = history
 
     def of(self, run: Run) -> Ints:
-        """Of every record of a run."""
+        """The tagsCode of every record of a run."""
         lanes = np.array([topic == _LANES for topic, _ in run.keys], np.bool_)
         if not lanes.any():
             return run.tags_codes
@@ -44,7 +44,7 @@ class TagsCodes:
         return codes
 
     def of_record(self, found: Record) -> int:
-        """Of one record."""
+        """The tagsCode of one record."""
         tags = value_of(found.properties, _TAGS)
         code = record.tags_code(tags) if tags else 0
         if found.topic != SCHEDULE_TOPIC:

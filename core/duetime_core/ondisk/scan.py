@@ -1,12 +1,12 @@
-"""Walking the records of a log: what each one says, where one is damaged, where the log ends.
+"""Walks the records of a log: their fields, damaged ones, and the log's end.
 
 intact     structure and CRC hold
 damaged    the structure holds, the CRC does not match: the record keeps its place in its queue, if it can be its own
-skipped    bytes that are no record, with an intact record behind them
+skipped    bytes that are no record, with an intact record after them
 end        nothing but zeros or garbage follows
 
-`scan` gives the records one by one, `scan_runs` the same with intact ones as columns, which is what makes a whole log
-readable in seconds: the walk record by record is left for what columns.py does not take.
+`scan` gives the records one by one, `scan_runs` the same with intact ones as columns, which makes a whole log readable
+in seconds: only records that columns.py does not take are walked one by one.
 """
 
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ class Blank:
 
 
 class LogFile(Protocol):
-    """What a scan wants of a segment."""
+    """What a scan needs of a segment."""
 
     @property
     def base(self) -> int: ...
@@ -62,10 +62,10 @@ class LogFile(Protocol):
 
 
 class Log(Protocol):
-    """What a scan wants of a log."""
+    """What a scan needs of a log."""
 
     def segment_from(self, position: int) -> LogFile | None:
-        """The file that holds the position or, where none does, the next one behind it."""
+        """The file that holds the position or, where none does, the next one after it."""
         ...
 
 
@@ -79,7 +79,7 @@ class _Window:
         self.end = segment.end if end is None else min(end, segment.end)
 
     def forget(self) -> None:
-        """What is asked for next is read anew."""
+        """Makes the next `at` read from the segment again."""
         self.data = b""
 
     def at(self, position: int, length: int) -> tuple[bytes, int]:
@@ -95,7 +95,7 @@ class _Window:
 def scan(log: Log, position: int) -> Iterator[Found | Skipped]:
     """Everything from `position` (a record's start) to the end of the log, in order.
 
-    The end is behind the last Found; a torn tail is not reported.
+    The end is after the last Found; a torn tail is not reported.
     """
     pending: Skipped | None = None
     while (segment := log.segment_from(position)) is not None:
@@ -114,7 +114,7 @@ def scan(log: Log, position: int) -> Iterator[Found | Skipped]:
 
 
 def scan_runs(log: Log, position: int, end: int | None = None) -> Iterator[Run | Found | Skipped | Blank]:
-    """As `scan`, with intact records in runs, and BLANK marks told. A Found is damaged, or too large for a run.
+    """As `scan`, with intact records in runs, and with BLANK marks. A Found is damaged, or too large for a run.
 
     Goes as far as the record that starts at `end`, if given.
     """
@@ -173,8 +173,8 @@ def _scan_segment(segment: LogFile, position: int) -> Iterator[Found | Skipped]:
 
 
 def _item_at(window: _Window, segment: LogFile, position: int) -> tuple[Found | Skipped | None, int]:
-    """The record there, or what is passed over for want of one, and where to go on. None: a store that runs was writing
-    it, and it is to be read anew; records are written in order, so that nothing is behind one that is not whole."""
+    """The record there, or the bytes skipped for want of one, and the position after it. None: a running store was
+    writing it, and it is to be read again; records are written in order, so that none follows one that is not whole."""
     item: Found | Skipped
     found, damage = _record_at(window, segment, position)
     if found is not None:
@@ -190,7 +190,7 @@ def _item_at(window: _Window, segment: LogFile, position: int) -> tuple[Found | 
 
 
 def intact_at(segment: LogFile, position: int) -> Record | None:
-    """The record that lies there by now; None: it is not whole."""
+    """The record that is there now; None: it is not whole."""
     size = layout.size_at(segment.read_file(position, layout.PREFIX_BYTES))
     found, _ = _record_at(_Window(segment, position + size), segment, position) if size else (None, "")
     return None if found is None or found.damage else found.record
@@ -207,8 +207,8 @@ def _record_at(window: _Window, segment: LogFile, position: int) -> tuple[Found 
 
 
 def judge(data: bytes | memoryview, index: int, position: int) -> tuple[Record | None, str]:
-    """The record at an index of bytes that have all that it says of its size, and its damage; or None, and what is
-    wrong with what lies there."""
+    """The record at an index of `data`, which has as many bytes as the record's size says, and its damage; or None, and
+    what is wrong with the bytes there."""
     damage = ""
     try:
         try:
@@ -227,7 +227,7 @@ def judge(data: bytes | memoryview, index: int, position: int) -> tuple[Record |
 
 
 def _resume(window: _Window, segment: LogFile, position: int) -> int | None:
-    """The next position behind a damaged place where an intact record lies that knows it."""
+    """The next position after a damaged place with an intact record that names this position as its own."""
     at = position + 1
     while at < window.end - layout.PREFIX_BYTES:
         data, index = window.at(at, layout.PREFIX_BYTES)

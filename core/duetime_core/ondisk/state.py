@@ -1,8 +1,8 @@
-"""What a directory holds, as a store that recovered it would serve it: queues in line with the log, in memory.
+"""The content of a directory as a store that recovered it would serve it: queues in line with the log, in memory.
 
 The log decides. Its records are walked once, from the first file to the last intact record: that is its end. A queue
-has the units of its files without those behind the end, and behind them those of records that are not in it yet: a
-broker that was killed had dispatched fewer than it had written, a store that runs has gone on meanwhile.
+has the units of its files without those after the end, and then those of records that are not in it yet: a broker that
+was killed had dispatched fewer than it had written, a running store has gone on meanwhile.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ from duetime_core.ondisk.scan import Blank, Found, Skipped, intact_at, scan_runs
 
 _LANES = SCHEDULE_TOPIC.encode()
 _UNITS_AT_ONCE = 8_192
-# Whose records retention appends again, with their queue offset.
+# Topics whose records retention appends again, with their queue offset.
 KEPT_TOPICS = frozenset((SCHEDULE_TOPIC, *FOREIGN_TOPICS))
 # Any of them makes a directory a store's.
 _PARTS = ("commitlog", "consumequeue", "config", "checkpoint")
@@ -40,12 +40,12 @@ Item = Run | Found | Skipped | Blank
 
 
 def no_progress(position: int) -> None:
-    """For callers that show none."""
+    """The progress callback of callers that show none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unqueued:
-    """A record that has no unit: a half message that never left its state, or a roll-back."""
+    """A record without a unit: a half message that never left its state, or a roll-back."""
 
     position: int
     size: int
@@ -74,7 +74,7 @@ class Queue:
         return self.files.queue
 
     def settle(self, log_min: int, log_end: int) -> None:
-        """Brings the files' units in line with what the log holds."""
+        """Brings the files' units in line with the log."""
         self.files.drop_behind(log_end)
         self.files.drop_before(log_min)
         self.min_offset, self.max_offset = self.files.min_offset, self.files.max_offset
@@ -85,7 +85,7 @@ class Queue:
             self.max_offset = max(self.max_offset, int(self.made[-1][0][-1]) + 1)
 
     def _drop_repeated(self) -> None:
-        """Of records that name one offset the first counts; of what retention has appended again, the last copy."""
+        """Of records that name one offset the first counts; of those that retention has appended again, the last."""
         if not self.made:
             return
         offsets = np.concatenate([offsets for offsets, _ in self.made])
@@ -116,7 +116,7 @@ class Queue:
 
 @dataclass(slots=True)
 class State:
-    """See the module. `end` is behind the last intact record."""
+    """See the module. `end` is the position after the last intact record."""
 
     files: Files
     log: LogFiles
@@ -129,7 +129,7 @@ class State:
     unqueued: list[Unqueued] = field(default_factory=list)
     # Position and words.
     damaged: list[tuple[int, str]] = field(default_factory=list)
-    # Of each queue whose records retention appends again: where its last record in the log lies, copies included.
+    # By queue whose records retention appends again: position of its last record in the log, copies included.
     newest: dict[tuple[str, int], int] = field(default_factory=dict)
     # The latest store time of an intact record; 0: none was read.
     stored_at_ms: int = 0
@@ -144,7 +144,7 @@ class State:
 
     @property
     def root(self) -> Path:
-        """Of a directory of this machine."""
+        """The path of a directory of this machine."""
         return Path(self.files.name)
 
     @property
@@ -162,11 +162,11 @@ def open_root(source: Path | Files) -> Files:
 
 
 def load(source: Path | Files, levels: DelayLevels | LevelHistory, *, probe: bool = False) -> State:
-    """Opens the directory and looks at its queues; the log is not read yet.
+    """Opens the directory and reads its queues; the log is not read yet.
 
     Args:
-        levels: the table by which a broker's lanes are dated, or its history; our directories tell theirs.
-        probe: as QueueFiles has it.
+        levels: the table by which a broker's lanes are dated, or its history; our directories state theirs.
+        probe: as in QueueFiles.
     """
     files = open_root(source)
     known_before = levels if isinstance(levels, LevelHistory) else LevelHistory.of(levels)
@@ -174,7 +174,7 @@ def load(source: Path | Files, levels: DelayLevels | LevelHistory, *, probe: boo
     history = LevelHistory.load(stored, known_before.current, accept=True)
     known = _known_marks(files)
     queues = {key: Queue(QueueFiles(files, *key, probe=probe)) for key in queue_directories(files)}
-    # After the queues: what they hold is in the log by then, and what comes meanwhile is made from the log.
+    # After the queues: their records are in the log by then, and units of later ones are made from the log.
     return State(files, LogFiles(files), history or known_before, queues, known=known)
 
 
@@ -206,7 +206,7 @@ def walk(log: LogFiles, first: int | None = None) -> Iterator[Item]:
 
 def walk_whole(state: State, first: int | None = None) -> Iterator[Item]:
     """As `walk`, without records at the end that a kill has torn, or that a running store has not written whole: their
-    CRC tells, and no unit was made of them yet."""
+    CRC does not match, and they have no unit yet."""
     held: list[Found] = []
     for item in walk(state.log, first):
         if isinstance(item, Found) and item.damage and _may_be_torn(state, item.record):
@@ -218,7 +218,7 @@ def walk_whole(state: State, first: int | None = None) -> Iterator[Item]:
 
 
 def _again(state: State, found: Found) -> Found:
-    """A record that is whole by now, since something is behind it."""
+    """The record read again: it is whole by now, since something follows it."""
     segment = state.log.segment_at(found.position)
     now = None if segment is None else intact_at(segment, found.position)
     return found if now is None else Found(found.position, now)
@@ -230,14 +230,14 @@ def _may_be_torn(state: State, found: Record) -> bool:
 
 
 def item_end(item: Item) -> int:
-    """The log position behind it."""
+    """The log position after the item."""
     if isinstance(item, Run):
         return item.end_position
     return item.position + (item.record.size if isinstance(item, Found) else item.size)
 
 
 class StateReader:
-    """Takes in what the walk gives, from a position on: what lies before it is in its queues already."""
+    """Takes in the items of the walk from a position on: records before it are in their queues already."""
 
     def __init__(self, state: State, first: int | None = None) -> None:
         self._state = state
@@ -245,7 +245,7 @@ class StateReader:
         state.end = state.min_position if first is None else first
 
     def see(self, item: Item) -> int:
-        """Returns how far the walk is."""
+        """Takes in an item. Returns the position that the walk has reached."""
         state = self._state
         if isinstance(item, Blank):
             state.blanks.append(item)
@@ -254,7 +254,7 @@ class StateReader:
         else:
             self._see_run(item) if isinstance(item, Run) else self._see_record(item)
         end = item_end(item)
-        # A mark at the very end tells that the next file was begun, if it is there.
+        # A mark at the very end means that the next file was begun, if it is there.
         if not isinstance(item, Blank) or state.log.segment_at(end) is not None:
             state.end = end
         return end
@@ -344,7 +344,7 @@ class StateReader:
 
 
 def is_queue(topic: str, queue: int) -> bool:
-    """Whether a record can be of this queue: damage, where nothing tells it by a CRC, must not make directories up."""
+    """Whether a record can be of this queue: damage that no CRC reveals must not invent queues."""
     return queue >= 0 and is_name(topic)
 
 
@@ -355,7 +355,7 @@ def is_possible(offsets: Ints, positions: Ints) -> npt.NDArray[np.bool_]:
 
 
 def restored(state: State) -> dict[int, Restored]:
-    """By level, as recovery has it: which entries are restored."""
+    """The restored entries by level, as recovery finds them."""
     lanes = {level_of(queue.queue): queue for queue in state.queues.values() if queue.topic == SCHEDULE_TOPIC}
     found = {}
     for level in range(1, max([state.history.current.highest, *lanes]) + 1):

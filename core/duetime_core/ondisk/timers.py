@@ -35,7 +35,7 @@ _CHECK_NAMES = ("lastReadTimeMs", "lastTimerLogFlushPos", "lastTimerQueueOffset"
 
 
 def timers(state: State, *, listed: bool) -> dict[str, Any] | None:
-    """What waits in the wheel, and how much is not in it yet; `slots` only when `listed`. None: there is no wheel."""
+    """The timers in the wheel, and the number not in it yet; `slots` only when `listed`. None: there is no wheel."""
     data = state.files.content("timerwheel")
     if data is None:
         return None
@@ -79,7 +79,7 @@ def _slot(log: LogFiles, slot: np.void) -> dict[str, Any]:
 
 
 def halves(state: State, group_offsets: dict[str, dict[str, int]], *, listed: bool) -> dict[str, Any]:
-    """Half messages that are neither committed nor rolled back, as the broker counts: it would ask for them."""
+    """Half messages that are neither committed nor rolled back, as the broker counts: it would check them."""
     found: dict[str, Any] = {"pending": 0}
     if listed:
         found["messages"] = []

@@ -1,11 +1,11 @@
 """`config/duetimeTopics`: topics that are not in topics.json yet, a line each.
 
     5f3a01c2 ["orders",8]
-    CRC-32 of all behind the blank, in hex; then JSON: name, queue count
+    CRC-32 of all after the blank, in hex; then JSON: name, queue count
 
-The file only grows, until all of it is in topics.json and it begins anew: a new topic costs its
-own line, not a file of all topics. A line stands for itself. One that does not match its CRC counts
-for nothing: a write that was never answered has left it, or damage.
+The file only grows, until all of it is in topics.json and it begins anew: a new topic costs its own line, not a file
+of all topics. A line stands for itself. One that does not match its CRC is ignored: a write that was never answered has
+left it, or damage.
 """
 
 import json
@@ -17,7 +17,7 @@ FILE = "duetimeTopics"
 
 
 def encode(counts: Mapping[str, int]) -> bytes:
-    """Lines; an empty one in front ends what a torn write may have left."""
+    """Lines of topics; an empty line in front ends the remains of a torn write."""
     return b"\n" + b"".join(_line(name, count) for name, count in counts.items())
 
 
@@ -27,7 +27,7 @@ def _line(name: str, count: int) -> bytes:
 
 
 def decode(data: bytes) -> tuple[dict[str, int], int]:
-    """The counts, of several of one topic the highest; and how many lines are damaged."""
+    """The counts, the highest of several for one topic; and the number of damaged lines."""
     counts: dict[str, int] = {}
     damaged = 0
     for line in filter(None, data.split(b"\n")):
@@ -47,7 +47,7 @@ def add(counts: dict[str, int], more: Mapping[str, int]) -> None:
 
 
 def read(directory: Path) -> tuple[dict[str, int], int]:
-    """Of `config/`: as `decode`, of nothing where there is no file."""
+    """Reads the file in `config/`: as `decode`; empty where there is no file."""
     try:
         return decode((directory / FILE).read_bytes())
     except FileNotFoundError:

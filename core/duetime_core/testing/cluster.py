@@ -21,9 +21,9 @@ from duetime_core.serving import make_channel
 from duetime_core.settings import cluster_secret_of_commands
 from duetime_core.testing.clock import FakeClock
 
-# Real time that services get for their answers before a pause of theirs is skipped, and before a test is given up.
+# Real time that services get for their answers before one of their pauses is skipped, and before a test is given up.
 NUDGE_S = 0.05
-# How long work in hand may take on a slow machine before somebody is thought to pause on the fake clock.
+# How long work in hand may take on a slow machine before a service is assumed to pause on the fake clock.
 PATIENCE_S = 0.5
 GIVE_UP_S = 60.0
 
@@ -119,7 +119,7 @@ class Cluster:
             await asyncio.wait(self._failures.values(), timeout=NUDGE_S / 5, return_when=asyncio.FIRST_COMPLETED)
 
     async def start_store(self, shard: int) -> Any:
-        """Starts a shard on its directory; of a shard that was stopped, at its old port."""
+        """Starts a shard on its directory; one that was stopped, at its old port."""
         port = self.stores[shard].port if shard < len(self.stores) else 0
         settings = {"data_dir": self._directory / f"store-{shard}", "shard": shard, "port": port}
         # A cluster that lives for a test keeps no room for the time when the disk is full.
@@ -156,7 +156,7 @@ class Cluster:
         await self._end(node)
 
     async def stop(self) -> None:
-        """Stops what runs: callers before those that they call."""
+        """Stops running services: callers before those that they call."""
         for channel in self._channels:
             await channel.close()
         while self._started:
@@ -211,7 +211,7 @@ class Cluster:
             published = [node.store.next_publish() for node in overdue]
             done, _ = await asyncio.wait(published, timeout=PATIENCE_S)
             if not done:
-                # Somebody pauses on the fake clock, after an error for instance.
+                # A service pauses on the fake clock, after an error for instance.
                 self._nudge(10_000)
 
     def _nudge(self, by_ms_max: float) -> None:
@@ -235,7 +235,7 @@ class Cluster:
         return min(ahead, default=None)
 
     async def lanes(self, shard: int = 0) -> list[gateway_pb2.Lane]:
-        """The lanes of a shard, as its store tells them."""
+        """The lanes of a shard, by its store."""
         channel = make_channel(f"127.0.0.1:{self.stores[shard].port}", cluster_secret_of_commands())
         self._channels.append(channel)
         stub = store_pb2_grpc.StoreStub(channel)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""What Alembic runs to migrate: over the connection, and inside the transaction, that `schema.upgrade` gives it."""
+"""Alembic's script for migrations: uses the connection and transaction that `schema.upgrade` gives it."""
 
 from alembic import context
 

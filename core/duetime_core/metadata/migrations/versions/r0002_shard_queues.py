@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Adds the column; what is there has equal numbers."""
+    """Adds the column; existing rows have equal numbers."""
     op.add_column("topic_queues", sa.Column("shard_queue", sa.Integer, nullable=True))
 
 

@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Makes the table; groups that only committed offsets so far are none of it."""
+    """Makes the table; groups that only committed offsets so far are not in it."""
     op.create_table(
         "groups",
         sa.Column("name", sa.String(120), primary_key=True),

@@ -1,4 +1,4 @@
-"""What analysis jobs found, for gateways to tell."""
+"""Reports of analysis jobs, which gateways read."""
 
 import sqlalchemy as sa
 from alembic import op
