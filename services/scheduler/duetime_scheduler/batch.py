@@ -10,12 +10,12 @@ from duetime_format.view import split
 
 log = sparing()
 
-# Of what is told of a defect.
+# Characters of a defect's description in a quarantine record.
 REASON_CHARS_MAX = 256
 
 
 class OutOfStep(Exception):
-    """The store's watermark is not where this lane's batch begins, or can't be brought behind it."""
+    """The store's watermark is not where this lane's batch begins, or can't be moved past it."""
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class EntryBatch:
 
     entries: Entries
     records: bytes = b""
-    # Index to how often its record was replaced.
+    # By index: how often the entry's record was replaced.
     quarantined: dict[int, int] = field(default_factory=dict)
 
     @property
@@ -87,7 +87,7 @@ def make_batch(level: int, due: store_pb2.PullDueResponse) -> EntryBatch:
 
 
 def _run(entries: Entries, index: int) -> tuple[bytes, int]:
-    """As `quickest_run`; where it fails for no known reason the entries are looked at one by one."""
+    """As `quickest_run`; where it fails for no known reason the entries are inspected one by one."""
     try:
         return quickest_run(entries, index)
     except Exception as error:
@@ -96,7 +96,7 @@ def _run(entries: Entries, index: int) -> tuple[bytes, int]:
 
 
 def _inspect(batch: EntryBatch, index: int, due: store_pb2.PullDueResponse) -> bytes:
-    """What takes the place of an entry that is not plainly right."""
+    """Restores or quarantines an entry that the quick way did not take. Returns its record."""
     try:
         if not batch.entries.sizes[index]:
             raise Unrestorable(_damage(due, index))

@@ -1,12 +1,11 @@
-"""Serves one lane: pulls what falls due soon, restores it, puts it; again and again.
+"""Serves one lane: pulls entries that fall due soon, restores them, puts them; again and again.
 
     pull (waits until AHEAD_MS / 2 before the due moment) ──▶ restore ──▶ put, which the store holds until it is due
       ▲                                                                    │
       └─────────────── the next batch, while the last is put ──────────────┘
 
-The restorer keeps nothing that matters: the store refuses what is restored already and what is not next, so a
-restorer may die, be doubled or repeat itself at any point. After any trouble it begins again from the store's
-watermark.
+The restorer keeps nothing that matters: the store refuses entries that are restored already or not next, so a restorer
+may die, be doubled or repeat itself at any point. After any trouble it begins again from the store's watermark.
 """
 
 import asyncio
@@ -32,8 +31,8 @@ log = sparing()
 BATCH_COUNT_MAX = 2048
 BATCH_BYTES_MAX = 4 * 1024 * 1024
 WAIT_MS = 10_000
-# How long before its due moment an entry may be pulled. Half of it is what a pull, the restoring and the put may take
-# without being late; what falls due in the other half goes together.
+# How long before its due moment an entry may be pulled. Half of it is the time that pull, restoring and put may take
+# without being late; entries that fall due in the other half go together.
 AHEAD_MS = 50
 # Batches on their way to the store or held there: one that is about to be answered, and the next.
 FLIGHTS_MAX = 2
@@ -55,7 +54,7 @@ class Flight:
 
 
 def _may_pull(flights: deque[Flight]) -> bool:
-    """A full batch goes alone: more of the same backlog behind it would stand before the calls of other lanes."""
+    """Whether to pull more. A full batch goes alone: more of the backlog would stand before other lanes' calls."""
     return not flights or (len(flights) < FLIGHTS_MAX and flights[-1].batch.count < BATCH_COUNT_MAX)
 
 
@@ -74,7 +73,7 @@ class Restorer:
         me: str = "",
         has_lease: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`me` and `has_lease`: what the store is told of who asks."""
+        """`me` and `has_lease` identify the caller to the store."""
         self._store = store
         self._me = me
         self._has_lease = has_lease
@@ -107,7 +106,7 @@ class Restorer:
                     pause_ms=self._backoff_ms,
                 )
             except Exception as error:
-                # Such as an answer that can't be: no other lane is to suffer from it.
+                # Such as an impossible answer: no other lane must suffer from it.
                 defect(error, "lane", shard=self._shard, lane=self._level)
             # Jitter, so that the lanes of a shard that comes back do not all call at once.
             await self._clock.sleep(self._backoff_ms * random.uniform(0.5, 1.0))
@@ -120,7 +119,7 @@ class Restorer:
         try:
             while True:
                 if pull is None and _may_pull(flights):
-                    # With all puts answered the store's watermark is the truth, whatever this loop believed.
+                    # With all puts answered the store's watermark is the truth, whatever this loop has assumed.
                     pull = asyncio.create_task(self._pull(flights[-1].batch.end if flights else 0))
                 waiting = {pull, flights[0].answer if flights else None} - {None}
                 await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)  # type: ignore[type-var]
@@ -189,7 +188,7 @@ class Restorer:
         first = await self._settled(flight, 0)
         if first == flight.batch.count:
             return
-        # The batches behind it came to a gap.
+        # The batches after it were refused for a gap.
         for later in list(flights)[1:]:
             later.answer.cancel()
         while first < flight.batch.count:
@@ -211,9 +210,9 @@ class Restorer:
         return self._settle(flight.batch, first, answer)
 
     async def _find_malformed(self, batch: EntryBatch, first: int) -> None:
-        """The store took the whole put for no records: asks one by one, and replaces the first that is none.
+        """The store could not read the put as records: sends them one by one, and replaces the first that is refused.
 
-        The request may be answered, but its entries are not settled here: the next put finds them as duplicates.
+        Single records may be stored, but their entries are not settled here: the next put finds them as duplicates.
         """
         for index, data in enumerate(batch.split()[first:], first):
             request = store_pb2.RestoreRequest(records=data, lane=self._level, first_entry=batch.first + index)
@@ -227,7 +226,7 @@ class Restorer:
         raise OutOfStep("the store refused the records together and none of them alone")
 
     def _settle(self, batch: EntryBatch, first: int, answer: store_pb2.RestoreResponse) -> int:
-        """Counts what became of the records from `first` on; returns the first that has to be put again."""
+        """Counts the outcomes of the records from `first` on. Returns the first that has to be put again."""
         if not answer.statuses and not batch.quarantined:
             self._restored.inc(batch.count - first)
             return batch.count

@@ -1,4 +1,4 @@
-"""The database side of lane leases: one tick is a heartbeat, a look at all rows, and claims by compare-and-swap."""
+"""The database side of lane leases: one tick is a heartbeat, a read of all rows, and claims by compare-and-swap."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from duetime_scheduler.sharing import LaneKey, LeaseRow, MemberWatch, claims, he
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """What a tick found and did."""
+    """The state after a tick."""
 
     held: frozenset[LaneKey]
     paused: frozenset[LaneKey]
     live: frozenset[str]
     dead: frozenset[str]
-    # Lanes of all shards whose lease nobody alive holds.
+    # Lanes of all shards whose lease no live member holds.
     unowned: frozenset[LaneKey] = frozenset()
 
 
@@ -37,7 +37,7 @@ class LaneLeases:
         self._started_at_ms = started_at_ms
 
     async def tick(self, lanes: Mapping[int, Collection[int]], now_ms: float) -> Tick:
-        """Renews this member's place and takes what it is due.
+        """Renews this member's place and takes the lanes that are due to it.
 
         `lanes` are the levels of each shard whose store has answered; `now_ms` is monotonic.
 
@@ -82,7 +82,7 @@ class LaneLeases:
 
     def _take(self, session: Session, claimed: Iterable[LeaseRow], gone: Mapping[str, int]) -> list[LeaseRow]:
         for row in claimed:
-            # The epoch is what was looked at: who came first has moved it on.
+            # Only where the epoch is still the one read: a faster member has moved it on.
             unchanged = _is_lane(row.key) & (LaneLeaseModel.epoch == row.epoch)
             _count(session, update(LaneLeaseModel).where(unchanged).values(owner=self._me, epoch=row.epoch + 1))
         for member, heartbeat in gone.items():
@@ -113,7 +113,7 @@ def _rows(session: Session) -> list[LeaseRow]:
 
 
 def _correct_lanes(session: Session, known: set[LaneKey], lanes: Mapping[int, Collection[int]]) -> bool:
-    """Rows for lanes that are new, none for those that their store no longer has; whether anything changed."""
+    """Adds rows of new lanes, deletes those of lanes that their store no longer has. Returns whether any changed."""
     actual = {(shard, level) for shard, levels in lanes.items() for level in levels}
     new = actual - known
     if new:
@@ -131,5 +131,5 @@ def _correct_lanes(session: Session, known: set[LaneKey], lanes: Mapping[int, Co
 
 
 def _count(session: Session, statement: Any) -> int:
-    """Rows that an update or a delete met."""
+    """The number of rows that an update or a delete changed."""
     return cast("CursorResult[Any]", session.execute(statement)).rowcount

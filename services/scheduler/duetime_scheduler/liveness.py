@@ -16,11 +16,11 @@ ASK_TIMEOUT_S = 2.0
 
 
 class Liveness:
-    """Looks at the lanes when it is asked, and remembers since when each stands where it stands.
+    """Inspects the lanes when it is asked, and remembers since when each watermark has not moved.
 
-    A lane stands still when an entry of it has been due for `stuck_ms` by its store's clock, and its watermark has
-    been seen at one place for as long by this process's. A store that does not answer or takes no writes holds its
-    lanes up by itself: these do not count.
+    A lane stands still when one of its entries has been due for `stuck_ms` by its store's clock, and its watermark has
+    stayed in one place for as long by this process's clock. A store that does not answer or takes no writes holds up
+    its lanes by itself: these do not count.
     """
 
     def __init__(self, stores: Mapping[int, store_pb2_grpc.StoreStub], clock: Clock, *, stuck_ms: int) -> None:

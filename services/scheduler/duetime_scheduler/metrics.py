@@ -1,4 +1,4 @@
-"""What the scheduler process counts."""
+"""Metrics of the scheduler process."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -18,7 +18,7 @@ class SchedulerMetrics:
         )
         self.out_of_step = Counter(
             "duetime_scheduler_out_of_step",
-            "puts that the store fenced off, by status: GAP or NOT_DUE",
+            "puts that the store refused, by status: GAP or NOT_DUE",
             (*lane, "status"),
             registry=registry,
         )
@@ -49,7 +49,7 @@ class SchedulerMetrics:
         )
         self.stand_ins = Counter(
             "duetime_scheduler_stand_ins",
-            "lanes taken because nobody asked for them, and left to others, both without a lease",
+            "lanes taken because no scheduler asked for them, and lanes left to others, both without a lease",
             ("change",),
             registry=registry,
         )

@@ -26,13 +26,13 @@ from duetime_scheduler.sharing import LaneKey, MemberWatch
 log = structlog.get_logger()
 
 CALLS_IN_FLIGHT_MAX = 256
-# A start does not wait longer for the metadata database, which is looked at while lanes are served.
+# Longest wait of a start for the metadata database; afterwards it is tried while lanes are served.
 DATABASE_WAIT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """What a scheduler is made of."""
+    """The parts of a scheduler."""
 
     server: Server
     channels: list[grpc.aio.Channel]
@@ -100,7 +100,7 @@ class SchedulerNode:
             settings.secret,
             traffic=Traffic(settings.traffic_limits, self.registry),
         )
-        service = SchedulerService(self._database, serving.look_again)
+        service = SchedulerService(self._database, serving.tick_at_once)
         scheduler_pb2_grpc.add_SchedulerServicer_to_server(service, server.grpc)  # type: ignore[no-untyped-call]
         return _Parts(server, list(channels.values()), serving)
 
@@ -118,7 +118,7 @@ class SchedulerNode:
         await asyncio.shield(self._loops)
 
     async def stop(self) -> None:
-        """Out of service, loops ended, offsets published, leases given back: in this order, so that the table says
+        """Goes out of service, ends loops, publishes offsets, gives leases back: in this order, so that the table says
         where the lanes were left, and the next owner starts after this one has stopped."""
         parts = self._made
         if parts:

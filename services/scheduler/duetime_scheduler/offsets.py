@@ -1,4 +1,4 @@
-"""The published delay offset table: what RocketMQ keeps in delayOffset.json, for people and metrics.
+"""The published delay offset table, RocketMQ's delayOffset.json, for people and metrics.
 
 Nothing reads it back to decide anything: each shard's watermark is the truth, and the table follows it.
 """
@@ -21,7 +21,7 @@ log = sparing()
 
 @dataclass(frozen=True, slots=True)
 class LaneOffsets:
-    """Where a lane stands, by its store."""
+    """A lane's offsets, by its store."""
 
     shard: int
     level: int
@@ -31,7 +31,7 @@ class LaneOffsets:
 
 
 def contradiction(published_next: int, actual: LaneOffsets) -> str:
-    """Why a published offset can't be true; empty when it can: being behind is what a table of the past is."""
+    """Why a published offset can't be true; empty when it can: a table of the past may lag behind."""
     if published_next < actual.min_offset:
         return "below the lane's min"
     if published_next > actual.max_offset:
@@ -74,7 +74,7 @@ class OffsetTable:
         Raises:
             Unavailable: the database does not answer.
         """
-        # A lane that comes back later is compared again: others have published it meanwhile.
+        # A lane that comes back later is compared again: other members have published it meanwhile.
         self._compared &= set(held)
         mine = [lane for lane in offsets if (lane.shard, lane.level) in held]
         faults = await self._database.run(lambda session: self._write(session, mine, now_ms))

@@ -1,4 +1,4 @@
-"""The lanes that a scheduler serves: leases renewed, restorers begun and ended, the table of offsets published."""
+"""Serves a scheduler's lanes: renews leases, starts and ends restorers, publishes the table of offsets."""
 
 import asyncio
 import math
@@ -57,9 +57,9 @@ class Serving:
             timeout_s=self._timeout_s,
         )
         self._liveness = Liveness(stores, clock, stuck_ms=settings.stuck_ms)
-        # Set once the database has been looked at, in whatever state it is.
+        # Set once the database has been tried, whatever its state.
         self.looked_at_database = asyncio.Event()
-        # The lanes that each store has, and what the last tick found.
+        # The lanes of each store, and the result of the last tick.
         self._lanes: dict[int, set[int]] = {}
         self._tick = Tick(frozenset(), frozenset(), frozenset(), frozenset())
         self._ticked_at_ms = -math.inf
@@ -83,7 +83,7 @@ class Serving:
                 group.create_task(self._stand_ins.run(shard))
 
     async def leave(self) -> None:
-        """Once the loops have ended: the table says where the lanes were left, and the leases are given back."""
+        """Publishes where the lanes were left, then gives the leases back. To be called after the loops have ended."""
         try:
             await self._publish()
             await self._leases.release()
@@ -92,11 +92,11 @@ class Serving:
             log.warning("leaving without word: the leases will run out", error=error.text)
 
     async def why_stuck(self) -> str:
-        """Why no lane of this scheduler gets on; empty: they do."""
+        """Which of this scheduler's lanes stand still, in words; empty: none."""
         return await self._liveness.why(set(self._restorers))
 
-    def look_again(self) -> None:
-        """The database has something new: the next tick comes at once."""
+    def tick_at_once(self) -> None:
+        """Makes the next tick come at once: the database has changed."""
         if not self._tick_now.done():
             self._tick_now.set_result(None)
 
@@ -113,7 +113,7 @@ class Serving:
             await self._clock.sleep(backoff_ms)
             backoff_ms = min(2 * backoff_ms, BACKOFF_MS_MAX)
         self._lanes[shard] = {lane.level for lane in lanes.lanes}
-        self.look_again()
+        self.tick_at_once()
 
     async def _list_lanes(self, shard: int) -> gateway_pb2.ListLanesResponse:
         """Raises: DueTimeError."""
@@ -122,8 +122,8 @@ class Serving:
         return answer
 
     async def _renew(self) -> None:
-        """The membership loop: ticks for ever. Whatever state the database is in, lanes that nobody serves are served
-        meanwhile, so it is no part of the start."""
+        """The membership loop: ticks for ever. It is no part of the start, since lanes that nobody serves are served
+        meanwhile, whatever the database's state."""
         await self._database.start(despite=ANY_FAULT)
         self.looked_at_database.set()
         while True:
@@ -135,7 +135,7 @@ class Serving:
         leases, now_ms = self._leases, self._clock.monotonic_ms()
         tick, _ = await outcome(lambda: leases.tick(self._lanes, now_ms), "tick")
         if tick is None:
-            # The lanes held are served on: others may take them over meanwhile, and the stores' watermarks fence.
+            # The lanes held are still served: others may take them over meanwhile, and the stores' watermarks fence.
             self._metrics.database_errors.inc()
             return
         before, self._tick = self._tick, tick
@@ -173,8 +173,8 @@ class Serving:
             log.info("lanes handed over", lanes=names(given), members=len(tick.live))
 
     def _serve(self) -> None:
-        """Makes the running restorers those of the lanes held, known to their stores, not left and not paused, and of
-        those that stores asked for."""
+        """Starts and ends restorers, so that they run for lanes that are held, known to their stores, neither left nor
+        paused, and for lanes that stores gave to this scheduler."""
         known = {(shard, level) for shard, levels in self._lanes.items() for level in levels}
         wanted = ((self._tick.held & known) - self._stand_ins.left | self._stand_ins.taken) - self._tick.paused
         for key in self._restorers.keys() - wanted:

@@ -29,7 +29,7 @@ class SchedulerSettings(StoreClientSettings):
         60_000,
         ge=1_000,
         le=3_600_000,
-        description="a lane that is overdue and moves on by nothing for so long makes liveness NOT_SERVING",
+        description="a lane that is overdue and does not move for this long makes liveness NOT_SERVING",
     )
 
     @model_validator(mode="after")

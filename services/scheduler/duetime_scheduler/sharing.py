@@ -1,11 +1,11 @@
-"""Who serves which lane: pure decisions over what the metadata database says and what this member has seen.
+"""Who serves which lane: pure decisions from the rows of the metadata database and this member's observations.
 
-All members look at the same rows and come to the same share-out; where they differ for a moment (one has not yet
-noticed a death), two serve a lane at once or none does, and the store's watermark keeps that from doing harm.
+All members read the same rows and come to the same share-out; where they differ for a moment (one has not yet noticed
+a death), two serve a lane at once or none does, and the store's watermark keeps that from doing harm.
 
     target of lane i (in order of shard, level) = live members in order of name [i mod their number]
-    a member claims every lane whose target it is, also from a living owner, who notices at its next tick
-    a member keeps a lane until somebody claims it: no lane is without an owner because a share moved
+    a member claims every lane whose target it is, also from a living owner, which notices at its next tick
+    a member keeps a lane until another claims it: no lane is without an owner because a share moved
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -52,10 +52,10 @@ def names(lanes: Iterable[LaneKey]) -> str:
 
 
 class MemberWatch:
-    """Judges which members live, by whether their heartbeats move while this member's own clock does.
+    """Decides which members live, by whether their heartbeats move while this member's own clock does.
 
     No moment of another machine is ever compared. A tick that comes late (this process stood still, the machine
-    slept) counts as `tick_ms_max` of silence, so that who wakes up does not take all others for dead.
+    slept) counts as `tick_ms_max` of silence, so that a member that wakes up does not take all others for dead.
     """
 
     def __init__(self, me: str, *, lease_ms: float, tick_ms_max: float) -> None:
@@ -69,7 +69,7 @@ class MemberWatch:
     def observe(self, heartbeats: Mapping[str, int], now_ms: float) -> tuple[set[str], set[str]]:
         """(live members, dead members) at a tick at `now_ms` of this member's monotonic clock.
 
-        Who is seen for the first time counts as alive.
+        A member that is seen for the first time counts as alive.
         """
         passed_ms = min(now_ms - (self._last_ms if self._last_ms is not None else now_ms), self._tick_ms_max)
         self._last_ms = now_ms

@@ -1,10 +1,10 @@
-"""Lanes that this scheduler serves without a lease that is known to hold: nobody else asked their store for them.
+"""Lanes that this scheduler serves without a lease that is known to hold: no other asked their store for them.
 
-    every unasked_ms / 2, of each store:   StandIn(what is served without a lease) ──▶ take these, leave those
+    every unasked_ms / 2, of each store:   StandIn(lanes served without a lease) ──▶ take these, leave those
 
 So lanes are served while the metadata database can't say whose they are, and sooner after a death than leases run out.
 The store decides: it gives a lane to one scheduler, and takes it back when another asks that has a lease
-(docs/adr/0022). A lane whose lease was held when the database went away is served on, and told of in the same way.
+(docs/adr/0022). A lane whose lease was held when the database went away is still served, and reported in the same way.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -22,14 +22,14 @@ from duetime_scheduler.sharing import LaneKey, names
 
 log = structlog.get_logger()
 
-# Of a store that is older than this call.
+# The status of a store that is older than this call.
 UNKNOWN_PAUSE_MS = 30_000
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a scheduler knows of leases: those that it held at its last look, what is paused, and whether that look is
-    so fresh that it holds."""
+    """A scheduler's knowledge of leases: those held at its last tick, the paused lanes, and whether that tick is recent
+    enough to rely on."""
 
     held: frozenset[LaneKey]
     paused: frozenset[LaneKey]
@@ -37,7 +37,7 @@ class Known:
 
 
 class StandIns:
-    """The lanes taken, and those left although their lease was held."""
+    """The lanes taken without a lease, and those left although their lease was held."""
 
     def __init__(
         self,
@@ -64,8 +64,8 @@ class StandIns:
         self.left: set[LaneKey] = set()
 
     def renewed(self, held: Collection[LaneKey], paused: Collection[LaneKey]) -> None:
-        """The database has said which leases this scheduler holds. Lanes taken that are another's go on: that one may
-        be dead, and when it asks the store says so."""
+        """Notes the leases that this scheduler holds, by the database. Taken lanes whose lease is another's are still
+        served: that one may be dead, and if it asks, the store says so."""
         self.taken -= {*held, *paused}
         self.left.clear()
 
@@ -76,7 +76,7 @@ class StandIns:
             if answer is not None:
                 self._act(shard, answer)
             if error is not None:
-                # Whoever serves a lane of this store logs it.
+                # The restorers of this store's lanes log it.
                 self._metrics.errors.labels(str(shard), "StandIn", error.status.name).inc()
             is_unknown = error is not None and error.status is grpc.StatusCode.UNIMPLEMENTED
             await self._clock.sleep(UNKNOWN_PAUSE_MS if is_unknown else self._unasked_ms / 2)
@@ -88,7 +88,7 @@ class StandIns:
             scheduler=self._me,
             serving=_levels(serving, shard),
             unasked_ms=self._unasked_ms,
-            # So that what falls due before the next two looks is not late.
+            # So that entries that fall due before the next two calls are not late.
             ahead_ms=2 * self._unasked_ms,
             paused=_levels(known.paused, shard),
             pauses_are_new=known.is_fresh,
