@@ -1,19 +1,19 @@
 """The records that a failed message becomes: its copy in %RETRY%group or in %DLQ%group. Pure.
 
-Body, flag, birth and the properties of users stay. What a copy has beside them, most needed first:
+Body, flag, birth and the properties of users stay. A copy's other properties, most needed first:
 
     %RETRY%group   RETRY_TOPIC                        the topic it came from
                    DT_VISIBLE_AT                      where the delay is no level's
                    DELAY, REAL_TOPIC, REAL_QID        where it goes through a lane, last of all
                    ORIGIN_MESSAGE_ID, DT_ORIGIN, WAIT
-                   DT_ATTEMPTS                        what room is left, HISTORY_BYTES_MAX at most
+                   DT_ATTEMPTS                        in the room left, HISTORY_BYTES_MAX at most
     %DLQ%group     RETRY_TOPIC, DT_DEAD_REASON
                    ORIGIN_MESSAGE_ID, DT_ORIGIN, DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID, WAIT
                    DT_ATTEMPTS
 
-The first line of each is essential, the others are left out, from behind, where a message's own properties leave no
-room within the 32,767 bytes. A message too full even for the essential ones is retried in place (`NoRoom`); as a dead
-letter it loses its longest properties, and `Copy.lost` names them.
+The first line of each is essential; the others are left out, the last one first, where a message's own properties leave
+no room within the 32,767 bytes. A message too full even for the essential ones is retried in place (`NoRoom`); as a
+dead letter it loses its longest properties, and `Copy.lost` names them.
 """
 
 from collections.abc import Mapping
@@ -31,8 +31,8 @@ from duetime_format.record import Record
 from duetime_retry.delays import Wait
 
 _WAIT = "WAIT"
-# What the message carries from its way here and would misread on its next: a lane entry names one restore only, a CRC
-# one record.
+# Properties from the message's way here that would be wrong on its next: a lane entry names one restore only, a CRC one
+# record.
 OF_ONE_WAY = frozenset(
     {
         record.CRC,
@@ -47,11 +47,11 @@ OF_ONE_WAY = frozenset(
         record.DLQ_ORIGIN_MESSAGE_ID,
     }
 )
-# The history is written anew.
+# The history is written again.
 _DROPPED = OF_ONE_WAY | {record.ATTEMPTS, _WAIT}
-# The last that a dead letter loses: without them it could not be told from another, or redriven.
+# The last that a dead letter loses: without them it could not be told apart from another, or redriven.
 _PRECIOUS = frozenset({record.UNIQ_KEY, record.RETRY_TOPIC, record.REDRIVEN})
-# DT_ENTRY, which a restored record has beside all that it had in its lane: 0x02, the name, 0x01, three numbers.
+# DT_ENTRY, which a restored record has in addition to its properties in the lane: 0x02, the name, 0x01, three numbers.
 _LANE_ENTRY_BYTES_MAX = 1 + len(record.LANE_ENTRY) + 1 + 3 * 19 + 2
 
 
@@ -66,7 +66,7 @@ class Failed:
     record: Record
     # The delivery that failed, from 1.
     attempt: int
-    # With this delivery.
+    # Its history, this delivery included.
     history: History
     # The queue of `record.topic` as users number it; None: it is not known.
     origin_queue: int | None = None
@@ -74,7 +74,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A record to be stored. `has_history` is False where none fits; `lost`: names of properties that did not."""
+    """A record to be stored. `has_history` is False where none fits; `lost`: names of properties that did not fit."""
 
     record: Record
     has_history: bool = True
@@ -87,7 +87,7 @@ def id_of(found: Record) -> str:
 
 
 def history_of(found: Record) -> History:
-    """What a record says of its failed deliveries."""
+    """The failed deliveries that a record names."""
     said = value_of(found.properties, record.ATTEMPTS.encode())
     return histories.decode(as_text(said)) if said else History()
 
@@ -96,7 +96,7 @@ def retry_copy(failed: Failed, group: str, wait: Wait) -> Copy:
     """The record for %RETRY%group, or for its lane.
 
     Raises:
-        NoRoom: nothing can be stored; the message has to stay where it is.
+        NoRoom: no copy can be stored; the message has to stay where it is.
     """
     target = retry_topic(group)
     kept = _kept(failed.record)
@@ -134,7 +134,7 @@ def dead_letter(failed: Failed, group: str, reason: str) -> Copy:
 
 
 def copied(found: Record, topic: str, queue: int, properties: Mapping[str, str], reconsume_times: int) -> Record:
-    """A record of its own with the message of `found`; the store gives it place and time."""
+    """A new record with the message of `found`; the store gives it place and time."""
     return replace(
         found,
         topic=topic,
@@ -155,13 +155,13 @@ def _kept(found: Record) -> dict[str, str]:
 
 
 def _origin(failed: Failed) -> dict[str, str]:
-    """What a first copy says of the message's first place, and WAIT, which a broker writes."""
+    """The properties of a first copy about the message's first place, and WAIT, which a broker writes."""
     found = failed.record
     names = decode_properties(found.properties)
     origin = {}
     if record.ORIGIN_MESSAGE_ID not in names:
         origin[record.ORIGIN_MESSAGE_ID] = record.offset_message_id(found.store_host, found.position)
-    # A copy whose origin did not fit or is a broker's has no first place any more: this one would be that of the copy.
+    # A copy without an origin (it did not fit, or a broker wrote it) gets none: its place is not the message's first.
     if record.ORIGIN not in names and record.RETRY_TOPIC not in names and failed.origin_queue is not None:
         origin[record.ORIGIN] = f"{failed.origin_queue}:{found.queue_offset}"
     origin[_WAIT] = "false"
@@ -169,7 +169,7 @@ def _origin(failed: Failed) -> dict[str, str]:
 
 
 def _fill(properties: dict[str, str], further: Mapping[str, str], history: History, room: int) -> bool:
-    """Puts in what fits into `room` bytes, the history last; False: it has no place."""
+    """Adds the properties that fit into `room` bytes, the history last. Returns whether the history fits."""
     for name, value in further.items():
         size = _size({name: value})
         if value and size <= room:

@@ -1,10 +1,10 @@
-"""Dead letters: listed, redriven, discarded. It keeps nothing: which ones are gone is the stores' to know.
+"""Lists, redrives and discards dead letters. It keeps nothing: the stores know which ones are gone.
 
     for each queue of %DLQ%group:   PullDeadLetters ──▶ filter ──▶ (pace) ──▶ Settle, or
                                                                              DropDeadLetters   ──▶ one result each
 
 A redrive stores the copy in %RETRY%group and ends the dead letter in one step, so that however often it is broken off,
-repeated or doubled there is at most one live copy, and what is done is not found again: calling again goes on.
+repeated or doubled there is at most one live copy, and finished ones are not found again: another call continues.
 (docs/adr/0016)
 """
 
@@ -41,15 +41,15 @@ from duetime_retry.letters import (
 
 log = sparing()
 
-# Of one pull from a store, and so of one step.
+# Most letters of one pull from a store, and so of one step.
 PULL_COUNT = 256
 PULL_BYTES = 4 * 1024 * 1024
-# Of one answer to ListDeadLetters: dead letters looked at, and bytes given.
+# Of one answer to ListDeadLetters: dead letters inspected, and bytes given.
 SCAN_COUNT_MAX = 8_192
 LIST_BYTES_MAX = limits.PULL_BYTES_MAX
 LIST_COUNT_DEFAULT = 32
 LIST_COUNT_MAX = 1_024
-# A rate is kept by batches: what falls into so much time goes together.
+# A rate is kept by batches: the letters of this much time go together.
 PACE_MS = 100.0
 IDS_MAX = 4_096
 _UNKNOWN = ("TOPIC_NOT_FOUND", "QUEUE_NOT_FOUND")
@@ -72,7 +72,7 @@ Request = consumer_pb2.RedriveRequest | consumer_pb2.DiscardRequest
 
 @dataclass(slots=True)
 class Step:
-    """What one pull gave: the letters that fit the filter, and where the next pull goes on."""
+    """The result of one pull: the letters that fit the filter, and where the next pull continues."""
 
     place: Place
     letters: list[Letter] = field(default_factory=list)
@@ -91,7 +91,7 @@ class Pace:
 
     @property
     def count_max(self) -> int:
-        """How many may go together."""
+        """The most letters that may go together."""
         return max(1, int(self._rate * PACE_MS / 1000.0)) if self._rate else PULL_COUNT
 
     async def turn(self, stopping: "asyncio.Future[None]") -> None:
@@ -99,7 +99,7 @@ class Pace:
         await self._clock.wait_for(stopping, self._next_ms - self._clock.monotonic_ms())
 
     def went(self, count: int) -> None:
-        """So many went at this turn. What a late turn has lost is not made up for."""
+        """Counts letters that went at this turn. The time lost by a late turn is not made up for."""
         if self._rate:
             self._next_ms = max(self._next_ms, self._clock.monotonic_ms()) + count * 1000.0 / self._rate
 
@@ -110,9 +110,9 @@ class DeadLetters:
     def __init__(
         self, call: Call, places: Places, is_group: IsGroup, ensure: Ensure, clock: Clock, ended: Counter
     ) -> None:
-        """`call(shard, method, request)` asks a store; `places(topic)` are a topic's queues, as Place has them,
-        none where there is no such topic; `ensure(topic, shard)` makes a group's topic known there; `ended` counts by
-        outcome."""
+        """`call(shard, method, request)` calls a store; `places(topic)` gives a topic's queues, with the fields of
+        Place, none where there is no such topic; `ensure(topic, shard)` makes a group's topic known there; `ended`
+        counts by outcome."""
         self._call = call
         self._places_of = places
         self._is_group = is_group
@@ -120,7 +120,7 @@ class DeadLetters:
         self._clock = clock
         self._ended = ended
         self._stopped = False
-        # Done when its stream is to end.
+        # Futures of running streams: done when the stream has to end.
         self._streams: set[asyncio.Future[None]] = set()
 
     def end_streams(self) -> None:
@@ -159,7 +159,7 @@ class DeadLetters:
         return response
 
     def redrive(self, request: consumer_pb2.RedriveRequest) -> AsyncIterator[Result]:
-        """Raises, when iterated over: as `page`; Unavailable also when the process stops."""
+        """Raises, when iterated over: as `page`; Unavailable also when the process is stopping."""
         return self._end(request, self._redrive)
 
     def discard(self, request: consumer_pb2.DiscardRequest) -> AsyncIterator[Result]:
@@ -172,7 +172,7 @@ class DeadLetters:
         check(request.filter, request)
         criteria, pace = LetterCriteria.of(request.filter), Pace(self._clock, 0.0 if request.dry_run else request.rate)
         left = request.max_count or math.inf
-        # One that is redriven and fails again meanwhile is found by the next call.
+        # A letter that is redriven and fails again meanwhile is found by the next call.
         ends: dict[int, int] = {}
         stopping = asyncio.get_running_loop().create_future()
         self._streams.add(stopping)
@@ -243,7 +243,7 @@ class DeadLetters:
             for letter, dropped in zip(letters, answer.dropped, strict=True)
         ]
 
-    # --- looking through them -------------------------------------------------------------------------------------
+    # --- walking --------------------------------------------------------------------------------------------------
 
     async def _places(self, group: str) -> list[Place]:
         """None: the group never had a dead letter.
@@ -263,7 +263,7 @@ class DeadLetters:
         start: tuple[int, int],
         ends: dict[int, int] | None = None,
     ) -> AsyncGenerator[Step, None]:
-        """Queue after queue from `start` (queue, offset) on. `ends`: where each queue ended when it was come to."""
+        """Queue after queue from `start` (queue, offset) on. `ends`: each queue's end when the walk reached it."""
         for place in places:
             if place.queue < start[0]:
                 continue
@@ -301,7 +301,7 @@ class DeadLetters:
         return 0 if answer is None else int(answer.offset)
 
     async def _ask(self, place: Place, method: str, request: Any) -> Any:
-        """None: the shard does not know the queue, which is made known to it with its first dead letter."""
+        """The answer; None: the shard does not know the queue, which becomes known with its first dead letter."""
         try:
             return await self._call(place.shard, method, request)
         except DueTimeError as error:
@@ -311,7 +311,7 @@ class DeadLetters:
 
 
 def check(given: consumer_pb2.DeadLetterFilter, request: Request | None = None) -> None:
-    """Raises: InvalidArgument: with all that is wrong."""
+    """Raises: InvalidArgument: with all violations."""
     violations = []
     if not 1 <= len(given.group) <= limits.GROUP_CHARS_MAX or not is_name(given.group):
         text = f"{shown(given.group)} is not 1 to {limits.GROUP_CHARS_MAX} characters of [%|a-zA-Z0-9_-]"

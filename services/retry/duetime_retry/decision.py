@@ -1,4 +1,4 @@
-"""From leased messages that failed to what is to become of each."""
+"""Decides what happens to leased messages that failed, and has that settled."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ from duetime_retry.topics import Topics
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What came with a failure. `error` None: nothing came, the lease ended."""
+    """The details of a failure. `error` None: there are none, the lease ended."""
 
     error: consumer_pb2.HandlerError | None = None
     policy: RetryPolicy | None = None
@@ -32,7 +32,7 @@ class Failure:
 
 
 class Decider:
-    """Decides by whose policy holds, and has it settled."""
+    """Decides by the policy in force, and has the decision settled."""
 
     def __init__(
         self,
@@ -53,7 +53,8 @@ class Decider:
     async def deal_with(
         self, shard: int, group: str, now_ms: int, leased: Sequence[store_pb2.LeasedRecord], failures: Sequence[Failure]
     ) -> list[consumer_pb2.NackResult]:
-        """What became of each of a group's messages on a shard, in order; a fault of one harms no other."""
+        """Decides and settles a group's failed messages on a shard. Returns the result of each, in order; a fault of
+        one harms no other."""
         try:
             results = await self._dealt_with(shard, group, now_ms, leased, failures)
         except DueTimeError as error:
@@ -66,7 +67,7 @@ class Decider:
     async def _dealt_with(
         self, shard: int, group: str, now_ms: int, leased: Sequence[store_pb2.LeasedRecord], failures: Sequence[Failure]
     ) -> list[consumer_pb2.NackResult]:
-        """Raises: DueTimeError: the database does not answer, so that nothing is known of any of them."""
+        """Raises: DueTimeError: the database does not answer, so that no message can be decided."""
         rules = await self._policies.of_group(group)
         origins = await self._origins(shard, leased)
         results = [consumer_pb2.NackResult(attempt=one.attempt) for one in leased]
@@ -77,7 +78,7 @@ class Decider:
             except Damaged as error:
                 results[index].fault.CopyFrom(fault_of(DataLoss(error.text)))
             except Exception as error:
-                # What is odd about one message must not hold up the others of its group for ever.
+                # One odd message must not hold up the others of its group for ever.
                 results[index].fault.CopyFrom(fault_of(defect(error, "deciding", shard=shard, group=group)))
         settled = await self._settler.settle(shard, group, now_ms, list(cases.values()))
         for index, result in zip(cases, settled, strict=True):
@@ -85,7 +86,7 @@ class Decider:
         return results
 
     async def _origins(self, shard: int, leased: Sequence[store_pb2.LeasedRecord]) -> dict[tuple[str, int], int | None]:
-        """By topic and queue on the shard, the queue as users number it. A retry topic's messages carry theirs."""
+        """The queue as users number it, by topic and queue on the shard. A retry topic's messages carry theirs."""
         places = {(one.topic, one.queue) for one in leased if not one.topic.startswith(names.RETRY_PREFIX)}
         return {place: await self._topics.queue_at(place[0], shard, place[1]) for place in places}
 

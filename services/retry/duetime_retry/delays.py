@@ -1,11 +1,11 @@
 """How a copy waits for its delay: on a lane, then hidden for the rest. Pure.
 
-    delay d, told at `now` by the shard's clock      1s lane  5s lane  10s lane ...
+    delay d, from `now` by the shard's clock         1s lane  5s lane  10s lane ...
     |------------- largest level <= d --------------|--- rest: hidden until DT_VISIBLE_AT = now + d ---|
 
 The copy is stored at s >= now, so its lane gives it back at s + level and it is seen at max(s + level, now + d): never
-before now + d, and later by at most s - now, what the way from the telling to the log takes. A rest that is longer
-takes that in. Below the lowest level there is no lane: the copy lies in its topic at once, and the rest is all of it.
+before now + d, and later by at most s - now, the time from the failure to the log. A longer rest absorbs that. Below
+the lowest level there is no lane: the copy is in its topic at once, and the rest is the whole delay.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from duetime_format.levels import DelayLevels
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """`level` 0: no lane. `visible_at_ms` 0: nothing is left to wait for behind the lane."""
+    """`level` 0: no lane. `visible_at_ms` 0: no rest to wait for after the lane."""
 
     level: int = 0
     visible_at_ms: int = 0

@@ -1,4 +1,4 @@
-"""What is known of a failed delivery: from what the store tells, and from what the handler told. Pure."""
+"""The facts about a failed delivery, from the store and from the handler's error. Pure."""
 
 from duetime.v1 import consumer_pb2, store_pb2
 from duetime_format import attempts as histories
@@ -15,11 +15,11 @@ def failed_delivery(
     failed_at_ms: int,
     error: consumer_pb2.HandlerError | None,
 ) -> Failed:
-    """`found`: the decoded record. `error` None: nobody told of the last delivery, its lease ended like others before.
+    """`found`: the decoded record. `error` None: nobody reported the last delivery; its lease ended like earlier ones.
 
     The history is the one of the message's place, where it was retried in place, else the one that its record carries.
-    Of one retried in place the store tells again of deliveries whose leases ended earlier: those that are noted
-    already, or were and had no room, are passed over.
+    For a message retried in place the store repeats deliveries whose leases ended earlier: those that are noted
+    already, or were and had no room, are skipped.
     """
     said = leased.history.decode("utf-8", "replace")
     history = histories.decode(said) if said else history_of(found)
@@ -32,6 +32,6 @@ def failed_delivery(
     first = max(leased.attempt - len(fresh) + (error is None), 1)
     attempts = [Attempt(first + index, *pair, LEASE_EXPIRED) for index, pair in enumerate(fresh)]
     if error is not None:
-        told = (error.type, error.message, error.trace)
-        attempts.append(Attempt.of_error(leased.attempt, leased.received_at_ms, failed_at_ms, *told))
+        fields = (error.type, error.message, error.trace)
+        attempts.append(Attempt.of_error(leased.attempt, leased.received_at_ms, failed_at_ms, *fields))
     return Failed(found, leased.attempt, history.with_attempts(attempts), origin_queue)

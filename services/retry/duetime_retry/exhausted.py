@@ -2,9 +2,9 @@
 
     TakeExhausted (waits for the first) ─▶ decide ─▶ settle ─▶ again
 
-The store leases them to the taker, without counting a delivery: what is not settled comes back to be taken, by this
+The store leases them to the taker, without counting a delivery: messages not settled come back to be taken, by this
 process or another one. So several retry services share the work, and one that dies delays it by TAKEN_MS. A message
-whose own policy allows more deliveries than its receiver did goes round once more instead.
+whose own policy allows more deliveries than its receiver did is redelivered instead.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ log = sparing()
 
 TAKE_COUNT_MAX = 256
 WAIT_MS = 20_000
-# How long taken messages are this process's: some deadlines of calls.
+# Lease of taken messages: some deadlines of calls.
 TAKEN_MS = 60_000
 BACKOFF_MS_MIN = 50
 BACKOFF_MS_MAX = 2_000
@@ -53,7 +53,7 @@ class Collector:
             while not self._stopping.is_set():
                 take = asyncio.create_task(self._take())
                 await asyncio.wait({take, stopping}, return_when=asyncio.FIRST_COMPLETED)
-                # A call that is ended here gives what it leased back.
+                # A call that is ended here gives its leases back.
                 if take.done() and (taken := take.result()) is not None and taken.leased:
                     await self._settle(taken)
         finally:
@@ -62,7 +62,7 @@ class Collector:
                 take.cancel()
 
     async def _take(self) -> store_pb2.GetLeasedResponse | None:
-        """The next ones, after waiting for them; None: there are none, or the shard does not answer, after a pause."""
+        """The next messages, after waiting; None: there are none, or, after a pause, the shard does not answer."""
         taken, error = await outcome(
             lambda: self._stores.take_exhausted(self._shard, TAKE_COUNT_MAX, WAIT_MS, TAKEN_MS), "TakeExhausted"
         )
@@ -76,7 +76,7 @@ class Collector:
                 error=error.text,
                 pause_ms=self._backoff_ms,
             )
-            # Jitter, so that those who wait for a shard do not all call at once.
+            # Jitter, so that the callers of a shard that comes back do not all call at once.
             await self._clock.sleep(self._backoff_ms * random.uniform(0.5, 1.0))
             self._backoff_ms = min(self._backoff_ms * 2, BACKOFF_MS_MAX)
             return None

@@ -1,6 +1,6 @@
-"""Dead letters as they are told, filtered and sent round again. Pure.
+"""Dead letters as clients see them, filter them and redrive them. Pure.
 
-Those that a RocketMQ broker wrote have neither attempts nor a reason; where they come from stands in RETRY_TOPIC.
+Those that a RocketMQ broker wrote have neither attempts nor a reason; RETRY_TOPIC names the topic they come from.
 """
 
 import base64
@@ -22,7 +22,7 @@ from duetime_retry.copies import OF_ONE_WAY, copied, history_of
 
 
 class NotRedrivable(DueTimeError):
-    """A dead letter that can't be sent round again; it stays one."""
+    """A dead letter that can't be redriven; it stays one."""
 
     reason = "NOT_REDRIVABLE"
 
@@ -54,7 +54,7 @@ class Letter:
 
     @property
     def id(self) -> str:
-        """The id that the sender knows; of one that has none, the offset id of its first record."""
+        """The id that the sender knows; of a message without one, the offset id of its first record."""
         names = self.properties
         return (
             names.get(record.UNIQ_KEY)
@@ -64,12 +64,12 @@ class Letter:
 
     @property
     def origin_topic(self) -> str:
-        """Empty: nobody knows."""
+        """Empty: unknown."""
         return self.properties.get(record.RETRY_TOPIC) or self.properties.get(record.DLQ_ORIGIN_TOPIC, "")
 
     @property
     def origin(self) -> tuple[int, int]:
-        """Queue and offset of its first record; (0, 0): nobody knows."""
+        """Queue and offset of its first record; (0, 0): unknown."""
         queue, _, offset = self.properties.get(record.ORIGIN, "").partition(":")
         return (int(queue), int(offset)) if _is_number(queue) and _is_number(offset) else (0, 0)
 
@@ -80,7 +80,7 @@ class Letter:
 
     @property
     def error(self) -> str:
-        """`TYPE: message` of the last attempt; empty: nobody knows."""
+        """`TYPE: message` of the last attempt; empty: unknown."""
         if not self.history.attempts:
             return ""
         last = self.history.attempts[-1]
@@ -89,7 +89,7 @@ class Letter:
 
 @dataclass(frozen=True)
 class LetterCriteria:
-    """A filter, ready to be asked."""
+    """A filter of dead letters, ready for use."""
 
     group: str
     from_ms: int = 0
@@ -114,7 +114,7 @@ class LetterCriteria:
         )
 
     def is_past(self, letter: Letter) -> bool:
-        """Whether it, and so all behind it in its queue, died after the time asked for."""
+        """Whether the letter, and so all after it in its queue, died after the time asked for."""
         return 0 < self.to_ms < letter.record.stored_at_ms
 
     def fits(self, letter: Letter) -> bool:
@@ -203,7 +203,7 @@ def group_of(letter: Letter) -> str:
 
 
 def page_of(queue: int, offset: int) -> str:
-    """Where a listing goes on: a queue as users number it, and the offset there. Opaque to clients."""
+    """Where a listing continues: a queue as users number it, and the offset there. Opaque to clients."""
     return base64.urlsafe_b64encode(f"{queue}:{offset}".encode()).decode()
 
 

@@ -1,4 +1,4 @@
-"""What the retry process counts."""
+"""Metrics of the retry process."""
 
 from prometheus_client import CollectorRegistry, Counter
 
@@ -21,7 +21,7 @@ class RetryMetrics:
         )
         self.letters_ended = Counter(
             "duetime_retry_dead_letters_ended_total",
-            "Dead letters that a redrive or discard came to, by outcome",
+            "Dead letters that a redrive or discard reached, by outcome",
             ["outcome"],
             registry=registry,
         )

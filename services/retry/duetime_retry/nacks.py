@@ -2,8 +2,8 @@
 
     receipts ─ by shard ─▶ GetLeased ─▶ decide ─▶ settle ─▶ results
 
-A fault of one message, or of a shard, harms no other. A repeated call finds the leases ended; what this process
-answered before is remembered for a while, so that a caller whose answer was lost gets it again.
+A fault of one message, or of a shard, harms no other. A repeated call finds the leases ended; this process remembers
+its answers for a while, so that a caller whose answer was lost gets it again.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from duetime_retry.metrics import RetryMetrics
 from duetime_retry.settling import EXPIRED, OK
 from duetime_retry.stores import UNAVAILABLE, Stores
 
-# Answers that are remembered.
+# Answers remembered.
 RECENT_MAX = 16_384
 UNKNOWN = consumer_pb2.RECEIPT_STATUS_UNKNOWN
 Result = consumer_pb2.NackResult
@@ -67,8 +67,8 @@ class Nacks:
         self, shard: int, group: str, asked: Sequence[bytes], failures: Mapping[bytes, Failure]
     ) -> dict[bytes, Result]:
         results: dict[bytes, Result] = {}
-        # By lease and offset, which receipts begin with behind their shard: where one look does not reach all of an
-        # ordered lease, what comes first in the queue is settled first.
+        # By lease and offset, which follow the shard in a receipt: where one call does not reach all of an ordered
+        # lease, messages first in the queue are settled first.
         left = sorted(asked)
         while left:
             try:
@@ -76,9 +76,9 @@ class Nacks:
             except DueTimeError as error:
                 self._metrics.faults.labels(error.reason).inc(len(left))
                 return results | {receipt: Result(fault=fault_of(error)) for receipt in left}
-            looked, left = left[: len(answer.leased)], left[len(answer.leased) :]
+            asked_now, left = left[: len(answer.leased)], left[len(answer.leased) :]
             found: dict[bytes, store_pb2.LeasedRecord] = {}
-            for receipt, one in zip(looked, answer.leased, strict=True):
+            for receipt, one in zip(asked_now, answer.leased, strict=True):
                 if one.status == OK:
                     found[receipt] = one
                 else:
@@ -89,7 +89,7 @@ class Nacks:
             results |= dict(zip(found, dealt, strict=True))
             away = next((one.fault for one in dealt if one.fault.reason == UNAVAILABLE), None)
             if away is not None:
-                # The same would come of the next look, after another deadline; and what is ordered keeps its turn.
+                # The next call would fail likewise, after another deadline; and ordered messages keep their turn.
                 self._metrics.faults.labels(UNAVAILABLE).inc(len(left))
                 return results | {receipt: Result(fault=away) for receipt in left}
         return results

@@ -32,7 +32,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """What a retry service is made of."""
+    """The parts of a retry service."""
 
     server: Server
     channels: list[grpc.aio.Channel]
@@ -99,7 +99,7 @@ class RetryNode:
         await asyncio.shield(self._loops)
 
     async def stop(self) -> None:
-        """Streams ended, then calls and loops drained, before what they use is closed."""
+        """Ends streams, then drains calls and loops, before it closes their stores and database."""
         parts = self._made
         if parts:
             parts.dead_letters.end_streams()

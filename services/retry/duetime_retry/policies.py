@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 log = sparing()
 
-# How long a group's policy is believed after it was read: a changed one holds everywhere by then.
+# How long a group's policy is used after it was read: a changed one holds everywhere by then.
 KEPT_MS = 1_000
 _GROUPS_MAX = 16_384
 _OWN = record.RETRY.encode()
@@ -24,7 +24,7 @@ _OWN = record.RETRY.encode()
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Of a group. A group that nobody made has these: RocketMQ's table."""
+    """The retry rules of a group. The defaults, for a group that was never made, are RocketMQ's table."""
 
     policy: RetryPolicy = field(default_factory=lambda: retry_policy.completed(RetryPolicy()))
     ordered: bool = False
@@ -36,11 +36,11 @@ class Policies:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        # Until when they are kept, and the rules.
+        # By group: until when the rules are kept, and the rules.
         self._kept: dict[str, tuple[float, Rules]] = {}
 
     async def of_group(self, group: str) -> Rules:
-        """While the database does not answer, those that were read last hold.
+        """The group's rules. While the database does not answer, those read last hold.
 
         Raises:
             Unavailable: they were never read.
@@ -50,7 +50,7 @@ class Policies:
         if rules is None:
             return self._keep(group, await self._database.run(_reading(group)))
         if until_ms <= now_ms:
-            # For the others, who need not read them too.
+            # For other callers, which need not read them too.
             self._kept[group] = now_ms + KEPT_MS, rules
             await self._database.refresh(_reading(group), lambda row: self._note(group, row))
         return self._kept.get(group, (now_ms, rules))[1]
@@ -73,8 +73,8 @@ def _reading(group: str) -> Callable[[Session], GroupModel | None]:
 
 
 def policy_for(found: Record, sent: RetryPolicy | None, group: RetryPolicy, max_attempts: int) -> RetryPolicy:
-    """The policy of a failed message, complete. `told`: with the failure; `max_attempts`: of its lease, which are the
-    receiver's or the group's."""
+    """The policy of a failed message, complete. `sent`: the one that came with the failure; `max_attempts`: that of the
+    lease, which is the receiver's or the group's."""
     text = value_of(found.properties, _OWN)
     own = parsed(text.decode("utf-8", "replace")) if text else None
     if own is not None:
@@ -88,7 +88,7 @@ def policy_for(found: Record, sent: RetryPolicy | None, group: RetryPolicy, max_
 
 @lru_cache(maxsize=4_096)
 def parsed(text: str) -> RetryPolicy | None:
-    """The complete policy; None, and a line in the log, where the text is none."""
+    """The complete policy; None, with a line in the log, where the text is not a policy."""
     try:
         return retry_policy.completed(retry_policy.parse(text)) if text else None
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""What becomes of a message that failed: a decision as a value. Pure.
+"""Decides what happens to a failed message: the decision is a value. Pure.
 
 In this order:
 
@@ -8,7 +8,7 @@ In this order:
     otherwise                                 comes back after the backoff of the policy
 
 The policy is the message's own, else the one that came with the failure, else the group's: as a whole, so that limit
-and backoff always are of one policy. The most deliveries of a receiver (Receive.max_attempts) go before the group's.
+and backoff are always of one policy. A receiver's limit of deliveries (Receive.max_attempts) goes before the group's.
 
 Source of the table: RocketMQ 4.9.3 SendMessageProcessor.asyncConsumerSendMsgBack, without its silent drop where a
 group has no retry queue.
@@ -29,7 +29,7 @@ ATTEMPTS_EXHAUSTED = "ATTEMPTS_EXHAUSTED"
 
 @dataclass(frozen=True, slots=True)
 class Redeliver:
-    """The message comes back after so long, and not before."""
+    """The message comes back after `delay_ms`, and not before."""
 
     delay_ms: int
 

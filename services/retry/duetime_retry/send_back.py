@@ -1,7 +1,7 @@
 """SendBack, RocketMQ's call for messages that were pulled, not leased: read the record, decide, store the copy.
 
-Nothing ends with it, so a repetition stores a second copy. Nobody told when the message was received or why it failed:
-its history stays as it was.
+It ends no lease, so a repetition stores a second copy. It does not say when the message was received or why it failed:
+the history stays as it was.
 """
 
 from duetime.v1 import retry_pb2
@@ -46,7 +46,7 @@ class SendBacks:
         if isinstance(decision, DeadLetter):
             topic, copy = names.dlq_topic(request.group), dead_letter(failed, request.group, decision.reason)
         else:
-            # Always a level's delay, so that nothing is left behind the lane.
+            # Always a level's delay, so that no rest is left after the lane.
             topic, wait = names.retry_topic(request.group), wait_of(decision.delay_ms, 0, self._levels)
             try:
                 copy = retry_copy(failed, request.group, wait)

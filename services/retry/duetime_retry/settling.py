@@ -1,12 +1,12 @@
-"""Ends the leases of failed messages: a copy is stored together with the end, or the message waits in its place.
+"""Ends the leases of failed messages: stores a copy together with the end, or makes the message wait in its place.
 
     decision      unordered group                        ordered group
     dead letter   put into %DLQ%group, with the end      the same
     comes back    put into %RETRY%group, with the end    deferred in place: it keeps its turn
 
-The store does both as one step, so a crash between them leaves no second copy and no lost message. What is deferred
-goes first, in the order of the queue: the store ends the leases of what follows it, and a dead letter behind it is then
-not put before its turn.
+The store does both as one step, so a crash between them leaves no second copy and no lost message. Deferred messages go
+first, in the order of the queue: the store ends the leases of later ones, so that a dead letter after a deferred
+message is not put before its turn.
 """
 
 from collections import defaultdict
@@ -39,7 +39,7 @@ OK, EXPIRED = consumer_pb2.RECEIPT_STATUS_OK, consumer_pb2.RECEIPT_STATUS_EXPIRE
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A failed message and what is to become of it."""
+    """A failed message and the decision about it."""
 
     leased: store_pb2.LeasedRecord
     failed: Failed
@@ -70,7 +70,7 @@ class Settler:
         self._metrics = metrics
 
     async def settle(self, shard: int, group: str, now_ms: int, cases: Sequence[Case]) -> list[consumer_pb2.NackResult]:
-        """What became of each case, in order; `now_ms`: the shard's clock when the leases were looked at."""
+        """Returns the result of each case, in order; `now_ms`: the shard's clock when the leases were read."""
         began_ns = time_ns()
         results = [consumer_pb2.NackResult(attempt=case.leased.attempt) for case in cases]
         puts: list[_Put] = []
@@ -86,7 +86,7 @@ class Settler:
             try:
                 await self._defer(shard, group, cases, deferred, results)
             except DueTimeError as error:
-                # Nobody knows whether they wait. Of an ordered group nothing goes before them.
+                # It is unknown whether they wait. In an ordered group no message goes before them.
                 _fail(deferred + [put.index for put in puts if put.case.stays], error, results)
                 puts = [put for put in puts if not put.case.stays]
         for topic in (names.retry_topic(group), names.dlq_topic(group)):
@@ -207,7 +207,7 @@ def _trace(
     results: Sequence[consumer_pb2.NackResult],
     began_ns: int,
 ) -> None:
-    """Spans of the messages that are settled now."""
+    """Makes spans of the messages that are settled now."""
     ended_ns = time_ns()
     for case, result in zip(cases, results, strict=True):
         context = active.context_of(case.failed.record)

@@ -40,14 +40,14 @@ class Stores:
         request = store_pb2.GetLeasedRequest(group=group, receipts=receipts)
         answer: store_pb2.GetLeasedResponse = await self.call(shard, "GetLeased", request)
         if not 1 <= len(answer.leased) <= len(receipts):
-            text = f"shard {shard} told of {len(answer.leased)} leases, not of 1 to {len(receipts)}"
+            text = f"shard {shard} answered with {len(answer.leased)} leases, not 1 to {len(receipts)}"
             raise Unavailable(text, reason=UNAVAILABLE)
         return answer
 
     async def take_exhausted(
         self, shard: int, count: int, wait_ms: int, invisible_ms: int
     ) -> store_pb2.GetLeasedResponse | None:
-        """None: there were none within the deadline."""
+        """Leased messages; None: there were none within the deadline."""
         request = store_pb2.TakeExhaustedRequest(max_count=count, wait_ms=wait_ms, invisible_ms=invisible_ms)
         try:
             answer: store_pb2.GetLeasedResponse = await self.call(shard, "TakeExhausted", request, wait_ms=wait_ms)

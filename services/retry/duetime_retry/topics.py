@@ -25,7 +25,8 @@ class Topics:
     """Places by (topic, queue): a queue never moves, so what was found once is kept."""
 
     def __init__(self, database: Database, clock: Clock, announce: Announce, has: Has) -> None:
-        """`tell(shard, topic)` makes a new topic known to its shard; `has(shard, topic)`: there is something of it."""
+        """`announce(shard, topic)` makes a new topic known to its shard; `has(shard, topic)`: whether something of the
+        topic is stored there."""
         self._database = database
         self._clock = clock
         self._announce = announce
@@ -43,7 +44,7 @@ class Topics:
         return place
 
     async def queue_at(self, topic: str, shard: int, number: int) -> int | None:
-        """The topic's queue with this number on the shard; None: it has no route, or none that can be told now."""
+        """The topic's queue with this number on the shard; None: it has no route, or none that is known now."""
         found = _queue_at(self._places.get(topic, {}), (shard, number))
         if found is not None:
             return found
@@ -53,11 +54,11 @@ class Topics:
             return None
 
     async def places(self, topic: str) -> list[tuple[int, int, int]]:
-        """All queues of a topic as they are now: number, shard, number there. None: there is no such topic."""
+        """All queues of a topic as they are now: number, shard, number there. Empty: there is no such topic."""
         return [(queue, *place) for queue, place in sorted((await self._look_up(topic)).items())]
 
     async def is_group(self, group: str) -> bool:
-        """It was made, by hand or by its first Receive; or a broker's consumer sent something back."""
+        """Whether the group was made, by hand or by its first Receive, or a broker's consumer sent something back."""
         if await self._database.run(lambda session: session.get(GroupModel, group)) is not None:
             return True
         return bool(await self._look_up(retry_topic(group)))
@@ -69,7 +70,7 @@ class Topics:
         return places
 
     async def ensure(self, topic: str, shard: int) -> None:
-        """Queue 0 of a group's topic on the shard is there, and the shard knows of it.
+        """Makes sure that the shard has queue 0 of a group's topic, and knows of it.
 
         Raises:
             Overloaded: the topic can have no further queue.
@@ -80,7 +81,7 @@ class Topics:
             try:
                 await self._database.run(lambda session: _ensure(session, topic, shard, now_ms))
             except Unavailable:
-                # What lies there came by a route that was made then.
+                # The topic's records there came by a route that was made earlier.
                 if not await self._has(shard, topic):
                     raise
                 return
@@ -98,7 +99,7 @@ def _places(session: Session, topic: str) -> dict[int, Place]:
 
 
 def _ensure(session: Session, topic: str, shard: int, now_ms: int) -> None:
-    """Two that run at once collide in the queue's number, and the later one is run again."""
+    """Adds the route if it is missing. Two that run at once collide in the queue's number; the later is run again."""
     if (shard, 0) in _places(session, topic).values():
         return
     found = session.get(TopicModel, topic)
