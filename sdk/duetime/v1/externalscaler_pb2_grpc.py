@@ -60,7 +60,7 @@ class ExternalScalerServicer:
     """Missing associated documentation comment in .proto file."""
 
     def IsActive(self, request, context):
-        """Whether the target is to run at all: more than `activation` entries are due soon.
+        """Whether the target should run at all: more than `activation` entries are due soon.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -74,14 +74,14 @@ class ExternalScalerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetMetricSpec(self, request, context):
-        """The metric's name, and how much of it one replica is to have.
+        """The metric's name, and its target for one replica.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetMetrics(self, request, context):
-        """Entries due soon. UNAVAILABLE: a shard does not answer, so that nobody knows.
+        """Entries due soon. UNAVAILABLE: a shard does not answer, so that the number is unknown.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -222,8 +222,8 @@ class GatewayServicer:
         """Stores messages. One result each, in the order of the request; a fault in one harms no other.
         Durable when answered (flush mode `sync`; with `async` up to 500 ms of answered messages may be lost in a power cut).
         Idempotent by topic and message id when `retry` is set, within the store's window of recent ids. Of messages with the
-        same topic and id in one request, the first that is right is stored, whether `retry` is set or not.
-        INVALID_ARGUMENT: no message, more than 4,096, or more than 32 MiB. All else is told per message.
+        same topic and id in one request, the first valid one is stored, whether `retry` is set or not.
+        INVALID_ARGUMENT: no message, more than 4,096, or more than 32 MiB. All other faults are reported per message.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -263,7 +263,7 @@ class GatewayServicer:
         raise NotImplementedError('Method not implemented!')
 
     def QueryMessages(self, request, context):
-        """Messages of a topic by key (one of `keys`, or the message id), newest first, pending ones included.
+        """Messages of a topic by key (one of `keys`, or the message id), newest first, including pending ones.
         UNAVAILABLE: a shard does not answer, so that messages may be missing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -306,7 +306,7 @@ class GatewayServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Ack(self, request, context):
-        """The messages are done. Durable when answered; idempotent: what was acknowledged with the same receipt is OK.
+        """The messages are done. Durable when answered; idempotent: a message acknowledged before with the same receipt is OK.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -354,7 +354,7 @@ class GatewayServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ResetGroup(self, request, context):
-        """Moves a group's place in a topic: what lies before it counts as done, what lies behind it is given out (again).
+        """Moves a group's place in a topic: messages before it count as done, messages from it on are given out (again).
         Leases of the queues end. NOT_FOUND: no such group or topic.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -377,7 +377,7 @@ class GatewayServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RedriveDeadLetters(self, request, context):
-        """One result each, as it goes. Ends when the caller goes away; called again it goes on, since what was redriven is gone.
+        """One result each, as it goes. Ends when the caller goes away; another call continues, since redriven ones are gone.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -390,7 +390,7 @@ class GatewayServicer:
         raise NotImplementedError('Method not implemented!')
 
     def TraceMessage(self, request, context):
-        """The life of one message, read from what is stored. NOT_FOUND: no shard has it.
+        """The life of one message, from the records that are still stored. NOT_FOUND: no shard has it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -424,7 +424,7 @@ class GatewayServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListLanes(self, request, context):
-        """The lanes of all shards: what is pending, what is next, who serves it.
+        """The lanes of all shards: pending entries, the next one due, the scheduler.
         A shard that does not answer is named in `unreachable_shards`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -459,7 +459,7 @@ class GatewayServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetBacklogReport(self, request, context):
-        """What Spark's job `backlog` found at its newest snapshot, beside the live counters of now.
+        """The findings of Spark's job `backlog` at its newest snapshot, beside the live counters of now.
         NOT_FOUND: no report was written yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -27,7 +27,7 @@ if _version_not_supported:
 
 
 class RetryStub:
-    """Sends failed messages round again. Internal: UNAUTHENTICATED without the cluster's secret; clients reach it by
+    """Redelivers failed messages. Internal: UNAUTHENTICATED without the cluster's secret; clients reach it by
     Gateway.SendBack and the like.
     """
 
@@ -65,7 +65,7 @@ class RetryStub:
 
 
 class RetryServicer:
-    """Sends failed messages round again. Internal: UNAUTHENTICATED without the cluster's secret; clients reach it by
+    """Redelivers failed messages. Internal: UNAUTHENTICATED without the cluster's secret; clients reach it by
     Gateway.SendBack and the like.
     """
 
@@ -143,7 +143,7 @@ def add_RetryServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Retry:
-    """Sends failed messages round again. Internal: UNAUTHENTICATED without the cluster's secret; clients reach it by
+    """Redelivers failed messages. Internal: UNAUTHENTICATED without the cluster's secret; clients reach it by
     Gateway.SendBack and the like.
     """
 

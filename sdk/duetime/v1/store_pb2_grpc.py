@@ -30,7 +30,7 @@ if _version_not_supported:
 
 class StoreStub:
     """One shard's log. Internal: called by gateways, schedulers and retry services, which show the cluster's secret where
-    there is one (UNAUTHENTICATED: the caller does not).
+    there is one (UNAUTHENTICATED: the caller does not show it).
 
     Records travel in the on-disk format (docs/storage.md), back to back: the store fills in queue offset, physical
     offset and store time, and takes topic, queue and tags from the record itself.
@@ -232,7 +232,7 @@ class StoreStub:
 
 class StoreServicer:
     """One shard's log. Internal: called by gateways, schedulers and retry services, which show the cluster's secret where
-    there is one (UNAUTHENTICATED: the caller does not).
+    there is one (UNAUTHENTICATED: the caller does not show it).
 
     Records travel in the on-disk format (docs/storage.md), back to back: the store fills in queue offset, physical
     offset and store time, and takes topic, queue and tags from the record itself.
@@ -251,9 +251,9 @@ class StoreServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Restore(self, request, context):
-        """Stores what due entries of a lane become. Durable when answered. Entries are taken strictly in order. Those that fall
-        due within 100 ms are held until then, and the call is answered when the last of them is durable; calls for one lane
-        are worked on one after the other. What is held when the call ends early is not stored.
+        """Stores the records that due entries of a lane become. Durable when answered. Entries are taken strictly in order.
+        Those that fall due within 100 ms are held until then, and the call is answered when the last of them is durable;
+        calls for one lane are worked on one after the other. Records still held when the call ends early are not stored.
         Idempotent by entry. Errors as Put; NOT_FOUND: no such lane.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -262,7 +262,7 @@ class StoreServicer:
 
     def Settle(self, request, context):
         """Stores records, each together with the end of a lease or of a dead letter, in one step. Durable when answered.
-        Idempotent by what is settled. Errors as Put.
+        Idempotent by the lease or dead letter that is settled. Errors as Put.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -325,7 +325,7 @@ class StoreServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PullDue(self, request, context):
-        """The entries at the head of a lane that are due, or will be within ahead_ms, after waiting for the first of them.
+        """Waits for an entry at the head of a lane that is due, or will be within ahead_ms; gives all such entries.
         Changes nothing. Returns entries in order. NOT_FOUND: no such lane.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -333,8 +333,8 @@ class StoreServicer:
         raise NotImplementedError('Method not implemented!')
 
     def StandIn(self, request, context):
-        """The lanes that are due, or soon will be, and that no scheduler asks for: they are the caller's to serve, without a
-        lease in the metadata database, until a scheduler that has one asks. Changes nothing but who serves.
+        """The lanes that are due, or soon will be, and that no scheduler asks for: the caller serves them, without a lease in
+        the metadata database, until a scheduler that has one asks. Changes only which scheduler serves.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -375,7 +375,7 @@ class StoreServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetLeased(self, request, context):
-        """The records of leased messages and what is known of their deliveries, for the retry service. Changes nothing.
+        """The records of leased messages and the facts about their deliveries, for the retry service. Changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -417,7 +417,7 @@ class StoreServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PutGroup(self, request, context):
-        """Tells the shard of a group, for config/subscriptionGroup.json. Idempotent.
+        """Makes a group known to the shard, for config/subscriptionGroup.json. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -439,7 +439,7 @@ class StoreServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DropDeadLetters(self, request, context):
-        """They count as gone. Durable when answered, idempotent.
+        """Marks dead letters as gone. Durable when answered, idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -453,7 +453,7 @@ class StoreServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PutTopic(self, request, context):
-        """Tells the shard of a topic's queue count. Durable when answered; calls that come while others are being written share
+        """Sets a topic's queue count on the shard. Durable when answered; calls that come while others are being written share
         the next write. Idempotent; a count never shrinks. INVALID_ARGUMENT: name or count. RESOURCE_EXHAUSTED,
         TOPICS_EXHAUSTED or QUEUES_EXHAUSTED: the shard has `topics_max` topics or `queues_max` queues; DISK_FULL.
         """
@@ -483,31 +483,31 @@ class StoreServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Describe(self, request, context):
-        """What the shard is: its host, levels and limits.
+        """Describes the shard: its host, levels and limits.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListLanes(self, request, context):
-        """The state of all lanes. `owner` is the scheduler that asked for the lane last, if that was a moment ago; `paused`
-        what schedulers have told (StandIn).
+        """The state of all lanes. `owner` is the scheduler that asked for the lane last, if that was a moment ago; `paused` is
+        as schedulers last reported it (StandIn).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListFiles(self, request, context):
-        """The files that Export gives, as they are now. Of the log only what is durable counts as written.
+        """The files that Export gives, as they are now. Only durable bytes of the log count as written.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Export(self, request, context):
-        """A range of one file, as raw bytes; it ends early where the file or what is written of it ends. All exports of a shard
-        share `export_bytes_per_s`. Changes nothing. NOT_FOUND: the file went, as with retention. INVALID_ARGUMENT: the path
-        is none of the kinds that ListFiles tells. RESOURCE_EXHAUSTED (EXPORTS_EXHAUSTED): `exports_max` run already.
+        """A range of one file, as raw bytes; it ends early where the file or its written part ends. All exports of a shard
+        share `export_bytes_per_s`. Changes nothing. NOT_FOUND: the file is gone, as by retention. INVALID_ARGUMENT: the path
+        is none of the kinds that ListFiles lists. RESOURCE_EXHAUSTED (EXPORTS_EXHAUSTED): `exports_max` run already.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -711,7 +711,7 @@ def add_StoreServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class Store:
     """One shard's log. Internal: called by gateways, schedulers and retry services, which show the cluster's secret where
-    there is one (UNAUTHENTICATED: the caller does not).
+    there is one (UNAUTHENTICATED: the caller does not show it).
 
     Records travel in the on-disk format (docs/storage.md), back to back: the store fills in queue offset, physical
     offset and store time, and takes topic, queue and tags from the record itself.
