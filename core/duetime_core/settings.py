@@ -56,7 +56,7 @@ class NodeSettings(BaseSettings):
     cluster_secret: SecretStr = Field(
         default_factory=lambda: SecretStr(os.environ.get(CLUSTER_SECRET_VARIABLE, "")),
         description="secret that processes of the cluster show each other, equal on every node; several with commas: "
-        "the first is shown, all are accepted; empty: everybody who reaches the port is obeyed; "
+        "the first is shown, all are accepted; empty: any caller that reaches the port is obeyed; "
         "DUETIME_CLUSTER_SECRET sets it for all",
     )
     upload_bytes_max: int = Field(

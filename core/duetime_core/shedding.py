@@ -10,12 +10,12 @@ from duetime_core.traffic import Connection, Traffic
 
 log = sparing()
 
-LOOK_MS = 1_000
+CHECK_MS = 1_000
 # Shares of the process's descriptors: above the first, quiet connections are ended down to the second.
 SHORT, ENOUGH = 0.8, 0.7
 # Checks without a call after which a connection counts as quiet: one that never made a call, and one that did. A long
 # poll lasts half as long.
-NEVER_LOOKS, QUIET_LOOKS = 5, 60
+NEVER_CHECKS, QUIET_CHECKS = 5, 60
 
 
 class Shedding:
@@ -40,7 +40,7 @@ class Shedding:
             self._timer.cancel()
 
     def _check(self) -> None:
-        self._timer = self._clock.call_later(LOOK_MS, self._check)
+        self._timer = self._clock.call_later(CHECK_MS, self._check)
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         used = sum(1 for _ in open_files())
         if used > SHORT * most:
@@ -55,11 +55,11 @@ class Shedding:
         peers = self._sockets.peers_of(self._port)
         self._silent = {peer: self._silent.get(peer, 0) + 1 for peer in peers if peer not in known}
         for peer, quiet in known.items():
-            quiet.quiet_looks += 1
-            if peer in peers and quiet.quiet_looks > QUIET_LOOKS and self._traffic.is_idle(quiet):
+            quiet.quiet_checks += 1
+            if peer in peers and quiet.quiet_checks > QUIET_CHECKS and self._traffic.is_idle(quiet):
                 self._silent[peer] = 0
-        never = [peer for peer, looks in self._silent.items() if looks > NEVER_LOOKS]
-        used = [peer for peer, looks in self._silent.items() if not looks]
+        never = [peer for peer, checks in self._silent.items() if checks > NEVER_CHECKS]
+        used = [peer for peer, checks in self._silent.items() if not checks]
         chosen = (never + used)[:count]
         for peer in chosen:
             self._sockets.cut(peer)

@@ -4,7 +4,7 @@ gRPC gives a request to a call only once it is whole, and grants the sender room
 reads. So the bytes of unfinished requests are measured from outside: those that the kernel has received on a
 connection, less those handed to calls. The number is exact whenever no call reads, and is corrected then.
 
-    uploads   measured every LOOK_MS for calls that read; beyond the limit the slowest ones are refused
+    uploads   measured every CHECK_MS for calls that read; beyond the limit the slowest ones are refused
     answers   counted from when they are made until gRPC has written them; a share for each connection
     both      cut off when they stand still: an upload as a call, a unary answer with its connection, as gRPC can't take
               it back
@@ -30,9 +30,9 @@ from duetime_core.sockets import Sockets
 
 log = sparing()
 
-LOOK_MS = 50
+CHECK_MS = 50
 # Answers are checked less often: they are not urgent.
-ANSWERS_LOOK_MS = 1_000
+ANSWERS_CHECK_MS = 1_000
 # How long an upload, or the writing of a unary answer, may make no progress to speak of.
 STILL_MS = 10_000
 # How long a stream's reader may leave one message untaken.
@@ -64,7 +64,7 @@ class Connection:
         "held",
         "oldest",
         "peer",
-        "quiet_looks",
+        "quiet_checks",
         "reads",
         "since_ms",
         "still_ms",
@@ -77,7 +77,7 @@ class Connection:
         # Reading tasks, oldest first, and whether they read a stream, in which they may wait for the next message.
         self.reads: dict[Task, bool] = {}
         # Counted up by the search for quiet connections.
-        self.quiet_looks = 0
+        self.quiet_checks = 0
         # Received bytes at the last measurement, and the bytes that calls were given since.
         self.base = 0
         self.delivered = 0
@@ -142,7 +142,7 @@ class Traffic(Collector):
         self._ended: set[str] = set()
         self._refusals: dict[Task, DueTimeError] = {}
         self._timer: Timer | None = None
-        self._looked_ms = 0.0
+        self._answers_checked_ms = 0.0
         self.upload_bytes = 0
         self.refused_count = 0
         self.cut_count = 0
@@ -181,7 +181,7 @@ class Traffic(Collector):
             self._arm()
         reads[task] = stream
         connection.unmeasured += READS_MEASURED
-        connection.quiet_looks = 0
+        connection.quiet_checks = 0
         try:
             data = await context.read()
             # It was whole, so nothing of it is left to measure, except its prefix and frames.
@@ -215,7 +215,7 @@ class Traffic(Collector):
         if progress is not None:
             connection.measured(progress.received)
 
-    def _look_at_uploads(self, now_ms: float) -> None:
+    def _check_uploads(self, now_ms: float) -> None:
         old = [one for one in self._reading if self._is_old(one, now_ms)]
         if any(not self._sockets.knows(one.peer) for one in old):
             self._sockets.scan()
@@ -246,7 +246,7 @@ class Traffic(Collector):
     def _too_much(self, old: list[Connection], total: int, now_ms: float) -> Iterable[Connection]:
         """Connections whose uploads are refused so that others have room: those above their share, then the slowest."""
         little = self.upload_bytes_max // 64
-        for connection in sorted(old, key=lambda one: one.held / (now_ms - one.since_ms + 10 * LOOK_MS)):
+        for connection in sorted(old, key=lambda one: one.held / (now_ms - one.since_ms + 10 * CHECK_MS)):
             above = connection.held > self._upload_share
             if above or (total > self.upload_bytes_max and connection.held > little):
                 total -= connection.held
@@ -300,7 +300,7 @@ class Traffic(Collector):
             answer = self._streaming.pop(task)
             self.answers.give(answer.peer, answer.size)
 
-    def _look_at_answers(self, now_ms: float) -> None:
+    def _check_answers(self, now_ms: float) -> None:
         for task, answer in self._streaming.items():
             if now_ms - answer.since_ms > STREAM_STILL_MS and task not in self._refusals:
                 self.refused_count += 1
@@ -309,7 +309,7 @@ class Traffic(Collector):
                 task.cancel()
         old: dict[str, _Answer] = {}
         for answer in self._writing.values():
-            if now_ms - answer.since_ms > ANSWERS_LOOK_MS:
+            if now_ms - answer.since_ms > ANSWERS_CHECK_MS:
                 old.setdefault(answer.peer, answer)
         if any(not self._sockets.knows(peer) for peer in old):
             self._sockets.scan()
@@ -336,16 +336,16 @@ class Traffic(Collector):
 
     def _arm(self) -> None:
         if self._timer is None:
-            self._timer = self._clock.call_later(LOOK_MS, self._check)
+            self._timer = self._clock.call_later(CHECK_MS, self._check)
 
     def _check(self) -> None:
         self._timer = None
         now_ms = self._clock.monotonic_ms()
         try:
-            self._look_at_uploads(now_ms)
-            if now_ms - self._looked_ms >= ANSWERS_LOOK_MS:
-                self._looked_ms = now_ms
-                self._look_at_answers(now_ms)
+            self._check_uploads(now_ms)
+            if now_ms - self._answers_checked_ms >= ANSWERS_CHECK_MS:
+                self._answers_checked_ms = now_ms
+                self._check_answers(now_ms)
             self._heap.note(self.upload_bytes + self.answers.shares.used, now_ms)
         finally:
             if self._reading or self._writing or self._streaming or self._heap.is_grown:

@@ -3,7 +3,7 @@
 import asyncio
 
 import grpc
-from duetime_core.shedding import NEVER_LOOKS, QUIET_LOOKS, Shedding
+from duetime_core.shedding import NEVER_CHECKS, QUIET_CHECKS, Shedding
 from duetime_core.testing import FakeClock
 
 from tests.core.test_traffic import DEADLINE_S, serving
@@ -18,13 +18,13 @@ async def test_connections_that_were_never_used_go_before_those_that_were() -> N
         async with grpc.aio.insecure_channel(served.address) as channel:
             put = channel.unary_unary("/T/Put")
             assert await put(b"1", timeout=DEADLINE_S) == b"1"
-            for _ in range(NEVER_LOOKS):
+            for _ in range(NEVER_CHECKS):
                 shedding.shed(2)
             assert served.traffic.cut_count == 0
             shedding.shed(2)
             assert served.traffic.cut_count == 2
             assert [await asyncio.to_thread(raw.ended, DEADLINE_S) for raw in silent[:2]] == [True, True]
-            for _ in range(QUIET_LOOKS - NEVER_LOOKS):
+            for _ in range(QUIET_CHECKS - NEVER_CHECKS):
                 shedding.shed(0)
             # One was never used, the other was, and is idle.
             shedding.shed(10)
@@ -41,7 +41,7 @@ async def test_a_connection_on_which_a_stream_waits_stays() -> None:
         stream = channel.stream_stream("/T/Stream")()
         await stream.write(b"1")
         assert await stream.read() == b"1"
-        for _ in range(QUIET_LOOKS + 2):
+        for _ in range(QUIET_CHECKS + 2):
             shedding.shed(10)
         assert served.traffic.cut_count == 0
         await stream.done_writing()

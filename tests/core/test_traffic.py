@@ -9,7 +9,7 @@ import grpc
 import pytest
 from duetime_core.serving import Server, make_channel
 from duetime_core.testing import FakeClock
-from duetime_core.traffic import LOOK_MS, STILL_MS, STREAM_STILL_MS, Traffic, TrafficLimits
+from duetime_core.traffic import CHECK_MS, STILL_MS, STREAM_STILL_MS, Traffic, TrafficLimits
 
 from tests.hostile.raw import Raw, request
 
@@ -59,8 +59,8 @@ class Served:
 
     async def looks(self, ms: float) -> None:
         """Time passes, look by look."""
-        for _ in range(int(ms / LOOK_MS) + 1):
-            await self.clock.advance(LOOK_MS)
+        for _ in range(int(ms / CHECK_MS) + 1):
+            await self.clock.advance(CHECK_MS)
 
     async def until(self, condition: Callable[[], object], what: str) -> None:
         """Looks until it is so, at the pace of real time: bytes have a way to go."""
@@ -69,8 +69,8 @@ class Served:
         while not condition():
             assert loop.time() < end + DEADLINE_S, what
             if loop.time() >= next_look:
-                next_look += LOOK_MS / 1000
-                self.clock.move(LOOK_MS)
+                next_look += CHECK_MS / 1000
+                self.clock.move(CHECK_MS)
             await asyncio.to_thread(lambda: None)
 
     def raw(self) -> Raw:

@@ -31,10 +31,10 @@ class Running:
     async def topics(self) -> Topics:
         """Of a retry service of its own."""
 
-        async def tell(shard: int, topic: str) -> None:
+        async def announce(shard: int, topic: str) -> None:
             self.told.append((shard, topic))
 
-        return Topics(await self.database(), self.clock, tell, self.has)
+        return Topics(await self.database(), self.clock, announce, self.has)
 
     async def has(self, shard: int, topic: str) -> bool:
         return (shard, topic) in self.stored
@@ -91,12 +91,12 @@ async def test_topic_that_is_full_is_told(running: Running) -> None:
 async def test_shard_that_was_not_told_is_told_the_next_time(running: Running) -> None:
     answers = [Unavailable("away"), None]
 
-    async def tell(shard: int, topic: str) -> None:
+    async def announce(shard: int, topic: str) -> None:
         error = answers.pop(0)
         if error is not None:
             raise error
 
-    topics = Topics(await running.database(), running.clock, tell, running.has)
+    topics = Topics(await running.database(), running.clock, announce, running.has)
     with pytest.raises(Unavailable):
         await topics.ensure(RETRY, 0)
     await topics.ensure(RETRY, 0)
