@@ -58,7 +58,7 @@ class GroupKeeper:
                 try:
                     await durable
                 except DueTimeError as error:
-                    raise OSError(f"what groups did is not stored: {error}") from error
+                    raise OSError(f"events of groups are not stored: {error}") from error
             run = asyncio.get_running_loop().run_in_executor
             await run(self._executor, snapshot.write, self._disk, self._path, captured)
             firsts = await run(self._executor, snapshot.committed, captured)

@@ -78,7 +78,7 @@ class QueueLoading:
             if not row.max_offset:
                 continue
             queue = queues.add(row.topic, row.queue)
-            if self._is_as_told(row, file_bytes, root):
+            if self._is_unchanged(row, file_bytes, root):
                 queue.take(row)
             else:
                 self._read_one(queue, row)
@@ -89,7 +89,7 @@ class QueueLoading:
         if self._min_position > table.head.min_position:
             self._trim()
 
-    def _is_as_told(self, row: Row, file_bytes: int, root: str) -> bool:
+    def _is_unchanged(self, row: Row, file_bytes: int, root: str) -> bool:
         """Whether the queue need not be read. The last file vouches for itself only: the names show that the others are
         there, and the room in it that no later one was begun."""
         units = file_bytes // UNIT.size
