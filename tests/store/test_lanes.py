@@ -89,6 +89,9 @@ class LastFirst(Lane):
     def delays_ms(self, positions: Ints) -> Ints | None:
         return None
 
+    def due_if_stored(self, now_ms: int) -> int:
+        return self._lane.due_if_stored(now_ms)
+
     def due_at_ms(self, position: int, stored_at_ms: int) -> int:
         return self._lane.due_at_ms(position, stored_at_ms)
 

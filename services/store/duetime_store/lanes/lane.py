@@ -97,6 +97,10 @@ class Lane(ABC):
         """From store to due time of the records at these log positions. None: the lane has no fixed delays."""
 
     @abstractmethod
+    def due_if_stored(self, now_ms: int) -> int:
+        """When an entry falls due that is stored now."""
+
+    @abstractmethod
     def due_at_ms(self, position: int, stored_at_ms: int) -> int:
         """When the entry with this record falls due."""
 

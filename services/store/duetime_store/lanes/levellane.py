@@ -32,6 +32,7 @@ class LevelLane(Lane):
     def __init__(self, level: int, queue: ConsumeQueue, history: LevelHistory) -> None:
         super().__init__(level, queue)
         self._history = history
+        self._delay_ms = history.current.delay_ms(min(level, history.current.highest))
         self._restored = Restored(queue.min_offset)
         self._cursor = queue.min_offset
         self._measured = _Measured(queue)
@@ -93,6 +94,9 @@ class LevelLane(Lane):
 
     def delays_ms(self, positions: Ints) -> Ints | None:
         return self._history.delays_ms(np.full(len(positions), self.number), positions)
+
+    def due_if_stored(self, now_ms: int) -> int:
+        return now_ms + self._delay_ms
 
     def due_at_ms(self, position: int, stored_at_ms: int) -> int:
         return self._history.due_at_ms(self.number, position, stored_at_ms)

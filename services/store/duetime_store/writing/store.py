@@ -16,7 +16,7 @@ from duetime_core.logs import sparing
 from duetime_core.ondisk.history import LevelHistory
 from duetime_format import layout, record
 from duetime_format.columns import Ints
-from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
+from duetime_format.names import QUARANTINE_TOPIC
 from duetime_format.placing import place, reposition
 from duetime_format.units import FILLER_SIZE, UNIT, Units
 
@@ -37,7 +37,6 @@ from duetime_store.writing.staging import DUPLICATE, GAP, NOT_DUE, OK, SETTLED, 
 
 log = sparing()
 
-_LANE_TOPIC = SCHEDULE_TOPIC.encode()
 _QUARANTINE_TOPIC = QUARANTINE_TOPIC.encode()
 
 
@@ -271,8 +270,12 @@ class Store:
         stored = Outcome([], stored_at_ms=outcome.stored_at_ms)
         taken = intake if len(chosen) == intake.count else intake.only(chosen)
         self._stage(taken, stored)
-        for index, offset in zip(chosen, stored.queue_offsets, strict=True):
-            outcome.statuses[index], outcome.queue_offsets[index] = OK, offset
+        if chosen[-1] - chosen[0] < len(chosen):
+            run = slice(chosen[0], chosen[-1] + 1)
+            outcome.statuses[run], outcome.queue_offsets[run] = [OK] * len(chosen), stored.queue_offsets
+        else:
+            for index, offset in zip(chosen, stored.queue_offsets, strict=True):
+                outcome.statuses[index], outcome.queue_offsets[index] = OK, offset
         aside = [number for number, (topic, _) in enumerate(taken.keys) if topic == _QUARANTINE_TOPIC]
         if aside:
             dues = dues[~np.isin(taken.key_of, aside)]
@@ -283,9 +286,10 @@ class Store:
         """Gives all records queue offset, position and time, and adds them to the batch. Returns their positions."""
         if not intake.count:
             return np.empty(0, np.int64)
-        now_ms, delays_ms = outcome.stored_at_ms, self.levels.delays_ms
+        now_ms = outcome.stored_at_ms
         queues = [self.queues.get_bytes(topic, queue_id) for topic, queue_id in intake.keys]
-        dues = [now_ms + delays_ms[queue_id] if topic == _LANE_TOPIC else 0 for topic, queue_id in intake.keys]
+        lanes = [self.lanes.of(queue) for queue in queues]
+        dues = [lane.due_if_stored(now_ms) if lane else 0 for lane in lanes]
         runs = self._runs(intake)
         parts = [intake.starts[start:stop] + shift for start, stop, shift in runs]
         positions = parts[0] if len(parts) == 1 else np.concatenate(parts)
