@@ -41,7 +41,7 @@ test: setup java ## all tests; WORKERS=1 runs them one after the other
 
 repeat: setup java ## the tests of processes, Spark and kills, TIMES=20 times or until one fails
 	@for number in $$(seq $(or $(TIMES),20)); do echo "run $$number"; \
-	  $(BIN)/pytest -q -n $(or $(WORKERS),2) --dist loadfile --no-loadscope-reorder tests/crash tests/spark tests/cli tests/docs tests/cluster tests/soak tests/upgrade \
+	  $(BIN)/pytest -q -n $(or $(WORKERS),2) --dist loadfile --no-loadscope-reorder tests/crash tests/cli tests/docs tests/spark \
 	    || exit 1; done
 
 compose-test: setup ## build the images, and docker compose up under kills, scaling and an upgrade; needs a Docker engine
