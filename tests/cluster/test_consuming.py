@@ -1,14 +1,16 @@
 """Consuming through the whole cluster: what a group does is told as it was, and it goes on where a broker's was."""
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from duetime import AsyncFinder, AsyncProducer, Message
+from duetime import AsyncFinder, AsyncProducer, Message, Unavailable
 from duetime.client.finding.trace import Trace
 from duetime.v1 import consumer_pb2, gateway_pb2_grpc
 from duetime_core.serving import make_channel
@@ -47,6 +49,14 @@ class Running:
     async def trace(self, message_id: str) -> Trace:
         async with AsyncFinder(self.cluster.address) as finder:
             return await finder.trace(message_id)
+
+    async def reached(self, message_id: str) -> None:
+        """Returns once the gateway's connections to all shards are back: gRPC pauses before it tries again."""
+        async with asyncio.timeout(20):
+            while True:
+                with suppress(Unavailable):
+                    await self.trace(message_id)
+                    return
 
 
 @pytest.fixture
@@ -100,6 +110,7 @@ async def test_lives_are_told_from_both_shards_and_after_a_new_start(running: Ru
     for shard in (0, 1):
         await running.cluster.stop_node(running.cluster.stores[shard])
         await running.cluster.start_store(shard)
+    await running.reached(ids[0])
     assert await told() == before
     await running.cluster.stop_node(running.cluster.stores[1])
     life = await running.trace(next(one for one in ids if before[one].events[0].shard == 0))

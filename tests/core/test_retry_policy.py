@@ -57,7 +57,7 @@ REFUSED = [
     ("levels,max=5,max=6", "says max twice"),
     ("levels,factor=2", "option 'factor' does not belong to it"),
     ("exponential:1s", "'1s' is not FIRST..MOST"),
-    ("exponential:1s..10m,5s", "'5s' has no place behind"),
+    ("exponential:1s..10m,5s", "'5s' has no place after"),
     ("exponential:1s..10m,pace=2", "option 'pace' does not belong"),
     ("exponential:1s..10m,factor=fast", "factor=fast is no number"),
     ("exponential:1s..10m,factor=11", "exponential.factor 11 is not within 1 and 10"),
