@@ -64,6 +64,10 @@ class DelayLevels:
         """Delay of a level, 1 to `highest`."""
         return self.delays_ms[level - 1]
 
+    def delay_at_most_ms(self, level: int) -> int:
+        """As `delay_ms`; of a level above `highest`, the highest's."""
+        return self.delay_ms(min(level, self.highest))
+
     def level_of(self, delay_ms: int) -> int | None:
         """The level with exactly this delay."""
         return self.level_by_ms.get(delay_ms)

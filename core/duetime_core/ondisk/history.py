@@ -52,8 +52,7 @@ class LevelHistory:
 
     def due_at_ms(self, level: int, position: int, stored_at_ms: int) -> int:
         """The due time of one record; for a level above the highest, by the highest."""
-        levels = self.at(position, stored_at_ms)
-        return stored_at_ms + levels.delay_ms(min(level, levels.highest))
+        return stored_at_ms + self.at(position, stored_at_ms).delay_at_most_ms(level)
 
     @cached_property
     def _known_ms(self) -> list[Ints]:

@@ -69,7 +69,7 @@ def backoff_ms(attempt: int, policy: RetryPolicy, levels: DelayLevels, chance: f
     if kind == "intervals":
         delays_ms = policy.intervals.delays_ms
         return delays_ms[min(attempt, len(delays_ms)) - 1]
-    return levels.delay_ms(min(LEVELS_BEFORE_FIRST + attempt, levels.highest))
+    return levels.delay_at_most_ms(LEVELS_BEFORE_FIRST + attempt)
 
 
 def _exponential_ms(attempt: int, backoff: ExponentialBackoff, chance: float) -> int:
@@ -88,4 +88,4 @@ def decide_sent_back(attempts: int, level: int | None, attempts_max: int | None,
         return DeadLetter(ATTEMPTS_EXHAUSTED)
     if level is not None and level < 0:
         return DeadLetter(REJECTED)
-    return Redeliver(levels.delay_ms(min(level or LEVELS_BEFORE_FIRST + 1 + attempts, levels.highest)))
+    return Redeliver(levels.delay_at_most_ms(level or LEVELS_BEFORE_FIRST + 1 + attempts))

@@ -114,6 +114,8 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
     settings, clock, metrics, turns = base.settings, base.clock, base.metrics, base.turns
     store, directory, threads, shard = opened.store, base.directory, base.threads, base.settings.shard
     base.registry.register(ShardCollector(store))
+    metrics.scanning_seconds.set_function(lambda: turns.taken_s)
+    metrics.scans_waiting.set_function(lambda: turns.waiting_count)
     alarm = Alarm(store.clock)
     reader = Reader(store, alarm, metrics, turns)
     late = LateWriter(store, threads.checkpoint, clock, metrics)
@@ -228,8 +230,6 @@ def _make_groups(
 
 def _make_indexer(base: Base, store: Store) -> Indexer | None:
     settings, metrics = base.settings, base.metrics
-    metrics.scanning_seconds.set_function(lambda: base.turns.taken_s)
-    metrics.scans_waiting.set_function(lambda: base.turns.waiting_count)
     if not settings.index:
         return None
     shape = Shape(settings.index_slots, settings.index_entries)

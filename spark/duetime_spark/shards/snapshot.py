@@ -334,7 +334,7 @@ class _Walk:
         for level, lane in restored(state).items():
             queue, mark = state.queues.get((SCHEDULE_TOPIC, queue_of(level))), lane.watermark
             low, high = (queue.min_offset, queue.max_offset) if queue else (mark, mark)
-            delay_ms = table.delay_ms(min(level, table.highest))
+            delay_ms = table.delay_at_most_ms(level)
             ahead = tuple(lane.ahead.tolist())
             found.append(LaneView(level, delay_ms, low, mark, high, ahead, lane.pending_count(high)))
         return tuple(found)

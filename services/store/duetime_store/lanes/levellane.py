@@ -32,7 +32,7 @@ class LevelLane(Lane):
     def __init__(self, level: int, queue: ConsumeQueue, history: LevelHistory) -> None:
         super().__init__(level, queue)
         self._history = history
-        self._delay_ms = history.current.delay_ms(min(level, history.current.highest))
+        self._delay_ms = history.current.delay_at_most_ms(level)
         self._restored = Restored(queue.min_offset)
         self._cursor = queue.min_offset
         self._measured = _Measured(queue)
@@ -55,10 +55,7 @@ class LevelLane(Lane):
     # --- restoring ----------------------------------------------------------------------------------------------------
 
     def fence(self, entries: Ints) -> tuple[Mask, Mask]:
-        ahead = self._restored.ahead
-        restored: Mask = entries < self._cursor
-        if len(ahead):
-            restored = restored | np.isin(entries, ahead)
+        restored = Restored(self._cursor, self._restored.ahead).mask(entries)
         is_next = ~restored
         others = entries[is_next]
         is_next[is_next] = np.logical_and.accumulate(others == self._next(len(others)))
@@ -106,8 +103,7 @@ class LevelLane(Lane):
         return before or 0, self.latest_due_at_ms(now_ms) if after is None else after
 
     def latest_due_at_ms(self, now_ms: int) -> int:
-        tables = [since.levels for since in self._history.since]
-        return now_ms + max(levels.delay_ms(min(self.number, levels.highest)) for levels in tables)
+        return now_ms + max(since.levels.delay_at_most_ms(self.number) for since in self._history.since)
 
     def _due_at(self, entry: int) -> int | None:
         """The due time in its unit; None: there is no such entry."""

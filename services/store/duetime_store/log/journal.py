@@ -39,17 +39,14 @@ class Journal:
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self.waiters: list[asyncio.Future[None]] = []
-        self.bytes = 0
 
     def add(self, event: events.Event, place: Numbered | None = None) -> None:
-        payload = event.payload()
-        self.entries.append(Entry(event.kind, payload, place))
-        self.bytes += len(payload)
+        self.entries.append(Entry(event.kind, event.payload(), place))
 
     def drain(self) -> "tuple[list[Entry], list[asyncio.Future[None]]]":
         """All entries and waiters; the journal is empty then."""
         drained = self.entries, self.waiters
-        self.entries, self.waiters, self.bytes = [], [], 0
+        self.entries, self.waiters = [], []
         return drained
 
     def requeue(self, entries: Iterable[Entry], waiters: "Iterable[asyncio.Future[None]]") -> None:
@@ -57,7 +54,6 @@ class Journal:
         kept = [entry for entry in entries if entry.kind not in (events.SETTLE, events.LETTER)]
         self.entries[:0] = kept
         self.waiters[:0] = waiters
-        self.bytes += sum(len(entry.payload) for entry in kept)
 
 
 def bodies(entries: list[Entry], bytes_max: int = RECORD_BYTES) -> Iterator[bytes]:

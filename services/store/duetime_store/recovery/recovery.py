@@ -192,7 +192,7 @@ class _Recovery:
         except Damaged:
             return ""
         level, delay_ms = level_of(queue.queue), due_at_ms - found.stored_at_ms
-        known_ms = self._levels.delay_ms(min(level, self._levels.highest))
+        known_ms = self._levels.delay_at_most_ms(level)
         return "" if delay_ms == known_ms else f"entry {first + len(units) - 1} of level {level} waits {delay_ms} ms"
 
     def _check_end(self) -> None:

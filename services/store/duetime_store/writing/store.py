@@ -244,7 +244,8 @@ class Store:
         faults = restored_faults(intake, self.log.record_bytes_max)
         fit = dues <= now_ms
         fit &= intake.name_entries(chosen, lane.number, entries, dues)
-        fit &= ~np.isin(chosen, list(faults))
+        if faults:
+            fit &= ~np.isin(chosen, list(faults))
         unfit = np.flatnonzero(~fit)
         stop = int(unfit[0]) if len(unfit) else len(dues)
         genuine, mismatch = self._originals.genuine(intake, chosen[:stop], lane.number, entries[:stop], units[:stop])
