@@ -8,7 +8,7 @@ BENCH_STAMP := $(VENV)/.bench-installed
 SOURCES := format sdk core services spark deploy tests bench hatch_build.py
 TWINS := $(wildcard format/*/*.p?[xd] services/*/*/_*.pyx services/*/*/*/_*.pyx spark/*/*/_*.p??)
 
-.PHONY: help setup java run test repeat compose-test k8s-test upgrade-test release-fixtures hostile soak check format proto sync torture bench bench-turns bench-spark bench-docs clean
+.PHONY: help setup java run test repeat compose-test k8s-test upgrade-test release-fixtures hostile soak check format proto sync torture lives races bench bench-any-time bench-turns bench-spark bench-docs clean
 
 help: ## list the tasks
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -69,6 +69,12 @@ sync: setup ## generate the synchronous clients from the asynchronous ones
 torture: setup ## 1,000 crashes, most of them power cuts, and after each: is all there; POINTS=1000 MINUTES=10 SEED=
 	POINTS=$(or $(POINTS),1000) MINUTES=$(or $(MINUTES),10) SEED=$(SEED) $(BIN)/python -m tests.crash.torture
 
+lives: setup ## thousands of lives of pending messages against a sorted list, through crashes and power cuts; RUNS=3000
+	RUNS=$(or $(RUNS),3000) $(BIN)/pytest -q tests/store/test_pending_state_machine.py
+
+races: setup ## cancels, reschedules and replacements at the moment when messages fall due; PAIRS=100000 KILLS=0 SEED=
+	PAIRS=$(or $(PAIRS),100000) KILLS=$(or $(KILLS),0) SEED=$(SEED) $(BIN)/python -m tests.crash.races
+
 k8s-test: setup ## deploy/k8s on a real cluster: pods die, updates roll, 1,000 messages are accounted for; KUBECONFIG= K8S_LOAD=
 	tests/kubernetes/run
 
@@ -86,6 +92,9 @@ soak: setup ## ten minutes of mixed delays on segments that soon leave, on a fas
 
 bench: setup $(if $(PEERS),$(BENCH_STAMP)) ## measure beside a PostgreSQL queue and a bare grpcio echo; PEERS=all: and more
 	$(BIN)/python -m bench $(if $(PEERS),--peers $(PEERS))
+
+bench-any-time: setup ## many due at one instant, and millions pending for any time; PENDING=10000000 INSTANT=500000
+	$(BIN)/python -m bench.any_time --pending $(or $(PENDING),10000000) --instant $(or $(INSTANT),500000)
 
 bench-turns: setup ## processor time a message beside another tree's, in turns; BASE=../base TURNS=12
 	$(BIN)/python -m bench.turns --base $(BASE) --turns $(or $(TURNS),12)

@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
-from bench import contest, measure, report
+from bench import any_time, contest, measure, report
 from bench.echo import echo_server
 from bench.figures import STOLEN_SHARE_MAX
 from bench.machine import Meanwhile, core_count, machine
@@ -74,6 +74,8 @@ def run(plan: contest.Plan, root: Path, names: list[str], extras: Extras, progre
         sync, unsynced = clusters
         rounds = contest.Contest(plan, echo, sync, unsynced, peers, progress.print)
         result["rounds"] = rounds.run()
+        progress.print("cancels")
+        result["any_time"] = {"cancels": any_time.all_cancels(sync)}
         result |= {"cpu_us": rounds.cpu_us, "faults": rounds.faults, "memory": measure.memory(sync.cluster)}
         if extras.burst:
             progress.print(f"{extras.burst:,} due at once on another lane")

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,8 @@ from bench.consumer import Arrivals, Consumer, consumer
 from bench.figures import PERCENTILES, RATES
 from bench.load import Target, closed_loop, make, open_loop, produce, send_count
 from bench.machine import Meanwhile
-from bench.peers import BURST_DELAY_S, DELAY_S, FAR_DELAY_S, Peer
+from bench.peers import BURST_DELAY_S, DELAY_S, FAR_DELAY_S, Peer, Sender
+from bench.peers.anytime import AnyTime
 from bench.peers.duetime import DueTime
 from bench.processes import cpu_s
 
@@ -93,7 +94,8 @@ class Contest:
         clusters = {"duetime": self.duetime, **extra}
         for name, cluster in clusters.items():
             found[name] = asyncio.run(self._at_once(name, cluster, number))
-        systems: dict[str, Peer] = {**clusters, **{peer.name: peer for peer in self.peers}}
+        any_time = AnyTime(self.duetime)
+        systems: dict[str, Peer] = {**clusters, **{peer.name: peer for peer in (any_time, *self.peers)}}
         # No system is always the first after the pause, nor always after the same other.
         order = list(systems) if number % 2 == 0 else list(reversed(systems))
         for measure in (self._accepted, self._through, self._sustained, self._lateness, self._burst):
@@ -103,7 +105,7 @@ class Contest:
                 try:
                     figures |= measure(name, systems[name], number, figures)
                 except WrongError as error:
-                    if name in clusters:
+                    if isinstance(systems[name], DueTime):
                         raise
                     self.faults.append(f"{name}, {measure.__name__.strip('_')}: {error}")
                 systems[name].settle()
@@ -158,8 +160,8 @@ class Contest:
         return figures
 
     def _accepted(self, name: str, peer: Peer, number: int, figures: Figures) -> Figures:
-        async def accepting() -> float:
-            sender = await peer.sender("accepted")
+        async def accepting(connecting: Awaitable[Sender]) -> float:
+            sender = await connecting
             rate, _ = await closed_loop(
                 lambda count: sender.send(count, FAR_DELAY_S),
                 batch=BATCH,
@@ -169,7 +171,10 @@ class Contest:
             await sender.close()
             return rate
 
-        return {"accepted": asyncio.run(accepting())}
+        found = {"accepted": asyncio.run(accepting(peer.sender("accepted")))}
+        if isinstance(peer, AnyTime):
+            found["scattered"] = asyncio.run(accepting(peer.scattered_sender("accepted")))
+        return found
 
     def _through(self, name: str, peer: Peer, number: int, figures: Figures) -> Figures:
         count, topic = _scaled(self.plan.through_count, figures), f"through-{name.replace(' ', '-')}-{number}"

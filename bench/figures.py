@@ -17,6 +17,8 @@ class Figure:
     lower_is_better: bool = False
 
 
+# DueTime's lane for messages for any time, beside the lanes of its levels.
+ANY_TIME = "any time"
 RATES = (1_000, 5_000)
 PERCENTILES = ("p50", "p99", "p99.9")
 LATENESS = [
@@ -31,6 +33,7 @@ FIGURES = [
     Figure("received", "received and acknowledged, batches of 256, one group, messages/s"),
     Figure("received by ten", "the same by ten groups of one topic, deliveries/s"),
     Figure("accepted", "accepted with a delay, batches of 256, messages/s"),
+    Figure("scattered", "the same, due at random within an hour, messages/s"),
     Figure("through", "50,000 with 1 s delay, from first Send to last receive, messages/s"),
     Figure("through less delay", "the same, the second of delay taken off"),
     Figure("sustained", "delayed 1 s, sent and received without pause, delay taken off, messages/s"),
@@ -41,12 +44,13 @@ FIGURES = [
 
 @dataclass(frozen=True)
 class Target:
-    """A bound of DueTime's figure as a share of another's, in the same round."""
+    """A bound of a system's figure as a share of another's, in the same round."""
 
     figure: str
     other: str
     bound: float
     at_most: bool = False
+    system: str = "duetime"
 
     def met(self, ratio: float) -> bool:
         return ratio <= self.bound if self.at_most else ratio >= self.bound
@@ -62,11 +66,20 @@ TARGETS = [
     Target("through", "postgres", 1.2),
     Target("burst", "postgres", 0.8),
     *(Target(figure.name, "postgres", 1.0, at_most=True) for figure in LATENESS),
+    *(Target(name, "duetime", 0.8, system=ANY_TIME) for name in ("accepted", "scattered", "through less delay")),
+    *(Target(name, "duetime", 0.8, system=ANY_TIME) for name in ("sustained", "burst")),
+    *(
+        Target(f"late {rate} {percentile}", "duetime", 1.0, at_most=True, system=ANY_TIME)
+        for rate in RATES
+        for percentile in ("p50", "p99")
+    ),
 ]
 LATE_5000_MS_MAX = {"p50": 5.0, "p99": 20.0}
 # The echo has no delay: what passes through one is compared with its batches.
 _OF_BATCHES = ("batch", "accepted", "producer", "received", "received by ten", "sustained")
 ECHO_FIGURES = dict.fromkeys(_OF_BATCHES, "batch") | {"single": "single"}
+# What only the lane for any time is measured for is compared with this.
+_SAME = {"scattered": "accepted"}
 # A delivery to one of ten groups costs at most so many times one to the only group.
 TEN_GROUPS_COST_MAX = 2.0
 
@@ -92,7 +105,7 @@ def value(result: dict[str, Any], system: str, figure: str) -> Spread | None:
 
 def counterpart(figure: str, other: str) -> str:
     """The other's figure that one is compared with."""
-    return ECHO_FIGURES.get(figure, "") if other == "echo" else figure
+    return ECHO_FIGURES.get(figure, "") if other == "echo" else _SAME.get(figure, figure)
 
 
 def ratio(result: dict[str, Any], figure: str, other: str, system: str = "duetime") -> Spread | None:
@@ -108,7 +121,7 @@ def ratio(result: dict[str, Any], figure: str, other: str, system: str = "duetim
 
 def judged(result: dict[str, Any]) -> list[tuple[Target, Spread]]:
     """The targets that were measured, with their ratios."""
-    pairs = [(target, ratio(result, target.figure, target.other)) for target in TARGETS]
+    pairs = [(target, ratio(result, target.figure, target.other, target.system)) for target in TARGETS]
     return [(target, spread) for target, spread in pairs if spread is not None]
 
 

@@ -71,7 +71,7 @@ def _read_results(response: gateway_pb2.SendResponse) -> int:
     return len(response.results)
 
 
-def make(topic: str, count: int, delay: str | None = None) -> list[Message]:
+def make(topic: str, count: int, delay: str | int | None = None) -> list[Message]:
     return [Message(topic, BODY, delay, tags="paid") for _ in range(count)]
 
 

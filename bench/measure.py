@@ -43,10 +43,16 @@ def pending(duetime: DueTime, count: int, sustained_seconds: float, lateness_sec
     result["lateness"] = lateness(duetime, "late-pending", RATES[0], lateness_seconds)
     result["sustained"], result["cpu_us"] = sustained(duetime, "sustained-pending", sustained_seconds)
 
+    return result | restarts(cluster, FAR_LEVEL, count)
+
+
+def restarts(cluster: Processes, lane: int, count: int) -> dict[str, Any]:
+    """How soon the store answers again after a kill and after a stop, with `count` messages pending in a lane."""
+    result: dict[str, Any] = {}
     store = cluster.kill("store")
     started = time.monotonic()
     wait_until(lambda: cluster.pids().get("store") not in (None, store), RESTART_DEADLINE_S, "the store starts again")
-    _wait_for_pending(cluster.address, count)
+    _wait_for_pending(cluster.address, lane, count)
     result["after_kill_s"] = time.monotonic() - started
     result["after_kill_recovery_s"] = recovery_s(cluster)
 
@@ -54,7 +60,7 @@ def pending(duetime: DueTime, count: int, sustained_seconds: float, lateness_sec
     started = time.monotonic()
     cluster.start()
     result["clean_restart_s"] = time.monotonic() - started
-    _wait_for_pending(cluster.address, count)
+    _wait_for_pending(cluster.address, lane, count)
     result["clean_restart_answer_s"] = time.monotonic() - started
     result["clean_restart_recovery_s"] = recovery_s(cluster)
     result["store_restarted"] = memory(cluster)["store"]
@@ -67,13 +73,13 @@ def beside_burst(duetime: DueTime, count: int, lateness_seconds: float) -> dict[
     duetime.hold(BURST_DELAY_S)
     level = LEVEL_NUMBERS[BURST_DELAY_S]
     asyncio.run(fill(duetime.cluster.address, "burst-beside", count=count, level=level))
-    wait_until(lambda: not _lane(duetime, level).next_due_at_ms, RESTART_DEADLINE_S, "all of the burst is due")
+    wait_until(lambda: not lane_of(duetime, level).next_due_at_ms, RESTART_DEADLINE_S, "all of the burst is due")
     begun = time.monotonic()
     took_s = [0.0]
 
     def let_go() -> None:
         duetime.release(BURST_DELAY_S)
-        wait_until(lambda: not _lane(duetime, level).pending_count, RESTART_DEADLINE_S, "the burst is restored")
+        wait_until(lambda: not lane_of(duetime, level).pending_count, RESTART_DEADLINE_S, "the burst is restored")
         took_s[0] = time.monotonic() - begun - LET_GO_AFTER_S
 
     timer = threading.Timer(LET_GO_AFTER_S, let_go)
@@ -94,7 +100,8 @@ def beside_retries(duetime: DueTime, count: int, lateness_seconds: float) -> dic
     return result
 
 
-def _lane(duetime: DueTime, level: int) -> gateway_pb2.Lane:
+def lane_of(duetime: DueTime, level: int) -> gateway_pb2.Lane:
+    """A lane as the gateway lists it."""
     with grpc.insecure_channel(duetime.cluster.address, options=CHANNEL_OPTIONS) as channel:
         request = gateway_pb2.ListLanesRequest()
         lanes = gateway_pb2_grpc.GatewayStub(channel).ListLanes(request, timeout=CALL_TIMEOUT_S).lanes
@@ -107,7 +114,7 @@ def recovery_s(cluster: Processes) -> float:
     return next(float(line.split()[1]) for line in lines if line.startswith("duetime_store_recovery_seconds "))
 
 
-def _wait_for_pending(address: str, count: int) -> None:
+def _wait_for_pending(address: str, lane: int, count: int) -> None:
     """Returns at the first answer that tells the lane's backlog; it must be exact."""
     found = [0]
 
@@ -119,7 +126,7 @@ def _wait_for_pending(address: str, count: int) -> None:
                 )
             except grpc.RpcError:
                 return False
-        found[:] = [lane.pending_count for lane in lanes.lanes if lane.level == FAR_LEVEL]
+        found[:] = [one.pending_count for one in lanes.lanes if one.level == lane]
         return bool(found)
 
     wait_until(answers, RESTART_DEADLINE_S, "the gateway tells the lanes")

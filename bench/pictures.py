@@ -79,7 +79,9 @@ def _colour(name: str, at: int) -> str:
 def _ratios(result: dict[str, Any]) -> Any:
     """Each target: where its bound is, where DueTime is, on a scale by which farther right is better."""
     titles = {figure.name: figure for figure in FIGURES}
-    rows = [(target, spread) for target in TARGETS if (spread := ratio(result, target.figure, target.other))]
+    rows = [
+        (target, spread) for target in TARGETS if (spread := ratio(result, target.figure, target.other, target.system))
+    ]
     drawn, panel = plt.subplots(figsize=(8, 0.34 * len(rows) + 0.8))
     for at, (target, spread) in enumerate(reversed(rows)):
         ends = sorted(_margin(target.at_most, target.bound, one) for one in (spread.low, spread.high))
@@ -100,4 +102,5 @@ def _margin(at_most: bool, bound: float, measured: float) -> float:
 
 def _row(figure: Figure, target: Any) -> str:
     title = figure.title.removesuffix(", messages/s").removesuffix(", ms")
-    return f"{title}: {'at most' if target.at_most else 'at least'} {target.bound:g} x {target.other}"
+    whose = "" if target.system == "duetime" else f" ({target.system})"
+    return f"{title}: {'at most' if target.at_most else 'at least'} {target.bound:g} x {target.other}{whose}"

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from bench.any_time_tables import any_time_tables
 from bench.tables import Table, losses, remarks, tables
 
 LAST = Path(__file__).with_name("last.json")
@@ -24,15 +25,24 @@ BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 def show(result: dict[str, Any], console: Console) -> None:
     """Prints what `bench.__main__` gathered."""
-    for table in tables(result):
+    _draw([*tables(result), *any_time_tables(result.get("any_time", {}))], console)
+    for remark in remarks(result):
+        console.print(remark, highlight=False)
+
+
+def show_any_time(found: dict[str, Any], console: Console) -> None:
+    """Prints what `bench.any_time` gathered."""
+    _draw(any_time_tables(found), console)
+
+
+def _draw(found: list[Table], console: Console) -> None:
+    for table in found:
         drawn = RichTable(title=table.title, title_justify="left")
         for number, heading in enumerate(table.headings):
             drawn.add_column(heading, justify="right" if number else "left")
         for row in table.rows:
             drawn.add_row(*row)
         console.print(drawn)
-    for remark in remarks(result):
-        console.print(remark, highlight=False)
 
 
 def markdown(result: dict[str, Any]) -> str:
@@ -43,7 +53,7 @@ def markdown(result: dict[str, Any]) -> str:
     for name, says in PICTURES.items():
         if (DOCUMENT.parent / "pictures" / f"{name}.svg").is_file():
             parts += [f"![{says}](pictures/{name}.svg)", ""]
-    for table in tables(result):
+    for table in [*tables(result), *any_time_tables(result.get("any_time", {}))]:
         parts += [f"### {table.title[0].upper()}{table.title[1:]}", "", *_lines(table), ""]
     parts += ["### Where DueTime is behind", "", *_bullets(losses(result) or ["nowhere"]), ""]
     return "\n".join([*parts, "### To be known before a figure is believed", "", *_bullets(remarks(result))])

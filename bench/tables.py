@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.figures import (
+    ANY_TIME,
     FIGURES,
     LATE_5000_MS_MAX,
     PERCENTILES,
@@ -40,7 +41,15 @@ def tables(result: dict[str, Any]) -> list[Table]:
     """All of a run, what was compared first."""
     found = [_beside(result, "echo", "bare echo")]
     found += [_beside(result, name, system["title"]) for name, system in result["systems"].items()]
-    found += [_systems(result), _flush(result), _stored(result), _groups(result), _cpu(result), _memory(result)]
+    found += [
+        _any_time(result),
+        _systems(result),
+        _flush(result),
+        _stored(result),
+        _groups(result),
+        _cpu(result),
+        _memory(result),
+    ]
     if "beside_burst" in result:
         found.append(_beside_burst(result["beside_burst"]))
     if "beside_retries" in result:
@@ -107,8 +116,23 @@ def _beside(result: dict[str, Any], other: str, title: str) -> Table:
     return table
 
 
-def _targets(figure: Figure, other: str, spread: Spread) -> str:
-    wanted = [target for target in TARGETS if (target.figure, target.other) == (figure.name, other)]
+def _any_time(result: dict[str, Any]) -> Table:
+    """The lane for any time against the lanes of levels, ratios taken within each round."""
+    headings = ["", "any time", "levels", "ratio", "spread", "target"]
+    table = Table("messages for any time beside those of levels, one cluster", headings)
+    for figure in FIGURES:
+        spread, ours = ratio(result, figure.name, "duetime", ANY_TIME), value(result, ANY_TIME, figure.name)
+        if spread is not None:
+            levels = value(result, "duetime", counterpart(figure.name, "duetime"))
+            cells = [_number(figure, ours), _number(figure, levels), f"{spread.median:.2f}", _range(spread)]
+            table.rows.append([figure.title, *cells, _targets(figure, "duetime", spread, ANY_TIME)])
+    return table
+
+
+def _targets(figure: Figure, other: str, spread: Spread, system: str = "duetime") -> str:
+    wanted = [
+        target for target in TARGETS if (target.figure, target.other, target.system) == (figure.name, other, system)
+    ]
     return ", ".join(
         f"{'<=' if target.at_most else '>='} {target.bound:.2f} {'met' if target.met(spread.median) else 'MISSED'}"
         for target in wanted

@@ -6,6 +6,8 @@ on the background thread. Signatures and docstrings are copied as they are writt
     async def m(...) -> T                    def m(...) -> T:              return background.run(self._client.m(...))
     def m(...) -> AsyncGenerator[T, None]    def m(...) -> Iterator[T]:    return iterate(self._client.m(...))
     messages: Iterable[T]                    passed on as list(messages): iterated over in the caller's thread
+    messages: T | U | Iterable[T | U]        the same, unless it is a T or a U
+    @overload async def m(...) -> T: ...     @overload def m(...) -> T: ...
     For one event loop; ...                  SHARED or UNSHARED: which threads may use it
 
 With blocks and for loops are in the base classes of `facade.py`, written by hand.
@@ -96,7 +98,13 @@ class Twin:
                 yield from self._method(node)
 
     def _method(self, node: FunctionNode) -> Iterator[str]:
-        is_property = any(isinstance(one, ast.Name) and one.id == "property" for one in node.decorator_list)
+        decorators = {one.id for one in node.decorator_list if isinstance(one, ast.Name)}
+        if "overload" in decorators:
+            self._imports.add("typing", "overload")
+            yield "    @overload"
+            yield f"{self._signature(node)} ..."
+            return
+        is_property = "property" in decorators
         if is_property:
             yield "    @property"
         yield self._signature(node)
@@ -106,7 +114,12 @@ class Twin:
 
     def _signature(self, node: FunctionNode) -> str:
         """As it is written, comments too, with the return type of a synchronous method."""
-        signature = self._lines(node.lineno, node.body[0].lineno).replace("async def ", "def ", 1)
+        stop, column = node.body[0].lineno, node.body[0].col_offset
+        lines = self._lines(node.lineno, stop)
+        if (before := self._lines(stop, stop + 1)[:column]).strip():
+            # The body begins on the line where the signature ends.
+            lines = f"{lines}\n{before}".strip("\n").rstrip()
+        signature = lines.replace("async def ", "def ", 1)
         for name in self._names(node.args):
             self._import(name)
         if (element := _generated(node)) is not None:
@@ -180,7 +193,7 @@ def _value(parameter: ast.arg) -> str:
     name, kind = parameter.arg, ast.unparse(parameter.annotation) if parameter.annotation else ""
     if kind.startswith("Iterable["):
         return f"list({name})"
-    if match := re.fullmatch(r"(\w+) \| Iterable\[\1\]", kind):
+    if match := re.fullmatch(r"(\w+(?: \| \w+)*) \| Iterable\[\1\]", kind):
         return f"{name} if isinstance({name}, {match[1]}) else list({name})"
     assert "Iterable" not in kind, f"{name}: {kind} has no rule"
     return name

@@ -18,6 +18,8 @@ RECEIVED_MAX = 4096
 # The bench's delays, as the level table names them.
 LEVELS = {1.0: "1s", 5.0: "5s", 3600.0: "1h"}
 LEVEL_NUMBERS = {1.0: 1, 5.0: 2}
+# Of messages for any time.
+TIMER_LANE = 1000
 CHANNEL_OPTIONS = [("grpc.use_local_subchannel_pool", 1)]
 
 
@@ -32,7 +34,7 @@ class DueTime(Peer):
     def __init__(self, mode: str, queue_count: int, python: str = sys.executable) -> None:
         self.mode = mode
         self.cluster: Processes
-        self._queue_count = queue_count
+        self.queue_count = queue_count
         self._python = python
 
     def start(self, directory: Path) -> None:
@@ -45,7 +47,7 @@ class DueTime(Peer):
 
     def make_topic(self, name: str) -> None:
         with grpc.insecure_channel(self.cluster.address, options=CHANNEL_OPTIONS) as channel:
-            request = gateway_pb2.CreateTopicRequest(name=name, queue_count=self._queue_count)
+            request = gateway_pb2.CreateTopicRequest(name=name, queue_count=self.queue_count)
             gateway_pb2_grpc.GatewayStub(channel).CreateTopic(request, timeout=CALL_TIMEOUT_S)
 
     async def sender(self, topic: str) -> "DueTimeSender":
@@ -56,6 +58,10 @@ class DueTime(Peer):
     def receiver(self, topic: str) -> "DueTimeReceiver":
         return DueTimeReceiver(self.cluster.address, topic)
 
+    def lane(self, delay_s: float) -> int:
+        """Where messages of a delay wait."""
+        return LEVEL_NUMBERS[delay_s]
+
     def hold(self, delay_s: float) -> None:
         self._scheduler("PauseLane", delay_s)
         with grpc.insecure_channel(self.cluster.address, options=CHANNEL_OPTIONS) as channel:
@@ -63,7 +69,7 @@ class DueTime(Peer):
 
             def paused() -> bool:
                 lanes = gateway.ListLanes(gateway_pb2.ListLanesRequest(), timeout=CALL_TIMEOUT_S).lanes
-                return all(lane.paused for lane in lanes if lane.level == LEVEL_NUMBERS[delay_s])
+                return all(lane.paused for lane in lanes if lane.level == self.lane(delay_s))
 
             wait_until(paused, CALL_TIMEOUT_S, "the lane is paused")
 
@@ -74,7 +80,7 @@ class DueTime(Peer):
         address = self.cluster.serving["processes"]["scheduler"]["address"]
         with grpc.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
             stub = scheduler_pb2_grpc.SchedulerStub(channel)
-            getattr(stub, call)(scheduler_pb2.LaneRequest(level=LEVEL_NUMBERS[delay_s]), timeout=CALL_TIMEOUT_S)
+            getattr(stub, call)(scheduler_pb2.LaneRequest(level=self.lane(delay_s)), timeout=CALL_TIMEOUT_S)
 
 
 class DueTimeSender(Sender):

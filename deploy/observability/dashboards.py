@@ -55,6 +55,14 @@ def quantiles(metric: str, by: str = "") -> tuple[tuple[str, str], ...]:
     )
 
 
+def by_lane(aggregate: str, metric: str) -> tuple[tuple[str, str], ...]:
+    """One line for each level, and one for all lanes of messages for any time, whose numbers are 1000 and up."""
+    return (
+        (f'{aggregate} by (lane) ({metric}{{lane!~"1\\\\d{{3}}"}})', "level {{lane}}"),
+        (f'{aggregate}({metric}{{lane=~"1\\\\d{{3}}"}})', "any time"),
+    )
+
+
 OVERVIEW = Dashboard(
     "overview",
     "DueTime: overview",
@@ -79,8 +87,25 @@ OVERVIEW = Dashboard(
             panel("How late restored messages are", *quantiles("duetime_store_lane_late_ms"), unit="ms"),
         ),
         (
-            panel("Pending by lane", ("sum by (lane) (duetime_store_lane_pending_count)", "lane {{lane}}")),
-            panel("Overdue by lane", ("max by (lane) (duetime_store_lane_overdue_ms)", "lane {{lane}}"), unit="ms"),
+            panel("Pending by lane", *by_lane("sum", "duetime_store_lane_pending_count")),
+            panel("Overdue by lane", *by_lane("max", "duetime_store_lane_overdue_ms"), unit="ms"),
+        ),
+        (
+            panel(
+                "Falls due within",
+                *(
+                    (f'sum(duetime_store_lane_due_count{{within="{within}"}})', within)
+                    for within in ("1s", "10s", "1m", "10m", "1h", "1d")
+                ),
+                text="Pending messages by when they fall due; overdue ones are in all lines.",
+            ),
+            panel(
+                "Cancelled, rescheduled, replaced a second",
+                (f"sum by (result) (rate(duetime_store_cancels_total{RATE}))", "cancel: {{result}}"),
+                (f"sum by (result) (rate(duetime_store_reschedules_total{RATE}))", "reschedule: {{result}}"),
+                (f"sum by (result) (rate(duetime_store_replaces_total{RATE}))", "replace: {{result}}"),
+                text="What was asked of pending messages, by the answer.",
+            ),
         ),
         (
             panel(
@@ -152,6 +177,18 @@ STORES = Dashboard(
                 ),
                 (f"sum by (reason) (rate(duetime_store_retention_segments_total{RATE}))", "files deleted: {{reason}}"),
                 (f"sum(rate(duetime_store_retention_moved_total{RATE}))", "records appended again"),
+            ),
+        ),
+        (
+            panel(
+                "Sorted files of lanes for any time",
+                ("sum by (instance, lane) (duetime_store_order_runs)", "lane {{lane}} {{instance}}"),
+                text="Some ten for 10 million messages. A number that only grows: they can't be merged.",
+            ),
+            panel(
+                "Their size",
+                ("sum by (instance) (duetime_store_order_bytes)", "{{instance}}"),
+                unit="bytes",
             ),
         ),
     ),

@@ -8,7 +8,9 @@ keys        hashes for the index                     units        the content of
 lanes       levels and their queues                  levels       delays by level
 events      events of consumer groups                ranges       ascending offsets
 attempts    failed deliveries of a message           policy       retry policies as text
-receipts    names of deliveries                      compiled     which loops are compiled
+receipts    names of deliveries                      ends         pending entries that were cancelled
 group_file  the file of groups: its head, dead letters
+timers      due times of records for any time        replacing    records in the place of others
+compiled    which loops are compiled
 names, limits, errors
 """

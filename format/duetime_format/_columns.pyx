@@ -1,13 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The compiled twin of columns.py and keys.py: records as columns, each checked before it is taken.
+"""The compiled twin of columns.py: records as columns, each checked before it is taken.
 
     take, parse   the walk runs over sizes and magics first, which bounds the count; then each record is followed front
                   to back, every length checked against the record's end before it is used. The first invalid record
                   ends the run. Topic and queue come from a small table of those seen last; others go to a dict
     values        one walk over a record's properties finds all given names, each by its hash; a value equal to that of
                   the previous record is the same object
-    keys_of       properties are walked once, to find message id and KEYS and count their words; then the words are
-                  hashed after the hash of `topic#`. Text that is not ASCII is decoded by Python
 
 Of equal names the last with a value counts, everywhere (properties.py).
 """
@@ -19,14 +17,13 @@ from libc.string cimport memchr, memcmp
 
 import numpy
 from duetime_format import record
-from duetime_format.names import SCHEDULE_TOPIC
-from duetime_format.properties import as_text
+from duetime_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
 
 from duetime_format._bytes cimport CRC_ENDING_BYTES, crc32, crc_init, has_crc_mark, load32, load64
 from duetime_format.layout cimport (
-    FLAGS, ID_HASHES, KEY_OF, LEVELS, OFFSETS, POSITION_AT, PROPERTIES_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT,
-    RECORD_BYTES_MIN, MAGIC_V1, ROWS, SIZES, STARTS, STORED_AT, SYS_FLAG_AT, SYS_TRANSACTION_ROLLBACK,
-    TAGS_CODES, Parts, Span, find_parts, is_record_magic, matches_crc
+    FLAGS, ID_HASHES, KEY_CRCS, KEY_OF, LEVELS, OFFSETS, POSITION_AT, PROPERTIES_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT,
+    REAL_OF, RECORD_BYTES_MIN, MAGIC_V1, ROWS, SIZES, STARTS, STORED_AT, SYS_FLAG_AT, SYS_TRANSACTION_ROLLBACK,
+    TAGS_CODES, TIMER_AT, TIMER_OUT_DIGITS, Parts, Span, find_parts, is_record_magic, matches_crc
 )
 
 crc_init()
@@ -36,16 +33,20 @@ cdef enum:
     # Most names of properties in one call: more than an SQL expression has room for (limits.SQL_WORDS_MAX).
     NAMES_MAX = 264, BUCKETS = 256
 
+cdef int64_t SEVERAL_KEYS = 0xFFFFFFFF
 cdef object tags_code = record.tags_code
-cdef bytes LANE_TOPIC = SCHEDULE_TOPIC.encode()
+cdef bytes LEVEL_TOPIC = SCHEDULE_TOPIC.encode(), TIMERS_TOPIC = TIMER_TOPIC.encode()
 
 # The properties that are sought; `begin` is -1 if there is none.
 cdef struct Named:
     Span tags
     Span message_id
+    Span keys
     Span real_topic
     Span delay
     Span entry
+    # Of a record of TIMER_TOPIC: the value of TIMER_OUT_MS.
+    Span timer
 
 # A key seen before: a topic in the bytes, a queue, and its number, counted from 1; 0: the slot is free.
 cdef struct Slot:
@@ -54,6 +55,7 @@ cdef struct Slot:
     int64_t number
     uint32_t hashed
     bint is_lane
+    bint is_timer
 
 
 cdef int64_t count_records(const uint8_t *data, int64_t at, int64_t length, bint is_put) noexcept nogil:
@@ -87,6 +89,7 @@ cdef void find_named(const uint8_t *data, int64_t at, int64_t end, int64_t last,
     cdef const uint8_t *mark
     cdef int64_t stop
     named.tags.begin = named.message_id.begin = named.real_topic.begin = named.delay.begin = named.entry.begin = -1
+    named.keys.begin = -1
     while at < end:
         mark = <const uint8_t *>memchr(data + at, 2, end - at)
         stop = end if mark == NULL else mark - data
@@ -96,6 +99,9 @@ cdef void find_named(const uint8_t *data, int64_t at, int64_t end, int64_t last,
         elif data[at] == c"U":
             if begins(data, at, stop, b"UNIQ_KEY\x01", 9):
                 named.message_id.begin, named.message_id.end = at + 9, stop
+        elif data[at] == c"K":
+            if begins(data, at, stop, b"KEYS\x01", 5):
+                named.keys.begin, named.keys.end = at + 5, stop
         elif data[at] == c"R":
             if begins(data, at, stop, b"REAL_TOPIC\x01", 11):
                 named.real_topic.begin, named.real_topic.end = at + 11, stop
@@ -106,6 +112,33 @@ cdef void find_named(const uint8_t *data, int64_t at, int64_t end, int64_t last,
             elif stop == last and begins(data, at, stop, b"DT_ENTRY\x01", 9):
                 named.entry.begin, named.entry.end = at + 9, stop
         at = stop + 1
+
+
+cdef void find_timer_out(const uint8_t *data, int64_t at, int64_t end, Named *named) noexcept nogil:
+    """In a record of TIMER_TOPIC the lane entry that counts is that right before TIMER_OUT_MS."""
+    cdef const uint8_t *mark
+    cdef int64_t stop, before = at, before_stop = at
+    named.timer.begin = named.entry.begin = -1
+    while at < end:
+        mark = <const uint8_t *>memchr(data + at, 2, end - at)
+        stop = end if mark == NULL else mark - data
+        if data[at] == c"T" and begins(data, at, stop, b"TIMER_OUT_MS\x01", 13):
+            named.timer.begin, named.timer.end, named.entry.begin = at + 13, stop, -1
+            if begins(data, before, before_stop, b"DT_ENTRY\x01", 9):
+                named.entry.begin, named.entry.end = before + 9, before_stop
+        before, before_stop = at, stop
+        at = stop + 1
+
+
+cdef int64_t digits_at(const uint8_t *data, Span span) noexcept nogil:
+    """Where the digits of a TIMER_OUT_MS begin that the store fills in; -1: it has others, or none."""
+    cdef int64_t at
+    if span.begin < 0 or span.end - span.begin != TIMER_OUT_DIGITS:
+        return -1
+    for at in range(span.begin, span.end):
+        if not c"0" <= data[at] <= c"9":
+            return -1
+    return span.begin
 
 
 cdef int64_t read_delay(const uint8_t *data, Span span) noexcept nogil:
@@ -138,6 +171,15 @@ cdef bint read_entry(const uint8_t *data, Span span, int64_t *fields) noexcept n
             at += 1
         fields[index] = <int64_t>value if value <= <uint64_t>INT64_MAX else INT64_MAX
     return at == span.end
+
+
+cdef int64_t crc_of_key(const uint8_t *data, Span span) noexcept:
+    """As columns.key_crc."""
+    if span.begin < 0:
+        return 0
+    if memchr(data + span.begin, c" ", span.end - span.begin) != NULL:
+        return SEVERAL_KEYS
+    return crc32(data + span.begin, span.end - span.begin)
 
 
 cdef int64_t hash_tags(const uint8_t *data, Span span) except? -1:
@@ -181,7 +223,8 @@ cdef class Keys:
                     return -1
             slot.number = self.numbers.setdefault((name, queue), len(self.numbers)) + 1
             slot.topic, slot.queue = topic, queue
-            slot.is_lane = name == LANE_TOPIC
+            slot.is_timer = name == TIMERS_TOPIC
+            slot.is_lane = slot.is_timer or name == LEVEL_TOPIC
             slot.hashed = crc32(data + topic.begin, length)
         self.last = slot
         return slot.number - 1
@@ -229,7 +272,7 @@ cdef tuple walk(bytes records, int64_t at, int64_t position, bint is_put):
     cdef const uint8_t *data = <const uint8_t *>PyBytes_AS_STRING(records)
     cdef int64_t count = count_records(data, at, PyBytes_GET_SIZE(records), is_put)
     columns, entries = numpy.empty((ROWS, count), numpy.int64), None
-    cdef Keys keys = Keys()
+    cdef Keys keys = Keys(), destinations = Keys()
     cdef Numbers entry = None
     cdef int64_t *column = Numbers(columns, True).at
     cdef int64_t index = 0, row, end, last, key
@@ -249,6 +292,10 @@ cdef tuple walk(bytes records, int64_t at, int64_t position, bint is_put):
         if has_crc_mark(data + parts.properties.begin, end - parts.properties.begin):
             last -= CRC_ENDING_BYTES
         find_named(data, parts.properties.begin, end, last, &named)
+        column[TIMER_AT * count + index] = -1
+        if keys.last.is_timer:
+            find_timer_out(data, parts.properties.begin, end, &named)
+            column[TIMER_AT * count + index] = digits_at(data, named.timer)
         column[STARTS * count + index] = at
         column[SIZES * count + index] = end - at
         column[KEY_OF * count + index] = key
@@ -259,6 +306,11 @@ cdef tuple walk(bytes records, int64_t at, int64_t position, bint is_put):
         column[LEVELS * count + index] = read_delay(data, named.delay)
         column[PROPERTIES_AT * count + index] = parts.properties.begin
         column[ID_HASHES * count + index] = keys.id_hash(data, &named)
+        column[REAL_OF * count + index] = -1
+        column[KEY_CRCS * count + index] = 0
+        if named.real_topic.begin >= 0:
+            column[REAL_OF * count + index] = destinations.number(data, named.real_topic, 0)
+            column[KEY_CRCS * count + index] = crc_of_key(data, named.keys)
         if named.entry.begin >= 0 and read_entry(data, named.entry, fields):
             if entries is None:
                 entries = numpy.full((3, count), -1, numpy.int64)
@@ -270,7 +322,7 @@ cdef tuple walk(bytes records, int64_t at, int64_t position, bint is_put):
     if index < count:
         columns = columns[:, :index].copy()
         entries = None if entries is None else entries[:, :index].copy()
-    return at, list(keys.numbers), columns, entries
+    return at, list(keys.numbers), columns, entries, [name for name, _ in destinations.numbers]
 
 
 # --- values of properties ---------------------------------------------------------------------------------------------
@@ -366,100 +418,3 @@ cdef void find_values(const uint8_t *at, int64_t size, const NameTable *table, T
                     found[number] = Text(name_end + 1, stop - name_end - 1)
                 number = table.following[number]
         at = stop + 1
-
-
-# --- keys of the index ------------------------------------------------------------------------------------------------
-
-
-# Properties with words of one record; `begin` is -1 if it has none.
-cdef struct Words:
-    int64_t id_begin
-    int64_t id_end
-    int64_t keys_begin
-    int64_t keys_end
-
-
-cdef int64_t find_words(const uint8_t *data, int64_t at, int64_t end, Words *words) noexcept nogil:
-    """Finds the properties, the last of equal names, and counts their words."""
-    cdef const uint8_t *mark
-    cdef int64_t stop, count = 0
-    words.id_begin = words.keys_begin = -1
-    while at < end:
-        mark = <const uint8_t *>memchr(data + at, 2, end - at)
-        stop = end if mark == NULL else mark - data
-        if data[at] == c"U":
-            if begins(data, at, stop, b"UNIQ_KEY\x01", 9):
-                words.id_begin, words.id_end = at + 9, stop
-        elif data[at] == c"K":
-            if begins(data, at, stop, b"KEYS\x01", 5):
-                words.keys_begin, words.keys_end = at + 5, stop
-        at = stop + 1
-    if words.id_begin >= 0:
-        count = 1
-    if words.keys_begin >= 0:
-        for at in range(words.keys_begin, words.keys_end):
-            if data[at] != c" " and (at == words.keys_begin or data[at - 1] == c" "):
-                count += 1
-    return count
-
-
-cdef int64_t hash_word(const uint8_t *data, int64_t begin, int64_t end, uint32_t code) except -1:
-    """Java's String.hashCode of a text with the hash `code`, followed by the word."""
-    cdef int64_t at
-    for at in range(begin, end):
-        if data[at] & 0x80:
-            units = as_text(<bytes>data[at:end]).encode("utf-16-be")
-            for index in range(0, len(units), 2):
-                code = 31 * code + <uint32_t>(units[index] << 8 | units[index + 1])
-            return code
-        code = 31 * code + data[at]
-    return code
-
-
-def keys_of(bytes records not None, columns not None, bytes prefixes not None):
-    """(codes, owners): u32 hashes and i64 indices of the records, of all keys in order.
-
-    `columns` are those of `take`, i64; `prefixes` the u32 hash of each key's `topic#`.
-    """
-    cdef const uint8_t *data = <const uint8_t *>PyBytes_AS_STRING(records)
-    cdef Numbers numbers = Numbers(columns, False)
-    cdef const int64_t *column = numbers.at
-    cdef const uint32_t *prefix = <const uint32_t *>PyBytes_AS_STRING(prefixes)
-    cdef int64_t count = numbers.view.len // (8 * ROWS), topics = PyBytes_GET_SIZE(prefixes) // 4
-    cdef int64_t length = PyBytes_GET_SIZE(records), index, at, end, total = 0
-    scratch = PyBytes_FromStringAndSize(NULL, count * sizeof(Words))
-    cdef Words *words = <Words *>PyBytes_AS_STRING(scratch)
-    for index in range(count):
-        at, end = column[PROPERTIES_AT * count + index], column[STARTS * count + index] + column[SIZES * count + index]
-        if not (0 <= at <= end <= length and 0 <= column[KEY_OF * count + index] < topics):
-            raise ValueError(f"record {index} is not within {length} bytes and {topics} keys")
-        if column[FLAGS * count + index] & SYS_TRANSACTION_ROLLBACK == SYS_TRANSACTION_ROLLBACK:
-            words[index].id_begin = words[index].keys_begin = -1
-        else:
-            total += find_words(data, at, end, &words[index])
-    codes = PyBytes_FromStringAndSize(NULL, 4 * total)
-    owners = PyBytes_FromStringAndSize(NULL, 8 * total)
-    cdef uint32_t *code = <uint32_t *>PyBytes_AS_STRING(codes)
-    cdef int64_t *owner = <int64_t *>PyBytes_AS_STRING(owners)
-    cdef int64_t number = 0, word
-    cdef uint32_t topic
-    for index in range(count):
-        topic = prefix[column[KEY_OF * count + index]]
-        if words[index].id_begin >= 0:
-            code[number] = <uint32_t>hash_word(data, words[index].id_begin, words[index].id_end, topic)
-            owner[number] = index
-            number += 1
-        if words[index].keys_begin < 0:
-            continue
-        word = -1
-        end = words[index].keys_end
-        for at in range(words[index].keys_begin, end + 1):
-            if at < end and data[at] != c" ":
-                if word < 0:
-                    word = at
-            elif word >= 0:
-                code[number] = <uint32_t>hash_word(data, word, at, topic)
-                owner[number] = index
-                number += 1
-                word = -1
-    return codes, owners

@@ -12,10 +12,15 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from duetime_format._bytes cimport crc_init, fill_crc_mark, store32, store64
 from duetime_format.layout cimport (
     BORN_HOST_AT, KEY_OF, POSITION_AT, PROPERTIES_AT, QUEUE_OFFSET_AT, RECORD_BYTES_MIN, ROWS, SIZES, STARTS,
-    SYS_FLAG_AT, TAGS_CODES, UNIT_BYTES
+    SYS_FLAG_AT, TAGS_CODES, TIMER_AT, TIMER_OUT_DIGITS, UNIT_BYTES
 )
+from duetime_format.timers cimport placed_due
 
 crc_init()
+
+cdef enum:
+    OWN_DUE = -1
+
 
 cdef class Numbers:
     """The buffer of an array of i64, row by row."""
@@ -44,7 +49,7 @@ cdef struct Place:
 
 
 def place(bytes records not None, columns not None, positions not None, list next_offsets, list dues, int64_t now_ms):
-    """(data, offsets, units, counts) of placing.Placed."""
+    """(data, offsets, units, counts, dues, past) of placing.Placed."""
     cdef Numbers column = Numbers(columns), position = Numbers(positions)
     cdef int64_t key, keys = len(next_offsets)
     if column.count != ROWS * position.count or len(dues) != keys:
@@ -55,8 +60,9 @@ def place(bytes records not None, columns not None, positions not None, list nex
         places[key].next_offset = next_offsets[key]
         places[key].due = dues[key]
     count_keys(PyBytes_GET_SIZE(records), column.at, position.count, places, keys)
-    data, offsets, units = fill_in(records, column.at, position.at, position.count, places, now_ms)
-    return data, offsets, units, [places[key].count for key in range(keys)]
+    cdef list own_dues = [None] * position.count if OWN_DUE in dues else [], past = []
+    data, offsets, units = fill_in(records, column.at, position.at, position.count, places, now_ms, own_dues, past)
+    return data, offsets, units, [places[key].count for key in range(keys)], own_dues, past
 
 
 cdef int count_keys(int64_t length, const int64_t *column, int64_t count, Place *places, int64_t keys) except -1:
@@ -73,6 +79,12 @@ cdef int count_keys(int64_t length, const int64_t *column, int64_t count, Place 
             <= column[SIZES * count + index]
         ):
             raise ValueError(f"record {index} is not within {length} bytes and {keys} keys")
+        if places[key].due == OWN_DUE and not (
+            column[PROPERTIES_AT * count + index]
+            <= column[TIMER_AT * count + index]
+            <= column[STARTS * count + index] + column[SIZES * count + index] - TIMER_OUT_DIGITS
+        ):
+            raise ValueError("a record has no TIMER_OUT_MS to fill in")
         places[key].count += 1
     for key in range(keys):
         places[key].unit_at = before * UNIT_BYTES
@@ -80,8 +92,22 @@ cdef int count_keys(int64_t length, const int64_t *column, int64_t count, Place 
     return 0
 
 
+cdef int64_t fill_due(uint8_t *digits, int64_t now_ms, bint *is_past) noexcept nogil:
+    """Writes the last ms before the due time in the place of what the sender wrote; returns the due time."""
+    cdef int64_t value = 0, due_at_ms, index
+    for index in range(TIMER_OUT_DIGITS):
+        value = 10 * value + (digits[index] - c"0")
+    due_at_ms = placed_due(value, now_ms, is_past)
+    value = due_at_ms - 1
+    for index in range(TIMER_OUT_DIGITS - 1, -1, -1):
+        digits[index] = <uint8_t>(c"0" + value % 10)
+        value //= 10
+    return due_at_ms
+
+
 cdef tuple fill_in(
-    bytes records, const int64_t *column, const int64_t *positions, int64_t count, Place *places, int64_t now_ms
+    bytes records, const int64_t *column, const int64_t *positions, int64_t count, Place *places, int64_t now_ms,
+    list own_dues, list past
 ):
     data = PyByteArray_FromStringAndSize(PyBytes_AS_STRING(records), PyBytes_GET_SIZE(records))
     units = PyBytes_FromStringAndSize(NULL, count * UNIT_BYTES)
@@ -89,7 +115,8 @@ cdef tuple fill_in(
     cdef uint8_t *at = <uint8_t *>PyByteArray_AS_STRING(data)
     cdef uint8_t *first_unit = <uint8_t *>PyBytes_AS_STRING(units)
     cdef uint8_t *unit
-    cdef int64_t index, start, size, time_at
+    cdef int64_t index, start, size, time_at, due_at_ms
+    cdef bint has_own = len(own_dues) > 0, is_past
     cdef Place *own
     for index in range(count):
         own = &places[column[KEY_OF * count + index]]
@@ -98,12 +125,18 @@ cdef tuple fill_in(
         store64(at + start + POSITION_AT, positions[index])
         time_at = start + BORN_HOST_AT + 8 + 12 * (at[start + SYS_FLAG_AT + 3] >> 4 & 1)
         store64(at + time_at, now_ms)
-        size = column[SIZES * count + index]
+        size, due_at_ms = column[SIZES * count + index], own.due
+        if has_own:
+            if due_at_ms == OWN_DUE:
+                due_at_ms = fill_due(at + column[TIMER_AT * count + index], now_ms, &is_past)
+                if is_past:
+                    past.append(index)
+            own_dues[index] = due_at_ms
         fill_crc_mark(at + start, size, start + size - column[PROPERTIES_AT * count + index])
         unit = first_unit + own.unit_at
         store64(unit, positions[index])
         store32(unit + 8, <int32_t>size)
-        store64(unit + 12, own.due if own.due else column[TAGS_CODES * count + index])
+        store64(unit + 12, due_at_ms if due_at_ms else column[TAGS_CODES * count + index])
         own.unit_at += UNIT_BYTES
         offsets[index] = own.next_offset
         own.next_offset += 1

@@ -4,10 +4,11 @@ restore.count_restored: how many given records are those that the log's own entr
 An entry is restored here if all of this holds; the first one for which it does not ends the run:
 
     head          V1, the size that `sizes` says
-    topic         SCHEDULE_TOPIC_XXXX
+    topic         the lane's
     properties    reach exactly to the end and close with REAL_TOPIC 0x01 topic 0x02 REAL_QID 0x01 number, a topic that
-                  may be restored to and a number as Python prints it, and a CRC mark or none after it; nothing
-                  before that has to be left out (DT_ENTRY, __CRC32#, empty parts); DT_ENTRY and a mark fit in
+                  may be restored to and a number as Python prints it, and a CRC mark or none after it; before that
+                  at most one DT_ENTRY has to be left out, and nothing else (__CRC32#, empty parts); DT_ENTRY and a
+                  mark fit in
 
 So the target is read backwards from the end, and everything else is copied. The largest size of the copy is known
 before: the records themselves, and a longer topic and DT_ENTRY for each.
@@ -22,11 +23,11 @@ from duetime_format._buffer cimport Buffer
 from duetime_format._bytes cimport CRC_ENDING_BYTES, has_crc_mark, load32, load64, put_decimal, store32
 from duetime_format.layout cimport (
     MAGIC_AT, MAGIC_V1, POSITION_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, UNIT_BYTES, Parts, clear_place, find_parts,
-    lane_queue
+    is_timer_lane, lane_queue
 )
 
 cdef enum:
-    LANE_TOPIC_BYTES = 20  # with its length
+    LANE_TOPIC_BYTES = 20  # with its length, of both lanes' topics
     # A record of the lane with neither body nor properties.
     SIZE_MIN = 110
     TOPIC_BYTES_MAX = 127
@@ -34,11 +35,13 @@ cdef enum:
     NAME_BYTES = 8  # of DT_ENTRY and of __CRC32#
     QUEUE_DIGITS_MAX = 10
     QUEUE_ID_MAX = 0x7FFFFFFF
+    LANE_MAX = 0x7FFFFFFF
     # DT_ENTRY with its three numbers of 19 digits at most, and the CRC mark.
     ENDING_BYTES_MAX = 101
     GROWTH_BYTES_MAX = TOPIC_BYTES_MAX + ENDING_BYTES_MAX
 
-cdef const char *LANE_TOPIC = b"\x13SCHEDULE_TOPIC_XXXX"
+cdef const char *LEVEL_TOPIC = b"\x13SCHEDULE_TOPIC_XXXX"
+cdef const char *TIMERS_TOPIC = b"\x13rmq_sys_wheel_timer"
 cdef const char *REAL_TOPIC = b"\x02REAL_TOPIC\x01"
 cdef const char *REAL_QID = b"\x02REAL_QID\x01"
 cdef const char *ENDING = b"\x02DT_ENTRY\x01"
@@ -59,16 +62,21 @@ cdef struct Target:
     const uint8_t *topic
     int64_t topic_bytes
     int32_t queue
+    # The property [begin, end) that is left out, the 0x02 after it included; begin == end: none is.
+    int64_t skip_begin
+    int64_t skip_end
 
 
 def restore_run(entries, int64_t index):
     cdef bytes records = entries.records
     cdef list sizes = entries.sizes, dues = entries.due_at_ms
-    cdef int64_t level = entries.level, offset = entries.first
-    cdef int64_t end = min(len(sizes), len(dues)), length = PyBytes_GET_SIZE(records)
+    cdef int64_t lane = entries.lane
+    cdef Buffer entry = Buffer(entries.numbers)
+    cdef const int64_t *entry_numbers = <const int64_t *>entry.at
+    cdef int64_t end = min(len(sizes), len(dues), entry.view.len // 8), length = PyBytes_GET_SIZE(records)
     cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(records)
     cdef int64_t start = 0, size, written = 0, count = 0, number
-    if index < 0 or level < 0 or offset < 0 or offset > (<int64_t>1 << 62):
+    if index < 0 or lane < 0 or lane > LANE_MAX:
         return b"", 0
     for number in range(min(index, end)):
         size = sizes[number]
@@ -83,7 +91,7 @@ def restore_run(entries, int64_t index):
         size = sizes[number]
         if size < SIZE_MIN or size > length - start:
             break
-        size = _restore(at + start, size, level, offset + number, dues[number], to + written)
+        size = _restore(at + start, size, lane, entry_numbers[number], dues[number], to + written)
         if size == 0:
             break
         written += size
@@ -92,16 +100,24 @@ def restore_run(entries, int64_t index):
     return restored[:written], count
 
 
-def count_restored(data, int64_t base, units, int64_t level, int64_t first, bytes records not None, int64_t start):
+def count_restored(
+    data, int64_t base, units, int64_t lane, numbers, bytes records not None, int64_t start, places=None
+):
     """See restore.count_restored. The log's buffer is released before the call returns: an exported map can't be
     closed."""
-    cdef Buffer log = Buffer(data), unit = Buffer(units)
+    cdef Buffer log = Buffer(data), unit = Buffer(units), entry = Buffer(numbers)
+    cdef const int64_t *entry_numbers = <const int64_t *>entry.at
     cdef const uint8_t *put = <const uint8_t *>PyBytes_AS_STRING(records)
     cdef int64_t length = PyBytes_GET_SIZE(records), unit_count = unit.view.len // UNIT_BYTES
-    cdef int64_t number = 0, at = start, position, size, written, largest = 0
+    cdef int64_t number = 0, at = start, position, place, size, written, largest = 0
+    cdef Buffer own_place = None if places is None else Buffer(places)
     cdef const uint8_t *own
-    if level < 0 or first < 0 or first > (<int64_t>1 << 62) or base < 0 or start < 0:
+    if lane < 0 or lane > LANE_MAX or base < 0 or start < 0:
         return 0
+    if entry.view.len != 8 * unit_count:
+        raise ValueError(f"{entry.view.len // 8} entries for {unit_count} units")
+    if own_place is not None and own_place.view.len != 8 * unit_count:
+        raise ValueError(f"{own_place.view.len // 8} places for {unit_count} units")
     for number in range(unit_count):
         largest = max(largest, load32(unit.at + number * UNIT_BYTES + 8))
     if largest > log.view.len:
@@ -113,16 +129,17 @@ def count_restored(data, int64_t base, units, int64_t level, int64_t first, byte
         position, size = load64(unit.at + number * UNIT_BYTES), load32(unit.at + number * UNIT_BYTES + 8)
         if size < SIZE_MIN or size > largest or size > log.view.len:
             return number
-        if position < base or position - base > log.view.len - size or at > length - SIZE_MIN:
+        place = position if own_place is None else (<const int64_t *>own_place.at)[number]
+        if place < base or place - base > log.view.len - size or at > length - SIZE_MIN:
             return number
-        own = log.at + (position - base)
+        own = log.at + (place - base)
         if (
-            load32(own + QUEUE_ID_AT) != lane_queue(level)
-            or load64(own + QUEUE_OFFSET_AT) != first + number
+            load32(own + QUEUE_ID_AT) != lane_queue(lane)
+            or load64(own + QUEUE_OFFSET_AT) != entry_numbers[number]
             or load64(own + POSITION_AT) != position
         ):
             return number
-        written = _restore(own, size, level, first + number, load64(unit.at + number * UNIT_BYTES + 12), to)
+        written = _restore(own, size, lane, entry_numbers[number], load64(unit.at + number * UNIT_BYTES + 12), to)
         if written == 0 or written > length - at or memcmp(to, put + at, written) != 0:
             return number
         at += written
@@ -130,16 +147,19 @@ def count_restored(data, int64_t base, units, int64_t level, int64_t first, byte
 
 
 cdef int64_t _restore(
-    const uint8_t *at, int64_t size, int64_t level, int64_t offset, int64_t due_at_ms, uint8_t *to
+    const uint8_t *at, int64_t size, int64_t lane, int64_t entry, int64_t due_at_ms, uint8_t *to
 ) noexcept nogil:
     """Writes the restored record, at most size + GROWTH_BYTES_MAX; returns how long it is, 0 for none."""
     cdef Parts parts
     cdef Target target
-    if load32(at) != size or load32(at + MAGIC_AT) != MAGIC_V1 or due_at_ms < 0 or not find_parts(at, 0, size, &parts):
+    cdef const char *lane_topic = TIMERS_TOPIC if is_timer_lane(lane) else LEVEL_TOPIC
+    if load32(at) != size or load32(at + MAGIC_AT) != MAGIC_V1 or not find_parts(at, 0, size, &parts):
+        return 0
+    if due_at_ms < 0 or entry < 0:
         return 0
     cdef int64_t topic_at = parts.body.end, properties_bytes = size - parts.properties.begin
     cdef const uint8_t *properties = at + parts.properties.begin
-    if parts.topic.end - topic_at != LANE_TOPIC_BYTES or memcmp(at + topic_at, LANE_TOPIC, LANE_TOPIC_BYTES) != 0:
+    if parts.topic.end - topic_at != LANE_TOPIC_BYTES or memcmp(at + topic_at, lane_topic, LANE_TOPIC_BYTES) != 0:
         return 0
     if has_crc_mark(properties, properties_bytes):
         properties_bytes -= CRC_ENDING_BYTES
@@ -155,12 +175,14 @@ cdef int64_t _restore(
     memcpy(next + 1, target.topic, target.topic_bytes)
     next += 1 + target.topic_bytes + 2
     cdef uint8_t *properties_to = next
-    memcpy(next, properties, properties_bytes)
-    next += properties_bytes
+    memcpy(next, properties, target.skip_begin)
+    next += target.skip_begin
+    memcpy(next, properties + target.skip_end, properties_bytes - target.skip_end)
+    next += properties_bytes - target.skip_end
     memcpy(next, ENDING, ENDING_BYTES)
-    next = put_decimal(next + ENDING_BYTES, level)
+    next = put_decimal(next + ENDING_BYTES, lane)
     next[0] = c':'
-    next = put_decimal(next + 1, offset)
+    next = put_decimal(next + 1, entry)
     next[0] = c':'
     next = put_decimal(next + 1, due_at_ms)
     memcpy(next, CRC_ENDING, CRC_ENDING_BYTES)
@@ -175,8 +197,9 @@ cdef int64_t _restore(
 
 
 cdef bint _find_target(const uint8_t *properties, int64_t size, Target *target) noexcept nogil:
-    """Whether the properties end with a target, and contain nothing before it that a restored record must not have."""
-    cdef int64_t at = size, queue = 0, scale = 1, digit
+    """Whether the properties end with a target, and contain nothing before it that a restored record must not have but
+    a DT_ENTRY, which is to be left out."""
+    cdef int64_t at = size, queue = 0, scale = 1, index
     while at > 0 and size - at < QUEUE_DIGITS_MAX and c'0' <= properties[at - 1] <= c'9':
         at -= 1
         queue += (properties[at] - c'0') * scale
@@ -194,21 +217,29 @@ cdef bint _find_target(const uint8_t *properties, int64_t size, Target *target) 
         return False
     if not _is_target(target.topic, target.topic_bytes):
         return False
-    for digit in range(at - REAL_TOPIC_BYTES + 1):
-        if properties[digit] == 2:
-            if digit == 0 or properties[digit - 1] == 2:
+    target.skip_begin = target.skip_end = 0
+    for index in range(at - REAL_TOPIC_BYTES + 1):
+        if properties[index] == 2:
+            if index == 0 or properties[index - 1] == 2:
                 return False
-        elif properties[digit] == 1 and digit >= NAME_BYTES and (
-            memcmp(properties + digit - NAME_BYTES, b"DT_ENTRY", NAME_BYTES) == 0
-            or memcmp(properties + digit - NAME_BYTES, b"__CRC32#", NAME_BYTES) == 0
-        ):
-            return False
+            if target.skip_begin > target.skip_end:
+                target.skip_end = index + 1
+        elif properties[index] == 1 and index >= NAME_BYTES:
+            if memcmp(properties + index - NAME_BYTES, b"__CRC32#", NAME_BYTES) == 0:
+                return False
+            if memcmp(properties + index - NAME_BYTES, b"DT_ENTRY", NAME_BYTES) == 0:
+                # Not at the end of another name, nor the second one, which Python has to judge.
+                if target.skip_end or (index > NAME_BYTES and properties[index - NAME_BYTES - 1] != 2):
+                    return False
+                target.skip_begin, target.skip_end = index - NAME_BYTES, -1
     return True
 
 
 cdef bint _is_target(const uint8_t *topic, int64_t size) noexcept nogil:
     """Whether records may be restored to this topic, whose characters are those of a name."""
     if size == 19 and memcmp(topic, b"SCHEDULE_TOPIC_XXXX", 19) == 0:
+        return False
+    if size == 19 and memcmp(topic, b"rmq_sys_wheel_timer", 19) == 0:
         return False
     if size == 13 and memcmp(topic, b"DT_QUARANTINE", 13) == 0:
         return False

@@ -10,7 +10,8 @@ structure: the encoder is responsible for the body's CRC, and that of the whole 
 The compiled twin does the same in one pass over the bytes. A record costs it about 0.3 µs and the CRCs of its bytes.
 """
 
-from dataclasses import dataclass
+import zlib
+from dataclasses import dataclass, field
 from typing import cast
 
 import numpy as np
@@ -19,7 +20,8 @@ import numpy.typing as npt
 from duetime_format import layout, record
 from duetime_format.compiled import twin
 from duetime_format.errors import Damaged
-from duetime_format.names import SCHEDULE_TOPIC
+from duetime_format.lanes import LANE_TOPICS
+from duetime_format.names import TIMER_TOPIC
 from duetime_format.properties import value_of
 from duetime_format.record import Record
 
@@ -28,13 +30,15 @@ _twin = twin("duetime_format._columns")
 _DIGITS_MAX = 18
 _NO_ENTRY = (-1, -1, -1)
 _I64_MAX = (1 << 63) - 1
-_UNIQ_KEY, _TAGS, _DELAY, _REAL_TOPIC = (
-    name.encode() for name in (record.UNIQ_KEY, record.TAGS, record.DELAY, record.REAL_TOPIC)
+_UNIQ_KEY, _TAGS, _KEYS, _DELAY, _REAL_TOPIC = (
+    name.encode() for name in (record.UNIQ_KEY, record.TAGS, record.KEYS, record.DELAY, record.REAL_TOPIC)
 )
 
 Ints = npt.NDArray[np.int64]
 Key = tuple[bytes, int]  # topic, queue id
-ROWS = 10
+ROWS = 13
+# In place of the CRC-32 of a key: there are several, or the CRC is this number.
+SEVERAL_KEYS = 0xFFFF_FFFF
 
 
 @dataclass(slots=True)
@@ -51,6 +55,10 @@ class Run:
     levels         the number in its DELAY property, -1 without a plain one
     id_hashes      of its topic and message id (record.id_hash), -1 without an id
     properties_at  where its properties begin in `data`; they end with the record
+    real_of        which of `destinations` it goes to by REAL_TOPIC, -1 without one
+    key_crcs       CRC-32 of its KEYS, or SEVERAL_KEYS; 0 without KEYS or REAL_TOPIC
+    timer_at       of TIMER_TOPIC: where the 13 digits of TIMER_OUT_MS begin in `data`; -1 in other topics, and without
+                   such digits
     """
 
     data: bytes
@@ -60,8 +68,11 @@ class Run:
     # Distinct, in order of appearance.
     keys: list[Key]
     columns: Ints
-    # Rows level, offset, due of the lane entry that each record names, -1 if it names none; None: no record does.
+    # Rows lane, entry, due of the lane entry that each record names, -1 if it names none; None: no record does. A
+    # record of TIMER_TOPIC names the one whose place it takes, right before TIMER_OUT_MS; others, last, their own.
     entries: Ints | None
+    # Topics in REAL_TOPIC: distinct, in order of appearance.
+    destinations: list[bytes] = field(default_factory=list)
 
     @property
     def count(self) -> int:
@@ -114,6 +125,18 @@ class Run:
     @property
     def properties_at(self) -> Ints:
         return cast("Ints", self.columns[9])
+
+    @property
+    def real_of(self) -> Ints:
+        return cast("Ints", self.columns[10])
+
+    @property
+    def key_crcs(self) -> Ints:
+        return cast("Ints", self.columns[11])
+
+    @property
+    def timer_at(self) -> Ints:
+        return cast("Ints", self.columns[12])
 
     @property
     def queued(self) -> npt.NDArray[np.bool_]:
@@ -178,13 +201,25 @@ def retries(records: bytes, sizes: list[int]) -> list[int]:
     return found
 
 
+def entry_of(found: Record) -> tuple[int, int, int] | None:
+    """See `Run.entries`."""
+    if found.topic == TIMER_TOPIC:
+        return record.find_timer_out(found.properties)[1]
+    return record.find_lane_entry(found.properties)
+
+
 def id_hash_of(found: Record) -> int:
     """See `Run.id_hashes`."""
     message_id = value_of(found.properties, _UNIQ_KEY)
     if not message_id:
         return -1
-    real = value_of(found.properties, _REAL_TOPIC) if found.topic == SCHEDULE_TOPIC else None
+    real = value_of(found.properties, _REAL_TOPIC) if found.topic in LANE_TOPICS else None
     return record.id_hash(real or found.topic.encode(), message_id)
+
+
+def key_crc(keys: bytes) -> int:
+    """See `Run.key_crcs`."""
+    return SEVERAL_KEYS if b" " in keys else zlib.crc32(keys)
 
 
 def _record_at(data: bytes, at: int, position: int) -> Record | None:
@@ -217,13 +252,18 @@ class _Rows:
         # Index after the last record.
         self.end = start
         self._keys: dict[Key, int] = {}
+        self._destinations: dict[bytes, int] = {}
         self._rows: list[tuple[int, ...]] = []
         self._entries: list[tuple[int, int, int]] = []
 
     def add(self, at: int, found: Record) -> None:
         properties = found.properties
         key = (found.topic.encode(), found.queue)
-        tags, delay = value_of(properties, _TAGS), value_of(properties, _DELAY)
+        tags, delay, real = (value_of(properties, name) for name in (_TAGS, _DELAY, _REAL_TOPIC))
+        if found.topic == TIMER_TOPIC:
+            timer_at, entry = record.find_timer_out(properties)
+        else:
+            timer_at, entry = -1, record.find_lane_entry(properties)
         row = (
             at,
             found.size,
@@ -235,9 +275,12 @@ class _Rows:
             int(delay) if delay.isdigit() and len(delay) <= _DIGITS_MAX else -1,
             id_hash_of(found),
             at + found.size - len(properties),
+            self._destinations.setdefault(real, len(self._destinations)) if _is_text(real) else -1,
+            key_crc(value_of(properties, _KEYS)) if real else 0,
+            at + found.size - len(properties) + timer_at if timer_at >= 0 else -1,
         )
         self._rows.append(row)
-        self._entries.append(record.find_lane_entry(properties) or _NO_ENTRY)
+        self._entries.append(entry or _NO_ENTRY)
         self.end = at + found.size
 
     def run(self, data: bytes, position: int) -> Run:
@@ -247,4 +290,12 @@ class _Rows:
             # A number above an i64 names no entry of any lane.
             bounded = [[min(value, _I64_MAX) for value in entry] for entry in self._entries]
             entries = np.ascontiguousarray(np.array(bounded, np.int64).T)
-        return Run(data, position, self.end, list(self._keys), np.ascontiguousarray(columns), entries)
+        columns = np.ascontiguousarray(columns)
+        return Run(data, position, self.end, list(self._keys), columns, entries, list(self._destinations))
+
+
+def _is_text(name: bytes) -> bool:
+    try:
+        return bool(name.decode())
+    except UnicodeDecodeError:
+        return False

@@ -17,7 +17,7 @@ from duetime_format.columns import Ints, Run
 from duetime_format.compiled import twin
 from duetime_format.properties import as_text, value_of
 
-_twin = twin("duetime_format._columns")
+_twin = twin("duetime_format._keys")
 
 _I32_MAX = (1 << 31) - 1
 _UNIQ_KEY, _KEYS = record.UNIQ_KEY.encode(), record.KEYS.encode()

@@ -20,7 +20,8 @@ cdef enum:
 
 # Rows of columns.Run.
 cdef enum:
-    STARTS, SIZES, KEY_OF, OFFSETS, FLAGS, STORED_AT, TAGS_CODES, LEVELS, ID_HASHES, PROPERTIES_AT, ROWS
+    STARTS, SIZES, KEY_OF, OFFSETS, FLAGS, STORED_AT, TAGS_CODES, LEVELS, ID_HASHES, PROPERTIES_AT,
+    REAL_OF, KEY_CRCS, TIMER_AT, ROWS
 
 cdef struct Span:
     int64_t begin
@@ -115,6 +116,16 @@ cdef inline void clear_place(uint8_t *record, const Parts *parts) noexcept nogil
     memset(record + parts.tail + PREPARED_FROM_TAIL, 0, 8)
 
 
-cdef inline int32_t lane_queue(int64_t level) noexcept nogil:
-    """As lanes.queue_of."""
-    return <int32_t>(level - 1)
+cdef enum:
+    TIMER_LANE_FIRST = 1000
+    TIMER_OUT_DIGITS = 13
+
+
+cdef inline bint is_timer_lane(int64_t lane) noexcept nogil:
+    """As lanes.is_timer_lane."""
+    return lane >= TIMER_LANE_FIRST
+
+
+cdef inline int32_t lane_queue(int64_t lane) noexcept nogil:
+    """The queue of a lane, as lanes.place_of."""
+    return <int32_t>(lane - TIMER_LANE_FIRST if lane >= TIMER_LANE_FIRST else lane - 1)

@@ -26,6 +26,13 @@ SQL_WORDS_MAX = 512
 SQL_COMPARISONS_MAX = 64
 QUERY_COUNT_DEFAULT = 32
 QUERY_COUNT_MAX = 64
+# Pending messages: in one Cancel, in one Reschedule or Replace, and on a page of ListPending.
+CANCEL_COUNT_MAX = 4_096
+REPLACE_COUNT_MAX = 1_024
+# The name that a caller gives to a reschedule.
+REQUEST_ID_CHARS_MAX = 32
+PENDING_COUNT_DEFAULT = 100
+PENDING_COUNT_MAX = 1_000
 PULL_DUE_COUNT_MAX = 4_096
 WAIT_MS_MAX = 30_000
 # How long before their due time entries may be given out, and restored records be taken and held.
@@ -37,6 +44,9 @@ GRPC_MESSAGE_BYTES_MAX = REQUEST_BYTES_MAX + 1024 * 1024
 CHECKSUM_BYTES = 21
 # And to a delayed message's on its way: DELAY, REAL_TOPIC, REAL_QID, DT_ENTRY, __CRC32#.
 DEFERRAL_BYTES_MAX = 320
+# And to one for any time: what it was asked by, DT_REQUEST, DT_UPSERT and DT_ENTRY of the one it replaces,
+# TIMER_OUT_MS, REAL_TOPIC, REAL_QID, DT_ENTRY, __CRC32#.
+TIMER_BYTES_MAX = 450
 # Of SendBack, which counts retries.
 ATTEMPTS_DEFAULT = 16
 ATTEMPTS_MAX = 1_000

@@ -6,6 +6,8 @@ SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 QUARANTINE_TOPIC = "DT_QUARANTINE"
 # The journal of consumer groups: one queue on each shard.
 GROUPS_TOPIC = "DT_GROUPS"
+# Ends of pending messages that were cancelled: one queue on each shard.
+CANCELLED_TOPIC = "DT_CANCELLED"
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 
@@ -13,8 +15,8 @@ DLQ_PREFIX = "%DLQ%"
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
-# Topics in which a broker defers messages by other means than levels; kept as they are.
-FOREIGN_TOPICS = frozenset({HALF_TOPIC, TIMER_TOPIC})
+# Topics in which a broker defers messages by means that are no lanes; kept as they are.
+FOREIGN_TOPICS = frozenset({HALF_TOPIC})
 
 # RocketMQ's own topics, which a broker makes or fills by itself, and ours.
 SYSTEM_TOPICS = frozenset(
@@ -22,6 +24,7 @@ SYSTEM_TOPICS = frozenset(
         SCHEDULE_TOPIC,
         QUARANTINE_TOPIC,
         GROUPS_TOPIC,
+        CANCELLED_TOPIC,
         HALF_TOPIC,
         OP_TOPIC,
         "RMQ_SYS_TRACE_TOPIC",

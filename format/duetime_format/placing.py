@@ -1,4 +1,5 @@
-"""Gives the records of a put their places: queue offset, position, store time and CRC, written into a copy of them.
+"""Gives the records of a put their places: queue offset, position, store time and CRC, written into a copy of them; and
+the due time, into those of lanes for any time (timers.py).
 
 The compiled twin does it in one pass over the bytes.
 """
@@ -8,9 +9,13 @@ from dataclasses import dataclass
 from duetime_format import layout, record
 from duetime_format.columns import Ints, Run
 from duetime_format.compiled import twin
+from duetime_format.timers import placed_due
 from duetime_format.units import UNIT
 
 _twin = twin("duetime_format._placing")
+
+# In place of a key's due time: each record has its own.
+OWN_DUE = -1
 
 
 @dataclass(slots=True)
@@ -23,6 +28,9 @@ class Placed:
     # Consume queue units, grouped by key: `counts` has the number of each.
     units: bytes
     counts: list[int]
+    # Due times, by record, and indices of records that name a past one; empty where no key has OWN_DUE.
+    dues: list[int]
+    past: list[int]
 
 
 def place(run: Run, positions: Ints, next_offsets: list[int], dues: list[int], now_ms: int) -> Placed:
@@ -31,23 +39,32 @@ def place(run: Run, positions: Ints, next_offsets: list[int], dues: list[int], n
     Args:
         positions: where the records lie in the log.
         next_offsets: the offset that the first record of a key gets.
-        dues: the due time that replaces the tags' hash in the units of a key; 0: none does.
+        dues: the due time that replaces the tags' hash in the units of a key; 0: none does; OWN_DUE: that of each
+            record, which has to have TIMER_OUT_MS as a sender writes it (`Run.timer_at`).
     """
     if _twin is not None:
         return Placed(*_twin.place(run.data, run.columns, positions, next_offsets, dues, now_ms))
     data, offsets, units = bytearray(run.data), [], [b""] * len(run.keys)
     counts = [0] * len(run.keys)
-    for row, position in zip(run.columns.T.tolist(), positions.tolist(), strict=True):
-        start, size, key, _, flags, _, tags_code, _, _, properties_at = row
+    own_dues: list[int] = []
+    past: list[int] = []
+    rows = zip(run.columns.T.tolist(), positions.tolist(), strict=True)
+    for index, (row, position) in enumerate(rows):
+        start, size, key, _, flags, _, tags_code, _, _, properties_at, _, _, timer_at = row
+        due_at_ms = dues[key]
+        if due_at_ms == OWN_DUE:
+            due_at_ms, is_past = _fill_due(data, timer_at, now_ms)
+            past += [index] * is_past
+        own_dues.append(due_at_ms)
         offset = next_offsets[key] + counts[key]
         time_at = start + layout.stored_at(flags)
         layout.OFFSET_POSITION.pack_into(data, start + layout.QUEUE_OFFSET_AT, offset, position)
         layout.I64.pack_into(data, time_at, now_ms)
         _fill_crc(data, start, size, properties_at)
-        units[key] += UNIT.pack(position, size, dues[key] or tags_code)
+        units[key] += UNIT.pack(position, size, due_at_ms or tags_code)
         offsets.append(offset)
         counts[key] += 1
-    return Placed(data, offsets, b"".join(units), counts)
+    return Placed(data, offsets, b"".join(units), counts, own_dues if OWN_DUE in dues else [], past)
 
 
 def reposition(run: Run, positions: Ints) -> bytearray:
@@ -58,6 +75,16 @@ def reposition(run: Run, positions: Ints) -> bytearray:
         layout.I64.pack_into(data, start + layout.POSITION_AT, position)
         _fill_crc(data, start, size, properties_at)
     return data
+
+
+def _fill_due(data: bytearray, timer_at: int, now_ms: int) -> tuple[int, bool]:
+    """(the due time, which is written into the record; whether the sender named a past one)."""
+    if timer_at < 0:
+        raise ValueError("a record has no TIMER_OUT_MS to fill in")
+    end = timer_at + record.TIMER_OUT_DIGITS
+    due_at_ms, is_past = placed_due(int(data[timer_at:end]), now_ms)
+    data[timer_at:end] = b"%0*d" % (record.TIMER_OUT_DIGITS, due_at_ms - 1)
+    return due_at_ms, is_past
 
 
 def _fill_crc(data: bytearray, start: int, size: int, properties_at: int) -> None:

@@ -24,6 +24,15 @@ UNIQ_KEY = "UNIQ_KEY"
 DELAY = "DELAY"
 REAL_TOPIC = "REAL_TOPIC"
 REAL_QID = "REAL_QID"
+# When a message for any time falls due, as its sender asks for it; of several, RocketMQ takes the first of these.
+TIMER_DELAY_SEC = "TIMER_DELAY_SEC"
+TIMER_DELAY_MS = "TIMER_DELAY_MS"
+TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
+# The last Unix ms before it falls due, in 13 digits; what a sender writes there the store replaces (`timer_out`).
+TIMER_OUT_MS = "TIMER_OUT_MS"
+TIMER_OUT_DIGITS = 13
+# Lower values in its place are delays in ms.
+TIMER_OUT_MIN = 10**12
 RETRY_TOPIC = "RETRY_TOPIC"
 ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 # The lane entry that a restored record came from, `level:offset:due`: always the last property before the CRC mark.
@@ -39,6 +48,10 @@ ORIGIN = "DT_ORIGIN"
 ATTEMPTS = "DT_ATTEMPTS"
 DEAD_REASON = "DT_DEAD_REASON"
 REDRIVEN = "DT_REDRIVEN"
+# The latest due time of a message sent with `replace`, 13 digits.
+UPSERT = "DT_UPSERT"
+# The reschedule that made this record, as its caller named it: a repeated one is answered as the first was.
+REQUEST = "DT_REQUEST"
 
 # Names that RocketMQ's broker and clients, or DueTime, give a meaning to; users may not set them.
 RESERVED_PROPERTIES = frozenset(
@@ -48,7 +61,8 @@ RESERVED_PROPERTIES = frozenset(
     "CHECK_IMMUNITY_TIME_IN_SECONDS INSTANCE_ID CLUSTER INNER_NUM INNER_BASE DUP_INFO __SHARDINGKEY __transactionId__ "
     "TIMER_DELAY_LEVEL TIMER_ENQUEUE_MS TIMER_DEQUEUE_MS TIMER_ROLL_TIMES TIMER_OUT_MS TIMER_DEL_UNIQKEY "
     "TIMER_DELIVER_MS TIMER_DELAY_MS TIMER_DELAY_SEC POP_CK 1ST_POP_TIME __CRC32# DT_ENTRY DT_FAULT DT_RETRY "
-    "DT_VISIBLE_AT DT_ORIGIN DT_ATTEMPTS DT_DEAD_REASON DT_REDRIVEN DLQ_ORIGIN_TOPIC DLQ_ORIGIN_MESSAGE_ID".split()
+    "DT_VISIBLE_AT DT_ORIGIN DT_ATTEMPTS DT_DEAD_REASON DT_REDRIVEN DT_UPSERT DT_REQUEST DLQ_ORIGIN_TOPIC "
+    "DLQ_ORIGIN_MESSAGE_ID".split()
 )
 SHARDING_KEY = "__SHARDINGKEY"
 FAULT = "DT_FAULT"
@@ -291,6 +305,15 @@ def deferral(level: int, topic: str, queue: int) -> dict[str, str]:
     return {DELAY: str(level), REAL_TOPIC: topic, REAL_QID: str(queue)}
 
 
+def timer_out(*, delay_ms: int | None = None, deliver_at_ms: int = 0) -> bytes:
+    """What the sender of a message for any time writes into TIMER_OUT_MS: its delay, or the last ms before its time.
+
+    A time so long past that it would read as a delay becomes the first that does not: it is past all the same.
+    """
+    value = max(deliver_at_ms - 1, TIMER_OUT_MIN) if delay_ms is None else delay_ms
+    return b"%0*d" % (TIMER_OUT_DIGITS, value)
+
+
 def lane_entry(level: int, offset: int, due_at_ms: int) -> bytes:
     """The property that ends a restored record, except for the CRC mark."""
     return b"%b\x01%d:%d:%d" % (LANE_ENTRY.encode(), level, offset, due_at_ms)
@@ -299,6 +322,7 @@ def lane_entry(level: int, offset: int, due_at_ms: int) -> bytes:
 _LANE_ENTRY_MARK = VALUE_END + LANE_ENTRY.encode() + NAME_END
 _LANE_ENTRY_FIRST = LANE_ENTRY.encode() + NAME_END
 _LANE_ENTRY_BYTES_MAX = 72
+_TIMER_OUT = TIMER_OUT_MS.encode() + NAME_END
 _I64_DIGITS_MAX = 19
 
 
@@ -312,7 +336,12 @@ def find_lane_entry(properties: bytes) -> tuple[int, int, int] | None:
         at = len(_LANE_ENTRY_FIRST)
     else:
         return None
-    fields = properties[at:].split(b":")
+    return _read_entry(properties[at:])
+
+
+def _read_entry(text: bytes) -> tuple[int, int, int] | None:
+    """The numbers of `lane:entry:due`; None: the text is no such thing."""
+    fields = text.split(b":")
     if len(fields) != 3:
         return None
     level, offset, due_at_ms = fields
@@ -321,3 +350,19 @@ def find_lane_entry(properties: bytes) -> tuple[int, int, int] | None:
     if max(len(level), len(offset), len(due_at_ms)) > _I64_DIGITS_MAX:
         return None
     return int(level), int(offset), int(due_at_ms)
+
+
+def find_timer_out(properties: bytes) -> tuple[int, tuple[int, int, int] | None]:
+    """Of a record of TIMER_TOPIC: (where the 13 digits of its TIMER_OUT_MS begin, -1 if it has others or none; the lane
+    entry that the property right before it names, whose place the record takes, if there is one)."""
+    at, before = 0, b""
+    found: tuple[int, tuple[int, int, int] | None] = (-1, None)
+    for part in properties.split(VALUE_END):
+        # Of equal names the last with a value counts.
+        if part.startswith(_TIMER_OUT) and len(part) > len(_TIMER_OUT):
+            digits = part[len(_TIMER_OUT) :]
+            is_whole = len(digits) == TIMER_OUT_DIGITS and digits.isdigit()
+            entry = _read_entry(before[len(_LANE_ENTRY_FIRST) :]) if before.startswith(_LANE_ENTRY_FIRST) else None
+            found = (at + len(_TIMER_OUT) if is_whole else -1, entry)
+        at, before = at + len(part) + 1, part
+    return found

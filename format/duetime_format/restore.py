@@ -13,21 +13,24 @@ The restored record differs from the lane's in
     properties                  + DT_ENTRY, the lane entry it comes from, as the last one
                                 a CRC mark of its own after them, for the store to fill in
 
-DELAY, REAL_TOPIC and REAL_QID stay, as RocketMQ leaves them. An entry that can't be restored gives a record of
-DT_QUARANTINE that holds the original's bytes and the reason, and ends so too: the watermark passes it.
+DELAY, TIMER_OUT_MS, REAL_TOPIC and REAL_QID stay, as RocketMQ leaves them; the DT_ENTRY of an entry whose place the
+lane's record took does not. An entry that can't be restored gives a record of DT_QUARANTINE that holds the original's
+bytes and the reason, and ends so too: the watermark passes it.
 """
 
 from dataclasses import dataclass, replace
 from mmap import mmap
 
+import numpy as np
+
 from duetime_format import layout, record
 from duetime_format.compiled import twin
 from duetime_format.errors import Damaged
-from duetime_format.lanes import queue_of
+from duetime_format.lanes import place_of
 from duetime_format.limits import BODY_BYTES_MAX, PROPERTIES_BYTES_MAX, TOPIC_CHARS_MAX
-from duetime_format.names import HALF_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC, is_name
+from duetime_format.names import HALF_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, is_name
 from duetime_format.properties import VALUE_END, decode_properties, encode_properties
-from duetime_format.units import Units
+from duetime_format.units import Ints, Units
 
 # A quarantine record holds the original as its body, which has to stay below the body's limit.
 QUARANTINE_BODY_BYTES_MAX = BODY_BYTES_MAX - 64 * 1024
@@ -40,6 +43,9 @@ _NOT_KEPT = (b"DT_ENTRY\x01", b"__CRC32#\x01")
 _DEFERRAL = (b"DELAY\x01", b"REAL_TOPIC\x01", b"REAL_QID\x01")
 
 _QUEUE_ID_MAX = 2**31 - 1
+# A half message that was delayed has lost its topic, and nothing would ever commit it; a broker's timer that was put
+# back has not.
+_NO_TARGETS = (SCHEDULE_TOPIC, TIMER_TOPIC, QUARANTINE_TOPIC, HALF_TOPIC)
 
 
 class Unrestorable(Exception):
@@ -50,25 +56,27 @@ class Unrestorable(Exception):
 class Entry:
     """One lane entry as the store gave it. `data` is empty when the record is damaged."""
 
-    level: int
-    offset: int
+    lane: int
+    number: int
     due_at_ms: int
     data: bytes
 
 
 @dataclass(slots=True)
 class Entries:
-    """Consecutive lane entries as the store gave them: `records` back to back, no bytes for an entry of size 0."""
+    """Entries of a lane as the store gave them: `records` back to back, no bytes for an entry of size 0."""
 
-    level: int
-    first: int
+    lane: int
+    # Of each entry, an i64 array.
+    numbers: Ints
     records: bytes
     sizes: list[int]
     due_at_ms: list[int]
 
     def entry(self, index: int) -> Entry:
         at = sum(self.sizes[:index])
-        return Entry(self.level, self.first + index, self.due_at_ms[index], self.records[at : at + self.sizes[index]])
+        data = self.records[at : at + self.sizes[index]]
+        return Entry(self.lane, int(self.numbers[index]), self.due_at_ms[index], data)
 
 
 def restore_run(entries: Entries, index: int) -> tuple[bytes, int]:
@@ -78,9 +86,9 @@ def restore_run(entries: Entries, index: int) -> tuple[bytes, int]:
     """
     restored: list[bytes] = []
     at = sum(entries.sizes[:index])
-    for number in range(index, len(entries.sizes)):
-        end = at + entries.sizes[number]
-        entry = Entry(entries.level, entries.first + number, entries.due_at_ms[number], entries.records[at:end])
+    for row in range(index, len(entries.sizes)):
+        end = at + entries.sizes[row]
+        entry = Entry(entries.lane, int(entries.numbers[row]), entries.due_at_ms[row], entries.records[at:end])
         try:
             restored.append(restore(entry))
         except Unrestorable:
@@ -90,32 +98,45 @@ def restore_run(entries: Entries, index: int) -> tuple[bytes, int]:
 
 
 def count_restored(
-    log: mmap | bytes, base: int, units: Units, level: int, first: int, records: bytes, start: int
+    log: mmap | bytes,
+    base: int,
+    units: Units,
+    lane: int,
+    numbers: Ints,
+    records: bytes,
+    start: int,
+    places: Ints | None = None,
 ) -> int:
-    """How many of a lane's units, from entry `first` on, have their restored records in `records`, back to back from
-    byte `start` on. Ends at the first that has another one there, or that `restore` has to judge.
+    """How many of a lane's units have their restored records in `records`, back to back from byte `start` on. Ends at
+    the first that has another one there, or that `restore` has to judge.
 
-    `log`: a segment's bytes, the first of which is at position `base`.
+    Args:
+        log: a segment's bytes, the first of which is at position `base`.
+        numbers: of the units' entries, an i64 array.
+        places: where the units' records begin in `log`, which then holds just these, and `base` is 0.
     """
     at = start
-    for number, (position, size, due_at_ms) in enumerate(units.tolist()):
-        own = log[position - base : position - base + size] if 0 <= position - base <= len(log) - size else b""
-        if len(own) != size or size < layout.RECORD_BYTES_MIN or not is_entry(own, level, first + number, position):
-            return number
+    begins = units["position"].astype(np.int64) - base if places is None else places
+    for index, (position, size, due_at_ms) in enumerate(units.tolist()):
+        number = int(numbers[index])
+        begin = int(begins[index])
+        own = log[begin : begin + size] if 0 <= begin <= len(log) - size else b""
+        if len(own) != size or size < layout.RECORD_BYTES_MIN or not is_entry(own, lane, number, position):
+            return index
         try:
-            restored = restore(Entry(level, first + number, due_at_ms, own))
+            restored = restore(Entry(lane, number, due_at_ms, own))
         except Unrestorable:
-            return number
+            return index
         if records[at : at + len(restored)] != restored:
-            return number
+            return index
         at += len(restored)
     return len(units)
 
 
-def is_entry(data: bytes, level: int, offset: int, position: int) -> bool:
+def is_entry(data: bytes, lane: int, number: int, position: int) -> bool:
     """Whether a record names itself as this entry of a lane, at this position."""
     fields = layout.PREFIX.unpack_from(data)
-    return (fields[3], fields[5], fields[6]) == (queue_of(level), offset, position)
+    return (fields[3], fields[5], fields[6]) == (place_of(lane)[1], number, position)
 
 
 _compiled = twin("duetime_format._restore")
@@ -155,8 +176,7 @@ def _target(properties: bytes) -> tuple[str, int]:
     topic, queue = named.get(record.REAL_TOPIC, ""), named.get(record.REAL_QID, "")
     if not topic:
         raise Unrestorable("it has no REAL_TOPIC")
-    # A half message that was delayed has lost its topic, and nothing would ever commit it.
-    if not is_name(topic) or len(topic) > TOPIC_CHARS_MAX or topic in (SCHEDULE_TOPIC, QUARANTINE_TOPIC, HALF_TOPIC):
+    if not is_name(topic) or len(topic) > TOPIC_CHARS_MAX or topic in _NO_TARGETS:
         raise Unrestorable(f"REAL_TOPIC {topic!r} is no topic to restore to")
     if not (queue.isascii() and queue.isdigit() and len(queue) <= 10 and int(queue) <= _QUEUE_ID_MAX):
         raise Unrestorable(f"REAL_QID {queue!r} is no queue")
@@ -165,7 +185,7 @@ def _target(properties: bytes) -> tuple[str, int]:
 
 def _restored_properties(properties: bytes, entry: Entry) -> bytes:
     parts = [part for part in properties.split(VALUE_END) if part and not part.startswith(_NOT_KEPT)]
-    ending = record.lane_entry(entry.level, entry.offset, entry.due_at_ms)
+    ending = record.lane_entry(entry.lane, entry.number, entry.due_at_ms)
     restored = record.with_crc_mark(VALUE_END.join([*parts, ending]))
     if len(restored) > PROPERTIES_BYTES_MAX:
         kept = VALUE_END.join([*(part for part in parts if not part.startswith(_DEFERRAL)), ending])
@@ -189,7 +209,7 @@ def quarantine(entry: Entry, reason: str, *, keep_body: bool = True) -> bytes:
     properties = encode_properties(
         {**({record.UNIQ_KEY: message_id} if message_id else {}), record.FAULT: reason or "unknown"}
     )
-    ending = record.lane_entry(entry.level, entry.offset, entry.due_at_ms)
+    ending = record.lane_entry(entry.lane, entry.number, entry.due_at_ms)
     return record.encode(
         record.Record(
             topic=QUARANTINE_TOPIC,

@@ -41,10 +41,12 @@ if TYPE_CHECKING:
     )
     from duetime.client.finding.dead_letters import AsyncDeadLetters, DeadLetter, DeadLetterResult, FailedAttempt
     from duetime.client.finding.finder import AsyncFinder, FoundMessage
+    from duetime.client.finding.pending import Backlog, DueCount, PendingMessage
     from duetime.client.finding.trace import Trace, TraceEvent
-    from duetime.client.message import Message, Receipt, to_proto
+    from duetime.client.message import CancelResult, Message, Receipt, to_proto
     from duetime.client.record import ReceivedMessage
     from duetime.client.sending.batch import Outcome
+    from duetime.client.sending.ending import CancelProgress, Rescheduled
     from duetime.client.sending.producer import AsyncProducer
     from duetime.client.sync.clients import DeadLetters, Finder, Producer, Puller, Receiver
 
@@ -62,9 +64,15 @@ __all__ = [
     "AsyncDeadLetters",
     "Message",
     "Receipt",
+    "CancelResult",
+    "CancelProgress",
+    "Rescheduled",
     "LeasedMessage",
     "ReceivedMessage",
     "FoundMessage",
+    "PendingMessage",
+    "Backlog",
+    "DueCount",
     "Trace",
     "TraceEvent",
     "DeadLetter",
@@ -107,6 +115,12 @@ _MODULE_BY_NAME = {
     "MessageFilter": "consuming.logs",
     "Message": "message",
     "Receipt": "message",
+    "CancelResult": "message",
+    "CancelProgress": "sending.ending",
+    "Rescheduled": "sending.ending",
+    "PendingMessage": "finding.pending",
+    "Backlog": "finding.pending",
+    "DueCount": "finding.pending",
     "to_proto": "message",
     "AsyncProducer": "sending.producer",
     "AsyncPuller": "consuming.puller",

@@ -29,7 +29,16 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 from pyspark.sql.types import StructType
 
 from duetime_spark.shards.snapshot import Shard, open_shards
-from duetime_spark.tables import damage, journal, messages, pending, pending_minutes, queue_entries, snapshot_tables
+from duetime_spark.tables import (
+    damage,
+    ends,
+    journal,
+    messages,
+    pending,
+    pending_minutes,
+    queue_entries,
+    snapshot_tables,
+)
 from duetime_spark.tables.filters import RowFilter
 from duetime_spark.tables.schemas import chosen, schema_of
 
@@ -174,6 +183,8 @@ class DueTimeReader(DataSourceReader):
             return messages.plan(self._shards, self._schema, self._row_filter)
         if self._table == "deliveries":
             return journal.plan(self._shards, self._schema, self._row_filter)
+        if self._table == "ends":
+            return ends.plan(self._shards, self._schema, self._row_filter)
         if self._table == "damage":
             return damage.plan(self._shards, self._schema, self._row_filter)
         if self._table == "lanes":

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bench.any_time_tables import any_time_tables
 from bench.contest import latest
 from bench.figures import Spread, judged, ratio, stolen_rounds, value
 from bench.report import BEGIN, END, into, markdown
@@ -113,3 +114,53 @@ def test_the_latest_are_told_by_where_their_time_went() -> None:
     stored[9_000:9_005] = 29
     found = latest(late_ms, stored)
     assert found == {"latest stored": 15.0, "latest after": 10.0, "latest stalls": 2}
+
+
+def test_lane_for_any_time_is_compared_with_levels_of_the_same_round() -> None:
+    result = a_result(a_round(**{"duetime": {"accepted": 100.0}, "any time": {"accepted": 90.0, "scattered": 70.0}}))
+    assert ratio(result, "scattered", "duetime", "any time") == Spread(0.7, 0.7, 0.7)
+    table = next(one for one in tables(result) if one.title.startswith("messages for any time"))
+    assert [row[-1] for row in table.rows] == [">= 0.80 met", ">= 0.80 MISSED"]
+    met = [target.met(spread.median) for target, spread in judged(result) if target.system == "any time"]
+    assert met == [True, False]
+
+
+def test_pending_messages_for_any_time_are_judged_by_what_they_cost() -> None:
+    store = {"resident_mb": 290.0, "anonymous_mb": 90.0}
+    found = {
+        "count": 10,
+        "fill_rate": 1.0,
+        "accepted_before": {"any time": 50.0, "levels": 100.0},
+        "accepted_filled": {"any time": 20.0, "levels": 80.0},
+        "store_before": store,
+        "store_filled": store,
+        "store_used": store,
+        "store_restarted": store | {"resident_mb": 301.0},
+        "lateness": {"p50": 1.0, "p99": 2.0},
+        "sustained_before": 1.0,
+        "cpu_before_us": {"store": 9.0},
+        "sustained": 1.0,
+        "cpu_us": {"store": 9.0},
+        "pages": {"all": {"p50": 9.0, "p99": 100.5, "count": 100.0}},
+        "cancels": {"any time": 20_000.0, "levels": 19_999.0},
+        "after_kill_s": 4.0,
+        "after_kill_recovery_s": 1.0,
+        "clean_restart_answer_s": 6.0,
+        "clean_restart_recovery_s": 1.0,
+    }
+    (table,) = any_time_tables({"pending": found})
+    missed = [row[0] for row in table.rows if row[-1].endswith("MISSED")]
+    assert missed == [
+        "share of the rate that is kept, beside a level's",
+        "store's memory in MB, restarted; in brackets not backed by files",
+        "a page of 100, all, p50 / p99 in ms (100 found)",
+        "cancels/s, levels",
+        "cluster stopped and started: s to the first exact answer (reading the directory)",
+    ]
+
+
+def test_lateness_beside_an_instant_is_judged_by_the_usual() -> None:
+    late = {"p50": 1.0, "p99": 10.0, "p99.9": 20.0}
+    found = {"count": 5, "usual": late, "beside": late | {"p99": 20.1}, "restored_per_s": 9.0}
+    (table,) = any_time_tables({"instant": found})
+    assert [row[-1] for row in table.rows] == ["", "<= 2 times MISSED", "", ""]

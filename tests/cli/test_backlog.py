@@ -1,4 +1,4 @@
-"""`duetime backlog`: the live counters, and Spark's report beside them."""
+"""`duetime backlog --spark`: Spark's report beside the live counters."""
 
 import json
 import time
@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from duetime.cli.app import run
-from duetime.cli.backlog import _about, _size
 from duetime.cli.gateway import call
+from duetime.cli.output import about, size
 from duetime.v1 import gateway_pb2
 from duetime_core.metadata import Report, ShardMoment, reports
 
@@ -23,38 +23,24 @@ def pending(server: str, capsys: pytest.CaptureFixture[str]) -> str:
     return "billing"
 
 
-def test_backlog_tells_the_live_counters(pending: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["backlog", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    lane = next(lane for lane in found["lanes"] if lane["delay_ms"] == 1_800_000)
-    assert lane["pending_count"] >= 3
-    assert found["pending_count"] == sum(lane["pending_count"] for lane in found["lanes"])
-    assert found["next_due_at"] == min(lane["next_due_at"] for lane in found["lanes"] if lane["next_due_at"])
-    assert run(["backlog"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith(f"{found['pending_count']:,} pending, ")
-    assert any(" 30m " in line for line in lines[2:])
-
-
 def test_report_is_shown_beside_the_live_counters(
     cluster: Up, pending: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["backlog", "--json"]) == 0
-    live = json.loads(capsys.readouterr().out)
+    live_count = sum(lane.pending_count for lane in live_lanes())
     now_ms = time.time_ns() // 1_000_000
     reports.keep(f"sqlite:///{cluster.data / 'metadata.db'}", report(now_ms, live_lanes()))
     assert run(["backlog", "--spark", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert (found["drift"], found["live_count"]) == (0, live["pending_count"])
+    assert (found["drift"], found["live_count"]) == (0, live_count)
     assert found["pending"][0]["topic"] == "billing"
     assert found["forecast"]["measured_peak_per_s"] == 40
     assert run(["backlog", "--spark"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith(" old, from file:///store")
     assert "falling due: 3 within 10 minutes, 3 within hour" in lines[2]
-    assert lines[4] == f"live counters now: {live['pending_count']:,} pending; drift 0"
+    assert lines[4] == f"live counters now: {live_count:,} pending; drift 0"
     counts = [int(line.split()[3].replace(",", "")) for line in lines[7:]]
-    assert sum(counts) == live["pending_count"]
+    assert sum(counts) == live_count
 
 
 def live_lanes() -> list[gateway_pb2.Lane]:
@@ -114,9 +100,9 @@ def report(now_ms: int, lanes: list[gateway_pb2.Lane]) -> Report:
     [(0, "0ms"), (999, "999ms"), (1_000, "1s"), (61_500, "1m 1s"), (3_600_000, "1h"), (90_061_000, "1d 1h")],
 )
 def test_lengths_have_two_units_at_most(length_ms: int, text: str) -> None:
-    assert _about(length_ms) == text
+    assert about(length_ms) == text
 
 
 @pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (999, "999 B"), (1_000, "1.0 kB"), (1_234_567_890, "1.2 GB")])
 def test_sizes_have_the_largest_unit_that_fits(count: int, text: str) -> None:
-    assert _size(count) == text
+    assert size(count) == text

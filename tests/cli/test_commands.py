@@ -266,6 +266,36 @@ def test_trace_tells_a_life(server: str, topic: str, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == "duetime: no message nothing\n"
 
 
+def test_trace_and_show_tell_how_the_wait_changed_and_ended(
+    server: str, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def send(body: str) -> str:
+        assert run(["send", topic, body, "--delay", "90m", "--replace", "--key", "k", "--json"]) == 0
+        return str(lines_of(capsys)[0]["message_id"])
+
+    first = send("1")
+    assert run(["reschedule", first, "--delay", "2h"]) == 0
+    assert capsys.readouterr().out.startswith(f"rescheduled  {first}, due ")
+    second = send("2")
+    capsys.readouterr()
+    assert run(["trace", first]) == 0
+    _, deferred, rescheduled, replaced = capsys.readouterr().out.splitlines()
+    due = deferred.split("  due ")[1].split("  ")[0]
+    assert f"  due {due} -> " in rescheduled
+    later = rescheduled.split(" -> ")[1].split("  ")[0]
+    assert f"  was due {later}  by {second}  " in replaced
+    assert run(["show", first]) == 0
+    assert f"state       replaced by {second}, " in capsys.readouterr().out
+    assert run(["cancel", second]) == 0
+    capsys.readouterr()
+    assert run(["show", second]) == 0
+    assert "state       cancelled, " in capsys.readouterr().out
+    assert run(["show", first, "--json"]) == 0
+    (shown,) = lines_of(capsys)
+    assert (shown["state"], shown["replaced_by"]) == ("cancelled", second)
+    assert shown["ended_at"].endswith("Z")
+
+
 def test_trace_prints_errors_traces_and_gaps(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -298,12 +328,12 @@ def test_lanes_show_what_is_pending(server: str, topic: str, capsys: pytest.Capt
     capsys.readouterr()
     assert run(["lanes", "--json"]) == 0
     lanes = lines_of(capsys)
-    assert [lane["level"] for lane in lanes] == list(range(1, 19))
+    assert [lane["level"] for lane in lanes] == [*range(1, 19), 1_000]
     assert (lanes[14]["delay_ms"], lanes[14]["pending_count"]) == (1_200_000, 1)
     assert lanes[14]["next_due_at"].endswith("Z")
     assert run(["lanes"]) == 0
     table = capsys.readouterr().out.splitlines()
-    assert table[0].split()[:4] == ["shard", "level", "delay", "pending"]
+    assert table[0].split()[:4] == ["shard", "lane", "delay", "pending"]
     assert next(line.split() for line in table if " 20m " in line)[2:4] == ["20m", "1"]
 
 
@@ -311,8 +341,11 @@ def test_lanes_show_what_is_pending(server: str, topic: str, capsys: pytest.Capt
     ("arguments", "text"),
     [
         (["send", "a b", "x"], "duetime: topic: 'a b'"),
-        (["send", "orders", "x", "--delay", "7s"], "duetime: delay_ms: 7000 ms is none of the delay levels: 1s 5s 10s"),
-        (["send", "orders", "x", "--delay", "500ms"], "duetime: delay: '500ms' is neither a whole number above 0"),
+        (
+            ["send", "orders", "x", "--delay", "9999d"],
+            "duetime: delay: 863913600000 ms is above the most, 316224000000",
+        ),
+        (["send", "orders", "x", "--delay", "1.5h"], "duetime: delay: '1.5h' is neither whole numbers of d, h, m, s"),
         (["send", "orders", "x", "--level", "-1"], "duetime: delay_level: "),
         (["send", "orders", "x", "--queue", "99"], "duetime: queue: "),
         (["send", "orders", "x", "--key", "a b"], "duetime: keys"),
@@ -343,6 +376,16 @@ def test_an_error_is_one_line_and_exit_code_1(
         ["send"],
         ["send", "orders", "x", "--nonsense"],
         ["send", "orders", "x", "--delay", "5s", "--level", "2"],
+        ["send", "orders", "x", "--delay", "5s", "--deliver-at", "2026-12-24T18:00Z"],
+        ["send", "orders", "x", "--deliver-at", "tomorrow"],
+        ["cancel"],
+        ["cancel", "ID", "--topic", "orders"],
+        ["cancel", "ID", "--dry-run"],
+        ["cancel", "--topic", "orders"],
+        ["reschedule", "ID"],
+        ["reschedule", "ID", "--delay", "5s", "--deliver-at", "2026-12-24T18:00Z"],
+        ["pending", "--before", "tomorrow"],
+        ["backlog", "--by", "week"],
         ["send", "orders", "x", "--property", "color"],
         ["send", "orders", "x", "--level", "high"],
         ["pull", "orders", "--from", "now"],

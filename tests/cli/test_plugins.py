@@ -16,7 +16,7 @@ def test_commands_of_the_client_load_none_of_it() -> None:
 
 def test_help_lists_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--help"]) == 0
-    assert "  store    Inspect, check" in capsys.readouterr().out
+    assert "  store       Inspect, check" in capsys.readouterr().out
 
 
 def test_without_the_server_extra_one_line_says_so(

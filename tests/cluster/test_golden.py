@@ -2,7 +2,6 @@
 
 import hashlib
 import shutil
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from duetime import AsyncProducer
 from duetime_core.testing import Cluster
 from duetime_core.testing.clock import FakeClock
 from duetime_format import record
+from duetime_format.lanes import LANE_TOPICS, is_timer_lane, lane_of
 from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
 from duetime_format.properties import decode_properties
 from duetime_store.files import configs
@@ -19,7 +19,10 @@ from tests.format import golden
 
 # A half message that was delayed: RocketMQ discards it when it is due.
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
-LONGEST_MS = 7_200_000
+# Of levels, and of the timers: a broker takes none for later than three days ahead.
+LONGEST_LEVEL_MS = 7_200_000
+LONGEST_MS = 3 * 86_400_000
+Entry = tuple[int, int]
 
 
 def unpacked(name: str, directory: Path) -> Path:
@@ -27,21 +30,28 @@ def unpacked(name: str, directory: Path) -> Path:
     return golden.unpack(name, directory).rename(directory / "store-0")
 
 
-def pending_units(name: str) -> list[dict[str, Any]]:
-    """Lane entries that the broker has not delivered."""
+def pending_units(name: str) -> dict[Entry, dict[str, Any]]:
+    """By lane and entry, what the broker has not delivered: of levels and timers."""
     offsets = golden.summary(name)["delayOffsetAfterLoad"]
-    lanes = (unit for unit in golden.units(name) if unit["topic"] == SCHEDULE_TOPIC)
-    return [unit for unit in lanes if unit["queueOffset"] >= offsets.get(str(unit["queueId"] + 1), 0)]
+    levels = (unit for unit in golden.units(name) if unit["topic"] == SCHEDULE_TOPIC)
+    left = [unit for unit in levels if unit["queueOffset"] >= offsets.get(str(unit["queueId"] + 1), 0)]
+    return {entry_of(unit): unit for unit in (*left, *golden.pending_timers(name))}
 
 
-def restored_records(store: Any) -> dict[tuple[int, int], list[record.Record]]:
-    """Restored and quarantined records by level and entry."""
-    found: dict[tuple[int, int], list[record.Record]] = {}
+def entry_of(unit: dict[str, Any]) -> Entry:
+    lane = lane_of(unit["topic"], unit["queueId"])
+    assert lane is not None
+    return lane, unit["queueOffset"]
+
+
+def restored_records(store: Any) -> dict[Entry, list[record.Record]]:
+    """Restored and quarantined records by lane and entry."""
+    found: dict[Entry, list[record.Record]] = {}
     for queue in store.queues.all():
         for position, size, _ in queue.last(1 << 20)[1].tolist():
             restored = record.decode(store.read_record(position, size))
             entry = record.find_lane_entry(restored.properties)
-            if entry is not None and queue.topic != SCHEDULE_TOPIC:
+            if entry is not None and queue.topic not in LANE_TOPICS:
                 found.setdefault(entry[:2], []).append(restored)
     return found
 
@@ -54,7 +64,7 @@ def assert_restored(unit: dict[str, Any], found: record.Record) -> None:
     told = (found.flag, found.sys_flag, found.born_at_ms, found.reconsume_times, found.prepared_transaction_offset)
     assert told == (unit["flag"], unit["sysFlag"], unit["bornTimestamp"], unit["reconsumeTimes"], 0)
     kept = decode_properties(found.properties)
-    assert kept.pop(record.LANE_ENTRY) == f"{unit['queueId'] + 1}:{unit['queueOffset']}:{unit['tagsCode']}"
+    assert kept.pop(record.LANE_ENTRY) == "{}:{}:{}".format(*entry_of(unit), golden.code(unit))
     kept.pop("__CRC32#", None)
     assert kept == {name: value for name, value in properties.items() if name != "__CRC32#"}
 
@@ -66,10 +76,15 @@ async def test_cluster_goes_on_from_a_brokers_directory(name: str, tmp_path: Pat
     broker = shutil.copytree(root / "config", tmp_path / "broker")
     before = {path.name: path.read_bytes() for path in broker.iterdir()}
     pending = pending_units(name)
-    assert len(pending) == golden.summary(name)["pendingTotal"]
+    summary = golden.summary(name)
+    assert len(pending) == summary["pendingTotal"] + summary.get("timer", {}).get("pending", 0)
     killed_at_ms = max(unit["storeTimestamp"] for unit in golden.units(name))
-    ahead = [unit for unit in pending if unit["tagsCode"] > killed_at_ms]
-    async with Cluster(tmp_path, clock=FakeClock(killed_at_ms)) as cluster, AsyncProducer(cluster.address) as producer:
+    ahead = [unit for unit in pending.values() if golden.code(unit) > killed_at_ms]
+    kept = {"retention_ms": 2 * LONGEST_MS}
+    async with (
+        Cluster(tmp_path, clock=FakeClock(killed_at_ms), store_settings=kept) as cluster,
+        AsyncProducer(cluster.address) as producer,
+    ):
         store = cluster.stores[0].store
         await cluster.settle()
         assert sum(lane.pending_count for lane in store.lanes) <= len(ahead)
@@ -79,14 +94,12 @@ async def test_cluster_goes_on_from_a_brokers_directory(name: str, tmp_path: Pat
         assert sum(lane.pending_count for lane in store.lanes) == 0
         restored = restored_records(store)
         assert [found.body for found in restored.pop((1, lane_end))] == [b"new"]
-        assert {entry: len(found) for entry, found in restored.items()} == Counter(
-            (unit["queueId"] + 1, unit["queueOffset"]) for unit in pending
-        )
+        assert {entry: len(found) for entry, found in restored.items()} == dict.fromkeys(pending, 1)
         quarantined = 0
-        for unit in pending:
-            (found,) = restored[unit["queueId"] + 1, unit["queueOffset"]]
+        for entry, unit in pending.items():
+            (found,) = restored[entry]
             # The kit moves its clock on by some seconds where a service pauses on it.
-            assert 0 <= found.stored_at_ms - max(unit["tagsCode"], killed_at_ms) <= 60_000
+            assert 0 <= found.stored_at_ms - max(golden.code(unit), killed_at_ms) <= 60_000
             if unit["properties"]["REAL_TOPIC"] == HALF_TOPIC:
                 assert found.topic == QUARANTINE_TOPIC
                 quarantined += 1
@@ -96,7 +109,7 @@ async def test_cluster_goes_on_from_a_brokers_directory(name: str, tmp_path: Pat
         ends = {lane.number: lane.queue.max_offset for lane in store.lanes}
     offsets = configs.delay_offsets(configs.read(root / "config", configs.DELAY_OFFSETS))
     assert {level: offset for level, offset in offsets.items() if offset} == {
-        level: end for level, end in ends.items() if end
+        lane: end for lane, end in ends.items() if end and not is_timer_lane(lane)
     }
     assert not (root / "abort").exists()
     written = (configs.DELAY_OFFSETS, configs.TOPICS, configs.CONSUMER_OFFSETS)

@@ -1,8 +1,13 @@
 """What an operator's alarms are made of, read from a whole cluster."""
 
 import asyncio
+from collections.abc import Iterator
 
+from duetime.v1 import gateway_pb2, gateway_pb2_grpc, message_pb2
+from duetime.v1 import pending_pb2 as pb
+from duetime_core.serving import make_channel
 from duetime_core.testing.cluster import Cluster
+from prometheus_client import CollectorRegistry
 
 
 async def test_lane_that_nobody_asks_for_says_for_how_long() -> None:
@@ -44,3 +49,48 @@ async def test_disk_says_how_full_it_is_and_may_be() -> None:
         assert used is not None
         assert 0 < used <= 1
         assert registry.get_sample_value("duetime_store_disk_used_max_ratio") == 0.97
+
+
+def results(registry: CollectorRegistry, name: str) -> dict[str, float]:
+    """A counter's values by the label `result`."""
+
+    def samples() -> Iterator[tuple[str, float]]:
+        for family in registry.collect():
+            for sample in family.samples:
+                if sample.name == name:
+                    yield sample.labels["result"], sample.value
+
+    return dict(samples())
+
+
+async def test_what_becomes_of_pending_messages_is_counted() -> None:
+    async with Cluster() as cluster, make_channel(cluster.address) as channel:
+        gateway = gateway_pb2_grpc.GatewayStub(channel)  # type: ignore[no-untyped-call]
+        registry = cluster.stores[0].registry
+
+        async def send(message_id: str, **fields: object) -> pb.PendingRef:
+            message = message_pb2.Message(topic="orders", id=message_id, delay_ms=3_600_123, **fields)  # type: ignore[arg-type]
+            (sent,) = (await gateway.Send(gateway_pb2.SendRequest(messages=[message]), timeout=10)).results
+            assert not sent.HasField("fault")
+            return pb.PendingRef(message_id=message_id, shard=sent.shard, lane=sent.lane, entry=sent.offset)
+
+        async def reschedule(*refs: pb.PendingRef) -> None:
+            asked = [pb.Reschedule(message=ref, deliver_at_ms=cluster.clock.now_ms() + 60_000) for ref in refs]
+            await gateway.Reschedule(pb.RescheduleRequest(messages=asked), timeout=10)
+
+        kept = await send("kept")
+        await reschedule(kept, pb.PendingRef(message_id="none"))
+        await reschedule(kept)
+        await send("first", keys=["42"], replace=True)
+        await send("second", keys=["42"], replace=True)
+        await send("second", keys=["42"], replace=True)
+        await gateway.Cancel(pb.CancelRequest(messages=[kept, pb.PendingRef(message_id="none")]), timeout=10)
+        assert results(registry, "duetime_store_reschedules_total") == {"RESCHEDULED": 1, "NOT_FOUND": 1, "REPEATED": 1}
+        assert results(registry, "duetime_store_replaces_total") == {"FIRST": 1, "REPLACED": 1, "REPEATED": 1}
+        assert results(registry, "duetime_store_cancels_total") == {"CANCELLED": 1, "NOT_FOUND": 1}
+        lane = {"lane": "1000"}
+        # Each that was sent or rescheduled, and the end of each that was moved, replaced or cancelled.
+        assert registry.get_sample_value("duetime_store_order_rows", lane) == 4 + 3
+        assert registry.get_sample_value("duetime_store_order_runs", lane) == 0
+        assert registry.get_sample_value("duetime_store_order_bytes", lane) == 0
+        assert registry.get_sample_value("duetime_store_order_runs", {"lane": "1"}) is None

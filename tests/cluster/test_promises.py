@@ -118,11 +118,11 @@ async def test_lanes_are_shared_and_taken_over(tmp_path: Path) -> None:
             return Counter(lease.owner for lease in answer.leases)
 
         async with asyncio.timeout(30):
-            while set((await owners()).values()) != {9}:
+            while set((await owners()).values()) != {9, 10}:
                 cluster.clock.move(500)
         await cluster.stop_node(cluster.schedulers[0])
         async with asyncio.timeout(30):
-            while set((await owners()).values()) != {18}:
+            while set((await owners()).values()) != {19}:
                 cluster.clock.move(500)
         await producer.send("orders", b"x", level=1)
         await cluster.advance("1s")
@@ -153,7 +153,7 @@ async def test_store_restart_keeps_what_is_pending(tmp_path: Path) -> None:
         await cluster.stop_node(cluster.stores[0])
         await cluster.start_store(0)
         await cluster.advance("1h")
-        assert [lane.pending_count for lane in await cluster.lanes()][-1] == 1
+        assert [lane.pending_count for lane in await cluster.lanes() if lane.level == 18] == [1]
         await cluster.advance("1h")
         assert ids(stored(cluster, "orders")) == [receipt.message_id]
 
@@ -185,7 +185,7 @@ async def test_entry_that_can_not_be_restored_does_not_stop_its_lane(tmp_path: P
         [quarantined] = stored(cluster, QUARANTINE_TOPIC)
         assert entry(quarantined)[:2] == (1, 1)
         assert "CRC" in decode_properties(quarantined.properties)["DT_FAULT"]
-        [lane] = await cluster.lanes()
+        [lane, _] = await cluster.lanes()
         assert (lane.pending_count, lane.restored_count, lane.quarantined_count) == (0, 2, 1)
 
 

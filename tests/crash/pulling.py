@@ -1,14 +1,14 @@
 """Reads a topic from its beginning to its end, and stops there."""
 
-from duetime.v1 import gateway_pb2, gateway_pb2_grpc
+from duetime.v1 import gateway_pb2, gateway_pb2_grpc, message_pb2
 from duetime_core.serving import make_channel
 
 CALL_TIMEOUT_S = 30.0
 
 
-async def pulled_ids(address: str, topic: str) -> list[str]:
-    """The id of every message that a reader of the topic finds, queue by queue."""
-    found: list[str] = []
+async def pulled(address: str, topic: str) -> list[message_pb2.StoredMessage]:
+    """Every message that a reader of the topic finds, queue by queue."""
+    found: list[message_pb2.StoredMessage] = []
     async with make_channel(address) as channel:
         stub = gateway_pb2_grpc.GatewayStub(channel)
         route = await stub.GetRoute(gateway_pb2.GetRouteRequest(topic=topic), timeout=CALL_TIMEOUT_S)
@@ -17,8 +17,13 @@ async def pulled_ids(address: str, topic: str) -> list[str]:
             while True:
                 request = gateway_pb2.PullRequest(topic=topic, queue=queue, offset=offset, max_count=1_000)
                 answer = await stub.Pull(request, timeout=CALL_TIMEOUT_S)
-                found += [one.id for one in answer.messages]
+                found += answer.messages
                 offset = answer.next_offset
                 if offset >= answer.max_offset:
                     break
     return found
+
+
+async def pulled_ids(address: str, topic: str) -> list[str]:
+    """The ids of these."""
+    return [one.id for one in await pulled(address, topic)]

@@ -1,9 +1,11 @@
 """`make torture`: many crashes of a shard, and after each the question whether all that was answered is there.
 
-Most are power cuts on a disk in this process (tests/store/life.py): in the middle of writes, flushes, checkpoints and
-recoveries, with each unflushed byte and name kept, lost or torn. One in twenty is `kill -9` of a real store process
-under load (test_store_kills.py). POINTS, SEED and MINUTES are environment variables; a run is as its seed says, but
-for the timing of the real kills.
+Most are power cuts on a disk in this process: in the middle of writes, flushes, checkpoints and recoveries, with each
+unflushed byte and name kept, lost or torn. Every other life is one of pending messages that are cancelled, rescheduled,
+replaced and moved (tests/store/pending_life.py), the others are of messages alone (tests/store/life.py). After each
+step of either, counts are compared with a recount of all that is pending. One crash in twenty is `kill -9` of a real
+store process under load (test_store_kills.py). POINTS, SEED and MINUTES are environment variables; a run is as its seed
+says, but for the timing of the real kills.
 """
 
 import asyncio
@@ -21,6 +23,7 @@ import structlog
 from tests.crash.test_store_kills import Ledger, kill_round, store_process
 from tests.crash.test_store_kills import check as check_process
 from tests.store.life import Life
+from tests.store.pending_life import PendingLife
 
 STEPS = 80
 KILLS_SHARE = 20
@@ -28,11 +31,13 @@ KILLS_SHARE = 20
 
 def one_life(folder: Path, seed: int) -> int:
     """A shard from its first opening on; how many crashes it had."""
-    dice = random.Random(seed)
-    life = Life(folder / f"life-{seed}", dice, mode="async" if dice.random() < 0.25 else "sync")
+    dice, root = random.Random(seed), folder / f"life-{seed}"
+    is_pending = dice.random() < 0.5
+    life = PendingLife(root, dice) if is_pending else Life(root, dice, mode="async" if dice.random() < 0.25 else "sync")
     try:
         for _ in range(STEPS):
             life.random_step()
+        life.step(life.answer_all)
         life.step(life.cut_power)
     finally:
         life.close()

@@ -43,3 +43,33 @@ def units(name: str) -> Iterator[dict[str, Any]]:
 def acknowledged(name: str) -> set[str]:
     """The ids that the producer saw acknowledged before the kill."""
     return set(gzip.decompress((golden_dir() / f"{name}.acked.txt.gz").read_bytes()).decode().split())
+
+
+def pending_timers(name: str) -> list[dict[str, Any]]:
+    """Units of the timers that a 5.x broker would still deliver: those of the wheel's slots, without marks and what
+    they take back; none of a 4.9 broker."""
+    known = {unit["physicalOffset"]: unit for unit in units(name)}
+    slots = summary(name).get("timer", {}).get("slots", [])
+    in_wheel = [(known[unit["physicalOffset"]], unit["magic"]) for slot in slots for unit in slot["units"]]
+    recalled = {unit["properties"]["TIMER_DEL_UNIQKEY"] for unit, magic in in_wheel if magic & 4}
+    return [
+        unit
+        for unit, magic in in_wheel
+        if not magic & 4 and f"{unit['properties']['REAL_TOPIC']}+{unit['uniqKey']}" not in recalled
+    ]
+
+
+def code(unit: dict[str, Any]) -> int:
+    """The tagsCode that DueTime gives a unit of the manifest: a timer has its due time, as its sender asked for it to
+    the ms and the broker to the second."""
+    if unit["topic"] != "rmq_sys_wheel_timer":
+        return int(unit["tagsCode"])
+    properties, stored_at_ms = unit["properties"], unit["storeTimestamp"]
+    out = int(properties["TIMER_OUT_MS"])
+    if "TIMER_DELAY_SEC" in properties:
+        asked = stored_at_ms + 1_000 * int(properties["TIMER_DELAY_SEC"])
+    elif "TIMER_DELAY_MS" in properties:
+        asked = stored_at_ms + int(properties["TIMER_DELAY_MS"])
+    else:
+        asked = int(properties["TIMER_DELIVER_MS"])
+    return min(max(asked, out + 1), out + 1_000)

@@ -1,6 +1,7 @@
 """Records of the log as columns: the compiled twin, the Python, and the walk record by record tell the same."""
 
 import random
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -24,14 +25,16 @@ SEGMENT_BYTES = 64 * 1024
 
 properties = st.lists(
     st.tuples(
-        st.sampled_from(["TAGS", "UNIQ_KEY", "DELAY", "DT_ENTRY", "KEYS", "TAGSX", "n"]),
-        st.sampled_from(["", "a", "Grüße", "3", "18", "-1", "0x", "1:2:3", "1:2", "9" * 19, "5" * 25]),
+        st.sampled_from(["TAGS", "UNIQ_KEY", "DELAY", "DT_ENTRY", "KEYS", "REAL_TOPIC", "TAGSX", "TIMER_OUT_MS"]),
+        st.sampled_from(
+            ["", "a", "Grüße", "a b", " a", "3", "18", "-1", "0x", "1:2:3", "1:2", "9" * 19, "0" * 13, "5" * 25]
+        ),
     ),
     max_size=6,
 )
 records = st.builds(
     Record,
-    topic=st.sampled_from(["orders", "t", "SCHEDULE_TOPIC_XXXX", "%RETRY%" + "g" * 110]),
+    topic=st.sampled_from(["orders", "t", "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer", "%RETRY%" + "g" * 110]),
     queue=st.integers(0, 9),
     body=st.binary(max_size=60),
     properties=properties.map(lambda pairs: "\x02".join(f"{name}\x01{value}" for name, value in pairs).encode()),
@@ -59,7 +62,7 @@ def log_of(items: list[tuple[Record, bool]], position: int = 0) -> bytes:
 
 
 def same(one: Run, other: Run) -> None:
-    assert (one.end, one.keys) == (other.end, other.keys)
+    assert (one.end, one.keys, one.destinations) == (other.end, other.keys, other.destinations)
     assert np.array_equal(one.columns, other.columns)
     assert (one.entries is None) == (other.entries is None)
     assert one.entries is None or np.array_equal(one.entries, other.entries)
@@ -102,11 +105,10 @@ def test_record_with_a_crc_tells_any_flipped_bit(items: list[tuple[Record, bool]
 
 
 def test_columns_say_what_the_records_say() -> None:
-    delayed = b"DELAY\x013\x02TAGS\x01paid\x02REAL_TOPIC\x01orders\x02UNIQ_KEY\x01k"
+    delayed = b"DELAY\x013\x02KEYS\x01first\x02TAGS\x01paid\x02REAL_TOPIC\x01orders\x02UNIQ_KEY\x01k"
     lane = Record("SCHEDULE_TOPIC_XXXX", 2, b"b", delayed, stored_at_ms=5, queue_offset=9)
-    restored = Record(
-        "orders", 1, b"b", b"UNIQ_KEY\x01k\x02DT_ENTRY\x013:9:77", sys_flag=layout.SYS_TRANSACTION_PREPARED
-    )
+    named = b"KEYS\x01first\x02UNIQ_KEY\x01k\x02DT_ENTRY\x013:9:77"
+    restored = Record("orders", 1, b"b", named, sys_flag=layout.SYS_TRANSACTION_PREPARED)
     data = log_of([(lane, False), (restored, True)], 500)
     run = take(data, 0, 500)
     assert run.keys == [(b"SCHEDULE_TOPIC_XXXX", 2), (b"orders", 1)]
@@ -115,10 +117,36 @@ def test_columns_say_what_the_records_say() -> None:
     assert (run.offsets[0], run.stored_at_ms[0], run.levels.tolist()) == (9, 5, [3, -1])
     assert run.tags_codes.tolist() == [record.java_hash("paid"), 0]
     assert run.id_hashes.tolist() == [record.id_hash(b"orders", b"k")] * 2
+    assert (run.destinations, run.real_of.tolist()) == ([b"orders"], [0, -1])
+    assert run.key_crcs.tolist() == [zlib.crc32(b"first"), 0]
+    assert columns.key_crc(b"first second") == columns.SEVERAL_KEYS
     assert run.queued.tolist() == [True, False]
     assert run.entries is not None
     assert run.entries[:, 1].tolist() == [3, 9, 77]
     assert run.properties(0) == lane.properties
+
+
+def test_columns_of_a_lane_for_any_time_say_where_its_due_time_stands() -> None:
+    real = b"REAL_TOPIC\x01orders\x02REAL_QID\x014\x02UNIQ_KEY\x01k"
+    out = b"TIMER_OUT_MS\x011700000000000\x02"
+    texts = [
+        b"DT_ENTRY\x011000:5:1699\x02" + out + real,
+        b"DT_ENTRY\x011000:5:1699\x02n\x01v\x02" + out + real,
+        out + real + b"\x02DT_ENTRY\x011000:5:1699",
+        b"TIMER_OUT_MS\x01170000000000\x02" + real,
+        out + b"TIMER_OUT_MS\x01170000000000x\x02" + real,
+        b"TIMER_OUT_MS\x01now\x02" + out + b"TIMER_OUT_MS\x01\x02" + real,
+    ]
+    data = log_of([(Record("rmq_sys_wheel_timer", 0, b"b", text), True) for text in texts])
+    data += log_of([(Record("orders", 0, b"b", texts[0]), True)], len(data))
+    run = take(data, 0, 0)
+    found = [data[at : at + 13] if at >= 0 else b"" for at in run.timer_at.tolist()]
+    assert found == [b"1700000000000"] * 3 + [b"", b"", b"1700000000000", b""]
+    assert run.entries is not None
+    assert run.entries.T.tolist() == [[1_000, 5, 1_699]] + [[-1] * 3] * 6
+    assert run.id_hashes.tolist() == [record.id_hash(b"orders", b"k")] * 7
+    records = [record.decode(data, at) for at in run.starts.tolist()]
+    assert [columns.entry_of(found) for found in records] == [(1_000, 5, 1_699), *[None] * 6]
 
 
 def test_last_of_equal_properties_counts() -> None:

@@ -38,7 +38,7 @@ def hashes_of(*records: record.Record) -> list[tuple[int, int]]:
 @pytest.fixture(params=["python", "compiled"])
 def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "compiled":
-        compiled("duetime_format._columns")
+        compiled("duetime_format._keys")
     else:
         monkeypatch.setattr(keys, "_twin", None)
 
@@ -92,7 +92,7 @@ PROPERTY = st.one_of(
 @given(st.lists(st.tuples(st.lists(PROPERTY, max_size=5), st.sampled_from([0, 4, 8, 12])), max_size=5))
 @example([([b"KEYS\x01\xc3", b"UNIQ_KEY\x01\xc3"], 0)])
 def test_twin_finds_the_same_in_any_bytes(rows: list[tuple[list[bytes], int]]) -> None:
-    twin: ModuleType = compiled("duetime_format._columns")
+    twin: ModuleType = compiled("duetime_format._keys")
     records = [encoded(*properties, sys_flag=flag) for properties, flag in rows]
     run = take(log_of(records), 0, 0)
     with pytest.MonkeyPatch.context() as patch:

@@ -16,7 +16,16 @@ def test_other_names_are_refused(name: str) -> None:
 
 @pytest.mark.parametrize(
     "topic",
-    ["SCHEDULE_TOPIC_XXXX", "DT_QUARANTINE", "TBW102", "rmq_sys_wheel_timer", "DT_x", "%RETRY%g", "%DLQ%g"],
+    [
+        "SCHEDULE_TOPIC_XXXX",
+        "DT_QUARANTINE",
+        "DT_CANCELLED",
+        "TBW102",
+        "rmq_sys_wheel_timer",
+        "DT_x",
+        "%RETRY%g",
+        "%DLQ%g",
+    ],
 )
 def test_system_topics_are_known(topic: str) -> None:
     assert is_system_topic(topic)

@@ -1,12 +1,16 @@
 """Puts taken apart and placed: in Python and compiled the same, whatever the bytes are."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from duetime_core.errors import InvalidArgument
 from duetime_format import columns, layout, placing, record
-from duetime_format.placing import place
+from duetime_format.names import TIMER_TOPIC
+from duetime_format.placing import OWN_DUE, place
+from duetime_format.properties import value_of
+from duetime_format.timers import due_at_ms, placed_due
 from duetime_format.units import UNIT
 from duetime_store.log import intake as module
 from duetime_store.log.intake import Intake
@@ -39,6 +43,15 @@ PROPERTIES = [
     b"DT_ENTRY\x01007:9999999999999999999:3",
     b"DT_ENTRY\x011:11111111111111111111:3",
     b"DT_ENTRY\x01" + b"1" * 70,
+    b"TIMER_OUT_MS\x010000000005000",
+    b"TIMER_OUT_MS\x010000000000000",
+    b"TIMER_OUT_MS\x010999999999999",
+    b"TIMER_OUT_MS\x011000000000000",
+    b"TIMER_OUT_MS\x011234567890122",
+    b"TIMER_OUT_MS\x011234567890123",
+    b"TIMER_OUT_MS\x019999999999999",
+    b"TIMER_OUT_MS\x01999999999999",
+    b"TIMER_OUT_MS\x01",
 ]
 MARKS = st.sampled_from(
     [
@@ -56,7 +69,9 @@ MARKS = st.sampled_from(
 )
 RECORDS = st.builds(
     record.Record,
-    topic=st.sampled_from(["orders", "a", "", "SCHEDULE_TOPIC_XXXX", "töpic", "orders-retry"]),
+    topic=st.sampled_from(
+        ["orders", "a", "", "SCHEDULE_TOPIC_XXXX", TIMER_TOPIC, TIMER_TOPIC, "töpic", "orders-retry"]
+    ),
     queue=st.integers(-2, 3) | st.integers(-(1 << 31), (1 << 31) - 1),
     body=st.binary(max_size=40),
     properties=st.tuples(
@@ -101,9 +116,12 @@ def taken_apart(data: bytes) -> tuple[object, ...]:
 def placed(data: bytes) -> tuple[object, ...]:
     taken = module.parse(data)
     dues = [1_700_000_000_000 * (topic == b"SCHEDULE_TOPIC_XXXX") for topic, _ in taken.keys]
+    for number, (topic, _) in enumerate(taken.keys):
+        if topic == TIMER_TOPIC.encode() and (taken.timer_at[taken.key_of == number] >= 0).all():
+            dues[number] = OWN_DUE
     next_offsets = [7 * n for n in range(len(taken.keys))]
     own = place(taken, np.arange(taken.count) * 1_000, next_offsets, dues, 1_234_567_890_123)
-    return own.data, own.offsets, own.units, own.counts
+    return own.data, own.offsets, own.units, own.counts, own.dues, own.past
 
 
 @given(st.lists(RECORDS, min_size=1, max_size=12))
@@ -206,6 +224,67 @@ def test_places_are_filled_in_and_units_grouped_by_queue(parse: Callable[[bytes]
     ]
     size, paid = found[0].size, record.tags_code(b"paid")
     assert list(UNIT.iter_unpack(own.units)) == [(100, size, paid), (500, size, paid), (300, size, 9_000)]
+
+
+def timer(value: int, **changes: object) -> bytes:
+    """A record for any time, with this number in TIMER_OUT_MS."""
+    asked = b"TIMER_DELAY_MS\x01%d" % value if value < 10**12 else b"TIMER_DELIVER_MS\x01%d" % (value + 1)
+    text = asked + b"\x02TIMER_OUT_MS\x01%013d\x02REAL_TOPIC\x01orders\x02REAL_QID\x013" % value
+    made = record.Record(TIMER_TOPIC, 0, b"body", record.with_crc_mark(text))
+    return record.encode(replace(made, **changes))
+
+
+NOW_MS = 1_700_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("value", "due_at", "past"),
+    [
+        (0, NOW_MS + 1, False),
+        (1, NOW_MS + 1, False),
+        (5_000, NOW_MS + 5_000, False),
+        (10**12 - 1, NOW_MS + 10**12 - 1, False),
+        (10**12, NOW_MS + 1, True),
+        (NOW_MS - 1, NOW_MS + 1, True),
+        (NOW_MS, NOW_MS + 1, False),
+        (NOW_MS + 1, NOW_MS + 2, False),
+        (10**13 - 1, 10**13, False),
+    ],
+)
+def test_a_record_for_any_time_gets_its_due_time_when_it_is_placed(
+    parse: Callable[[bytes], Intake], value: int, due_at: int, past: bool
+) -> None:
+    taken = parse(timer(value) + sent("B"))
+    own = place(taken, np.array([0, 900]), [4, 0], [OWN_DUE, 0], NOW_MS)
+    found = record.decode(own.data)
+    assert (own.dues, own.past) == ([due_at, 0], [0] * past)
+    assert due_at_ms(found) == due_at
+    assert value_of(found.properties, b"TIMER_OUT_MS") == b"%013d" % (due_at - 1)
+    assert bytes(own.data[: found.size]) == sealed(bytes(own.data[: found.size]))
+    assert [unit[2] for unit in UNIT.iter_unpack(own.units)] == [due_at, record.tags_code(b"paid")]
+    assert placed_due(value, NOW_MS) == (due_at, past)
+
+
+def test_dues_of_other_lanes_are_told_beside_those_of_records(parse: Callable[[bytes], Intake]) -> None:
+    taken = parse(timer(7) + sent("B", level=1) + sent("C") + timer(9))
+    own = place(taken, np.arange(4), [0, 0, 0], [OWN_DUE, 5_000, 0], NOW_MS)
+    assert own.dues == [NOW_MS + 7, 5_000, 0, NOW_MS + 9]
+    assert place(parse(sent("C")), np.arange(1), [0], [0], NOW_MS).dues == []
+
+
+def test_no_due_time_is_written_where_there_is_no_room_for_one(parse: Callable[[bytes], Intake]) -> None:
+    bare = parse(record.encode(record.Record(TIMER_TOPIC, 0, b"", b"TIMER_OUT_MS\x0112")))
+    with pytest.raises(ValueError, match="no TIMER_OUT_MS to fill in"):
+        place(bare, np.zeros(1, np.int64), [0], [OWN_DUE], NOW_MS)
+
+
+def test_compiled_place_writes_due_times_into_properties_only() -> None:
+    twin, data = compiled("duetime_format._placing"), timer(7)
+    run = columns.parse(data)
+    for wrong in (0, int(run.properties_at[0]) - 1, len(data) - 12, len(data), 1 << 60, -1 << 60):
+        run.columns[12, 0] = wrong
+        with pytest.raises(ValueError, match="no TIMER_OUT_MS to fill in"):
+            twin.place(data, run.columns, np.zeros(1, np.int64), [0], [OWN_DUE], 0)
 
 
 def test_whole_bytes_end_before_what_is_cut_short() -> None:

@@ -7,14 +7,16 @@ from contextlib import suppress
 from typing import Any
 
 import grpc
-from duetime.v1 import consumer_pb2, gateway_pb2, store_pb2
+from duetime.v1 import consumer_pb2, gateway_pb2, pending_pb2, store_pb2
 from duetime_core.calls import fault_of
 from duetime_core.errors import DueTimeError
 from duetime_core.serving import SERVER_OPTIONS, status_of
 from duetime_format import receipts, record
+from duetime_format.lanes import LANE_TOPICS
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
-from duetime_format.names import SCHEDULE_TOPIC
 from google.protobuf.message import Message
+
+from tests.gateway.fake_pending import FakePending
 
 NOW_MS = 1_800_000_000_000
 
@@ -29,6 +31,8 @@ class FakeStore:
     def __init__(self, shard: int = 0, levels: str = DEFAULT_DELAY_LEVELS) -> None:
         self.shard = shard
         self.levels = DelayLevels.parse(levels)
+        self.timer_lane_count = 1
+        self.pending = FakePending(shard, self.levels, NOW_MS)
         self.host = record.host_bytes("10.0.0.1", 7)
         self.puts: list[store_pb2.PutRequest] = []
         self.records: list[record.Record] = []
@@ -83,6 +87,11 @@ class FakeStore:
             "DescribeGroup": unary(self.group_call, consumer_pb2.DescribeGroupRequest.FromString, serialize),
             "ResetGroup": unary(self.group_call, consumer_pb2.ResetGroupRequest.FromString, serialize),
             "DeleteGroup": unary(self.group_call, consumer_pb2.DeleteGroupRequest.FromString, serialize),
+            "ListQueues": unary(self.list_queues, pb.ListQueuesRequest.FromString, serialize),
+            "Replace": unary(self.pending_call, pb.ReplaceRequest.FromString, serialize),
+            "Cancel": unary(self.pending_call, pending_pb2.CancelRequest.FromString, serialize),
+            "ListPending": unary(self.pending_call, pending_pb2.ListPendingRequest.FromString, serialize),
+            "Backlog": unary(self.pending_call, pending_pb2.BacklogRequest.FromString, serialize),
             "Describe": unary(self.describe, pb.DescribeRequest.FromString, pb.DescribeResponse.SerializeToString),
         }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("duetime.v1.Store", handlers),))
@@ -126,9 +135,26 @@ class FakeStore:
             self.records.append(one)
             response.queue_offsets.append(self._offsets[one.topic, one.queue])
             self._offsets[one.topic, one.queue] += 1
-            delayed = one.topic == SCHEDULE_TOPIC
-            response.due_at_ms.append(NOW_MS + self.levels.delay_ms(one.queue + 1) if delayed else 0)
+            if one.topic in LANE_TOPICS:
+                waiting, past = self.pending.add(one)
+                response.due_at_ms.append(waiting.due_at_ms)
+                response.past.extend([len(response.due_at_ms) - 1] if past else [])
+            else:
+                response.due_at_ms.append(0)
         return response
+
+    async def pending_call(self, request: Message, context: Any) -> Message:
+        await self._enter(context)
+        match request:
+            case store_pb2.ReplaceRequest():
+                return self.pending.replace(request)
+            case pending_pb2.CancelRequest():
+                return self.pending.cancel(request)
+            case pending_pb2.ListPendingRequest():
+                return self.pending.list_pending(request)
+            case pending_pb2.BacklogRequest():
+                return self.pending.backlog(request)
+        raise AssertionError(f"no call takes {type(request)}")
 
     async def pull(self, request: gateway_pb2.PullRequest, context: Any) -> bytes:
         await self._enter(context)
@@ -221,6 +247,9 @@ class FakeStore:
                 response.faults[index].CopyFrom(fault_of(self.refused_topics[one.name]))
         return response
 
+    async def list_queues(self, request: store_pb2.ListQueuesRequest, context: Any) -> store_pb2.ListQueuesResponse:
+        return store_pb2.ListQueuesResponse()
+
     async def list_topics(
         self, request: store_pb2.ListStoredTopicsRequest, context: Any
     ) -> store_pb2.ListStoredTopicsResponse:
@@ -236,5 +265,9 @@ class FakeStore:
     async def describe(self, request: store_pb2.DescribeRequest, context: Any) -> store_pb2.DescribeResponse:
         self.described += 1
         return store_pb2.DescribeResponse(
-            shard=self.shard, store_host=self.host, delay_levels_ms=self.levels.delays_ms, now_ms=self.now_ms
+            shard=self.shard,
+            store_host=self.host,
+            delay_levels_ms=self.levels.delays_ms,
+            now_ms=self.now_ms,
+            timer_lane_count=self.timer_lane_count,
         )

@@ -2,6 +2,7 @@
 
 import string
 from typing import Any
+from zlib import crc32
 
 import pytest
 from duetime.v1 import message_pb2
@@ -9,13 +10,14 @@ from duetime_core import retry_policy
 from duetime_core.calls import fault_of
 from duetime_core.errors import DueTimeError, InvalidArgument
 from duetime_format import limits, record
-from duetime_format.levels import DelayLevels
+from duetime_format.levels import DELAY_MS_MAX, DelayLevels
 from duetime_format.properties import decode_properties
 from duetime_gateway.consuming.admission import check_pull
 from duetime_gateway.queries import Position, Pull, Selection
 from duetime_gateway.routing.topics import check_new_topic
 from duetime_gateway.rules import topic_violations
 from duetime_gateway.sending import admission
+from duetime_gateway.sending.admission import Terms
 from duetime_gateway.sending.drafts import Draft, DraftList, Rules
 from duetime_gateway.sending.encoding import Batch, Encoder
 from duetime_gateway.sending.ids import MessageIds
@@ -25,6 +27,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 LEVELS = DelayLevels.parse("1s 5s 10s")
+NOW_MS = 1_700_000_000_000
 HOST = record.host_bytes("127.0.0.1", 99)
 INVALID, UNIMPLEMENTED = code_pb2.INVALID_ARGUMENT, code_pb2.UNIMPLEMENTED
 
@@ -35,23 +38,24 @@ def draft(**fields: Any) -> Draft:
 
 def encode(*drafts: Draft, born_host: bytes = HOST, store_host: bytes = HOST) -> Batch:
     """The drafts as a gateway with one shard and four queues per topic takes them."""
-    batch = Batch(DraftList(drafts), 1_700_000_000_000, born_host)
+    batch = Batch(DraftList(drafts), NOW_MS, born_host)
     routes: dict[str, Route | DueTimeError] = {}
     for name in {one.topic for one in drafts}:
         violations = list(topic_violations("topic", name))
         if violations:
             routes[name] = InvalidArgument(violations, reason="MESSAGE_INVALID")
         else:
-            routes[name] = route = Route(name, [0] * 4)
+            routes[name] = route = Route(name, [0] * 4, max_delay_ms=4_000 if name == "short" else 0)
             route.store_hosts[0] = store_host
-    encoder = Encoder(Rules(LEVELS, MessageIds("127.0.0.1", 1, b"abcd", lambda: 1_700_000_000_000)))
+            route.timer_lanes[0] = 2
+    encoder = Encoder(Rules(LEVELS, MessageIds("127.0.0.1", 1, b"abcd", lambda: NOW_MS)))
     encoder.encode(batch, range(len(drafts)), routes)
     return batch
 
 
 def fault(one: Draft) -> message_pb2.Fault:
     batch = encode(one)
-    assert not batch.groups
+    assert not list(batch.all_groups())
     return fault_of(batch.faults[0])
 
 
@@ -124,9 +128,47 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"queue": 4}, "queue", "4 is not within 0 and 3, the topic's last"),
     ({"queue": -1}, "queue", "-1 is not within 0 and 3, the topic's last"),
     ({"delay_level": -1}, "delay_level", "-1 is below 0; levels are 1 to 3, 0 is none"),
-    ({"delay_ms": 1_500}, "delay_ms", "1500 ms is none of the delay levels: 1s 5s 10s"),
-    ({"delay_ms": -1_000}, "delay_ms", "-1000 ms is none of the delay levels: 1s 5s 10s"),
-    ({"delay_ms": (1 << 63) - 1}, "delay_ms", f"{(1 << 63) - 1} ms is none of the delay levels: 1s 5s 10s"),
+    ({"delay_ms": -1_000}, "delay_ms", "-1000 ms is below 0"),
+    ({"delay_ms": (1 << 63) - 1}, "delay_ms", f"{(1 << 63) - 1} ms is above the most, 316224000000 ms (ten years)"),
+    ({"delay_ms": 4_001, "topic": "short"}, "delay_ms", "4001 ms is above the most of topic short, 4000 ms"),
+    (
+        {"delay_level": 9, "topic": "short"},
+        "delay_level",
+        "level 9 is 10000 ms, above the most of topic short, 4000 ms",
+    ),
+    ({"delay_ms": 5_000, "delay_level": 1}, "delay_ms", "is set beside delay_level; give one"),
+    ({"delay_ms": 5_000, "deliver_at_ms": 0}, "deliver_at_ms", "is set beside delay_ms; give one"),
+    ({"deliver_at_ms": -1}, "deliver_at_ms", "-1 is below 0; it counts Unix milliseconds"),
+    (
+        {"deliver_at_ms": NOW_MS + 316_224_060_001},
+        "deliver_at_ms",
+        "2016224060001 lies 316224060001 ms ahead; the most is 316224000000 ms (ten years)",
+    ),
+    (
+        {"deliver_at_ms": NOW_MS + 4_001, "topic": "short"},
+        "deliver_at_ms",
+        "1700000004001 lies 4001 ms ahead; the most of topic short is 4000 ms",
+    ),
+    ({"replace": True, "keys": ["a"]}, "replace", "needs a delay or a due time"),
+    ({"replace": True, "delay_ms": 5}, "replace", "needs exactly one key; there are 0"),
+    ({"replace": True, "delay_ms": 5, "keys": ["a", "b"]}, "replace", "needs exactly one key; there are 2"),
+    (
+        {"replace": True, "delay_ms": 5, "keys": ["a"], "queue": 1},
+        "replace",
+        "may not stand beside queue: the key chooses the queue",
+    ),
+    (
+        {"replace": True, "delay_ms": 5, "keys": ["a"], "sharding_key": "b"},
+        "replace",
+        "may not stand beside sharding_key: the key chooses the queue",
+    ),
+    ({"max_wait_ms": 5, "delay_ms": 5}, "max_wait_ms", "is set without replace"),
+    ({"max_wait_ms": -5, "replace": True, "keys": ["a"], "delay_ms": 5}, "max_wait_ms", "-5 ms is below 0"),
+    (
+        {"properties": {"x": "v" * (32_767 - 44 - 450 + 1)}, "delay_ms": 7},
+        "properties",
+        "32318 bytes encoded and 450 that DueTime adds are above the most, 32767",
+    ),
     ({"id": LONG}, "id", f"'{'x' * 64}'... has 300 characters; the most is 255"),
     ({"id": "a b"}, "id", "'a b' holds a blank or a control character"),
     ({"id": "a\x02"}, "id", "'a\\x02' holds a blank or a control character"),
@@ -142,13 +184,26 @@ def test_bad_field_is_reported_with_value_and_limit(fields: dict[str, Any], fiel
     assert found.message == f"{field}: {text}"
 
 
-def test_due_time_is_not_supported_yet() -> None:
-    for moment in (0, 1_800_000_000_000):
-        found = fault(draft(deliver_at_ms=moment))
-        assert (found.code, found.reason, found.retriable) == (UNIMPLEMENTED, "NOT_SUPPORTED", False)
-        assert [(one.field, one.description) for one in found.violations] == [
-            ("deliver_at_ms", "arbitrary due times are not supported yet; the delay levels are 1s 5s 10s")
-        ]
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"deliver_at_ms": 0}, "deliver_at_ms"),
+        ({"delay_ms": 7}, "delay_ms"),
+        ({"delay_level": 1, "replace": True, "keys": ["a"]}, "replace"),
+    ],
+)
+def test_a_shard_without_timer_lanes_supports_levels_only(fields: dict[str, Any], field: str) -> None:
+    route = Route("orders", [0] * 4)
+    route.store_hosts[0] = HOST
+    batch = Batch(DraftList([draft(**fields), draft(delay_level=1)]), NOW_MS, HOST)
+    ids = MessageIds("127.0.0.1", 1, b"abcd", lambda: NOW_MS)
+    Encoder(Rules(LEVELS, ids)).encode(batch, range(2), {"orders": route})
+    assert [group.indices for group in batch.all_groups()] == [[1]]
+    found = fault_of(batch.faults[0])
+    assert (found.code, found.reason, found.retriable) == (UNIMPLEMENTED, "NOT_SUPPORTED", False)
+    assert [(one.field, one.description) for one in found.violations] == [
+        (field, "shard 0 has no lane for any time, as in release 0.1; its delay levels are 1s 5s 10s")
+    ]
 
 
 def test_all_faults_of_a_message_are_reported_at_once() -> None:
@@ -161,14 +216,17 @@ def test_all_faults_of_a_message_are_reported_at_once() -> None:
             keys=["", "c d"],
             sharding_key="\x01",
             queue=-2,
-            deliver_at_ms=5,
+            deliver_at_ms=-5,
             id="a b",
             born_at_ms=-1,
+            replace=True,
+            max_wait_ms=-1,
         )
     )
     assert (found.code, found.reason) == (INVALID, "MESSAGE_INVALID")
     expected = ["topic", "topic", "body", "properties", "properties", "tags", "tags", "keys", "keys"]
     expected += ["sharding_key", "queue", "deliver_at_ms", "id", "born_at_ms"]
+    expected += ["replace", "replace", "replace", "max_wait_ms"]
     assert [one.field.partition("[")[0] for one in found.violations] == expected
 
 
@@ -181,6 +239,11 @@ def test_values_at_the_limits_are_taken() -> None:
         draft(id="i" * 32, properties={"x": "v" * (32_767 - 44 - 21)}),
         draft(id="i" * 32, properties={"x": "v" * (32_767 - 44 - 320)}, delay_level=3),
         draft(delay_level=2_000_000_000),
+        draft(id="i" * 32, properties={"x": "v" * (32_767 - 44 - 450)}, delay_ms=DELAY_MS_MAX),
+        draft(deliver_at_ms=NOW_MS + DELAY_MS_MAX + 60_000),
+        draft(topic="short", delay_ms=4_000),
+        draft(topic="short", deliver_at_ms=NOW_MS + 4_000),
+        draft(topic="short", delay_level=1),
         draft(flag=-(1 << 31), born_at_ms=(1 << 63) - 1),
         draft(tags="two words", keys=["schlüssel"], id="a-b:c/d"),
     )
@@ -228,7 +291,11 @@ DRAFTS = st.builds(
     keys=st.lists(FIELD, max_size=3),
     sharding_key=FIELD,
     queue=st.none() | st.integers(-1, 4),
-    delay_level=st.integers(-1, 5),
+    delay_level=st.just(0) | st.integers(-1, 5),
+    delay_ms=st.just(0) | st.sampled_from([-1, 1, 5_000, DELAY_MS_MAX, DELAY_MS_MAX + 1]),
+    deliver_at_ms=st.none() | st.sampled_from([-1, 0, 10**12, NOW_MS, NOW_MS + DELAY_MS_MAX + 60_001]),
+    replace=st.booleans(),
+    max_wait_ms=st.sampled_from([0, 0, 5, -1]),
     id=FIELD,
     born_at_ms=st.integers(-1, 2),
     flag=st.integers(-(1 << 31), (1 << 31) - 1),
@@ -243,11 +310,14 @@ def test_encoder_takes_exactly_what_admission_takes_and_keeps_it(
     sent: Draft, born_host: bytes, store_host: bytes
 ) -> None:
     batch = encode(sent, born_host=born_host, store_host=store_host)
-    violations = admission.violations(sent, LEVELS, 4)
+    violations = admission.violations(sent, LEVELS, Terms(4, NOW_MS))
     assert [v.field for v in (batch.faults[0].violations if batch.faults else ())] == [v.field for v in violations]
     if violations:
         return
-    (data,) = batch.groups[0].records
+    (group,) = batch.all_groups()
+    (data,) = group.records
+    assert (group is batch.replacing.get(0)) is sent.replace
+    assert group.max_waits_ms == ([sent.max_wait_ms] if sent.replace else [])
     stored = record.decode(data)
     assert stored == record.decode(record.encode(stored))
     assert (stored.body, stored.flag, stored.size) == (sent.body, sent.flag, len(data))
@@ -259,8 +329,23 @@ def test_encoder_takes_exactly_what_admission_takes_and_keeps_it(
     expected |= {record.KEYS: " ".join(sent.keys)} if sent.keys else {}
     expected |= {record.SHARDING_KEY: sent.sharding_key} if sent.sharding_key else {}
     expected |= {record.RETRY: retry_policy.render(sent.retry)} if sent.retry is not None else {}
-    level = min(max(sent.delay_level, 0), 3)
-    if level:
+    level = min(max(sent.delay_level, 0), 3) or LEVELS.level_of(sent.delay_ms) or 0
+    if sent.deliver_at_ms is not None or (sent.delay_ms and not level) or sent.replace:
+        delay_ms = sent.delay_ms or (LEVELS.delay_ms(level) if level else 0)
+        asked = f"{record.TIMER_DELAY_MS}={delay_ms}"
+        out = f"{delay_ms:013d}"
+        if sent.deliver_at_ms is not None:
+            asked = f"{record.TIMER_DELIVER_MS}={sent.deliver_at_ms}"
+            out = f"{max(sent.deliver_at_ms - 1, 10**12):013d}"
+        name, _, value = asked.partition("=")
+        expected |= {name: value, "TIMER_OUT_MS": out, "REAL_TOPIC": sent.topic, "REAL_QID": str(batch.queues[0])}
+        assert (stored.topic, stored.queue) == ("rmq_sys_wheel_timer", batch.queues[0] % 2)
+        assert (batch.lanes, batch.levels) == ([1_000 + stored.queue], [0])
+        ending = f"TIMER_OUT_MS\x01{out}\x02REAL_TOPIC\x01{sent.topic}\x02REAL_QID\x01{batch.queues[0]}".encode()
+        assert record.without_crc_mark(stored.properties).endswith(ending)
+        assert not sent.replace or batch.queues[0] == crc32(sent.keys[0].encode()) % 4
+    elif level:
+        assert batch.lanes == [level]
         expected |= record.deferral(level, sent.topic, batch.queues[0])
         assert (stored.topic, stored.queue) == ("SCHEDULE_TOPIC_XXXX", level - 1)
     else:

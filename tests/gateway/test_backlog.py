@@ -140,7 +140,7 @@ async def test_newest_report_stands_beside_the_live_counters(gateway: Gateway) -
     await reports.put(report([row(3, "orders", 4)], await lanes_of(gateway)))
     await gateway.send(*(message(delay_level=5) for _ in range(2)))
     found = await gateway.stub.GetBacklogReport(pb.GetBacklogReportRequest(), timeout=10)
-    assert (found.report.snapshot_id, len(found.lanes)) == ("s1", 18)
+    assert (found.report.snapshot_id, len(found.lanes)) == ("s1", 19)
     assert (found.report_count, found.live_count, found.drift) == (4, 6, 0)
     wrong = report([row(3, "orders", 3)], await lanes_of(gateway), snapshot_id="s2")
     await reports.put(replace(wrong, snapshots=(ShardMoment(0, 99, NOW_MS + 1),)))

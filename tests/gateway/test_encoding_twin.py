@@ -7,7 +7,7 @@ from zlib import crc32
 import pytest
 from duetime.v1 import gateway_pb2, message_pb2
 from duetime_format import limits, record
-from duetime_format.levels import DelayLevels
+from duetime_format.levels import DELAY_MS_MAX, DelayLevels
 from duetime_format.properties import decode_properties
 from duetime_gateway.face.sends import MessageDrafts
 from duetime_gateway.sending.drafts import Rules
@@ -28,8 +28,14 @@ LEVELS = DelayLevels.parse("1s 5s 10s")
 NOW_MS = 1_700_000_000_000
 HOST = record.host_bytes("127.0.0.1", 99)
 
+
+def asking(**fields: Any) -> message_pb2.Message:
+    """A message of the fields that are given; one that says when it is due replaces another."""
+    return message_pb2.Message(**{name: value for name, value in fields.items() if value is not None})
+
+
 FITTING = st.builds(
-    message_pb2.Message,
+    asking,
     topic=st.sampled_from(["orders", "paid"]),
     body=st.binary(max_size=64),
     properties=st.dictionaries(CLEAN.filter(lambda name: name not in record.RESERVED_PROPERTIES), CLEAN, max_size=3),
@@ -38,12 +44,15 @@ FITTING = st.builds(
     sharding_key=st.just("") | CLEAN,
     queue=st.none() | st.integers(0, 3),
     delay_level=st.none() | st.integers(0, 3),
+    # Of several the last one counts.
+    delay_ms=st.none() | st.sampled_from([0, 1, 999, 1_000, 5_000, 123_456_789, DELAY_MS_MAX]),
+    deliver_at_ms=st.none() | st.sampled_from([0, 1, 10**12, 10**12 + 1, NOW_MS, NOW_MS + 1, NOW_MS + DELAY_MS_MAX]),
     id=st.just("") | st.text("abcXYZ019-_.", min_size=1, max_size=40),
     born_at_ms=st.integers(0, 2),
     flag=st.integers(-(1 << 31), (1 << 31) - 1),
 )
 ANY = st.builds(
-    message_pb2.Message,
+    asking,
     topic=st.sampled_from(["orders", "paid", "a|b", "unknown", ""]),
     body=st.binary(max_size=8),
     properties=st.dictionaries(TEXT | st.sampled_from(["TAGS", "DELAY", "1ST_POP_TIME"]), FIELD, max_size=3),
@@ -51,7 +60,10 @@ ANY = st.builds(
     keys=st.lists(FIELD, max_size=3),
     sharding_key=FIELD,
     queue=st.none() | st.integers(-1, 4),
-    delay_ms=st.sampled_from([-1, 0, 1, 1_000, 5_000]),
+    delay_ms=st.none() | st.sampled_from([-1, 0, 1, 1_000, 5_000, DELAY_MS_MAX + 1]),
+    deliver_at_ms=st.none() | st.sampled_from([-1, 0, NOW_MS + DELAY_MS_MAX + 60_000, NOW_MS + DELAY_MS_MAX + 60_001]),
+    replace=st.booleans(),
+    max_wait_ms=st.sampled_from([0, 0, 0, 1, -1]),
     id=FIELD,
     born_at_ms=st.integers(-1, 2),
 )
@@ -61,7 +73,12 @@ def routes(shards: list[int], host: bytes = HOST) -> dict[str, Any]:
     found = {name: Route(name, shards) for name in ("orders", "paid", "a|b")}
     for route in found.values():
         route.store_hosts.update(dict.fromkeys(shards, host))
+        route.timer_lanes.update({shard: 1 + shard % 3 for shard in shards})
     return found
+
+
+def rules(body_bytes_min: int = 0) -> Rules:
+    return Rules(LEVELS, ids(), body_bytes_min)
 
 
 def ids() -> MessageIds:
@@ -71,7 +88,7 @@ def ids() -> MessageIds:
 
 
 def take_data(data: bytes, shards: list[int], born_host: bytes = HOST, store_host: bytes = HOST) -> Any:
-    return take(data, routes(shards, store_host), LEVELS.level_by_ms, 3, 0, ids(), born_host, NOW_MS)
+    return take(data, routes(shards, store_host), rules(), born_host, NOW_MS)
 
 
 def reference(data: bytes, shards: list[int], born_host: bytes = HOST, store_host: bytes = HOST) -> Batch:
@@ -81,7 +98,7 @@ def reference(data: bytes, shards: list[int], born_host: bytes = HOST, store_hos
     indices = [n for n, message in enumerate(request.messages) if message.topic in known]
     if len(indices) < len(request.messages):
         batch.faults[-1] = NotImplementedError  # type: ignore[assignment]
-    Encoder(Rules(LEVELS, ids())).encode(batch, indices, known)
+    Encoder(rules()).encode(batch, indices, known)
     return batch
 
 
@@ -102,10 +119,12 @@ def vars_of(one: record.Record) -> dict[str, Any]:
 
 def assert_same(taken: Any, batch: Batch) -> None:
     assert not batch.faults
+    assert not batch.replacing
     assert dict(taken.parts) == {shard: len(group.records) for shard, group in batch.groups.items()}
     for number, (shard, _) in enumerate(taken.parts):
         assert canonical(taken.records(number)) == canonical(b"".join(batch.groups[shard].records))
-    assert taken.columns()[:3] == (batch.ids, batch.queues, batch.levels)
+    assert taken.columns()[:4] == (batch.ids, batch.queues, batch.levels, batch.lanes)
+    assert taken.timer_lanes == batch.timer_lanes
 
 
 REQUESTS = st.lists(FITTING, min_size=1, max_size=5)
@@ -211,8 +230,13 @@ def message(**fields: Any) -> message_pb2.Message:
         {"queue": -1},
         {"delay_level": -1},
         {"delay_level": 4},
-        {"delay_ms": 7},
-        {"deliver_at_ms": 1},
+        {"delay_ms": -1},
+        {"delay_ms": DELAY_MS_MAX + 1},
+        {"deliver_at_ms": -1},
+        {"deliver_at_ms": NOW_MS + DELAY_MS_MAX + 60_001},
+        {"delay_ms": 7, "keys": ["a"], "replace": True},
+        {"delay_ms": 7, "max_wait_ms": 1},
+        {"properties": {"a": "x" * (limits.PROPERTIES_BYTES_MAX - 400)}, "delay_ms": 7},
         {"born_at_ms": -1},
         {"retry": {"max_attempts": 3}},
         {"id": "x" * 256},
@@ -226,9 +250,16 @@ def test_a_request_with_one_doubtful_message_is_left_to_the_encoder(fields: dict
     assert take_data(request.SerializeToString(), [0] * 4) is None
 
 
-@pytest.mark.parametrize("delayed", [{}, {"delay_level": 1}])
-def test_properties_at_the_limit_are_taken(delayed: dict[str, int]) -> None:
-    added = limits.DEFERRAL_BYTES_MAX if delayed else limits.CHECKSUM_BYTES
+@pytest.mark.parametrize(
+    ("delayed", "added"),
+    [
+        ({}, limits.CHECKSUM_BYTES),
+        ({"delay_level": 1}, limits.DEFERRAL_BYTES_MAX),
+        ({"delay_ms": DELAY_MS_MAX}, limits.TIMER_BYTES_MAX),
+        ({"deliver_at_ms": 5}, limits.TIMER_BYTES_MAX),
+    ],
+)
+def test_properties_at_the_limit_are_taken(delayed: dict[str, int], added: int) -> None:
     value = "x" * (limits.PROPERTIES_BYTES_MAX - len("a=;UNIQ_KEY=a") - added)
     data = gateway_pb2.SendRequest(messages=[message(properties={"a": value}, **delayed)]).SerializeToString()
     taken = take_data(data, [0])
@@ -239,15 +270,44 @@ def test_properties_at_the_limit_are_taken(delayed: dict[str, int]) -> None:
 def test_a_shard_that_is_not_ready_is_left_to_the_encoder() -> None:
     data = gateway_pb2.SendRequest(messages=[message(queue=0)]).SerializeToString()
     known = routes([0, 1])
-    assert take(data, known, {}, 3, 0, ids(), HOST, 1) is not None
-    del known["orders"].store_hosts[0]
-    assert take(data, known, {}, 3, 0, ids(), HOST, 1) is None
+    assert take(data, known, rules(), HOST, 1) is not None
+    known["orders"].forget(0)
+    assert take(data, known, rules(), HOST, 1) is None
+
+
+def test_a_shard_without_timer_lanes_is_left_to_the_encoder() -> None:
+    data = gateway_pb2.SendRequest(messages=[message(delay_ms=7)]).SerializeToString()
+    known = routes([0])
+    assert take(data, known, rules(), HOST, 1) is not None
+    known["orders"].timer_lanes[0] = 0
+    assert take(data, known, rules(), HOST, 1) is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_taken"),
+    [
+        ({"delay_ms": 4_000}, True),
+        ({"delay_ms": 4_001}, False),
+        ({"delay_level": 1}, True),
+        ({"delay_level": 2}, False),
+        ({"delay_ms": 5_000}, False),
+        ({"deliver_at_ms": NOW_MS + 4_000}, True),
+        ({"deliver_at_ms": NOW_MS + 4_001}, False),
+        ({}, True),
+    ],
+)
+def test_what_is_beyond_the_topics_limit_is_left_to_the_encoder(fields: dict[str, int], is_taken: bool) -> None:
+    known = {"orders": Route("orders", [0], max_delay_ms=4_000)}
+    known["orders"].store_hosts[0] = HOST
+    known["orders"].timer_lanes[0] = 1
+    data = gateway_pb2.SendRequest(messages=[message(**fields)]).SerializeToString()
+    assert (take(data, known, rules(), HOST, NOW_MS) is not None) is is_taken
 
 
 def test_an_empty_body_is_left_to_the_encoder_where_it_is_refused() -> None:
     for body, least, is_taken in ((b"", 0, True), (b"", 1, False), (b"x", 1, True)):
         data = gateway_pb2.SendRequest(messages=[message(body=body)]).SerializeToString()
-        taken = take(data, routes([0]), LEVELS.level_by_ms, 3, least, ids(), HOST, NOW_MS)
+        taken = take(data, routes([0]), rules(least), HOST, NOW_MS)
         assert (taken is not None) is is_taken
 
 
@@ -272,7 +332,7 @@ def test_results_are_in_the_order_of_the_request(
     ]
     expected = gateway_pb2.SendResponse()
     next_of = [0] * len(answers)
-    for message_id, queue, level, part in zip(*taken.columns(), strict=True):
+    for message_id, queue, level, lane, part in zip(*taken.columns(), strict=True):
         at = next_of[part]
         next_of[part] += 1
         result = expected.results.add(
@@ -281,8 +341,9 @@ def test_results_are_in_the_order_of_the_request(
             queue=queue,
             offset=answers[part][0][at],
             delay_level=level,
+            lane=lane,
         )
-        if level and dues_are_given:
+        if lane and dues_are_given:
             result.deliver_at_ms = answers[part][1][at]
     assert gateway_pb2.SendResponse.FromString(taken.response(answers)) == expected
 
@@ -298,7 +359,7 @@ def test_a_large_request_comes_in_parts_that_fit_into_a_put() -> None:
     for shard in (3, 7):
         records = [taken.records(part) for part, (at, _) in enumerate(taken.parts) if at == shard]
         assert canonical(b"".join(records)) == canonical(b"".join(batch.groups[shard].records))
-    assert taken.columns()[3] == [0, 1, 2, 3, 2, 4]
+    assert taken.columns()[4] == [0, 1, 2, 3, 2, 4]
     with pytest.raises(IndexError):
         taken.records(5)
 

@@ -48,7 +48,7 @@ async def test_damaged_database_ends_no_gateway(gateway: Gateway, tmp_path: Path
     assert error.code() == grpc.StatusCode.UNAVAILABLE
     described = await gateway.stub.DescribeTopic(gateway_pb2.DescribeTopicRequest(name="orders"))
     assert sum(queue.max_offset for queue in described.queues) == 4
-    assert len((await gateway.stub.ListLanes(gateway_pb2.ListLanesRequest())).lanes) == 18
+    assert len((await gateway.stub.ListLanes(gateway_pb2.ListLanesRequest())).lanes) == 19
     assert gateway.metric("duetime_metadata_up") == 0
     put_back()
     await is_back(gateway)
@@ -69,7 +69,7 @@ async def test_gateway_that_starts_while_the_database_does_not_answer_serves_whe
             assert sent.fault.reason == "METADATA_UNAVAILABLE"
             acked = await gateway.stub.Ack(consumer_pb2.AckRequest(group="billing", receipts=[b"\0\0none"]))
             assert list(acked.statuses) == [consumer_pb2.RECEIPT_STATUS_UNKNOWN]
-            assert len((await gateway.stub.ListLanes(gateway_pb2.ListLanesRequest())).lanes) == 18
+            assert len((await gateway.stub.ListLanes(gateway_pb2.ListLanesRequest())).lanes) == 19
             holder.execute("ROLLBACK")
             holder.close()
             await is_back(gateway)

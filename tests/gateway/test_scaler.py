@@ -55,6 +55,15 @@ async def test_shards_and_levels_can_be_chosen(two_shards: Gateway) -> None:
     assert [await keda.due(levels=levels) for levels in (f"{S10}", f"{M1},{M5}", f"{H2}")] == [6, 3, 0]
 
 
+async def test_messages_for_any_time_count_too(two_shards: Gateway) -> None:
+    await send(two_shards, *[S10] * 2)
+    results = await two_shards.send(*(message(delay_ms=delay_ms) for delay_ms in (1_500, 90_000, 3 * 86_400_000)))
+    assert not any(result.HasField("fault") for result in results)
+    keda = Keda(two_shards)
+    assert [await keda.due(within=within) for within in ("2s", "30s", "2m", "10d")] == [1, 3, 4, 5]
+    assert await keda.due(within="10d", levels="1000") == 3
+
+
 async def test_target_runs_while_more_is_due_than_its_activation(gateway: Gateway) -> None:
     keda = Keda(gateway)
     assert not await keda.active()

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import pytest
 from duetime_core.errors import InvalidArgument, NotFound
@@ -125,9 +126,11 @@ class Bodies:
         ((offsets, _),) = answers
         return repr(list(offsets)).encode()
 
-    def columns(self) -> tuple[list[str], list[int], list[int], list[int]]:
+    def columns(self) -> tuple[list[str], list[int], list[int], list[int], list[int]]:
         nothing = [0] * self.count
-        return self._ids, [1] * self.count, nothing, nothing
+        return self._ids, [1] * self.count, nothing, nothing, nothing
+
+    timer_lanes: ClassVar[dict[int, int]] = {}
 
 
 async def test_a_face_packs_its_requests_itself(parts: GatewayParts) -> None:

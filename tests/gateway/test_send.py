@@ -287,6 +287,8 @@ def test_message_fields_are_all_looked_at() -> None:
         "born_at_ms",
         "flag",
         "retry",
+        "replace",
+        "max_wait_ms",
     }
 
 

@@ -78,7 +78,7 @@ class Forger:
                 quarantine(entry, "why not"),
             ):
                 # Taken before it: DUPLICATE; too early: NOT_DUE.
-                assert self.put_entry(wrong, lane, entry.offset)[0] != store_pb2.PUT_STATUS_OK
+                assert self.put_entry(wrong, lane, entry.number)[0] != store_pb2.PUT_STATUS_OK
                 tried += 1
         return tried
 

@@ -23,7 +23,8 @@ from structlog.testing import capture_logs
 
 
 def read(session: Session) -> int:
-    return session.scalar(select(func.count()).select_from(TopicModel)) or 0
+    # Of a column that is in no index: the table's own pages are read.
+    return session.scalar(select(func.sum(TopicModel.queue_count))) or 0
 
 
 def write(session: Session) -> None:
@@ -154,7 +155,7 @@ async def test_file_that_was_replaced_is_used_from_then_on(sqlite: Told, sqlite_
     other = f"sqlite:///{tmp_path / 'other.db'}"
     await asyncio.to_thread(upgrade, other)
     with sqlite3.connect(file_of(other)) as connection:
-        connection.execute("INSERT INTO topics VALUES ('orders', 1, 0)")
+        connection.execute("INSERT INTO topics VALUES ('orders', 1, 0, 0)")
     connection.close()
     assert await sqlite.database.run(read) == 0
     os.replace(file_of(other), file_of(sqlite_url))

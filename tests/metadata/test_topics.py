@@ -58,6 +58,15 @@ async def test_what_others_have_made_stays_as_it_is(database: Database) -> None:
     assert await database.run(lambda session: make_topics(session, {}, AT_MS)) == {}
 
 
+async def test_a_topic_keeps_the_limit_of_its_delays(database: Database) -> None:
+    made = await database.run(lambda session: make_topics(session, {"a": [0], "b": [0]}, AT_MS, {"b": 60_000}))
+    assert made == {"a": Stored(AT_MS, [(0, 0)]), "b": Stored(AT_MS, [(0, 0)], 60_000)}
+    assert await database.run(lambda session: find_topics(session, ["a", "b"])) == made
+    topic = await database.run(lambda session: session.get(TopicModel, "b"))
+    assert topic is not None
+    assert topic.max_delay_ms == 60_000
+
+
 async def test_renumbered_queues_are_found_by_their_shards_numbers(database: Database) -> None:
     def work(session: object) -> None:
         session.add(TopicModel(name="a", queue_count=1, created_at_ms=1))  # type: ignore[attr-defined]

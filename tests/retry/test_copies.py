@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 HISTORY = History((Attempt(1, 5, 6, "TimeoutError", "no answer", "trace"), Attempt(2, 7, 8, "LeaseExpired")))
-LANE = Wait(4, 0)
+LANE = Wait(4)
+TIMER = Wait(due_at_ms=1_700_000_000_123)
 
 
 def consumed(**properties: str) -> Record:
@@ -54,16 +55,37 @@ def test_retry_goes_through_its_lane() -> None:
     assert copy.has_history
 
 
-def test_retry_with_a_rest_is_hidden_for_it() -> None:
-    copy = retry_copy(failed(consumed()), "billing", Wait(4, 1_700_000_000_123))
-    assert named(copy)["DT_VISIBLE_AT"] == "1700000000123"
+def test_a_delay_that_is_no_levels_goes_through_a_lane_for_any_time() -> None:
+    copy = retry_copy(failed(consumed()), "billing", TIMER)
+    assert (copy.record.topic, copy.record.queue) == ("rmq_sys_wheel_timer", 0)
+    asked = {"TIMER_DELIVER_MS": "1700000000123", "TIMER_OUT_MS": "1700000000122"}
+    assert named(copy) == {**KEPT, **asked, "REAL_TOPIC": "%RETRY%billing", "REAL_QID": "0"}
+    ending = b"TIMER_OUT_MS\x011700000000122\x02REAL_TOPIC\x01%RETRY%billing\x02REAL_QID\x010" + record.CRC_ENDING
+    assert copy.record.properties.endswith(ending)
 
 
-@pytest.mark.parametrize("wait", [Wait(), Wait(0, 1_700_000_000_123)])
-def test_short_delays_have_no_lane(wait: Wait) -> None:
-    copy = retry_copy(failed(consumed()), "billing", wait)
+def test_a_retry_without_a_delay_has_no_lane() -> None:
+    copy = retry_copy(failed(consumed()), "billing", Wait())
     assert (copy.record.topic, copy.record.queue) == ("%RETRY%billing", 0)
-    assert named(copy) == KEPT | ({"DT_VISIBLE_AT": "1700000000123"} if wait.visible_at_ms else {})
+    assert named(copy) == KEPT
+
+
+def test_nothing_is_left_of_the_messages_own_delay_or_of_a_retry_of_release_0_1() -> None:
+    timers = {
+        "TIMER_DELIVER_MS": "5",
+        "TIMER_DELAY_MS": "5",
+        "TIMER_DELAY_SEC": "5",
+        "TIMER_OUT_MS": "5",
+        "TIMER_ENQUEUE_MS": "5",
+        "TIMER_ROLL_TIMES": "5",
+        "DT_UPSERT": "9999999999999",
+        "DT_VISIBLE_AT": "5",
+    }
+    for copy in (
+        retry_copy(failed(consumed(**timers)), "billing", Wait()),
+        dead_letter(failed(consumed(**timers)), "billing", "REJECTED"),
+    ):
+        assert not timers.keys() & named(copy).keys()
 
 
 def test_dead_letter_says_where_it_came_from_and_why() -> None:
@@ -138,7 +160,7 @@ def test_dead_letter_without_room_loses_its_longest_property() -> None:
 
 @given(
     st.integers(0, 2_000),
-    st.sampled_from([Wait(), Wait(0, 5), LANE, Wait(18, 5)]),
+    st.sampled_from([Wait(), LANE, Wait(18)]),
     st.integers(0, 5),
     st.text(st.characters(codec="utf-8"), max_size=600),
 )
@@ -157,7 +179,6 @@ def test_copies_fit_into_records_and_through_their_lanes(room: int, wait: Wait, 
         restored = record.decode(restore(Entry(wait.level, 10**18, 2 * 10**18, data)))
         assert restored.topic == "%RETRY%" + "g" * 120
         assert history_of(restored) == history_of(copy)
-        assert (b"DT_VISIBLE_AT\x015\x02" in restored.properties) == bool(wait.visible_at_ms)
 
 
 def test_text_of_other_makes_survives() -> None:

@@ -70,7 +70,7 @@ async def test_always_failing_message_is_delivered_at_rocketmqs_times(group: Gro
     assert dead.reconsume_times == 17
     await group.cluster.advance("3h")
     assert await group.is_empty()
-    assert group.metric("duetime_retry_retries_total", way="lane") == 16
+    assert group.metric("duetime_retry_retries_total", way="level") == 16
     assert group.metric("duetime_retry_dead_letters_total", reason="ATTEMPTS_EXHAUSTED") == 1
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from duetime.v1 import store_pb2
 from duetime_format import layout, record
@@ -48,7 +49,8 @@ def response(*records: bytes, first: int = 7) -> store_pb2.PullDueResponse:
 
 def entries(*records: bytes, level: int = 3, first: int = 7) -> Entries:
     due = response(*records, first=first)
-    return Entries(level, first, due.records, due.sizes[:], due.due_at_ms[:])
+    numbers = np.arange(first, first + len(records))
+    return Entries(level, numbers, due.records, due.sizes[:], due.due_at_ms[:])
 
 
 def ids(batch: EntryBatch) -> list[str]:
@@ -78,7 +80,7 @@ def test_run_ends_at_an_entry_that_can_not_be_restored(run: Run) -> None:
 )
 def test_sizes_that_leave_the_bytes_give_nothing(compiled_run: Run, sizes: list[int]) -> None:
     whole = entries(stored("A"))
-    hostile = Entries(3, 7, whole.records, sizes, [DUE] * len(sizes))
+    hostile = Entries(3, np.arange(7, 7 + len(sizes)), whole.records, sizes, [DUE] * len(sizes))
     for index in range(len(sizes) + 1):
         assert compiled_run(hostile, index) == (b"", 0)
 
@@ -141,6 +143,7 @@ topics = st.sampled_from(
         b"SCHEDULE_TOPIC_XXXX",
         b"DT_QUARANTINE",
         b"RMQ_SYS_TRANS_HALF_TOPIC",
+        b"rmq_sys_wheel_timer",
         b"%RETRY%group|_-9",
     ]
 )
@@ -156,7 +159,9 @@ changes = st.lists(st.tuples(st.integers(0, 40_000), st.integers(0, 255)), max_s
     body=st.binary(max_size=40),
     hosts=st.sampled_from([bytes(8)] * 5 + [V6]),
     magic=st.sampled_from([layout.MAGIC_V1] * 5 + [layout.MAGIC_V2]),
-    lane_topic=st.sampled_from(["SCHEDULE_TOPIC_XXXX"] * 9 + ["SCHEDULE_TOPIC_XXXY", "SCHEDULE"]),
+    lane_topic=st.sampled_from(
+        ["SCHEDULE_TOPIC_XXXX"] * 9 + ["SCHEDULE_TOPIC_XXXY", "SCHEDULE", "rmq_sys_wheel_timer"]
+    ),
     changed=changes,
     cut=st.sampled_from([0, 0, 0, 0, 1, 3]),
     level=st.sampled_from([0, 3, 18, 2**31 - 1]),
@@ -188,7 +193,9 @@ def test_compiled_run_restores_as_python_does_or_leaves_it_to_it(
         data[at % len(data)] = value
     data = bytes(data[: len(data) - cut])
     whole = stored("A")
-    restored, count = compiled_run(Entries(level, first, whole + data, [len(whole), len(data)], [due_at_ms] * 2), 0)
+    restored, count = compiled_run(
+        Entries(level, np.array([first, first + 1]), whole + data, [len(whole), len(data)], [due_at_ms] * 2), 0
+    )
     entry = Entry(level, first + 1, due_at_ms, data)
     if count < 2:
         return
@@ -204,7 +211,7 @@ def test_compiled_run_restores_as_python_does_or_leaves_it_to_it(
 def test_any_bytes_are_taken_for_entries_without_harm(
     compiled_run: Run, data: bytes, sizes: list[int], index: int
 ) -> None:
-    assert compiled_run(Entries(3, 7, data, sizes, [DUE] * len(sizes)), index) == (b"", 0)
+    assert compiled_run(Entries(3, np.arange(7, 7 + len(sizes)), data, sizes, [DUE] * len(sizes)), index) == (b"", 0)
 
 
 def test_what_the_compiled_run_restores_is_restorable(compiled_run: Run) -> None:
@@ -233,14 +240,16 @@ def test_what_the_compiled_run_restores_is_restorable(compiled_run: Run) -> None
         b"a\x01b\x02REAL_TOPIC\x01o o\x02REAL_QID\x015",
         b"a\x01b\x02REAL_TOPIC\x01SCHEDULE_TOPIC_XXXX\x02REAL_QID\x015",
         b"a\x01b\x02REAL_TOPIC\x01DT_QUARANTINE\x02REAL_QID\x015",
+        b"a\x01b\x02REAL_TOPIC\x01rmq_sys_wheel_timer\x02REAL_QID\x015",
         b"a\x01b\x02REAL_TOPIC\x01RMQ_SYS_TRANS_HALF_TOPIC\x02REAL_QID\x015",
         b"a\x01b\x02XREAL_TOPIC\x01orders\x02REAL_QID\x015",
         b"a\x01b\x02REAL_TOPIC\x01orders\x02XREAL_QID\x015",
         b"\x02a\x01b\x02REAL_TOPIC\x01orders\x02REAL_QID\x015",
         b"a\x01b\x02\x02c\x01d\x02REAL_TOPIC\x01orders\x02REAL_QID\x015",
         b"a\x01b\x02\x02REAL_TOPIC\x01orders\x02REAL_QID\x015",
-        b"DT_ENTRY\x011:2:3\x02REAL_TOPIC\x01orders\x02REAL_QID\x015",
-        b"a\x01b\x02DT_ENTRY\x011:2:3\x02REAL_TOPIC\x01orders\x02REAL_QID\x015",
+        b"xDT_ENTRY\x011:2:3\x02REAL_TOPIC\x01orders\x02REAL_QID\x015",
+        b"a\x01DT_ENTRY\x011\x02REAL_TOPIC\x01orders\x02REAL_QID\x015",
+        b"DT_ENTRY\x011:2:3\x02DT_ENTRY\x011:2:3\x02REAL_TOPIC\x01orders\x02REAL_QID\x015",
         b"a\x01b\x02__CRC32#\x011\x02REAL_TOPIC\x01orders\x02REAL_QID\x015",
     ],
 )
@@ -248,10 +257,36 @@ def test_properties_that_need_a_closer_look_are_left_to_python(compiled_run: Run
     assert compiled_run(entries(record.encode(deferred(properties=properties))), 0) == (b"", 0)
 
 
+TIMER_TOPIC = "rmq_sys_wheel_timer"
+
+
+@pytest.mark.parametrize(
+    "before", [b"", b"TAGS\x01paid\x02", b"DT_ENTRY\x011000:4:17\x02", b"k\x01v\x02DT_ENTRY\x01x\x02"]
+)
+def test_entries_of_a_lane_for_any_time_are_restored_the_quick_way(compiled_run: Run, before: bytes) -> None:
+    """Also those that took another's place: what they name of that is left out."""
+    text = before + b"TIMER_OUT_MS\x011700000000000\x02REAL_TOPIC\x01orders\x02REAL_QID\x013"
+    data = record.encode(deferred(topic=TIMER_TOPIC, queue=1, properties=record.with_crc_mark(text)))
+    numbers = np.array([9, 2, 10**12])
+    expected = b"".join(restore(Entry(1_001, number, DUE, data)) for number in numbers.tolist())
+    assert expected.count(b"DT_ENTRY\x011001:") == 3
+    assert expected.count(b"DT_ENTRY") == 3
+    given = Entries(1_001, numbers, data * 3, [len(data)] * 3, [DUE] * 3)
+    assert compiled_run(given, 0) == restore_run(given, 0) == (expected, 3)
+    assert compiled_run(Entries(1, numbers, data * 3, [len(data)] * 3, [DUE] * 3), 0) == (b"", 0)
+    level = stored("A")
+    assert compiled_run(Entries(1_001, numbers, level, [len(level)], [DUE]), 0) == (b"", 0)
+
+
+def test_fewer_numbers_than_entries_end_the_run(compiled_run: Run) -> None:
+    data = stored("A")
+    assert compiled_run(Entries(3, np.array([7]), data * 2, [len(data)] * 2, [DUE] * 2), 0)[1] == 1
+
+
 def test_numbers_that_no_entry_has_are_left_to_python(compiled_run: Run) -> None:
     data = stored("A")
-    for level, first, due_at_ms in ((-1, 7, DUE), (3, -1, DUE), (3, 2**63 - 1, DUE), (3, 7, -1)):
-        assert compiled_run(Entries(level, first, data, [len(data)], [due_at_ms]), 0) == (b"", 0)
+    for level, first, due_at_ms in ((-1, 7, DUE), (2**31, 7, DUE), (3, -1, DUE), (3, 7, -1)):
+        assert compiled_run(Entries(level, np.array([first]), data, [len(data)], [due_at_ms]), 0) == (b"", 0)
 
 
 def test_properties_filled_to_the_last_byte_are_left_to_python(compiled_run: Run) -> None:

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 from duetime.v1 import store_pb2
 from duetime_core.clock import Clock, Timer
@@ -15,6 +16,7 @@ from duetime_scheduler.lane import AHEAD_MS, BATCH_COUNT_MAX, FLIGHTS_MAX, Resto
 
 from tests.scheduler.conftest import Bench, Forward, Meddling, failing
 from tests.store.conftest import MIB, sent
+from tests.store.duelane import timed, with_timers
 
 SERVED = {"shard": "0", "level": "1"}
 
@@ -286,6 +288,76 @@ async def test_store_that_lost_its_tail_is_followed_back(bench: Bench) -> None:
                 bench.clock.move(1_000)
                 await asyncio.wait({bench.store.next_publish()}, timeout=0.02)
     assert bench.ids() == ["A"]
+
+
+async def test_entries_of_a_lane_for_any_time_go_by_their_due_times(bench: Bench) -> None:
+    with_timers(bench.store)
+    delays = [500, 100, 300, 200, 400, 100]
+    await bench.put(*(timed(name, delay_ms=delay) for name, delay in zip("ABCDEF", delays, strict=True)))
+    async with running(restorer(bench, 1_000)):
+        for moved_ms, expected in ((100, "BF"), (150, "BFD"), (1_000, "BFDCEA")):
+            bench.clock.move(moved_ms)
+            await bench.until(lambda expected=expected: bench.ids() == list(expected), skip_pauses=False)
+        labels = {"shard": "0", "level": "1000"}
+        await bench.until(lambda: bench.value("duetime_scheduler_restored_messages_total", **labels) == 6)
+    assert [entry for put in bench.proxy.puts for entry in put.entries or [put.first_entry]] == [1, 5, 3, 2, 4, 0]
+
+
+async def test_an_entry_that_overtakes_those_that_are_held_is_not_late(bench: Bench) -> None:
+    with_timers(bench.store)
+    await bench.put(timed("A", delay_ms=500), timed("B", delay_ms=501))
+    clock = NotedClock(bench.clock)
+    async with running(restorer(bench, 1_000, clock)):
+        bench.clock.move(500 - AHEAD_MS // 2)
+        await bench.until(lambda: bench.proxy.puts, skip_pauses=False)
+        for name in ("X", "Y"):
+            await bench.put(timed(name, delay_ms=3))
+            bench.clock.move(3)
+            await bench.until(lambda name=name: bench.ids()[-1:] == [name], skip_pauses=False)
+        assert bench.ids() == ["X", "Y"]
+        bench.clock.move(AHEAD_MS)
+        await bench.until(lambda: len(bench.ids()) == 4, skip_pauses=False)
+    assert bench.ids() == ["X", "Y", "A", "B"]
+    assert not clock.pauses
+
+
+async def test_what_was_cancelled_after_it_was_pulled_is_counted_and_passed(bench: Bench) -> None:
+    await bench.send("A", "B", "C", "D")
+
+    async def cancelling(request: Any, forward: Forward, context: Any) -> Any:
+        bench.lane().publish_cancel(np.array([1, 2]))
+        return await forward(request)
+
+    bench.proxy.meddlings["Restore"].append(cancelling)
+    bench.clock.move(1_000)
+    async with running(restorer(bench)):
+        await bench.until(lambda: len(bench.ids()) == 2)
+        await bench.send("E")
+        bench.clock.move(1_000)
+        await bench.until(lambda: bench.value("duetime_scheduler_restored_messages_total", **SERVED) == 3)
+    assert bench.ids() == ["A", "D", "E"]
+    assert bench.value("duetime_scheduler_cancelled_messages_total", **SERVED) == 2
+
+
+async def test_a_store_of_release_0_1_is_asked_by_the_first_entry_wanted(bench: Bench) -> None:
+    """Its answers have no cursor."""
+    asked: list[tuple[int, bytes]] = []
+
+    async def old(request: Any, forward: Forward, context: Any) -> Any:
+        asked.append((request.after, request.next))
+        answer = await forward(request)
+        answer.next = b""
+        return answer
+
+    bench.proxy.meddlings["PullDue"] += [old] * 4
+    for first in range(2):
+        await bench.send(f"M{first}")
+        bench.clock.move(2 * AHEAD_MS)
+    bench.clock.move(1_000)
+    async with running(restorer(bench)):
+        await bench.until(lambda: len(bench.ids()) == 2)
+        await bench.until(lambda: len(asked) > 1, skip_pauses=False)
+    assert asked[:2] == [(0, b""), (2, b"")]
 
 
 async def test_entry_without_a_target_is_quarantined_and_the_lane_goes_on(bench: Bench) -> None:

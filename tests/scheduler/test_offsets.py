@@ -89,4 +89,8 @@ async def test_lane_that_comes_back_is_compared_again(database: Database) -> Non
 
 async def test_offsets_are_read_from_the_store(bench: Bench) -> None:
     await bench.send("A", "B", level=2)
-    assert await read_offsets(bench.stub, 0, 5.0) == [LaneOffsets(0, 1, 0, 0, 0), LaneOffsets(0, 2, 0, 0, 2)]
+    assert await read_offsets(bench.stub, 0, 5.0) == [
+        LaneOffsets(0, 1, 0, 0, 0),
+        LaneOffsets(0, 2, 0, 0, 2),
+        LaneOffsets(0, 1000, 0, 0, 0),
+    ]

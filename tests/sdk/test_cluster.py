@@ -65,11 +65,6 @@ def test_a_level_above_the_highest_is_the_highest_and_reported(producer: Produce
     assert (receipt.lane, receipt.requested_level) == (18, 99)
 
 
-def test_a_delay_that_is_no_level_is_refused_with_the_list(producer: Producer) -> None:
-    with pytest.raises(InvalidMessage, match=r"7000 ms.* 1s 5s 10s 30s 1m .* 20m 30m 1h 2h"):
-        producer.send("orders", b"x", delay="7s")
-
-
 @pytest.mark.parametrize(
     ("fields", "field"),
     [

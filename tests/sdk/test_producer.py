@@ -1,7 +1,7 @@
 """Producers: batches, ids, retries, refusals, bounds."""
 
 import asyncio
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 
 import grpc
 import pytest
@@ -48,6 +48,18 @@ async def test_a_message_without_delay_has_no_due_time(gateway: FakeGateway) -> 
         ({"delay": "1d"}, "delay_ms", 86_400_000),
         ({"delay": timedelta(minutes=2)}, "delay_ms", 120_000),
         ({"delay": timedelta(0)}, "delay_ms", 0),
+        ({"delay": "1h30m"}, "delay_ms", 5_400_000),
+        ({"delay": "1d2h3m4s5ms"}, "delay_ms", 93_784_005),
+        ({"delay": "90s"}, "delay_ms", 90_000),
+        ({"delay": "500ms"}, "delay_ms", 500),
+        ({"delay": "0s"}, "delay_ms", 0),
+        ({"delay": 1_500}, "delay_ms", 1_500),
+        ({"deliver_at": datetime(2026, 12, 24, 18, tzinfo=UTC)}, "deliver_at_ms", 1_798_135_200_000),
+        (
+            {"deliver_at": datetime(2026, 12, 24, 19, 0, 0, 1, timezone(timedelta(hours=1)))},
+            "deliver_at_ms",
+            1_798_135_200_001,
+        ),
         ({"level": 16}, "delay_level", 16),
         ({"level": -1}, "delay_level", -1),
     ],
@@ -64,20 +76,42 @@ async def test_delays_travel_as_milliseconds_or_level(
 @pytest.mark.parametrize(
     ("fields", "field", "text"),
     [
-        ({"delay": "500ms"}, "delay", "'500ms' is neither a whole number above 0 followed by s, m, h or d"),
-        ({"delay": "0s"}, "delay", "'0s'"),
-        ({"delay": "-5s"}, "delay", "'-5s'"),
+        ({"delay": "1.5h"}, "delay", "'1.5h' is neither whole numbers of d, h, m, s and ms, such as '1h30m'"),
+        ({"delay": "30m1h"}, "delay", "'30m1h' is neither"),
+        ({"delay": "5"}, "delay", "'5' is neither"),
+        ({"delay": "-5s"}, "delay", "'-5s' is negative"),
         ({"delay": "٣s"}, "delay", "whole number"),
         ({"delay": ""}, "delay", "''"),
-        ({"delay": 5}, "delay", "5 is neither"),
-        ({"delay": timedelta(seconds=-1)}, "delay", "whole number of milliseconds from 0 up"),
+        ({"delay": -5}, "delay", "-5 ms is negative"),
+        ({"delay": 5.0}, "delay", "5.0 is neither"),
+        ({"delay": True}, "delay", "True is neither"),
+        ({"delay": timedelta(seconds=-1)}, "delay", "is negative"),
+        ({"deliver_at": datetime(2026, 12, 24, 18)}, "deliver_at", "has no time zone: give it one"),
+        ({"deliver_at": datetime(1960, 1, 1, tzinfo=UTC)}, "deliver_at", "lies before 1970"),
+        ({"deliver_at": 5}, "deliver_at", "5 is not a datetime"),
+        (
+            {"deliver_at": datetime(2026, 1, 1, tzinfo=UTC), "delay": "5s"},
+            "deliver_at",
+            "beside a delay or level; give one",
+        ),
+        (
+            {"deliver_at": datetime(2026, 1, 1, tzinfo=UTC), "level": 0},
+            "deliver_at",
+            "beside a delay or level; give one",
+        ),
+        ({"replace": True, "key": "a", "delay": "5s", "max_wait": "1x"}, "max_wait", "'1x' is neither"),
         ({"delay": timedelta(microseconds=1500)}, "delay", "whole number of milliseconds"),
         ({"delay": "5s", "level": 2}, "delay", "is set to '5s' beside level 2; give one"),
-        ({"level": 2**31}, "message", "message: "),
-        ({"level": "2"}, "message", "message: "),
-        ({"topic": "\ud800"}, "message", "message: "),
-        ({"queue": 1.5}, "message", "message: "),
-        ({"properties": {"a": 1}}, "message", "message: "),
+        ({"delay": 10**30}, "delay", "is above the most, 316224000000 ms"),
+        ({"delay": "999999999999d"}, "delay", "is above the most, 316224000000 ms"),
+        ({"delay": []}, "delay", r"\[\] is neither"),
+        ({"max_wait": 10**30, "replace": True, "key": "a", "delay": "5s"}, "max_wait", "is above the most"),
+        ({"level": 2**31}, "delay_level", "out of range"),
+        ({"level": "2"}, "delay_level", "'str' object"),
+        ({"topic": "\ud800"}, "topic", "surrogates not allowed"),
+        ({"queue": 1.5}, "queue", "'float' object"),
+        ({"properties": {"a": 1}}, "properties", "bad argument type"),
+        ({"key": 5}, "keys", "bad argument type"),
     ],
 )
 async def test_a_malformed_message_is_refused_before_it_is_sent(
@@ -89,6 +123,27 @@ async def test_a_malformed_message_is_refused_before_it_is_sent(
     assert caught.value.violations[0].field == field
     assert caught.value.message_id
     assert not gateway.requests
+
+
+async def test_a_message_may_replace_another(gateway: FakeGateway) -> None:
+    async with AsyncProducer(gateway.address) as producer:
+        await producer.send("carts", b"x", delay="5s", key="42", replace=True, max_wait="1m")
+        await producer.send("carts", b"x", key="1", keys=["2"])
+    first, second = (request.messages[0] for request in gateway.requests)
+    assert (first.replace, list(first.keys), first.max_wait_ms) == (True, ["42"], 60_000)
+    assert (second.replace, list(second.keys), second.max_wait_ms) == (False, ["1", "2"], 0)
+
+
+async def test_messages_that_replace_others_do_not_overtake_each_other(gateway: FakeGateway) -> None:
+    messages = [Message("carts", b"%d" % n, delay="5s", key="42", replace=True) for n in range(3 * REQUEST_COUNT_MAX)]
+    gateway.gate = asyncio.Event()
+    async with AsyncProducer(gateway.address) as producer:
+        sending = asyncio.create_task(producer.send_many(messages))
+        await gateway.arrival(1)
+        await passes()
+        assert len(gateway.requests) == 1
+        gateway.gate.set()
+        await sending
 
 
 def test_a_text_body_or_text_keys_are_a_type_error() -> None:

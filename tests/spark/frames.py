@@ -13,9 +13,10 @@ from pyspark.sql.types import StructType
 SCHEMAS = {
     "pending": "shard INT, level INT, topic STRING, offset BIGINT, position BIGINT, size INT, due_at_ms BIGINT",
     "queue_entries": "shard INT, topic STRING, queue INT, offset BIGINT, position BIGINT, size INT, tags_code BIGINT, "
-    "due_at_ms BIGINT",
+    "due_at_ms BIGINT, has_ended BOOLEAN",
+    "ends": "shard INT, level INT, offset BIGINT, due_at_ms BIGINT, end STRING, position BIGINT",
     "lanes": "shard INT, level INT, delay_ms BIGINT, min_offset BIGINT, watermark BIGINT, max_offset BIGINT, "
-    "pending BIGINT, snapshot_position BIGINT, snapshot_at_ms BIGINT",
+    "pending BIGINT, snapshot_position BIGINT, snapshot_at_ms BIGINT, judged_from BIGINT",
     "messages": "shard INT, topic STRING, queue INT, offset BIGINT, position BIGINT, size INT, id STRING, tags STRING, "
     "keys STRING, level INT, real_topic STRING, real_queue INT, lane_level INT, lane_offset BIGINT, "
     "lane_due_at_ms BIGINT, born_at_ms BIGINT, stored_at_ms BIGINT, born_host STRING, store_host STRING, flag INT, "

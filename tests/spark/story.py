@@ -272,6 +272,8 @@ def lanes_of(cluster: Cluster) -> dict[tuple[int, int], tuple[int, int, int, int
         (shard, lane.number): (lane.watermark, lane.queue.min_offset, lane.queue.max_offset, lane.pending_count)
         for shard, node in enumerate(cluster.stores)
         for lane in node.store.lanes
+        # A lane for any time that never had an entry has no files.
+        if lane.number < 1_000 or lane.queue.max_offset
     }
 
 

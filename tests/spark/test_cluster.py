@@ -21,6 +21,8 @@ from tests.format import golden
 SPARK_HOME = Path(pyspark.__file__).parent
 MAIN = Path(duetime_spark.__file__).with_name("__main__.py")
 READY_S = 120
+# A minute and a half on a quiet machine: two workers, a driver, and Python on each.
+SUBMIT_S = 540
 ENVIRONMENT = {
     **{name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))},
     "SPARK_HOME": str(SPARK_HOME),
@@ -81,7 +83,7 @@ def test_two_workers_and_spark_submit_give_the_same_numbers(
     command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", master, "--conf", "spark.executor.memory=500m"]
     command += ["--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.ui.enabled=false"]
     command += [str(MAIN), "backlog", str(store), "--json"]
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=SUBMIT_S, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == embedded
     workers = {path.parent.parent.name for path in tmp_path.glob("worker-*/app-*/*")}

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from duetime_core.clock import Clock, Timer
 from duetime_format import record
+from duetime_format.names import TIMER_TOPIC
 from duetime_format.properties import decode_properties, encode_properties
 from duetime_format.restore import Entry, Unrestorable, quarantine, restore
 from duetime_store.files.directory import StoreDirectory
@@ -18,6 +19,8 @@ from duetime_store.recovery.recovery import Opened, checkpoint_of, open_store
 from duetime_store.settings import StoreSettings
 from duetime_store.writing.staging import Outcome
 from duetime_store.writing.store import Store
+
+from tests.store.here import Here
 
 MIB = 1024 * 1024
 
@@ -59,7 +62,7 @@ class Shard:
     def open(self) -> Opened:
         self.directory = StoreDirectory(self.root)
         try:
-            self.opened = open_store(self.directory, self.settings, ShardClock(self.clock))
+            self.opened = open_store(self.directory, self.settings, ShardClock(self.clock), Here())
         except BaseException:
             self.directory.close()
             raise
@@ -94,6 +97,7 @@ class Shard:
 
     def crash(self) -> None:
         """The process is gone; what was written stays."""
+        self.store.lanes.close()
         self.store.queues.shared.close()
         self.store.log.close()
         self.directory.close()
@@ -140,6 +144,23 @@ def sent(message_id: str, *, topic: str = "orders", queue: int = 0, level: int =
         properties |= record.deferral(level, topic, queue)
         topic, queue = "SCHEDULE_TOPIC_XXXX", level - 1
     return record.encode(record.Record(topic, queue, body, record.with_crc_mark(encode_properties(properties))))
+
+
+def timer(
+    message_id: str,
+    out: int,
+    *,
+    topic: str = "orders",
+    queue: int = 0,
+    key: str = "",
+    lane: int = 0,
+    body: bytes = b"body",
+) -> bytes:
+    """A record for any time as a gateway sends it; `out`: ms of delay, or the last ms before the due time."""
+    asked = {"TIMER_DELAY_MS": str(out)} if out < 10**12 else {"TIMER_DELIVER_MS": str(out + 1)}
+    properties = {"UNIQ_KEY": message_id, **({"KEYS": key} if key else {}), **asked}
+    properties |= {"TIMER_OUT_MS": f"{out:013}", "REAL_TOPIC": topic, "REAL_QID": str(queue)}
+    return record.encode(record.Record(TIMER_TOPIC, lane, body, record.with_crc_mark(encode_properties(properties))))
 
 
 def sealed(data: bytes) -> bytes:

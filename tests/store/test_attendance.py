@@ -7,13 +7,13 @@ WITHIN_MS = 1_000
 
 def asked(attendance: Attendance, scheduler: str, at_ms: float, *, has_lease: bool) -> None:
     """A pull of the head that ends at once."""
-    asking = Asking(scheduler, 0, has_lease)
+    asking = Asking(scheduler, bytes([0]), has_lease)
     attendance.begin(asking, at_ms)
-    attendance.end(asking, 0, at_ms)
+    attendance.end(asking, bytes([0]), at_ms)
 
 
 def unasked_ms(attendance: Attendance, now_ms: float, appended: int = 0) -> float:
-    return attendance.unasked_ms(appended, now_ms, since_ms=100)
+    return attendance.unasked_ms(bytes([appended]), now_ms, since_ms=100)
 
 
 def test_lane_that_nobody_ever_asked_for_is_unasked_since_the_store_started() -> None:
@@ -22,11 +22,11 @@ def test_lane_that_nobody_ever_asked_for_is_unasked_since_the_store_started() ->
 
 def test_a_pull_of_the_head_counts_as_long_as_it_waits_and_from_its_end_on() -> None:
     attendance = Attendance()
-    asking = Asking("a", 3, True)
+    asking = Asking("a", bytes([3]), True)
     attendance.begin(asking, 1_000)
     assert unasked_ms(attendance, 9_000, appended=3) == 0
     assert attendance.served_by(9_000, 0) == "a"
-    attendance.end(asking, 3, 9_000)
+    attendance.end(asking, bytes([3]), 9_000)
     assert unasked_ms(attendance, 9_500, appended=3) == 500
     assert attendance.served_by(9_500, 1_000) == "a"
     assert attendance.served_by(99_000, 1_000) == ""
@@ -34,11 +34,11 @@ def test_a_pull_of_the_head_counts_as_long_as_it_waits_and_from_its_end_on() -> 
 
 def test_a_pull_for_what_lies_behind_a_put_counts_only_once_the_put_has_come() -> None:
     attendance = Attendance()
-    asking = Asking("a", 3, True)
+    asking = Asking("a", bytes([3]), True)
     attendance.begin(asking, 1_000)
     assert unasked_ms(attendance, 9_000, appended=2) == 8_900
     assert unasked_ms(attendance, 9_000, appended=3) == 0
-    attendance.end(asking, 2, 9_000)
+    attendance.end(asking, bytes([2]), 9_000)
     assert unasked_ms(attendance, 9_000, appended=2) == 8_900
 
 
@@ -86,5 +86,5 @@ def test_a_stand_in_that_died_is_followed_by_the_one_that_serves_on() -> None:
 
 def test_a_pull_that_waits_keeps_its_schedulers_place() -> None:
     attendance = Attendance()
-    attendance.begin(Asking("owner", 0, True), 0)
+    attendance.begin(Asking("owner", bytes([0]), True), 0)
     assert attendance.is_to_leave("a", 30_000, WITHIN_MS)

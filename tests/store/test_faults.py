@@ -8,7 +8,7 @@ from duetime_format.limits import BODY_BYTES_MAX, QUEUE_COUNT_MAX
 from duetime_store.writing.faults import QUEUE_ID_MAX_RESTORED
 from duetime_store.writing.staging import OK, REFUSED
 
-from tests.store.conftest import MIB, HandClock, Shard, restored, sent
+from tests.store.conftest import MIB, HandClock, Shard, restored, sent, timer
 
 
 def odd(**fields: object) -> bytes:
@@ -24,10 +24,26 @@ def test_topic_that_is_no_name_is_refused_alone(shard: Shard, topic: str) -> Non
     assert sorted(path.name for path in shard.root.parent.iterdir()) == ["store"]
 
 
-@pytest.mark.parametrize("topic", ["DT_GROUPS", "DT_QUARANTINE", "DT_NEW", "rmq_sys_x", "TBW102"])
+@pytest.mark.parametrize("topic", ["DT_GROUPS", "DT_QUARANTINE", "DT_CANCELLED", "DT_NEW", "rmq_sys_x", "TBW102"])
 def test_system_topics_are_closed_to_sends(shard: Shard, topic: str) -> None:
     outcome = shard.put(odd(topic=topic))
     assert outcome.faults == {0: f"topic {topic} is the store's own, or a broker's"}
+
+
+@pytest.mark.parametrize("name", ["DT_ENTRY", "DT_UPSERT"])
+@pytest.mark.parametrize("at", ["first", "middle", "last"])
+@pytest.mark.parametrize("as_timer", [True, False])
+def test_properties_that_say_what_a_record_replaces_are_closed_to_sends(
+    shard: Shard, name: str, at: str, as_timer: bool
+) -> None:
+    plain = record.decode(timer("A", 5) if as_timer else sent("A"), check_crc=False)
+    parts = record.without_crc_mark(plain.properties).removesuffix(b"\x02").split(b"\x02")
+    parts.insert({"first": 0, "middle": 1, "last": len(parts)}[at], f"{name}\x011000:0:7".encode())
+    odd_one = record.encode(replace(plain, properties=record.with_crc_mark(b"\x02".join(parts))))
+    # A body may say anything.
+    outcome = shard.put(sent("B", body=f"\x02{name}\x01".encode()), odd_one)
+    assert outcome.statuses == [OK, REFUSED]
+    assert outcome.faults == {1: f"property {name} is the store's own"}
 
 
 @pytest.mark.parametrize("topic", ["%RETRY%billing", "%DLQ%billing"])

@@ -69,7 +69,7 @@ class Drained:
         lane = self.shard.store.lanes[level]
         while (due := self._due(level)).sizes:
             answer = store_pb2.PullDueResponse(
-                first_entry=due.first_entry, records=due.records, sizes=due.sizes, due_at_ms=due.due_at_ms
+                first_entry=int(due.entries[0]), records=due.records, sizes=due.sizes, due_at_ms=due.due_at_ms
             )
             batch = make_batch(level, answer)
             outcome = self.shard.put_entries(batch.records, lane=level, first_entry=batch.first)
@@ -79,7 +79,7 @@ class Drained:
 
     def _due(self, level: int) -> Due:
         async def ask() -> Due:
-            return await self.reader.pull_due(level, 0, 100, 1 << 20, 0)
+            return await self.reader.pull_due(level, b"", 100, 1 << 20, 0)
 
         return asyncio.run(ask())
 

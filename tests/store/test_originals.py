@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from duetime_format import record
 from duetime_format.names import QUARANTINE_TOPIC
@@ -163,8 +164,9 @@ def test_compiled_comparison_counts_as_the_python_one(shard: Shard) -> None:
         (records.replace(b"M17", b"N17"), 0, 0, 1, 0),
         (records.replace(b"orders", b"ORDERS"), 0, 0, 1, 0),
     ):
-        expected = count_restored(segment.map, base, units, level, first, data, start)
-        assert count(segment.map, base, units, level, first, data, start) == expected
+        numbers = np.arange(first, first + 40)
+        expected = count_restored(segment.map, base, units, level, numbers, data, start)
+        assert count(segment.map, base, units, level, numbers, data, start) == expected
     wild = units.copy()
     for field, value in (
         ("position", -1),
@@ -176,5 +178,5 @@ def test_compiled_comparison_counts_as_the_python_one(shard: Shard) -> None:
     ):
         wild[20] = units[20]
         wild[20][field] = value
-        assert count(segment.map, 0, wild, 1, 0, records, 0) == 20
-        assert count_restored(segment.map, 0, wild, 1, 0, records, 0) == 20
+        assert count(segment.map, 0, wild, 1, np.arange(40), records, 0) == 20
+        assert count_restored(segment.map, 0, wild, 1, np.arange(40), records, 0) == 20

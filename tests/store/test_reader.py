@@ -41,7 +41,8 @@ class Reading:
         self._shard = shard
 
     def due(self, after: int = 0, max_count: int = 512, max_bytes: int = LONG) -> Due:
-        return asyncio.run(self.reader.pull_due(1, after, max_count, max_bytes, 0))
+        cursor = self._shard.store.lanes[1].cursor_at(after)
+        return asyncio.run(self.reader.pull_due(1, cursor, max_count, max_bytes, 0))
 
     def pull(self, offset: int = 0, max_count: int = 512, max_bytes: int = LONG, *tags: str) -> Pulled:
         queue = self._shard.store.queues.find("orders", 0)

@@ -264,7 +264,7 @@ def test_message_that_is_appended_again_keeps_its_due_time_under_a_new_table(sha
     for _ in range(2):
         registry = CollectorRegistry()
         reader = Reader(shard.store, Alarm(shard.store.clock), StoreMetrics(registry), Turns())
-        found = asyncio.run(reader.pull_due(2, 0, 9, 1 << 20, 0))
+        found = asyncio.run(reader.pull_due(2, b"", 9, 1 << 20, 0))
         assert (found.due_at_ms, found.damages) == ([due], {})
         assert registry.get_sample_value("duetime_store_units_repaired_total") == 0
         (shard.root / "checkpoint").unlink(missing_ok=True)
@@ -362,7 +362,7 @@ def test_entry_whose_record_a_crash_has_taken_is_restored_again(shard: Shard) ->
         file.write(bytes(100))
     shard.open()
     lane = shard.store.lanes[1]
-    assert (lane.watermark, lane.restored().ahead.tolist(), lane.pending_count) == (0, [1, 2], 1)
+    assert (lane.watermark, lane.progress().ahead.tolist(), lane.pending_count) == (0, [1, 2], 1)
     outcome = shard.restore(1, 0, 3)
     assert (outcome.statuses, outcome.watermark) == ([OK, DUPLICATE, DUPLICATE], 3)
     assert (lane.watermark, lane.is_even, lane.pending_count) == (3, True, 0)

@@ -31,7 +31,8 @@ class Reading:
 
     def due(self, ahead_ms: int = 0, after: int = 0) -> Due:
         async def ask() -> Due:
-            return await self.reader.pull_due(1, after, 512, 1 << 30, 0, ahead_ms)
+            cursor = self._shard.store.lanes[1].cursor_at(after)
+            return await self.reader.pull_due(1, cursor, 512, 1 << 30, 0, ahead_ms)
 
         return asyncio.run(ask())
 

@@ -345,7 +345,7 @@ async def test_describe_and_lanes_tell_the_shard(store: Running) -> None:
     assert list(told.delay_levels_ms) == [1_000, 3_600_000]
     assert record.host_text(told.store_host) == f"127.0.0.1:{store.node.port}"
     lanes = (await store.stub.ListLanes(gateway_pb2.ListLanesRequest())).lanes
-    assert [(lane.level, lane.pending_count) for lane in lanes] == [(1, 0), (2, 2)]
+    assert [(lane.level, lane.pending_count) for lane in lanes] == [(1, 0), (2, 2), (1000, 0)]
     assert lanes[1].oldest_due_at_ms == lanes[1].next_due_at_ms == store.clock.now_ms() + 3_600_000
 
 

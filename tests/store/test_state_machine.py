@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from tests.store.life import LEVELS, QUEUES, TOPICS, Life
+from tests.store.life import LEVELS, QUEUES, TIMERS, TOPICS, Life
 
 COUNTS = st.integers(1, 20)
 BODY_BYTES = st.sampled_from([10, 100, 3_000, 60_000, 300_000])
@@ -38,7 +38,7 @@ class Shard(RuleBasedStateMachine):
         count=COUNTS,
         topic=st.sampled_from(TOPICS),
         queue=st.integers(0, QUEUES - 1),
-        level=st.integers(0, LEVELS),
+        level=st.sampled_from([*range(LEVELS + 1), TIMERS]),
         body_bytes=BODY_BYTES,
     )
     def send(self, count: int, topic: str, queue: int, level: int, body_bytes: int) -> None:
@@ -48,7 +48,7 @@ class Shard(RuleBasedStateMachine):
     def send_again(self) -> None:
         self.life.step(self.life.send_again)
 
-    @rule(level=st.integers(1, LEVELS), count=COUNTS, early=st.booleans())
+    @rule(level=st.sampled_from([*range(1, LEVELS + 1), TIMERS]), count=COUNTS, early=st.booleans())
     def restore(self, level: int, count: int, early: bool) -> None:
         self.life.step(self.life.restore, level, count, early)
 

@@ -108,7 +108,7 @@ def test_watermark_moves_when_the_restored_record_is_durable(shard: Shard) -> No
     shard.put(sent("A", level=1))
     shard.clock.wall_ms += 1_000
     shard.stage_entries(restored(shard.store, 1, 0, 1), lane=1, first_entry=0)
-    assert (shard.store.lanes[1].watermark, shard.store.lanes[1].cursor) == (0, 1)
+    assert (shard.store.lanes[1].watermark, shard.store.lanes[1].reached) == (0, 1)
     shard.flush()
     assert shard.store.lanes[1].watermark == 1
 

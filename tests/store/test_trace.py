@@ -210,7 +210,7 @@ async def test_a_quarantined_message_says_why(shard: Consuming) -> None:
     aside = copy(QUARANTINE_TOPIC, [], times=0, **{record.FAULT: "the record is torn", record.RETRY_TOPIC: ""})
     # Nobody may send one: as the store stages what takes the place of an entry.
     store = shard.node.store
-    store._stage_sent(parse(aside), Outcome([], stored_at_ms=store.clock.now_ms()))
+    store.stage_sent(parse(aside), Outcome([], stored_at_ms=store.clock.now_ms()))
     shard.node.parts.flusher.wake()
     await store.when_durable()
     (event,) = (await life(shard)).events

@@ -44,6 +44,11 @@ def told(root: Path) -> dict[str, Any]:
     return json.loads(json.dumps(summary(read(root, LEVELS))))
 
 
+def without_timers(lines: list[str]) -> list[str]:
+    """Of timers, those that have ended are rewritten for a broker (test_export_timers.py)."""
+    return [line for line in lines if not line.startswith('{"topic":"rmq_sys_wheel_timer"')]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_imported_directory_is_the_brokers(name: str, tmp_path: Path) -> None:
     root, data = unpack(name, tmp_path), tmp_path / "data"
@@ -138,7 +143,9 @@ def test_brokers_directory_goes_on_as_a_shard_and_back(name: str, tmp_path: Path
     clock.wall_ms = 1_900_000_000_000
     import_directory(root, tmp_path / "shard", LEVELS, accept_damage=False)
     shard = Shard(tmp_path / "shard", clock, delay_levels=DEFAULT_DELAY_LEVELS)
-    assert {str(lane.number): lane.pending_count for lane in shard.store.lanes} == was["pendingPerDelayLevel"]
+    timers = was.get("timer", {}).get("pending", 0)
+    pending = {str(lane.number): lane.pending_count for lane in shard.store.lanes}
+    assert pending == was["pendingPerDelayLevel"] | {"1000": timers}
     shard.put(sent("new"), sent("later", level=5))
     shard.checkpoint()
     assert verify(shard.root, LEVELS).damages == []
@@ -146,8 +153,8 @@ def test_brokers_directory_goes_on_as_a_shard_and_back(name: str, tmp_path: Path
     shard.crash()
     after, now = messages(tmp_path / "made"), told(tmp_path / "made")
     assert verify(tmp_path / "made", LEVELS).damages == []
-    assert set(before) < set(after)
-    assert len(after) == len(before) + 2
+    assert set(without_timers(before)) < set(without_timers(after))
+    assert len(without_timers(after)) == len(without_timers(before)) + 2
     assert now["pendingTotal"] == was["pendingTotal"] + 1
     assert now["consumerOffset"] == was["consumerOffset"]
     assert now["topics"] == was["topics"] | {"orders": now["topics"]["orders"]}
@@ -159,10 +166,10 @@ def test_exported_directory_says_what_the_brokers_did(name: str, tmp_path: Path)
     root, made = unpack(name, tmp_path), tmp_path / "made"
     export_directory(root, made, LEVELS, accept_damage=False)
     assert verify(made, LEVELS).damages == []
-    assert messages(made) == messages(root)
+    assert without_timers(messages(made)) == without_timers(messages(root))
     same = (
         "sizes", "queues", "recordsInNoQueue", "delayOffsetFile", "pendingPerDelayLevel", "consumerOffset", "topics",
-        "subscriptionGroups", "timer", "halfMessages",
+        "subscriptionGroups", "halfMessages",
     )  # fmt: skip
     before, after = told(root), told(made)
     assert {key: after.get(key) for key in same} == {key: before.get(key) for key in same}

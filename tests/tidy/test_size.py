@@ -13,7 +13,11 @@ COLUMNS_MAX = 120
 # ruff has those of .py.
 WRAPPED = (".pyx", ".pxd")
 # Too long today, with the lines that they may have.
-LONG_FILES = {"services/producer_gw/duetime_gateway/face/_packing.pyx": 718}
+LONG_FILES = {
+    "services/producer_gw/duetime_gateway/face/_packing.pyx": 718,
+    # Generated: a signature and a docstring for each method of the asynchronous clients.
+    "sdk/duetime/client/sync/clients.py": 530,
+}
 LONG_FUNCTIONS: dict[str, int] = {}
 
 Length = tuple[str, int]

@@ -11,6 +11,7 @@ from duetime import AsyncDeadLetters, AsyncPuller, AsyncReceiver
 from duetime.v1 import gateway_pb2, gateway_pb2_grpc, message_pb2
 from duetime_core.serving import make_channel
 from duetime_core.testing import Cluster, FakeClock
+from duetime_format.lanes import is_timer_lane
 
 from tests.upgrade.conftest import cluster_on
 from tests.upgrade.reading import read_topic, receive_all
@@ -70,7 +71,12 @@ def test_manifest_has_one_of_everything(manifest: Manifest) -> None:
 
 
 async def test_topics_groups_lanes_and_dead_letters_are_the_same(stub: Stub, manifest: Manifest) -> None:
-    assert await answers(stub) == manifest["answers"]
+    found = await answers(stub)
+    # Of messages for any time, which the release did not know.
+    (timers,) = [lane for lane in found["lanes"] if is_timer_lane(lane["level"])]
+    assert (timers["pending_count"], timers["max_offset"]) == (0, 0)
+    found["lanes"].remove(timers)
+    assert found == manifest["answers"]
 
 
 async def test_pending_messages_come_once_and_at_their_time(cluster: Cluster, stub: Stub, manifest: Manifest) -> None:

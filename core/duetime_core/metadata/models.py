@@ -24,6 +24,8 @@ class TopicModel(Base):
     name: Mapped[str] = mapped_column(String(TOPIC_CHARS_MAX), primary_key=True)
     queue_count: Mapped[int]
     created_at_ms: Mapped[int] = mapped_column(BigInteger)
+    # Most delay of its messages; 0: ten years.
+    max_delay_ms: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
 
 
 class TopicQueueModel(Base):

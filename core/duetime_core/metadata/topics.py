@@ -6,6 +6,7 @@ process some milliseconds, in which its event loop waits for the interpreter, an
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from sqlalchemy import TextClause, func, select, text
@@ -14,12 +15,13 @@ from sqlalchemy.orm import Session
 from duetime_core.metadata.models import TopicModel
 
 _FOUND = """
-SELECT topics.name, topics.created_at_ms, topic_queues.shard, topic_queues.queue, topic_queues.shard_queue
+SELECT topics.name, topics.created_at_ms, topics.max_delay_ms,
+topic_queues.shard, topic_queues.queue, topic_queues.shard_queue
 FROM topics JOIN topic_queues ON topic_queues.topic = topics.name
 WHERE topics.name IN (SELECT {names}) ORDER BY topics.name, topic_queues.queue
 """
 _MADE = """
-INSERT INTO topics (name, queue_count, created_at_ms) SELECT {columns}, :created_at_ms FROM {wanted}
+INSERT INTO topics (name, queue_count, max_delay_ms, created_at_ms) SELECT {columns}, :created_at_ms FROM {wanted}
 ON CONFLICT DO NOTHING RETURNING name
 """
 _QUEUES = "INSERT INTO topic_queues (topic, queue, shard) SELECT {columns} FROM {made}"
@@ -31,13 +33,13 @@ class _Statements(NamedTuple):
     queues: TextClause
 
 
-# `wanted` and `made` are [[name, [shard, ...]], ...].
+# `wanted` and `made` are [[name, [shard, ...], max_delay_ms], ...].
 _SQLITE = _Statements(
     text(_FOUND.format(names="value FROM json_each(:names)")),
     # Without a WHERE, ON would belong to a join.
     text(
         _MADE.format(
-            columns="json_extract(value, '$[0]'), json_array_length(value, '$[1]')",
+            columns="json_extract(value, '$[0]'), json_array_length(value, '$[1]'), json_extract(value, '$[2]')",
             wanted="json_each(:wanted) WHERE true",
         )
     ),
@@ -52,7 +54,7 @@ _POSTGRESQL = _Statements(
     text(_FOUND.format(names="json_array_elements_text(CAST(:names AS json))")),
     text(
         _MADE.format(
-            columns="value ->> 0, json_array_length(value -> 1)",
+            columns="value ->> 0, json_array_length(value -> 1), CAST(value ->> 2 AS bigint)",
             wanted="json_array_elements(CAST(:wanted AS json))",
         )
     ),
@@ -67,38 +69,47 @@ _POSTGRESQL = _Statements(
 
 
 class Stored(NamedTuple):
-    """A topic: when it was made, and shard and queue there of each of its queues."""
+    """A topic: when it was made, shard and queue there of each of its queues, and the most delay of its messages."""
 
     created_at_ms: int
     places: Sequence[tuple[int, int]]
+    # 0: ten years.
+    max_delay_ms: int = 0
 
 
 def find_topics(session: Session, names: Iterable[str]) -> dict[str, Stored]:
     """The topics that exist."""
     rows = session.execute(_statements(session).find, {"names": json.dumps(list(names))})
     found: dict[str, Stored] = {}
-    for name, created_at_ms, shard, queue, shard_queue in rows:
+    for name, created_at_ms, max_delay_ms, shard, queue, shard_queue in rows:
         stored = found.get(name)
         if stored is None:
-            stored = found[name] = Stored(created_at_ms, [])
+            stored = found[name] = Stored(created_at_ms, [], max_delay_ms)
         assert isinstance(stored.places, list)
         stored.places.append((shard, queue if shard_queue is None else shard_queue))
     return found
 
 
-def make_topics(session: Session, wanted: Mapping[str, Sequence[int]], created_at_ms: int) -> dict[str, Stored]:
-    """Makes topics with the shards of their queues. Returns all as they are then, also those that others made first."""
+def make_topics(
+    session: Session,
+    wanted: Mapping[str, Sequence[int]],
+    created_at_ms: int,
+    max_delays_ms: Mapping[str, int] = MappingProxyType({}),
+) -> dict[str, Stored]:
+    """Makes topics with the shards of their queues, and the most delay of those that limit it. Returns all as they are
+    then, also those that others made first."""
     if not wanted:
         return {}
     statements = _statements(session)
     # In the same order everywhere: otherwise two processes that make the same topics wait for each other.
-    rows = [(name, wanted[name]) for name in sorted(wanted)]
+    rows = [(name, wanted[name], max_delays_ms.get(name, 0)) for name in sorted(wanted)]
     values = {"wanted": json.dumps(rows), "created_at_ms": created_at_ms}
     made = set(session.scalars(statements.make, values))
     session.execute(statements.queues, {"made": json.dumps([row for row in rows if row[0] in made])})
     found = find_topics(session, wanted.keys() - made) if len(made) < len(wanted) else {}
     for name in made:
-        found[name] = Stored(created_at_ms, [(shard, queue) for queue, shard in enumerate(wanted[name])])
+        places = [(shard, queue) for queue, shard in enumerate(wanted[name])]
+        found[name] = Stored(created_at_ms, places, max_delays_ms.get(name, 0))
     return found
 
 

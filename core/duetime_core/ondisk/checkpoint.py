@@ -3,17 +3,20 @@
      0 i64 physicMsgTimestamp    8 i64 logicsMsgTimestamp   16 i64 indexMsgTimestamp     RocketMQ's
     64 slot 0                 2080 slot 1                                                 ours, written in turn
 
-    slot  0 4s  "DTC2"            4 u32 CRC-32 of all after it, to the end of the watermarks
+    slot  0 4s  "DTC3"            4 u32 CRC-32 of all after it, to the end of the places
           8 i64 serial            rises by one with each checkpoint
          16 i64 position          every record before it is in its queue, and on disk there
          24 i64 scan position     where recovery begins to read message ids, at or before `position`
          32 i64 unit count        units of all queues at `position`
          40 i64 stored at         store time of the last record before `position`: RocketMQ's three times
          48 i64 now               the shard's clock
-         56 i32 lane count       60 i64 watermark of each lane
+         56 i32 level count      60 i32 timer lane count
+         64 i64 watermark of each level, then i64 due time and i64 entry of each timer lane's place: all entries up to
+            it, in order of due time, are restored or have ended
 
-4,096 bytes. A write that is torn leaves the other slot, which is one checkpoint older. More than 244 lanes take both
-slots. Versions before wrote one slot, "DTCP", without serial and times.
+4,096 bytes. A write that is torn leaves the other slot, which is one checkpoint older. More than 244 lanes, of which a
+timer lane counts as two, take both slots. Versions before wrote "DTC2", without timer lanes, and one slot "DTCP",
+without serial and times either.
 """
 
 import zlib
@@ -21,15 +24,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 
+from duetime_format.lanes import Place
+
 FILE_BYTES = 4096
 TIMES = Struct(">qqq")
 SLOTS_AT = (64, 2080)
 SLOT_BYTES = 2016
 _MARK_CRC = Struct(">4sI")
-_FIELDS = Struct(">qqqqqqi")
-_MARK = b"DTC2"
-_OLD_FIELDS = Struct(">qqqi")
-_OLD_MARK = b"DTCP"
+_PLACE = Struct(">qq")
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Fields of a slot after mark and CRC; the last one is the number of levels, or the last two if it has places."""
+
+    fields: Struct
+    has_places: bool = False
+
+
+_MARK = b"DTC3"
+_LAYOUTS = {
+    _MARK: _Layout(Struct(">qqqqqqii"), has_places=True),
+    b"DTC2": _Layout(Struct(">qqqqqqi")),
+    b"DTCP": _Layout(Struct(">qqqi")),
+}
+_FIELDS = _LAYOUTS[_MARK].fields
+# Without serial and times.
+_FIRST_FIELDS = 4
 _LANES_MAX = (FILE_BYTES - SLOTS_AT[0] - _MARK_CRC.size - _FIELDS.size) // 8
 
 
@@ -43,6 +64,8 @@ class Checkpoint:
     watermarks: tuple[int, ...]
     stored_at_ms: int
     now_ms: int
+    # None: it knows of no timer lanes, and maybe none were served.
+    places: tuple[Place, ...] | None = ()
 
     def encode(self, serial: int) -> bytes:
         """A slot."""
@@ -54,8 +77,10 @@ class Checkpoint:
             self.stored_at_ms,
             self.now_ms,
             len(self.watermarks),
+            len(self.places or ()),
         )
         fields += Struct(f">{len(self.watermarks)}q").pack(*self.watermarks)
+        fields += b"".join(_PLACE.pack(*place) for place in self.places or ())
         return _MARK_CRC.pack(_MARK, zlib.crc32(fields)) + fields
 
 
@@ -84,25 +109,29 @@ def slots(data: bytes) -> list[tuple[int, int, Checkpoint]]:
 
 
 def _slot(data: bytes) -> tuple[int, Checkpoint | None]:
-    if len(data) < _MARK_CRC.size + _FIELDS.size:
+    if len(data) < _MARK_CRC.size:
         return 0, None
     mark, crc = _MARK_CRC.unpack_from(data)
-    if mark not in (_MARK, _OLD_MARK):
+    layout = _LAYOUTS.get(mark)
+    if layout is None or len(data) < _MARK_CRC.size + layout.fields.size:
         return 0, None
-    layout = _FIELDS if mark == _MARK else _OLD_FIELDS
-    *fields, lane_count = layout.unpack_from(data, _MARK_CRC.size)
-    lanes_at = _MARK_CRC.size + layout.size
-    if not 0 <= lane_count <= min(_LANES_MAX, (len(data) - lanes_at) // 8):
+    fields = list(layout.fields.unpack_from(data, _MARK_CRC.size))
+    place_count = fields.pop() if layout.has_places else 0
+    level_count = fields.pop()
+    levels_at = _MARK_CRC.size + layout.fields.size
+    places_at = levels_at + 8 * level_count
+    end = places_at + _PLACE.size * place_count
+    if not (0 <= level_count <= _LANES_MAX and 0 <= place_count <= _LANES_MAX and end <= len(data)):
         return 0, None
-    end = lanes_at + 8 * lane_count
     if zlib.crc32(data[_MARK_CRC.size : end]) != crc:
         return 0, None
-    watermarks = Struct(f">{lane_count}q").unpack_from(data, lanes_at)
-    if mark == _OLD_MARK:
+    watermarks = Struct(f">{level_count}q").unpack_from(data, levels_at)
+    places = tuple(Place(*place) for place in _PLACE.iter_unpack(data[places_at:end])) if layout.has_places else None
+    if len(fields) < _FIRST_FIELDS:
         position, scan_position, unit_count = fields
-        return 0, Checkpoint(position, scan_position, unit_count, watermarks, 0, 0)
+        return 0, Checkpoint(position, scan_position, unit_count, watermarks, 0, 0, places)
     serial, position, scan_position, unit_count, stored_at_ms, now_ms = fields
-    return serial, Checkpoint(position, scan_position, unit_count, watermarks, stored_at_ms, now_ms)
+    return serial, Checkpoint(position, scan_position, unit_count, watermarks, stored_at_ms, now_ms, places)
 
 
 def read(path: Path) -> Checkpoint | None:

@@ -2,17 +2,41 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
-from duetime_format.units import Ints
+from duetime_format.lanes import Place
+from duetime_format.units import Ints, Mask, are_ended, dues_of
 
 _NONE = np.empty(0, np.int64)
 
 
+class Progress(Protocol):
+    """Which entries of a lane are gone: restored, or ended without that. A snapshot that does not change later."""
+
+    @property
+    def first(self) -> int:
+        """All entries before it are gone."""
+
+    def gone(self, entries: Ints, tags: Ints) -> Mask:
+        """Which of `entries` are gone; `tags` are the tagsCodes of their units."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The progress of a queue that no lane serves: nothing from `first` on is gone."""
+
+    first: int
+
+    def gone(self, entries: Ints, tags: Ints) -> Mask:
+        """See Progress."""
+        return entries < self.first
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Restored:
-    """The entries of a lane that are restored: all before `watermark`, and those of `ahead`, which rise.
+    """The entries of a level's lane that are restored: all before `watermark`, and those of `ahead`, which rise. Those
+    before the watermark may also have ended without being restored.
 
     A crash in the middle of a batch may leave the record of a later entry without that of an earlier one: so recovery
     may find entries restored above the watermark.
@@ -38,11 +62,38 @@ class Restored:
     def __contains__(self, entry: int) -> bool:
         return entry < self.watermark or bool(len(self.ahead) and np.isin(entry, self.ahead))
 
-    def mask(self, entries: Ints) -> npt.NDArray[np.bool_]:
+    @property
+    def first(self) -> int:
+        """See Progress."""
+        return self.watermark
+
+    def gone(self, entries: Ints, tags: Ints) -> Mask:
+        """See Progress."""
+        return self.mask(entries) | are_ended(tags)
+
+    def mask(self, entries: Ints) -> Mask:
         """Which of `entries` are restored."""
-        restored: npt.NDArray[np.bool_] = entries < self.watermark
+        restored: Mask = entries < self.watermark
         return restored | np.isin(entries, self.ahead) if len(self.ahead) else restored
 
     def pending_count(self, high: int) -> int:
         """The number of pending entries of a lane that ends at `high`."""
         return high - self.watermark - len(self.ahead)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Passed:
+    """The progress of a timer lane: all up to `place` is gone, in order of due time, but for `stragglers`, which rise.
+    Entries before `first` have left with the front of the log."""
+
+    first: int
+    place: Place
+    stragglers: Ints = field(default_factory=lambda: _NONE)
+
+    def gone(self, entries: Ints, tags: Ints) -> Mask:
+        """See Progress."""
+        dues, place = dues_of(tags), self.place
+        passed: Mask = (dues < place.due_at_ms) | ((dues == place.due_at_ms) & (entries <= place.entry))
+        if len(self.stragglers):
+            passed &= ~np.isin(entries, self.stragglers)
+        return passed | are_ended(tags) | (entries < self.first)

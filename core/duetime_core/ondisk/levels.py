@@ -1,20 +1,26 @@
-"""The tagsCode of a unit, by its record: a tag's hash, or in a lane the due time."""
+"""The tagsCode of a unit, by its record: a tag's hash, or in a lane the due time: by level, or the record's own."""
 
 import re
 
 import numpy as np
-from duetime_format import record
+from duetime_format import record, timers
 from duetime_format.columns import Ints, Run
-from duetime_format.names import SCHEDULE_TOPIC
+from duetime_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from duetime_format.properties import value_of
 from duetime_format.record import Record
 
 from duetime_core.ondisk.history import LevelHistory
 
-_LANES = SCHEDULE_TOPIC.encode()
+_LANES, _TIMERS = SCHEDULE_TOPIC.encode(), TIMER_TOPIC.encode()
 _DELAY, _TAGS = record.DELAY.encode(), record.TAGS.encode()
 # As Java's Integer.parseInt.
 _NUMBER = re.compile(rb"[+-]?[0-9]{1,10}")
+
+
+def hash_of_tags(found: Record) -> int:
+    """The hash of a record's tag; 0 without one."""
+    tags = value_of(found.properties, _TAGS)
+    return record.tags_code(tags) if tags else 0
 
 
 class TagsCodes:
@@ -25,11 +31,13 @@ class TagsCodes:
 
     def of(self, run: Run) -> Ints:
         """The tagsCode of every record of a run."""
-        lanes = np.array([topic == _LANES for topic, _ in run.keys], np.bool_)
-        if not lanes.any():
+        topics = [topic for topic, _ in run.keys]
+        if _LANES not in topics and _TIMERS not in topics:
             return run.tags_codes
         codes = run.tags_codes.copy()
-        in_lane = lanes[run.key_of]
+        in_lane = np.array([topic == _LANES for topic in topics])[run.key_of]
+        in_timers = np.flatnonzero(np.array([topic == _TIMERS for topic in topics])[run.key_of])
+        codes[in_timers] = timers.dues(run, in_timers)
         odd = np.flatnonzero(in_lane & (run.levels < 0))
         in_lane &= run.levels > 0
         stored_at_ms = run.stored_at_ms[in_lane]
@@ -45,8 +53,9 @@ class TagsCodes:
 
     def of_record(self, found: Record) -> int:
         """The tagsCode of one record."""
-        tags = value_of(found.properties, _TAGS)
-        code = record.tags_code(tags) if tags else 0
+        if found.topic == TIMER_TOPIC:
+            return timers.due_at_ms(found)
+        code = hash_of_tags(found)
         if found.topic != SCHEDULE_TOPIC:
             return code
         return self._code(value_of(found.properties, _DELAY), found.position, found.stored_at_ms, code)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from duetime_format import layout, record
+from duetime_format import layout
 from duetime_format.columns import Ints, Run
-from duetime_format.lanes import level_of
+from duetime_format.lanes import LANE_TOPICS, TIMER_LANE_FIRST, Place, level_of
 from duetime_format.levels import DelayLevels
 from duetime_format.names import FOREIGN_TOPICS, SCHEDULE_TOPIC, is_name
 from duetime_format.record import Record
@@ -24,14 +24,14 @@ from duetime_core.ondisk import checkpoint, configs
 from duetime_core.ondisk.files import LogFiles, QueueFiles
 from duetime_core.ondisk.folder import IS_FOLDER, Files, LocalFiles
 from duetime_core.ondisk.history import LevelHistory
+from duetime_core.ondisk.laneends import EndsReader
 from duetime_core.ondisk.lanes import Restored
 from duetime_core.ondisk.levels import TagsCodes
 from duetime_core.ondisk.scan import Blank, Found, Skipped, intact_at, scan_runs
 
-_LANES = SCHEDULE_TOPIC.encode()
 _UNITS_AT_ONCE = 8_192
 # Topics whose records retention appends again, with their queue offset.
-KEPT_TOPICS = frozenset((SCHEDULE_TOPIC, *FOREIGN_TOPICS))
+KEPT_TOPICS = LANE_TOPICS | FOREIGN_TOPICS
 # Any of them makes a directory a store's.
 _PARTS = ("commitlog", "consumequeue", "config", "checkpoint")
 
@@ -135,8 +135,10 @@ class State:
     stored_at_ms: int = 0
     # By level: the next entry to restore, as checkpoint and delayOffset.json had it before the log was read.
     known: dict[int, int] = field(default_factory=dict)
-    # By level: the entries from there on that records of the log restore, in runs.
-    restored: dict[int, list[Ints]] = field(default_factory=dict)
+    # By timer lane: how far it is, as the checkpoint had it.
+    places: dict[int, Place] = field(default_factory=dict)
+    # What records of the log say of the entries of lanes.
+    ends: EndsReader = field(default_factory=EndsReader)
 
     @property
     def min_position(self) -> int:
@@ -175,7 +177,9 @@ def load(source: Path | Files, levels: DelayLevels | LevelHistory, *, probe: boo
     known = _known_marks(files)
     queues = {key: Queue(QueueFiles(files, *key, probe=probe)) for key in queue_directories(files)}
     # After the queues: their records are in the log by then, and units of later ones are made from the log.
-    return State(files, LogFiles(files), history or known_before, queues, known=known)
+    state = State(files, LogFiles(files), history or known_before, queues, known=known)
+    state.places.update(enumerate(_known_places(files), TIMER_LANE_FIRST))
+    return state
 
 
 def queue_directories(files: Files) -> list[tuple[str, int]]:
@@ -242,6 +246,7 @@ class StateReader:
     def __init__(self, state: State, first: int | None = None) -> None:
         self._state = state
         self._codes = TagsCodes(state.history)
+        state.ends = EndsReader(state.known, state.places)
         state.end = state.min_position if first is None else first
 
     def see(self, item: Item) -> int:
@@ -253,6 +258,7 @@ class StateReader:
             state.damaged.append((item.position, item.damage))
         else:
             self._see_run(item) if isinstance(item, Run) else self._see_record(item)
+            state.ends.see(item)
         end = item_end(item)
         # A mark at the very end means that the next file was begun, if it is there.
         if not isinstance(item, Blank) or state.log.segment_at(end) is not None:
@@ -283,11 +289,6 @@ class StateReader:
             topic, queue = names[int(run.key_of[index])]
             row = (run.positions[index], run.sizes[index])
             self._leave(int(row[0]), int(row[1]), topic, queue, int(run.offsets[index]), int(run.flags[index]))
-        if run.entries is not None:
-            lanes = np.array([topic == _LANES for topic, _ in run.keys], np.bool_)
-            rows = run.entries[:, (run.entries[0] >= 0) & ~lanes[run.key_of]]
-            for level in np.unique(rows[0]).tolist():
-                self._restored(level, rows[1][rows[0] == level])
 
     def _see_kept(self, run: Run, names: list[tuple[str, int]]) -> None:
         for number, key in enumerate(names):
@@ -315,9 +316,6 @@ class StateReader:
         if key not in state.queues or found.queue_offset >= state.queues[key].files.max_offset:
             unit = np.array([(item.position, found.size, self._codes.of_record(found))], UNIT_TYPE)
             self._queue(key).made.append((np.array([found.queue_offset]), unit))
-        entry = record.find_lane_entry(found.properties)
-        if entry is not None and not item.damage and found.topic != SCHEDULE_TOPIC:
-            self._restored(entry[0], np.array([entry[1]]))
 
     def _make(self, run: Run, names: list[tuple[str, int]], rows: Ints) -> None:
         units = np.empty(len(rows), UNIT_TYPE)
@@ -337,11 +335,6 @@ class StateReader:
     def _leave(self, position: int, size: int, topic: str, queue: int, offset: int, flags: int) -> None:
         self._state.unqueued.append(Unqueued(position, size, topic, queue, offset, flags))
 
-    def _restored(self, level: int, entries: Ints) -> None:
-        entries = entries[entries >= self._state.known.get(level, 0)]
-        if len(entries):
-            self._state.restored.setdefault(level, []).append(entries)
-
 
 def is_queue(topic: str, queue: int) -> bool:
     """Whether a record can be of this queue: damage that no CRC reveals must not invent queues."""
@@ -360,8 +353,13 @@ def restored(state: State) -> dict[int, Restored]:
     found = {}
     for level in range(1, max([state.history.current.highest, *lanes]) + 1):
         low, high = (lanes[level].min_offset, lanes[level].max_offset) if level in lanes else (0, 0)
-        found[level] = Restored.of(state.known.get(level, 0), low, high, state.restored.get(level, ()))
+        found[level] = Restored.of(state.known.get(level, 0), low, high, [state.ends.ends(level).restored_entries])
     return found
+
+
+def _known_places(files: Files) -> tuple[Place, ...]:
+    point = checkpoint.decode(files.content("checkpoint") or b"")
+    return (point.places or ()) if point else ()
 
 
 def _known_marks(files: Files) -> dict[int, int]:

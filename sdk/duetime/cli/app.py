@@ -5,15 +5,18 @@ import sys
 import typer
 
 from duetime.cli.backlog import backlog
+from duetime.cli.cancel import cancel, reschedule
 from duetime.cli.consume import consume
 from duetime.cli.demo import demo
 from duetime.cli.dlq import dlq
 from duetime.cli.find import find
 from duetime.cli.groups import groups
 from duetime.cli.lanes import lanes
+from duetime.cli.pending import pending
 from duetime.cli.plugins import Commands
 from duetime.cli.pull import pull
 from duetime.cli.send import send
+from duetime.cli.show import show
 from duetime.cli.topics import topics
 from duetime.cli.trace import trace
 from duetime.cli.up import up
@@ -29,7 +32,7 @@ _HELP = """DueTime: messages that arrive later.
 \b
 Examples:
   duetime up --demo
-  duetime send orders "cancel 42" --delay 5s
+  duetime send orders "cancel 42" --delay 1h30m
   duetime pull orders --follow
   duetime consume orders --group billing --exec './settle.sh'
 """
@@ -47,6 +50,10 @@ app.command()(up)
 app.command()(send)
 app.command()(pull)
 app.command()(consume)
+app.command()(cancel)
+app.command()(reschedule)
+app.command()(pending)
+app.command()(show)
 app.command()(find)
 app.command()(trace)
 app.add_typer(topics, name="topics")

@@ -13,7 +13,7 @@ import typer
 
 from duetime.cli.gateway import CALL_TIMEOUT_S, reach
 from duetime.cli.messages import body_object
-from duetime.cli.options import Json, Server, moment
+from duetime.cli.options import Json, Server, given, span
 from duetime.cli.output import iso, local, on_one_line, print_json
 from duetime.client.errors import Damaged, NotFound
 from duetime.client.finding.dead_letters import AsyncDeadLetters, DeadLetter, DeadLetterCriteria, DeadLetterResult
@@ -40,12 +40,13 @@ _From = Annotated[
 ]
 _To = Annotated[str | None, typer.Option("--to", metavar="TIME", help="Became dead letters then or earlier.")]
 _Error = Annotated[
-    str, typer.Option(metavar="TEXT", help="A part of `TYPE: message` of the last attempt's error; case is ignored.")
+    str | None,
+    typer.Option(metavar="TEXT", help="A part of `TYPE: message` of the last attempt's error; case is ignored."),
 ]
-_Tag = Annotated[str, typer.Option(metavar="TAG", help="With this tag.")]
-_Key = Annotated[str, typer.Option(metavar="KEY", help="With this key.")]
+_Tag = Annotated[str | None, typer.Option(metavar="TAG", help="With this tag.")]
+_Key = Annotated[str | None, typer.Option(metavar="KEY", help="With this key.")]
 _Ids = Annotated[list[str] | None, typer.Option("--id", metavar="ID", help="With this id; may be repeated.")]
-_Topic = Annotated[str, typer.Option(metavar="TOPIC", help="Of messages that came from this topic.")]
+_Topic = Annotated[str | None, typer.Option(metavar="TOPIC", help="Of messages that came from this topic.")]
 _Max = Annotated[int | None, typer.Option("--max", min=1, metavar="N", help="At most N.")]
 _Rate = Annotated[float, typer.Option(min=0, metavar="N", help="At most N per second; 0: no limit.")]
 _DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing, show what would be done.")]
@@ -62,11 +63,11 @@ def list_letters(
     group: _Group,
     since: _From = None,
     until: _To = None,
-    error: _Error = "",
-    tag: _Tag = "",
-    key: _Key = "",
+    error: _Error = None,
+    tag: _Tag = None,
+    key: _Key = None,
     ids: _Ids = None,
-    topic: _Topic = "",
+    topic: _Topic = None,
     count_max: _Max = None,
     server: Server = None,
     as_json: Json = False,
@@ -139,11 +140,11 @@ def redrive(
     group: _Group,
     since: _From = None,
     until: _To = None,
-    error: _Error = "",
-    tag: _Tag = "",
-    key: _Key = "",
+    error: _Error = None,
+    tag: _Tag = None,
+    key: _Key = None,
     ids: _Ids = None,
-    topic: _Topic = "",
+    topic: _Topic = None,
     rate: _Rate = 0.0,
     dry_run: _DryRun = False,
     count_max: _Max = None,
@@ -171,11 +172,11 @@ def discard(
     group: _Group,
     since: _From = None,
     until: _To = None,
-    error: _Error = "",
-    tag: _Tag = "",
-    key: _Key = "",
+    error: _Error = None,
+    tag: _Tag = None,
+    key: _Key = None,
     ids: _Ids = None,
-    topic: _Topic = "",
+    topic: _Topic = None,
     rate: _Rate = 0.0,
     dry_run: _DryRun = False,
     count_max: _Max = None,
@@ -256,16 +257,23 @@ async def _end(server: str | None, group: str, criteria: DeadLetterCriteria, job
 
 
 def _criteria(
-    since: str | None, until: str | None, error: str, tag: str, key: str, ids: list[str] | None, topic: str
+    since: str | None,
+    until: str | None,
+    error: str | None,
+    tag: str | None,
+    key: str | None,
+    ids: list[str] | None,
+    topic: str | None,
 ) -> DeadLetterCriteria:
+    start, end = span(("--from", since), ("--to", until))
     return DeadLetterCriteria(
-        start=moment("--from", since) if since else None,
-        end=moment("--to", until) if until else None,
-        error=error,
-        tag=tag,
-        key=key,
+        start=start,
+        end=end,
+        error=given("--error", error),
+        tag=given("--tag", tag),
+        key=given("--key", key),
         ids=ids or [],
-        topic=topic,
+        topic=given("--topic", topic),
     )
 
 

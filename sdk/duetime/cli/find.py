@@ -1,16 +1,17 @@
-"""`duetime find`: messages by key or id: stored, pending or quarantined."""
+"""`duetime find`: messages by key or id, in whatever state."""
 
 import asyncio
 import sys
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from duetime.cli.gateway import CALL_TIMEOUT_S, reach
-from duetime.cli.messages import message_line, message_object
-from duetime.cli.options import Json, Server, moment
+from duetime.cli.messages import message_line
+from duetime.cli.options import Json, Server, span
 from duetime.cli.output import local, print_json
+from duetime.cli.show import shown_object
 from duetime.client.finding.finder import AsyncFinder, Found, FoundMessage
 
 _Topic = Annotated[
@@ -33,7 +34,7 @@ def find(
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Find messages by key or id, newest first: stored, pending or quarantined ones.
+    """Find messages by key or id, newest first: in their topics, pending, cancelled or quarantined ones.
 
     Exit code 1 if there are none.
 
@@ -45,13 +46,13 @@ def find(
     """
     if message_id is None and key is None:
         raise typer.BadParameter("give TOPIC and KEY, or --id")
-    if message_id is not None and (key is not None or since or until):
+    if message_id is not None and (key is not None or since is not None or until is not None):
         raise typer.BadParameter("--id names one message: it can't be combined with KEY, --from or --to")
-    times = (moment("--from", since) if since else None, moment("--to", until) if until else None)
+    times = span(("--from", since), ("--to", until))
     found = asyncio.run(_find(server, topic or "", key or "", message_id, times, count_max))
     for message in found:
         if as_json:
-            print_json(found_object(message))
+            print_json(shown_object(message))
         else:
             print(found_line(message))
     if found.more:
@@ -82,12 +83,3 @@ def found_line(message: FoundMessage) -> str:
     """A found message for people."""
     due = f"pending, due {local(message.due_at)}" if message.state == "pending" else message.state
     return f"{due}  {message.id}  {message_line(message)}"
-
-
-def found_object(message: FoundMessage) -> dict[str, Any]:
-    """A found message for machines."""
-    return message_object(message) | {
-        "state": message.state,
-        "shard": message.shard,
-        "offset_id": message.offset_id,
-    }

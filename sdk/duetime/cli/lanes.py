@@ -11,13 +11,15 @@ from duetime.cli.output import iso, length, local, moment_or_none, print_json, p
 from duetime.v1 import gateway_pb2
 
 _COLUMNS = [
-    "#shard", "#level", "#delay", "#pending", "oldest due", "next due", "#watermark", "owner",
+    "#shard", "#lane", "#delay", "#pending", "oldest due", "next due", "#watermark", "owner",
     "#late p50 ms", "#late p99 ms", "#restored", "#quarantined",
 ]  # fmt: skip
 
 
 def lanes(server: Server = None, as_json: Json = False) -> None:
-    """Show the lanes: pending messages, next due time and lateness for each shard and level.
+    """Show the lanes: pending messages, next due time and lateness for each shard and lane.
+
+    Lanes from 1000 on are those for any time, all others those of levels.
 
     Lateness is the time from due to durably stored in the topic, over a lane's last 1,024 messages.
 
@@ -42,7 +44,7 @@ def _row(lane: gateway_pb2.Lane) -> tuple[str, ...]:
     return (
         str(lane.shard),
         str(lane.level),
-        length(lane.delay_ms),
+        length(lane.delay_ms) if lane.delay_ms else "any",
         f"{lane.pending_count:,}",
         local(moment_or_none(lane.oldest_due_at_ms)),
         local(moment_or_none(lane.next_due_at_ms)),
@@ -58,6 +60,7 @@ def _row(lane: gateway_pb2.Lane) -> tuple[str, ...]:
 def _lane_object(lane: gateway_pb2.Lane) -> dict[str, Any]:
     return {
         "shard": lane.shard,
+        "lane": lane.level,
         "level": lane.level,
         "delay_ms": lane.delay_ms,
         "pending_count": lane.pending_count,

@@ -7,6 +7,7 @@ from duetime.cli.output import iso, local, on_one_line
 from duetime.client.errors import Damaged
 from duetime.client.finding.dead_letters import DeadLetter
 from duetime.client.finding.finder import FoundMessage
+from duetime.client.finding.pending import PendingMessage
 from duetime.client.record import ReceivedMessage
 
 
@@ -46,7 +47,7 @@ def message_object(message: ReceivedMessage | FoundMessage) -> dict[str, Any]:
     }
 
 
-def body_object(message: ReceivedMessage | FoundMessage | DeadLetter) -> dict[str, str]:
+def body_object(message: ReceivedMessage | FoundMessage | PendingMessage | DeadLetter) -> dict[str, str]:
     """A body for machines."""
     try:
         body = message.body

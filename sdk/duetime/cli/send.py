@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from duetime.cli.gateway import reach
-from duetime.cli.options import Json, Server
+from duetime.cli.options import Json, Server, due_time
 from duetime.cli.output import iso, local, print_json
 from duetime.client.errors import DueTimeError
 from duetime.client.message import Message, Receipt
@@ -32,8 +32,17 @@ def send(
         str, typer.Argument(metavar="TOPIC", help="Created if it does not exist, unless the server forbids it.")
     ],
     body: _Body = "-",
-    delay: Annotated[str | None, typer.Option(help="One of the server's delays: 5s, 30m, 2h.")] = None,
+    delay: Annotated[str | None, typer.Option(metavar="LENGTH", help="From now on: 90s, 1h30m, 2d.")] = None,
+    deliver_at: Annotated[
+        str | None, typer.Option("--deliver-at", metavar="TIME", help="As 2026-12-24T18:00:00Z; local without zone.")
+    ] = None,
     level: Annotated[int | None, typer.Option(help="The delay as a level, from 1, instead of --delay.")] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Take the place of the pending message with the same --key.")
+    ] = False,
+    max_wait: Annotated[
+        str | None, typer.Option(metavar="LENGTH", help="With --replace: wait at most so long after the first one.")
+    ] = None,
     lines: Annotated[bool, typer.Option("--lines", help="Send each line as a message.")] = False,
     tags: Annotated[str, typer.Option(help="The tag, by which filters select.")] = "",
     key: Annotated[list[str] | None, typer.Option(help="A business key; may be repeated.")] = None,
@@ -47,22 +56,26 @@ def send(
 
     \b
     Examples:
-      duetime send orders "cancel 42" --delay 5s
-      duetime send orders @order.json --level 16 --tags timeout --key 42
+      duetime send orders "cancel 42" --delay 1h30m
+      duetime send orders "wake up" --deliver-at 2026-12-24T18:00:00Z
+      duetime send carts @cart.json --delay 30m --replace --key cart-42 --max-wait 2h
       seq 100000 | duetime send orders --lines --delay 1m
     """
-    if delay is not None and level is not None:
-        raise typer.BadParameter("--delay and --level are both given; give one")
+    if (delay is not None) + (level is not None) + (deliver_at is not None) > 1:
+        raise typer.BadParameter("give one of --delay, --deliver-at and --level")
     make = partial(
         Message,
         topic,
         delay=delay,
         level=level,
+        deliver_at=due_time("--deliver-at", deliver_at),
         tags=tags,
         keys=key or (),
         properties=_properties(prop or []),
         sharding_key=sharding_key,
         queue=queue,
+        replace=replace,
+        max_wait=max_wait,
     )
     with ExitStack() as opened:
         if body == "-" and sys.stdin.isatty():
@@ -164,12 +177,13 @@ def _progress(size: int | None) -> Progress:
 def receipt_line(receipt: Receipt) -> str:
     """A receipt for people."""
     where = f"{receipt.message_id} {receipt.topic} queue {receipt.queue}"
-    if receipt.lane is None:
-        line = f"{where} offset {receipt.offset}"
-    else:
-        line = f"{where}, due {local(receipt.deliver_at)} (level {receipt.lane})"
+    line = f"{where} offset {receipt.offset}" if receipt.lane is None else f"{where}, due {local(receipt.deliver_at)}"
+    if receipt.level is not None:
+        line += f" (level {receipt.level})"
     if receipt.requested_level is not None:
-        line += f"; level {receipt.requested_level} is above the highest, {receipt.lane}"
+        line += f"; level {receipt.requested_level} is above the highest, {receipt.level}"
+    line += "; that was past: it is delivered now" if receipt.was_past else ""
+    line += f"; replaces {receipt.replaced_id}" if receipt.replaced_id else ""
     return line + ("; it had been stored before" if receipt.duplicate else "")
 
 
@@ -182,7 +196,10 @@ def receipt_object(receipt: Receipt) -> dict[str, Any]:
         "queue": receipt.queue,
         "offset": receipt.offset,
         "lane": receipt.lane,
+        "level": receipt.level,
         "deliver_at": iso(receipt.deliver_at),
+        "was_past": receipt.was_past,
+        "replaced_id": receipt.replaced_id,
         "requested_level": receipt.requested_level,
         "duplicate": receipt.duplicate,
     }

@@ -6,8 +6,8 @@ import typer
 
 from duetime.cli.gateway import call
 from duetime.cli.options import Json, Server
-from duetime.cli.output import iso, local, print_json, print_table
-from duetime.client.message import moment
+from duetime.cli.output import iso, length, local, print_json, print_table
+from duetime.client.message import delay_ms, moment
 from duetime.v1 import gateway_pb2
 
 topics = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
@@ -34,8 +34,8 @@ def list_topics(context: typer.Context, server: Server = None, as_json: Json = F
         for topic in listed:
             print_json(_topic_object(topic))
     elif listed:
-        rows = [(topic.name, str(topic.queue_count), local(moment(topic.created_at_ms))) for topic in listed]
-        print_table(["topic", "#queues", "created"], rows)
+        rows = [(one.name, str(one.queue_count), _max_delay(one), local(moment(one.created_at_ms))) for one in listed]
+        print_table(["topic", "#queues", "#most delay", "created"], rows)
     else:
         print("no topics yet; the first `duetime send TOPIC BODY` creates one")
 
@@ -45,21 +45,28 @@ def create(
     context: typer.Context,
     name: _Name,
     queues: Annotated[int, typer.Option(help="How many queues, 1 to 1,024. Default: the server's.")] = 0,
+    max_delay: Annotated[
+        str | None, typer.Option(metavar="LENGTH", help="Most delay of its messages: 2h, 30d. Default: ten years.")
+    ] = None,
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Create a topic. One that exists with the same number of queues is left as it is.
+    """Create a topic. One that exists with the same number of queues and most delay is left as it is.
 
     \b
     Examples:
       duetime topics create orders --queues 8
+      duetime topics create reminders --max-delay 30d
     """
     before_server, before_json = context.obj
-    topic = call(server or before_server, "CreateTopic", gateway_pb2.CreateTopicRequest(name=name, queue_count=queues))
+    max_delay_ms = delay_ms(max_delay, "--max-delay") if max_delay else 0
+    request = gateway_pb2.CreateTopicRequest(name=name, queue_count=queues, max_delay_ms=max_delay_ms)
+    topic = call(server or before_server, "CreateTopic", request)
     if as_json or before_json:
         print_json(_topic_object(topic))
     else:
-        print(f"topic {topic.name} has {topic.queue_count} queues")
+        limit = f", and a most delay of {_max_delay(topic)}" if topic.max_delay_ms else ""
+        print(f"topic {topic.name} has {topic.queue_count} queues{limit}")
 
 
 @topics.command()
@@ -80,10 +87,20 @@ def describe(context: typer.Context, name: _Name, server: Server = None, as_json
         )
         return
     topic = described.topic
-    print(f"topic {topic.name}, {topic.queue_count} queues, created {local(moment(topic.created_at_ms))}")
+    limit = f", most delay {_max_delay(topic)}" if topic.max_delay_ms else ""
+    print(f"topic {topic.name}, {topic.queue_count} queues{limit}, created {local(moment(topic.created_at_ms))}")
     rows = [tuple(map(str, (*queue, queue[3] - queue[2]))) for queue in queues]
     print_table(["#queue", "#shard", "#min offset", "#max offset", "#messages"], rows)
 
 
 def _topic_object(topic: gateway_pb2.Topic) -> dict[str, Any]:
-    return {"topic": topic.name, "queue_count": topic.queue_count, "created_at": iso(moment(topic.created_at_ms))}
+    return {
+        "topic": topic.name,
+        "queue_count": topic.queue_count,
+        "max_delay_ms": topic.max_delay_ms or None,
+        "created_at": iso(moment(topic.created_at_ms)),
+    }
+
+
+def _max_delay(topic: gateway_pb2.Topic) -> str:
+    return length(topic.max_delay_ms) if topic.max_delay_ms else "-"

@@ -3,9 +3,11 @@
 import asyncio
 import sys
 import textwrap
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
+from duetime_format.levels import LEVEL_COUNT_MAX
 
 from duetime.cli.gateway import CALL_TIMEOUT_S, reach
 from duetime.cli.options import Json, Server
@@ -25,7 +27,8 @@ def trace(
 ) -> None:
     """Show what happened to a message, oldest first.
 
-    Accepted, deferred, restored; received, acknowledged, failed; dead, redriven. Possible gaps are listed at the end.
+    Accepted, deferred, rescheduled, cancelled, replaced, restored;
+    received, acknowledged, failed; dead, redriven. Possible gaps are listed at the end.
     With --json: one event per line, gaps as `{"gap": ...}`.
 
     \b
@@ -40,8 +43,10 @@ def trace(
         for gap in found.gaps:
             print_json({"gap": gap})
         return
+    due_at: datetime | None = None
     for event in found.events:
-        print(event_line(event))
+        print(event_line(event, due_at))
+        due_at = event.due_at if event.kind in ("deferred", "rescheduled") else due_at
         if show_traces and event.trace:
             print(textwrap.indent(event.trace.rstrip(), "    "))
     for gap in found.gaps:
@@ -53,15 +58,20 @@ async def _trace(server: str | None, message_id: str, topic: str) -> Trace:
         return await finder.trace(message_id, topic=topic)
 
 
-def event_line(event: TraceEvent) -> str:
-    """An event for people."""
+def event_line(event: TraceEvent, due_before: datetime | None = None) -> str:
+    """An event for people. `due_before`: when the message was due until then."""
     place = f"{event.topic}/{event.queue}@{event.offset}" if event.topic else ""
     parts = [local(event.at), f"{event.kind:<12}"]
     parts += [event.group] if event.group else []
     parts += [f"attempt {event.attempt}"] if event.attempt else []
-    parts += [f"level {event.level}"] if event.kind == "deferred" else []
+    parts += [f"level {event.level}"] if event.kind == "deferred" and 0 < event.level <= LEVEL_COUNT_MAX else []
     if event.kind in ("deferred", "failed") and event.due_at is not None:
         parts.append(f"{'due' if event.kind == 'deferred' else 'retried'} {local(event.due_at)}")
+    if event.kind == "rescheduled":
+        parts.append(f"due {f'{local(due_before)} -> ' if due_before else ''}{local(event.due_at)}")
+    if event.kind in ("cancelled", "replaced") and event.due_at is not None:
+        parts.append(f"was due {local(event.due_at)}")
+    parts += [f"by {event.replaced_by}"] if event.replaced_by else []
     parts += [f"{event.late_ms} ms late"] if event.late_ms is not None else []
     parts += [on_one_line(event.error.encode())] if event.error else []
     return "  ".join([*parts, place]).rstrip()
@@ -84,4 +94,5 @@ def event_object(event: TraceEvent) -> dict[str, Any]:
         "error_type": event.error_type,
         "error_message": event.error_message,
         "trace": event.trace,
+        "replaced_by": event.replaced_by,
     }

@@ -1,20 +1,25 @@
-"""A message to send, the receipt for it, and their wire forms."""
+"""A message to send, the receipt for it, what names it while it is pending, and their wire forms."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from enum import Enum
 from functools import lru_cache
 from typing import Any
 
-from duetime.client.errors import InvalidMessage
+from duetime_format.levels import DELAY_MS_MAX
+
+from duetime.client.errors import InvalidArgument, InvalidMessage
 from duetime.client.retry_policy import message_policy
-from duetime.v1 import message_pb2
+from duetime.v1 import message_pb2, pending_pb2
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
-_UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_DELAY = re.compile(r"([0-9]{1,9})([smhd])")
+_UNIT_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
+# Each unit once, the largest first.
+_DELAY = re.compile("".join(f"(?:([0-9]{{1,12}}){unit}{'(?!s)' if unit == 'm' else ''})?" for unit in _UNIT_MS))
 _MILLISECOND = timedelta(milliseconds=1)
+_UNFIT = "is neither whole numbers of d, h, m, s and ms, such as '1h30m', nor a timedelta, nor an int of milliseconds"
 
 
 def moment(at_ms: int) -> datetime:
@@ -24,7 +29,13 @@ def moment(at_ms: int) -> datetime:
 
 def at_ms(when: datetime) -> int:
     """The first Unix millisecond that is not before a datetime; one without a time zone is local time."""
-    return -((_EPOCH - when.astimezone(UTC)) // _MILLISECOND)
+    if when.utcoffset() is None:
+        try:
+            when = when.astimezone()
+        except (ValueError, OverflowError):
+            # Within a day of the calendar's ends, where local time can't be told.
+            when = when.replace(tzinfo=UTC)
+    return -((_EPOCH - when) // _MILLISECOND)
 
 
 def range_ms(start: datetime | None, end: datetime | None) -> tuple[int, int]:
@@ -34,14 +45,33 @@ def range_ms(start: datetime | None, end: datetime | None) -> tuple[int, int]:
     return from_ms, to_ms
 
 
+def pending_filter(topic: str, key: str, after: datetime | None, before: datetime | None) -> pending_pb2.PendingFilter:
+    """Pending messages due at or after, and before; local time if a datetime has no time zone.
+
+    Raises:
+        InvalidArgument: a time is no datetime, or `before` is not after `after`; a text is not Unicode.
+    """
+    for name, when in (("after", after), ("before", before)):
+        if when is not None and not isinstance(when, datetime):
+            raise InvalidArgument.of(name, f"{when!r} is not a datetime")
+    from_ms = 0 if after is None else max(at_ms(after), 1)
+    before_ms = 0 if before is None else max(at_ms(before), 1)
+    if 0 < before_ms <= from_ms:
+        raise InvalidArgument.of("before", f"{before} is not later than {after}, which `after` says")
+    try:
+        return pending_pb2.PendingFilter(topic=topic, key=key, due_from_ms=from_ms, due_before_ms=before_ms)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument.of("topic or key", str(error)) from error
+
+
 @dataclass(slots=True)
 class Message:
-    """A message to send. Set at most one of `delay` and `level`; with neither it reaches its topic at once."""
+    """A message to send. At most one of `delay`, `level` and `deliver_at`; with none it reaches its topic at once."""
 
     topic: str
     body: bytes
-    delay: str | timedelta | None = None
-    """`"30m"` (a whole number of s, m, h or d) or a timedelta; one of the server's delay levels."""
+    delay: str | timedelta | int | None = None
+    """`"1h30m"` (whole numbers of d, h, m, s and ms), a timedelta, or milliseconds; at most ten years."""
     level: int | None = None
     """The server's delay level, from 1. Above the highest it means the highest, and the receipt says so. 0: at once."""
     tags: str = ""
@@ -55,39 +85,86 @@ class Message:
     flag: int = 0
     retry: str | None = None
     """`"exponential:1s..1m,max=3"`: when and how often it is retried; takes precedence over all other policies."""
+    deliver_at: datetime | None = None
+    """When it reaches its topic, by the server's clock: with a time zone. A past time delivers at once."""
+    key: str = ""
+    """One key, instead of or before `keys`."""
+    replace: bool = False
+    """Takes the place of the pending message of the topic with the same key that was sent so: one of them is delivered.
+    Needs a delay or due time and exactly one key."""
+    max_wait: str | timedelta | int | None = None
+    """With `replace`: falls due at most so long after the first one that was replaced without a break was stored."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.body, bytes):
             raise TypeError(f"body is {type(self.body).__name__}, not bytes; encode it first: body.encode()")
         if isinstance(self.keys, str):
-            raise TypeError(f"keys is a str, not a list of them: keys=[{self.keys!r}]")
+            raise TypeError(f"keys is a str, not a list of them: keys=[{self.keys!r}], or key={self.keys!r}")
 
 
-@lru_cache(maxsize=1024)
-def delay_ms(delay: str | timedelta) -> int:
-    """Milliseconds of `"30m"` or a timedelta.
+def delay_ms(delay: str | timedelta | int, field: str = "delay") -> int:
+    """Milliseconds of `"1h30m"`, a timedelta, or milliseconds; `field` names the argument in errors.
 
     Raises:
-        InvalidMessage: neither, negative, or not a whole number of its unit.
+        InvalidMessage: none of these, negative, or beyond ten years.
     """
+    if type(delay) is int:
+        length_ms = delay
+    elif isinstance(delay, str | timedelta):
+        length_ms = _parsed_ms(delay, field)
+    else:
+        raise InvalidMessage.of(field, f"{delay!r} {_UNFIT}")
+    if length_ms < 0:
+        raise InvalidMessage.of(field, f"{delay} ms is negative")
+    if length_ms > DELAY_MS_MAX:
+        raise InvalidMessage.of(field, f"{length_ms} ms is above the most, {DELAY_MS_MAX} ms (ten years)")
+    return length_ms
+
+
+@lru_cache(maxsize=1024, typed=True)
+def _parsed_ms(delay: str | timedelta, field: str) -> int:
     if isinstance(delay, timedelta):
         count, rest = divmod(delay, _MILLISECOND)
-        if count < 0 or rest:
-            raise InvalidMessage.of("delay", f"{delay!r} is not a whole number of milliseconds from 0 up")
+        if count < 0:
+            raise InvalidMessage.of(field, f"{delay!r} is negative")
+        if rest:
+            raise InvalidMessage.of(field, f"{delay!r} is not a whole number of milliseconds")
         return count
-    match = _DELAY.fullmatch(delay) if isinstance(delay, str) else None
-    if match is None or int(match[1]) == 0:
-        raise InvalidMessage.of(
-            "delay", f"{delay!r} is neither a whole number above 0 followed by s, m, h or d nor a timedelta"
-        )
-    return int(match[1]) * _UNIT_MS[match[2]]
+    match = _DELAY.fullmatch(delay)
+    if match is not None and delay:
+        counts = zip(match.groups(), _UNIT_MS.values(), strict=True)
+        return sum(int(count) * unit_ms for count, unit_ms in counts if count)
+    if delay.startswith("-"):
+        raise InvalidMessage.of(field, f"{delay!r} is negative")
+    raise InvalidMessage.of(field, f"{delay!r} {_UNFIT}")
+
+
+def due_ms(deliver_at: datetime, field: str = "deliver_at") -> int:
+    """Unix milliseconds of a due time.
+
+    Raises:
+        InvalidMessage: it is no datetime, has no time zone, or lies before 1970.
+    """
+    if not isinstance(deliver_at, datetime):
+        raise InvalidMessage.of(field, f"{deliver_at!r} is not a datetime")
+    if deliver_at.utcoffset() is None:
+        text = "has no time zone: give it one, such as datetime(2026, 12, 24, 18, tzinfo=UTC), or use .astimezone()"
+        raise InvalidMessage.of(field, f"{deliver_at!r} {text}")
+    when_ms = at_ms(deliver_at)
+    if when_ms < 0:
+        raise InvalidMessage.of(field, f"{deliver_at!r} lies before 1970")
+    return when_ms
+
+
+# Of `wire_fields`, before those that not every message has.
+_FIELDS_ALWAYS = 4
 
 
 def wire_fields(message: Message, message_id: str, born_at_ms: int) -> dict[str, Any]:
     """The fields of a duetime.v1.Message that are set, by name.
 
     Raises:
-        InvalidMessage: both delay and level are set, or the delay or the retry policy is malformed.
+        InvalidMessage: several of delay, level and deliver_at are set, or one or the retry policy is malformed.
     """
     fields: dict[str, Any] = {
         "topic": message.topic,
@@ -101,10 +178,20 @@ def wire_fields(message: Message, message_id: str, born_at_ms: int) -> dict[str,
         fields["delay_ms"] = delay_ms(message.delay)
     elif message.level is not None:
         fields["delay_level"] = message.level
+    if message.deliver_at is not None:
+        if len(fields) > _FIELDS_ALWAYS:
+            raise InvalidMessage.of("deliver_at", f"is set to {message.deliver_at} beside a delay or level; give one")
+        fields["deliver_at_ms"] = due_ms(message.deliver_at)
     if message.tags:
         fields["tags"] = message.tags
-    if message.keys:
+    if message.key:
+        fields["keys"] = [message.key, *message.keys]
+    elif message.keys:
         fields["keys"] = message.keys
+    if message.replace:
+        fields["replace"] = True
+    if message.max_wait is not None:
+        fields["max_wait_ms"] = delay_ms(message.max_wait, "max_wait")
     if message.properties:
         fields["properties"] = message.properties
     if message.sharding_key:
@@ -122,21 +209,71 @@ def to_proto(message: Message, *, born_at_ms: int = 0) -> message_pb2.Message:
     """The wire form of a message; an empty id stays empty, and the gateway makes one.
 
     Raises:
-        InvalidMessage: both delay and level are set, the delay or the retry policy is malformed, or a value has no
-            place in its field.
+        InvalidMessage: several of delay, level and deliver_at are set, one or the retry policy is malformed, or a value
+            has no place in its field.
     """
+    fields = wire_fields(message, message.id, born_at_ms)
     try:
-        return message_pb2.Message(**wire_fields(message, message.id, born_at_ms))
-    except (TypeError, ValueError, UnicodeError) as error:
-        raise refused(error) from error
+        return message_pb2.Message(**fields)
+    except (TypeError, ValueError) as error:
+        raise refused(fields, error) from error
 
 
-def refused(error: Exception) -> InvalidMessage:
-    """The SDK's error for what protobuf will not encode."""
-    return error if isinstance(error, InvalidMessage) else InvalidMessage.of("message", str(error))
+def refused(fields: Mapping[str, Any], error: Exception) -> InvalidMessage:
+    """The SDK's error for what protobuf will not encode, about the first field that is wrong."""
+    for name, value in fields.items():
+        try:
+            message_pb2.Message(**{name: value})
+        except (TypeError, ValueError) as found:
+            return InvalidMessage.of(name, str(found))
+    return InvalidMessage.of("message", str(error))
 
 
-class Receipt:
+class CancelResult(Enum):
+    """What is true of a message after a cancel."""
+
+    CANCELLED = "cancelled"
+    """It was pending, or was cancelled before: it is never delivered."""
+    ALREADY_FIRED = "already fired"
+    """It is in its topic, or about to be. A message that waits for a retry has fired before."""
+    NOT_FOUND = "not found"
+    """No shard has it."""
+
+
+class MessageRef:
+    """Something that names a message for `cancel` and `reschedule`: a receipt, or a message that was found."""
+
+    __slots__ = ()
+
+    def _ref(self) -> pending_pb2.PendingRef:
+        raise NotImplementedError
+
+
+def ref_of(message: MessageRef | str) -> pending_pb2.PendingRef:
+    """How requests name a message.
+
+    Raises:
+        TypeError: it is neither a receipt, a message that was found, nor an id.
+        InvalidMessage: the id is not Unicode.
+    """
+    if isinstance(message, MessageRef):
+        return message._ref()
+    if not isinstance(message, str):
+        raise TypeError(f"{message!r} is neither a receipt, nor a message that was found, nor an id")
+    try:
+        return pending_pb2.PendingRef(message_id=message)
+    except ValueError as error:
+        raise InvalidMessage.of("message_id", str(error)) from error
+
+
+def listed(messages: Iterable[MessageRef | str]) -> list[MessageRef | str]:
+    """Several that name messages. Raises: TypeError: it is not iterable, or bytes."""
+    if isinstance(messages, Iterable) and not isinstance(messages, bytes | bytearray):
+        return list(messages)
+    raise TypeError(f"{messages!r} is neither a receipt, nor a message that was found, nor an id, nor several of these")
+
+
+class Receipt(MessageRef):
     """The server's receipt for one stored message. Fields are decoded on access."""
 
     __slots__ = ("_result", "topic")
@@ -165,7 +302,13 @@ class Receipt:
 
     @property
     def lane(self) -> int | None:
-        """The lane, numbered as the delay level, that the message waits in; None: it does not wait."""
+        """The lane that the message waits in: a delay level's number, or from 1000 on for any time; None: it does not
+        wait."""
+        return self._result.lane or self._result.delay_level or None
+
+    @property
+    def level(self) -> int | None:
+        """The delay level; None: it does not wait, or for a time that is no level's."""
         return self._result.delay_level or None
 
     @property
@@ -180,10 +323,27 @@ class Receipt:
         return self._result.requested_level or None
 
     @property
+    def was_past(self) -> bool:
+        """Whether `deliver_at` was past: the message is delivered at once."""
+        return self._result.was_past
+
+    @property
+    def replaced_id(self) -> str | None:
+        """The id of the pending message that this one replaced; None: there was none."""
+        return self._result.replaced_id or None
+
+    @property
     def duplicate(self) -> bool:
         """Whether an earlier request had stored the message; the receipt is that request's."""
         return self._result.duplicate
 
+    def _ref(self) -> pending_pb2.PendingRef:
+        result = self._result
+        # A server of release 0.1 names no lane; there the message is found by its id.
+        place = {"shard": result.shard, "lane": result.lane, "entry": result.offset} if result.lane else {}
+        return pending_pb2.PendingRef(message_id=result.message_id, topic=self.topic, **place)
+
     def __repr__(self) -> str:
         due = f", lane={self.lane}, deliver_at={self.deliver_at}" if self.lane else ""
+        due += ", was_past=True" if self.was_past else ""
         return f"Receipt({self.message_id}, topic={self.topic!r}, queue={self.queue}, offset={self.offset}{due})"

@@ -4,6 +4,7 @@ import zlib
 from datetime import datetime
 
 from duetime_format import errors
+from duetime_format.lanes import is_timer_lane
 from duetime_format.layout import SYS_COMPRESSED
 from duetime_format.record import RESERVED_PROPERTIES
 from duetime_format.view import View, split
@@ -69,9 +70,16 @@ class ReceivedMessage(View):
 
     @property
     def delay_level(self) -> int:
-        """The delay level; 0: it was not delayed."""
+        """The delay level; 0: it was not delayed, or for a time that is no level's."""
         entry = self.lane_entry
-        return entry[0] if entry else 0
+        return entry[0] if entry and not is_timer_lane(entry[0]) else 0
+
+    @property
+    def lane(self) -> int | None:
+        """The lane that it waited in: a delay level's number, or from 1000 on for any time; None: it was not
+        delayed."""
+        entry = self.lane_entry
+        return entry[0] if entry else None
 
     def __repr__(self) -> str:
         return f"ReceivedMessage({self.id}, topic={self.topic!r}, queue={self.queue}, offset={self.offset})"

@@ -48,6 +48,9 @@ class TraceKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TRACE_KIND_REDRIVEN: _ClassVar[TraceKind]
     TRACE_KIND_DISCARDED: _ClassVar[TraceKind]
     TRACE_KIND_QUARANTINED: _ClassVar[TraceKind]
+    TRACE_KIND_CANCELLED: _ClassVar[TraceKind]
+    TRACE_KIND_RESCHEDULED: _ClassVar[TraceKind]
+    TRACE_KIND_REPLACED: _ClassVar[TraceKind]
 RECEIVE_ENCODING_MESSAGES: ReceiveEncoding
 RECEIVE_ENCODING_RECORDS: ReceiveEncoding
 RECEIPT_STATUS_OK: ReceiptStatus
@@ -74,6 +77,9 @@ TRACE_KIND_DEAD: TraceKind
 TRACE_KIND_REDRIVEN: TraceKind
 TRACE_KIND_DISCARDED: TraceKind
 TRACE_KIND_QUARANTINED: TraceKind
+TRACE_KIND_CANCELLED: TraceKind
+TRACE_KIND_RESCHEDULED: TraceKind
+TRACE_KIND_REPLACED: TraceKind
 
 class QueueNumber(_message.Message):
     __slots__ = ("queue", "shard_queue")
@@ -512,7 +518,7 @@ class TraceMessageRequest(_message.Message):
     def __init__(self, id: _Optional[str] = ..., topic: _Optional[str] = ...) -> None: ...
 
 class TraceEvent(_message.Message):
-    __slots__ = ("kind", "at_ms", "shard", "topic", "queue", "offset", "level", "due_at_ms", "late_ms", "group", "attempt", "error")
+    __slots__ = ("kind", "at_ms", "shard", "topic", "queue", "offset", "level", "due_at_ms", "late_ms", "group", "attempt", "error", "replaced_by_id")
     KIND_FIELD_NUMBER: _ClassVar[int]
     AT_MS_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
@@ -525,6 +531,7 @@ class TraceEvent(_message.Message):
     GROUP_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    REPLACED_BY_ID_FIELD_NUMBER: _ClassVar[int]
     kind: TraceKind
     at_ms: int
     shard: int
@@ -537,7 +544,8 @@ class TraceEvent(_message.Message):
     group: str
     attempt: int
     error: HandlerError
-    def __init__(self, kind: _Optional[_Union[TraceKind, str]] = ..., at_ms: _Optional[int] = ..., shard: _Optional[int] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., level: _Optional[int] = ..., due_at_ms: _Optional[int] = ..., late_ms: _Optional[int] = ..., group: _Optional[str] = ..., attempt: _Optional[int] = ..., error: _Optional[_Union[HandlerError, _Mapping]] = ...) -> None: ...
+    replaced_by_id: str
+    def __init__(self, kind: _Optional[_Union[TraceKind, str]] = ..., at_ms: _Optional[int] = ..., shard: _Optional[int] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., level: _Optional[int] = ..., due_at_ms: _Optional[int] = ..., late_ms: _Optional[int] = ..., group: _Optional[str] = ..., attempt: _Optional[int] = ..., error: _Optional[_Union[HandlerError, _Mapping]] = ..., replaced_by_id: _Optional[str] = ...) -> None: ...
 
 class TraceMessageResponse(_message.Message):
     __slots__ = ("id", "events", "gaps")

@@ -2,6 +2,7 @@ from duetime.v1 import backlog_pb2 as _backlog_pb2
 from duetime.v1 import consumer_pb2 as _consumer_pb2
 from duetime.v1 import export_pb2 as _export_pb2
 from duetime.v1 import message_pb2 as _message_pb2
+from duetime.v1 import pending_pb2 as _pending_pb2
 from duetime.v1 import retry_pb2 as _retry_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -31,6 +32,8 @@ class MessageState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     MESSAGE_STATE_STORED: _ClassVar[MessageState]
     MESSAGE_STATE_PENDING: _ClassVar[MessageState]
     MESSAGE_STATE_QUARANTINED: _ClassVar[MessageState]
+    MESSAGE_STATE_CANCELLED: _ClassVar[MessageState]
+    MESSAGE_STATE_DEAD: _ClassVar[MessageState]
 PULL_STATUS_UNSPECIFIED: PullStatus
 PULL_STATUS_FOUND: PullStatus
 PULL_STATUS_NO_NEW: PullStatus
@@ -42,6 +45,8 @@ MESSAGE_STATE_UNSPECIFIED: MessageState
 MESSAGE_STATE_STORED: MessageState
 MESSAGE_STATE_PENDING: MessageState
 MESSAGE_STATE_QUARANTINED: MessageState
+MESSAGE_STATE_CANCELLED: MessageState
+MESSAGE_STATE_DEAD: MessageState
 
 class SendRequest(_message.Message):
     __slots__ = ("messages", "retry")
@@ -190,16 +195,22 @@ class GetMessageRequest(_message.Message):
     def __init__(self, id: _Optional[str] = ..., topic: _Optional[str] = ...) -> None: ...
 
 class FoundMessage(_message.Message):
-    __slots__ = ("message", "state", "shard", "offset_id")
+    __slots__ = ("message", "state", "shard", "offset_id", "lane", "entry", "before_count")
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
     OFFSET_ID_FIELD_NUMBER: _ClassVar[int]
+    LANE_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_COUNT_FIELD_NUMBER: _ClassVar[int]
     message: _message_pb2.StoredMessage
     state: MessageState
     shard: int
     offset_id: str
-    def __init__(self, message: _Optional[_Union[_message_pb2.StoredMessage, _Mapping]] = ..., state: _Optional[_Union[MessageState, str]] = ..., shard: _Optional[int] = ..., offset_id: _Optional[str] = ...) -> None: ...
+    lane: int
+    entry: int
+    before_count: int
+    def __init__(self, message: _Optional[_Union[_message_pb2.StoredMessage, _Mapping]] = ..., state: _Optional[_Union[MessageState, str]] = ..., shard: _Optional[int] = ..., offset_id: _Optional[str] = ..., lane: _Optional[int] = ..., entry: _Optional[int] = ..., before_count: _Optional[int] = ...) -> None: ...
 
 class CommitOffsetsRequest(_message.Message):
     __slots__ = ("group", "topic", "queues")
@@ -230,22 +241,26 @@ class GetOffsetsResponse(_message.Message):
     def __init__(self, queues: _Optional[_Iterable[_Union[QueuePosition, _Mapping]]] = ...) -> None: ...
 
 class CreateTopicRequest(_message.Message):
-    __slots__ = ("name", "queue_count")
+    __slots__ = ("name", "queue_count", "max_delay_ms")
     NAME_FIELD_NUMBER: _ClassVar[int]
     QUEUE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    MAX_DELAY_MS_FIELD_NUMBER: _ClassVar[int]
     name: str
     queue_count: int
-    def __init__(self, name: _Optional[str] = ..., queue_count: _Optional[int] = ...) -> None: ...
+    max_delay_ms: int
+    def __init__(self, name: _Optional[str] = ..., queue_count: _Optional[int] = ..., max_delay_ms: _Optional[int] = ...) -> None: ...
 
 class Topic(_message.Message):
-    __slots__ = ("name", "queue_count", "created_at_ms")
+    __slots__ = ("name", "queue_count", "created_at_ms", "max_delay_ms")
     NAME_FIELD_NUMBER: _ClassVar[int]
     QUEUE_COUNT_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    MAX_DELAY_MS_FIELD_NUMBER: _ClassVar[int]
     name: str
     queue_count: int
     created_at_ms: int
-    def __init__(self, name: _Optional[str] = ..., queue_count: _Optional[int] = ..., created_at_ms: _Optional[int] = ...) -> None: ...
+    max_delay_ms: int
+    def __init__(self, name: _Optional[str] = ..., queue_count: _Optional[int] = ..., created_at_ms: _Optional[int] = ..., max_delay_ms: _Optional[int] = ...) -> None: ...
 
 class DescribeTopicRequest(_message.Message):
     __slots__ = ("name",)

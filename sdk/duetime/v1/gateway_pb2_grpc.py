@@ -7,6 +7,7 @@ from duetime.v1 import backlog_pb2 as duetime_dot_v1_dot_backlog__pb2
 from duetime.v1 import consumer_pb2 as duetime_dot_v1_dot_consumer__pb2
 from duetime.v1 import export_pb2 as duetime_dot_v1_dot_export__pb2
 from duetime.v1 import gateway_pb2 as duetime_dot_v1_dot_gateway__pb2
+from duetime.v1 import pending_pb2 as duetime_dot_v1_dot_pending__pb2
 from duetime.v1 import retry_pb2 as duetime_dot_v1_dot_retry__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
@@ -77,6 +78,31 @@ class GatewayStub:
                 '/duetime.v1.Gateway/GetMessage',
                 request_serializer=duetime_dot_v1_dot_gateway__pb2.GetMessageRequest.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_gateway__pb2.FoundMessage.FromString,
+                _registered_method=True)
+        self.Cancel = channel.unary_unary(
+                '/duetime.v1.Gateway/Cancel',
+                request_serializer=duetime_dot_v1_dot_pending__pb2.CancelRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_pending__pb2.CancelResponse.FromString,
+                _registered_method=True)
+        self.CancelMatching = channel.unary_stream(
+                '/duetime.v1.Gateway/CancelMatching',
+                request_serializer=duetime_dot_v1_dot_pending__pb2.CancelMatchingRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_pending__pb2.CancelProgress.FromString,
+                _registered_method=True)
+        self.Reschedule = channel.unary_unary(
+                '/duetime.v1.Gateway/Reschedule',
+                request_serializer=duetime_dot_v1_dot_pending__pb2.RescheduleRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_pending__pb2.RescheduleResponse.FromString,
+                _registered_method=True)
+        self.ListPending = channel.unary_unary(
+                '/duetime.v1.Gateway/ListPending',
+                request_serializer=duetime_dot_v1_dot_pending__pb2.ListPendingRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_pending__pb2.ListPendingResponse.FromString,
+                _registered_method=True)
+        self.Backlog = channel.unary_unary(
+                '/duetime.v1.Gateway/Backlog',
+                request_serializer=duetime_dot_v1_dot_pending__pb2.BacklogRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_pending__pb2.BacklogResponse.FromString,
                 _registered_method=True)
         self.CommitOffsets = channel.unary_unary(
                 '/duetime.v1.Gateway/CommitOffsets',
@@ -277,6 +303,49 @@ class GatewayServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Cancel(self, request, context):
+        """Cancels pending messages: those answered CANCELLED are never delivered. Durable when answered. One result each, in
+        order; a fault in one harms no other. Idempotent.
+        INVALID_ARGUMENT: no message, or more than 4,096. All other faults are reported per message.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelMatching(self, request, context):
+        """Cancels the pending messages that a filter matches, and tells how far it is; with dry_run it only counts them. Messages
+        that are sent after the call began may be left. Ends when the caller goes away; another call goes on, since cancelled
+        ones are gone. INVALID_ARGUMENT: the filter names neither topic nor due range.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Reschedule(self, request, context):
+        """Gives pending messages another due time, and another body where one is given, in one step: the message keeps its id,
+        and is delivered once. Durable when answered. One result each, in order; a fault in one harms no other.
+        INVALID_ARGUMENT: no message, or more than 1,024. All other faults are reported per message.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListPending(self, request, context):
+        """Pending messages of all shards in order of due time, page by page. A page may be short, or empty, where a filter matches
+        little: there is more as long as next_page_token is set. Changes nothing.
+        UNAVAILABLE: a shard does not answer, so that messages may be missing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Backlog(self, request, context):
+        """How many messages are pending, by topic, lane and due time: exact, as of one moment of each shard. Changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CommitOffsets(self, request, context):
         """Keeps a group's next offsets of a topic. Durable when answered; any offset within the queue is taken, a lower one too.
         NOT_FOUND: no such topic or queue.
@@ -397,7 +466,7 @@ class GatewayServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CreateTopic(self, request, context):
-        """Makes a topic. Idempotent by name with equal queue_count; ALREADY_EXISTS with another count.
+        """Makes a topic. Idempotent by name with equal queue_count and max_delay_ms; ALREADY_EXISTS with others.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -503,6 +572,31 @@ def add_GatewayServicer_to_server(servicer, server):
                     servicer.GetMessage,
                     request_deserializer=duetime_dot_v1_dot_gateway__pb2.GetMessageRequest.FromString,
                     response_serializer=duetime_dot_v1_dot_gateway__pb2.FoundMessage.SerializeToString,
+            ),
+            'Cancel': grpc.unary_unary_rpc_method_handler(
+                    servicer.Cancel,
+                    request_deserializer=duetime_dot_v1_dot_pending__pb2.CancelRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_pending__pb2.CancelResponse.SerializeToString,
+            ),
+            'CancelMatching': grpc.unary_stream_rpc_method_handler(
+                    servicer.CancelMatching,
+                    request_deserializer=duetime_dot_v1_dot_pending__pb2.CancelMatchingRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_pending__pb2.CancelProgress.SerializeToString,
+            ),
+            'Reschedule': grpc.unary_unary_rpc_method_handler(
+                    servicer.Reschedule,
+                    request_deserializer=duetime_dot_v1_dot_pending__pb2.RescheduleRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_pending__pb2.RescheduleResponse.SerializeToString,
+            ),
+            'ListPending': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListPending,
+                    request_deserializer=duetime_dot_v1_dot_pending__pb2.ListPendingRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_pending__pb2.ListPendingResponse.SerializeToString,
+            ),
+            'Backlog': grpc.unary_unary_rpc_method_handler(
+                    servicer.Backlog,
+                    request_deserializer=duetime_dot_v1_dot_pending__pb2.BacklogRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_pending__pb2.BacklogResponse.SerializeToString,
             ),
             'CommitOffsets': grpc.unary_unary_rpc_method_handler(
                     servicer.CommitOffsets,
@@ -829,6 +923,141 @@ class Gateway:
             '/duetime.v1.Gateway/GetMessage',
             duetime_dot_v1_dot_gateway__pb2.GetMessageRequest.SerializeToString,
             duetime_dot_v1_dot_gateway__pb2.FoundMessage.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Cancel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Gateway/Cancel',
+            duetime_dot_v1_dot_pending__pb2.CancelRequest.SerializeToString,
+            duetime_dot_v1_dot_pending__pb2.CancelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelMatching(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/duetime.v1.Gateway/CancelMatching',
+            duetime_dot_v1_dot_pending__pb2.CancelMatchingRequest.SerializeToString,
+            duetime_dot_v1_dot_pending__pb2.CancelProgress.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Reschedule(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Gateway/Reschedule',
+            duetime_dot_v1_dot_pending__pb2.RescheduleRequest.SerializeToString,
+            duetime_dot_v1_dot_pending__pb2.RescheduleResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListPending(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Gateway/ListPending',
+            duetime_dot_v1_dot_pending__pb2.ListPendingRequest.SerializeToString,
+            duetime_dot_v1_dot_pending__pb2.ListPendingResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Backlog(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Gateway/Backlog',
+            duetime_dot_v1_dot_pending__pb2.BacklogRequest.SerializeToString,
+            duetime_dot_v1_dot_pending__pb2.BacklogResponse.FromString,
             options,
             channel_credentials,
             insecure,

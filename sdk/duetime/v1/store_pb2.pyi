@@ -2,6 +2,7 @@ from duetime.v1 import consumer_pb2 as _consumer_pb2
 from duetime.v1 import export_pb2 as _export_pb2
 from duetime.v1 import gateway_pb2 as _gateway_pb2
 from duetime.v1 import message_pb2 as _message_pb2
+from duetime.v1 import pending_pb2 as _pending_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -19,12 +20,14 @@ class PutStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PUT_STATUS_NOT_DUE: _ClassVar[PutStatus]
     PUT_STATUS_REFUSED: _ClassVar[PutStatus]
     PUT_STATUS_SETTLED: _ClassVar[PutStatus]
+    PUT_STATUS_CANCELLED: _ClassVar[PutStatus]
 PUT_STATUS_OK: PutStatus
 PUT_STATUS_DUPLICATE: PutStatus
 PUT_STATUS_GAP: PutStatus
 PUT_STATUS_NOT_DUE: PutStatus
 PUT_STATUS_REFUSED: PutStatus
 PUT_STATUS_SETTLED: PutStatus
+PUT_STATUS_CANCELLED: PutStatus
 
 class PutRequest(_message.Message):
     __slots__ = ("records", "retried")
@@ -35,7 +38,7 @@ class PutRequest(_message.Message):
     def __init__(self, records: _Optional[bytes] = ..., retried: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PutResponse(_message.Message):
-    __slots__ = ("statuses", "queue_offsets", "due_at_ms", "faults", "stored_at_ms", "duplicate_queues")
+    __slots__ = ("statuses", "queue_offsets", "due_at_ms", "faults", "stored_at_ms", "duplicate_queues", "past")
     class FaultsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -56,23 +59,27 @@ class PutResponse(_message.Message):
     FAULTS_FIELD_NUMBER: _ClassVar[int]
     STORED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     DUPLICATE_QUEUES_FIELD_NUMBER: _ClassVar[int]
+    PAST_FIELD_NUMBER: _ClassVar[int]
     statuses: _containers.RepeatedScalarFieldContainer[PutStatus]
     queue_offsets: _containers.RepeatedScalarFieldContainer[int]
     due_at_ms: _containers.RepeatedScalarFieldContainer[int]
     faults: _containers.MessageMap[int, _message_pb2.Fault]
     stored_at_ms: int
     duplicate_queues: _containers.ScalarMap[int, int]
-    def __init__(self, statuses: _Optional[_Iterable[_Union[PutStatus, str]]] = ..., queue_offsets: _Optional[_Iterable[int]] = ..., due_at_ms: _Optional[_Iterable[int]] = ..., faults: _Optional[_Mapping[int, _message_pb2.Fault]] = ..., stored_at_ms: _Optional[int] = ..., duplicate_queues: _Optional[_Mapping[int, int]] = ...) -> None: ...
+    past: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, statuses: _Optional[_Iterable[_Union[PutStatus, str]]] = ..., queue_offsets: _Optional[_Iterable[int]] = ..., due_at_ms: _Optional[_Iterable[int]] = ..., faults: _Optional[_Mapping[int, _message_pb2.Fault]] = ..., stored_at_ms: _Optional[int] = ..., duplicate_queues: _Optional[_Mapping[int, int]] = ..., past: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RestoreRequest(_message.Message):
-    __slots__ = ("records", "lane", "first_entry")
+    __slots__ = ("records", "lane", "first_entry", "entries")
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     LANE_FIELD_NUMBER: _ClassVar[int]
     FIRST_ENTRY_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
     records: bytes
     lane: int
     first_entry: int
-    def __init__(self, records: _Optional[bytes] = ..., lane: _Optional[int] = ..., first_entry: _Optional[int] = ...) -> None: ...
+    entries: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, records: _Optional[bytes] = ..., lane: _Optional[int] = ..., first_entry: _Optional[int] = ..., entries: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RestoreResponse(_message.Message):
     __slots__ = ("statuses", "queue_offsets", "faults", "stored_at_ms", "watermark")
@@ -193,7 +200,7 @@ class PutMessageResponse(_message.Message):
     def __init__(self, statuses: _Optional[_Iterable[_Union[PutStatus, str]]] = ..., queue_offsets: _Optional[_Iterable[int]] = ..., due_at_ms: _Optional[_Iterable[int]] = ..., faults: _Optional[_Mapping[int, _message_pb2.Fault]] = ..., stored_at_ms: _Optional[int] = ..., watermark: _Optional[int] = ..., duplicate_queues: _Optional[_Mapping[int, int]] = ...) -> None: ...
 
 class PullDueRequest(_message.Message):
-    __slots__ = ("lane", "after", "max_count", "max_bytes", "wait_ms", "ahead_ms", "scheduler", "without_lease")
+    __slots__ = ("lane", "after", "max_count", "max_bytes", "wait_ms", "ahead_ms", "scheduler", "without_lease", "next", "any_entries")
     LANE_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     MAX_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -202,6 +209,8 @@ class PullDueRequest(_message.Message):
     AHEAD_MS_FIELD_NUMBER: _ClassVar[int]
     SCHEDULER_FIELD_NUMBER: _ClassVar[int]
     WITHOUT_LEASE_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    ANY_ENTRIES_FIELD_NUMBER: _ClassVar[int]
     lane: int
     after: int
     max_count: int
@@ -210,7 +219,9 @@ class PullDueRequest(_message.Message):
     ahead_ms: int
     scheduler: str
     without_lease: bool
-    def __init__(self, lane: _Optional[int] = ..., after: _Optional[int] = ..., max_count: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., ahead_ms: _Optional[int] = ..., scheduler: _Optional[str] = ..., without_lease: _Optional[bool] = ...) -> None: ...
+    next: bytes
+    any_entries: bool
+    def __init__(self, lane: _Optional[int] = ..., after: _Optional[int] = ..., max_count: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., ahead_ms: _Optional[int] = ..., scheduler: _Optional[str] = ..., without_lease: _Optional[bool] = ..., next: _Optional[bytes] = ..., any_entries: _Optional[bool] = ...) -> None: ...
 
 class StandInRequest(_message.Message):
     __slots__ = ("scheduler", "serving", "unasked_ms", "ahead_ms", "paused", "pauses_are_new")
@@ -237,7 +248,7 @@ class StandInResponse(_message.Message):
     def __init__(self, take: _Optional[_Iterable[int]] = ..., leave: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PullDueResponse(_message.Message):
-    __slots__ = ("first_entry", "records", "sizes", "due_at_ms", "watermark", "damages", "damaged_positions")
+    __slots__ = ("first_entry", "records", "sizes", "due_at_ms", "watermark", "damages", "damaged_positions", "entries", "next")
     class DamagesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -259,6 +270,8 @@ class PullDueResponse(_message.Message):
     WATERMARK_FIELD_NUMBER: _ClassVar[int]
     DAMAGES_FIELD_NUMBER: _ClassVar[int]
     DAMAGED_POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
     first_entry: int
     records: bytes
     sizes: _containers.RepeatedScalarFieldContainer[int]
@@ -266,7 +279,53 @@ class PullDueResponse(_message.Message):
     watermark: int
     damages: _containers.ScalarMap[int, str]
     damaged_positions: _containers.ScalarMap[int, int]
-    def __init__(self, first_entry: _Optional[int] = ..., records: _Optional[bytes] = ..., sizes: _Optional[_Iterable[int]] = ..., due_at_ms: _Optional[_Iterable[int]] = ..., watermark: _Optional[int] = ..., damages: _Optional[_Mapping[int, str]] = ..., damaged_positions: _Optional[_Mapping[int, int]] = ...) -> None: ...
+    entries: _containers.RepeatedScalarFieldContainer[int]
+    next: bytes
+    def __init__(self, first_entry: _Optional[int] = ..., records: _Optional[bytes] = ..., sizes: _Optional[_Iterable[int]] = ..., due_at_ms: _Optional[_Iterable[int]] = ..., watermark: _Optional[int] = ..., damages: _Optional[_Mapping[int, str]] = ..., damaged_positions: _Optional[_Mapping[int, int]] = ..., entries: _Optional[_Iterable[int]] = ..., next: _Optional[bytes] = ...) -> None: ...
+
+class ReplaceRequest(_message.Message):
+    __slots__ = ("replacements",)
+    REPLACEMENTS_FIELD_NUMBER: _ClassVar[int]
+    replacements: _containers.RepeatedCompositeFieldContainer[Replacement]
+    def __init__(self, replacements: _Optional[_Iterable[_Union[Replacement, _Mapping]]] = ...) -> None: ...
+
+class Replacement(_message.Message):
+    __slots__ = ("message", "record", "reschedule", "max_wait_ms")
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    RESCHEDULE_FIELD_NUMBER: _ClassVar[int]
+    MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    message: _pending_pb2.PendingRef
+    record: bytes
+    reschedule: _pending_pb2.Reschedule
+    max_wait_ms: int
+    def __init__(self, message: _Optional[_Union[_pending_pb2.PendingRef, _Mapping]] = ..., record: _Optional[bytes] = ..., reschedule: _Optional[_Union[_pending_pb2.Reschedule, _Mapping]] = ..., max_wait_ms: _Optional[int] = ...) -> None: ...
+
+class ReplaceResponse(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[ReplaceResult]
+    def __init__(self, results: _Optional[_Iterable[_Union[ReplaceResult, _Mapping]]] = ...) -> None: ...
+
+class ReplaceResult(_message.Message):
+    __slots__ = ("status", "lane", "entry", "due_at_ms", "was_past", "replaced_id", "duplicate", "fault")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    LANE_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_FIELD_NUMBER: _ClassVar[int]
+    DUE_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    WAS_PAST_FIELD_NUMBER: _ClassVar[int]
+    REPLACED_ID_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    FAULT_FIELD_NUMBER: _ClassVar[int]
+    status: _pending_pb2.RescheduleStatus
+    lane: int
+    entry: int
+    due_at_ms: int
+    was_past: bool
+    replaced_id: str
+    duplicate: bool
+    fault: _message_pb2.Fault
+    def __init__(self, status: _Optional[_Union[_pending_pb2.RescheduleStatus, str]] = ..., lane: _Optional[int] = ..., entry: _Optional[int] = ..., due_at_ms: _Optional[int] = ..., was_past: _Optional[bool] = ..., replaced_id: _Optional[str] = ..., duplicate: _Optional[bool] = ..., fault: _Optional[_Union[_message_pb2.Fault, _Mapping]] = ...) -> None: ...
 
 class GetRecordRequest(_message.Message):
     __slots__ = ("topic", "queue", "offset")
@@ -368,7 +427,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("shard", "store_host", "delay_levels_ms", "segment_bytes", "read_only", "now_ms", "min_position", "max_position", "refusal")
+    __slots__ = ("shard", "store_host", "delay_levels_ms", "segment_bytes", "read_only", "now_ms", "min_position", "max_position", "refusal", "timer_lane_count")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     STORE_HOST_FIELD_NUMBER: _ClassVar[int]
     DELAY_LEVELS_MS_FIELD_NUMBER: _ClassVar[int]
@@ -378,6 +437,7 @@ class DescribeResponse(_message.Message):
     MIN_POSITION_FIELD_NUMBER: _ClassVar[int]
     MAX_POSITION_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    TIMER_LANE_COUNT_FIELD_NUMBER: _ClassVar[int]
     shard: int
     store_host: bytes
     delay_levels_ms: _containers.RepeatedScalarFieldContainer[int]
@@ -387,7 +447,8 @@ class DescribeResponse(_message.Message):
     min_position: int
     max_position: int
     refusal: str
-    def __init__(self, shard: _Optional[int] = ..., store_host: _Optional[bytes] = ..., delay_levels_ms: _Optional[_Iterable[int]] = ..., segment_bytes: _Optional[int] = ..., read_only: _Optional[bool] = ..., now_ms: _Optional[int] = ..., min_position: _Optional[int] = ..., max_position: _Optional[int] = ..., refusal: _Optional[str] = ...) -> None: ...
+    timer_lane_count: int
+    def __init__(self, shard: _Optional[int] = ..., store_host: _Optional[bytes] = ..., delay_levels_ms: _Optional[_Iterable[int]] = ..., segment_bytes: _Optional[int] = ..., read_only: _Optional[bool] = ..., now_ms: _Optional[int] = ..., min_position: _Optional[int] = ..., max_position: _Optional[int] = ..., refusal: _Optional[str] = ..., timer_lane_count: _Optional[int] = ...) -> None: ...
 
 class AwaitMessagesResponse(_message.Message):
     __slots__ = ("ready",)

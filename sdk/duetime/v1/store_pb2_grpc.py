@@ -6,6 +6,7 @@ import warnings
 from duetime.v1 import consumer_pb2 as duetime_dot_v1_dot_consumer__pb2
 from duetime.v1 import export_pb2 as duetime_dot_v1_dot_export__pb2
 from duetime.v1 import gateway_pb2 as duetime_dot_v1_dot_gateway__pb2
+from duetime.v1 import pending_pb2 as duetime_dot_v1_dot_pending__pb2
 from duetime.v1 import store_pb2 as duetime_dot_v1_dot_store__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
@@ -57,6 +58,26 @@ class StoreStub:
                 '/duetime.v1.Store/Settle',
                 request_serializer=duetime_dot_v1_dot_store__pb2.SettleRequest.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_store__pb2.SettleResponse.FromString,
+                _registered_method=True)
+        self.Replace = channel.unary_unary(
+                '/duetime.v1.Store/Replace',
+                request_serializer=duetime_dot_v1_dot_store__pb2.ReplaceRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_store__pb2.ReplaceResponse.FromString,
+                _registered_method=True)
+        self.Cancel = channel.unary_unary(
+                '/duetime.v1.Store/Cancel',
+                request_serializer=duetime_dot_v1_dot_pending__pb2.CancelRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_pending__pb2.CancelResponse.FromString,
+                _registered_method=True)
+        self.ListPending = channel.unary_unary(
+                '/duetime.v1.Store/ListPending',
+                request_serializer=duetime_dot_v1_dot_pending__pb2.ListPendingRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_pending__pb2.ListPendingResponse.FromString,
+                _registered_method=True)
+        self.Backlog = channel.unary_unary(
+                '/duetime.v1.Store/Backlog',
+                request_serializer=duetime_dot_v1_dot_pending__pb2.BacklogRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_pending__pb2.BacklogResponse.FromString,
                 _registered_method=True)
         self.PutMessage = channel.unary_unary(
                 '/duetime.v1.Store/PutMessage',
@@ -263,6 +284,35 @@ class StoreServicer:
     def Settle(self, request, context):
         """Stores records, each together with the end of a lease or of a dead letter, in one step. Durable when answered.
         Idempotent by the lease or dead letter that is settled. Errors as Put.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Replace(self, request, context):
+        """Stores pending messages in the place of others, each together with the end of that one, in one step. Durable when
+        answered. Errors as Put.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Cancel(self, request, context):
+        """As Gateway.Cancel, of this shard's messages. Durable when answered.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListPending(self, request, context):
+        """As Gateway.ListPending, of this shard.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Backlog(self, request, context):
+        """As Gateway.Backlog, of this shard.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -531,6 +581,26 @@ def add_StoreServicer_to_server(servicer, server):
                     request_deserializer=duetime_dot_v1_dot_store__pb2.SettleRequest.FromString,
                     response_serializer=duetime_dot_v1_dot_store__pb2.SettleResponse.SerializeToString,
             ),
+            'Replace': grpc.unary_unary_rpc_method_handler(
+                    servicer.Replace,
+                    request_deserializer=duetime_dot_v1_dot_store__pb2.ReplaceRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_store__pb2.ReplaceResponse.SerializeToString,
+            ),
+            'Cancel': grpc.unary_unary_rpc_method_handler(
+                    servicer.Cancel,
+                    request_deserializer=duetime_dot_v1_dot_pending__pb2.CancelRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_pending__pb2.CancelResponse.SerializeToString,
+            ),
+            'ListPending': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListPending,
+                    request_deserializer=duetime_dot_v1_dot_pending__pb2.ListPendingRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_pending__pb2.ListPendingResponse.SerializeToString,
+            ),
+            'Backlog': grpc.unary_unary_rpc_method_handler(
+                    servicer.Backlog,
+                    request_deserializer=duetime_dot_v1_dot_pending__pb2.BacklogRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_pending__pb2.BacklogResponse.SerializeToString,
+            ),
             'PutMessage': grpc.unary_unary_rpc_method_handler(
                     servicer.PutMessage,
                     request_deserializer=duetime_dot_v1_dot_store__pb2.PutMessageRequest.FromString,
@@ -789,6 +859,114 @@ class Store:
             '/duetime.v1.Store/Settle',
             duetime_dot_v1_dot_store__pb2.SettleRequest.SerializeToString,
             duetime_dot_v1_dot_store__pb2.SettleResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Replace(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Store/Replace',
+            duetime_dot_v1_dot_store__pb2.ReplaceRequest.SerializeToString,
+            duetime_dot_v1_dot_store__pb2.ReplaceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Cancel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Store/Cancel',
+            duetime_dot_v1_dot_pending__pb2.CancelRequest.SerializeToString,
+            duetime_dot_v1_dot_pending__pb2.CancelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListPending(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Store/ListPending',
+            duetime_dot_v1_dot_pending__pb2.ListPendingRequest.SerializeToString,
+            duetime_dot_v1_dot_pending__pb2.ListPendingResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Backlog(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Store/Backlog',
+            duetime_dot_v1_dot_pending__pb2.BacklogRequest.SerializeToString,
+            duetime_dot_v1_dot_pending__pb2.BacklogResponse.FromString,
             options,
             channel_credentials,
             insecure,

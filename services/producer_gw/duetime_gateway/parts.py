@@ -19,10 +19,16 @@ from duetime_gateway.consuming.puller import Puller
 from duetime_gateway.face.analysis_service import AnalysisService
 from duetime_gateway.face.consumer_service import ConsumerService
 from duetime_gateway.face.face import SERVICE_NAMES, Face
+from duetime_gateway.face.pending_service import PendingService
 from duetime_gateway.face.scaler import Scaler
 from duetime_gateway.face.service import GatewayService
 from duetime_gateway.finding.finder import Finder
 from duetime_gateway.metrics import BacklogMetrics, GatewayMetrics
+from duetime_gateway.pending.asking import Holders
+from duetime_gateway.pending.counting import Counting
+from duetime_gateway.pending.ending import Ending
+from duetime_gateway.pending.listing import Listing
+from duetime_gateway.pending.matching import Matching
 from duetime_gateway.routing.adoption import Adoption, MissingTopics
 from duetime_gateway.routing.catalog import TopicCatalog
 from duetime_gateway.routing.places import Places
@@ -98,7 +104,8 @@ def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegis
         tasks,
     )
     consumers = ConsumerService(leases, ConsumerGroups(groups, places, shards, clock), retry, traffic.answers)
-    face = Face(service, consumers, AnalysisService(shards, backlog, metrics), Scaler(shards, clock))
+    pending = _make_pending(settings, clock, routing, traffic)
+    face = Face(service, consumers, pending, AnalysisService(shards, backlog, metrics), Scaler(shards, clock))
     server = Server(SERVICE_NAMES, settings.calls_in_flight_max, registry, traffic=traffic)
     face.add_to(server.grpc)
     return GatewayParts(
@@ -116,6 +123,18 @@ def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegis
         backlog=backlog,
         face=face,
         server=server,
+    )
+
+
+def _make_pending(settings: GatewaySettings, clock: Clock, routing: Routing, traffic: Traffic) -> PendingService:
+    timeout_ms, least = settings.store_timeout_ms, int(settings.refuse_empty_bodies)
+    holders = Holders(routing.places, routing.shards)
+    return PendingService(
+        Ending(holders, routing.topics, clock, timeout_ms=timeout_ms, body_bytes_min=least),
+        Matching(holders, clock),
+        Listing(holders, routing.places, timeout_ms=timeout_ms),
+        Counting(holders, timeout_ms=timeout_ms),
+        traffic.answers,
     )
 
 

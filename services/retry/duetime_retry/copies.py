@@ -3,8 +3,9 @@
 Body, flag, birth and the properties of users stay. A copy's other properties, most needed first:
 
     %RETRY%group   RETRY_TOPIC                        the topic it came from
-                   DT_VISIBLE_AT                      where the delay is no level's
-                   DELAY, REAL_TOPIC, REAL_QID        where it goes through a lane, last of all
+                   DELAY                              where its delay is a level's
+                   TIMER_DELIVER_MS, TIMER_OUT_MS     where it is none
+                   REAL_TOPIC, REAL_QID               where it goes through a lane, last of all
                    ORIGIN_MESSAGE_ID, DT_ORIGIN, WAIT
                    DT_ATTEMPTS                        in the room left, HISTORY_BYTES_MAX at most
     %DLQ%group     RETRY_TOPIC, DT_DEAD_REASON
@@ -24,13 +25,15 @@ from duetime_format import layout, record
 from duetime_format.attempts import History
 from duetime_format.lanes import queue_of
 from duetime_format.limits import PROPERTIES_BYTES_MAX
-from duetime_format.names import SCHEDULE_TOPIC, dlq_topic, retry_topic
+from duetime_format.names import SCHEDULE_TOPIC, TIMER_TOPIC, dlq_topic, retry_topic
 from duetime_format.properties import as_text, decode_properties, encode_properties, value_of
 from duetime_format.record import Record
 
 from duetime_retry.delays import Wait
 
 _WAIT = "WAIT"
+# Of messages that a broker's timer wheel has delivered.
+_OF_BROKERS_TIMERS = "TIMER_ENQUEUE_MS TIMER_DEQUEUE_MS TIMER_ROLL_TIMES TIMER_DEL_UNIQKEY TIMER_DELAY_LEVEL".split()
 # Properties from the message's way here that would be wrong on its next: a lane entry names one restore only, a CRC one
 # record.
 OF_ONE_WAY = frozenset(
@@ -38,6 +41,13 @@ OF_ONE_WAY = frozenset(
         record.CRC,
         record.LANE_ENTRY,
         record.DELAY,
+        record.TIMER_DELAY_SEC,
+        record.TIMER_DELAY_MS,
+        record.TIMER_DELIVER_MS,
+        record.TIMER_OUT_MS,
+        *_OF_BROKERS_TIMERS,
+        record.UPSERT,
+        record.REQUEST,
         record.REAL_TOPIC,
         record.REAL_QID,
         record.FAULT,
@@ -101,16 +111,25 @@ def retry_copy(failed: Failed, group: str, wait: Wait) -> Copy:
     target = retry_topic(group)
     kept = _kept(failed.record)
     kept.setdefault(record.RETRY_TOPIC, failed.record.topic)
-    if wait.visible_at_ms:
-        kept[record.VISIBLE_AT] = str(wait.visible_at_ms)
-    ending = record.deferral(wait.level, target, 0) if wait.level else {}
-    room = PROPERTIES_BYTES_MAX - _size(kept) - _size(ending) - (_LANE_ENTRY_BYTES_MAX if wait.level else 0)
+    topic, queue, ending = _way(wait, target)
+    room = PROPERTIES_BYTES_MAX - _size(kept) - _size(ending) - (_LANE_ENTRY_BYTES_MAX if ending else 0)
     if room < len(record.CRC_ENDING):
         text = f"a retry's properties would take {PROPERTIES_BYTES_MAX - room + len(record.CRC_ENDING)} bytes, "
         raise NoRoom(f"{text}{PROPERTIES_BYTES_MAX} at most")
     has_history = _fill(kept, _origin(failed), failed.history, room - len(record.CRC_ENDING))
-    topic, queue = (SCHEDULE_TOPIC, queue_of(wait.level)) if wait.level else (target, 0)
     return Copy(copied(failed.record, topic, queue, kept | ending, failed.attempt), has_history)
+
+
+def _way(wait: Wait, target: str) -> tuple[str, int, dict[str, str]]:
+    """Topic and queue in which the copy waits, and the properties that bring it to queue 0 of its topic."""
+    if wait.level:
+        return SCHEDULE_TOPIC, queue_of(wait.level), record.deferral(wait.level, target, 0)
+    if not wait.due_at_ms:
+        return target, 0, {}
+    out = record.timer_out(deliver_at_ms=wait.due_at_ms).decode()
+    asked = {record.TIMER_DELIVER_MS: str(wait.due_at_ms), record.TIMER_OUT_MS: out}
+    # The queue of a topic's lane is its own, modulo the lanes: 0.
+    return TIMER_TOPIC, 0, asked | {record.REAL_TOPIC: target, record.REAL_QID: "0"}
 
 
 def dead_letter(failed: Failed, group: str, reason: str) -> Copy:

@@ -1,11 +1,7 @@
-"""How a copy waits for its delay: on a lane, then hidden for the rest. Pure.
+"""How a copy waits for its delay: in its level's lane, or in a lane for any time. Pure.
 
-    delay d, from `now` by the shard's clock         1s lane  5s lane  10s lane ...
-    |------------- largest level <= d --------------|--- rest: hidden until DT_VISIBLE_AT = now + d ---|
-
-The copy is stored at s >= now, so its lane gives it back at s + level and it is seen at max(s + level, now + d): never
-before now + d, and later by at most s - now, the time from the failure to the log. A longer rest absorbs that. Below
-the lowest level there is no lane: the copy is in its topic at once, and the rest is the whole delay.
+A delay that is a level's counts from the moment of storing, as RocketMQ's timetable does. Any other ends at `now` plus
+the delay, exactly, by the shard's clock: `now` is when the lease was looked at, so the way to the log costs nothing.
 """
 
 from dataclasses import dataclass
@@ -15,16 +11,15 @@ from duetime_format.levels import DelayLevels
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """`level` 0: no lane. `visible_at_ms` 0: no rest to wait for after the lane."""
+    """`level` 0: no level's lane. `due_at_ms` 0: no lane for any time. Both: it comes back at once."""
 
     level: int = 0
-    visible_at_ms: int = 0
+    due_at_ms: int = 0
 
 
 def wait_of(delay_ms: int, now_ms: int, levels: DelayLevels) -> Wait:
     """`now_ms`: the shard's clock at which the delay begins."""
-    level, longest_ms = 0, 0
-    for number, level_ms in enumerate(levels.delays_ms, 1):
-        if longest_ms < level_ms <= delay_ms:
-            level, longest_ms = number, level_ms
-    return Wait(level, now_ms + delay_ms if delay_ms > longest_ms else 0)
+    if not delay_ms:
+        return Wait()
+    level = levels.level_of(delay_ms)
+    return Wait(due_at_ms=now_ms + delay_ms) if level is None else Wait(level)

@@ -12,7 +12,7 @@ class RetryMetrics:
         )
         self.retries = Counter(
             "duetime_retry_retries_total",
-            "Failed messages that come back, by how they wait: lane, hidden, in_place",
+            "Failed messages that come back, by how they wait: level, timer, at_once, in_place",
             ["way"],
             registry=registry,
         )

@@ -46,7 +46,7 @@ class SendBacks:
         if isinstance(decision, DeadLetter):
             topic, copy = names.dlq_topic(request.group), dead_letter(failed, request.group, decision.reason)
         else:
-            # Always a level's delay, so that no rest is left after the lane.
+            # Always a level's delay.
             topic, wait = names.retry_topic(request.group), wait_of(decision.delay_ms, 0, self._levels)
             try:
                 copy = retry_copy(failed, request.group, wait)
@@ -60,7 +60,7 @@ class SendBacks:
             log.info("dead letter", group=request.group, message_id=message_id, reason=decision.reason)
         else:
             self._metrics.sent_back.labels("retry").inc()
-            self._metrics.retries.labels("lane").inc()
+            self._metrics.retries.labels("level").inc()
         return retry_pb2.SendBackResponse(
             topic=topic,
             dead=isinstance(decision, DeadLetter),

@@ -56,7 +56,8 @@ class _Put:
     case: Case
     encoded: bytes
     copy: Copy
-    visible_at_ms: int = 0
+    # When it comes back, where the store does not say.
+    at_ms: int = 0
     way: str = ""
 
 
@@ -118,8 +119,8 @@ class Settler:
             message_id = id_of(case.failed.record)
             log.info("message is retried in place", message_id=message_id, group=group, reason=str(error))
             return None
-        way = "lane" if wait.level else "hidden"
-        return _Put(index, case, record.encode(copy.record), copy, wait.visible_at_ms or now_ms, way)
+        way = "level" if wait.level else "timer" if wait.due_at_ms else "at_once"
+        return _Put(index, case, record.encode(copy.record), copy, wait.due_at_ms or now_ms, way)
 
     # --- in place ---------------------------------------------------------------------------------------------------
 
@@ -166,7 +167,7 @@ class Settler:
         for number, (put, status, due_at_ms) in enumerate(zip(puts, statuses, dues, strict=True)):
             result = results[put.index]
             if status == store_pb2.PUT_STATUS_OK:
-                self._fill_result(group, put, max(due_at_ms, put.visible_at_ms), result)
+                self._fill_result(group, put, due_at_ms or put.at_ms, result)
             elif status == store_pb2.PUT_STATUS_SETTLED:
                 result.status = EXPIRED
             else:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+import numpy as np
 from duetime.v1 import store_pb2
 from duetime_core.defects import defect
 from duetime_core.logs import sparing
@@ -20,19 +21,25 @@ class OutOfStep(Exception):
 
 @dataclass(slots=True)
 class EntryBatch:
-    """Consecutive entries and, back to back, the records that take their place.
+    """Entries as the store gave them and, back to back, the records that take their place.
 
     Single entries and records are cut out only when something is wrong with one.
     """
 
     entries: Entries
     records: bytes = b""
+    # Where the next pull goes on: the store's cursor, empty from a store of release 0.1.
+    next: bytes = b""
     # By index: how often the entry's record was replaced.
     quarantined: dict[int, int] = field(default_factory=dict)
 
     @property
     def first(self) -> int:
-        return self.entries.first
+        return int(self.entries.numbers[0])
+
+    @property
+    def is_consecutive(self) -> bool:
+        return bool((np.diff(self.entries.numbers) == 1).all())
 
     @property
     def count(self) -> int:
@@ -40,6 +47,7 @@ class EntryBatch:
 
     @property
     def end(self) -> int:
+        """The entry after the last, where they are consecutive."""
         return self.first + self.count
 
     def split(self) -> list[bytes]:
@@ -65,14 +73,23 @@ class EntryBatch:
         entry = self.entries.entry(index)
         times = self.quarantined[index] = self.quarantined.get(index, 0) + 1
         if times > 2:
-            raise OutOfStep(f"the store refuses even the quarantine record of entry {entry.offset}: {reason}")
-        log.error("entry quarantined", lane=entry.level, entry=entry.offset, reason=reason)
+            raise OutOfStep(f"the store refuses even the quarantine record of entry {entry.number}: {reason}")
+        log.error("entry quarantined", lane=entry.lane, entry=entry.number, reason=reason)
         return quarantine(entry, reason, keep_body=times == 1)
 
 
-def make_batch(level: int, due: store_pb2.PullDueResponse) -> EntryBatch:
-    """Restores what can be restored, and quarantines the rest."""
-    batch = EntryBatch(Entries(level, due.first_entry, due.records, due.sizes[:], due.due_at_ms[:]))
+def make_batch(lane: int, due: store_pb2.PullDueResponse) -> EntryBatch:
+    """Restores what can be restored, and quarantines the rest.
+
+    Raises:
+        OutOfStep: the answer does not name as many entries as it has records.
+    """
+    count = len(due.sizes)
+    if len(due.due_at_ms) != count or len(due.entries) not in (0, count):
+        raise OutOfStep(f"{len(due.entries)} entries and {len(due.due_at_ms)} due times for {count} records")
+    first = due.first_entry
+    numbers = np.array(due.entries, np.int64) if due.entries else np.arange(first, first + count)
+    batch = EntryBatch(Entries(lane, numbers, due.records, due.sizes[:], due.due_at_ms[:]), next=due.next)
     parts: list[bytes] = []
     index = 0
     while index < batch.count:
@@ -91,7 +108,7 @@ def _run(entries: Entries, index: int) -> tuple[bytes, int]:
     try:
         return quickest_run(entries, index)
     except Exception as error:
-        defect(error, "restoring", lane=entries.level, entry=entries.first + index)
+        defect(error, "restoring", lane=entries.lane, entry=int(entries.numbers[index]))
         return b"", 0
 
 
@@ -107,7 +124,7 @@ def _inspect(batch: EntryBatch, index: int, due: store_pb2.PullDueResponse) -> b
         raise
     except Exception as error:
         # One odd entry must not hold up its lane for ever.
-        defect(error, "restoring", lane=batch.entries.level, entry=batch.first + index)
+        defect(error, "restoring", lane=batch.entries.lane, entry=int(batch.entries.numbers[index]))
         return batch.quarantine_record(index, f"it can't be restored: {error!r}"[:REASON_CHARS_MAX])
 
 

@@ -4,11 +4,12 @@
       ▲                                                                    │
       └─────────────── the next batch, while the last is put ──────────────┘
 
-The restorer keeps nothing that matters: the store refuses entries that are restored already or not next, so a restorer
-may die, be doubled or repeat itself at any point. After any trouble it begins again from the store's watermark.
+The restorer keeps nothing that matters: the store refuses entries that are restored already, cancelled or not next, so
+a restorer may die, be doubled or repeat itself at any point. After any trouble it begins where the store's lane stands.
 """
 
 import asyncio
+import math
 import random
 from collections import deque
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from duetime_core.calls import Unreadable, readable
 from duetime_core.clock import Clock
 from duetime_core.defects import defect
 from duetime_core.logs import sparing
+from duetime_format.lanes import is_timer_lane
 
 from duetime_scheduler.batch import EntryBatch, OutOfStep, make_batch
 from duetime_scheduler.metrics import SchedulerMetrics
@@ -34,6 +36,12 @@ WAIT_MS = 10_000
 # How long before its due moment an entry may be pulled. Half of it is the time that pull, restoring and put may take
 # without being late; entries that fall due in the other half go together.
 AHEAD_MS = 50
+# For so long after entries of a lane for any time came that fall due before those that are held, less is held: all of
+# it has to be pulled again whenever that happens.
+OVERTAKEN_AHEAD_MS = 10
+OVERTAKEN_MS = 2_000
+# How often a lane begins again at once, with nothing restored in between.
+OVERTAKEN_COUNT_MAX = 3
 # Batches on their way to the store or held there: one that is about to be answered, and the next.
 FLIGHTS_MAX = 2
 BACKOFF_MS_MIN = 50
@@ -42,6 +50,11 @@ BACKOFF_MS_MAX = 2_000
 _FENCED = (store_pb2.PUT_STATUS_GAP, store_pb2.PUT_STATUS_NOT_DUE)
 _REFUSED = store_pb2.PUT_STATUS_REFUSED
 _DUPLICATE = store_pb2.PUT_STATUS_DUPLICATE
+_CANCELLED = store_pb2.PUT_STATUS_CANCELLED
+
+
+class Overtaken(OutOfStep):
+    """An entry has come that falls due before those that are put."""
 
 
 @dataclass(slots=True)
@@ -83,9 +96,13 @@ class Restorer:
         self._metrics = metrics
         self._timeout_s = timeout_ms / 1000
         self._backoff_ms = BACKOFF_MS_MIN
+        self._overtaken_at_ms = -math.inf
+        # Since anything was restored.
+        self._overtaken_count = 0
         labels = (str(shard), str(level))
         self._restored = metrics.restored.labels(*labels)
         self._duplicates = metrics.duplicates.labels(*labels)
+        self._cancelled = metrics.cancelled.labels(*labels)
         self._quarantined = metrics.quarantined.labels(*labels)
         self._put_seconds = metrics.put_seconds.labels(str(shard))
 
@@ -94,6 +111,11 @@ class Restorer:
         while True:
             try:
                 await self._serve()
+            except Overtaken:
+                self._overtaken_at_ms = self._clock.monotonic_ms()
+                self._overtaken_count += 1
+                if self._overtaken_count <= OVERTAKEN_COUNT_MAX:
+                    continue
             except (OutOfStep, Unreadable) as error:
                 log.warning("lane out of step", shard=self._shard, lane=self._level, reason=str(error))
             except grpc.aio.AioRpcError as error:
@@ -113,14 +135,14 @@ class Restorer:
             self._backoff_ms = min(self._backoff_ms * 2, BACKOFF_MS_MAX)
 
     async def _serve(self) -> None:
-        """From the watermark on, until something goes wrong."""
+        """From where the store's lane stands, until something goes wrong."""
         flights: deque[Flight] = deque()
         pull: asyncio.Task[store_pb2.PullDueResponse | None] | None = None
         try:
             while True:
                 if pull is None and _may_pull(flights):
-                    # With all puts answered the store's watermark is the truth, whatever this loop has assumed.
-                    pull = asyncio.create_task(self._pull(flights[-1].batch.end if flights else 0))
+                    # With all puts answered the store knows where its lane stands, whatever this loop has assumed.
+                    pull = asyncio.create_task(self._pull(flights[-1].batch if flights else None))
                 waiting = {pull, flights[0].answer if flights else None} - {None}
                 await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)  # type: ignore[type-var]
                 if flights and flights[0].answer.done():
@@ -140,15 +162,18 @@ class Restorer:
             for flight in flights:
                 flight.answer.cancel()
 
-    async def _pull(self, after: int) -> store_pb2.PullDueResponse | None:
-        """The entries from `after` on, once the first is due soon; None when none was within the deadline."""
+    async def _pull(self, after: EntryBatch | None) -> store_pb2.PullDueResponse | None:
+        """The entries after a batch, once the first is due soon; None when none was within the deadline."""
         request = store_pb2.PullDueRequest(
             lane=self._level,
-            after=after,
+            # A store of release 0.1 gives consecutive entries, and knows no cursor.
+            after=after.end if after else 0,
+            next=after.next if after else b"",
+            any_entries=True,
             max_count=BATCH_COUNT_MAX,
             max_bytes=BATCH_BYTES_MAX,
             wait_ms=WAIT_MS,
-            ahead_ms=AHEAD_MS,
+            ahead_ms=self._ahead_ms,
             scheduler=self._me,
             without_lease=not self._has_lease(),
         )
@@ -164,13 +189,22 @@ class Restorer:
             raise
         return readable(due, f"shard {self._shard}")
 
+    @property
+    def _ahead_ms(self) -> int:
+        is_overtaken = self._clock.monotonic_ms() < self._overtaken_at_ms + OVERTAKEN_MS
+        return OVERTAKEN_AHEAD_MS if is_overtaken else AHEAD_MS
+
     def _launch(self, batch: EntryBatch, first: int = 0) -> "asyncio.Task[store_pb2.RestoreResponse]":
         """Begins to put a batch from index `first` on."""
-        request = store_pb2.RestoreRequest(
-            records=batch.from_index(first), lane=self._level, first_entry=batch.first + first
-        )
+        request = self._request(batch, batch.from_index(first), first, batch.count)
         self._metrics.batch.observe(batch.count - first)
         return asyncio.create_task(self._put(request))
+
+    def _request(self, batch: EntryBatch, records: bytes, start: int, stop: int) -> store_pb2.RestoreRequest:
+        """Puts what the entries [start, stop) of a batch become."""
+        numbers = batch.entries.numbers[start:stop].tolist()
+        entries = () if batch.is_consecutive else numbers
+        return store_pb2.RestoreRequest(records=records, lane=self._level, first_entry=numbers[0], entries=entries)
 
     async def _put(self, request: store_pb2.RestoreRequest) -> store_pb2.RestoreResponse:
         started = perf_counter()
@@ -179,10 +213,10 @@ class Restorer:
         return readable(answer, f"shard {self._shard}")
 
     async def _land(self, flights: deque[Flight]) -> None:
-        """Returns once the watermark is past the whole first batch, which the store has answered.
+        """Returns once the store's lane is past the whole first batch, which the store has answered.
 
         Raises:
-            OutOfStep, grpc.aio.AioRpcError: it may or may not be; begin again from the watermark.
+            OutOfStep, grpc.aio.AioRpcError: it may or may not be; begin again where it stands.
         """
         flight = flights[0]
         first = await self._settled(flight, 0)
@@ -215,7 +249,7 @@ class Restorer:
         Single records may be stored, but their entries are not settled here: the next put finds them as duplicates.
         """
         for index, data in enumerate(batch.split()[first:], first):
-            request = store_pb2.RestoreRequest(records=data, lane=self._level, first_entry=batch.first + index)
+            request = self._request(batch, data, index, index + 1)
             try:
                 await self._store.Restore(request, timeout=self._timeout_s)
             except grpc.aio.AioRpcError as error:
@@ -227,6 +261,8 @@ class Restorer:
 
     def _settle(self, batch: EntryBatch, first: int, answer: store_pb2.RestoreResponse) -> int:
         """Counts the outcomes of the records from `first` on. Returns the first that has to be put again."""
+        if not answer.statuses or answer.statuses[0] not in _FENCED:
+            self._overtaken_count = 0
         if not answer.statuses and not batch.quarantined:
             self._restored.inc(batch.count - first)
             return batch.count
@@ -235,12 +271,17 @@ class Restorer:
             if status in _FENCED:
                 name = store_pb2.PutStatus.Name(status).removeprefix("PUT_STATUS_")
                 self._metrics.out_of_step.labels(str(self._shard), str(self._level), name).inc()
-                raise OutOfStep(f"{name} at entry {batch.first + index}, watermark {answer.watermark}")
+                text = f"{name} at entry {batch.entries.numbers[index]}, watermark {answer.watermark}"
+                # Entries of a level only come behind all others.
+                is_overtaken = status == store_pb2.PUT_STATUS_GAP and is_timer_lane(self._level)
+                raise Overtaken(text) if is_overtaken else OutOfStep(text)
             if status == _REFUSED:
                 batch.quarantine(index, f"the store refused it: {answer.faults[index - first].message}")
                 return index
             if status == _DUPLICATE:
                 self._duplicates.inc()
+            elif status == _CANCELLED:
+                self._cancelled.inc()
             else:
                 (self._quarantined if index in batch.quarantined else self._restored).inc()
         return batch.count

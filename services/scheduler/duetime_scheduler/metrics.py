@@ -16,6 +16,12 @@ class SchedulerMetrics:
         self.duplicates = Counter(
             "duetime_scheduler_duplicate_messages", "entries that were restored already", lane, registry=registry
         )
+        self.cancelled = Counter(
+            "duetime_scheduler_cancelled_messages",
+            "entries that were cancelled or replaced after they were pulled",
+            lane,
+            registry=registry,
+        )
         self.out_of_step = Counter(
             "duetime_scheduler_out_of_step",
             "puts that the store refused, by status: GAP or NOT_DUE",

@@ -10,8 +10,7 @@ from duetime.v1 import gateway_pb2, store_pb2, store_pb2_grpc
 from duetime_core.calls import answer_of
 from duetime_core.logs import sparing
 from duetime_core.metadata import Database, DelayOffsetModel
-from duetime_format.lanes import level_of
-from duetime_format.names import SCHEDULE_TOPIC
+from duetime_format.lanes import lane_of, place_of
 from sqlalchemy.orm import Session
 
 from duetime_scheduler.sharing import LaneKey
@@ -48,12 +47,14 @@ async def read_offsets(store: store_pb2_grpc.StoreStub, shard: int, timeout_s: f
         DueTimeError: the store does not answer.
     """
     whom = f"shard {shard}", "SHARD_UNAVAILABLE"
-    request = store_pb2.ListQueuesRequest(topic=SCHEDULE_TOPIC)
     lanes: gateway_pb2.ListLanesResponse = await answer_of(
         store.ListLanes(gateway_pb2.ListLanesRequest(), timeout=timeout_s), *whom
     )
-    queues: store_pb2.ListQueuesResponse = await answer_of(store.ListQueues(request, timeout=timeout_s), *whom)
-    min_offsets = {level_of(state.queue): state.min_offset for state in queues.queues}
+    min_offsets: dict[int | None, int] = {}
+    for topic in {place_of(lane.level)[0] for lane in lanes.lanes}:
+        request = store_pb2.ListQueuesRequest(topic=topic)
+        queues: store_pb2.ListQueuesResponse = await answer_of(store.ListQueues(request, timeout=timeout_s), *whom)
+        min_offsets |= {lane_of(topic, state.queue): state.min_offset for state in queues.queues}
     return [
         LaneOffsets(shard, lane.level, lane.watermark, min_offsets.get(lane.level, 0), lane.max_offset)
         for lane in lanes.lanes

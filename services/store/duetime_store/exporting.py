@@ -41,7 +41,7 @@ _NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO}
 _NUMBER, _NAME = r"[0-9]{20}", r"(?!\.{1,2}(?:/|$))[^/\0]+"
 _PATHS = re.compile(
     rf"commitlog/{_NUMBER}|consumequeue/{_NAME}/[0-9]{{1,10}}/{_NUMBER}|timerlog/{_NUMBER}"
-    rf"|config/{_NAME}\.json(?:\.bak)?|config/duetimeTopics|checkpoint|abort|duetimeGroups|timerwheel"
+    rf"|config/{_NAME}\.json(?:\.bak)?|config/duetimeTopics|config/timercheck|checkpoint|abort|duetimeGroups|timerwheel"
 )
 _FOLDERS = {"commitlog": 1, "consumequeue": 3, "timerlog": 1, "config": 1}
 

@@ -78,6 +78,7 @@ class StoreMetrics:
         self.scans_waiting = Gauge("duetime_store_scans_waiting", "Scans that wait for their turn", registry=registry)
         self._count_retention(registry)
         self._count_lanes(registry)
+        self._count_endings(registry)
 
     def _count_retention(self, registry: CollectorRegistry) -> None:
         self.retention_segments = Counter(
@@ -99,6 +100,18 @@ class StoreMetrics:
         self.orphaned = Counter(
             "duetime_store_orphaned_lanes_total",
             "Lanes that nobody asked for, given to a scheduler without a lease",
+            registry=registry,
+        )
+
+    def _count_endings(self, registry: CollectorRegistry) -> None:
+        self.cancels = Counter("duetime_store_cancels_total", "Messages to be cancelled", ["result"], registry=registry)
+        self.reschedules = Counter(
+            "duetime_store_reschedules_total", "Messages to be rescheduled", ["result"], registry=registry
+        )
+        self.replaces = Counter(
+            "duetime_store_replaces_total",
+            "Messages sent to replace those of their keys",
+            ["result"],
             registry=registry,
         )
 

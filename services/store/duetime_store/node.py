@@ -118,7 +118,7 @@ class StoreNode:
         if self._disk.space(settings.data_dir).free_bytes < reserve.size:
             # Recovery may have to write.
             reserve.give_back()
-        opened = open_store(directory, settings, ShardClock(self._clock))
+        opened = open_store(directory, settings, ShardClock(self._clock), self._threads.orders)
         self._report = opened.report
         self._log_recovery(opened)
         base = Base(
@@ -209,6 +209,7 @@ class StoreNode:
                 group.create_task(parts.indexer.run())
             group.create_task(parts.cleaner.run())
             group.create_task(parts.receiver.run())
+            group.create_task(parts.surveyor.run())
             if self._settings.flush_mode == "async":
                 group.create_task(parts.flusher.run_periodic())
 
@@ -231,6 +232,7 @@ class StoreNode:
             parts.alarm.close()
         self._threads.shutdown()
         if parts:
+            parts.store.lanes.close()
             parts.store.queues.shared.close()
             parts.store.log.close()
         if directory:

@@ -15,6 +15,7 @@ from duetime_store.files.reserve import Reserve
 from duetime_store.finding.finder import Finder
 from duetime_store.finding.index import Shape
 from duetime_store.finding.indexer import Indexer
+from duetime_store.finding.search import LogSearch
 from duetime_store.finding.trace import MessageTraces
 from duetime_store.groups import loading, snapshot
 from duetime_store.groups.admin import GroupAdmin
@@ -30,12 +31,21 @@ from duetime_store.groups.subscription_groups import SubscriptionGroups
 from duetime_store.groups.unread import unread
 from duetime_store.lanes.alarm import Alarm
 from duetime_store.metrics import StoreMetrics
+from duetime_store.pending.backlog import Backlog
+from duetime_store.pending.cancelling import Cancelling
+from duetime_store.pending.countkeeper import CountKeeper
+from duetime_store.pending.keys import UpsertKeys
+from duetime_store.pending.listing import PendingList
+from duetime_store.pending.replacing import Replacing
+from duetime_store.pending.surveyor import Surveyor
+from duetime_store.pending.targets import Targets
 from duetime_store.queues import queuetable
 from duetime_store.queues.queuetable import TableFile
 from duetime_store.queues.topics import TopicFile
 from duetime_store.reading.reader import Reader
 from duetime_store.reading.turns import Turns
 from duetime_store.recovery.checkpointer import Checkpointer
+from duetime_store.recovery.ordersaving import Keepers, OrderKeeper
 from duetime_store.recovery.recovery import Opened
 from duetime_store.recovery.retention import Cleaner, Policy
 from duetime_store.settings import StoreSettings
@@ -57,9 +67,11 @@ class Threads:
     checkpoint: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "checkpoint"))
     # New topics do not wait until a checkpoint has flushed the queues.
     topics: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "topics"))
+    # Runs of timer lanes: one is written while others are merged.
+    orders: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(2, "orders"))
 
     def shutdown(self) -> None:
-        for executor in (self.flush, self.checkpoint, self.topics):
+        for executor in (self.flush, self.checkpoint, self.topics, self.orders):
             executor.shutdown()
 
 
@@ -101,6 +113,11 @@ class StoreParts:
     finder: Finder
     tracer: MessageTraces
     holding: Holding
+    cancelling: Cancelling
+    replacing: Replacing
+    surveyor: Surveyor
+    backlog: Backlog
+    pending_list: PendingList
     stand_ins: StandIns
     cleaner: Cleaner
     exporter: Exporter
@@ -128,7 +145,10 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
     admin = GroupAdmin(store, groups, offsets, turns, shard=shard)
     checkpointer = _make_checkpointer(base, opened, flusher, topics, keeper)
     indexer = _make_indexer(base, store)
+    surveyor = Surveyor(store, turns, clock)
     finder = Finder(store, indexer, metrics, turns, shard=shard)
+    search = LogSearch(store, finder)
+    targets = Targets(store, search, turns)
     return StoreParts(
         store=store,
         alarm=alarm,
@@ -147,6 +167,11 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
         finder=finder,
         tracer=MessageTraces(store, reader, finder, turns, shard=shard),
         holding=Holding(store, flusher, alarm, bytes_max=settings.waiting_bytes_max),
+        cancelling=Cancelling(store, targets, flusher, metrics),
+        replacing=Replacing(store, targets, UpsertKeys(search, turns), flusher, turns, metrics),
+        surveyor=surveyor,
+        backlog=Backlog(store, surveyor, turns),
+        pending_list=PendingList(store, reader, turns),
         stand_ins=StandIns(store, metrics),
         cleaner=_make_cleaner(base, store, reader, flusher, checkpointer, groups, offsets, indexer),
         exporter=Exporter(
@@ -192,13 +217,14 @@ def _make_checkpointer(
     base: Base, opened: Opened, flusher: Flusher, topics: TopicFile, keeper: GroupKeeper
 ) -> Checkpointer:
     directory, settings = base.directory, base.settings
+    counts = CountKeeper(opened.store, base.disk, directory.root, base.threads.checkpoint)
     return Checkpointer(
         opened.store,
         directory,
         flusher,
         topics,
         TableFile(base.disk, directory.root / queuetable.FILE, directory.queues, opened.table),
-        keeper,
+        Keepers([keeper, OrderKeeper(opened.store, base.threads.checkpoint), counts]),
         base.threads.checkpoint,
         base.clock,
         base.metrics,

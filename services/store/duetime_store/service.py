@@ -5,12 +5,14 @@ from collections.abc import AsyncIterator
 from typing import Any, TypeVar
 
 import grpc
-from duetime.v1 import consumer_pb2, export_pb2, gateway_pb2, message_pb2, store_pb2, store_pb2_grpc
+import numpy as np
+from duetime.v1 import consumer_pb2, export_pb2, gateway_pb2, message_pb2, pending_pb2, store_pb2, store_pb2_grpc
 from duetime_core.callers import caller_of
 from duetime_core.errors import InvalidArgument, ReadOnly, Violation
 from duetime_core.serving import code_of
 from duetime_core.traffic import COUNTED_BYTES_MIN
 from duetime_format import limits
+from duetime_format.units import Ints
 from grpc import StatusCode
 
 from duetime_store.exporting import encoded_chunk
@@ -51,12 +53,16 @@ class StoreService(store_pb2_grpc.StoreServicer):
         self._finder = parts.finder
         self._tracer = parts.tracer
         self._holding = parts.holding
+        self._cancelling = parts.cancelling
+        self._replacing = parts.replacing
         self._flusher = parts.flusher
         self._checkpointer = parts.checkpointer
         self._topics = parts.topics
         self._offsets = parts.offsets
         self._groups = parts.group_calls
         self._exporter = parts.exporter
+        self._backlog = parts.backlog
+        self._pending_list = parts.pending_list
         self._stand_ins = parts.stand_ins
         self._subscription_groups = parts.subscription_groups
         self._metrics = parts.metrics
@@ -78,10 +84,11 @@ class StoreService(store_pb2_grpc.StoreServicer):
         outcome = await self._durably(self._store.put(request.records, request.retried))
         response = self._fill(store_pb2.PutResponse(duplicate_queues=outcome.duplicate_queues), outcome)
         response.due_at_ms.extend(_dues(outcome))
+        response.past.extend(outcome.past)
         return response
 
     async def Restore(self, request: store_pb2.RestoreRequest, context: Any) -> store_pb2.RestoreResponse:
-        outcome = await self._holding.restore(request.records, request.lane, request.first_entry)
+        outcome = await self._holding.restore(request.records, request.lane, request.first_entry, request.entries)
         await self._durably(outcome)
         return self._fill(store_pb2.RestoreResponse(watermark=outcome.watermark), outcome)
 
@@ -90,6 +97,27 @@ class StoreService(store_pb2_grpc.StoreServicer):
         response = self._fill(store_pb2.SettleResponse(), outcome)
         response.due_at_ms.extend(_dues(outcome))
         return response
+
+    async def Cancel(self, request: pending_pb2.CancelRequest, context: Any) -> pending_pb2.CancelResponse:
+        response = await self._cancelling.cancel(request)
+        self._checkpointer.published()
+        return response
+
+    async def Replace(self, request: store_pb2.ReplaceRequest, context: Any) -> store_pb2.ReplaceResponse:
+        response = await self._replacing.replace(request)
+        self._checkpointer.published()
+        return response
+
+    async def ListPending(
+        self, request: pending_pb2.ListPendingRequest, context: Any
+    ) -> pending_pb2.ListPendingResponse:
+        response = await self._pending_list.page(request)
+        for message in response.messages:
+            message.shard = self._shard
+        return response
+
+    async def Backlog(self, request: pending_pb2.BacklogRequest, context: Any) -> pending_pb2.BacklogResponse:
+        return await self._backlog.answer(request)
 
     async def PutMessage(self, request: store_pb2.PutMessageRequest, context: Any) -> store_pb2.PutMessageResponse:
         """Put, Restore and Settle as one call, as release 0.1 makes it."""
@@ -205,22 +233,25 @@ class StoreService(store_pb2_grpc.StoreServicer):
     async def PullDue(self, request: store_pb2.PullDueRequest, context: Any) -> store_pb2.PullDueResponse:
         due = await self._reader.pull_due(
             request.lane,
-            request.after,
+            request.next or self._store.lanes[request.lane].cursor_at(request.after),
             min(max(request.max_count, 1), limits.PULL_DUE_COUNT_MAX),
             min(max(request.max_bytes, 1), limits.PULL_BYTES_MAX),
             min(request.wait_ms, limits.WAIT_MS_MAX),
             min(max(request.ahead_ms, 0), limits.AHEAD_MS_MAX),
             scheduler=request.scheduler,
             has_lease=not request.without_lease,
+            any_entries=request.any_entries,
         )
         self._metrics.messages_out.labels("pull_due").inc(len(due.sizes))
         self._metrics.bytes_out.labels("pull_due").inc(len(due.records))
         return store_pb2.PullDueResponse(
-            first_entry=due.first_entry,
+            first_entry=int(due.entries[0]) if len(due.entries) else due.watermark,
             records=due.records,
             sizes=due.sizes,
             due_at_ms=due.due_at_ms,
             watermark=due.watermark,
+            entries=() if _are_consecutive(due.entries) else due.entries.tolist(),
+            next=due.next,
             damages=due.damages or None,
             damaged_positions=due.damaged_positions or None,
         )
@@ -349,6 +380,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
             min_position=store.log.min_position,
             max_position=store.published_end,
             refusal=next((refusal.text for refusal in store.gate.refusals()), ""),
+            timer_lane_count=store.timer_lane_count,
         )
 
     async def ListLanes(self, request: gateway_pb2.ListLanesRequest, context: Any) -> gateway_pb2.ListLanesResponse:
@@ -365,6 +397,10 @@ class StoreService(store_pb2_grpc.StoreServicer):
         caller = caller_of(context.peer(), context.invocation_metadata())
         async for data in self._exporter.read(request.path, request.offset, request.length, caller):
             yield encoded_chunk(data)
+
+
+def _are_consecutive(entries: Ints) -> bool:
+    return bool((np.diff(entries) == 1).all())
 
 
 def _dues(outcome: Outcome) -> list[int]:

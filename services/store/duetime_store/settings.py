@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Literal
 
 from duetime_core.settings import NodeSettings
+from duetime_format.lanes import TIMER_LANES_MAX
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
@@ -44,6 +45,12 @@ class StoreSettings(NodeSettings):
     accept_missing_segments: bool = Field(
         False,
         description="start although files of the commit log are missing: their content is lost, the rest is served",
+    )
+    timer_lanes: int = Field(
+        1,
+        ge=1,
+        le=TIMER_LANES_MAX,
+        description="lanes that new messages for any time are shared out to; those that hold messages stay",
     )
     checkpoint_ms: int = Field(10_000, ge=100, le=600_000, description="longest time between checkpoints")
     checkpoint_bytes: int = Field(64 * MIB, ge=MIB, description="most log bytes between checkpoints")

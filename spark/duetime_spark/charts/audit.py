@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 
 import plotly.graph_objects as go
 
-from duetime_spark.charts.drawing import ResultDict, figure
+from duetime_spark.charts.drawing import ResultDict, figure, level_name
 from duetime_spark.charts.parts import NOTHING, Cell, Chart, Grid, Page, Tile, moment
 
 _ENDS = {
@@ -13,6 +13,7 @@ _ENDS = {
     "restored": "#2a9d78",
     "dead": "#d9902f",
     "cancelled": "#8d6fc7",
+    "replaced": "#b9a3e3",
     "missing": "#d9432f",
 }
 
@@ -44,6 +45,7 @@ def audit(found: ResultDict) -> Page:
         "#+ restored",
         "#+ dead",
         "#+ cancelled",
+        "#+ replaced",
         "#+ missing",
         "#early",
         "proven",
@@ -87,7 +89,7 @@ def _shares(lanes: list[ResultDict]) -> Chart:
     levels = sorted(sums, reverse=True)
     bars = [
         go.Bar(
-            y=[f"level {level}" for level in levels],
+            y=[level_name(level, {}) for level in levels],
             x=[sums[level][end] / sums[level]["accepted"] for level in levels],
             customdata=[f"{sums[level][end]:,}" for level in levels],
             hovertemplate="%{y}: %{customdata} " + end + "<extra></extra>",

@@ -6,6 +6,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 from duetime.cli.output import length
+from duetime_format.lanes import TIMER_LANE_FIRST, is_timer_lane
 from plotly.colors import sample_colorscale
 
 ResultDict = dict[str, Any]
@@ -37,8 +38,8 @@ def utc(at_ms: int) -> str:
 
 def level_name(level: int, delays: dict[int, int | None]) -> str:
     delay_ms = delays.get(level)
-    if level == 0:
-        return "timers"
+    if is_timer_lane(level):
+        return "any time" if level == TIMER_LANE_FIRST else f"any time (lane {level})"
     return f"{length(delay_ms)} (level {level})" if delay_ms else f"level {level}"
 
 

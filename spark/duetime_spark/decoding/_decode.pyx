@@ -31,6 +31,7 @@ cdef enum:
     NAMES_MAX = 32
     DIGITS_MAX = 18, ENTRY_DIGITS_MAX = 19
     HOST_TEXT_MAX = 64
+    TIMER_TOPIC_BYTES = 19
 
 # Columns of numbers: first those of 32 bits.
 cdef enum:
@@ -89,6 +90,22 @@ cdef inline void note(const uint8_t *data, Span part, int64_t last, Span *named)
     elif first == c"D":
         if not begins(data, part, b"DELAY\x01", 6, &named[NAMED_LEVEL]) and part.end == last:
             begins(data, part, b"DT_ENTRY\x01", 9, &named[NAMED_ENTRY])
+
+
+cdef void find_replaced(const uint8_t *data, int64_t at, int64_t end, Span *entry) noexcept nogil:
+    """As record.find_timer_out: the entry that the property right before TIMER_OUT_MS names."""
+    cdef const uint8_t *mark
+    cdef Span part, found, before = Span(-1, -1)
+    entry[0] = Span(-1, -1)
+    while at < end:
+        mark = <const uint8_t *>memchr(data + at, 2, end - at)
+        part = Span(at, end if mark == NULL else mark - data)
+        if part.end > at and begins(data, part, b"TIMER_OUT_MS\x01", 13, &found):
+            entry[0] = Span(-1, -1)
+            if before.end > before.begin:
+                begins(data, before, b"DT_ENTRY\x01", 9, entry)
+        before = part
+        at = part.end + 1
 
 
 cdef bint read_number(const uint8_t *data, Span span, int32_t *number) noexcept nogil:
@@ -219,6 +236,7 @@ cdef class Rows:
         cdef const uint8_t *data = held.at
         cdef int64_t length = held.view.len, size, topic_size
         cdef Parts parts
+        cdef bint is_timer
         if at < 0:
             raise ValueError(f"index {at}")
         while at < end and length - at >= RECORD_BYTES_MIN and not self._is_full():
@@ -236,7 +254,10 @@ cdef class Rows:
                 put(&self.text[TOPIC], data + parts.topic.begin, topic_size)
             self._add_fixed(data, at, size, &parts)
             if self.reads_properties:
-                self._add_properties(data, parts.properties)
+                is_timer = topic_size == TIMER_TOPIC_BYTES and memcmp(
+                    data + parts.topic.begin, b"rmq_sys_wheel_timer", TIMER_TOPIC_BYTES
+                ) == 0
+                self._add_properties(data, parts.properties, is_timer)
             self.bytes += size + 2 * (parts.properties.end - parts.properties.begin) + 128
             self.count += 1
             at += size
@@ -277,7 +298,7 @@ cdef class Rows:
         if self.valid[index] != NULL:
             self.valid[index][self.count] = 1
 
-    cdef int _add_properties(self, const uint8_t *data, Span whole) except -1:
+    cdef int _add_properties(self, const uint8_t *data, Span whole, bint is_timer) except -1:
         cdef Span[NAMED] named
         cdef Span part
         cdef const uint8_t *mark
@@ -300,6 +321,9 @@ cdef class Rows:
                 if part.end > at:
                     note(data, part, last, named)
                 at = part.end + 1
+        if is_timer:
+            # What it names is the entry whose place it takes.
+            find_replaced(data, whole.begin, end, &named[NAMED_ENTRY])
         for index in range(NAMED_LEVEL):
             if self.text[ID + index].is_wanted:
                 if named[index].begin < 0:

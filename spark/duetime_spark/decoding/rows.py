@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from duetime_format import layout, record
+from duetime_format.columns import entry_of
 from duetime_format.compiled import twin
 from duetime_format.errors import Damaged
 from duetime_format.properties import decode_properties
@@ -71,7 +72,7 @@ def _intact(view: memoryview, base: int, at: int, check_crc: bool) -> Record | N
 
 def _row(found: Record) -> dict[str, Any]:
     properties = decode_properties(record.without_crc_mark(found.properties))
-    entry = record.find_lane_entry(found.properties)
+    entry = entry_of(found)
     if entry is None or entry[0] > _I32_MAX or max(entry) > _I64_MAX:
         lane_level = lane_offset = lane_due_at_ms = None
     else:

@@ -7,18 +7,21 @@ A lane's entries are numbered from 0 without gaps. At the snapshot each of them 
     pending     from the watermark on
     restored    below the watermark, with exactly one copy in its topic
     dead        below the watermark, with its copy in DT_QUARANTINE
-    cancelled   below the watermark, cancelled by a record
+    cancelled   by a row of a record of DT_CANCELLED
+    replaced    by a record that took its place, which is an entry of a lane itself (rescheduled, or replaced by key)
 
-Anything else is a violation. A lane's entries are compared with the copies in buckets of 65,536: by count, by the sums
-of their offsets and of the offsets' squares, and by a 64-bit digest of offset and due time. Only buckets that differ
-are compared entry by entry, so that a sound lane is proven without a shuffle. Entries that a broker restored have
-copies without a mark of their lane: they are matched by message id.
+Anything else is a violation. Ends without a copy count as copies below. Lanes for any time have no watermark: there
+what is pending is one more end of an entry (audit_timers.py). A lane's entries are compared with the copies in buckets
+of 65,536: by count, by the sums of their offsets and of the offsets' squares, and by a 64-bit digest of offset and due
+time. Only buckets that differ are compared entry by entry, so that a sound lane is proven without a shuffle. Entries
+that a broker restored have copies without a mark of their lane: they are matched by message id.
 """
 
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
+from duetime_format.lanes import TIMER_LANE_FIRST
+from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from pyspark.sql import Column, DataFrame, GroupedData, Window
 from pyspark.sql import functions as F
 
@@ -28,9 +31,10 @@ BUCKET = 65_536
 MISSING, TWICE, EARLY, DUE_DIFFERS, UNKNOWN = "missing", "twice", "early", "due differs", "unknown entry"
 # Not a violation: retention removed the copy while the audit ran.
 LEFT = "left"
+RESTORED, DEAD, CANCELLED, REPLACED = ENDS = "restored", "dead", "cancelled", "replaced"
 KINDS = {
-    MISSING: "below the watermark, and no copy in its topic",
-    TWICE: "more than one copy",
+    MISSING: "not pending, and no copy in its topic, and neither cancelled nor replaced",
+    TWICE: "more than one copy, or restored and cancelled",
     EARLY: "stored in its topic before its due time",
     DUE_DIFFERS: "the copy names another due time than the lane",
     UNKNOWN: "a copy of an entry that its lane does not have",
@@ -68,10 +72,10 @@ def _range_sums(first: int, last: int) -> tuple[int, int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """One lane, or all of them. accepted = expired + pending + restored + dead + cancelled + missing, if it is sound.
+    """One lane, or all of them. accepted = expired + pending + restored + dead + cancelled + replaced + missing, if it
+    is sound.
 
-    Cancelling is not built yet: `cancelled` is 0. A lane of level 0, a broker's 5.x timers, has pending entries only:
-    the broker keeps no account of the others.
+    Of timers in a directory that a 5.x broker wrote last, pending entries only: it keeps no account of the others.
     """
 
     shard: int | None
@@ -82,10 +86,16 @@ class Proof:
     restored: int
     dead: int
     cancelled: int
+    replaced: int
     missing: int
     early: int
     violation_count: int
     is_proven: bool
+
+    @property
+    def adds_up(self) -> bool:
+        parts = self.expired + self.pending + self.restored + self.dead + self.cancelled + self.replaced + self.missing
+        return parts == self.accepted
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,43 +128,44 @@ class Audit:
 
 def entry_buckets(entries: DataFrame, lanes: DataFrame) -> DataFrame:
     """Of rows of queue_entries, entries below the watermark, by (shard, level, bucket): the sums of a Bucket."""
-    return _summed(_entries(entries, lanes).groupBy("shard", "level", "bucket"))
+    return summed(_entries(entries, lanes).groupBy("shard", "level", "bucket"))
 
 
-def copy_buckets(messages: DataFrame, lanes: DataFrame) -> DataFrame:
-    """Copies with a mark of their lane, by (shard, level, bucket, zone): the sums of a Bucket, `dead` and `early`.
+def copy_buckets(messages: DataFrame, ends: DataFrame, lanes: DataFrame) -> DataFrame:
+    """Copies with a mark of their lane, by (shard, level, bucket, zone): the sums of a Bucket, `early`, and the number
+    of each of ENDS.
 
     zone: `kept` between the lane's first entry and its watermark, `expired` below, `ahead` above.
     """
-    copies = _copies(messages, lanes)
-    return _summed(
-        copies.groupBy("shard", "level", "bucket", "zone"),
-        F.count(F.when(F.col("dead"), 1)).alias("dead"),
-        F.count(F.when(_is_early(), 1)).alias("early"),
-    )
+    copies = _copies(messages, ends, lanes)
+    counts = [F.count(F.when(F.col("end") == end, 1)).alias(end) for end in ENDS]
+    early = F.count(F.when(is_early(), 1)).alias("early")
+    return summed(copies.groupBy("shard", "level", "bucket", "zone"), *counts, early)
 
 
-def differences(entries: DataFrame, messages: DataFrame, lanes: DataFrame, buckets: DataFrame) -> DataFrame:
-    """Entry by entry, of some (shard, level, bucket): (shard, level, offset, position, due_at_ms, stored_at_ms, dead,
+def differences(
+    entries: DataFrame, messages: DataFrame, ends: DataFrame, lanes: DataFrame, buckets: DataFrame
+) -> DataFrame:
+    """Entry by entry, of some (shard, level, bucket): (shard, level, offset, position, due_at_ms, stored_at_ms, end,
     kind). kind is null where the entry has its one copy."""
     keys = ["shard", "level", "bucket"]
     here = F.broadcast(buckets)
     ours = _entries(entries, lanes).join(here, keys, "left_semi")
-    copies = _copies(messages, lanes).where("zone != 'ahead'").join(here, keys, "left_semi")
-    ends = copies.groupBy("shard", "level", "offset", "zone").agg(
+    copies = _copies(messages, ends, lanes).where("zone != 'ahead'").join(here, keys, "left_semi")
+    found = copies.groupBy("shard", "level", "offset", "zone").agg(
         F.count(F.lit(1)).alias("copies"),
         F.min("position").alias("copy_position"),
         F.min_by("due_at_ms", "position").alias("copy_due_at_ms"),
         F.min_by("stored_at_ms", "position").alias("stored_at_ms"),
         F.min_by("id", "position").alias("id"),
-        F.bool_or("dead").alias("dead"),
+        F.min_by("end", "position").alias("end"),
     )
-    both = ours.join(ends, ["shard", "level", "offset"], "full_outer")
+    both = ours.join(found, ["shard", "level", "offset"], "full_outer")
     kind = (
         F.when(F.col("copies").isNull(), MISSING)
         .when(F.col("copies") > 1, TWICE)
-        .when(F.col("position").isNull() & (F.col("zone") == "kept") & ~F.col("dead"), UNKNOWN)
-        .when((F.col("due_at_ms") != F.col("copy_due_at_ms")) & ~F.col("dead"), DUE_DIFFERS)
+        .when(F.col("position").isNull() & (F.col("zone") == "kept") & (F.col("end") != DEAD), UNKNOWN)
+        .when((F.col("due_at_ms") != F.col("copy_due_at_ms")) & (F.col("end") != DEAD), DUE_DIFFERS)
     )
     return both.select(
         "shard",
@@ -165,7 +176,7 @@ def differences(entries: DataFrame, messages: DataFrame, lanes: DataFrame, bucke
         F.coalesce("copy_due_at_ms", "due_at_ms").alias("due_at_ms"),
         "stored_at_ms",
         "id",
-        "dead",
+        "end",
         kind.alias("kind"),
     )
 
@@ -219,13 +230,14 @@ def without_brokers(missing: DataFrame, in_lanes: DataFrame, in_topics: DataFram
     return joined.select("shard", "level", "offset", "position", "due_at_ms", "id", by_broker.alias("by_broker"))
 
 
-def early(messages: DataFrame, lanes: DataFrame) -> DataFrame:
-    """Copies that were stored before their due time."""
-    return _copies(messages, lanes).where(_is_early())
+def early(messages: DataFrame) -> DataFrame:
+    """Copies that were stored before their due time, of all lanes."""
+    return copies_of(messages).where(is_early())
 
 
-def _is_early() -> Column:
-    return (F.col("stored_at_ms") < F.col("due_at_ms")) & ~F.col("dead")
+def is_early() -> Column:
+    """Of a row of `copies_of`: it was stored before its due time."""
+    return (F.col("stored_at_ms") < F.col("due_at_ms")) & (F.col("end") == RESTORED)
 
 
 def _entries(entries: DataFrame, lanes: DataFrame) -> DataFrame:
@@ -234,39 +246,60 @@ def _entries(entries: DataFrame, lanes: DataFrame) -> DataFrame:
     below = ours.join(marks, ["shard", "level"]).where(
         (F.col("offset") >= F.col("min_offset")) & (F.col("offset") < F.col("watermark"))
     )
-    return below.select("shard", "level", _bucket("offset"), "offset", "position", "due_at_ms")
+    return below.select("shard", "level", bucket("offset"), "offset", "position", "due_at_ms")
 
 
-def _copies(messages: DataFrame, lanes: DataFrame) -> DataFrame:
-    marks = F.broadcast(lanes.select("shard", F.col("level").alias("lane_level"), "min_offset", "watermark"))
+def copies_of(messages: DataFrame) -> DataFrame:
+    """Records that end an entry: (shard, level, offset, position, id, due_at_ms, stored_at_ms, end)."""
+    end = (
+        F.when(F.col("topic") == QUARANTINE_TOPIC, DEAD)
+        .when(F.col("topic") == TIMER_TOPIC, REPLACED)
+        .otherwise(RESTORED)
+    )
+    return messages.where(F.col("lane_level").isNotNull()).select(
+        "shard",
+        F.col("lane_level").alias("level"),
+        F.col("lane_offset").alias("offset"),
+        "position",
+        "id",
+        F.col("lane_due_at_ms").alias("due_at_ms"),
+        "stored_at_ms",
+        end.alias("end"),
+    )
+
+
+def ends_of(ends: DataFrame) -> DataFrame:
+    """As `copies_of`, of entries that were cancelled."""
+    none = F.lit(None)
+    return ends.select(
+        *("shard", "level", "offset", "position"),
+        none.cast("string").alias("id"),
+        "due_at_ms",
+        none.cast("bigint").alias("stored_at_ms"),
+        "end",
+    )
+
+
+def _copies(messages: DataFrame, ends: DataFrame, lanes: DataFrame) -> DataFrame:
+    """Of levels."""
+    marks = F.broadcast(lanes.select("shard", "level", "min_offset", "watermark"))
     zone = (
-        F.when(F.col("lane_offset") < F.col("min_offset"), "expired")
-        .when(F.col("lane_offset") < F.col("watermark"), "kept")
+        F.when(F.col("offset") < F.col("min_offset"), "expired")
+        .when(F.col("offset") < F.col("watermark"), "kept")
         .otherwise("ahead")
     )
-    return (
-        messages.where(F.col("lane_level").isNotNull())
-        .join(marks, ["shard", "lane_level"], "left")
-        .select(
-            "shard",
-            F.col("lane_level").alias("level"),
-            _bucket("lane_offset"),
-            F.col("lane_offset").alias("offset"),
-            "position",
-            "id",
-            F.col("lane_due_at_ms").alias("due_at_ms"),
-            "stored_at_ms",
-            (F.col("topic") == QUARANTINE_TOPIC).alias("dead"),
-            zone.alias("zone"),
-        )
+    both = copies_of(messages).unionByName(ends_of(ends)).where(F.col("level") < TIMER_LANE_FIRST)
+    return both.join(marks, ["shard", "level"], "left").select(
+        *("shard", "level", bucket("offset"), "offset", "position", "id", "due_at_ms", "stored_at_ms", "end"),
+        zone.alias("zone"),
     )
 
 
-def _bucket(name: str) -> Column:
+def bucket(name: str) -> Column:
     return F.expr(f"{name} div {BUCKET}").alias("bucket")
 
 
-def _summed(groups: GroupedData, *others: Column) -> DataFrame:
+def summed(groups: GroupedData, *others: Column) -> DataFrame:
     inside = F.col("offset") % BUCKET
     return groups.agg(
         F.count(F.lit(1)).alias("count"),

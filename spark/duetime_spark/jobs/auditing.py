@@ -5,15 +5,20 @@ from dataclasses import fields, replace
 from typing import Any
 
 import pyarrow as pa
+from duetime_format.lanes import is_timer_lane
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
+from duetime_spark.jobs import audit_timers
 from duetime_spark.jobs.audit import (
     EARLY,
+    ENDS,
     KINDS,
     LEFT,
     MISSING,
+    RESTORED,
+    UNKNOWN,
     Audit,
     AuditViolation,
     Bucket,
@@ -31,6 +36,8 @@ from duetime_spark.jobs.context import Context
 _ENTRIES = "shard,topic,queue,offset,position,due_at_ms"
 _COPIES = "shard,topic,position,id,real_topic,lane_level,lane_offset,lane_due_at_ms,stored_at_ms"
 _BUCKET_COLUMNS = "shard,topic,lane_level,lane_offset,lane_due_at_ms,stored_at_ms"
+_ENDS = "shard,level,offset,due_at_ms,end,position"
+_WAITING = "shard,level,offset,position,due_at_ms"
 _NAMED = "shard,topic,position,id,real_topic,lane_level,born_at_ms,body_crc,body_size,sys_flag"
 _BUCKET_FIELDS = tuple(field.name for field in fields(Bucket))
 Lane = tuple[int, int]
@@ -40,19 +47,22 @@ Key = tuple[int, int, int]
 class _Auditor:
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._lanes = context.table("lanes", "shard,level,min_offset,watermark")
+        self._lanes = context.table("lanes", "shard,level,min_offset,watermark,judged_from")
         # By lane: counts of each end and of each kind of violation.
         self.ends: dict[Lane, Counter[str]] = defaultdict(Counter)
         self.violations: list[AuditViolation] = []
         # By lane of shards whose logs have lost segments since the snapshot: the first entry whose copy was there.
         self._firsts: dict[Lane, int] = {}
+        # Of lanes for any time: entries that have units.
+        self.entry_counts: Counter[Lane] = Counter()
 
     def run(self) -> Audit:
         table, lanes = self._context.table, self._lanes
+        has_timers = any(is_timer_lane(lane["level"]) for lane in self._context.lanes)
         entries = {_key(row): _bucket(row) for row in entry_buckets(table("queue_entries", _ENTRIES), lanes).collect()}
         # `_copies` selects its columns by name; those that buckets do not need are not read.
         messages = table("messages", _BUCKET_COLUMNS).withColumns({"position": F.lit(0), "id": F.lit("")})
-        copies = copy_buckets(messages, lanes).collect()
+        copies = copy_buckets(messages, table("ends", _ENDS), lanes).collect()
         if differing := _differing(entries, copies):
             agreeing = [row for row in copies if row["zone"] == "kept" and _key(row) not in differing]
             self._compare(differing, agreeing)
@@ -61,23 +71,77 @@ class _Auditor:
             ends[EARLY] += row["early"]
             if row["zone"] == "ahead":
                 ends["ahead"] += row["count"]
+                for end in ENDS:
+                    ends[f"ahead {end}"] += row[end]
             elif _key(row) not in differing:
-                ends[f"{row['zone']} restored"] += row["count"] - row["dead"]
-                ends[f"{row['zone']} dead"] += row["dead"]
+                for end in ENDS:
+                    ends[f"{row['zone']} {end}"] += row[end]
+        if has_timers:
+            self._timers()
         if sum(ends[EARLY] for ends in self.ends.values()):
-            self._list(early(table("messages", _COPIES), lanes).withColumn("kind", F.lit(EARLY)))
+            self._list(early(table("messages", _COPIES)).withColumn("kind", F.lit(EARLY)))
         return self._result()
 
-    def _compare(self, differing: set[Any], agreeing: list[Row]) -> None:
-        table = self._context.table
-        columns = list(zip(*sorted(differing), strict=True))
+    def _buckets(self, keys: set[Key]) -> DataFrame:
+        columns = list(zip(*sorted(keys), strict=True))
         schema = pa.schema([("shard", pa.int32()), ("level", pa.int32()), ("bucket", pa.int64())])
-        buckets = self._context.spark.createDataFrame(pa.table([pa.array(c) for c in columns], schema=schema))
-        entries, copies = table("queue_entries", _ENTRIES), table("messages", _COPIES)
-        kept = found = differences(entries, copies, self._lanes, buckets).persist(StorageLevel.MEMORY_AND_DISK)
+        return self._context.spark.createDataFrame(pa.table([pa.array(c) for c in columns], schema=schema))
+
+    def _timers(self) -> None:
+        """Lanes for any time: `ends` gets counts by end under EXPIRED, PENDING, ..., and `entry_counts`."""
+        entries = {_key(row): _bucket(row) for row in audit_timers.buckets_of(self._timer_entries()).collect()}
+        for (shard, level, _), one in entries.items():
+            self.entry_counts[shard, level] += one.count
+        found = {
+            _key(row): row
+            for row in audit_timers.buckets_of(self._timer_ends(), with_ends=True).collect()
+            if self.entry_counts[row["shard"], row["level"]]
+        }
+        differing = set(entries) - {key for key, row in found.items() if _bucket(row).agrees(entries.get(key))}
+        differing |= found.keys() - entries.keys()
+        for key, row in found.items():
+            self.ends[key[:2]][EARLY] += row["early"]
+            if key not in differing:
+                self.ends[key[:2]].update({end: row[end] for end in audit_timers.ALL_ENDS})
+        if differing:
+            self._compare_timers(differing)
+
+    def _timer_entries(self) -> DataFrame:
+        return audit_timers.entries_of(self._context.table("queue_entries", _ENTRIES), self._lanes)
+
+    def _timer_ends(self) -> DataFrame:
+        table = self._context.table
+        return audit_timers.found_of(
+            table("messages", _COPIES), table("ends", _ENDS), table("pending", _WAITING), self._lanes
+        )
+
+    def _compare_timers(self, differing: set[Key]) -> None:
+        buckets = self._buckets(differing)
+        found = audit_timers.differences(self._timer_entries(), self._timer_ends(), buckets)
+        found = found.persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            # What retention removed since the snapshot may have had the ends that are missing.
+            left, missing = sorted(self._context.left()), F.col("kind") == MISSING
+            is_left = missing & F.col("shard").isin(left) if left else F.lit(False)
+            kinds = found.withColumn("kind", F.when(~is_left, F.col("kind")))
+            for row in kinds.groupBy("shard", "level", "kind", "end").count().collect():
+                ends = self.ends[row["shard"], row["level"]]
+                if row["kind"] != MISSING:
+                    ends[row["end"]] += row["count"] if row["kind"] != UNKNOWN else 0
+                if row["kind"]:
+                    ends[row["kind"]] += row["count"]
+            self._list(kinds.where(F.col("kind").isNotNull()))
+        finally:
+            found.unpersist()
+
+    def _compare(self, differing: set[Key], agreeing: list[Row]) -> None:
+        table = self._context.table
+        buckets = self._buckets(differing)
+        entries, copies, ends_ = table("queue_entries", _ENTRIES), table("messages", _COPIES), table("ends", _ENDS)
+        kept = found = differences(entries, copies, ends_, self._lanes, buckets).persist(StorageLevel.MEMORY_AND_DISK)
         try:
             found = self._without_left(found, agreeing)
-            end = F.when(F.col("dead"), "dead").otherwise("restored")
+            end = F.coalesce("end", F.lit(RESTORED))
             counted = found.groupBy("shard", "level", "zone", "kind", end.alias("end")).count().collect()
             for row in counted:
                 ends = self.ends[row["shard"], row["level"]]
@@ -98,7 +162,7 @@ class _Auditor:
         columns: dict[str, list[int]] = {"shard": [], "level": [], "copy": [], "entry": []}
         for lane in self._context.lanes:
             shard, level, mark = lane["shard"], lane["level"], lane["watermark"]
-            if shard in shards:
+            if shard in shards and not is_timer_lane(level):
                 row = rows.get((shard, level))
                 seen = [one["first"] for one in agreeing if (one["shard"], one["level"]) == (shard, level)]
                 for name in ("copy", "entry"):
@@ -149,14 +213,14 @@ class _Auditor:
         return Audit(is_proven, total, lanes, counts, self.violations)
 
     def _proof(self, lane: dict[str, Any]) -> Proof:
-        if not lane["level"]:
-            return _timers(lane)
         ends = self.ends[lane["shard"], lane["level"]]
+        if is_timer_lane(lane["level"]):
+            return self._timer_proof(lane, ends)
         # Copies above the watermark: a crash kept them and lost one before them. Their entries are not pending.
         ahead = lane["max_offset"] - lane["watermark"] - lane["pending"]
-        gone = ends["expired restored"] + ends["expired dead"]
+        gone = sum(ends[f"expired {end}"] for end in ENDS)
         violations = sum(ends[kind] for kind in KINDS)
-        seen = gone + ends["kept restored"] + ends["kept dead"] + ends[MISSING]
+        seen = gone + sum(ends[f"kept {end}"] for end in ENDS) + ends[MISSING]
         # Entries that retention removed too are in no table: all before the first that is left.
         first = self._firsts.get((lane["shard"], lane["level"]), 0)
         left = min(max(lane["watermark"] - seen - (lane["min_offset"] - gone), 0), max(first - lane["min_offset"], 0))
@@ -166,27 +230,35 @@ class _Auditor:
             accepted=lane["max_offset"],
             expired=lane["min_offset"] - gone + left,
             pending=lane["pending"],
-            restored=ends["kept restored"] + ends["expired restored"] + ahead,
-            dead=ends["kept dead"] + ends["expired dead"],
-            cancelled=0,
+            **{end: ends[f"kept {end}"] + ends[f"expired {end}"] + ends[f"ahead {end}"] for end in ENDS},
             missing=ends[MISSING],
             early=ends[EARLY],
             violation_count=violations,
             is_proven=False,
         )
-        parts = proof.expired + proof.pending + proof.restored + proof.dead + proof.cancelled + proof.missing
-        return replace(proof, is_proven=parts == proof.accepted and ahead == ends["ahead"] and not violations)
+        return replace(proof, is_proven=proof.adds_up and ahead == ends["ahead"] and not violations)
+
+    def _timer_proof(self, lane: dict[str, Any], ends: Counter[str]) -> Proof:
+        count, violations = self.entry_counts[lane["shard"], lane["level"]], sum(ends[kind] for kind in KINDS)
+        if not count and lane["pending"]:
+            # A broker wrote the directory last.
+            none = dict.fromkeys((*ENDS, "expired", "missing", "early", "violation_count"), 0)
+            pending = lane["pending"]
+            return Proof(lane["shard"], lane["level"], accepted=pending, pending=pending, is_proven=True, **none)
+        fields_ = audit_timers.proof_of(lane, ends, count, ends)
+        proof = Proof(
+            shard=lane["shard"],
+            level=lane["level"],
+            **fields_,
+            early=ends[EARLY],
+            violation_count=violations,
+            is_proven=False,
+        )
+        return replace(proof, is_proven=proof.adds_up and not violations)
 
 
 def run(context: Context) -> Audit:
     return _Auditor(context).run()
-
-
-def _timers(lane: dict[str, Any]) -> Proof:
-    """The proof of a 5.x broker's timers: it records pending ones only."""
-    none = dict.fromkeys(("expired", "restored", "dead", "cancelled", "missing", "early", "violation_count"), 0)
-    pending = lane["pending"]
-    return Proof(shard=lane["shard"], level=0, accepted=pending, pending=pending, is_proven=True, **none)
 
 
 def _differing(entries: dict[Key, Bucket], copies: list[Row]) -> set[Key]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from duetime_format.names import SCHEDULE_TOPIC
+from duetime_format.lanes import place_of
 from duetime_format.units import UNIT
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, Row
@@ -22,7 +22,7 @@ _RESTORED = "shard,topic,real_topic,lane_level,stored_at_ms,sys_flag"
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """Pending messages of one topic on one level of one shard; level 0: a broker's 5.x timers.
+    """Pending messages of one topic in one lane of one shard; `level` from 1,000 on: messages for any time.
 
     topic: None where the record has none or is damaged. Entries that were restored, and whose record retention
     took, while the job ran are counted without bytes and due time.
@@ -41,8 +41,8 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class LaneBacklog:
-    """A lane by its shard's snapshot: `pending_count` counts entries from the watermark on, unreadable ones
-    included."""
+    """A lane by its shard's snapshot: `pending_count` counts entries that are neither restored nor ended, unreadable
+    ones included. Messages for any time have no delay in common; their `watermark` counts those that are gone."""
 
     shard: int
     level: int
@@ -217,12 +217,12 @@ def run(context: Context) -> BacklogFound:
 
 def unreadable(pending: DataFrame, left: frozenset[int], most: int) -> list[dict[str, Any]]:
     """Findings: entries whose units name no record that can be read. What has `left` with retention is none."""
-    lost = pending.where("topic IS NULL AND position IS NOT NULL AND level > 0").where(~F.col("shard").isin(*left))
+    lost = pending.where("topic IS NULL AND position IS NOT NULL").where(~F.col("shard").isin(*left))
     rows = lost.orderBy("shard", "level", "offset").limit(most).collect()
     return [
         {
             "shard": row["shard"],
-            "path": f"consumequeue/{SCHEDULE_TOPIC}/{row['level'] - 1}",
+            "path": "consumequeue/{}/{}".format(*place_of(row["level"])),
             "position": row["offset"] * UNIT.size,
             "size": UNIT.size,
             "words": f"entry {row['offset']} names no readable record at position {row['position']}",

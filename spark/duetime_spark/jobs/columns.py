@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from duetime_format.layout import SYS_TRANSACTION
-from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
+from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
@@ -19,8 +19,8 @@ def is_restored() -> Column:
     ours = F.col("lane_level").isNotNull() & (F.col("topic") != QUARANTINE_TOPIC)
     is_plain = F.coalesce("sys_flag", F.lit(0)).bitwiseAND(SYS_TRANSACTION) == 0
     by_broker = F.col("lane_level").isNull() & F.col("real_topic").eqNullSafe(F.col("topic")) & is_plain
-    # A condition of its own is a filter that readers of the log apply: most rows are dropped there.
-    return (F.col("topic") != SCHEDULE_TOPIC) & (ours | by_broker)
+    # Conditions of their own are filters that readers of the log apply: most rows are dropped there.
+    return (F.col("topic") != SCHEDULE_TOPIC) & (F.col("topic") != TIMER_TOPIC) & (ours | by_broker)
 
 
 def floor_to(name: str, unit_ms: int) -> Column:

@@ -21,8 +21,11 @@ import numpy as np
 import numpy.typing as npt
 from duetime_core.errors import InvalidArgument, Violation
 from duetime_core.ondisk import checkpoint, configs
+from duetime_core.ondisk.brokertimers import are_brokers, known_handover
 from duetime_core.ondisk.checkpoint import Checkpoint
 from duetime_core.ondisk.folder import Files
+from duetime_core.ondisk.pending import PendingLane
+from duetime_core.ondisk.pending import lanes as pending_lanes
 from duetime_core.ondisk.scan import Skipped
 from duetime_core.ondisk.state import (
     Item,
@@ -35,15 +38,14 @@ from duetime_core.ondisk.state import (
     walk_whole,
 )
 from duetime_format.columns import Key, Run
-from duetime_format.lanes import queue_of
+from duetime_format.lanes import TIMER_LANE_FIRST, Place, is_timer_lane, queue_of
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from duetime_format.units import UNIT_TYPE, Ints, Units, joined
 
 from duetime_spark.shards.files import open_source, pause
-from duetime_spark.shards.timers import waiting
 
-VERSION = 1
+VERSION = 2
 # Attempts at a running store before its whole log is walked.
 _TRIES = 4
 _PAUSE_S = 0.25
@@ -71,9 +73,12 @@ class QueueView:
 
 @dataclass(frozen=True, slots=True)
 class LaneView:
-    """A lane: entries [min_offset, watermark) and those in `ahead` are restored or cancelled; the others are pending.
+    """A lane: entries [min_offset, watermark) and those in `ahead` are restored or ended, and so are those in `gone`,
+    and those whose units are marked; the others are pending.
 
-    Level 0: the timers of a 5.x broker, all of which are pending; their queue's units are `QueueView.made`.
+    `level` is the lane's number, from 1,000 on for lanes of messages for any time (`is_timer`). These have no
+    watermark: all entries up to a place in the order of due times are restored or ended. Where a broker wrote the
+    directory last, the pending ones are those of `Snapshot.timers`.
     """
 
     level: int
@@ -83,6 +88,19 @@ class LaneView:
     max_offset: int
     ahead: tuple[int, ...] = ()
     pending: int = 0
+    place_due_at_ms: int = 0
+    place_entry: int = -1
+    # Entries (i64, little-endian) that records after the checkpoint restore or end; ascending.
+    gone: bytes = b""
+
+    @property
+    def is_timer(self) -> bool:
+        return is_timer_lane(self.level)
+
+    @property
+    def gone_entries(self) -> Ints:
+        """Those of `ahead` too."""
+        return np.union1d(np.frombuffer(self.gone, "<i8"), np.array(self.ahead, np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +135,10 @@ class Snapshot:
     dues_ascend: bool
     queues: tuple[QueueView, ...] = ()
     lanes: tuple[LaneView, ...] = ()
-    # The units of timers that wait in a 5.x broker.
+    # Where a broker wrote the directory last: the units of the timers that it has not delivered.
     timers: QueueView | None = None
+    # The log's end when timers were taken over from a broker; 0: they never were.
+    brokers_until: int = 0
     findings: tuple[Finding, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -134,7 +154,7 @@ class Snapshot:
                 **{
                     **value,
                     "queues": tuple(_queue_of(queue) for queue in value["queues"]),
-                    "lanes": tuple(LaneView(**{**lane, "ahead": tuple(lane["ahead"])}) for lane in value["lanes"]),
+                    "lanes": tuple(_lane_of(lane) for lane in value["lanes"]),
                     "timers": _queue_of(timers) if timers else None,
                     "findings": tuple(Finding(**finding) for finding in value["findings"]),
                 }
@@ -150,6 +170,10 @@ def _plain(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _queue_of(value: dict[str, Any]) -> QueueView:
     made = {name: base64.b64decode(value[name]) for name in ("made_offsets", "made_units")}
     return QueueView(**{**value, **made})
+
+
+def _lane_of(value: dict[str, Any]) -> LaneView:
+    return LaneView(**{**value, "ahead": tuple(value["ahead"]), "gone": base64.b64decode(value["gone"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +324,8 @@ class _Walk:
     def snapshot(self) -> Snapshot:
         state = self.state
         store = configs.load_from(self._files, configs.STORE).value
-        timers = self._timers()
+        known = pending_lanes(state)
+        timers = self._timers(known.get(TIMER_LANE_FIRST))
         return Snapshot(
             shard=_shard(store),
             name=self._files.name,
@@ -313,31 +338,44 @@ class _Walk:
             delay_levels=str(state.history.current),
             dues_ascend=store is not None and len(state.history.since) == 1,
             queues=tuple(_view(queue) for _, queue in sorted(state.queues.items())),
-            lanes=self._lanes(timers),
+            lanes=self._lanes(known),
             timers=timers,
+            brokers_until=handover.position if (handover := known_handover(self._files)) else 0,
             findings=tuple(self._findings()),
         )
 
-    def _timers(self) -> QueueView | None:
-        if not self._files.exists("timerwheel"):
+    def _timers(self, lane: PendingLane | None) -> QueueView | None:
+        """None where DueTime wrote the directory last: units say when entries fall due, and which have ended."""
+        if lane is None or not are_brokers(self._files):
             return None
-        offsets, units = waiting(self.state)
+        parts = list(lane.pending())
+        offsets = np.concatenate([_NO_OFFSETS, *(part for part, _ in parts)])
+        units = joined(part for _, part in parts)
         low, high = (int(offsets[0]), int(offsets[-1]) + 1) if len(offsets) else (0, 0)
         return QueueView(TIMER_TOPIC, 0, low, high, low, 0, offsets.astype("<i8").tobytes(), units.tobytes())
 
-    def _lanes(self, timers: QueueView | None) -> tuple[LaneView, ...]:
+    def _lanes(self, known: dict[int, PendingLane]) -> tuple[LaneView, ...]:
         state, found = self.state, []
-        if timers is not None:
-            low, high = timers.min_offset, timers.max_offset
-            found.append(LaneView(0, 0, low, low, high, pending=len(timers.made[0])))
         table = state.history.current
         for level, lane in restored(state).items():
             queue, mark = state.queues.get((SCHEDULE_TOPIC, queue_of(level))), lane.watermark
             low, high = (queue.min_offset, queue.max_offset) if queue else (mark, mark)
             delay_ms = table.delay_at_most_ms(level)
             ahead = tuple(lane.ahead.tolist())
-            found.append(LaneView(level, delay_ms, low, mark, high, ahead, lane.pending_count(high)))
+            pending = known[level].counts()[0] if level in known else 0
+            gone = _packed(known[level].progress.ended) if level in known else b""
+            found.append(LaneView(level, delay_ms, low, mark, high, ahead, pending, gone=gone))
+        for number, one in known.items():
+            if is_timer_lane(number):
+                found.append(self._timer_lane(one))
         return tuple(found)
+
+    def _timer_lane(self, lane: PendingLane) -> LaneView:
+        low, high = lane.queue.min_offset, lane.queue.max_offset
+        place = self.state.places.get(lane.number, Place(0, -1))
+        ends = self.state.ends.ends(lane.number)
+        gone = _packed(np.union1d(lane.progress.ended, ends.restored_entries))
+        return LaneView(lane.number, 0, low, low, high, (), lane.counts()[0], *place, gone)
 
     def _findings(self) -> Iterable[Finding]:
         state = self.state
@@ -354,6 +392,10 @@ class _Walk:
             fault = configs.load_from(self._files, name).fault
             if fault:
                 yield Finding(f"config/{name}", 0, 0, fault)
+
+
+def _packed(entries: Ints) -> bytes:
+    return entries.astype("<i8").tobytes()
 
 
 def _log_end(state: State) -> int:

@@ -18,9 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from duetime_core.ondisk.folder import Files
-from duetime_format.lanes import level_of
-from duetime_format.names import SCHEDULE_TOPIC
-from duetime_format.units import FILLER_SIZE, UNIT_TYPE, Ints, Units
+from duetime_format.lanes import TIMER_LANE_FIRST, Place, lane_of
+from duetime_format.units import FILLER_SIZE, UNIT_TYPE, Ints, Units, are_ended, dues_of
 
 from duetime_spark.decoding.topics import find_topics
 from duetime_spark.shards.snapshot import LaneView, QueueView, Shard
@@ -39,11 +38,27 @@ GONE = -1
 
 @dataclass(frozen=True)
 class LanePart:
-    """A window of a lane, and the entries above the watermark that are restored already."""
+    """A window of a lane, and what of it is gone without a mark."""
 
     level: int
     window: Window
-    ahead: tuple[int, ...] = ()
+    # Entries of the window (i64, little-endian), ascending.
+    gone: bytes = b""
+    # Timers: all up to here in order of due time is gone.
+    place: Place | None = None
+
+    def kept(self, entries: "PendingEntries", tags: Ints) -> npt.NDArray[np.bool_]:
+        """Which of some entries are pending."""
+        kept: npt.NDArray[np.bool_] = ~are_ended(tags)
+        if self.gone:
+            kept &= ~np.isin(entries.offsets, np.frombuffer(self.gone, "<i8"))
+        if self.place is not None:
+            due_at_ms, entry = self.place
+            # A place held free, or a unit that was removed, has no due time.
+            kept &= (entries.sizes > 0) & (
+                (entries.dues > due_at_ms) | ((entries.dues == due_at_ms) & (entries.offsets > entry))
+            )
+        return kept
 
 
 @dataclass(slots=True)
@@ -101,23 +116,23 @@ class PendingTask:
         at = part.window.start
         for offsets, units in part.window.read(self.files, ROWS_MAX):
             first = int(offsets[0]) if len(offsets) else at
-            if part.level and at < first:
+            if part.place is None and at < first:
                 yield from self._left(part, at, first)
             at = int(offsets[-1]) + 1 if len(offsets) else at
             entries = _entries(part.level, offsets, units)
-            kept = ~np.isin(offsets, part.ahead)
+            kept = part.kept(entries, units["tags"].astype(np.int64))
             for name, values in (("offset", offsets), ("size", entries.sizes), ("due_at_ms", entries.dues)):
                 mask = self.row_filter.mask(name, values)
                 kept = kept if mask is None else kept & mask
             yield entries if kept.all() else entries.take(kept)
-        if part.level and at < part.window.stop:
+        if part.place is None and at < part.window.stop:
             yield from self._left(part, at, part.window.stop)
 
     def _left(self, part: LanePart, first: int, stop: int) -> Iterator[PendingEntries]:
         """They were pending, and are restored and gone by now: all that is known of them is their offset."""
         if any(name in self.row_filter for name in ("due_at_ms", "size", "position", "topic")):
             return
-        offsets = np.setdiff1d(np.arange(first, stop), np.array(part.ahead, np.int64))
+        offsets = np.setdiff1d(np.arange(first, stop), np.frombuffer(part.gone, "<i8"))
         mask = self.row_filter.mask("offset", offsets)
         offsets = offsets if mask is None else offsets[mask]
         gone = np.full(len(offsets), GONE, np.int64)
@@ -141,7 +156,7 @@ class PendingTask:
         for part in self.parts:
             own = lost[entries.levels[lost] == part.level]
             own = own[(entries.offsets[own] >= part.window.start) & (entries.offsets[own] < part.window.stop)]
-            if not len(own) or not part.level:
+            if not len(own) or not part.window.file_bytes:
                 continue
             own = own[np.argsort(entries.offsets[own])]
             for offsets, units in part.window.read(self.files, ROWS_MAX):
@@ -210,7 +225,7 @@ def _entries(level: int, offsets: Ints, units: Units) -> PendingEntries:
         offsets,
         np.where(is_record, units["position"], GONE).astype(np.int64),
         np.where(is_record, units["size"], GONE).astype(np.int64),
-        units["tags"].astype(np.int64),
+        dues_of(units["tags"].astype(np.int64)),
     )
 
 
@@ -259,7 +274,7 @@ def plan(shards: Sequence[Shard], schema: pa.Schema, row_filter: RowFilter, rows
             groups = list(_by_position(shard, lanes, rows))
         else:
             parts = [
-                LanePart(lane.level, window, _within(lane.ahead, window))
+                _part(lane, window)
                 for lane, queue in lanes
                 for window in cut(queue, lane.watermark, lane.max_offset, rows)
             ]
@@ -269,7 +284,7 @@ def plan(shards: Sequence[Shard], schema: pa.Schema, row_filter: RowFilter, rows
                 for group in grouped([part.window for part in parts], rows)
             ]
         for group in groups:
-            chosen = tuple(part for part in group if not part.level or may_be_due(shard, part.window, row_filter))
+            chosen = tuple(part for part in group if part.place or may_be_due(shard, part.window, row_filter))
             if chosen:
                 task = PendingTask(snapshot.shard, shard.files, snapshot.segment_bytes, chosen, schema, row_filter)
                 tasks.append(task)
@@ -279,9 +294,9 @@ def plan(shards: Sequence[Shard], schema: pa.Schema, row_filter: RowFilter, rows
 
 def _lanes(shard: Shard, row_filter: RowFilter) -> list[tuple[LaneView, QueueView]]:
     snapshot = shard.snapshot
-    queues = {level_of(queue.queue): queue for queue in snapshot.queues if queue.topic == SCHEDULE_TOPIC}
+    queues = {lane: queue for queue in snapshot.queues if (lane := lane_of(queue.topic, queue.queue)) is not None}
     if snapshot.timers is not None:
-        queues[0] = snapshot.timers
+        queues[TIMER_LANE_FIRST] = snapshot.timers
     return [
         (lane, queues[lane.level])
         for lane in snapshot.lanes
@@ -305,11 +320,14 @@ def _by_position(shard: Shard, lanes: list[tuple[LaneView, QueueView]], rows: in
                 stop = first_at(shard.files, queue, firsts[index], stop, bound)[0]
             # Where positions do not ascend, a task may get more of a lane than its share.
             windows = cut(queue, firsts[index], stop, max(rows, 1))
-            group += [LanePart(lane.level, window, _within(lane.ahead, window)) for window in windows]
+            group += [_part(lane, window) for window in windows]
             firsts[index] = stop
         if group:
             yield tuple(group)
 
 
-def _within(ahead: tuple[int, ...], window: Window) -> tuple[int, ...]:
-    return tuple(offset for offset in ahead if window.start <= offset < window.stop)
+def _part(lane: LaneView, window: Window) -> LanePart:
+    gone = lane.gone_entries
+    own = gone[slice(*np.searchsorted(gone, (window.start, window.stop)))]
+    place = Place(lane.place_due_at_ms, lane.place_entry) if lane.is_timer else None
+    return LanePart(lane.level, window, own.astype("<i8").tobytes(), place)

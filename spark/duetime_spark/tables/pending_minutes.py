@@ -51,8 +51,12 @@ def summed(
     """Sums of entries by level, topic and minute; entries due at the moment or before are overdue."""
     minutes = dues // _MINUTE_MS
     low, high = int(minutes.min()), int(minutes.max())
-    topics, height = int(codes.max()) + 2, int(levels.max()) + 1
-    cells = ((minutes - low) * height + levels) * topics + codes + 1
+    # Numbers of lanes lie far apart; there are few.
+    numbers = np.flatnonzero(np.bincount(levels))
+    ranks = np.zeros(int(numbers[-1]) + 1, np.int64)
+    ranks[numbers] = np.arange(len(numbers))
+    topics, height = int(codes.max()) + 2, len(numbers)
+    cells = ((minutes - low) * height + ranks[levels]) * topics + codes + 1
     names: Ints = np.arange(0)
     width = (high - low + 1) * height * topics
     is_dense = width <= _CELLS_MAX
@@ -67,7 +71,7 @@ def summed(
         sums = sums[names]
     rest, code = np.divmod(names, topics)
     minute, level = np.divmod(rest, height)
-    return Sums(level, code - 1, minute + low, *np.ascontiguousarray(sums.T))
+    return Sums(numbers[level], code - 1, minute + low, *np.ascontiguousarray(sums.T))
 
 
 def accumulate(cells: Ints, sizes: Ints, dues: Ints, moment_ms: int, sums: Ints) -> None:

@@ -4,15 +4,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import pyarrow as pa
 from duetime_core.ondisk.folder import Files
-from duetime_format.names import SCHEDULE_TOPIC
-from duetime_format.units import FILLER_SIZE, Ints, Units
+from duetime_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from duetime_format.units import FILLER_SIZE, Ints, Units, are_ended, dues_of
 
 from duetime_spark.shards.snapshot import QueueView, Shard
 from duetime_spark.shards.units import Window, cut, read_units
 from duetime_spark.tables.batches import ROWS_MAX, Repeated, batch, numbers
 from duetime_spark.tables.filters import RowFilter
+
+# Hashes of tags are not above it, due times are.
+_HASH_MAX = (1 << 32) - 1
 
 
 @dataclass(frozen=True)
@@ -35,9 +39,17 @@ class EntriesTask:
         self.files.close()
 
     def _batch(self, window: Window, offsets: Ints, units: Units, repeated: Repeated) -> pa.RecordBatch:
-        is_lane = window.topic == SCHEDULE_TOPIC
-        tags, other = ("due_at_ms", "tags_code") if is_lane else ("tags_code", "due_at_ms")
-        columns = {"offset": offsets, "position": units["position"], "size": units["size"], tags: units["tags"]}
+        columns = {"offset": offsets, "position": units["position"], "size": units["size"]}
+        constants: dict[str, object] = {"shard": self.shard, "topic": window.topic, "queue": window.queue}
+        if _is_dated(window, units):
+            tags = units["tags"].astype(np.int64)
+            columns["due_at_ms"] = dues_of(tags)
+            if "has_ended" in self.schema.names:
+                columns["has_ended"] = are_ended(tags)
+            constants["tags_code"] = None
+        else:
+            columns["tags_code"] = units["tags"]
+            constants |= {"due_at_ms": None, "has_ended": None}
         kept = (units["size"] != FILLER_SIZE) & (units["size"] > 0)
         for name, values in columns.items():
             mask = self.row_filter.mask(name, values)
@@ -45,12 +57,18 @@ class EntriesTask:
         if not kept.all():
             columns = {name: values[kept] for name, values in columns.items()}
         count = int(kept.sum())
-        constants = {"shard": self.shard, "topic": window.topic, "queue": window.queue, other: None}
         return batch(
             self.schema,
             {name: partial(repeated.array, value, count=count) for name, value in constants.items()}
             | {name: partial(numbers, values) for name, values in columns.items()},
         )
+
+
+def _is_dated(window: Window, units: Units) -> bool:
+    """Whether units have due times: those of a lane, but for timers whose units a broker wrote."""
+    if window.topic != TIMER_TOPIC:
+        return window.topic == SCHEDULE_TOPIC
+    return not len(units) or int(np.abs(units["tags"].astype(np.int64)).max()) > _HASH_MAX
 
 
 def plan(shards: Sequence[Shard], schema: pa.Schema, row_filter: RowFilter, rows: int) -> list[EntriesTask]:
@@ -73,6 +91,7 @@ def plan(shards: Sequence[Shard], schema: pa.Schema, row_filter: RowFilter, rows
 def _windows(shard: Shard, queue: QueueView, row_filter: RowFilter, rows: int) -> Iterator[Window]:
     low, high = row_filter.range("offset")
     for window in cut(queue, max(low, 0), min(high, queue.max_offset) + 1, rows):
+        # Of timers, due times do not ascend.
         if queue.topic != SCHEDULE_TOPIC or may_be_due(shard, window, row_filter):
             yield window
 
@@ -87,7 +106,8 @@ def may_be_due(shard: Shard, window: Window, row_filter: RowFilter) -> bool:
     if any(len(units) < 2 or (units["size"] <= 0).any() or (units["size"] == FILLER_SIZE).any() for units in ends):
         return True
     low, high = row_filter.range("due_at_ms")
-    return int(ends[0]["tags"].min()) <= high and int(ends[1]["tags"].max()) >= low
+    first, last = (dues_of(units["tags"].astype(np.int64)) for units in ends)
+    return int(first.min()) <= high and int(last.max()) >= low
 
 
 def grouped(windows: Sequence[Window], rows: int) -> Iterator[tuple[Window, ...]]:

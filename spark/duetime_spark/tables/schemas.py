@@ -1,10 +1,11 @@
 """The tables of the data source: their columns, with Arrow's types; times are Unix ms.
 
 queue_entries   every message of every queue, by the units of the queues
-pending         lane entries not yet restored, and the timers of a 5.x broker
+pending         lane entries that are neither restored nor ended
 pending_minutes the same, summed by destination and minute; several rows may have one key: sum them
 messages        every record of the log (decode.py)
 deliveries      messages that groups received, and how each delivery ended (deliveries.py)
+ends            lane entries that were cancelled
 lanes           one row for each lane
 findings        damage found by the snapshot
 damage          damage found by reading the whole log
@@ -29,14 +30,15 @@ QUEUE_ENTRIES = pa.schema(
         ("size", _I32),
         # Null in lanes.
         ("tags_code", _I64),
-        # Null elsewhere.
+        # These are null elsewhere. Ended: cancelled or replaced, by the mark in the unit.
         ("due_at_ms", _I64),
+        ("has_ended", pa.bool_()),
     ]
 )
 PENDING = pa.schema(
     [
         ("shard", _I32),
-        # 0: a timer of a 5.x broker.
+        # From 1,000 on: a lane of messages for any time.
         ("level", _I32),
         # The destination (REAL_TOPIC); null where the record has none, is damaged or is gone.
         ("topic", _TEXT),
@@ -64,17 +66,33 @@ PENDING_MINUTES = pa.schema(
         ("next_due_at_ms", _I64),
     ]
 )
+ENDS = pa.schema(
+    [
+        ("shard", _I32),
+        ("level", _I32),
+        ("offset", _I64),
+        ("due_at_ms", _I64),
+        # cancelled or replaced
+        ("end", _TEXT),
+        # Of the record that says so.
+        ("position", _I64),
+    ]
+)
 LANES = pa.schema(
     [
         ("shard", _I32),
         ("level", _I32),
+        # Null for messages for any time.
         ("delay_ms", _I64),
         ("min_offset", _I64),
+        # For messages for any time: the number of those that are gone.
         ("watermark", _I64),
         ("max_offset", _I64),
         ("pending", _I64),
         ("snapshot_position", _I64),
         ("snapshot_at_ms", _I64),
+        # Records before this log position have left, or were a broker's: how their entries ended is not in the log.
+        ("judged_from", _I64),
     ]
 )
 FINDINGS = pa.schema([("shard", _I32), ("path", _TEXT), ("position", _I64), ("size", _I64), ("words", _TEXT)])
@@ -85,6 +103,7 @@ SCHEMAS = {
     "pending": PENDING,
     "pending_minutes": PENDING_MINUTES,
     "deliveries": DELIVERIES,
+    "ends": ENDS,
     "lanes": LANES,
     "findings": FINDINGS,
     "damage": FINDINGS,

@@ -39,14 +39,16 @@ def lane_rows(snapshot: Snapshot) -> Iterator[dict[str, Any]]:
         yield {
             "shard": snapshot.shard,
             "level": lane.level,
-            # Each timer has its own.
-            "delay_ms": lane.delay_ms if lane.level else None,
+            # Each message for any time has its own, and they are not restored in the order of their numbers: so the
+            # watermark counts those that are gone, as the live counters' does.
+            "delay_ms": None if lane.is_timer else lane.delay_ms,
             "min_offset": lane.min_offset,
-            "watermark": lane.watermark,
+            "watermark": lane.max_offset - lane.pending if lane.is_timer else lane.watermark,
             "max_offset": lane.max_offset,
             "pending": lane.pending,
             "snapshot_position": snapshot.end,
             "snapshot_at_ms": snapshot.stored_at_ms,
+            "judged_from": max(snapshot.min_position, snapshot.brokers_until),
         }
 
 

@@ -33,6 +33,7 @@ from duetime_store.reading.filters import Filter
 from duetime_store.reading.reader import Reader
 from duetime_store.reading.turns import Turns
 from duetime_store.recovery.checkpointer import Keeper
+from duetime_store.writing.settling import settle_records
 from prometheus_client import CollectorRegistry
 
 from tests.store.conftest import unhurried
@@ -145,7 +146,7 @@ class GroupLife(Life):
             return self.groups.settle(found[index], (topic, queue, offset))
 
         try:
-            self.store.settle(b"".join(records), (), settle)
+            settle_records(self.store, b"".join(records), (), settle)
         except (DiskFull, ReadOnly):
             for message_id in ids:
                 del self.copies[message_id]

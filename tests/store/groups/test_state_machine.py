@@ -25,6 +25,7 @@ from duetime_store.metrics import StoreMetrics
 from duetime_store.reading.filters import Filter
 from duetime_store.reading.reader import Reader
 from duetime_store.reading.turns import Turns
+from duetime_store.writing.settling import settle_records
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
@@ -242,7 +243,7 @@ class Machine(RuleBasedStateMachine):
             def settle(_: int, topic: str, queue: int, at: int, one: Open = one) -> Any:
                 return self.groups.settle(one, (topic, queue, at))
 
-            self.shard.store.settle(sent("copy", topic="%RETRY%g"), (), settle)
+            settle_records(self.shard.store, sent("copy", topic="%RETRY%g"), (), settle)
             assert self.groups.ack(GROUP, [name]) == [EXPIRED]
             if stored:
                 self.flush()
@@ -333,7 +334,7 @@ class Machine(RuleBasedStateMachine):
         one = self.groups.open_one(GROUP, name) if name else UNKNOWN
         if isinstance(one, Open):
             # The journal, and a copy behind it that may not get there.
-            store.settle(sent("copy", topic="%RETRY%g"), (), lambda _, *copy: self.groups.settle(one, copy))
+            settle_records(store, sent("copy", topic="%RETRY%g"), (), lambda _, *copy: self.groups.settle(one, copy))
         elif store.journal.entries:
             store.stage_events()
         batch = store.take()

@@ -1,29 +1,36 @@
-"""Finding messages by key and id: stored, pending or quarantined."""
+"""Finding messages: by key and id in any state, and pending ones by due time."""
 
+from collections.abc import AsyncGenerator
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, Self
 
 from duetime.client.connection import Connection
 from duetime.client.errors import InvalidArgument
-from duetime.client.finding.trace import Trace, from_proto
+from duetime.client.finding import pending, trace
+from duetime.client.finding.pending import Backlog, PendingMessage
+from duetime.client.finding.trace import Trace
 from duetime.client.finding.view import MessageView
-from duetime.client.message import moment, range_ms
-from duetime.v1 import consumer_pb2, gateway_pb2
+from duetime.client.message import MessageRef, moment, pending_filter, range_ms
+from duetime.v1 import consumer_pb2, gateway_pb2, pending_pb2
 
-State = Literal["stored", "pending", "quarantined"]
+PAGE_COUNT = 256
+
+State = Literal["stored", "pending", "quarantined", "cancelled", "dead"]
 
 _STATES: dict[int, State] = {
     gateway_pb2.MESSAGE_STATE_STORED: "stored",
     gateway_pb2.MESSAGE_STATE_PENDING: "pending",
     gateway_pb2.MESSAGE_STATE_QUARANTINED: "quarantined",
+    gateway_pb2.MESSAGE_STATE_CANCELLED: "cancelled",
+    gateway_pb2.MESSAGE_STATE_DEAD: "dead",
 }
 
 
-class FoundMessage(MessageView):
-    """A message that was found, and its state. Fields are decoded on access.
+class FoundMessage(MessageView, MessageRef):
+    """A message that was found, and its state; `cancel` and `reschedule` take it. Fields are decoded on access.
 
-    A pending or quarantined message has the topic and queue of its destination, and its offset in the lane.
+    A pending, cancelled or quarantined message has the topic and queue of its destination, and its offset in the lane.
     """
 
     __slots__ = ("_found",)
@@ -34,12 +41,28 @@ class FoundMessage(MessageView):
 
     @property
     def state(self) -> State:
-        """`stored` in its topic, `pending` until it is due, or `quarantined`: it could not be restored."""
+        """`stored` in its topic, `pending` until it is due, `cancelled` before it was, `dead`: a dead letter of a
+        group, or `quarantined`: it could not be restored."""
         return _STATES[self._found.state]
 
     @property
     def shard(self) -> int:
         return self._found.shard
+
+    @property
+    def lane(self) -> int | None:
+        """Of a pending message: a delay level's number, or from 1000 on for any time; else None."""
+        return self._found.lane or None
+
+    @property
+    def entry(self) -> int | None:
+        """Of a pending message: its entry in the lane; else None."""
+        return self._found.entry if self._found.lane else None
+
+    @property
+    def before_count(self) -> int | None:
+        """Of a pending message: how many others of its lane fall due before it; else None."""
+        return self._found.before_count if self._found.lane else None
 
     @property
     def offset_id(self) -> str:
@@ -86,13 +109,17 @@ class FoundMessage(MessageView):
 
     @property
     def delay_level(self) -> int:
-        """The delay level; 0: it was not delayed."""
+        """The delay level; 0: it was not delayed, or for a time that is no level's."""
         return self._message.delay_level
 
     @property
     def attempt(self) -> int:
         """How often it has been retried."""
         return self._message.attempt
+
+    def _ref(self) -> pending_pb2.PendingRef:
+        place = {"shard": self.shard, "lane": self.lane, "entry": self.entry} if self.lane else {}
+        return pending_pb2.PendingRef(message_id=self.id, topic=self.topic, **place)
 
     def __repr__(self) -> str:
         return f"FoundMessage({self.id}, {self.state}, topic={self.topic!r}, queue={self.queue}, offset={self.offset})"
@@ -105,7 +132,7 @@ class Found(list[FoundMessage]):
 
 
 class AsyncFinder:
-    """Finds messages by key or id. For one event loop; `Finder` is for plain code.
+    """Finds messages, and lists pending ones. For one event loop; `Finder` is for plain code.
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
@@ -166,7 +193,59 @@ class AsyncFinder:
             DueTimeError: a shard does not answer, and no other one has it.
         """
         request = consumer_pb2.TraceMessageRequest(id=id, topic=topic)
-        return from_proto(await self._connection.call("TraceMessage", request, self._timeout))
+        return trace.from_proto(await self._connection.call("TraceMessage", request, self._timeout))
+
+    async def pending(
+        self,
+        topic: str = "",
+        *,
+        key: str = "",
+        after: datetime | None = None,
+        before: datetime | None = None,
+        bodies: bool = True,
+    ) -> AsyncGenerator[PendingMessage, None]:
+        """Lists pending messages in order of due time, page by page as it is iterated over: those of a topic, with a
+        key, due at or after a time, and before one; local time if it has no time zone. `bodies=False` leaves their
+        bodies empty.
+
+        Raises:
+            NotFound: the topic does not exist.
+            DueTimeError: a shard does not answer, so that messages might be missing.
+        """
+        wanted = pending_filter(topic, key, after, before)
+        request = pending_pb2.ListPendingRequest(filter=wanted, max_count=PAGE_COUNT, omit_bodies=not bodies)
+        while True:
+            answer: Any = await self._connection.call("ListPending", request, self._timeout)
+            for one in answer.messages:
+                yield PendingMessage(one)
+            if not answer.next_page_token:
+                return
+            request.page_token = answer.next_page_token
+
+    async def backlog(
+        self,
+        topic: str = "",
+        *,
+        after: datetime | None = None,
+        before: datetime | None = None,
+        by_topic: bool = False,
+        by_lane: bool = False,
+    ) -> Backlog:
+        """Counts pending messages by due time: of all topics or one, due at or after a time, and before one.
+
+        Raises:
+            NotFound: the topic does not exist.
+            DueTimeError: the server did not answer. Shards that do not answer are named in the result.
+        """
+        wanted = pending_filter(topic, "", after, before)
+        request = pending_pb2.BacklogRequest(
+            topic=topic,
+            due_from_ms=wanted.due_from_ms,
+            due_before_ms=wanted.due_before_ms,
+            all_topics_together=not by_topic,
+            all_lanes_together=not by_lane,
+        )
+        return pending.from_proto(await self._connection.call("Backlog", request, self._timeout))
 
     async def close(self) -> None:
         """Disconnects."""

@@ -10,6 +10,9 @@ from duetime.v1 import consumer_pb2
 TraceKind = Literal[
     "accepted",
     "deferred",
+    "rescheduled",
+    "cancelled",
+    "replaced",
     "restored",
     "received",
     "failed",
@@ -36,7 +39,7 @@ class TraceEvent:
     offset: int
     # The delay level that it waited on.
     level: int = 0
-    # When it is, or was, to be delivered.
+    # When it is, was, or would have been delivered.
     due_at: datetime | None = None
     # Restored: how long after it was due.
     late_ms: int | None = None
@@ -47,6 +50,8 @@ class TraceEvent:
     error_type: str = ""
     error_message: str = ""
     trace: str = ""
+    # Replaced: the id of the message that has taken its place.
+    replaced_by: str = ""
 
     @property
     def error(self) -> str:
@@ -86,4 +91,5 @@ def _event(event: consumer_pb2.TraceEvent) -> TraceEvent:
         error_type=event.error.type,
         error_message=event.error.message,
         trace=event.error.trace,
+        replaced_by=event.replaced_by_id,
     )

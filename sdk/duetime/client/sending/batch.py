@@ -29,7 +29,8 @@ class SendBatch:
     topics: list[str] = field(default_factory=list)
     size: int = 0
     ordered: bool = False
-    """A message names its queue, directly or by sharding key: requests must not overtake each other."""
+    """A message names its queue, directly or by sharding key, or replaces others: requests must not overtake each
+    other."""
 
     def add(self, encoded: bytes, message_id: str, topic: str) -> None:
         """Adds a message that was encoded by itself."""
@@ -61,13 +62,17 @@ def encode(message: Message, message_id: str, born_at_ms: int) -> bytes:
     """A SendRequest of this one message.
 
     Raises:
-        InvalidMessage: delay and level are both set, the delay is malformed, a value does not fit its field, or the
-            message does not fit a request.
+        InvalidMessage: several of delay, level and due time are set, one is malformed, a value does not fit its field,
+            or the message does not fit a request.
     """
+    fields: dict[str, Any] = {}
     try:
-        encoded = _encode([wire_fields(message, message_id, born_at_ms)])
+        fields = wire_fields(message, message_id, born_at_ms)
+        encoded = _encode([fields])
+    except InvalidMessage as error:
+        raise error.about(message_id) from None
     except (TypeError, ValueError) as error:
-        raise refused(error).about(message_id) from error
+        raise refused(fields, error).about(message_id) from error
     if len(encoded) > MESSAGE_BYTES_MAX:
         text = f"takes {len(encoded):,} bytes; a request has room for {MESSAGE_BYTES_MAX:,}"
         raise InvalidMessage.of("message", text).about(message_id)
@@ -117,7 +122,7 @@ class Chunks:
             indices, messages, ids, encoded = self._sort_out(indices, messages, ids, born_at_ms)
         if indices:
             topics = [message.topic for message in messages]
-            ordered = any(message.queue is not None or message.sharding_key for message in messages)
+            ordered = any(message.queue is not None or message.sharding_key or message.replace for message in messages)
             yield indices, SendBatch(encoded, ids, topics, sum(map(len, encoded)), ordered)
 
     def _sort_out(

@@ -6,20 +6,21 @@ send_many ──────────▶   │          ▲   │ retriable
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from datetime import timedelta
+from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar, overload
 
 import grpc
 
 from duetime.client import tracing
 from duetime.client.connection import Connection, backoff_s, pause
 from duetime.client.errors import Closed, DueTimeError, Overloaded, ServerError, from_fault, from_status, unreadable
-from duetime.client.message import Message, Receipt
+from duetime.client.message import CancelResult, Message, MessageRef, Receipt, listed
 from duetime.client.sending.batch import Chunks, Outcome, SendBatch, encode, now_ms
 from duetime.client.sending.capacity import Capacity
+from duetime.client.sending.ending import CancelProgress, Ending, Rescheduled
 from duetime.client.sending.gatherer import Gatherer
 from duetime.client.sending.ids import new_id
 from duetime.v1 import gateway_pb2
@@ -30,6 +31,8 @@ PENDING_BYTES_MAX = 64 * 1024 * 1024
 # One attempt of several: a server that hangs must leave time for the next.
 ATTEMPT_TIMEOUT_S = 5.0
 ATTEMPT_TIMEOUT_S_MIN = 0.001
+
+T = TypeVar("T")
 
 _SEND = "/duetime.v1.Gateway/Send"
 _RETRY = gateway_pb2.SendRequest(retry=True).SerializeToString()
@@ -49,6 +52,7 @@ class AsyncProducer:
         self._timeout = timeout
         self._capacity = Capacity(max_pending, PENDING_BYTES_MAX)
         self._gatherer = Gatherer(self._deliver)
+        self._ending = Ending(self._connection, timeout)
         self._call: grpc.aio.UnaryUnaryMultiCallable[bytes, gateway_pb2.SendResponse] | None = None
         self._closing = False
         self._sends_open = 0
@@ -59,9 +63,11 @@ class AsyncProducer:
         topic: str,
         body: bytes,
         *,
-        delay: str | timedelta | None = None,
+        delay: str | timedelta | int | None = None,
         level: int | None = None,
+        deliver_at: datetime | None = None,
         tags: str = "",
+        key: str = "",
         keys: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
         sharding_key: str = "",
@@ -69,6 +75,8 @@ class AsyncProducer:
         id: str = "",  # noqa: A002  the message's own word for it
         flag: int = 0,
         retry: str | None = None,
+        replace: bool = False,
+        max_wait: str | timedelta | int | None = None,
     ) -> Receipt:
         """Sends one message; concurrent calls share requests. The arguments are those of `Message`.
 
@@ -79,6 +87,7 @@ class AsyncProducer:
             TypeError: the body is not bytes, or keys is a str.
         """
         message = Message(topic, body, delay, level, tags, keys, properties or {}, sharding_key, queue, id, flag, retry)
+        message.deliver_at, message.key, message.replace, message.max_wait = deliver_at, key, replace, max_wait
         return await self.send_message(message)
 
     async def send_message(self, message: Message) -> Receipt:
@@ -100,8 +109,8 @@ class AsyncProducer:
         """Sends messages and returns a receipt or an error for each, in order. A bad one does not affect the others.
 
         Up to four requests of up to 512 messages each are in flight at once. Requests with messages that name a queue
-        or a sharding key go one after the other, so that these messages keep their order (except those that are sent
-        again after an error). Each request has the whole timeout.
+        or a sharding key, or replace others, go one after the other, so that these messages keep their order (except
+        those that are sent again after an error). Each request has the whole timeout.
         """
         if tracing.active is None:
             return await self._send_many(messages)
@@ -122,6 +131,105 @@ class AsyncProducer:
         finally:
             self._leave()
         return [outcome for outcome in chunks.outcomes if outcome is not None]
+
+    # A str is an id, though it is an iterable of them too.
+    @overload
+    async def cancel(  # type: ignore[overload-overlap]
+        self, messages: MessageRef | str
+    ) -> CancelResult: ...
+
+    @overload
+    async def cancel(self, messages: Iterable[MessageRef | str]) -> list[CancelResult | DueTimeError]: ...
+
+    @overload
+    async def cancel(
+        self, messages: MessageRef | str | Iterable[MessageRef | str]
+    ) -> CancelResult | list[CancelResult | DueTimeError]: ...
+
+    async def cancel(
+        self, messages: MessageRef | str | Iterable[MessageRef | str]
+    ) -> CancelResult | list[CancelResult | DueTimeError]:
+        """Cancels pending messages: of a receipt, a message that was found, or an id; or of any number of these, which
+        returns a result for each, in order, or an error where it is not known.
+
+        What is answered CANCELLED is never delivered. With a receipt one shard is asked, by an id all are.
+
+        Raises:
+            DueTimeError: of a single message: it is not known whether it is pending.
+        """
+        if isinstance(messages, MessageRef | str):
+            return _only(await self._ending.cancel([messages]))
+        return await self._ending.cancel(listed(messages))
+
+    @overload
+    async def reschedule(  # type: ignore[overload-overlap]
+        self,
+        messages: MessageRef | str,
+        *,
+        delay: str | timedelta | int | None = None,
+        deliver_at: datetime | None = None,
+        body: bytes | None = None,
+    ) -> Rescheduled: ...
+
+    @overload
+    async def reschedule(
+        self,
+        messages: Iterable[MessageRef | str],
+        *,
+        delay: str | timedelta | int | None = None,
+        deliver_at: datetime | None = None,
+        body: bytes | None = None,
+    ) -> list[Rescheduled | DueTimeError]: ...
+
+    @overload
+    async def reschedule(
+        self,
+        messages: MessageRef | str | Iterable[MessageRef | str],
+        *,
+        delay: str | timedelta | int | None = None,
+        deliver_at: datetime | None = None,
+        body: bytes | None = None,
+    ) -> Rescheduled | list[Rescheduled | DueTimeError]: ...
+
+    async def reschedule(
+        self,
+        messages: MessageRef | str | Iterable[MessageRef | str],
+        *,
+        delay: str | timedelta | int | None = None,
+        deliver_at: datetime | None = None,
+        body: bytes | None = None,
+    ) -> Rescheduled | list[Rescheduled | DueTimeError]:
+        """Gives pending messages another due time, counted from now or absolute, and another body if one is given.
+
+        Each keeps its id and is delivered once. Otherwise as `cancel`.
+
+        Raises:
+            InvalidMessage: neither or both of `delay` and `deliver_at` are given, or one is malformed.
+            DueTimeError: of a single message: it is not known whether it was rescheduled.
+        """
+        if isinstance(messages, MessageRef | str):
+            return _only(await self._ending.reschedule([messages], delay, deliver_at, body))
+        return await self._ending.reschedule(listed(messages), delay, deliver_at, body)
+
+    def cancel_matching(
+        self,
+        topic: str = "",
+        *,
+        key: str = "",
+        after: datetime | None = None,
+        before: datetime | None = None,
+        dry_run: bool = False,
+    ) -> AsyncGenerator[CancelProgress, None]:
+        """Cancels all pending messages of a topic, with a key, due at or after a time, and before one: those that meet
+        all that is given, at least a topic or a time. Yields how far it is about once a second, and at the end.
+
+        `dry_run` only counts them. Closing the iterator ends the work; another call continues it.
+
+        Raises:
+            NotFound: the topic does not exist.
+            DueTimeError: a shard does not answer; what was cancelled by then stays so.
+        """
+        return self._ending.cancel_matching(topic, key, after, before, dry_run)
 
     async def close(self) -> None:
         """Waits for pending sends, each up to its timeout, then disconnects. Later sends raise Closed."""
@@ -252,6 +360,14 @@ class AsyncProducer:
 def _for_each(error: DueTimeError, batch: SendBatch) -> list[Outcome]:
     """The request's error, once per message."""
     return [error.about(message_id) for message_id in batch.ids]
+
+
+def _only(outcomes: list[T | DueTimeError]) -> T:
+    """Raises: DueTimeError: it is one."""
+    (outcome,) = outcomes
+    if isinstance(outcome, DueTimeError):
+        raise outcome
+    return outcome
 
 
 def _retriable(outcome: Outcome) -> bool:

@@ -2,18 +2,21 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Unpack
+from typing import Unpack, overload
 
 from duetime.client.consuming.leases import LeasedMessage
 from duetime.client.consuming.puller import LONG_POLL_S, Start
 from duetime.client.consuming.receiver import AsyncReceiver, Failed
+from duetime.client.errors import DueTimeError
 from duetime.client.finding.dead_letters import AsyncDeadLetters, DeadLetter, DeadLetterCriteria, DeadLetterResult
 from duetime.client.finding.finder import AsyncFinder, Found, FoundMessage
+from duetime.client.finding.pending import Backlog, PendingMessage
 from duetime.client.finding.trace import Trace
-from duetime.client.message import Message, Receipt
+from duetime.client.message import CancelResult, Message, MessageRef, Receipt
 from duetime.client.record import ReceivedMessage
 from duetime.client.retry_policy import Backoff
 from duetime.client.sending.batch import Outcome
+from duetime.client.sending.ending import CancelProgress, Rescheduled
 from duetime.client.sending.producer import AsyncProducer
 from duetime.client.sync.background import background
 from duetime.client.sync.facade import BufferedPuller, Closing, Following, iterate
@@ -36,9 +39,11 @@ class Producer(Closing):
         topic: str,
         body: bytes,
         *,
-        delay: str | timedelta | None = None,
+        delay: str | timedelta | int | None = None,
         level: int | None = None,
+        deliver_at: datetime | None = None,
         tags: str = "",
+        key: str = "",
         keys: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
         sharding_key: str = "",
@@ -46,6 +51,8 @@ class Producer(Closing):
         id: str = "",  # noqa: A002  the message's own word for it
         flag: int = 0,
         retry: str | None = None,
+        replace: bool = False,
+        max_wait: str | timedelta | int | None = None,
     ) -> Receipt:
         """Sends one message; concurrent calls share requests. The arguments are those of `Message`.
 
@@ -61,7 +68,9 @@ class Producer(Closing):
                 body,
                 delay=delay,
                 level=level,
+                deliver_at=deliver_at,
                 tags=tags,
+                key=key,
                 keys=keys,
                 properties=properties,
                 sharding_key=sharding_key,
@@ -69,6 +78,8 @@ class Producer(Closing):
                 id=id,
                 flag=flag,
                 retry=retry,
+                replace=replace,
+                max_wait=max_wait,
             )
         )
 
@@ -80,10 +91,113 @@ class Producer(Closing):
         """Sends messages and returns a receipt or an error for each, in order. A bad one does not affect the others.
 
         Up to four requests of up to 512 messages each are in flight at once. Requests with messages that name a queue
-        or a sharding key go one after the other, so that these messages keep their order (except those that are sent
-        again after an error). Each request has the whole timeout.
+        or a sharding key, or replace others, go one after the other, so that these messages keep their order (except
+        those that are sent again after an error). Each request has the whole timeout.
         """
         return background.run(self._client.send_many(list(messages)))
+
+    @overload
+    def cancel(  # type: ignore[overload-overlap]
+        self, messages: MessageRef | str
+    ) -> CancelResult: ...
+
+    @overload
+    def cancel(self, messages: Iterable[MessageRef | str]) -> list[CancelResult | DueTimeError]: ...
+
+    @overload
+    def cancel(
+        self, messages: MessageRef | str | Iterable[MessageRef | str]
+    ) -> CancelResult | list[CancelResult | DueTimeError]: ...
+
+    def cancel(
+        self, messages: MessageRef | str | Iterable[MessageRef | str]
+    ) -> CancelResult | list[CancelResult | DueTimeError]:
+        """Cancels pending messages: of a receipt, a message that was found, or an id; or of any number of these, which
+        returns a result for each, in order, or an error where it is not known.
+
+        What is answered CANCELLED is never delivered. With a receipt one shard is asked, by an id all are.
+
+        Raises:
+            DueTimeError: of a single message: it is not known whether it is pending.
+        """
+        return background.run(
+            self._client.cancel(messages if isinstance(messages, MessageRef | str) else list(messages))
+        )
+
+    @overload
+    def reschedule(  # type: ignore[overload-overlap]
+        self,
+        messages: MessageRef | str,
+        *,
+        delay: str | timedelta | int | None = None,
+        deliver_at: datetime | None = None,
+        body: bytes | None = None,
+    ) -> Rescheduled: ...
+
+    @overload
+    def reschedule(
+        self,
+        messages: Iterable[MessageRef | str],
+        *,
+        delay: str | timedelta | int | None = None,
+        deliver_at: datetime | None = None,
+        body: bytes | None = None,
+    ) -> list[Rescheduled | DueTimeError]: ...
+
+    @overload
+    def reschedule(
+        self,
+        messages: MessageRef | str | Iterable[MessageRef | str],
+        *,
+        delay: str | timedelta | int | None = None,
+        deliver_at: datetime | None = None,
+        body: bytes | None = None,
+    ) -> Rescheduled | list[Rescheduled | DueTimeError]: ...
+
+    def reschedule(
+        self,
+        messages: MessageRef | str | Iterable[MessageRef | str],
+        *,
+        delay: str | timedelta | int | None = None,
+        deliver_at: datetime | None = None,
+        body: bytes | None = None,
+    ) -> Rescheduled | list[Rescheduled | DueTimeError]:
+        """Gives pending messages another due time, counted from now or absolute, and another body if one is given.
+
+        Each keeps its id and is delivered once. Otherwise as `cancel`.
+
+        Raises:
+            InvalidMessage: neither or both of `delay` and `deliver_at` are given, or one is malformed.
+            DueTimeError: of a single message: it is not known whether it was rescheduled.
+        """
+        return background.run(
+            self._client.reschedule(
+                messages if isinstance(messages, MessageRef | str) else list(messages),
+                delay=delay,
+                deliver_at=deliver_at,
+                body=body,
+            )
+        )
+
+    def cancel_matching(
+        self,
+        topic: str = "",
+        *,
+        key: str = "",
+        after: datetime | None = None,
+        before: datetime | None = None,
+        dry_run: bool = False,
+    ) -> Iterator[CancelProgress]:
+        """Cancels all pending messages of a topic, with a key, due at or after a time, and before one: those that meet
+        all that is given, at least a topic or a time. Yields how far it is about once a second, and at the end.
+
+        `dry_run` only counts them. Closing the iterator ends the work; another call continues it.
+
+        Raises:
+            NotFound: the topic does not exist.
+            DueTimeError: a shard does not answer; what was cancelled by then stays so.
+        """
+        return iterate(self._client.cancel_matching(topic, key=key, after=after, before=before, dry_run=dry_run))
 
     def close(self) -> None:
         """Waits for pending sends, each up to its timeout, then disconnects. Later sends raise Closed."""
@@ -252,7 +366,7 @@ class Receiver(Closing):
 
 
 class Finder(Closing):
-    """Finds messages by key or id. Safe to share between threads; `AsyncFinder` is for event loops.
+    """Finds messages, and lists pending ones. Safe to share between threads; `AsyncFinder` is for event loops.
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
@@ -298,6 +412,44 @@ class Finder(Closing):
             DueTimeError: a shard does not answer, and no other one has it.
         """
         return background.run(self._client.trace(id, topic=topic))
+
+    def pending(
+        self,
+        topic: str = "",
+        *,
+        key: str = "",
+        after: datetime | None = None,
+        before: datetime | None = None,
+        bodies: bool = True,
+    ) -> Iterator[PendingMessage]:
+        """Lists pending messages in order of due time, page by page as it is iterated over: those of a topic, with a
+        key, due at or after a time, and before one; local time if it has no time zone. `bodies=False` leaves their
+        bodies empty.
+
+        Raises:
+            NotFound: the topic does not exist.
+            DueTimeError: a shard does not answer, so that messages might be missing.
+        """
+        return iterate(self._client.pending(topic, key=key, after=after, before=before, bodies=bodies))
+
+    def backlog(
+        self,
+        topic: str = "",
+        *,
+        after: datetime | None = None,
+        before: datetime | None = None,
+        by_topic: bool = False,
+        by_lane: bool = False,
+    ) -> Backlog:
+        """Counts pending messages by due time: of all topics or one, due at or after a time, and before one.
+
+        Raises:
+            NotFound: the topic does not exist.
+            DueTimeError: the server did not answer. Shards that do not answer are named in the result.
+        """
+        return background.run(
+            self._client.backlog(topic, after=after, before=before, by_topic=by_topic, by_lane=by_lane)
+        )
 
     def close(self) -> None:
         """Disconnects."""

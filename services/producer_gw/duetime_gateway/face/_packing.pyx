@@ -17,14 +17,20 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcpy, memset
 
 from duetime_format._bytes cimport crc32, crc_init, put_decimal, put_varint
 from duetime_format.layout cimport FIXED_BYTES, Host, lane_queue, put_head
+from duetime_gateway.face._wire cimport (
+    BEYOND_ASCII, FIT, Kind, OUT_DIGITS, Text, UNFIT, _ascii, _digits, _property, _put, _put_field, _put_out, _same,
+    _text, _varint,
+)
 
 from duetime_format import limits, record
-from duetime_format.names import SCHEDULE_TOPIC
-from duetime_gateway.sending.admission import is_tag, is_word
+from duetime_format.lanes import TIMER_LANE_FIRST
+from duetime_format.levels import DELAY_MS_MAX
+from duetime_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from duetime_gateway.sending.admission import CLOCKS_APART_MS, is_tag, is_word
 from duetime_gateway.shards.batcher import PUT_BYTES_MAX
 
 crc_init()
@@ -40,11 +46,10 @@ cdef enum:
     QUEUE = 0x38
     DELAY_LEVEL = 0x40
     DELAY_MS = 0x48
+    DELIVER_AT_MS = 0x50
     ID = 0x5A
     BORN_AT_MS = 0x60
     FLAG = 0x68
-    NAME = 0x0A
-    VALUE = 0x12
     MESSAGES = 0x0A
     RETRY = 0x10
     # Properties of one message that are compared with each other; requests with more are left to the encoder.
@@ -52,8 +57,10 @@ cdef enum:
     # Where a generated id's counter lies in it.
     ID_SIZE = 32
     COUNTER_DIGITS = 12
-    # The most that a result takes beside its id: five numbers of ten bytes with their keys, and three lengths.
-    RESULT_SIZE_MAX = 80
+    # Bits of the fields of which one says when the message is due.
+    DUE_FIELDS = (1 << 8) | (1 << 9) | (1 << 10)
+    # The most that a result takes beside its id: six numbers of ten bytes with their keys, and three lengths.
+    RESULT_SIZE_MAX = 96
     ID_SIZE_MAX = 255
     # Size of the table that finds equal ids, and how far from its slot an id may stand in it: only ids chosen to
     # collide stand further.
@@ -63,7 +70,13 @@ cdef enum:
 cdef Py_ssize_t BODY_BYTES_MAX = limits.BODY_BYTES_MAX
 cdef Py_ssize_t PROPERTIES_BYTES_MAX = limits.PROPERTIES_BYTES_MAX
 cdef Py_ssize_t DEFERRAL_BYTES_MAX = limits.DEFERRAL_BYTES_MAX
+cdef Py_ssize_t TIMER_BYTES_MAX = limits.TIMER_BYTES_MAX
 cdef Py_ssize_t CHECKSUM_BYTES = limits.CHECKSUM_BYTES
+cdef int64_t LONGEST_DELAY_MS = DELAY_MS_MAX
+cdef int64_t FURTHEST_MS = DELAY_MS_MAX + CLOCKS_APART_MS
+cdef int64_t OUT_MIN = record.TIMER_OUT_MIN
+cdef int32_t FIRST_TIMER_LANE = TIMER_LANE_FIRST
+assert record.TIMER_OUT_DIGITS == OUT_DIGITS
 cdef Py_ssize_t REQUEST_BYTES_MAX = limits.REQUEST_BYTES_MAX
 cdef Py_ssize_t PUT_BYTES = PUT_BYTES_MAX
 cdef Py_ssize_t COUNT_MAX = limits.SEND_COUNT_MAX
@@ -72,12 +85,12 @@ assert 2 * limits.SEND_COUNT_MAX <= ID_SLOTS_MAX
 cdef bytes CRC_ENDING = record.CRC_ENDING
 assert len(CRC_ENDING) == limits.CHECKSUM_BYTES
 cdef bytes LANE_TOPIC = bytes([len(SCHEDULE_TOPIC)]) + SCHEDULE_TOPIC.encode()
+cdef bytes TIMER_LANE_TOPIC = bytes([len(TIMER_TOPIC)]) + TIMER_TOPIC.encode()
 cdef frozenset RESERVED = frozenset(name.encode() for name in record.RESERVED_PROPERTIES)
 
 
-cdef struct Text:
-    const uint8_t *at
-    Py_ssize_t size
+cdef enum Due:
+    BY_LEVEL, AFTER, AT
 
 
 cdef struct Message_:
@@ -93,6 +106,10 @@ cdef struct Message_:
     int32_t flag
     int32_t queue
     int32_t level
+    # Of one with a due time of its own: what was asked for, and the lane, which is 0 for all others.
+    Due due
+    int64_t asked_ms
+    int32_t lane
     # Bytes of all keys with a blank between two; of all properties with their two separators each.
     Py_ssize_t keys_size
     Py_ssize_t properties_size
@@ -101,50 +118,6 @@ cdef struct Message_:
     int group
     int way
     bint has_queue
-
-
-cdef inline bint _varint(const uint8_t **at, const uint8_t *end, uint64_t *value) noexcept nogil:
-    cdef uint64_t result = 0
-    cdef int shift = 0
-    cdef uint8_t byte
-    while at[0] < end and shift < 64:
-        byte = at[0][0]
-        at[0] += 1
-        result |= <uint64_t>(byte & 0x7F) << shift
-        if byte < 0x80:
-            value[0] = result
-            return True
-        shift += 7
-    return False
-
-
-cdef inline bint _text(const uint8_t **at, const uint8_t *end, Text *text) noexcept nogil:
-    cdef uint64_t size
-    if not _varint(at, end, &size) or size > <uint64_t>(end - at[0]):
-        return False
-    text.at = at[0]
-    text.size = <Py_ssize_t>size
-    at[0] += text.size
-    return True
-
-
-cdef inline bint _same(Text one, Text other) noexcept nogil:
-    return one.size == other.size and (one.size == 0 or memcmp(one.at, other.at, one.size) == 0)
-
-
-cdef enum Kind:
-    UNFIT, FIT, BEYOND_ASCII
-
-
-cdef inline Kind _ascii(Text text, uint8_t lowest) noexcept nogil:
-    """FIT: only characters from `lowest` to `~`."""
-    cdef uint8_t high = 0, unfit = 0, byte
-    cdef Py_ssize_t n
-    for n in range(text.size):
-        byte = text.at[n]
-        high |= byte
-        unfit |= (byte < lowest) | (byte == 0x7F)
-    return BEYOND_ASCII if high & 0x80 else UNFIT if unfit else FIT
 
 
 cdef str _decoded(Text text):
@@ -185,37 +158,9 @@ cdef bint _is_tag(Text text):
     return decoded is not None and is_tag(decoded)
 
 
-cdef bint _property(Text entry, Text *name, Text *value) noexcept nogil:
-    """Whether a map entry is a name and a value, in this order, as all libraries write it."""
-    cdef const uint8_t *at = entry.at
-    cdef const uint8_t *end = entry.at + entry.size
-    if at >= end or at[0] != NAME:
-        return False
-    at += 1
-    if not _text(&at, end, name) or at >= end or at[0] != VALUE:
-        return False
-    at += 1
-    return _text(&at, end, value) and at == end
-
-
 cdef inline bint _may_be_reserved(Text name) noexcept nogil:
     """Whether to look the name up: all reserved ones begin with a capital, a digit or `_`."""
     return not (0x61 <= name.at[0] <= 0x7A)
-
-
-cdef inline uint8_t *_put(uint8_t *to, const uint8_t *data, Py_ssize_t size) noexcept nogil:
-    # An empty part may have no address.
-    if size:
-        memcpy(to, data, size)
-    return to + size
-
-
-cdef inline int _digits(int64_t number) noexcept nogil:
-    cdef int count = 1
-    while number >= 10:
-        number //= 10
-        count += 1
-    return count
 
 
 cdef class Way:
@@ -225,9 +170,11 @@ cdef class Way:
     cdef bytes topic_field, shards
     cdef list turns
     cdef tuple holders
-    cdef dict store_hosts
+    cdef dict store_hosts, timers
     cdef int queue_count
-    cdef int32_t ready_shard
+    cdef int32_t ready_shard, ready_timers
+    # Of the topic; 0: it has no limit of its own.
+    cdef int64_t max_delay_ms
 
     def __cinit__(self, route):
         self.route = route
@@ -236,7 +183,9 @@ cdef class Way:
         self.turns = route.turns
         self.holders = route.holder_columns
         self.store_hosts = route.store_hosts
+        self.timers = route.timer_lanes
         self.queue_count = route.queue_count
+        self.max_delay_ms = route.max_delay_ms
         self.ready_shard = -1
 
     cdef int32_t choose(self, Text sharding_key, Text message_id):
@@ -285,7 +234,9 @@ cdef class PlainRequest:
 
     # --- first walk: what is asked for ----------------------------------------------------------------------------
 
-    cdef bint read(self, bytes data, dict routes, dict levels, int32_t highest, Py_ssize_t body_bytes_min) except -1:
+    cdef bint read(self, bytes data, dict routes, object levels, Py_ssize_t body_bytes_min) except -1:
+        cdef dict level_by_ms = levels.level_by_ms
+        cdef int32_t highest = levels.highest
         cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(data)
         cdef const uint8_t *end = at + PyBytes_GET_SIZE(data)
         cdef Text message
@@ -306,9 +257,9 @@ cdef class PlainRequest:
                 at += 1
                 if not _text(&at, end, &message):
                     return False
-                if not self.read_message(&self._messages[self.count], message, levels, highest, body_bytes_min):
+                if not self.read_message(&self._messages[self.count], message, level_by_ms, highest, body_bytes_min):
                     return False
-                if not self.find_way(self.count, routes):
+                if not self.find_way(self.count, routes) or not self.may_wait(&self._messages[self.count], levels):
                     return False
                 self.count += 1
             else:
@@ -415,19 +366,42 @@ cdef class PlainRequest:
             elif key == DELAY_LEVEL:
                 m.level = <int32_t>number
             elif key == DELAY_MS:
-                level = levels.get(<int64_t>number) if number else 0
-                if level is None:
+                if not self.read_delay(m, number, levels):
                     return False
-                m.level = level
+            elif key == DELIVER_AT_MS:
+                m.asked_ms, m.due = <int64_t>number, AT
             elif key == BORN_AT_MS:
                 m.born_at_ms = <int64_t>number
             elif key == FLAG:
                 m.flag = <int32_t>number
             else:
                 return False
-        if seen & (1 << 8) and seen & (1 << 9):
+        bit = seen & DUE_FIELDS
+        if bit & (bit - 1):
             return False
         return body_bytes_min <= m.body.size <= BODY_BYTES_MAX and m.born_at_ms >= 0 and 0 <= m.level <= highest
+
+    cdef bint read_delay(self, Message_ *m, uint64_t delay_ms, dict levels) except -1:
+        if delay_ms > <uint64_t>LONGEST_DELAY_MS:
+            return False
+        m.asked_ms = <int64_t>delay_ms
+        level = levels.get(m.asked_ms) if delay_ms else 0
+        if level is None:
+            m.due = AFTER
+        else:
+            m.level = level
+        return True
+
+    cdef bint may_wait(self, Message_ *m, object levels) except -1:
+        """Whether its delay or due time is within its topic's limit."""
+        cdef int64_t limit = (<Way>self._ways[m.way]).max_delay_ms
+        if m.due == AT:
+            return 0 <= m.asked_ms <= self._arrived_at_ms + (limit or FURTHEST_MS)
+        if not limit:
+            return True
+        if m.due == AFTER:
+            return m.asked_ms <= limit
+        return not m.level or levels.delay_ms(m.level) <= limit
 
     cdef bint read_property(self, Message_ *m, Text entry, Text *names, int name_count) except -1:
         cdef Text name, value
@@ -492,11 +466,18 @@ cdef class PlainRequest:
                 m.encoded_size += 6 + m.keys_size  # KEYS=;
             if m.sharding_key.size:
                 m.encoded_size += 15 + m.sharding_key.size  # __SHARDINGKEY=;
-            if m.encoded_size > PROPERTIES_BYTES_MAX - (DEFERRAL_BYTES_MAX if m.level else CHECKSUM_BYTES):
+            if m.encoded_size > PROPERTIES_BYTES_MAX - (
+                TIMER_BYTES_MAX if m.due else DEFERRAL_BYTES_MAX if m.level else CHECKSUM_BYTES
+            ):
                 return False
             m.encoded_size += CHECKSUM_BYTES
             m.record_size = m.body.size
-            if m.level:
+            if m.due:
+                # ;TIMER_DELAY_MS=asked or ;TIMER_DELIVER_MS=asked, ;TIMER_OUT_MS=digits;REAL_TOPIC=topic;REAL_QID=queue
+                m.encoded_size += (18 if m.due == AT else 16) + _digits(m.asked_ms)
+                m.encoded_size += 14 + OUT_DIGITS + 12 + m.topic.size + 10 + _digits(m.queue)
+                m.record_size += PyBytes_GET_SIZE(TIMER_LANE_TOPIC)
+            elif m.level:
                 # ;DELAY=level;REAL_TOPIC=topic;REAL_QID=queue
                 m.encoded_size += 7 + _digits(m.level) + 12 + m.topic.size + 10 + _digits(m.queue)
                 m.record_size += PyBytes_GET_SIZE(LANE_TOPIC)
@@ -540,6 +521,11 @@ cdef class PlainRequest:
             if shard not in way.store_hosts:
                 return False
             way.ready_shard = shard
+            way.ready_timers = way.timers.get(shard, 0)
+        if m.due:
+            if not way.ready_timers:
+                return False
+            m.lane = FIRST_TIMER_LANE + m.queue % way.ready_timers
         # Hosts of 20 bytes take 12 more than the record's size has for them so far.
         m.record_size += PyBytes_GET_SIZE(<bytes>way.store_hosts[shard])
         for n in range(self._group_count - 1, -1, -1):
@@ -584,10 +570,10 @@ cdef class PlainRequest:
         self, uint8_t *to, Message_ *m, bytes born_host, bytes store_host, int64_t arrived_at_ms
     ):
         cdef Way way = <Way>self._ways[m.way]
-        cdef bytes topic_field = LANE_TOPIC if m.level else way.topic_field
+        cdef bytes topic_field = TIMER_LANE_TOPIC if m.due else LANE_TOPIC if m.level else way.topic_field
         cdef Host born = Host(<const uint8_t *>PyBytes_AS_STRING(born_host), PyBytes_GET_SIZE(born_host))
         cdef Host store = Host(<const uint8_t *>PyBytes_AS_STRING(store_host), PyBytes_GET_SIZE(store_host))
-        cdef int32_t queue = lane_queue(m.level) if m.level else m.queue
+        cdef int32_t queue = m.lane - FIRST_TIMER_LANE if m.due else lane_queue(m.level) if m.level else m.queue
         to = put_head(
             to, m.record_size, queue, m.flag, m.born_at_ms or arrived_at_ms, born, store, m.body.at, m.body.size
         )
@@ -610,8 +596,17 @@ cdef class PlainRequest:
         if m.properties_size:
             to = self.write_all(to, m, PROPERTY)
         to = _put(_put(to, b"UNIQ_KEY\x01", 9), m.id.at, m.id.size)
-        if m.level:
+        if m.due:
+            if m.due == AT:
+                to = put_decimal(_put(to, b"\x02TIMER_DELIVER_MS\x01", 18), m.asked_ms)
+            else:
+                to = put_decimal(_put(to, b"\x02TIMER_DELAY_MS\x01", 16), m.asked_ms)
+            to = _put(to, b"\x02TIMER_OUT_MS\x01", 14)
+            # As record.timer_out.
+            to = _put_out(to, m.asked_ms if m.due == AFTER else max(m.asked_ms - 1, OUT_MIN))
+        elif m.level:
             to = put_decimal(_put(to, b"\x02DELAY\x01", 7), m.level)
+        if m.due or m.level:
             to = _put(_put(to, b"\x02REAL_TOPIC\x01", 12), m.topic.at, m.topic.size)
             to = put_decimal(_put(to, b"\x02REAL_QID\x01", 10), m.queue)
         return _put(to, <const uint8_t *>PyBytes_AS_STRING(CRC_ENDING), CHECKSUM_BYTES)
@@ -666,26 +661,31 @@ cdef class PlainRequest:
             m = &self._messages[n]
             group = &self._groups[m.group]
             offsets, dues = <tuple>answers[m.group]
-            to = _put_result(to, m, group.shard, offsets[group.next], dues[group.next] if m.level and dues else 0)
+            due_at_ms = dues[group.next] if dues and (m.level or m.due) else 0
+            to = _put_result(to, m, group.shard, offsets[group.next], due_at_ms)
             group.next += 1
         return buffer[:to - first]
 
     def columns(self):
-        """(ids, queues, levels, which part each message is in), where not all is stored."""
+        """(ids, queues, levels, lanes, which part each message is in), where not all is stored."""
         return (
             [self._messages[n].id.at[:self._messages[n].id.size].decode("ascii") for n in range(self.count)],
             [self._messages[n].queue for n in range(self.count)],
             [self._messages[n].level for n in range(self.count)],
+            [self._messages[n].lane or self._messages[n].level for n in range(self.count)],
             [self._messages[n].group for n in range(self.count)],
         )
 
-
-cdef inline uint8_t *_put_field(uint8_t *to, uint8_t key, uint64_t number) noexcept nogil:
-    """A field that is left out if it is 0."""
-    if number:
-        to[0] = key
-        to = put_varint(to + 1, number)
-    return to
+    @property
+    def timer_lanes(self):
+        """How many lanes for any time the shards have that messages for any time go to."""
+        cdef int n
+        cdef dict found = {}
+        for n in range(self.count):
+            if self._messages[n].due:
+                shard = self._groups[self._messages[n].group].shard
+                found[shard] = (<Way>self._ways[self._messages[n].way]).timers.get(shard, 1)
+        return found
 
 
 cdef uint8_t *_put_result(uint8_t *to, Message_ *m, int32_t shard, int64_t offset, int64_t due_at_ms) noexcept nogil:
@@ -696,23 +696,23 @@ cdef uint8_t *_put_result(uint8_t *to, Message_ *m, int32_t shard, int64_t offse
     end = _put_field(end, 0x10, shard)
     end = _put_field(end, 0x18, m.queue)
     end = _put_field(end, 0x20, offset)
-    if m.level:
+    if m.level or m.due:
         end = _put_field(end, 0x28, m.level)
         end = _put_field(end, 0x30, due_at_ms)
+        end = _put_field(end, 0x48, m.lane or m.level)
     to[0] = 0x0A
     return _put(put_varint(to + 1, end - result), result, end - result)
 
 
-def take(bytes data not None, dict routes not None, dict levels not None, int highest, Py_ssize_t body_bytes_min, ids,
-         bytes born_host not None, int64_t arrived_at_ms):
+def take(bytes data not None, dict routes not None, rules not None, bytes born_host not None, int64_t arrived_at_ms):
     """The request packed if all of it is plainly right, else None.
 
-    `routes`: Route by topic; `levels`: level by delay in ms; `ids`: a MessageIds; `born_host`: 8 or 20 bytes.
+    `routes`: Route by topic; `rules`: a drafts.Rules; `born_host`: 8 or 20 bytes.
     """
     cdef PlainRequest request = PlainRequest()
-    if not request.read(data, routes, levels, highest, body_bytes_min):
-        return None
-    if not request.settle(ids, PyBytes_GET_SIZE(born_host)):
-        return None
     request._born_host, request._arrived_at_ms = born_host, arrived_at_ms
+    if not request.read(data, routes, rules.levels, rules.body_bytes_min):
+        return None
+    if not request.settle(rules.ids, PyBytes_GET_SIZE(born_host)):
+        return None
     return request

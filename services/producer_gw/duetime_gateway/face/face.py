@@ -4,6 +4,7 @@ import grpc
 
 from duetime_gateway.face.analysis_service import AnalysisService
 from duetime_gateway.face.consumer_service import ConsumerService
+from duetime_gateway.face.pending_service import PendingService
 from duetime_gateway.face.scaler import SERVICE_NAME as SCALER_NAME
 from duetime_gateway.face.scaler import Scaler
 from duetime_gateway.face.service import GatewayService
@@ -13,23 +14,35 @@ SERVICE_NAMES = (SERVICE_NAME, SCALER_NAME)
 
 
 class Face:
-    """`duetime.v1.Gateway`, in three parts, and KEDA's scaler."""
+    """`duetime.v1.Gateway`, in four parts, and KEDA's scaler."""
 
     def __init__(
-        self, service: GatewayService, consumers: ConsumerService, analysis: AnalysisService, scaler: Scaler
+        self,
+        service: GatewayService,
+        consumers: ConsumerService,
+        pending: PendingService,
+        analysis: AnalysisService,
+        scaler: Scaler,
     ) -> None:
         self._service = service
         self._consumers = consumers
+        self._pending = pending
         self._analysis = analysis
         self._scaler = scaler
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Registers all calls."""
-        handlers = {**self._service.handlers(), **self._consumers.handlers(), **self._analysis.handlers()}
+        handlers = {
+            **self._service.handlers(),
+            **self._consumers.handlers(),
+            **self._pending.handlers(),
+            **self._analysis.handlers(),
+        }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, handlers),))
         self._scaler.add_to(server)
 
     def end_streams(self) -> None:
         """Streams, which last as long as their clients like, end once what is in work is answered."""
         self._service.end_streams()
+        self._pending.end_streams()
         self._scaler.end()

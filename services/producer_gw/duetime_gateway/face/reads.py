@@ -90,7 +90,7 @@ def id_query_of(request: gateway_pb2.GetMessageRequest | consumer_pb2.TraceMessa
 
 def topic_message(info: TopicInfo) -> gateway_pb2.Topic:
     """A topic."""
-    return gateway_pb2.Topic(name=info.name, queue_count=info.queue_count, created_at_ms=info.created_at_ms)
+    return gateway_pb2.Topic(**info._asdict())
 
 
 def description_message(described: TopicDescription) -> gateway_pb2.TopicDescription:

@@ -2,8 +2,7 @@
 
 Counted are the entries of all lanes that are not restored yet and are due, or will be `within`, by each store's own
 clock. The count is exact and known in advance: a pod that KEDA starts now serves them when they fall due. Messages that
-were restored and wait for a consumer are not counted (see their groups), and topics are not counted apart: a lane knows
-its topics only record by record.
+were restored and wait for a consumer are not counted (see their groups), and topics are not counted apart.
 """
 
 import asyncio
@@ -75,7 +74,8 @@ class Trigger:
         return cls(**values)
 
     def has(self, lane: gateway_pb2.Lane) -> bool:
-        """Whether a lane counts, by its level; its shard was chosen before."""
+        """Whether a lane counts, by its number, which is the level of those that have one; its shard was chosen
+        before."""
         return not self.levels or lane.level in self.levels
 
 

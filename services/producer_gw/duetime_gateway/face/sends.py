@@ -29,9 +29,7 @@ class EncodedRequest:
         """None also where there is no compiled twin."""
         if _twin is None:
             return None
-        levels = rules.levels
-        limits = levels.level_by_ms, levels.highest, rules.body_bytes_min
-        return cast("Packed | None", _twin.take(self._data, routes, *limits, rules.ids, born_host, arrived_at_ms))
+        return cast("Packed | None", _twin.take(self._data, routes, rules, born_host, arrived_at_ms))
 
     def drafts(self) -> "MessageDrafts":
         return MessageDrafts(decode(gateway_pb2.SendRequest.FromString, self._data))
@@ -73,6 +71,8 @@ def draft_of(message: message_pb2.Message) -> Draft:
         message.born_at_ms,
         message.flag,
         message.retry if message.HasField("retry") else None,
+        message.replace,
+        message.max_wait_ms,
     )
 
 
@@ -87,12 +87,13 @@ def response_of(outcomes: Outcomes) -> gateway_pb2.SendResponse:
     """The results one by one."""
     response = gateway_pb2.SendResponse()
     add = response.results.add
-    for message_id, shard, queue, offset, level, due_at_ms in zip(
+    for message_id, shard, queue, offset, level, lane, due_at_ms in zip(
         outcomes.ids,
         outcomes.shards,
         outcomes.queues,
         outcomes.offsets,
         outcomes.levels,
+        outcomes.lanes,
         outcomes.due_at_ms,
         strict=True,
     ):
@@ -106,11 +107,17 @@ def response_of(outcomes: Outcomes) -> gateway_pb2.SendResponse:
                 result.shard = shard
             if level:
                 result.delay_level = level
+            if lane:
+                result.lane = lane
                 result.deliver_at_ms = due_at_ms
     for index, level in outcomes.requested_levels.items():
         response.results[index].requested_level = level
     for index in outcomes.duplicates:
         response.results[index].duplicate = True
+    for index in outcomes.past:
+        response.results[index].was_past = True
+    for index, replaced_id in outcomes.replaced.items():
+        response.results[index].replaced_id = replaced_id
     # The messages of a part share one error: it becomes a fault once.
     faults: dict[DueTimeError, message_pb2.Fault] = {}
     for index, error in outcomes.faults.items():

@@ -215,7 +215,7 @@ class GatewayService:
         return gateway_pb2.GetOffsetsResponse(queues=queues)
 
     async def create_topic(self, request: gateway_pb2.CreateTopicRequest, context: Context) -> gateway_pb2.Topic:
-        return topic_message(await self._topics.create(request.name, request.queue_count))
+        return topic_message(await self._topics.create(request.name, request.queue_count, request.max_delay_ms))
 
     async def describe_topic(
         self, request: gateway_pb2.DescribeTopicRequest, context: Context

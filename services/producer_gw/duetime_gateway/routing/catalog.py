@@ -15,11 +15,12 @@ log = structlog.get_logger()
 
 
 class TopicInfo(NamedTuple):
-    """A topic; `created_at_ms` 0: not known now."""
+    """A topic; `created_at_ms` 0: not known now. `max_delay_ms` 0: ten years."""
 
     name: str
     queue_count: int
     created_at_ms: int
+    max_delay_ms: int = 0
 
 
 class TopicCatalog:
@@ -33,14 +34,16 @@ class TopicCatalog:
         """Those that there are."""
         return await self._database.run(lambda session: find_topics(session, names))
 
-    async def make(self, placements: Mapping[str, Sequence[int]], topics_max: int) -> Mapping[str, Stored]:
-        """Makes topics, given the shard of each queue, as long as there are fewer than `topics_max`. One that somebody
-        else has made meanwhile is returned as it is."""
+    async def make(
+        self, placements: Mapping[str, Sequence[int]], max_delays_ms: Mapping[str, int], topics_max: int
+    ) -> Mapping[str, Stored]:
+        """Makes topics, given the shard of each queue and the most delay of those that limit it, as long as there are
+        fewer than `topics_max`. One that somebody else has made meanwhile is returned as it is."""
         created_at_ms = self._clock.now_ms()
 
         def work(session: Session) -> dict[str, Stored]:
             room = max(0, topics_max - count_topics(session))
-            return make_topics(session, dict(list(placements.items())[:room]), created_at_ms)
+            return make_topics(session, dict(list(placements.items())[:room]), created_at_ms, max_delays_ms)
 
         return await self._database.run(work)
 
@@ -98,7 +101,7 @@ def _places_of(session: Session, name: str) -> list[tuple[int, int]]:
 
 
 def _info_of(topic: TopicModel) -> TopicInfo:
-    return TopicInfo(topic.name, topic.queue_count, topic.created_at_ms)
+    return TopicInfo(topic.name, topic.queue_count, topic.created_at_ms, topic.max_delay_ms)
 
 
 def topic_not_found(name: str) -> NotFound:

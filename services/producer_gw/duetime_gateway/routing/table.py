@@ -21,21 +21,21 @@ class RouteTable:
         """None: it was not read, or there is none."""
         return self.writable.get(name) or self._system.get(name)
 
-    def remember(self, name: str, places: Sequence[tuple[int, int]]) -> Route:
+    def remember(self, name: str, places: Sequence[tuple[int, int]], max_delay_ms: int = 0) -> Route:
         """The topic's route, which has at least these queues. `places`: shard and queue there, by queue."""
         shards, numbers = zip(*places, strict=True)
         routes = self._system if is_system_topic(name) else self.writable
         # Two look-ups of one topic may have run at once: the first one's turns go on.
         route = routes.get(name)
         if route is None or len(route.shards) < len(shards):
-            route = routes[name] = Route(name, shards, numbers)
+            route = routes[name] = Route(name, shards, numbers, max_delay_ms)
         self._metrics.topics.set(len(self.writable) + len(self._system))
         return route
 
     def forget_shard(self, shard: int) -> None:
         """The shard may have lost the topics: they are announced to it again before it is used."""
         for route in (*self.writable.values(), *self._system.values()):
-            route.store_hosts.pop(shard, None)
+            route.forget(shard)
 
     def drop_outdated(self, shard: int, names: Iterable[str]) -> None:
         """Drops the routes of these topics, which have queues on the shard, where a route does not lead there."""

@@ -13,6 +13,7 @@ from duetime_core.clock import Clock, turn
 from duetime_core.errors import AlreadyExists, DueTimeError, InvalidArgument, Overloaded, Unavailable
 from duetime_core.gathering import Gathering
 from duetime_core.metadata import Stored
+from duetime_format.levels import DELAY_MS_MAX
 from duetime_format.limits import GROUPS_MAX, QUEUE_COUNT_MAX
 from duetime_format.names import is_group_topic
 
@@ -41,10 +42,11 @@ class TopicsExhausted(Overloaded):
 
 
 class TopicQuestion(NamedTuple):
-    """A topic to be found, and made with so many queues if there is none."""
+    """A topic to be found, and made with so many queues and this most delay if there is none."""
 
     name: str
     queues: int = FIND_ONLY
+    max_delay_ms: int = 0
 
 
 class FoundTopic(NamedTuple):
@@ -157,15 +159,16 @@ class Topics:
         missing = [name for name in names if name not in stored]
         if missing and await self._missing.adopt(missing):
             stored |= await self._catalog.find(missing)
-        # Of two questions with different counts the first decides.
-        counts = {
-            question.name: question.queues
+        # Of two questions that differ the first decides.
+        wanted = {
+            question.name: question
             for question in reversed(questions)
             if question.queues != FIND_ONLY and question.name not in stored
         }
-        if counts:
-            placements = {name: place(name, count, self._shards) for name, count in counts.items()}
-            stored |= await self._catalog.make(placements, self._topics_max)
+        if wanted:
+            placements = {name: place(name, one.queues, self._shards) for name, one in wanted.items()}
+            max_delays_ms = {name: one.max_delay_ms for name, one in wanted.items() if one.max_delay_ms}
+            stored |= await self._catalog.make(placements, max_delays_ms, self._topics_max)
         found = await self._remember_all(stored)
         return {question: found.get(question.name) or self._why_not(question) for question in questions}
 
@@ -178,26 +181,30 @@ class Topics:
     async def _remember_all(self, stored: Mapping[str, Stored]) -> dict[str, FoundTopic]:
         found: dict[str, FoundTopic] = {}
         for name, one in stored.items():
-            found[name] = FoundTopic(one.created_at_ms, self._table.remember(name, one.places))
+            route = self._table.remember(name, one.places, one.max_delay_ms)
+            found[name] = FoundTopic(one.created_at_ms, route)
             if len(found) % REMEMBERED_AT_ONCE == 0:
                 await turn()
         return found
 
-    async def create(self, name: str, queue_count: int) -> TopicInfo:
-        """Makes a topic, or finds it with the same count. `queue_count` 0: the default.
+    async def create(self, name: str, queue_count: int, max_delay_ms: int = 0) -> TopicInfo:
+        """Makes a topic, or finds it as it is asked for. `queue_count` 0: the default; `max_delay_ms` 0: ten years.
 
         Raises:
             InvalidArgument: with all that is wrong.
-            AlreadyExists: it has another count.
+            AlreadyExists: it has another count or most delay.
             Overloaded: there are too many.
         """
-        check_new_topic(name, queue_count)
+        check_new_topic(name, queue_count, max_delay_ms)
         count = queue_count or self._queue_count_default
-        found = await self._find(TopicQuestion(name, count))
-        known = found.route.queue_count
+        found = await self._find(TopicQuestion(name, count, max_delay_ms))
+        known, limit_ms = found.route.queue_count, found.route.max_delay_ms
         if known != count:
             raise AlreadyExists(f"topic {name} exists with {known} queues, not {count}", reason="TOPIC_EXISTS")
-        return TopicInfo(name, known, found.created_at_ms)
+        if limit_ms != max_delay_ms:
+            text = f"topic {name} exists with a most delay of {_delay(limit_ms)}, not {_delay(max_delay_ms)}"
+            raise AlreadyExists(text, reason="TOPIC_EXISTS")
+        return TopicInfo(name, known, found.created_at_ms, limit_ms)
 
     async def describe(self, name: str) -> TopicInfo:
         """Of a topic whose route was read before also while the database does not answer; then without its age.
@@ -210,16 +217,21 @@ class Topics:
             route = self.known(name)
             if route is None:
                 raise
-            return TopicInfo(name, route.queue_count, 0)
+            return TopicInfo(name, route.queue_count, 0, route.max_delay_ms)
 
     async def list(self) -> list[TopicInfo]:
         """All topics that have a route, those of groups included, by name. Raises: Unavailable."""
         return await self._catalog.list()
 
 
-def check_new_topic(name: str, queue_count: int) -> None:
+def check_new_topic(name: str, queue_count: int, max_delay_ms: int = 0) -> None:
     """Raises: InvalidArgument: with all that is wrong."""
-    refuse([*topic_violations("name", name), *outside(("queue_count", queue_count, QUEUE_COUNT_MAX))])
+    bounds = ("queue_count", queue_count, QUEUE_COUNT_MAX), ("max_delay_ms", max_delay_ms, DELAY_MS_MAX)
+    refuse([*topic_violations("name", name), *outside(*bounds)])
+
+
+def _delay(max_delay_ms: int) -> str:
+    return f"{max_delay_ms} ms" if max_delay_ms else "ten years"
 
 
 def not_made(name: str, wait_ms: float) -> Unavailable:

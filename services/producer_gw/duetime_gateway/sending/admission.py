@@ -7,18 +7,22 @@ may take their time: they define what is right, and word what a person reads.
 import json
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from duetime_core import retry_policy
 from duetime_core.bounds import shown
 from duetime_core.errors import InvalidArgument, Violation
 from duetime_format import limits, record
-from duetime_format.levels import DelayLevels
+from duetime_format.levels import DELAY_MS_MAX, DelayLevels
 
 from duetime_gateway.rules import topic_violations
 from duetime_gateway.sending.drafts import Draft
 
 _UNFIT_IN_WORD = re.compile(r"[\s\x00-\x1f\x7f-\x9f]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+# How far a due time may lie beyond ten years by this gateway's clock: the shard's decides.
+CLOCKS_APART_MS = 60_000
 
 # Which field to use instead of a property that RocketMQ gives a meaning to.
 FIELD_INSTEAD = {
@@ -36,6 +40,16 @@ FIELD_INSTEAD = {
 }
 
 
+class Terms(NamedTuple):
+    """What a draft is judged by beside the levels. `queue_count` None: the topic is not known; `max_delay_ms` 0: it has
+    no limit of its own."""
+
+    queue_count: int | None
+    now_ms: int
+    max_delay_ms: int = 0
+    body_bytes_min: int = 0
+
+
 def is_word(text: str) -> bool:
     """Whether the text is not empty and holds neither blanks nor control characters."""
     return bool(text) and _UNFIT_IN_WORD.search(text) is None
@@ -46,23 +60,24 @@ def is_tag(text: str) -> bool:
     return not list(_tags(text))
 
 
-def violations(draft: Draft, levels: DelayLevels, queue_count: int | None, body_bytes_min: int = 0) -> list[Violation]:
-    """All that is wrong with a draft, in the order of its fields. `queue_count` None: the topic is not known."""
+def violations(draft: Draft, levels: DelayLevels, terms: Terms) -> list[Violation]:
+    """All that is wrong with a draft, in the order of its fields."""
     found = [
         *topic_violations("topic", draft.topic),
-        *_body(draft.body, body_bytes_min),
-        *_properties(draft),
+        *_body(draft.body, terms.body_bytes_min),
+        *_properties(draft, levels),
         *_tags(draft.tags),
         *_keys(draft),
         *_sharding_key(draft.sharding_key),
-        *_queue(draft, queue_count),
-        *_due(draft, levels),
+        *_queue(draft, terms.queue_count),
+        *_due(draft, levels, terms),
         *_id(draft.id),
     ]
     if draft.born_at_ms < 0:
         found.append(Violation("born_at_ms", f"{draft.born_at_ms} is below 0; it counts Unix milliseconds"))
     if draft.retry is not None:
         found.extend(retry_policy.violations("retry", draft.retry))
+    found.extend(_replace(draft))
     return found
 
 
@@ -75,7 +90,7 @@ def _body(body: bytes, least: int) -> Iterator[Violation]:
         yield Violation("body", f"{len(body)} bytes are above the most, {limits.BODY_BYTES_MAX}")
 
 
-def _properties(draft: Draft) -> Iterator[Violation]:
+def _properties(draft: Draft, levels: DelayLevels) -> Iterator[Violation]:
     for name, value in draft.properties.items():
         field = f"properties[{json.dumps(name, ensure_ascii=False)}]"
         if not name:
@@ -88,7 +103,7 @@ def _properties(draft: Draft) -> Iterator[Violation]:
             instead = FIELD_INSTEAD.get(name)
             hint = f"use the field {instead}" if instead else "no field sets it"
             yield Violation(field, f"{name} is a system property; {hint}")
-    size, added = properties_bytes(draft), limits.DEFERRAL_BYTES_MAX if is_delayed(draft) else limits.CHECKSUM_BYTES
+    size, added = properties_bytes(draft), _added_bytes(draft, levels)
     if size + added > limits.PROPERTIES_BYTES_MAX:
         kept = f"{size} bytes encoded and {added} that DueTime adds"
         yield Violation("properties", f"{kept} are above the most, {limits.PROPERTIES_BYTES_MAX}")
@@ -103,6 +118,14 @@ def properties_bytes(draft: Draft) -> int:
     pairs += [(record.RETRY, retry_policy.render(draft.retry))] if draft.retry is not None else []
     pairs.append((record.UNIQ_KEY, draft.id or "0" * 32))
     return sum(len(name.encode()) + len(value.encode()) + 2 for name, value in pairs) - 1
+
+
+def _added_bytes(draft: Draft, levels: DelayLevels) -> int:
+    if not is_delayed(draft):
+        return limits.CHECKSUM_BYTES
+    if draft.replace or draft.deliver_at_ms is not None or (draft.delay_ms and levels.level_of(draft.delay_ms) is None):
+        return limits.TIMER_BYTES_MAX
+    return limits.DEFERRAL_BYTES_MAX
 
 
 def is_delayed(draft: Draft) -> bool:
@@ -141,13 +164,56 @@ def _queue(draft: Draft, queue_count: int | None) -> Iterator[Violation]:
         yield Violation("queue", f"{draft.queue} is below 0")
 
 
-def _due(draft: Draft, levels: DelayLevels) -> Iterator[Violation]:
-    if draft.delay_level < 0:
-        yield Violation("delay_level", f"{draft.delay_level} is below 0; levels are 1 to {levels.highest}, 0 is none")
-    if draft.delay_ms and levels.level_of(draft.delay_ms) is None:
-        yield Violation("delay_ms", f"{draft.delay_ms} ms is none of the delay levels: {levels}")
-    if draft.deliver_at_ms is not None:
-        yield Violation("deliver_at_ms", f"arbitrary due times are not supported yet; the delay levels are {levels}")
+def _due(draft: Draft, levels: DelayLevels, terms: Terms) -> Iterator[Violation]:
+    level, delay_ms, deliver_at_ms = draft.delay_level, draft.delay_ms, draft.deliver_at_ms
+    given = ("delay_level", level != 0), ("delay_ms", delay_ms != 0), ("deliver_at_ms", deliver_at_ms is not None)
+    asked = [name for name, is_given in given if is_given]
+    for name in asked[1:]:
+        yield Violation(name, f"is set beside {asked[0]}; give one")
+    if level < 0:
+        yield Violation("delay_level", f"{level} is below 0; levels are 1 to {levels.highest}, 0 is none")
+    elif level and 0 < terms.max_delay_ms < levels.delay_at_most_ms(level):
+        length = f"level {level} is {levels.delay_at_most_ms(level)} ms"
+        yield Violation("delay_level", f"{length}, above the most of topic {draft.topic}, {terms.max_delay_ms} ms")
+    yield from delay_violations("delay_ms", delay_ms, draft.topic, terms.max_delay_ms)
+    if deliver_at_ms is not None:
+        yield from due_violations("deliver_at_ms", deliver_at_ms, terms.now_ms, draft.topic, terms.max_delay_ms)
+
+
+def delay_violations(field: str, delay_ms: int, topic: str, max_delay_ms: int) -> Iterator[Violation]:
+    """What is wrong with a delay. `max_delay_ms`: the topic's; 0: it has none of its own."""
+    if delay_ms < 0:
+        yield Violation(field, f"{delay_ms} ms is below 0")
+    elif delay_ms > DELAY_MS_MAX:
+        yield Violation(field, f"{delay_ms} ms is above the most, {DELAY_MS_MAX} ms (ten years)")
+    elif 0 < max_delay_ms < delay_ms:
+        yield Violation(field, f"{delay_ms} ms is above the most of topic {topic}, {max_delay_ms} ms")
+
+
+def due_violations(field: str, due_at_ms: int, now_ms: int, topic: str, max_delay_ms: int) -> Iterator[Violation]:
+    """What is wrong with a due time. A topic's own limit is the gateway's to keep, so it is kept to the millisecond."""
+    ahead_ms = due_at_ms - now_ms
+    if due_at_ms < 0:
+        yield Violation(field, f"{due_at_ms} is below 0; it counts Unix milliseconds")
+    elif ahead_ms > DELAY_MS_MAX + CLOCKS_APART_MS:
+        yield Violation(field, f"{due_at_ms} lies {ahead_ms} ms ahead; the most is {DELAY_MS_MAX} ms (ten years)")
+    elif 0 < max_delay_ms < ahead_ms:
+        text = f"{due_at_ms} lies {ahead_ms} ms ahead; the most of topic {topic} is {max_delay_ms} ms"
+        yield Violation(field, text)
+
+
+def _replace(draft: Draft) -> Iterator[Violation]:
+    if draft.replace:
+        if not is_delayed(draft):
+            yield Violation("replace", "needs a delay or a due time")
+        if len(draft.keys) != 1:
+            yield Violation("replace", f"needs exactly one key; there are {len(draft.keys)}")
+        for name in ("queue", "sharding_key"):
+            if getattr(draft, name) not in (None, ""):
+                yield Violation("replace", f"may not stand beside {name}: the key chooses the queue")
+    if draft.max_wait_ms and not draft.replace:
+        yield Violation("max_wait_ms", "is set without replace")
+    yield from delay_violations("max_wait_ms", draft.max_wait_ms, draft.topic, 0)
 
 
 def _id(message_id: str) -> Iterator[Violation]:

@@ -20,7 +20,8 @@ from duetime_gateway.shards.route import Route
 class Draft:
     """A message that somebody wants sent; `admission` says which values are right. Texts have no lone surrogates.
 
-    Of the three fields that delay it at most one is set: `delay_level` 0 and `delay_ms` 0 are no delay.
+    Of the three fields that delay it at most one is set: `delay_level` 0 and `delay_ms` 0 are no delay, and
+    `deliver_at_ms`, Unix milliseconds, may be past.
     """
 
     topic: str
@@ -41,6 +42,10 @@ class Draft:
     flag: int = 0
     # None: the group's.
     retry: Policy | None = None
+    # Whether it takes the place of the pending message with its key that was sent so.
+    replace: bool = False
+    # With `replace`: how long after the first one that was replaced it falls due at most; 0: no limit.
+    max_wait_ms: int = 0
 
 
 class Drafts(Protocol):
@@ -100,8 +105,12 @@ class Packed(Protocol):
         """The answer in the face's protocol, encoded, from (queue offsets, due times or nothing) of each part, all of
         it stored."""
 
-    def columns(self) -> tuple[list[str], list[int], list[int], list[int]]:
-        """(ids, queues, levels, which part each message is in), where not all of it is stored."""
+    def columns(self) -> tuple[list[str], list[int], list[int], list[int], list[int]]:
+        """(ids, queues, levels, lanes, which part each message is in), where not all of it is stored."""
+
+    @property
+    def timer_lanes(self) -> dict[int, int]:
+        """How many lanes for any time the shards have that messages for any time go to."""
 
 
 @dataclass(frozen=True, slots=True)

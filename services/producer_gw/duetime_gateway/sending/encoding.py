@@ -6,19 +6,21 @@ rules and may still find it right. The tags of a topic are few, so each is teste
 Of drafts with the same topic and id in one request the first that is right is encoded, and the others share its
 result: `Batch.repeats`.
 
-A request that its face could pack whole (`drafts.Packed`) never comes here. One with a retry policy of its own is not
-packed, nor are two messages with one id.
+A request that its face could pack whole (`drafts.Packed`) never comes here. One with a retry policy of its own or with
+`replace` is not packed, nor are two messages with one id.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from duetime_core import retry_policy
-from duetime_core.errors import DueTimeError, InvalidArgument, Unsupported
+from duetime_core.errors import DueTimeError, InvalidArgument, Unsupported, Violation
 from duetime_format import lanes, limits, record
+from duetime_format.lanes import TIMER_LANE_FIRST
+from duetime_format.levels import DELAY_MS_MAX
 from duetime_format.making import Maker, topic_field
-from duetime_format.names import SCHEDULE_TOPIC
+from duetime_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
 
-from duetime_gateway.sending.admission import is_word, violations
+from duetime_gateway.sending.admission import CLOCKS_APART_MS, Terms, is_word, violations
 from duetime_gateway.sending.drafts import Draft, Drafts, Packed, Request, Rules
 from duetime_gateway.shards.route import Route
 
@@ -26,19 +28,29 @@ _TAGS_REMEMBERED_MAX = 16_384
 # Longer ones are tested each time, so that what is remembered stays small.
 _TAG_CHARS_REMEMBERED_MAX = 256
 _LANE_TOPIC_FIELD = topic_field(SCHEDULE_TOPIC)
+_TIMER_TOPIC_FIELD = topic_field(TIMER_TOPIC)
 _PROPERTIES_BYTES_MAX = limits.PROPERTIES_BYTES_MAX - limits.CHECKSUM_BYTES
 _PROPERTIES_BYTES_MAX_DELAYED = limits.PROPERTIES_BYTES_MAX - limits.DEFERRAL_BYTES_MAX
+_PROPERTIES_BYTES_MAX_TIMER = limits.PROPERTIES_BYTES_MAX - limits.TIMER_BYTES_MAX
+# In place of a level: the message has a due time of its own; or admission is to judge it.
+_TIMER, _DOUBTFUL = -1, -2
 
 
 class Group:
-    """The records of one request that go to one shard, in the request's order."""
+    """The records of one request that go to one shard by one call, in the request's order."""
 
-    __slots__ = ("indices", "maker", "records")
+    __slots__ = ("indices", "maker", "max_waits_ms", "records")
 
     def __init__(self, born_host: bytes, store_host: bytes) -> None:
         self.maker = Maker(born_host, store_host)
         self.indices: list[int] = []
         self.records: list[bytes] = []
+        # Of messages that replace others.
+        self.max_waits_ms: list[int] = []
+
+    def add(self, index: int, draft: Draft, born_at_ms: int, topic: bytes, queue: int, properties: bytes) -> None:
+        self.records.append(self.maker.make(draft.flag, born_at_ms, draft.body, topic, queue, properties))
+        self.indices.append(index)
 
 
 class Batch:
@@ -53,9 +65,15 @@ class Batch:
         # -1: none was chosen.
         self.queues = [-1] * count
         self.levels = [0] * count
+        # 0: none.
+        self.lanes = [0] * count
         self.requested_levels: dict[int, int] = {}
         self.faults: dict[int, DueTimeError] = {}
+        # Those to be put, and those to be stored in the place of others, by shard.
         self.groups: dict[int, Group] = {}
+        self.replacing: dict[int, Group] = {}
+        # How many lanes for any time these shards have.
+        self.timer_lanes: dict[int, int] = {}
         # Routes of messages whose queues have different numbers on their shards.
         self.renumbered: dict[int, Route] = {}
         # The first accepted message with each topic and id that a sender gave, and which later ones repeat it.
@@ -63,6 +81,15 @@ class Batch:
         self.repeats: dict[int, int] = {}
         # Indices of messages whose shard does not know their topic yet, by topic and shard.
         self.unready: dict[tuple[str, int], list[int]] = {}
+
+    def all_groups(self) -> Iterator[Group]:
+        yield from self.groups.values()
+        yield from self.replacing.values()
+
+    def clear_groups(self) -> None:
+        """Once they are handed over, or to be made again."""
+        self.groups.clear()
+        self.replacing.clear()
 
 
 class Encoder:
@@ -95,19 +122,18 @@ class Encoder:
             if isinstance(route, Route):
                 encode_one(batch, index, draft, route)
             else:
-                batch.faults[index] = self._fault(draft, None, route) or route
+                batch.faults[index] = self._fault(batch, draft, route) or route
 
     def _encode(self, batch: Batch, index: int, draft: Draft, route: Route) -> None:
-        body, message_id, tags, keys = draft.body, draft.id, draft.tags, draft.keys
-        sharding_key, properties, born_at_ms = draft.sharding_key, draft.properties, draft.born_at_ms
-        queue, retry = draft.queue, draft.retry
-        level = self._level(batch, index, draft)
+        message_id, tags, keys, queue, retry = draft.id, draft.tags, draft.keys, draft.queue, draft.retry
+        sharding_key, properties = draft.sharding_key, draft.properties
+        level = self._level(batch, index, draft, route)
         text = self._tags.get(tags)
         if (
             text is None
-            or level < 0
-            or born_at_ms < 0
-            or not self._body_bytes_min <= len(body) <= limits.BODY_BYTES_MAX
+            or level == _DOUBTFUL
+            or draft.born_at_ms < 0
+            or not self._body_bytes_min <= len(draft.body) <= limits.BODY_BYTES_MAX
             or (message_id and not (message_id.isalnum() and len(message_id) <= limits.ID_CHARS_MAX))
             or (queue is not None and not 0 <= queue < route.queue_count)
             or (keys and not all(map(is_word, keys)))
@@ -115,11 +141,13 @@ class Encoder:
             or (properties and not _are_plain(properties))
             or (retry is not None and retry_policy.violations("retry", retry))
         ):
-            fault = self._fault(draft, route.queue_count)
+            fault = self._fault(batch, draft, route)
             if fault is not None:
                 batch.faults[index] = fault
                 return
             text = self._remember(tags)
+            # A doubtful one that is right replaces another: that is for lanes for any time.
+            level = _TIMER if level == _DOUBTFUL else level
         if keys:
             text += f"KEYS\x01{' '.join(keys)}\x02"
         if sharding_key:
@@ -132,8 +160,8 @@ class Encoder:
         if not message_id:
             message_id = batch.ids[index] or self._ids.make()
         encoded = f"{text}UNIQ_KEY\x01{message_id}".encode()
-        if len(encoded) > (_PROPERTIES_BYTES_MAX_DELAYED if level else _PROPERTIES_BYTES_MAX):
-            batch.faults[index] = self._certain_fault(draft, route.queue_count)
+        if len(encoded) > _room(level):
+            batch.faults[index] = self._certain_fault(batch, draft, route)
             return
         if named and (first := batch.firsts.setdefault((draft.topic, named), index)) != index:
             batch.ids[index], batch.repeats[index] = named, first
@@ -141,40 +169,80 @@ class Encoder:
         if queue is None:
             queue = batch.queues[index]
             if queue < 0:
-                queue = route.choose(sharding_key, message_id)
-        batch.ids[index], batch.queues[index], batch.levels[index] = message_id, queue, level
-
+                replace = draft.replace
+                queue = route.choose_for_key(keys[0]) if replace else route.choose(sharding_key, message_id)
+        batch.ids[index], batch.queues[index], batch.levels[index] = message_id, queue, max(level, 0)
         if route.renumbered:
             batch.renumbered[index] = route
         shard, queue = route.places[queue]
-        store_host = route.store_hosts.get(shard)
-        if store_host is None:
+        if shard in route.store_hosts:
+            self._add(batch, index, draft, route, (shard, queue), level, encoded)
+        else:
             batch.unready.setdefault((route.topic, shard), []).append(index)
-            return
-        group = batch.groups.get(shard)
-        if group is None:
-            group = batch.groups[shard] = Group(batch.born_host, store_host)
+
+    def _add(
+        self, batch: Batch, index: int, draft: Draft, route: Route, place: tuple[int, int], level: int, encoded: bytes
+    ) -> None:
+        """Makes the record and puts it into its group. `place`: shard and queue there; `encoded`: the properties so
+        far."""
+        shard, queue = place
         topic = route.topic_field
-        if level:
+        if level == _TIMER:
+            count = route.timer_lanes.get(shard, 0)
+            if not count:
+                batch.faults[index] = self._no_lane(draft, shard)
+                return
+            batch.timer_lanes[shard] = count
+            encoded += self._timer(draft, route, queue)
+            topic, queue = _TIMER_TOPIC_FIELD, queue % count
+            batch.lanes[index] = TIMER_LANE_FIRST + queue
+        elif level:
             encoded += route.deferral(level, queue)
             topic, queue = _LANE_TOPIC_FIELD, lanes.queue_of(level)
-        encoded += record.CRC_ENDING
-        born_at_ms = born_at_ms or batch.arrived_at_ms
-        group.records.append(group.maker.make(draft.flag, born_at_ms, body, topic, queue, encoded))
-        group.indices.append(index)
+            batch.lanes[index] = level
+        groups = batch.replacing if draft.replace else batch.groups
+        group = groups.get(shard)
+        if group is None:
+            group = groups[shard] = Group(batch.born_host, route.store_hosts[shard])
+        group.add(index, draft, draft.born_at_ms or batch.arrived_at_ms, topic, queue, encoded + record.CRC_ENDING)
+        if draft.replace:
+            group.max_waits_ms.append(draft.max_wait_ms)
 
-    def _level(self, batch: Batch, index: int, draft: Draft) -> int:
-        """The level to apply, 0 for none; -1: the delay that is asked for is wrong."""
-        if draft.deliver_at_ms is not None:
-            return -1
-        if draft.delay_ms:
-            found = self._levels.level_of(draft.delay_ms)
-            return -1 if found is None else found
-        level = draft.delay_level
+    def _level(self, batch: Batch, index: int, draft: Draft, route: Route) -> int:
+        """The level to apply, 0 for none; or _TIMER or _DOUBTFUL."""
+        level, delay_ms, at_ms = draft.delay_level, draft.delay_ms, draft.deliver_at_ms
+        if draft.replace or draft.max_wait_ms or (at_ms is not None) + (delay_ms != 0) + (level != 0) > 1:
+            return _DOUBTFUL
+        limit_ms = route.max_delay_ms
+        if at_ms is not None:
+            ahead_ms_max = limit_ms or DELAY_MS_MAX + CLOCKS_APART_MS
+            return _TIMER if 0 <= at_ms <= batch.arrived_at_ms + ahead_ms_max else _DOUBTFUL
+        if delay_ms:
+            if not 0 < delay_ms <= (limit_ms or DELAY_MS_MAX):
+                return _DOUBTFUL
+            return self._levels.level_by_ms.get(delay_ms, _TIMER)
+        if level < 0 or (limit_ms and level and limit_ms < self._levels.delay_at_most_ms(level)):
+            return _DOUBTFUL
         if level > self._levels.highest:
             batch.requested_levels[index] = level
             return self._levels.highest
         return level
+
+    def _timer(self, draft: Draft, route: Route, queue: int) -> bytes:
+        """The properties that bring a message back at a time of its own."""
+        if draft.deliver_at_ms is not None:
+            out = record.timer_out(deliver_at_ms=draft.deliver_at_ms)
+            asked = f"\x02{record.TIMER_DELIVER_MS}\x01{draft.deliver_at_ms}"
+        else:
+            delay_ms = draft.delay_ms or self._levels.delay_at_most_ms(draft.delay_level)
+            out = record.timer_out(delay_ms=delay_ms)
+            asked = f"\x02{record.TIMER_DELAY_MS}\x01{delay_ms}"
+        return asked.encode() + route.timer_deferral(out, queue)
+
+    def _no_lane(self, draft: Draft, shard: int) -> Unsupported:
+        field = "replace" if draft.replace else "delay_ms" if draft.delay_ms else "deliver_at_ms"
+        text = f"shard {shard} has no lane for any time, as in release 0.1; its delay levels are {self._levels}"
+        return Unsupported([Violation(field, text)])
 
     def _remember(self, tags: str) -> str:
         text = f"TAGS\x01{tags}\x02" if tags else ""
@@ -184,24 +252,28 @@ class Encoder:
             self._tags[tags] = text
         return text
 
-    def _fault(
-        self, draft: Draft, queue_count: int | None, no_route: DueTimeError | None = None
-    ) -> DueTimeError | None:
-        """All that is wrong with the draft; None: nothing is."""
-        found = violations(draft, self._levels, queue_count, self._body_bytes_min)
-        if not found:
-            return None
-        unbuilt = [violation for violation in found if violation.field == "deliver_at_ms"]
-        if len(unbuilt) == len(found):
-            return Unsupported(found)
-        if no_route is not None:
-            found.extend(violation for violation in no_route.violations if violation not in found)
-        return InvalidArgument(found, reason="MESSAGE_INVALID")
+    def _fault(self, batch: Batch, draft: Draft, route: Route | DueTimeError) -> DueTimeError | None:
+        """All that is wrong with the draft; None: nothing is. `route`: or why there is none."""
+        now_ms, least = batch.arrived_at_ms, self._body_bytes_min
+        if isinstance(route, Route):
+            found = violations(draft, self._levels, Terms(route.queue_count, now_ms, route.max_delay_ms, least))
+        else:
+            found = violations(draft, self._levels, Terms(None, now_ms, body_bytes_min=least))
+            if found:
+                found.extend(violation for violation in route.violations if violation not in found)
+        return InvalidArgument(found, reason="MESSAGE_INVALID") if found else None
 
-    def _certain_fault(self, draft: Draft, queue_count: int) -> DueTimeError:
-        fault = self._fault(draft, queue_count)
+    def _certain_fault(self, batch: Batch, draft: Draft, route: Route) -> DueTimeError:
+        fault = self._fault(batch, draft, route)
         assert fault is not None, "the encoder refuses what admission accepts"
         return fault
+
+
+def _room(level: int) -> int:
+    """For the properties, before those that DueTime adds."""
+    if level == _TIMER:
+        return _PROPERTIES_BYTES_MAX_TIMER
+    return _PROPERTIES_BYTES_MAX_DELAYED if level else _PROPERTIES_BYTES_MAX
 
 
 def _are_plain(properties: Mapping[str, str]) -> bool:

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from duetime_core.errors import DueTimeError
+from duetime_format.lanes import TIMER_LANE_FIRST
 from duetime_format.limits import ID_CHARS_MAX
 
 from duetime_gateway.metrics import GatewayMetrics
@@ -47,6 +48,12 @@ class Outcomes:
     # Stored before, by an earlier request or earlier in this one: the columns say where.
     duplicates: frozenset[int]
     faults: Mapping[int, DueTimeError]
+    # 0: not delayed.
+    lanes: Sequence[int]
+    # Those whose due time was past.
+    past: frozenset[int]
+    # Ids of the messages that were replaced.
+    replaced: Mapping[int, str]
 
 
 class Sending:
@@ -115,9 +122,10 @@ class Sending:
 
     def _unpacked(self, request: Packed) -> Batch:
         """What is known of each message of a packed request."""
-        ids, queues, levels, parts = request.columns()
+        ids, queues, levels, lanes, parts = request.columns()
         batch = Batch(DraftList(()), 0, b"")
-        batch.ids, batch.queues, batch.levels = ids, queues, levels
+        batch.ids, batch.queues, batch.levels, batch.lanes = ids, queues, levels, lanes
+        batch.timer_lanes = request.timer_lanes
         self._parts = [
             (shard, [index for index, part in enumerate(parts) if part == number], stored)
             for number, (shard, _, stored) in enumerate(self._parts)
@@ -127,7 +135,8 @@ class Sending:
     def _one_by_one(self, batch: Batch, answers: list[Stored | DueTimeError]) -> Outcomes:
         count = len(batch.ids)
         shards, offsets, due_at_ms = [0] * count, [-1] * count, [0] * count
-        faults, duplicates = dict(batch.faults), set[int]()
+        faults, duplicates, past = dict(batch.faults), set[int](), set[int]()
+        replaced: dict[int, str] = {}
         for (shard, indices, _), answer in zip(self._parts, answers, strict=True):
             if isinstance(answer, DueTimeError):
                 faults.update(dict.fromkeys(indices, answer))
@@ -138,17 +147,24 @@ class Sending:
             for index, at_ms in zip(indices, answer.due_at_ms, strict=False):
                 due_at_ms[index] = at_ms
             faults.update((indices[at], fault) for at, fault in answer.faults.items())
+            past.update(indices[at] for at in answer.past)
+            replaced.update((indices[at], one) for at, one in answer.replaced.items())
+            for at, lane in answer.lanes.items():
+                batch.lanes[indices[at]] = lane
             for at, queue in answer.duplicate_queues.items():
-                route = batch.renumbered.get(indices[at])
-                batch.queues[indices[at]] = route.queue_at(shard, queue) if route else queue
+                _note_queue(batch, indices[at], shard, queue)
             if answer.statuses:
                 duplicates.update(
                     index for index, status in zip(indices, answer.statuses, strict=True) if status == DUPLICATE
                 )
         for index, first in batch.repeats.items():
             # What happened to the first message with an id happened to those that repeat it.
-            for column in (shards, offsets, due_at_ms, batch.queues, batch.levels):
+            for column in (shards, offsets, due_at_ms, batch.queues, batch.levels, batch.lanes):
                 column[index] = column[first]
+            if first in past:
+                past.add(index)
+            if first in replaced:
+                replaced[index] = replaced[first]
             batch.requested_levels.pop(index, None)
             if first in batch.requested_levels:
                 batch.requested_levels[index] = batch.requested_levels[first]
@@ -171,4 +187,15 @@ class Sending:
             requested,
             frozenset(duplicates),
             faults,
+            batch.lanes,
+            frozenset(past - faults.keys()),
+            replaced,
         )
+
+
+def _note_queue(batch: Batch, index: int, shard: int, queue: int) -> None:
+    """A message that repeats another is in the first one's queue, by its number on the shard, and in its lane."""
+    route = batch.renumbered.get(index)
+    batch.queues[index] = route.queue_at(shard, queue) if route else queue
+    if batch.lanes[index] >= TIMER_LANE_FIRST:
+        batch.lanes[index] = TIMER_LANE_FIRST + queue % batch.timer_lanes[shard]

@@ -15,9 +15,10 @@ from duetime_gateway.metrics import GatewayMetrics
 from duetime_gateway.routing.topics import Topics, not_made
 from duetime_gateway.sending.admission import check_send
 from duetime_gateway.sending.drafts import Caller, Packed, Request
-from duetime_gateway.sending.encoding import Batch, Encoder
+from duetime_gateway.sending.encoding import Batch, Encoder, Group
 from duetime_gateway.sending.outcomes import Sending
-from duetime_gateway.shards.batcher import PUT_BYTES_MAX, Stored
+from duetime_gateway.shards.batcher import PUT_BYTES_MAX, Batcher, Stored
+from duetime_gateway.shards.contract import replacements
 from duetime_gateway.shards.route import Route
 from duetime_gateway.shards.shards import Shards
 
@@ -152,7 +153,8 @@ class Sender:
                     # Records of a large request are written in steps, so that other requests run in between.
                     await turn()
                 records = packed.records(number)
-                stored = self._submit(shard, records, count, packed.is_retry, deadline_ms, order_of_parts)
+                batcher = self._shards.get(shard).batcher
+                stored = _submit(batcher, records, count, packed.is_retry, deadline_ms, order_of_parts)
                 sending.add(shard, (), stored)
         return sending
 
@@ -180,16 +182,33 @@ class Sender:
     ) -> None:
         """Hands what is encoded to the shards."""
         for shard, group in batch.groups.items():
-            chunks = _chunks(group.records)
-            # Parts of one request must not overtake each other either.
-            order_of_parts = order or (batch if len(chunks) > 1 else None)
-            for start, stop in chunks:
-                if start:
-                    await turn()
-                records = b"".join(group.records[start:stop])
-                stored = self._submit(shard, records, stop - start, is_retry, deadline_ms, order_of_parts)
-                sending.add(shard, group.indices[start:stop], stored)
-        batch.groups.clear()
+            batcher = self._shards.get(shard).batcher
+            await self._submit_group(sending, batcher, group, group.records, is_retry, deadline_ms, order)
+        for shard, group in batch.replacing.items():
+            batcher = self._shards.get(shard).replacer
+            records = replacements(group.records, group.max_waits_ms)
+            await self._submit_group(sending, batcher, group, records, is_retry, deadline_ms, order)
+        batch.clear_groups()
+
+    async def _submit_group(
+        self,
+        sending: Sending,
+        batcher: Batcher,
+        group: Group,
+        records: Sequence[bytes],
+        is_retry: bool,
+        deadline_ms: float,
+        order: object | None,
+    ) -> None:
+        chunks = _chunks(records, batcher.count_max)
+        # Parts of one request must not overtake each other either.
+        order_of_parts = order or (group if len(chunks) > 1 else None)
+        for start, stop in chunks:
+            if start:
+                await turn()
+            part = b"".join(records[start:stop])
+            stored = _submit(batcher, part, stop - start, is_retry, deadline_ms, order_of_parts)
+            sending.add(batcher.shard, group.indices[start:stop], stored)
 
     async def _routes(self, names: Collection[str], wait_ms: float) -> Mapping[str, Route | DueTimeError]:
         known = self._topics.routes
@@ -240,8 +259,8 @@ class Sender:
                 batch.faults.update((index, error) for index in indices)
         if again:
             # A shard's records keep the request's order, also those that were ready at once.
-            ready = [index for group in batch.groups.values() for index in group.indices]
-            batch.groups.clear()
+            ready = [index for group in batch.all_groups() for index in group.indices]
+            batch.clear_groups()
             await self._encode_in_steps(batch, sorted(ready + again), routes)
         for (topic, shard), indices in batch.unready.items():
             error = shard_unavailable(f"shard {shard} was lost before it took topic {topic}")
@@ -262,14 +281,14 @@ class Sender:
             for route in asked
         ]
 
-    def _submit(
-        self, shard: int, records: bytes, count: int, is_retry: bool, deadline_ms: float, order: object | None
-    ) -> "asyncio.Future[Stored] | DueTimeError":
-        batcher = self._shards.get(shard).batcher
-        try:
-            return batcher.submit(records, count, retried=is_retry, deadline_ms=deadline_ms, order=order)
-        except DueTimeError as error:
-            return error
+
+def _submit(
+    batcher: Batcher, records: bytes, count: int, is_retry: bool, deadline_ms: float, order: object | None
+) -> "asyncio.Future[Stored] | DueTimeError":
+    try:
+        return batcher.submit(records, count, retried=is_retry, deadline_ms=deadline_ms, order=order)
+    except DueTimeError as error:
+        return error
 
 
 def _rest_s(began_s: float) -> float:
@@ -277,14 +296,14 @@ def _rest_s(began_s: float) -> float:
     return min(time.perf_counter() - began_s, REST_S_MAX)
 
 
-def _chunks(records: Sequence[bytes]) -> list[tuple[int, int]]:
+def _chunks(records: Sequence[bytes], count_max: int) -> list[tuple[int, int]]:
     """[start, stop) of the parts of a group that fit into one put each; one record may be larger than that."""
-    if sum(map(len, records)) <= PUT_BYTES_MAX:
+    if len(records) <= count_max and sum(map(len, records)) <= PUT_BYTES_MAX:
         return [(0, len(records))]
     chunks: list[tuple[int, int]] = []
     first = size = 0
     for at, one in enumerate(records):
-        if size and size + len(one) > PUT_BYTES_MAX:
+        if size and (size + len(one) > PUT_BYTES_MAX or at - first == count_max):
             chunks.append((first, at))
             first, size = at, 0
         size += len(one)

@@ -5,8 +5,8 @@ An idle shard gets what arrives at once; nothing is held back to fill a batch.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from duetime_core.clock import Clock
@@ -46,6 +46,11 @@ class Stored:
     faults: Mapping[int, DueTimeError]
     # Where repeated messages went the first time, by index.
     duplicate_queues: Mapping[int, int]
+    # Indices of those whose due time was past.
+    past: Collection[int] = ()
+    # Of messages that replace others: the lane of each, and the ids of those that were replaced, by index.
+    lanes: Mapping[int, int] = field(default_factory=dict)
+    replaced: Mapping[int, str] = field(default_factory=dict)
 
     def slice(self, start: int, stop: int) -> "Stored":
         """Of the records [start, stop)."""
@@ -55,12 +60,15 @@ class Stored:
             self.due_at_ms[start:stop],
             _within(self.faults, start, stop) if self.faults else {},
             _within(self.duplicate_queues, start, stop) if self.duplicate_queues else {},
+            [index - start for index in self.past if start <= index < stop] if self.past else (),
+            _within(self.lanes, start, stop) if self.lanes else {},
+            _within(self.replaced, start, stop) if self.replaced else {},
         )
 
     @property
     def all_stored(self) -> bool:
-        """Whether every record is stored by this put."""
-        return not (self.statuses or self.faults or self.duplicate_queues)
+        """Whether every record is stored by this put, and there is no more to say of it than the columns do."""
+        return not (self.statuses or self.faults or self.duplicate_queues or self.past or self.lanes)
 
 
 # Stores records, back to back, of which these (by index) repeat a put whose answer was lost; until then, in ms.
@@ -91,11 +99,15 @@ class Batcher:
         shard: int,
         waiting_bytes_max: int,
         tasks: asyncio.TaskGroup,
+        *,
+        count_max: int = PUT_COUNT_MAX,
     ) -> None:
+        """`count_max`: records of one put."""
+        self.shard = shard
+        self.count_max = count_max
         self._put = put
         self._clock = clock
         self._metrics = metrics
-        self._shard = shard
         self._waiting_bytes_max = waiting_bytes_max
         self._waiting: deque[Entry] = deque()
         self._waiting_bytes = 0
@@ -112,6 +124,7 @@ class Batcher:
         self._stopped = True
         _fail(self._waiting, stopping())
         self._waiting.clear()
+        self._metrics.waiting_bytes.dec(self._waiting_bytes)
         self._waiting_bytes = self._waiting_count = 0
 
     def submit(
@@ -132,7 +145,7 @@ class Batcher:
         size = len(records)
         if self._waiting and self._waiting_bytes + size > self._waiting_bytes_max:
             raise Overloaded(
-                f"{self._waiting_bytes} bytes wait for shard {self._shard}; the most is {self._waiting_bytes_max}",
+                f"{self._waiting_bytes} bytes wait for shard {self.shard}; the most is {self._waiting_bytes_max}",
                 reason="SHARD_OVERLOADED",
             )
         loop = asyncio.get_running_loop()
@@ -140,7 +153,7 @@ class Batcher:
         self._waiting.append(entry)
         self._waiting_bytes += size
         self._waiting_count += count
-        self._metrics.waiting_bytes.set(self._waiting_bytes)
+        self._metrics.waiting_bytes.inc(size)
         # Later in this turn of the loop, so that all calls that arrived together go together.
         if not self._launching and self._may_launch():
             self._launching = True
@@ -169,6 +182,7 @@ class Batcher:
         """The entries of the next put, by arrival, without those whose order is in flight."""
         taken: list[Entry] = []
         held: list[Entry] = []
+        waited_bytes = self._waiting_bytes
         count = size = 0
         while self._waiting:
             entry = self._waiting.popleft()
@@ -177,7 +191,7 @@ class Batcher:
                 self._waiting_count -= entry.count
             elif entry.order in self._orders_in_flight:
                 held.append(entry)
-            elif taken and (count + entry.count > PUT_COUNT_MAX or size + len(entry.records) > PUT_BYTES_MAX):
+            elif taken and (count + entry.count > self.count_max or size + len(entry.records) > PUT_BYTES_MAX):
                 self._waiting.appendleft(entry)
                 break
             else:
@@ -187,12 +201,12 @@ class Batcher:
         self._waiting.extendleft(reversed(held))
         self._waiting_bytes -= size
         self._waiting_count -= count
-        self._metrics.waiting_bytes.set(self._waiting_bytes)
+        self._metrics.waiting_bytes.dec(waited_bytes - self._waiting_bytes)
         return taken
 
     async def _run(self, entries: list[Entry], orders: set[object], began_ms: float) -> None:
         try:
-            _, error = await outcome(lambda: self._store(entries), "put", shard=self._shard)
+            _, error = await outcome(lambda: self._store(entries), "put", shard=self.shard)
             if error is not None:
                 _fail(entries, error)
         finally:
@@ -213,7 +227,7 @@ class Batcher:
         joined = b"".join([entry.records for entry in entries])
         stored = await self._put(joined, retried, max(entry.deadline_ms for entry in entries) - started_ms)
         if len(stored.queue_offsets) != count:
-            raise shard_unavailable(f"shard {self._shard} answered {len(stored.queue_offsets)} of {count} records")
+            raise shard_unavailable(f"shard {self.shard} answered {len(stored.queue_offsets)} of {count} records")
         _answer(entries, stored)
         self._metrics.put(count, len(joined), self._clock.monotonic_ms() - started_ms)
 

@@ -22,6 +22,7 @@ from duetime_gateway.shards.contract import (
     pull_queues_request,
     pull_request,
     receive_request,
+    replaced_of,
     search_request,
     stored_of,
 )
@@ -63,6 +64,11 @@ class StoreClient:
         self._pull_queues = self._as_bytes("PullQueues", gateway_pb2.PullQueuesRequest)
         self._receive = self._as_bytes("Receive", consumer_pb2.ReceiveRequest)
         self._list_files = self._as_bytes("ListFiles", None)
+        self._replace = self._channel.unary_unary(
+            "/duetime.v1.Store/Replace",
+            request_serializer=as_is,
+            response_deserializer=store_pb2.ReplaceResponse.FromString,
+        )
 
     def _as_bytes(self, call: str, request: type[Message] | None) -> "grpc.aio.UnaryUnaryMultiCallable[Any, bytes]":
         """A call whose answer is passed on, and so not decoded; nor is a request of no type."""
@@ -124,9 +130,10 @@ class StoreClient:
         answer: gateway_pb2.ListLanesResponse = await self.ask("ListLanes", request)
         return answer.lanes
 
-    async def ask(self, call: str, request: Message) -> Any:
-        """Any of the store's calls that has a message for its answer and the usual deadline."""
-        return await self._call(getattr(self._stub, call)(request, timeout=self._timeout_ms / 1000.0))
+    async def ask(self, call: str, request: Message, timeout_ms: float | None = None) -> Any:
+        """Any of the store's calls that has a message for its answer; None: the usual deadline."""
+        timeout_ms = self._timeout_ms if timeout_ms is None else timeout_ms
+        return await self._call(getattr(self._stub, call)(request, timeout=timeout_ms / 1000.0))
 
     # --- sending ------------------------------------------------------------------------------------------------------
 
@@ -134,6 +141,11 @@ class StoreClient:
         """See `batcher.Put`."""
         request = store_pb2.PutRequest(records=records, retried=retried)
         return stored_of(await self._call(self._stub.Put(request, timeout=timeout_ms / 1000.0)))
+
+    async def replace(self, records: bytes, retried: Sequence[int], timeout_ms: float) -> Stored:
+        """As `put`, of `contract.replacements`, which need not be named when they are repeated."""
+        answer: store_pb2.ReplaceResponse = await self._call(self._replace(records, timeout=timeout_ms / 1000.0))
+        return replaced_of(answer)
 
     # --- consuming ----------------------------------------------------------------------------------------------------
 

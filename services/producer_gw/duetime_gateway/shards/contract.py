@@ -47,6 +47,32 @@ def stored_of(answer: store_pb2.PutResponse) -> Stored:
         answer.due_at_ms,
         {index: _error_of(fault) for index, fault in answer.faults.items()} if answer.faults else {},
         answer.duplicate_queues if answer.duplicate_queues else {},
+        answer.past,
+    )
+
+
+def replacements(records: Sequence[bytes], max_waits_ms: Sequence[int]) -> list[bytes]:
+    """Each record as a ReplaceRequest of its own; several of them, back to back, are one request."""
+    return [
+        store_pb2.ReplaceRequest(
+            replacements=[store_pb2.Replacement(record=one, max_wait_ms=max_wait_ms)]
+        ).SerializeToString()
+        for one, max_wait_ms in zip(records, max_waits_ms, strict=True)
+    ]
+
+
+def replaced_of(answer: store_pb2.ReplaceResponse) -> Stored:
+    """The results as columns."""
+    results = answer.results
+    return Stored(
+        [DUPLICATE if one.duplicate else 0 for one in results],
+        [-1 if one.HasField("fault") else one.entry for one in results],
+        [one.due_at_ms for one in results],
+        {index: _error_of(one.fault) for index, one in enumerate(results) if one.HasField("fault")},
+        {},
+        [index for index, one in enumerate(results) if one.was_past],
+        {index: one.lane for index, one in enumerate(results)},
+        {index: one.replaced_id for index, one in enumerate(results) if one.replaced_id},
     )
 
 

@@ -6,10 +6,12 @@ from functools import lru_cache
 from zlib import crc32
 
 from duetime_format import record
+from duetime_format.lanes import TIMER_LANES_MAX
 from duetime_format.making import topic_field
-from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
-from duetime_format.properties import VALUE_END, encode_properties
+from duetime_format.names import CANCELLED_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from duetime_format.properties import NAME_END, VALUE_END, encode_properties
 
+_TIMER_OUT = VALUE_END + record.TIMER_OUT_MS.encode() + NAME_END
 # Shapes of routes that are remembered.
 _SHAPES_MAX = 4_096
 
@@ -32,6 +34,8 @@ class _Shape:
         self.numbers = numbers
         # Whether a queue has another number on its shard: rare, and such topics are not packed.
         self.renumbered = numbers != tuple(range(self.queue_count))
+        # How many queues the topic was made with: those that follow came with a shard's directory, and are renumbered.
+        self.own_count = next((queue for queue, number in enumerate(numbers) if queue != number), len(numbers)) or 1
         # Shard and queue there, by queue.
         self.places = dict(enumerate(zip(shards, numbers, strict=True)))
         # By distinct shard: its queues. As columns of int32 for the packer.
@@ -49,23 +53,30 @@ class Route:
 
     __slots__ = (
         "_deferrals",
+        "_returns",
         "holder_columns",
         "holders",
+        "max_delay_ms",
         "numbers",
+        "own_count",
         "places",
         "queue_count",
         "renumbered",
         "shard_column",
         "shards",
         "store_hosts",
+        "timer_lanes",
         "topic",
         "topic_field",
         "turns",
     )
 
-    def __init__(self, topic: str, shards: Sequence[int], numbers: Sequence[int] | None = None) -> None:
-        """`numbers`: of each queue on its shard; None: the same as in the topic."""
+    def __init__(
+        self, topic: str, shards: Sequence[int], numbers: Sequence[int] | None = None, max_delay_ms: int = 0
+    ) -> None:
+        """`numbers`: of each queue on its shard; None: the same as in the topic. `max_delay_ms` 0: ten years."""
         self.topic = topic
+        self.max_delay_ms = max_delay_ms
         self.topic_field = topic_field(topic)
         shape = _shape(tuple(shards), tuple(range(len(shards)) if numbers is None else numbers))
         # By queue.
@@ -73,6 +84,7 @@ class Route:
         self.queue_count = shape.queue_count
         self.numbers = shape.numbers
         self.renumbered = shape.renumbered
+        self.own_count = shape.own_count
         self.places = shape.places
         self.holders = shape.holders
         self.shard_column = shape.shard_column
@@ -81,10 +93,22 @@ class Route:
         self.turns = [0] * len(self.holders)
         # Host bytes of the shards that know this topic and can be written to; the shards fill it in.
         self.store_hosts: dict[int, bytes] = {}
+        # How many lanes for any time these shards have; one that is missing has none.
+        self.timer_lanes: dict[int, int] = {}
         self._deferrals: dict[tuple[int, int], bytes] | None = None
+        self._returns: dict[int, bytes] | None = None
+
+    def forget(self, shard: int) -> None:
+        """The shard may not know the topic any more."""
+        self.store_hosts.pop(shard, None)
+        self.timer_lanes.pop(shard, None)
+
+    def choose_for_key(self, key: str) -> int:
+        """The queue of a message that replaces the pending one with its key: the same, however long the route gets."""
+        return crc32(key.encode()) % self.own_count
 
     def choose(self, sharding_key: str, message_id: str) -> int:
-        """The queue of a message that names none.
+        """The queue of a message that names none and replaces none.
 
         By sharding key where there is one. Else the message's id chooses the shard, so that a repeated request
         reaches the shard that may have stored the message already, and that shard's queues take turns.
@@ -117,14 +141,25 @@ class Route:
             found = self._deferrals[level, queue] = VALUE_END + properties
         return found
 
+    def timer_deferral(self, out: bytes, queue: int) -> bytes:
+        """As `deferral`, from a lane for any time. `out`: what stands in TIMER_OUT_MS (record.timer_out)."""
+        if self._returns is None:
+            self._returns = {}
+        found = self._returns.get(queue)
+        if found is None:
+            real = {record.REAL_TOPIC: self.topic, record.REAL_QID: str(queue)}
+            found = self._returns[queue] = VALUE_END + encode_properties(real)
+        return _TIMER_OUT + out + found
+
 
 def shard_places(topic: str, shards: Iterable[int], lane_count: int) -> dict[int, tuple[int, int]] | None:
     """Shard and queue there, by the queue under which clients read a topic that every shard has for itself.
 
-    Such topics have no route in the metadata database. From outside, shard s's one queue of DT_QUARANTINE is queue s;
-    the lanes of SCHEDULE_TOPIC_XXXX follow each other, shard by shard. None for other topics.
+    Such topics have no route in the metadata database. From outside, shard s's one queue of DT_QUARANTINE or
+    DT_CANCELLED is queue s; the lanes of SCHEDULE_TOPIC_XXXX follow each other, shard by shard, and so do those of
+    rmq_sys_wheel_timer, of which each shard has room for sixteen. None for other topics.
     """
-    counts = {QUARANTINE_TOPIC: 1, SCHEDULE_TOPIC: lane_count}
+    counts = {QUARANTINE_TOPIC: 1, CANCELLED_TOPIC: 1, SCHEDULE_TOPIC: lane_count, TIMER_TOPIC: TIMER_LANES_MAX}
     count = counts.get(topic)
     if count is None:
         return None

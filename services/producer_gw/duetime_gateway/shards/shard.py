@@ -12,6 +12,7 @@ from duetime_core.defects import outcome
 from duetime_core.errors import DueTimeError, Unavailable
 from duetime_core.gathering import Gathering
 from duetime_format.levels import DelayLevels
+from duetime_format.limits import REPLACE_COUNT_MAX
 
 from duetime_gateway.errors import shard_unavailable, stopping
 from duetime_gateway.metrics import GatewayMetrics
@@ -53,6 +54,8 @@ class Description:
     """What a store said of itself when it was first reached, or reached again."""
 
     store_host: bytes
+    # Lanes for any time; 0: none, as in release 0.1.
+    timer_lane_count: int
 
 
 class Misfit(Unavailable):
@@ -86,7 +89,12 @@ class Shard:
         )
         of_shard = metrics.of_shard(number)
         self._up = of_shard.up
-        self.batcher = Batcher(self.store.put, clock, of_shard, number, options.waiting_bytes_max, tasks)
+        waiting_bytes_max = options.waiting_bytes_max
+        self.batcher = Batcher(self.store.put, clock, of_shard, number, waiting_bytes_max, tasks)
+        # Of messages that replace others; their records are parts of a request (contract.replacements).
+        self.replacer = Batcher(
+            self.store.replace, clock, of_shard, number, waiting_bytes_max, tasks, count_max=REPLACE_COUNT_MAX
+        )
         self.groups = GroupAnnouncer(number, self.store, clock, tasks)
         self._announcing: Gathering[Route, None] = Gathering(
             f"topics to be announced to shard {number}",
@@ -111,6 +119,7 @@ class Shard:
         self.groups.stop()
         self.store.stop()
         self.batcher.stop()
+        self.replacer.stop()
 
     async def close(self) -> None:
         await self.store.close()
@@ -145,7 +154,7 @@ class Shard:
         answer = await self.store.describe(timeout_ms)
         self._check(answer)
         await self._listener.reached(self)
-        self._description = Description(answer.store_host)
+        self._description = Description(answer.store_host, answer.timer_lane_count)
         self._up.set(1)
         log.info("shard reached", store=self._whom)
         return self._description
@@ -196,4 +205,5 @@ class Shard:
         for route in routes:
             if route.topic not in refusals:
                 route.store_hosts[self.number] = description.store_host
+                route.timer_lanes[self.number] = description.timer_lane_count
         return {route: refusals.get(route.topic) for route in routes}

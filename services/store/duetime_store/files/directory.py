@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from duetime_core.errors import StartupError
+from duetime_core.ondisk.brokertimers import HANDOVER, Handover
 from duetime_core.ondisk.history import LevelHistory
 
 from duetime_store.files import configs
@@ -59,6 +60,11 @@ class StoreDirectory:
         return self.root / "consumequeue"
 
     @property
+    def timers(self) -> Path:
+        """The orders of timer lanes: ours, derived."""
+        return self.root / "timers"
+
+    @property
     def checkpoint(self) -> Path:
         return self.root / "checkpoint"
 
@@ -90,6 +96,13 @@ def save_advertised_port(port: int, disk: Disk, config: Path) -> None:
     """Keeps it in duetimeStore.json: message ids contain it, and must still do so after a start on another port."""
     if port != advertised_port(config):
         configs.write(disk, config, configs.STORE, {**(configs.read(config, configs.STORE) or {}), _PORT: port})
+
+
+def save_handover(handover: Handover, disk: Disk, config: Path) -> None:
+    """Notes in duetimeStore.json that a broker's timers, if there were any, are this store's now; its other fields are
+    kept."""
+    known = configs.read(config, configs.STORE) or {}
+    configs.write(disk, config, configs.STORE, {**known, HANDOVER: handover.to_dict()})
 
 
 def save_history(history: LevelHistory, disk: Disk, config: Path, shard: int) -> None:

@@ -3,6 +3,8 @@
 index         RocketMQ's index files
 indexer       builds them from the log
 finder        messages by id and key
+search        records of many pending messages at once
 trace         the life of a message
 event_search  events of single messages in the journal of groups
+end_search    when a pending message was cancelled
 """

@@ -3,7 +3,7 @@
     newest first:   tail of the log ──▶ newest index file ──▶ ... ──▶ oldest
 
 The index gives positions by hash, so every record is read and compared: its topic, and its message id or one word of
-its KEYS. A deferred message is a record of SCHEDULE_TOPIC_XXXX that names its real topic. It is searched for beside the
+its KEYS. A deferred message is a record of a lane that names its real topic. It is searched for beside the
 real topic's records, and found while it is pending or when it was quarantined; once restored, its copy is found.
 """
 
@@ -18,13 +18,14 @@ import numpy as np
 from duetime.v1 import gateway_pb2
 from duetime_core.errors import InvalidArgument, NotFound, Unavailable, Unsupported, Violation
 from duetime_core.logs import sparing
-from duetime_core.ondisk.lanes import Restored
+from duetime_core.ondisk.lanes import Progress
 from duetime_format import layout, limits, record
 from duetime_format.columns import take
 from duetime_format.keys import hash_codes, key_hash, key_hashes, keys_of
-from duetime_format.lanes import level_of
-from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC, is_system_topic
+from duetime_format.lanes import LANE_TOPICS, lane_of, level_of
+from duetime_format.names import DLQ_PREFIX, QUARANTINE_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, is_system_topic
 from duetime_format.properties import decode_properties
+from duetime_format.units import are_ended, due_of
 
 from duetime_store.finding.index import IndexFile, may_be_within
 from duetime_store.finding.indexer import Indexer, pieces
@@ -38,7 +39,10 @@ log = sparing()
 STORED = gateway_pb2.MESSAGE_STATE_STORED
 PENDING = gateway_pb2.MESSAGE_STATE_PENDING
 QUARANTINED = gateway_pb2.MESSAGE_STATE_QUARANTINED
+CANCELLED = gateway_pb2.MESSAGE_STATE_CANCELLED
+DEAD = gateway_pb2.MESSAGE_STATE_DEAD
 
+_LANE_TOPICS = sorted(LANE_TOPICS)
 # Bytes not indexed are read for each query; more than this takes too long.
 TAIL_BYTES_MAX = 64 * 1024 * 1024
 TAIL_STEP_BYTES = 64 * 1024
@@ -54,6 +58,7 @@ OPEN_WAIT_MS = 2_000
 TOPICS_MAX = 16_384
 _OFFSET_ID = re.compile(r"(?:[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56})")
 _TIME_MAX = (1 << 63) - 1
+_ENTRY_CHARS_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +81,22 @@ class Seen:
     @property
     def real_topic(self) -> str:
         """The topic that the message is for; a lane record has it in a property."""
-        if self.record.topic == SCHEDULE_TOPIC:
+        if self.lane is not None:
             return self.properties.get(record.REAL_TOPIC, "")
         return self.record.topic
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """Lane, entry and due time of the pending message whose place it took; empty: of none."""
+        text = self.properties.get(record.LANE_ENTRY, "") if self.lane is not None else ""
+        fields = text.split(":")
+        is_entry = len(fields) == 3 and len(text) < _ENTRY_CHARS_MAX and all(map(str.isdecimal, fields))
+        return tuple(map(int, fields)) if is_entry else ()
+
+    @property
+    def lane(self) -> int | None:
+        """The number of the lane that it is an entry of."""
+        return lane_of(self.record.topic, self.record.queue)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +106,7 @@ class View:
     indexer: Indexer
     end: int
     # By lane.
-    restored: dict[int, Restored]
+    progress: dict[int, Progress]
 
 
 class Finder:
@@ -112,22 +130,25 @@ class Finder:
             Unavailable: too much of the log is not indexed yet.
             Unsupported: this shard builds no index.
         """
-        view, to_ms = await self._view(), to_ms or _TIME_MAX
-        hashes = [key_hash(name, key) for name in dict.fromkeys([topic, SCHEDULE_TOPIC])]
+        view, to_ms = await self.view(), to_ms or _TIME_MAX
+        hashes = [key_hash(name, key) for name in dict.fromkeys([topic, *_LANE_TOPICS])]
         found: list[gateway_pb2.FoundMessage] = []
+        ids: set[str] = set()
         size = 0
         with self._turns.walk() as walk:
             await walk.begin()
             async with aclosing(self._positions(walk, view, hashes, from_ms, to_ms)) as positions:
                 async for position in positions:
-                    seen = self._read(position, key)
+                    seen = self.read(position, key)
                     if seen is None or key not in seen.words or topic not in (seen.record.topic, seen.real_topic):
                         continue
                     if not from_ms <= seen.record.stored_at_ms <= to_ms:
                         continue
-                    message = await self._resolve(walk, view, seen, as_is=topic == SCHEDULE_TOPIC)
-                    if message is None:
+                    message = await self._resolve(walk, view, seen, as_is=topic in LANE_TOPICS)
+                    if message is None or (message.state == CANCELLED and seen.id in ids):
+                        # It went on as another record, which was met before.
                         continue
+                    ids.add(seen.id)
                     if found and (len(found) == max_count or size + seen.record.size > limits.PULL_BYTES_MAX):
                         return found, True
                     found.append(message)
@@ -143,9 +164,9 @@ class Finder:
         """
         seen = self._at(message_id)
         if seen is not None and topic in ("", seen.record.topic, seen.real_topic):
-            if seen.record.topic != SCHEDULE_TOPIC:
+            if seen.lane is None:
                 return self._found(seen, _state(seen))
-            view = await self._view()
+            view = await self.view()
             with self._turns.walk() as walk:
                 await walk.begin()
                 message = await self._resolve(walk, view, seen)
@@ -153,7 +174,7 @@ class Finder:
                     message = await self._by_id(walk, view, seen.id, seen.real_topic)
             # A restored message without an id: this record is all that can be found.
             return message or self._found(seen, STORED)
-        view = await self._view()
+        view = await self.view()
         with self._turns.walk() as walk:
             await walk.begin()
             message = await self._by_id(walk, view, message_id, topic)
@@ -174,13 +195,13 @@ class Finder:
         wanted = message_id if named is None else named.id
         topics = [name for name in self._store.queues.counts if not topic or name == topic or is_system_topic(name)]
         found: dict[tuple[str, int, int], Seen] = {}
-        view = await self._view()
+        view = await self.view()
         with self._turns.walk() as walk:
             await walk.begin()
-            hashes = await _hashes(walk, topics, wanted)
+            hashes = await hashes_in_topics(walk, topics, wanted)
             async with aclosing(self._positions(walk, view, hashes, 0, _TIME_MAX)) as positions:
                 async for position in positions:
-                    seen = self._read(position, wanted)
+                    seen = self.read(position, wanted)
                     if seen is None or seen.id != wanted:
                         continue
                     if len(found) == max_count:
@@ -188,6 +209,19 @@ class Finder:
                     # Where retention has appended a lane record again, the copy counts.
                     found.setdefault((seen.record.topic, seen.record.queue, seen.record.queue_offset), seen)
         return list(found.values())[::-1], False
+
+    async def successor(self, walk: Walk, seen: Seen) -> Seen | None:
+        """The message that has taken the place of a lane's record, by their key; None: none is stored (any more)."""
+        key = seen.properties.get(record.KEYS, "")
+        if not key:
+            return None
+        view, place = await self.view(), (seen.lane, seen.record.queue_offset)
+        async with aclosing(self._positions(walk, view, [key_hash(TIMER_TOPIC, key)], 0, _TIME_MAX)) as positions:
+            async for position in positions:
+                other = self.read(position, key)
+                if other is not None and other.ends[:2] == place:
+                    return other
+        return None
 
     def _at(self, message_id: str) -> Seen | None:
         """The record that an offset id names: at its position, written by its host."""
@@ -197,15 +231,15 @@ class Finder:
         position = int.from_bytes(name[-8:], "big", signed=True)
         if not self._store.log.min_position <= position < self._store.published_end:
             return None
-        seen = self._read(position, expected=False)
+        seen = self.read(position, expected=False)
         return seen if seen is not None and seen.record.store_host == name[:-8] else None
 
     async def _by_id(self, walk: Walk, view: View, message_id: str, topic: str) -> gateway_pb2.FoundMessage | None:
-        hashes = await _hashes(walk, [topic] if topic else list(self._store.queues.counts), message_id)
+        hashes = await hashes_in_topics(walk, [topic] if topic else list(self._store.queues.counts), message_id)
         second: gateway_pb2.FoundMessage | None = None
         async with aclosing(self._positions(walk, view, hashes, 0, _TIME_MAX)) as positions:
             async for position in positions:
-                seen = self._read(position, message_id)
+                seen = self.read(position, message_id)
                 if (
                     seen is None
                     or seen.id != message_id
@@ -220,7 +254,7 @@ class Finder:
 
     # --- records --------------------------------------------------------------------------------------------------
 
-    def _read(self, position: int, word: str = "", *, expected: bool = True) -> Seen | None:
+    def read(self, position: int, word: str = "", *, expected: bool = True) -> Seen | None:
         """The intact record at a position; None: there is none (any more), or `word` is nowhere in it. `expected`: a
         missing record is damage.
 
@@ -248,18 +282,23 @@ class Finder:
 
         `as_is`: the record itself, whatever became of it.
         """
-        if seen.record.topic != SCHEDULE_TOPIC or as_is:
+        number = seen.lane
+        if number is None or as_is:
             return self._found(seen, _state(seen))
-        restored = view.restored.get(level_of(seen.record.queue))
-        if restored is None:
-            return None
-        if seen.record.queue_offset not in restored:
-            return None if self._is_copied(view, seen) else self._found(seen, PENDING)
+        if number not in view.progress:
+            # A broker's timers, which this shard keeps and does not fire, are there as they are.
+            return None if seen.record.topic == SCHEDULE_TOPIC else self._found(seen, STORED)
+        entry = np.array([seen.record.queue_offset])
+        tags = self._store.lanes[number].units(entry)["tags"]
+        if not view.progress[number].gone(entry, tags)[0]:
+            return None if self._is_copied(view, number, seen) else self._found(seen, PENDING)
+        if are_ended(tags)[0]:
+            return self._found(seen, CANCELLED)
         return self._found(seen, QUARANTINED) if await self._is_aside(walk, view, seen) else None
 
-    def _is_copied(self, view: View, seen: Seen) -> bool:
+    def _is_copied(self, view: View, number: int, seen: Seen) -> bool:
         """Whether retention has appended a lane record again within the view: then the copy is found instead."""
-        lane = self._store.lanes[level_of(seen.record.queue)]
+        lane = self._store.lanes[number]
         units = lane.queue.read(seen.record.queue_offset, 1)
         return bool(len(units)) and seen.record.position < int(units["position"][0]) < view.end
 
@@ -270,32 +309,38 @@ class Finder:
         wanted = key_hash(QUARANTINE_TOPIC, seen.id)
         async with aclosing(self._positions(walk, view, [wanted], 0, _TIME_MAX)) as positions:
             async for position in positions:
-                other = self._read(position, seen.id)
+                other = self.read(position, seen.id)
                 if other is None or other.record.topic != QUARANTINE_TOPIC or other.entry is None:
                     continue
-                if other.entry[:2] == [level_of(seen.record.queue), seen.record.queue_offset]:
+                if other.entry[:2] == [seen.lane, seen.record.queue_offset]:
                     return True
         return False
 
     def _found(self, seen: Seen, state: gateway_pb2.MessageState) -> gateway_pb2.FoundMessage:
         found = seen.record
         message = stored_message(found)
-        if found.topic == SCHEDULE_TOPIC and state != STORED:
-            message.topic = seen.real_topic
-            message.queue = _number(seen.properties.get(record.REAL_QID, ""))
-            message.delay_level = level_of(found.queue)
-            unit = self._store.queues.find(SCHEDULE_TOPIC, found.queue).read(found.queue_offset, 1)
-            message.due_at_ms = int(unit["tags"][0]) if len(unit) else 0
-        return gateway_pb2.FoundMessage(
+        answer = gateway_pb2.FoundMessage(
             message=message,
             state=state,
             shard=self._shard,
             offset_id=record.offset_message_id(found.store_host, found.position),
         )
+        number = seen.lane
+        if number is None or number not in self._store.lanes or state == STORED:
+            return answer
+        lane = self._store.lanes[number]
+        answer.message.topic = seen.real_topic
+        answer.message.queue = _number(seen.properties.get(record.REAL_QID, ""))
+        answer.message.delay_level = level_of(found.queue) if found.topic == SCHEDULE_TOPIC else 0
+        answer.message.due_at_ms = due_of(int(lane.units(np.array([found.queue_offset]))["tags"][0]))
+        if state == PENDING:
+            answer.lane, answer.entry = number, found.queue_offset
+            answer.before_count = lane.pending_before(found.queue_offset)
+        return answer
 
     # --- positions ------------------------------------------------------------------------------------------------
 
-    async def _view(self) -> View:
+    async def view(self) -> View:
         """Raises: Unsupported, Unavailable."""
         indexer, store = self._indexer, self._store
         if indexer is None:
@@ -310,7 +355,7 @@ class Finder:
         if not indexer.opened.is_set() or behind > TAIL_BYTES_MAX:
             text = f"{behind} bytes of the log of shard {self._shard} are not indexed yet; repeat later"
             raise Unavailable(text, reason="INDEX_BEHIND")
-        return View(indexer, store.published_end, {lane.number: lane.restored() for lane in store.lanes})
+        return View(indexer, store.published_end, {lane.number: lane.progress() for lane in store.lanes})
 
     async def _positions(
         self, walk: Walk, view: View, hashes: Sequence[int], from_ms: int, to_ms: int
@@ -322,6 +367,17 @@ class Finder:
             given.add(position)
             yield position
             await walk.turn_if_over()
+        async with aclosing(self.positions_in_files(walk, view, hashes, from_ms, to_ms)) as positions:
+            async for position in positions:
+                if position not in given:
+                    if len(given) < _GIVEN_MAX:
+                        given.add(position)
+                    yield position
+
+    async def positions_in_files(
+        self, walk: Walk, view: View, hashes: Sequence[int], from_ms: int = 0, to_ms: int = _TIME_MAX
+    ) -> AsyncGenerator[int, None]:
+        """As `_positions`, by the index alone: some may come twice."""
         for file in view.indexer.files:
             if file.header.end_at_ms < from_ms:
                 return
@@ -329,9 +385,7 @@ class Finder:
             async with aclosing(_merged(walk, chains)) as positions:
                 async for position in positions:
                     await walk.turn_if_over()
-                    if position < view.end and position not in given:
-                        if len(given) < _GIVEN_MAX:
-                            given.add(position)
+                    if position < view.end:
                         yield position
 
     async def _tail(self, walk: Walk, view: View, hashes: Sequence[int]) -> list[int]:
@@ -345,12 +399,12 @@ class Finder:
         return found[::-1]
 
 
-async def _hashes(walk: Walk, topics: Sequence[str], message_id: str) -> list[int]:
+async def hashes_in_topics(walk: Walk, topics: Sequence[str], message_id: str) -> list[int]:
     """Hashes of an id under each of the topics, and under lanes. Raises: InvalidArgument."""
     if len(topics) > TOPICS_MAX:
         description = f"is not given, and the shard has {len(topics)} topics; {TOPICS_MAX} are searched at most"
         raise InvalidArgument([Violation("topic", description)])
-    names, found = list(dict.fromkeys([*topics, SCHEDULE_TOPIC])), set[int]()
+    names, found = list(dict.fromkeys([*topics, *_LANE_TOPICS])), set[int]()
     for first in range(0, len(names), _HASHES_MAX):
         texts = [f"{name}#{message_id}" for name in names[first : first + _HASHES_MAX]]
         found.update(key_hashes(hash_codes(texts)).tolist())
@@ -359,7 +413,9 @@ async def _hashes(walk: Walk, topics: Sequence[str], message_id: str) -> list[in
 
 
 def _state(seen: Seen) -> gateway_pb2.MessageState:
-    return QUARANTINED if seen.record.topic == QUARANTINE_TOPIC else STORED
+    if seen.record.topic == QUARANTINE_TOPIC:
+        return QUARANTINED
+    return DEAD if seen.record.topic.startswith(DLQ_PREFIX) else STORED
 
 
 def _chain(file: IndexFile, wanted: int, from_ms: int, to_ms: int) -> Iterator[int | None]:

@@ -18,12 +18,14 @@ from duetime_format import attempts as histories
 from duetime_format import events, record
 from duetime_format.attempts import LEASE_EXPIRED, UNREADABLE, Attempt
 from duetime_format.errors import Damaged
-from duetime_format.lanes import level_of
-from duetime_format.names import DLQ_PREFIX, GROUPS_TOPIC, QUARANTINE_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC
-from duetime_format.properties import as_text
+from duetime_format.names import DLQ_PREFIX, GROUPS_TOPIC, QUARANTINE_TOPIC, RETRY_PREFIX
+from duetime_format.properties import as_text, value_of
+from duetime_format.units import due_of
 
+from duetime_store.finding.end_search import ended_at
 from duetime_store.finding.event_search import MessageEvent, message_events
 from duetime_store.finding.finder import Finder, Seen
+from duetime_store.lanes.lane import CANCELLED as ENDED
 from duetime_store.reading.offsets import first_stored_at
 from duetime_store.reading.reader import Reader
 from duetime_store.reading.turns import Turns, Walk
@@ -47,14 +49,19 @@ DEAD = consumer_pb2.TRACE_KIND_DEAD
 REDRIVEN = consumer_pb2.TRACE_KIND_REDRIVEN
 DISCARDED = consumer_pb2.TRACE_KIND_DISCARDED
 QUARANTINED = consumer_pb2.TRACE_KIND_QUARANTINED
+CANCELLED = consumer_pb2.TRACE_KIND_CANCELLED
+RESCHEDULED = consumer_pb2.TRACE_KIND_RESCHEDULED
+REPLACED = consumer_pb2.TRACE_KIND_REPLACED
 # Order of the events of one attempt within one millisecond: as they can happen.
 _ORDER = (
-    *(ACCEPTED, RESTORED, REDRIVEN, RECEIVED, ACKNOWLEDGED, EXPIRED, FAILED, DEFERRED, DEAD, DISCARDED, QUARANTINED),
+    *(ACCEPTED, RESTORED, REDRIVEN, RECEIVED, ACKNOWLEDGED, EXPIRED, FAILED, DEFERRED, RESCHEDULED, DEAD, DISCARDED),
+    *(CANCELLED, REPLACED, QUARANTINED),
 )
 
 Event = consumer_pb2.TraceEvent
 Place = tuple[str, int, int]  # topic, queue on the shard, offset
 _DIGITS_MAX = 18
+_LANE_ENTRY = record.LANE_ENTRY.encode()
 
 
 @dataclass(slots=True)
@@ -143,8 +150,9 @@ class MessageTraces:
             await walk.turn_if_over()
         if not more and all(event.kind not in (ACCEPTED, QUARANTINED) for event in life.events):
             life.gaps.append("the record with which it was accepted is no longer stored: retention has deleted it")
+        await self._add_end(walk, life, records)
         # No message is received from a lane, so the journal's hours while it was deferred are not read.
-        given = [seen for seen in records if seen.record.topic != SCHEDULE_TOPIC]
+        given = [seen for seen in records if seen.lane is None]
         if given:
             places = {_place(seen) for seen in given}
             await self._read_journal(walk, life, places, min(seen.record.stored_at_ms for seen in given))
@@ -164,10 +172,13 @@ class MessageTraces:
             return
         copy = {"group": group, "attempt": _attempt_of(seen)} if group else {}
         life.before[place] = _attempt_of(seen) - found.reconsume_times
-        if found.topic == SCHEDULE_TOPIC:
-            due_at_ms = self._due_at_ms(seen)
+        if seen.lane is not None:
+            due_at_ms, said = self._due_at_ms(seen), {"level": seen.lane, **copy}
+            if value_of(found.properties, _LANE_ENTRY) and any(event.kind == ACCEPTED for event in life.events):
+                life.add(RESCHEDULED, at_ms, place, due_at_ms=due_at_ms, **said)
+                return
             self._add_copy(life, seen, group, due_at_ms) if group else life.add(ACCEPTED, at_ms, place)
-            life.add(DEFERRED, at_ms, place, level=level_of(found.queue), due_at_ms=due_at_ms, **copy)
+            life.add(DEFERRED, at_ms, place, due_at_ms=due_at_ms, **said)
         elif seen.entry:
             life.add(RESTORED, at_ms, place, late_ms=at_ms - seen.entry[2], **entry, **copy)
             _note(life, group, _attempts_of(seen), 0)
@@ -177,8 +188,28 @@ class MessageTraces:
             life.add(ACCEPTED, at_ms, place)
 
     def _due_at_ms(self, seen: Seen) -> int:
-        unit = self._store.queues.find(SCHEDULE_TOPIC, seen.record.queue).read(seen.record.queue_offset, 1)
-        return int(unit["tags"][0]) if len(unit) else 0
+        unit = self._store.queues.find(seen.record.topic, seen.record.queue).read(seen.record.queue_offset, 1)
+        return due_of(int(unit["tags"][0])) if len(unit) else 0
+
+    async def _add_end(self, walk: Walk, life: _Life, records: Sequence[Seen]) -> None:
+        """Adds how the message's newest place in a lane ended, if it did without being restored."""
+        newest = next((seen for seen in reversed(records) if seen.lane is not None), None)
+        number = newest.lane if newest is not None else None
+        if newest is None or number is None or number not in self._store.lanes:
+            return
+        place, lane = _place(newest), self._store.lanes[number]
+        if lane.states(np.array([newest.record.queue_offset]))[0] != ENDED:
+            return
+        at_ms = await ended_at(walk, self._store, lane.number, newest.record.queue_offset, newest.record.stored_at_ms)
+        if at_ms is not None:
+            life.add(CANCELLED, at_ms, place, level=lane.number, due_at_ms=self._due_at_ms(newest))
+            return
+        successor = await self._finder.successor(walk, newest)
+        if successor is not None:
+            said = {"level": lane.number, "due_at_ms": self._due_at_ms(newest), "replaced_by_id": successor.id}
+            life.add(REPLACED, successor.record.stored_at_ms, place, **said)
+        else:
+            life.gaps.append("it ended before it was due; the record of that is no longer stored")
 
     def _add_copy(self, life: _Life, seen: Seen, group: str, due_at_ms: int) -> None:
         """Adds a message that came to a group's retries or dead letters, and the deliveries before that it names."""

@@ -20,6 +20,7 @@ from duetime_store.reading.filters import Filter, parsed
 from duetime_store.reading.messages import stored_messages
 from duetime_store.reading.reader import Reader
 from duetime_store.reading.turns import Turns
+from duetime_store.writing.settling import settle_records
 from duetime_store.writing.staging import Outcome
 from duetime_store.writing.store import Store
 
@@ -250,7 +251,7 @@ class GroupCalls:
             one = found.get(index)
             return None if one is None else self._groups.settle(one, (topic, queue, offset))
 
-        return self._store.settle(records, ended, settle_one)
+        return settle_records(self._store, records, ended, settle_one)
 
     # --- dead letters -----------------------------------------------------------------------------------------------
 

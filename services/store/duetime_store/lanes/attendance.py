@@ -24,7 +24,8 @@ class Asking:
     """A pull that waits."""
 
     scheduler: str
-    cursor: int
+    # The lane's.
+    cursor: bytes
     has_lease: bool
 
 
@@ -51,7 +52,7 @@ class Attendance:
         self._asking.add(asking)
         self._note(asking, now_ms)
 
-    def end(self, asking: Asking, appended: int, now_ms: float) -> None:
+    def end(self, asking: Asking, appended: bytes, now_ms: float) -> None:
         """A pull has ended; `appended`: the lane's cursor."""
         self._asking.discard(asking)
         self._note(asking, now_ms)
@@ -73,7 +74,7 @@ class Attendance:
         self._puts_count -= 1
         self._attended_at_ms = now_ms
 
-    def unasked_ms(self, appended: int, now_ms: float, since_ms: float) -> float:
+    def unasked_ms(self, appended: bytes, now_ms: float, since_ms: float) -> float:
         """How long there was no request for the head and no put; counted from `since_ms` if there never was any."""
         if self._puts_count or any(one.cursor <= appended for one in self._asking):
             return 0.0

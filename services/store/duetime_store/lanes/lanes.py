@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from duetime_core.errors import NotFound
 
 from duetime_store.lanes.lane import Lane
+from duetime_store.lanes.timerlane import TimerLane
 from duetime_store.queues.consumequeue import ConsumeQueue
 
 
@@ -19,6 +20,14 @@ class Lanes:
         """Lanes have to be added in the order of their numbers."""
         self._by_number[lane.number] = lane
         self._by_queue[lane.queue] = lane
+
+    def close(self) -> None:
+        for lane in self.timers():
+            lane.close()
+
+    def timers(self) -> list[TimerLane]:
+        """Those of messages for any time."""
+        return [lane for lane in self if isinstance(lane, TimerLane)]
 
     def __iter__(self) -> Iterator[Lane]:
         return iter(self._by_number.values())

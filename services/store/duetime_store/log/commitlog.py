@@ -18,12 +18,15 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
 import structlog
 from duetime_core.errors import StartupError
 from duetime_format.layout import BLANK_BYTES, blank
+from duetime_format.units import Ints, Units
 
 from duetime_store.files.disk import Buffer, Disk
 from duetime_store.log.segment import Segment, file_name
+from duetime_store.log.spread import LastRead, quickest
 
 log = structlog.get_logger()
 
@@ -62,6 +65,7 @@ class CommitLog:
             raise StartupError(missing_text(directory, self.missing))
         self._segments = {int(path.name): Segment(disk, path, int(path.name), self.segment_bytes) for path in files}
         self._opening = threading.Lock()
+        self._spread = LastRead()
         self.min_position = int(files[0].name) if files else 0
         self.end = self.min_position
 
@@ -154,6 +158,21 @@ class CommitLog:
         segment = self.segment_at(position)
         return segment.read(position, length) if segment and position >= 0 else b""
 
+    def read_spread(self, units: Units) -> tuple[bytes, Ints]:
+        """(records of the first units, back to back; where each begins), of units whose records lie all over the log.
+        Ends before the first that names no bytes of it."""
+        known = self._spread.find(units)
+        if known is not None:
+            return known
+        bases = np.unique(units["position"] // self.segment_bytes) * self.segment_bytes
+        segments = [self._segments[base] for base in bases.tolist() if base in self._segments]
+        bases, files = (
+            np.array(column, np.int64) for column in ([s.base for s in segments], [s.file for s in segments])
+        )
+        data, places = quickest(bases, files, self.segment_bytes, units)
+        self._spread.keep(units[: len(places)], data, places)
+        return data, places
+
     def cut(self, position: int) -> None:
         """Makes `position` the end of the log; everything after it becomes zero."""
         # From the last segment backwards, each durably before the next: a crash must not leave a gap.
@@ -169,6 +188,7 @@ class CommitLog:
     def take_back(self, position: int) -> None:
         """Makes `position` the end again and overwrites everything after it with zeros; durable on return. Blocking."""
         self.end = position
+        self._spread.forget()
         for segment in list(self._segments.values()):
             if segment.end > position:
                 segment.cut(max(position, segment.base))

@@ -47,6 +47,11 @@ class Segment:
         self._touched_bytes = 0
 
     @property
+    def file(self) -> int:
+        """The descriptor, to read from."""
+        return self._fd
+
+    @property
     def end(self) -> int:
         return self.base + self.size
 

@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from duetime_store.offline import units
-from duetime_store.offline.export import export_directory
+from duetime_store.offline.export import Target, export_directory
 from duetime_store.offline.pages import print_summary
 from duetime_store.offline.report import Report
 from duetime_store.offline.summary import summary
@@ -173,11 +174,23 @@ def import_shard(
         raise typer.Exit(1)
 
 
+class Broker(StrEnum):
+    """Versions of RocketMQ that differ in what they deliver."""
+
+    V5 = "5"
+    V4_9 = "4.9"
+
+
 @app.command("export")
 def export_shard(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write; it may not hold anything.")],
     data: Data,
     shard: Shard = 0,
+    broker: Annotated[Broker, typer.Option("--for", help="The broker that is to open it.")] = Broker.V5,
+    timers_to: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="With --for 4.9: write messages for any time there, as JSON lines."),
+    ] = None,
     accept_damage: AcceptDamage = False,
     as_json: Json = False,
 ) -> None:
@@ -185,24 +198,41 @@ def export_shard(
 
     The settings that the broker needs for it are printed. The directory is verified before it gets its name.
 
+    RocketMQ 5.x delivers pending messages for any time itself. 4.9 does not: where there are any, the export is
+    refused, unless --timers-to names a file for them.
+
     \b
     Examples:
       duetime store export /var/lib/rocketmq/store --data duetime-data
+      duetime store export /var/lib/rocketmq/store --data duetime-data --for 4.9 --timers-to timers.jsonl
     """
     source = shard_directory(data, shard)
+    if timers_to is not None and (broker is Broker.V5 or timers_to.exists()):
+        why = "is there already" if timers_to.exists() else "is for --for 4.9: a 5.x broker delivers them itself"
+        raise typer.BadParameter(why, param_hint="--timers-to")
     with errors_printed(), giving_way_in(source):
         table = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
         with Bars() as bars:
-            progress = bars.of_log(source, "reading")
-            made = export_directory(source, directory, table, accept_damage=accept_damage, progress=progress)
+            made = export_directory(
+                source,
+                directory,
+                table,
+                accept_damage=accept_damage,
+                broker=Target(has_timers=broker is Broker.V5, timers_to=timers_to),
+                progress=bars.of_log(source, "reading"),
+            )
     if as_json:
         empty = {"pending": made.empty_pending, "others": made.empty_others}
-        what = {"records": made.records, "end": made.end, "settings": made.settings, "emptyBodies": empty}
+        what: dict[str, object] = {"records": made.records, "end": made.end, "settings": made.settings}
+        what["emptyBodies"] = empty
+        what |= {"timers": made.timers, "silenced": made.silenced}
         verified = {"warnings": made.warnings, "damageCount": made.report.damage_count}
         print_json({"exported": str(directory), **what, **verified})
         return
     for line in (*made.report.damages, *(f"warning: {text}" for text in made.warnings)):
         print(line, file=sys.stderr)
+    if made.timers:
+        print(f"{made.timers:,} messages for any time are pending" + (f", in {timers_to}" if timers_to else ""))
     print(f"{directory}: {made.records:,} records, log up to {made.end:,}; a broker needs")
     for name, value in made.settings.items():
         print(f"{name}={value}")

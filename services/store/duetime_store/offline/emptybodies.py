@@ -1,13 +1,12 @@
 """Counts messages without a body: brokers take none from their producers, and stumble over those in a log."""
 
 import numpy as np
-from duetime_core.ondisk.lanes import Restored
+from duetime_core.ondisk.pending import PendingLane
 from duetime_core.ondisk.scan import Found
-from duetime_core.ondisk.state import Item, State, restored
+from duetime_core.ondisk.state import Item
 from duetime_format import record
 from duetime_format.columns import Ints, Run
-from duetime_format.lanes import level_of
-from duetime_format.names import SCHEDULE_TOPIC
+from duetime_format.lanes import lane_of
 from duetime_format.record import Record
 
 _BODY_CRC = np.arange(8, 12)
@@ -16,14 +15,19 @@ _BODY_CRC = np.arange(8, 12)
 class EmptyBodies:
     """Takes the records of a log. A pending message may lie in it several times, and counts once."""
 
-    def __init__(self, state: State) -> None:
-        self._restored = restored(state)
-        self._pending: set[tuple[int, int]] = set()
+    def __init__(self, lanes: dict[int, PendingLane]) -> None:
+        self._lanes = lanes
+        self._in_lanes: dict[int, set[int]] = {}
         self.other_count = 0
 
     @property
     def pending_count(self) -> int:
-        return len(self._pending)
+        count = 0
+        for number, entries in self._in_lanes.items():
+            if number in self._lanes:
+                pending = [own for own, _ in self._lanes[number].pending()]
+                count += int(np.isin(np.concatenate([np.empty(0, np.int64), *pending]), list(entries)).sum())
+        return count
 
     def see(self, item: Item) -> None:
         if isinstance(item, Run):
@@ -36,12 +40,11 @@ class EmptyBodies:
         # A CRC may be 0 by chance.
         if found.body:
             return
-        if found.topic != SCHEDULE_TOPIC:
+        lane = lane_of(found.topic, found.queue)
+        if lane is None:
             self.other_count += 1
-            return
-        level = level_of(found.queue)
-        if found.queue_offset not in self._restored.get(level, Restored()):
-            self._pending.add((level, found.queue_offset))
+        else:
+            self._in_lanes.setdefault(lane, set()).add(found.queue_offset)
 
 
 def _body_crcs(run: Run) -> Ints:

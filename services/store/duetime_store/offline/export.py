@@ -6,44 +6,60 @@ that a broker does not know. Files have their full size, as a broker demands: it
 which `Exported` has. At the end everything written is verified.
 """
 
+import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from struct import Struct
 
 import numpy as np
+from duetime_core.clock import SystemClock
 from duetime_core.errors import DueTimeError
 from duetime_core.ondisk import topics
-from duetime_core.ondisk.files import LogFiles
+from duetime_core.ondisk.brokertimers import CHECK_FILE, pending
+from duetime_core.ondisk.files import LogFiles, QueueFiles
 from duetime_core.ondisk.folder import LocalFiles
+from duetime_core.ondisk.pending import lanes
 from duetime_core.ondisk.scan import Found, scan_runs
 from duetime_core.ondisk.state import Progress, Queue, State, no_progress, read, restored
-from duetime_format.columns import Run
+from duetime_format.columns import Ints, Run
 from duetime_format.keys import key_hash, keys_of, words_of
+from duetime_format.lanes import LANE_TOPICS, TIMER_LANE_FIRST
 from duetime_format.levels import DelayLevels
-from duetime_format.names import SCHEDULE_TOPIC
+from duetime_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from duetime_format.properties import as_text
-from duetime_format.units import UNIT
+from duetime_format.units import UNIT, Units, dues_of, joined
 
+from duetime_store.counting import countfile
 from duetime_store.files import configs
 from duetime_store.files.disk import Disk
 from duetime_store.finding.index import BROKERS, Shape, file_paths
 from duetime_store.log.segment import file_name
+from duetime_store.offline import timerfile
 from duetime_store.offline.emptybodies import EmptyBodies
+from duetime_store.offline.exportlanes import LaneExport
 from duetime_store.offline.indexfiles import IndexFiles, shape_of
 from duetime_store.offline.logend import LogEnd, moved_units, repeat_last_entries
 from duetime_store.offline.queuefiles import QueueWriter
 from duetime_store.offline.report import Report
+from duetime_store.offline.taghashes import TagHashes
 from duetime_store.offline.transfer import check_empty, check_room, copy_file, copy_files, made_whole, source_files
 from duetime_store.offline.verify import verify
 from duetime_store.queues import queuetable
 
 _OURS = (configs.STORE, configs.INDEX, topics.FILE)
-_MADE = ("commitlog", "consumequeue", "index", "checkpoint", "abort", queuetable.FILE)
+_MADE = (
+    "commitlog", "consumequeue", "index", "checkpoint", "abort", "timerwheel", "timerlog",
+    queuetable.FILE, countfile.FILE, countfile.BACKUP, "timers",
+)  # fmt: skip
+# Of the wheel, which a broker makes anew.
+_MADE_CONFIG = ("timercheck", "timermetrics")
 _CHECKPOINT = Struct(">qqq")
 _CHECKPOINT_BYTES = 4_096
 _QUEUE_FILE_BYTES = 300_000 * UNIT.size
 # A broker makes these by itself.
 _BROKERS_OWN = (SCHEDULE_TOPIC, "RMQ_SYS_", "rmq_sys_")
+_TIMERS = (TIMER_TOPIC, 0)
 
 
 @dataclass(slots=True)
@@ -56,6 +72,9 @@ class Exported:
     # Messages without a body: pending ones, and all others in the log.
     empty_pending: int = 0
     empty_others: int = 0
+    # Pending timers, and entries that had ended and were rewritten so that a broker drops them.
+    timers: int = 0
+    silenced: int = 0
     # The verification of everything written; damage only where it was accepted.
     report: Report = field(default_factory=Report)
 
@@ -70,15 +89,33 @@ class Exported:
         ]
 
 
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The broker that is to open the directory."""
+
+    # RocketMQ's 5.x delivers messages for any time; 4.9 does not.
+    has_timers: bool = True
+    # Where they are written instead, as JSON lines (timerfile.py); None: nowhere.
+    timers_to: Path | None = None
+
+
 def export_directory(
-    source: Path, target: Path, levels: DelayLevels, *, accept_damage: bool, progress: Progress = no_progress
+    source: Path,
+    target: Path,
+    levels: DelayLevels,
+    *,
+    accept_damage: bool,
+    broker: Target = Target(),
+    now_ms: int | None = None,
+    progress: Progress = no_progress,
 ) -> Exported:
-    """Writes `target`, which is durable on return.
+    """Writes `target`, which is durable on return. `now_ms`: by the system's clock, if it is not given.
 
     Raises:
         InvalidArgument: the source is no store directory.
         DueTimeError: the target holds something, there is no room, retention has taken the front of the log meanwhile,
-            or the log or the directory written is damaged and that is not accepted.
+            there are timers that the broker would not deliver, or the log or the directory written is damaged and that
+            is not accepted.
     """
     check_empty(target)
     others = [(path, name) for path, name in source_files(source) if name.parts[0] not in _MADE]
@@ -92,39 +129,62 @@ def export_directory(
                 "ends there; --accept-damage writes it all the same"
             )
         check_room(temporary, [(source / file.path, Path(file.path)) for file in state.log.files.values()])
-        made = _Export(state, temporary).run()
+        export = _Export(state, temporary, broker, SystemClock().now_ms() if now_ms is None else now_ms)
+        made = export.run()
         made.report = verify(temporary, state.history)
+        export.check_timers(made.report)
         if not made.report.is_sound and not accept_damage:
             places = "; ".join(str(damage) for damage in made.report.damages[:3])
             raise DueTimeError(
                 f"the directory written is damaged in {made.report.damage_count} places ({places}), and is not kept; "
                 "--accept-damage keeps it all the same"
             )
+        if broker.timers_to is not None:
+            _write_timers(broker.timers_to, timerfile.lines(state, export.lanes))
         return made
 
 
+def _write_timers(path: Path, lines: Iterable[str]) -> None:
+    with path.open("x", encoding="utf-8") as file:
+        file.writelines(lines)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def _is_ours(name: Path) -> bool:
-    return name.parts[0] == "config" and name.name.removesuffix(".bak").removesuffix(".tmp") in _OURS
+    """Whether a file is not copied: DueTime's own, and a broker's wheel."""
+    base = name.name.removesuffix(".bak").removesuffix(".tmp")
+    return name.parts[0] == "config" and base in (*_OURS, *_MADE_CONFIG)
 
 
 class _Export:
-    def __init__(self, state: State, target: Path) -> None:
+    def __init__(self, state: State, target: Path, broker: Target, now_ms: int) -> None:
         self._state = state
+        self._broker = broker
+        self.lanes = lanes(state)
+        self._lane_export = LaneExport(state, self.lanes, now_ms)
         self._target = target
         self._disk = Disk()
         self._log_end = LogEnd(self._disk, target / "commitlog", state.log.segment_bytes, state.end)
         # By queue, for some: where the record of its last unit lies now.
         self._moved: dict[tuple[str, int], int] = {}
-        self._empty = EmptyBodies(state)
+        self._empty = EmptyBodies(self.lanes)
+        self._hashes = TagHashes()
         sizes = [queue.files.file_bytes for queue in state.queues.values() if queue.files.file_bytes]
         self._queue_bytes = max(set(sizes), key=sizes.count) if sizes else _QUEUE_FILE_BYTES
 
     def run(self) -> Exported:
+        deferred, broker = self._lane_export, self._broker
+        if deferred.pending_count and not broker.has_timers and broker.timers_to is None:
+            raise DueTimeError(
+                f"{deferred.pending_count} messages for any time are pending, which RocketMQ 4.9 does not deliver; "
+                "--timers-to FILE writes them to a file"
+            )
         self._copy_log()
-        self._moved = repeat_last_entries(self._state, self._log_end)
-        for queue in self._state.queues.values():
-            self._write_queue(queue)
+        self._write_lanes()
         indexed_at_ms, stored_at_ms, shape = self._write_index()
+        for queue in self._queues():
+            self._write_queue(queue)
         self._write_config()
         self._write_checkpoint(stored_at_ms, indexed_at_ms)
         settings: dict[str, object] = {
@@ -134,8 +194,52 @@ class _Export:
             "maxIndexNum": shape.entry_count,
             "messageDelayLevel": str(self._state.history.current),
         }
-        count = self._state.records + len(self._moved)
-        return Exported(count, self._log_end.end, settings, self._empty.pending_count, self._empty.other_count)
+        count = self._state.records + len(self._moved) + len(deferred.appended)
+        return Exported(
+            count,
+            self._log_end.end,
+            settings,
+            self._empty.pending_count,
+            self._empty.other_count,
+            deferred.pending_count,
+            deferred.silenced_count,
+        )
+
+    def _write_lanes(self) -> None:
+        """Appends to the copied log, and rewrites in it, what a broker needs to take the lanes up."""
+        deferred, end = self._lane_export, self._log_end
+        if self._broker.has_timers:
+            deferred.append(end)
+        deferred.silence(end, {topic for topic, _ in self._state.queues}, with_timers=self._broker.has_timers)
+        end.close()
+        copy = LogFiles(LocalFiles(self._target))
+        self._moved = repeat_last_entries(self._state, copy, end, {_TIMERS} if len(deferred.appended) else ())
+        end.close()
+        copy.close()
+
+    def _queues(self) -> list[Queue]:
+        queues = dict(self._state.queues)
+        if len(self._lane_export.appended):
+            queues.setdefault(_TIMERS, Queue(QueueFiles.none(*_TIMERS)))
+        return list(queues.values())
+
+    def check_timers(self, report: Report) -> None:
+        """Adds to the report where a broker would not find the timers pending that are."""
+        if _TIMERS not in {(queue.topic, queue.queue) for queue in self._queues()}:
+            return
+        files = LocalFiles(self._target)
+        queue = QueueFiles(files, *_TIMERS)
+        units = joined(_all_units(queue))
+        entries = np.arange(queue.max_offset - len(units), queue.max_offset)
+        log = LogFiles(files)
+        found = pending(files, entries, units, log.read)
+        ended = self._state.ends.ends(TIMER_LANE_FIRST)
+        left = np.setdiff1d(found if found is not None else entries, np.union1d(ended.ended, ended.restored_entries))
+        wrong = np.setxor1d(left, self._lane_export.expected())
+        if len(wrong):
+            what = f"a broker would find {len(left)} timers pending, {len(wrong)} of which are not, or lacks them"
+            report.add(CHECK_FILE, 0, f"{what}; the first is entry {wrong[0]}")
+        log.close()
 
     def _copy_log(self) -> None:
         """Copies the log up to the end: the rest of the last file is a hole, and later files are left out."""
@@ -154,11 +258,27 @@ class _Export:
         try:
             for offsets, units in queue.read():
                 kept = units["position"] < self._state.end
-                writer.add(offsets[kept], moved_units(offsets[kept], units[kept], queue.max_offset - 1, moved))
-            if self._state.min_position:
+                own = self._as_a_brokers(queue, offsets[kept], units[kept])
+                writer.add(offsets[kept], moved_units(offsets[kept], own, queue.max_offset - 1, moved))
+            appended = self._lane_export.appended
+            if (queue.topic, queue.queue) == _TIMERS and len(appended):
+                offsets = np.arange(self._lane_export.end, self._lane_export.end + len(appended))
+                writer.add(offsets, self._as_a_brokers(queue, offsets, appended))
+            elif self._state.min_position:
                 writer.add_gone()
         finally:
             writer.close()
+
+    def _as_a_brokers(self, queue: Queue, offsets: Ints, units: Units) -> Units:
+        """Units with the tagsCodes that a broker has: due times of levels, hashes of timers' tags."""
+        if queue.topic not in LANE_TOPICS:
+            return units
+        units = units.copy()
+        if queue.topic == TIMER_TOPIC:
+            units["tags"] = self._hashes.of(queue.queue, offsets)
+        else:
+            units["tags"] = dues_of(units["tags"].astype(np.int64))
+        return units
 
     def _write_index(self) -> tuple[int, int, Shape]:
         """Returns the store times of the last record that is in the index, and of the last in the log."""
@@ -167,6 +287,7 @@ class _Export:
         stored_at_ms = 0
         for item in scan_runs(LogFiles(LocalFiles(self._target)), self._state.min_position, self._log_end.end):
             self._empty.see(item)
+            self._hashes.see(item)
             if isinstance(item, Run):
                 stored_at_ms = int(item.stored_at_ms[-1])
                 if index is not None:
@@ -186,8 +307,8 @@ class _Export:
         config = self._target / "config"
         known = configs.read(config, configs.DELAY_OFFSETS) or {}
         offsets = configs.delay_offsets(known)
-        lanes = restored(self._state)
-        offsets |= {level: lane.watermark for level, lane in lanes.items() if lane.watermark or level in offsets}
+        levels = restored(self._state)
+        offsets |= {level: lane.watermark for level, lane in levels.items() if lane.watermark or level in offsets}
         self._write_json(config, configs.DELAY_OFFSETS, {**known, "offsetTable": dict(sorted(offsets.items()))})
         counts: dict[str, int] = {}
         for topic, queue in self._state.queues:
@@ -200,6 +321,9 @@ class _Export:
         missing = {topic: _topic(topic, count) for topic, count in sorted(counts.items()) if topic not in table}
         if missing or added:
             self._write_json(config, configs.TOPICS, {**known, "topicConfigTable": {**table, **missing}})
+
+        content = self._lane_export.check.encode().ljust(_CHECKPOINT_BYTES, b"\0")
+        self._disk.write_file(self._target / CHECK_FILE, content)
 
     def _write_json(self, config: Path, name: str, value: dict[str, object]) -> None:
         configs.write(self._disk, config, name, value)
@@ -219,3 +343,12 @@ def _topic(name: str, count: int) -> dict[str, object]:
     """The entry of a topic that is in the log and not in the file yet."""
     counts = {"readQueueNums": count, "topicFilterType": "SINGLE_TAG", "topicName": name}
     return {"order": False, "perm": 6, **counts, "topicSysFlag": 0, "writeQueueNums": count}
+
+
+def _all_units(queue: QueueFiles) -> Iterator[Units]:
+    """The units from the first that is no place held free."""
+    at = queue.min_offset
+    while at < queue.max_offset:
+        units = queue.read(at, queue.max_offset - at)
+        yield units
+        at += len(units) or queue.file_units - at % queue.file_units

@@ -11,8 +11,10 @@ is dispatched again, as a new entry, and delivered twice.
 Source: RocketMQ 4.9.7 DefaultMessageStore.start, ConsumeQueue.putMessagePositionInfo.
 """
 
+from collections.abc import Container
 from pathlib import Path
 
+from duetime_core.ondisk.files import LogFiles
 from duetime_core.ondisk.state import Queue, State
 from duetime_format import layout, record
 from duetime_format.columns import Ints
@@ -26,25 +28,29 @@ Key = tuple[str, int]
 
 
 class LogEnd:
-    """Appends to a copy of the log; `end` is the position after its last record."""
+    """Changes a copy of the log; `end` is the position after its last record. Durable after `close`."""
 
     def __init__(self, disk: Disk, folder: Path, segment_bytes: int, end: int) -> None:
         self._disk = disk
         self._folder = folder
         self._segment_bytes = segment_bytes
+        self._base, self._fd = -1, -1
         self.end = end
 
-    def append(self, data: bytes, properties: bytes) -> int:
+    def append(self, data: bytes | bytearray, properties: bytes) -> int:
         """Appends a record, which ends with `properties`, unchanged except for its position, which is returned."""
         position = self._place(len(data))
         placed = bytearray(data)
         placed[layout.POSITION_AT : layout.POSITION_AT + 8] = position.to_bytes(8, "big")
-        if record.has_crc_mark(properties):
-            digits = record.crc_digits(memoryview(placed)[: -len(record.CRC_MARK)])
-            placed[-record.CRC_DIGITS - 1 : -1] = digits
-        self._write(position, placed)
+        self._write(position, _sealed(placed, properties))
         self.end = position + len(placed)
         return position
+
+    def rewrite(self, position: int, data: bytes, properties: bytes) -> None:
+        """The record at a position, `data`, gets other properties, as long as its own."""
+        changed = bytearray(data)
+        changed[len(data) - len(properties) :] = properties
+        self._write(position, _sealed(changed, properties))
 
     def _place(self, size: int) -> int:
         """The position for a record; a mark closes the file that has no room for it."""
@@ -56,32 +62,48 @@ class LogEnd:
 
     def _write(self, position: int, data: bytes | bytearray) -> None:
         base = position - position % self._segment_bytes
-        fd = self._disk.open(self._folder / file_name(base))
-        try:
-            self._disk.truncate(fd, self._segment_bytes)
-            self._disk.write(fd, data, position - base)
-            self._disk.sync(fd)
-        finally:
-            self._disk.close(fd)
+        if base != self._base:
+            self.close()
+            self._fd, self._base = self._disk.open(self._folder / file_name(base)), base
+            self._disk.truncate(self._fd, self._segment_bytes)
+        self._disk.write(self._fd, data, position - base)
+
+    def close(self) -> None:
+        """Flushes what was written."""
+        if self._fd >= 0:
+            self._disk.sync(self._fd)
+            self._disk.close(self._fd)
+            self._base = self._fd = -1
 
 
-def repeat_last_entries(state: State, end: LogEnd) -> dict[Key, int]:
-    """Appends the last entry of each queue that has records after it. Returns its new position by queue."""
+def _sealed(data: bytearray, properties: bytes) -> bytearray:
+    """The record with the digits of its CRC mark, if it has one."""
+    if record.has_crc_mark(properties):
+        digits = record.crc_digits(memoryview(data)[: -len(record.CRC_MARK)])
+        data[-record.CRC_DIGITS - 1 : -1] = digits
+    return data
+
+
+def repeat_last_entries(state: State, log: LogFiles, end: LogEnd, others: Container[Key] = ()) -> dict[Key, int]:
+    """Appends the last entry of each queue that has records after it, but for `others`. Returns its new position by
+    queue. `log`: the copy."""
     moved = {}
     for key, newest in sorted(state.newest.items()):
+        if key in others:
+            continue
         queue = state.queues.get(key)
-        last = _last_record(state, queue) if queue is not None else None
+        last = _last_record(log, queue) if queue is not None else None
         if last is not None and last[0] < newest:
             moved[key] = end.append(last[1], last[2])
     return moved
 
 
-def _last_record(state: State, queue: Queue) -> tuple[int, bytes, bytes] | None:
+def _last_record(log: LogFiles, queue: Queue) -> tuple[int, bytes, bytes] | None:
     """Position, bytes and properties of the record that the last unit names; None: it has left, or is damaged."""
     for _, units in queue.read(queue.max_offset - 1):
         if len(units):
             position, size, _ = units[-1].tolist()
-            data = state.log.read(position, size)
+            data = log.read(position, size)
             try:
                 found = record.decode(data)
             except Damaged:

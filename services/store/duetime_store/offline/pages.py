@@ -46,10 +46,24 @@ def _print_waiting(found: dict[str, Any]) -> None:
     ]
     print(f"pending: {found['pendingTotal']:,} by level")
     print_table(["#level", "#delay", "#watermark", "#pending"], rows)
-    if timer := found.get("timer"):
-        print(f"timers: {timer['pending']:,} pending in the wheel, {timer['notInWheel']:,} not yet in it")
+    if ended := sum(found["endedPerDelayLevel"].values()):
+        print(f"cancelled, and not passed yet: {ended:,}")
+    _print_timers(found)
     if halves := found["halfMessages"]["pending"]:
         print(f"half messages: {halves:,} neither committed nor rolled back")
+
+
+def _print_timers(found: dict[str, Any]) -> None:
+    lanes = found["timerLanes"]
+    if lanes:
+        print(f"pending: {sum(lane['pending'] for lane in lanes.values()):,} for any time")
+        rows = [
+            (number, _time(lane["dueAtMs"] or 0), f"{lane['max']:,}", f"{lane['pending']:,}", f"{lane['ended']:,}")
+            for number, lane in lanes.items()
+        ]
+        print_table(["#timer lane", "restored until", "#entries", "#pending", "#ended"], rows)
+    if timer := found.get("timer"):
+        print(f"a broker's wheel: {timer['pending']:,} in it, {timer['notInWheel']:,} not yet")
 
 
 def _print_groups(found: dict[str, Any]) -> None:

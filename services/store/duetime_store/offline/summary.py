@@ -5,11 +5,11 @@ from pathlib import Path
 from struct import Struct
 from typing import Any
 
+from duetime_core.ondisk.pending import PendingLane, lanes
 from duetime_core.ondisk.state import State, restored
 from duetime_core.ondisk.timers import halves, timers
 from duetime_format.errors import Damaged
-from duetime_format.lanes import level_of
-from duetime_format.names import SCHEDULE_TOPIC
+from duetime_format.lanes import is_timer_lane
 
 from duetime_store.files import configs
 from duetime_store.finding import index
@@ -109,20 +109,42 @@ def _queues(shown: list[Any]) -> dict[str, dict[str, dict[str, int]]]:
 
 
 def _lanes(state: State, offsets: dict[int, int]) -> dict[str, Any]:
-    """Pending messages per level; offsets of delayOffset.json outside their queue's range are corrected first."""
-    lanes = restored(state)
-    ends = {level_of(queue.queue): queue.max_offset for queue in state.queues.values() if queue.topic == SCHEDULE_TOPIC}
-    lows = {level_of(queue.queue): queue.min_offset for queue in state.queues.values() if queue.topic == SCHEDULE_TOPIC}
+    """Pending messages per lane; offsets of delayOffset.json outside their queue's range are corrected first."""
+    levels, known = restored(state), lanes(state)
+    queues = {level: known[level].queue for level in levels if level in known}
+    ends = {level: queue.max_offset for level, queue in queues.items()}
+    lows = {level: queue.min_offset for level, queue in queues.items()}
     corrected = {
         str(level): min(max(offset, lows.get(level, 0)), ends.get(level, 0))
         for level, offset in sorted(offsets.items())
     }
-    pending = {str(level): lane.pending_count(ends.get(level, 0)) for level, lane in lanes.items()}
+    counts = {number: lane.counts() for number, lane in known.items()}
+    pending = {str(level): counts.get(level, (0, 0))[0] for level in levels}
     return {
         "delayOffsetAfterLoad": corrected,
-        "watermarks": {str(level): lane.watermark for level, lane in lanes.items()},
+        "watermarks": {str(level): lane.watermark for level, lane in levels.items()},
         "pendingPerDelayLevel": pending,
         "pendingTotal": sum(pending.values()),
+        "endedPerDelayLevel": {str(level): counts[level][1] for level in queues if counts[level][1]},
+        "timerLanes": {
+            str(number): _timer_lane(state, lane, *counts[number])
+            for number, lane in known.items()
+            if is_timer_lane(number)
+        },
+    }
+
+
+def _timer_lane(state: State, lane: PendingLane, pending: int, ended: int) -> dict[str, Any]:
+    place = state.places.get(lane.number)
+    return {
+        "queueId": lane.queue.queue,
+        "min": lane.queue.min_offset,
+        "max": lane.queue.max_offset,
+        "pending": pending,
+        "ended": ended,
+        # As of the checkpoint: all up to there, in order of due time, is restored or has ended.
+        "dueAtMs": place.due_at_ms if place is not None else None,
+        "entry": place.entry if place is not None else None,
     }
 
 

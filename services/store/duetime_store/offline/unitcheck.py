@@ -10,14 +10,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
+from duetime_core.ondisk.brokertimers import are_brokers, known_handover
 from duetime_core.ondisk.files import QueueFiles
-from duetime_core.ondisk.levels import TagsCodes
+from duetime_core.ondisk.levels import TagsCodes, hash_of_tags
 from duetime_core.ondisk.state import KEPT_TOPICS, State, is_possible, is_queue
 from duetime_format import layout, record
 from duetime_format.columns import Ints, Run
+from duetime_format.lanes import LANE_TOPICS
+from duetime_format.names import TIMER_TOPIC
 from duetime_format.properties import as_text, value_of
 from duetime_format.record import Record
-from duetime_format.units import FILLER_SIZE, UNIT, UNIT_TYPE, Units, joined
+from duetime_format.units import FILLER_SIZE, UNIT, UNIT_TYPE, Mask, Units, dues_of, joined
 
 from duetime_store.log.segment import file_name
 from duetime_store.offline.report import Message, Report
@@ -38,6 +41,8 @@ class Rows:
     positions: Ints
     sizes: Ints
     codes: Ints
+    # Hashes of their tags: what brokers have in the timers' queue.
+    hashes: Ints
     properties: list[bytes] | Run
     # Their rows in the run.
     index: Ints
@@ -73,6 +78,9 @@ class UnitCheck:
         self._report_damage = report_damage
         self._codes = TagsCodes(state.history)
         self._has_ext = (state.root / "consumequeue_ext").is_dir()
+        # Queues of timers are a broker's, or were before a start made them anew.
+        handover = known_handover(state.files)
+        self._has_brokers_hashes = are_brokers(state.files) or (handover is not None and handover.position > 0)
         self._queues: dict[tuple[str, int], _Checked] = {}
         for key, queue in state.queues.items():
             queue.files.max_offset = _written_end(queue.files)
@@ -86,16 +94,17 @@ class UnitCheck:
         for number, (topic, queue) in enumerate(run.keys):
             rows = order[bounds[number] : bounds[number + 1]]
             if len(rows):
-                columns = Rows(run.offsets[rows], positions[rows], run.sizes[rows], codes[rows], run, rows)
+                hashes = run.tags_codes[rows]
+                columns = Rows(run.offsets[rows], positions[rows], run.sizes[rows], codes[rows], hashes, run, rows)
                 self._compare((topic.decode(), queue), columns)
 
     def see_record(self, found: Record) -> None:
         """Takes an intact record that is in no run."""
         if found.sys_flag & layout.SYS_TRANSACTION_PREPARED:
             return
-        fields = (found.queue_offset, found.position, found.size, self._codes.of_record(found))
-        offsets, positions, sizes, codes = (np.array([value]) for value in fields)
-        rows = Rows(offsets, positions, sizes, codes, [found.properties], np.zeros(1, np.int64))
+        fields = (found.queue_offset, found.position, found.size, self._codes.of_record(found), hash_of_tags(found))
+        offsets, positions, sizes, codes, hashes = (np.array([value]) for value in fields)
+        rows = Rows(offsets, positions, sizes, codes, hashes, [found.properties], np.zeros(1, np.int64))
         self._compare((found.topic, found.queue), rows)
 
     def _compare(self, key: tuple[str, int], rows: Rows) -> None:
@@ -122,12 +131,12 @@ class UnitCheck:
 
     def _compare_units(self, checked: _Checked, key: tuple[str, int], rows: Rows, which: Ints) -> None:
         offsets = rows.offsets[which]
-        units = _units_at(checked.files, offsets)
+        units = units_at(checked.files, offsets)
         self._report.units += len(units)
         right = units["position"] == rows.positions[which]
         self._follow(checked, offsets[right])
         whole = right & (units["size"] == rows.sizes[which])
-        codes = units["tags"] == rows.codes[which]
+        codes = self._right_codes(key[0], units["tags"].astype(np.int64), rows, which)
         if self._has_ext:
             codes |= units["tags"] < _HASH_MIN
         wrong = ~(whole & codes)
@@ -143,6 +152,13 @@ class UnitCheck:
                 _difference(units[place].tolist(), rows, row),
                 Message(*key, offset, rows.id_of(row)),
             )
+
+    def _right_codes(self, topic: str, tags: Ints, rows: Rows, which: Ints) -> Mask:
+        if topic not in LANE_TOPICS:
+            same: Mask = tags == rows.codes[which]
+            return same
+        right: Mask = dues_of(tags) == rows.codes[which]
+        return right | (tags == rows.hashes[which]) if topic == TIMER_TOPIC and self._has_brokers_hashes else right
 
     def _follow(self, checked: _Checked, offsets: Ints) -> None:
         """Remembers which offsets have their records."""
@@ -174,7 +190,7 @@ class UnitCheck:
             for first, stop in [*checked.gaps, (checked.seen, checked.files.max_offset)]:
                 for at in range(first, stop, _UNITS_AT_ONCE):
                     offsets = np.arange(at, min(at + _UNITS_AT_ONCE, stop))
-                    units = _units_at(checked.files, offsets)
+                    units = units_at(checked.files, offsets)
                     kept = (units["size"] != FILLER_SIZE) & ~np.isin(offsets, found)
                     yield checked.files, offsets[kept], units[kept]
 
@@ -216,11 +232,11 @@ def _written_end(files: QueueFiles) -> int:
     return files.min_offset
 
 
-def _units_at(files: QueueFiles, offsets: Ints) -> Units:
+def units_at(files: QueueFiles, offsets: Ints) -> Units:
     """The unit at each of the offsets, which may be in any order; zeros where there is none."""
     low, high = int(offsets.min()), int(offsets.max()) + 1
     if high - low > _SPREAD_MAX * len(offsets) + 64:
-        return joined(_units_at(files, offsets[index : index + 1]) for index in range(len(offsets)))
+        return joined(units_at(files, offsets[index : index + 1]) for index in range(len(offsets)))
     units = np.zeros(high - low, UNIT_TYPE)
     at = low
     while at < high:

@@ -4,6 +4,7 @@ log          structure, position, CRC of each record; BLANK marks; missing files
 queues       each unit against its record, each record for its unit
 index        each entry against its record; chains, slots, headers
 config       JSON files, our checkpoint
+lanes        marks of ended entries against the records that ended them; orders and counts, as far as they are kept
 
 Traces of a kill are no damage, and are noted: a torn record at the end of the log, units of records that are not there,
 records that are not in their queues yet.
@@ -30,14 +31,18 @@ from duetime_core.ondisk.state import (
 )
 from duetime_format import layout
 from duetime_format.columns import Run
+from duetime_format.lanes import LANE_TOPICS
 from duetime_format.levels import DelayLevels
 
 from duetime_store.files import configs
 from duetime_store.log.segment import file_name
 from duetime_store.offline.indexcheck import IndexCheck, message_of
+from duetime_store.offline.lanecheck import LaneCheck
+from duetime_store.offline.ordercheck import OrderCheck
 from duetime_store.offline.report import Message, Report
 from duetime_store.offline.unitcheck import UnitCheck, unit_place
 from duetime_store.recovery import checkpoint
+from duetime_store.recovery.checkpoint import Checkpoint
 
 _CHECKPOINT_BYTES = 4096
 _CHUNK_BYTES = 1 << 20
@@ -61,7 +66,12 @@ def verify(root: Path, levels: DelayLevels | LevelHistory, progress: Progress = 
     _Verifier(state, report).run(progress)
     _check_sizes(state, report)
     _check_config(state, report)
-    _check_checkpoint(state, report)
+    point = _check_checkpoint(state, report)
+    LaneCheck(state, report, point).run()
+    for queue in state.queues.values():
+        if queue.topic in LANE_TOPICS:
+            queue.settle(state.min_position, state.end)
+    OrderCheck(state, report, point).run()
     state.log.close()
     return report
 
@@ -94,6 +104,7 @@ class _Verifier:
 
     def _see(self, item: Item) -> None:
         state, report = self._state, self._report
+        state.ends.see(item)
         if isinstance(item, Run):
             report.records += item.count
             report.record_bytes += int(item.sizes.sum())
@@ -234,21 +245,23 @@ def _check_config(state: State, report: Report) -> None:
         report.add(f"config/{configs.STORE}", 0, "it does not state the delay levels")
 
 
-def _check_checkpoint(state: State, report: Report) -> None:
+def _check_checkpoint(state: State, report: Report) -> Checkpoint | None:
+    """Returns the one that a start would go by, if it can be read."""
     try:
         data = (state.root / "checkpoint").read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         report.notes.append("there is no checkpoint: a start reads the whole log")
-        return
+        return None
     if len(data) != _CHECKPOINT_BYTES:
         report.add("checkpoint", 0, f"the file has {len(data)} bytes, not {_CHECKPOINT_BYTES}")
-        return
+        return None
     ours = checkpoint.decode(data)
     for at in checkpoint.damaged_slots(data):
         report.add("checkpoint", at, "what DueTime wrote there does not match its CRC")
     if ours is None:
-        return
+        return None
     if ours.position > state.end and numbered(state.files, "commitlog"):
         report.add(
             "checkpoint", 72, f"it says that the log reaches {ours.position}; the last record ends at {state.end}"
         )
+    return ours

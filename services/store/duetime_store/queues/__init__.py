@@ -5,5 +5,6 @@ queuedisk     a bounded set of open files for all queues
 queuetable    where each queue begins and ends, in one file for all
 queues        all queues of a shard
 topics        which topics there are, and how many queues each has
+scattered     reads units that lie anywhere in a queue
 rebuilt       which records a rebuild left out
 """

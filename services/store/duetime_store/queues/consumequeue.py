@@ -24,11 +24,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from duetime_format.names import SCHEDULE_TOPIC
-from duetime_format.units import FILLER, FILLER_SIZE, UNIT, UNIT_TYPE, Ints, Units, joined
+from duetime_format.units import FILLER, FILLER_SIZE, UNIT, UNIT_TYPE, Ints, Units, due_of, joined
 
 from duetime_store.queues.queuedisk import Late, QueueDisk
 from duetime_store.queues.queuetable import Row
-from duetime_store.queues.rebuilt import Rebuilt
+from duetime_store.queues.rebuilt import Rebuilt, fillers_between
+from duetime_store.queues.scattered import read_scattered
 
 # New files have at least so many units (StoreSettings.queue_file_units).
 FILE_UNITS_MIN = 100
@@ -45,6 +46,7 @@ class ConsumeQueue:
     __slots__ = (
         "_late",
         "_shared",
+        "change_count",
         "fault",
         "file_bytes",
         "listeners",
@@ -63,11 +65,11 @@ class ConsumeQueue:
         self._shared = shared
         self.topic = topic
         self.queue = queue
-        self.min_offset = 0
-        self.max_offset = 0
-        self.next_offset = 0
+        self.min_offset = self.max_offset = self.next_offset = 0
         # All records of the queue lie at or after this log position. 0: not looked up yet.
         self.oldest = 0
+        # How often published units were replaced or removed.
+        self.change_count = 0
         # Units of records that are appended and not yet durable, in order.
         self.staged = bytearray()
         # Completed when units are published.
@@ -85,7 +87,6 @@ class ConsumeQueue:
         return self._shared.root / self.topic / str(self.queue)
 
     def row(self) -> Row:
-        """The queue's row for the table of queues."""
         return Row(self.topic, self.queue, self.min_offset, self.max_offset, self.oldest)
 
     def take(self, row: Row) -> None:
@@ -178,10 +179,9 @@ class ConsumeQueue:
         Raises:
             OSError: the units are late. All else is done.
         """
-        length = count * UNIT.size
+        length, first = count * UNIT.size, self.max_offset
         units = self.staged[:length]
         del self.staged[:length]
-        first = self.max_offset
         if first == self.min_offset:
             self.oldest = UNIT.unpack_from(units)[0]
         self.max_offset += count
@@ -275,8 +275,7 @@ class ConsumeQueue:
         if possible.all() and (offsets == np.arange(self.next_offset, self.next_offset + count)).all():
             self._add(units.tobytes(), count)
             return Rebuilt(count)
-        rebuilt = Rebuilt(count)
-        ahead = [*offsets[1:].tolist(), _I64_MAX]
+        rebuilt, ahead = Rebuilt(count), [*offsets[1:].tolist(), _I64_MAX]
         for index, offset in enumerate(offsets.tolist()):
             if offset < self.next_offset and possible[index]:
                 rebuilt.repeated.append(index)
@@ -303,13 +302,16 @@ class ConsumeQueue:
         if offsets[0] < self.min_offset:
             # Of the units before `min_offset`, only copies are left.
             first = int(offsets[0])
-            self._write(first, FILLER * (self.min_offset - first))
+            self._write(first, fillers_between(self.topic, range(first, self.min_offset), offsets, units))
             self.min_offset, self.oldest = first, 0
         known = offsets < self.next_offset
         self.repoint(offsets[known], units[known])
         for offset, unit in zip(offsets[~known].tolist(), units[~known], strict=True):
-            if offset > self.next_offset:
+            if self.next_offset == self.min_offset < offset:
                 self._skip_to(offset)
+            elif offset > self.next_offset:
+                gap = range(self.next_offset, offset)
+                self._add(fillers_between(self.topic, gap, offsets, units), len(gap))
             self._add(unit.tobytes(), 1)
 
     def _add(self, units: bytes, count: int) -> None:
@@ -347,8 +349,8 @@ class ConsumeQueue:
             self._write(first, FILLER * (offset - first))
             self.min_offset, self.oldest = offset, 0
         else:
-            # Fillers of a lane carry the newest due time, so that due times stay in order.
-            tags = self.newest_tags() if self.topic == SCHEDULE_TOPIC else 0
+            # Fillers of a level carry the newest due time, to stay in order; those of a timer lane count as gone.
+            tags = due_of(self.newest_tags()) if self.topic == SCHEDULE_TOPIC else 0
             self._write(self.max_offset, UNIT.pack(0, FILLER_SIZE, tags) * (offset - self.max_offset))
         self.max_offset = self.next_offset = offset
 
@@ -371,6 +373,11 @@ class ConsumeQueue:
         data = self._shared.read(self, base, at - base, length)
         return np.frombuffer(data, UNIT_TYPE, len(data) // UNIT.size)
 
+    def read_at(self, offsets: Ints) -> Units:
+        """The units at offsets in any order; all zero where there is none."""
+        end, files = self.max_offset - self.late_bytes // UNIT.size, self._shared.descriptors(self)
+        return read_scattered(self.read, offsets, end, self.file_bytes // UNIT.size, files)
+
     def end_before(self, position: int) -> int:
         """The offset after the last unit whose record lies before a log position.
 
@@ -389,15 +396,13 @@ class ConsumeQueue:
         return end
 
     def first_due_after(self, at_ms: int, low: int) -> int:
-        """Lanes: the offset of the first unit from `low` on that is due after `at_ms`; max_offset if there is none."""
-        return self._search("tags", at_ms + 1, low)
-
-    def _search(self, column: str, value: int, low: int | None = None) -> int:
-        low, high = self.min_offset if low is None else low, self.max_offset
+        """Lanes of levels: the offset of the first unit from `low` on that is due after `at_ms`; max_offset if there is
+        none."""
+        high = self.max_offset
         while low < high:
             middle = (low + high) // 2
             units = self.read(middle, 1)
-            if len(units) and units[column][0] < value:
+            if len(units) and due_of(int(units["tags"][0])) <= at_ms:
                 low = middle + 1
             else:
                 high = middle
@@ -425,6 +430,7 @@ class ConsumeQueue:
 
     def repoint(self, offsets: npt.NDArray[np.int64], units: Units) -> None:
         """Replaces published units. Offsets ascend. Raises: OSError."""
+        self.change_count += 1
         # Where offsets are consecutive, offset - index is one value.
         first_late = self.max_offset - self.late_bytes // UNIT.size
         written = int(np.searchsorted(offsets, first_late))
@@ -443,6 +449,7 @@ class ConsumeQueue:
     def trim(self, position: int) -> list[Path]:
         """Drops the first units, whose records lie before a log position. Returns the files that hold no other units,
         for the caller to delete. The last file stays, so that the queue's offsets go on."""
+        self.change_count += 1
         before, self.oldest = self.min_offset, position
         while len(units := self.read(self.min_offset, _STEP_UNITS)):
             kept = np.flatnonzero(units["position"] >= position)
@@ -486,9 +493,8 @@ class ConsumeQueue:
     def last(self, count: int) -> tuple[int, Units]:
         """(offset of the first, units) of the last `count` units, or fewer."""
         first = offset = max(self.max_offset - count, self.min_offset)
-        parts = []
+        parts: list[Units] = []
         # A read ends with its file.
         while len(part := self.read(offset, count)):
-            parts.append(part)
-            offset += len(part)
+            parts, offset = [*parts, part], offset + len(part)
         return first, joined(parts)

@@ -13,8 +13,9 @@ Belongs to the event loop's thread, except `read` and `write_units`, which any t
 import asyncio
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from threading import get_ident
 from typing import Protocol
@@ -172,6 +173,22 @@ class QueueDisk:
         except OSError as error:
             if error.errno in NO_FILES:
                 raise Overloaded(f"no file of a queue can be opened: {error.strerror}") from error
+            raise
+
+    def descriptors(self, queue: FileQueue) -> Callable[[int], int | None]:
+        """Finds the descriptor of a file that is to be read, by its first byte. None: there is no such file, or it
+        can't be opened, or another thread asks."""
+        return partial(self._descriptor, queue)
+
+    def _descriptor(self, queue: FileQueue, base: int) -> int | None:
+        if get_ident() != self._thread:
+            return None
+        fd = self.find(queue, base)
+        try:
+            return fd if fd is not None or not self._make_room() else self.open(queue, base, create=False)
+        except OSError as error:
+            if error.errno in NO_FILES:
+                return None
             raise
 
     def wrote(self, queue: FileQueue, base: int) -> None:

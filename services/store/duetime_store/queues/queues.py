@@ -40,15 +40,16 @@ class Queues:
             found = self.load(topic.decode(), queue)
         return found
 
-    def add(self, topic: str, queue: int) -> ConsumeQueue:
-        """Adds a queue that is not known yet, empty."""
+    def add(self, topic: str, queue: int, *, counted: bool = True) -> ConsumeQueue:
+        """Adds a queue that is not known yet, empty. Not `counted`: its topic has it only once it is written to."""
         if not is_name(topic) or queue < 0:
             # Callers have to check names: they become part of a path.
             raise ValueError(f"queue {queue} of topic {topic!r} is no valid queue")
         made = ConsumeQueue(self.shared, topic, queue, self.shared.file_bytes)
         key = topic.encode(), queue
         self._queues[key] = made
-        self.counts.grow(topic, queue + 1)
+        if counted:
+            self.counts.grow(topic, queue + 1)
         if key[0].startswith(_DLQ):
             self.dead.append(made)
         return made

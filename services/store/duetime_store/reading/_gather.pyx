@@ -20,6 +20,8 @@ from duetime_format.layout cimport (
     matches_crc
 )
 
+from duetime_format.timers cimport timer_due
+
 crc_init()
 
 cdef enum:
@@ -32,18 +34,26 @@ cdef struct Expected:
     int32_t queue
     const int64_t *offsets
     const int64_t *delays_ms
+    bint own_dues
+    # Where each record begins in the bytes that are given; NULL: at its position, less the base.
+    const int64_t *places
 
 
-def copy(data, int64_t base, units, expected):
+def copy(data, int64_t base, units, expected, places=None):
     cdef Buffer log = Buffer(data), unit = Buffer(units), offsets = Buffer(expected.offsets)
     cdef Buffer delays = None if expected.delays_ms is None else Buffer(expected.delays_ms)
+    cdef Buffer place = None if places is None else Buffer(places)
     cdef bytes topic = expected.topic
     cdef int64_t count = unit.view.len // UNIT_BYTES
     cdef Expected fields = Expected(<const uint8_t *>PyBytes_AS_STRING(topic), PyBytes_GET_SIZE(topic), expected.queue)
     fields.offsets = <const int64_t *>offsets.at
     fields.delays_ms = NULL if delays is None else <const int64_t *>delays.at
+    fields.own_dues = expected.own_dues
+    fields.places = NULL if place is None else <const int64_t *>place.at
     if offsets.view.len != 8 * count or (delays is not None and delays.view.len != 8 * count):
         raise ValueError(f"{offsets.view.len // 8} offsets for {count} units")
+    if place is not None and place.view.len != 8 * count:
+        raise ValueError(f"{place.view.len // 8} places for {count} units")
     return _copy(log.at, log.view.len, base, unit.at, count, &fields)
 
 
@@ -55,7 +65,7 @@ cdef tuple _copy(
     cdef int32_t size
     # A segment's base is never negative; were it, the difference of two positions could overflow.
     while within < unit_count and base >= 0:
-        position, size = load64(units + within * UNIT_BYTES), load32(units + within * UNIT_BYTES + 8)
+        position, size = _place(units, within, expected), load32(units + within * UNIT_BYTES + 8)
         if position < base or size < SIZE_MIN or size > length or position - base > length - size:
             break
         total += size
@@ -63,13 +73,18 @@ cdef tuple _copy(
     records = PyBytes_FromStringAndSize(NULL, total)
     cdef uint8_t *to = <uint8_t *>PyBytes_AS_STRING(records)
     while count < within:
-        position, size = load64(units + count * UNIT_BYTES), load32(units + count * UNIT_BYTES + 8)
+        position, size = _place(units, count, expected), load32(units + count * UNIT_BYTES + 8)
         memcpy(to + copied, log + (position - base), size)
         if not _is_expected(to + copied, size, units + count * UNIT_BYTES, count, expected):
             break
         copied += size
         count += 1
     return (records if copied == total else records[:copied]), count
+
+
+cdef int64_t _place(const uint8_t *units, int64_t index, const Expected *expected) noexcept nogil:
+    """Where a record begins; with places the base is 0."""
+    return load64(units + index * UNIT_BYTES) if expected.places == NULL else expected.places[index]
 
 
 cdef bint _is_expected(
@@ -88,6 +103,10 @@ cdef bint _is_expected(
         return False
     if memcmp(at + parts.topic.begin, expected.topic, expected.topic_bytes) != 0:
         return False
+    if expected.own_dues:
+        return load64(unit + 12) == timer_due(
+            at + parts.properties.begin, size - parts.properties.begin, load64(at + parts.stored_at)
+        )
     if expected.delays_ms == NULL:
         return True
     delay_ms, stored_at_ms = expected.delays_ms[index], load64(at + parts.stored_at)

@@ -4,8 +4,8 @@
     bytes    | record of 300 | record of 310 | record of 290 | ...
 
 A unit and its record have to agree on position and size; on topic, queue and queue offset, which a unit has by its own
-place; and in a lane on the due time, which is the record's store time plus the lane's delay. So neither a flipped bit
-of a record, which its CRC shows, nor one of a unit leads to another message or another time.
+place; and in a lane on the due time, which is the record's store time plus the lane's delay, or the record's own. So
+neither a flipped bit of a record, which its CRC shows, nor one of a unit leads to another message or another time.
 
 Only plainly right records are copied, in one pass: a copy ends at the first unit whose record needs closer inspection
 (repair.py) or lies in another segment.
@@ -16,13 +16,14 @@ from mmap import mmap
 
 import numpy as np
 import numpy.typing as npt
-from duetime_format import layout, record
+from duetime_format import layout, record, timers
 from duetime_format.compiled import twin
 from duetime_format.errors import Damaged
 from duetime_format.record import Record, is_torn
 from duetime_format.units import Units
 
 from duetime_store.log.commitlog import CommitLog
+from duetime_store.log.spread import are_spread, span_bytes
 
 _SIZE_MIN = layout.BLANK_BYTES
 
@@ -36,13 +37,20 @@ class Expected:
     topic: bytes
     queue: int
     offsets: Ints
-    # Lanes: from store time to due time. None: the units' tags are no due times.
+    # Lanes of levels: from store time to due time. None: the units' tags are no such due times.
     delays_ms: Ints | None = None
+    # Lanes for any time: the units' tags are what the records say.
+    own_dues: bool = False
+
+    def before(self, count: int) -> "Expected":
+        """For the first units."""
+        delays_ms = self.delays_ms if self.delays_ms is None else self.delays_ms[:count]
+        return Expected(self.topic, self.queue, self.offsets[:count], delays_ms, self.own_dues)
 
     def after(self, index: int) -> "Expected":
         """For the units from `index` on."""
         delays_ms = self.delays_ms if self.delays_ms is None else self.delays_ms[index:]
-        return Expected(self.topic, self.queue, self.offsets[index:], delays_ms)
+        return Expected(self.topic, self.queue, self.offsets[index:], delays_ms, self.own_dues)
 
 
 def gather(log: CommitLog, units: Units, expected: Expected) -> tuple[bytes, int]:
@@ -50,21 +58,29 @@ def gather(log: CommitLog, units: Units, expected: Expected) -> tuple[bytes, int
 
     Each record is intact and agrees with its unit.
     """
+    if are_spread(units, log.segment_bytes):
+        data, places = log.read_spread(units)
+        if len(places):
+            return _copy(data, 0, units[: len(places)], expected.before(len(places)), places)
     segment = log.segment_at(int(units["position"][0]))
     if segment is None:
         return b"", 0
     records, count = _copy(segment.map, segment.base, units, expected)
-    segment.touch(len(records))
+    segment.touch(span_bytes(units[:count]))
     return records, count
 
 
-def copy(data: mmap | bytes, base: int, units: Units, expected: Expected) -> tuple[bytes, int]:
-    """As `gather`, from a segment's bytes, the first of which is at position `base`; in Python."""
+def copy(
+    data: mmap | bytes, base: int, units: Units, expected: Expected, places: Ints | None = None
+) -> tuple[bytes, int]:
+    """As `gather`, from a segment's bytes, the first of which is at position `base`; in Python. `places`: from bytes of
+    which these are where the records begin."""
     parts: list[bytes] = []
     offsets = expected.offsets.tolist()
     delays_ms = [None] * len(units) if expected.delays_ms is None else expected.delays_ms.tolist()
-    for (position, size, tags), offset, delay_ms in zip(units.tolist(), offsets, delays_ms, strict=True):
-        at = position - base
+    starts = units["position"] - base if places is None else places
+    rows = zip(units.tolist(), starts.tolist(), offsets, delays_ms, strict=True)
+    for (position, size, tags), at, offset, delay_ms in rows:
         if at < 0 or size < _SIZE_MIN or at + size > len(data):
             break
         whole = data[at : at + size]
@@ -79,6 +95,8 @@ def copy(data: mmap | bytes, base: int, units: Units, expected: Expected) -> tup
         ):
             break
         if delay_ms is not None and (delay_ms < 0 or tags != found.stored_at_ms + delay_ms):
+            break
+        if expected.own_dues and tags != timers.due_at_ms(found):
             break
         parts.append(whole)
     return b"".join(parts), len(parts)

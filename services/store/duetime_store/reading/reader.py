@@ -13,11 +13,11 @@ from itertools import accumulate
 import numpy as np
 from duetime_core.errors import DataLoss, NotFound
 from duetime_core.logs import sparing
-from duetime_format.units import FILLER_SIZE, Ints, Units
+from duetime_format.units import FILLER_SIZE, Ints, Units, are_ended, dues_of
 
 from duetime_store.lanes.alarm import Alarm
 from duetime_store.lanes.attendance import Asking
-from duetime_store.lanes.lane import Head, Lane
+from duetime_store.lanes.lane import Head, Lane, Place
 from duetime_store.metrics import StoreMetrics
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.reading.filters import Filter
@@ -95,9 +95,10 @@ class _Piece:
 
 @dataclass(slots=True)
 class Due:
-    """Due entries from `first_entry` on, back to back; a damaged one has size 0 and is named in `damages`."""
+    """Due entries, back to back; a damaged one has size 0 and is named in `damages`. The next pull begins at `next`."""
 
-    first_entry: int
+    entries: Ints
+    next: bytes
     watermark: int
     records: bytes = b""
     sizes: list[int] = field(default_factory=list)
@@ -272,12 +273,13 @@ class Reader:
         """(records of the units, back to back; their sizes; by index, the faults of those of size 0; the units as
         they are now)."""
         expected = self._expected(queue, offsets, units)
+        plain = self._plain(queue, units)
         parts: list[bytes] = []
         sizes: list[int] = units["size"].tolist()
         damages: dict[int, str] = {}
         index = 0
         while index < len(sizes):
-            records, count = gather(self._store.log, units[index:], expected.after(index))
+            records, count = gather(self._store.log, plain[index:], expected.after(index))
             if not count:
                 found = self._repair.inspect(queue, int(offsets[index]), units[index].item())
                 if found.unit != units[index].item():
@@ -292,10 +294,19 @@ class Reader:
             index += count
         return b"".join(parts), sizes, damages, units
 
+    def _plain(self, queue: ConsumeQueue, units: Units) -> Units:
+        """The units with due times as those of pending entries."""
+        if self._store.lanes.of(queue) is None or not are_ended(units["tags"]).any():
+            return units
+        plain = units.copy()
+        plain["tags"] = dues_of(units["tags"])
+        return plain
+
     def _expected(self, queue: ConsumeQueue, offsets: Ints, units: Units) -> Expected:
         lane = self._store.lanes.of(queue)
         delays_ms = None if lane is None else lane.delays_ms(units["position"].astype(np.int64))
-        return Expected(queue.topic.encode(), queue.queue, offsets, delays_ms)
+        own_dues = lane is not None and delays_ms is None
+        return Expected(queue.topic.encode(), queue.queue, offsets, delays_ms, own_dues)
 
     def _report_damage(self, queue: ConsumeQueue, offset: int, found: Inspection) -> None:
         """Counts every time, logs each place once."""
@@ -315,8 +326,8 @@ class Reader:
 
     async def pull_due(
         self,
-        level: int,
-        after: int,
+        number: int,
+        after: bytes,
         max_count: int,
         max_bytes: int,
         wait_ms: float,
@@ -324,25 +335,41 @@ class Reader:
         *,
         scheduler: str = "",
         has_lease: bool = True,
+        any_entries: bool = True,
     ) -> Due:
         """Entries at the head of a lane that are due within `ahead_ms`, after waiting for the first to be due within
-        half of that."""
-        lane, clock = self._store.lanes[level], self._store.clock.clock
+        half of that. Unless `any_entries`, they are consecutive.
+
+        Raises:
+            NotFound: no such lane.
+            InvalidArgument: `after` is no cursor of it.
+        """
+        lane, clock = self._store.lanes[number], self._store.clock.clock
         asking = Asking(scheduler, after, has_lease)
         lane.attendance.begin(asking, clock.monotonic_ms())
         try:
-            return await self._pull_due(lane, after, max_count, max_bytes, wait_ms, ahead_ms)
+            return await self._pull_due(lane, after, max_count, max_bytes, wait_ms, ahead_ms, any_entries=any_entries)
         finally:
             lane.attendance.end(asking, lane.cursor, clock.monotonic_ms())
 
     async def _pull_due(
-        self, lane: Lane, after: int, max_count: int, max_bytes: int, wait_ms: float, ahead_ms: int
+        self,
+        lane: Lane,
+        after: bytes,
+        max_count: int,
+        max_bytes: int,
+        wait_ms: float,
+        ahead_ms: int,
+        *,
+        any_entries: bool,
     ) -> Due:
         clock = self._store.clock
         give_up_ms = clock.clock.monotonic_ms() + wait_ms
         while True:
-            head = lane.head(after, max_count)
             now_ms = clock.now_ms()
+            head = lane.head(after, max_count, now_ms + ahead_ms)
+            if not any_entries:
+                head = _consecutive(head)
             due_at_ms = 0
             if len(head.entries):
                 head = self._with_true_first(lane, head, now_ms, now_ms + ahead_ms // 2)
@@ -354,7 +381,7 @@ class Reader:
                     due_at_ms = due
             left_ms = give_up_ms - clock.clock.monotonic_ms()
             if left_ms <= 0:
-                return Due(head.cursor, lane.cursor)
+                return Due(head.entries[:0], after, lane.reached)
             wake = asyncio.get_running_loop().create_future()
             if len(head.entries):
                 self._alarm.set(due_at_ms - ahead_ms // 2, wake)
@@ -371,7 +398,7 @@ class Reader:
             return head
         units = head.units.copy()
         units[0] = found.unit
-        return Head(head.cursor, head.entries, units)
+        return Head(head.entries, units)
 
     def _due(self, lane: Lane, head: Head, until_ms: int, max_bytes: int) -> Due | int:
         """The entries that are due by `until_ms` by their records; if there is none, when the first one is due."""
@@ -386,8 +413,10 @@ class Reader:
             damages = {index: damage for index, damage in damages.items() if index < count}
         if not count:
             return due_at_ms
-        positions = {index: int(units["position"][index]) for index in damages}
-        return Due(head.cursor, lane.cursor, records, sizes, units["tags"].tolist(), damages, positions)
+        entries, positions = head.entries[:count], {index: int(units["position"][index]) for index in damages}
+        after = lane.cursor_after(Place(int(head.units["tags"][count - 1]), int(entries[-1])))
+        dues = units["tags"].tolist()
+        return Due(entries, after, lane.reached, records, sizes, dues, damages, positions)
 
     def record_at(self, queue: ConsumeQueue, offset: int) -> bytes:
         """The record at an offset. Raises: NotFound, DataLoss."""
@@ -437,6 +466,12 @@ def _picked(records: bytes, sizes: list[int], indices: Ints) -> bytes:
 def _begin(queue: ConsumeQueue, offset: int) -> Pulled:
     nearest = min(max(offset, queue.min_offset), queue.max_offset)
     return Pulled(queue, nearest, in_range=nearest == offset)
+
+
+def _consecutive(head: Head) -> Head:
+    """The head up to the first gap."""
+    gaps = np.flatnonzero(np.diff(head.entries) != 1)
+    return Head(head.entries[: gaps[0] + 1], head.units[: gaps[0] + 1]) if len(gaps) else head
 
 
 def _due_count(units: Units, until_ms: int) -> int:

@@ -10,7 +10,7 @@ places that are searched: positions that differ in one bit, then the log between
 
 Due times: that of an intact record is right if its CRC covers its store time. In a record without such a CRC (a
 broker's), the store time itself may have changed: then the later of the two due times that lies between those of the
-neighbours counts, so that nothing fires early, and nothing never fires.
+neighbours counts, so that nothing fires early, and nothing never fires. That an entry has ended stays so.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ import numpy as np
 from duetime_core.logs import sparing
 from duetime_format import layout, record
 from duetime_format.errors import Damaged
-from duetime_format.units import FILLER_SIZE, UNIT_TYPE
+from duetime_format.units import FILLER_SIZE, UNIT_TYPE, due_of
 
 from duetime_store.lanes.lane import Lane
 from duetime_store.log.commitlog import CommitLog
@@ -72,7 +72,8 @@ class Repair:
         data = self._store.log.read(found.position, found.size)
         lane = self._store.lanes.of(queue)
         if lane is not None:
-            tags = self._due_at_ms(lane, offset, tags, found, data)
+            due_at_ms = self._due_at_ms(lane, offset, due_of(tags), found, data)
+            tags = due_at_ms if due_of(tags) == tags else -due_at_ms
         right = (found.position, found.size, tags)
         if right != unit:
             self._rewrite(queue, offset, unit, right)
@@ -134,7 +135,7 @@ class Repair:
         return low, high
 
     def _due_at_ms(self, lane: Lane, entry: int, unit_ms: int, found: record.Record, data: bytes) -> int:
-        record_ms = lane.due_at_ms(found.position, found.stored_at_ms)
+        record_ms = lane.due_at_ms(found)
         if record_ms == unit_ms or record.matches_crc_mark(data, len(found.properties)):
             return record_ms
         low, high = lane.due_within(entry, self._store.clock.now_ms())

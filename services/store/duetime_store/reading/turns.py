@@ -161,7 +161,12 @@ class Walk:
     @property
     def is_long(self) -> bool:
         """Whether the scan has lasted so long that an empty answer is better than none."""
-        return self._turns.now() - self._first_began >= LONG_S
+        return self.lasted_s >= LONG_S
+
+    @property
+    def lasted_s(self) -> float:
+        """Seconds since the scan began, those of others' turns included."""
+        return self._turns.now() - self._first_began
 
     async def breathe(self) -> None:
         """Lets all ready callbacks run once: for large answers without a search."""

@@ -99,15 +99,25 @@ class Checkpointer:
 
         A failure is logged: the log has everything, and the next checkpoint replaces the files as a whole.
         """
+        async with self._writing:
+            # In one step with the capture: the one before may have waited long for its flush.
+            return self._is_ready() and await self._write()
+
+    def _is_ready(self) -> bool:
+        """Whether a checkpoint of the present moment says all that a recovery needs."""
         store = self._store
         if store.read_only_reason:
             return False
+        try:
+            for lane in store.lanes:
+                lane.write_marks()
+        except OSError as error:
+            log.warning("ends of entries not written", error=str(error))
         if not all(lane.is_even for lane in store.lanes):
             # A checkpoint has no place for them, and recovery must find their records again.
-            log.warning("no checkpoint until lanes have restored the gaps that a crash left")
+            log.warning("no checkpoint until lanes have restored the gaps that a crash left, and written all ends")
             return False
-        async with self._writing:
-            return await self._write()
+        return True
 
     async def _write(self) -> bool:
         store = self._store
@@ -206,5 +216,5 @@ class Checkpointer:
         return work
 
 
-def _state(point: Checkpoint) -> tuple[int, int, tuple[int, ...]]:
-    return point.position, point.unit_count, point.watermarks
+def _state(point: Checkpoint) -> tuple[object, ...]:
+    return point.position, point.unit_count, point.watermarks, point.places

@@ -10,25 +10,32 @@
 """
 
 import time
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from resource import RLIMIT_NOFILE, getrlimit
 
 import numpy as np
 import structlog
 from duetime_core.errors import StartupError
+from duetime_core.ondisk import brokertimers
 from duetime_core.ondisk import topics as topic_lines
+from duetime_core.ondisk.folder import LocalFiles
 from duetime_core.ondisk.history import LevelHistory
 from duetime_core.ondisk.scan import scan_runs
 from duetime_format import layout, record
 from duetime_format.errors import Damaged
-from duetime_format.lanes import level_of, queue_of
-from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
-from duetime_format.units import FILLER_SIZE, Ints, Units
+from duetime_format.lanes import TIMER_LANE_FIRST, TIMER_LANES_MAX, is_timer_lane, lane_of, level_of, queue_of
+from duetime_format.names import CANCELLED_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from duetime_format.units import FILLER_SIZE, Ints, Units, dues_of
 
 from duetime_store.files import configs
-from duetime_store.files.directory import StoreDirectory, save_history
+from duetime_store.files.directory import StoreDirectory, save_handover, save_history
 from duetime_store.lanes.alarm import ShardClock
 from duetime_store.lanes.levellane import LevelLane
+from duetime_store.lanes.order.order import Order
+from duetime_store.lanes.timerlane import NOTHING, TimerLane
+from duetime_store.lanes.timerorder import Ended, Reach, joined_ends
+from duetime_store.lanes.timerrows import RowReader
 from duetime_store.log.commitlog import CommitLog, missing_text
 from duetime_store.log.recent import RecentIds
 from duetime_store.queues.consumequeue import ConsumeQueue
@@ -38,6 +45,7 @@ from duetime_store.queues.queuetable import Table
 from duetime_store.queues.topics import TopicLimits, Topics
 from duetime_store.recovery import checkpoint
 from duetime_store.recovery.checkpoint import Checkpoint
+from duetime_store.recovery.counting import load_counts, make_ledger
 from duetime_store.recovery.queueloading import QueueLoading
 from duetime_store.recovery.replay import Damage, Replay
 from duetime_store.settings import StoreSettings
@@ -78,15 +86,18 @@ class Opened:
     table: Table | None = None
 
 
-def open_store(directory: StoreDirectory, settings: StoreSettings, clock: ShardClock) -> Opened:
+def open_store(directory: StoreDirectory, settings: StoreSettings, clock: ShardClock, orders: Executor) -> Opened:
     """Loads and recovers the directory.
+
+    Args:
+        orders: threads that write the orders of timer lanes.
 
     Raises:
         StartupError: the level table differs, log files are missing, or the disk can't be read.
     """
     started = time.perf_counter()
     try:
-        recovery = _Recovery(directory, settings, clock)
+        recovery = _Recovery(directory, settings, clock, orders)
         opened = recovery.run()
     except OSError as error:
         raise StartupError(f"can't open {directory.root}: {error.strerror}: {error.filename}") from error
@@ -95,17 +106,18 @@ def open_store(directory: StoreDirectory, settings: StoreSettings, clock: ShardC
 
 
 class _Recovery:
-    def __init__(self, directory: StoreDirectory, settings: StoreSettings, clock: ShardClock) -> None:
+    def __init__(self, directory: StoreDirectory, settings: StoreSettings, clock: ShardClock, orders: Executor) -> None:
         self._directory = directory
         self._settings = settings
         self._clock = clock
+        self._orders = orders
         self._levels = settings.levels
         self._accept_missing = settings.accept_missing_segments
         self._report = Report(clean=not directory.was_aborted)
         self._log = CommitLog(
             directory.disk, directory.commit_log, settings.segment_bytes, accept_missing=self._accept_missing
         )
-        slots = checkpoint.read_slots(directory.checkpoint)
+        slots = self._read_points()
         self._points = [point for _, point in slots]
         self._queues = self._make_queues()
         counts = dict(self._queues.counts)
@@ -116,11 +128,13 @@ class _Recovery:
         self._history = self._load_history()
         self._recent = RecentIds(settings.recent_ids_count)
         self._replay = Replay(self._queues, self._history, self._recent)
+        self._ledger = make_ledger(directory, self._log, clock.now_ms())
 
     def run(self) -> Opened:
         self._check_end()
         offsets = configs.delay_offsets(self._config(configs.DELAY_OFFSETS))
         point = self._trusted()
+        ends = self._lane_ends()
         self._read_log(point)
         if self._history.current != self._levels:
             self._history = self._history.changed(self._log.end, self._clock.now_ms(), self._levels)
@@ -130,11 +144,15 @@ class _Recovery:
             self._history,
             self._clock,
             self._recent,
+            self._ledger,
             waiting_bytes_max=self._settings.waiting_bytes_max,
             flush_stall_ms=self._settings.flush_stall_ms,
+            timer_lanes=self._settings.timer_lanes,
         )
         store.published_at_ms = max(self._replay.stored_at_ms, point.stored_at_ms if point else 0)
-        self._make_lanes(store, point, offsets)
+        self._make_levels(store, point, offsets)
+        self._make_timers(store, point)
+        load_counts(store.ledger, self._directory.root, point, ends, self._replay.left, store.lanes)
         save_history(self._history, self._directory.disk, self._directory.config, self._settings.shard)
         report, replay = self._report, self._replay
         report.records, report.rebuilt_units = replay.record_count, replay.unit_count
@@ -142,6 +160,14 @@ class _Recovery:
         report.missing_bytes = sum(end - first for first, end in self._log.missing)
         report.read_queues = self._loading.read_count
         return Opened(store, report, self._loading.table)
+
+    def _read_points(self) -> list[tuple[int, Checkpoint]]:
+        """Serials and checkpoints. One that knows of no timer lanes does not count where there is such a queue: its
+        units have no due times."""
+        slots = checkpoint.read_slots(self._directory.checkpoint)
+        if not (self._directory.queues / TIMER_TOPIC).exists():
+            return slots
+        return [(serial, point) for serial, point in slots if point.places is not None]
 
     def _config(self, name: str) -> dict[str, object] | None:
         loaded = configs.load(self._directory.config, name)
@@ -262,6 +288,11 @@ class _Recovery:
         # The log may be in the page cache only, from a process that was killed; from now on it counts as durable.
         self._log.flush_from(start)
 
+    def _lane_ends(self) -> dict[int, int]:
+        """By lane, the entry after the last one so far."""
+        numbers = {lane_of(queue.topic, queue.queue): queue.next_offset for queue in self._queues.all()}
+        return {number: end for number, end in numbers.items() if number is not None}
+
     def _keep_damaged_tail(self, end: int) -> int:
         """The end of the log, including damaged records after its last intact one that queues or a checkpoint name.
 
@@ -299,15 +330,55 @@ class _Recovery:
                 self._log.cut(end)
         self._log.end = end
 
-    def _make_lanes(self, store: Store, point: Checkpoint | None, offsets: dict[int, int]) -> None:
+    def _make_timers(self, store: Store, point: Checkpoint | None) -> None:
+        """One lane for each queue that there is or that new messages go to."""
+        existing = [queue.queue for queue in self._queues.all() if queue.topic == TIMER_TOPIC]
+        count = max([self._settings.timer_lanes, *(queue + 1 for queue in existing)])
+        places = dict(enumerate((point.places or ()) if point else ()))
+        handover = brokertimers.handover_at(LocalFiles(self._directory.root), self._log.end)
+        is_taken_over = handover is not None and handover.position > 0
+        reach = Reach(point.position if point and not is_taken_over else None, self._log.end)
+        rows = RowReader(self._log, self._ledger.numbers)
+        for number in range(min(count, TIMER_LANES_MAX)):
+            known = self._queues.known(TIMER_TOPIC.encode(), number)
+            queue = known or self._queues.add(TIMER_TOPIC, number, counted=False)
+            folder = self._directory.timers / str(number)
+            order = Order(self._directory.disk, folder, self._ledger.numbers, self._orders)
+            lane = TimerLane(TIMER_LANE_FIRST + number, queue, order, self._log, self._clock, rows)
+            found, ended = self._replay.restored.get(lane.number, ()), list(self._replay.ended.get(lane.number, ()))
+            if is_taken_over or number not in places:
+                ended.append(self._ended_by_broker(queue))
+            lane.recover(places.get(number, NOTHING), found, ended, reach)
+            store.lanes.add(lane)
+        if handover:
+            save_handover(handover, self._directory.disk, self._directory.config)
+
+    def _ended_by_broker(self, queue: ConsumeQueue) -> Ended:
+        """Entries that are not pending by a broker's files, if it has left any."""
+        files, offsets = LocalFiles(self._directory.root), np.arange(queue.min_offset, queue.max_offset)
+        units = queue.read_at(offsets)
+        pending = brokertimers.pending(files, offsets, units, self._log.read, queue=queue.queue)
+        gone = np.zeros(len(offsets), np.bool_) if pending is None else ~np.isin(offsets, pending)
+        return Ended(0, offsets[gone], dues_of(units["tags"][gone]))
+
+    def _make_levels(self, store: Store, point: Checkpoint | None, offsets: dict[int, int]) -> None:
         existing = [level_of(queue.queue) for queue in self._queues.all() if queue.topic == SCHEDULE_TOPIC]
         self._queues.counts.grow(SCHEDULE_TOPIC, max([18, self._levels.highest, *existing]))
         self._queues.counts.grow(QUARANTINE_TOPIC, 1)
         watermarks = dict(enumerate(point.watermarks, 1)) if point else {}
+        # Else nothing was ever cancelled or replaced here.
+        endings = [queue for queue in self._queues.all() if queue.topic in (CANCELLED_TOPIC, TIMER_TOPIC)]
+        may_have_ended = any(queue.max_offset for queue in endings)
         for level in range(1, max([self._levels.highest, *existing]) + 1):
             queue = self._queues.get_bytes(SCHEDULE_TOPIC.encode(), queue_of(level))
             lane = LevelLane(level, queue, store.history)
-            lane.recover(watermarks.get(level, 0), offsets.get(level, 0), self._replay.restored.get(level, ()))
+            lane.recover(
+                watermarks.get(level, 0),
+                offsets.get(level, 0),
+                self._replay.restored.get(level, ()),
+                ended=joined_ends(self._replay.ended.get(level, ())),
+                may_have_ended=may_have_ended,
+            )
             store.lanes.add(lane)
 
 
@@ -335,8 +406,9 @@ def _tail_bytes(commit_log: CommitLog, end: int) -> int:
 
 def checkpoint_of(store: Store) -> Checkpoint:
     """The store's published state as a checkpoint."""
-    lanes = [lane.watermark for lane in store.lanes]
+    lanes = [lane.watermark for lane in store.lanes if not is_timer_lane(lane.number)]
+    places = tuple(lane.place for lane in store.lanes.timers())
     units = store.queues.unit_count
     end = store.published_end
     oldest = store.recent.oldest_position(end)
-    return Checkpoint(end, oldest, units, tuple(lanes), store.published_at_ms, store.clock.now_ms())
+    return Checkpoint(end, oldest, units, tuple(lanes), store.published_at_ms, store.clock.now_ms(), places)

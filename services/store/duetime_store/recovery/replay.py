@@ -15,21 +15,23 @@ import structlog
 from duetime_core.ondisk.history import LevelHistory
 from duetime_core.ondisk.levels import TagsCodes
 from duetime_core.ondisk.scan import Blank, Found, Skipped
-from duetime_format import layout, record
-from duetime_format.columns import Ints, Key, Run, id_hash_of
-from duetime_format.lanes import level_of
-from duetime_format.levels import LEVEL_COUNT_MAX
-from duetime_format.names import FOREIGN_TOPICS, SCHEDULE_TOPIC, is_name
+from duetime_format import ends, layout, record
+from duetime_format.columns import Ints, Key, Run, entry_of, id_hash_of
+from duetime_format.errors import Damaged
+from duetime_format.lanes import LANE_TOPIC_NAMES, LANE_TOPICS, lane_of, level_of
+from duetime_format.names import CANCELLED_TOPIC, FOREIGN_TOPICS, SCHEDULE_TOPIC, TIMER_TOPIC, is_name
 from duetime_format.units import UNIT_TYPE, Units
 
+from duetime_store.lanes.timerorder import Ended
 from duetime_store.log.recent import RecentIds
 from duetime_store.queues.queues import Queues
 
 log = structlog.get_logger()
 
-_LANE_TOPIC = SCHEDULE_TOPIC.encode()
+_TIMER_TOPIC = TIMER_TOPIC.encode()
+_CANCELLED_KEY = (CANCELLED_TOPIC.encode(), 0)
 # Topics whose records retention appends again.
-_KEPT_TOPICS = frozenset(topic.encode() for topic in (SCHEDULE_TOPIC, *FOREIGN_TOPICS))
+_KEPT_TOPICS = LANE_TOPIC_NAMES | {topic.encode() for topic in FOREIGN_TOPICS}
 # Damaged places that are named one by one; all are counted.
 _NAMED_MAX = 1_000
 # Longest step from one store time to the next, when the shard has been idle.
@@ -61,8 +63,12 @@ class Replay:
         self._recent = recent
         self._history = history
         self._codes = TagsCodes(history)
-        # By level, in runs: the entries that records restore.
+        # By lane, in runs: the entries that records restore, and those that they end without that; the position is 0
+        # for copies of retention, whose first records ended the entry.
         self.restored: dict[int, list[Ints]] = {}
+        self.ended: dict[int, list[Ended]] = {}
+        # By lane, in runs: the entries that leave it in either way after the checkpoint, and their due times.
+        self.left: dict[int, list[tuple[Ints, Ints]]] = {}
         # The two largest store times.
         self._latest_ms = [0, 0]
         # From this offset on only damaged records claim places in the queue so far.
@@ -95,9 +101,11 @@ class Replay:
             self.end = item.end_position
             self.record_count += item.count
             self._see(item.stored_at_ms)
+            # Restored records are no sends; those that name the entry whose place they take are.
             sent = item.id_hashes >= 0
             if item.entries is not None:
-                sent &= item.entries[0] < 0
+                in_lanes = np.array([topic in LANE_TOPIC_NAMES for topic, _ in item.keys])
+                sent &= (item.entries[0] < 0) | in_lanes[item.key_of]
             self._recent.add_all(item.id_hashes[sent], item.positions[sent])
 
     def _remember_found(self, item: Found) -> None:
@@ -107,7 +115,7 @@ class Replay:
             self.damage.add(item.position, item.damage)
             return
         self._see(np.array([item.record.stored_at_ms]))
-        if record.find_lane_entry(item.record.properties) is None:
+        if item.record.topic in LANE_TOPICS or record.find_lane_entry(item.record.properties) is None:
             hashed = id_hash_of(item.record)
             if hashed >= 0:
                 self._recent.add_all(np.array([hashed]), np.array([item.position]))
@@ -125,31 +133,49 @@ class Replay:
 
     def _replay_run(self, run: Run, before_ms: int) -> None:
         positions, tags = run.positions, self._codes.of(run)
-        lanes = np.array([topic == _LANE_TOPIC for topic, _ in run.keys])[run.key_of]
         chosen = np.flatnonzero(run.queued)
         order = chosen[np.argsort(run.key_of[chosen], kind="stable")]
         units = np.empty(len(order), UNIT_TYPE)
         units["position"], units["size"], units["tags"] = positions[order], run.sizes[order], tags[order]
         offsets = run.offsets[order]
         # Store times ascend, except those of copies, which keep theirs.
-        copies = (run.stored_at_ms < np.maximum(np.maximum.accumulate(run.stored_at_ms), before_ms))[order]
+        older = run.stored_at_ms < np.maximum(np.maximum.accumulate(run.stored_at_ms), before_ms)
+        copies = older[order]
         bounds = np.searchsorted(run.key_of[order], np.arange(len(run.keys) + 1)).tolist()
         for key, first, stop in zip(run.keys, bounds, bounds[1:], strict=False):
             if stop > first:
                 self._rebuild(key, offsets[first:stop], units[first:stop], copies[first:stop])
+        if _CANCELLED_KEY in run.keys:
+            for index in np.flatnonzero(run.key_of == run.keys.index(_CANCELLED_KEY)).tolist():
+                found = record.decode(run.data, int(run.starts[index]), check_crc=False)
+                self._end_rows(int(positions[index]), found.body)
         if run.entries is not None:
-            entry_levels, entries, _ = run.entries[:, ~lanes]
-            for level in np.unique(entry_levels[entry_levels >= 0]).tolist():
-                self._restore(level, entries[entry_levels == level])
+            lanes, timers = (
+                np.array([topic in names for topic, _ in run.keys])[run.key_of]
+                for names in (LANE_TOPIC_NAMES, (_TIMER_TOPIC,))
+            )
+            numbers, entries, dues = run.entries[:, ~lanes]
+            for number in np.unique(numbers[numbers >= 0]).tolist():
+                self._restore(number, entries[numbers == number], dues[numbers == number])
+            # What a record of a lane for any time names is the entry whose place it takes.
+            for index in np.flatnonzero(timers & (run.entries[0] >= 0)).tolist():
+                number, entry, due_at_ms = run.entries[:, index].tolist()
+                position = 0 if older[index] else int(positions[index])
+                self._end(number, Ended(position, np.array([entry]), np.array([due_at_ms])))
 
     def _replay_found(self, item: Found, before_ms: int) -> None:
         found = item.record
         unit = np.array([(item.position, found.size, self._codes.of_record(found))], UNIT_TYPE)
         copy = np.array([found.stored_at_ms < before_ms])
         self._rebuild((found.topic.encode(), found.queue), np.array([found.queue_offset]), unit, copy)
-        entry = record.find_lane_entry(found.properties)
-        if entry is not None and found.topic != SCHEDULE_TOPIC:
-            self._restore(entry[0], np.array([entry[1]]))
+        if (found.topic.encode(), found.queue) == _CANCELLED_KEY:
+            self._end_rows(item.position, found.body)
+        entry = entry_of(found)
+        if entry is not None and found.topic == TIMER_TOPIC:
+            place = np.array([entry[1]]), np.array([entry[2]])
+            self._end(entry[0], Ended(0 if copy[0] else item.position, *place))
+        elif entry is not None and found.topic not in LANE_TOPICS:
+            self._restore(entry[0], np.array([entry[1]]), np.array([entry[2]]))
 
     def _replay_damaged(self, item: Found) -> None:
         found = item.record
@@ -161,19 +187,40 @@ class Replay:
         if found.topic == SCHEDULE_TOPIC:
             # Keeps the lane in the order of due times.
             code = self._history.due_at_ms(level_of(found.queue), item.position, self.stored_at_ms)
+        elif found.topic == TIMER_TOPIC:
+            # Its due time is unknown: it is put aside next.
+            code = self.stored_at_ms
         unit = np.array([(item.position, found.size, code)], UNIT_TYPE)
         first = self._doubtful.pop(key, found.queue_offset)
         self._rebuild(key, np.array([found.queue_offset]), unit, np.array([False]))
         self._doubtful[key] = first
 
-    def _restore(self, level: int, entries: Ints) -> None:
-        self.restored.setdefault(level, []).append(entries)
+    def _end_rows(self, position: int, body: bytes) -> None:
+        """Takes the rows of a record of DT_CANCELLED."""
+        try:
+            rows = ends.decode(body)
+        except Damaged as error:
+            self.damage.add(position, error.text)
+            return
+        for lane in np.unique(rows["lane"]).tolist():
+            own = rows[rows["lane"] == lane]
+            self._end(lane, Ended(position, own["entry"].astype(np.int64), own["due"].astype(np.int64)))
+
+    def _restore(self, lane: int, entries: Ints, dues: Ints) -> None:
+        self.restored.setdefault(lane, []).append(entries)
+        self.left.setdefault(lane, []).append((entries, dues))
+
+    def _end(self, lane: int, ended: Ended) -> None:
+        self.ended.setdefault(lane, []).append(ended)
+        if ended.position:
+            self.left.setdefault(lane, []).append((ended.entries, ended.dues))
 
     def _rebuild(self, key: Key, offsets: Ints, units: Units, copies: npt.NDArray[np.bool_]) -> None:
         """Adds the units of a queue's records, in the order of the log; their store times tell copies apart."""
         topic, queue_id = key
-        queue_id_max = LEVEL_COUNT_MAX - 1 if topic == _LANE_TOPIC else _QUEUE_ID_MAX
-        if not 0 <= queue_id <= queue_id_max or not is_name(topic.decode()):
+        name = topic.decode()
+        is_queue = lane_of(name, queue_id) is not None if name in LANE_TOPICS else 0 <= queue_id <= _QUEUE_ID_MAX
+        if not is_queue or not is_name(name):
             strays = list(range(len(offsets)))
         else:
             # Every record that a queue has had took its place in the log.

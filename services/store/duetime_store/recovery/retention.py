@@ -26,7 +26,7 @@ import numpy as np
 import structlog
 from duetime_core.clock import Clock
 from duetime_core.defects import outcome
-from duetime_core.ondisk.lanes import Restored
+from duetime_core.ondisk.lanes import Kept, Progress
 from duetime_format.columns import Ints
 from duetime_format.names import FOREIGN_TOPICS
 from duetime_format.units import FILLER_SIZE, Units
@@ -34,6 +34,7 @@ from duetime_format.units import FILLER_SIZE, Units
 from duetime_store.files.disk import Disk
 from duetime_store.finding.indexer import pieces
 from duetime_store.groups.unread import FindUnread
+from duetime_store.lanes.lane import PENDING
 from duetime_store.log.segment import Segment
 from duetime_store.metrics import StoreMetrics
 from duetime_store.queues.consumequeue import ConsumeQueue
@@ -201,7 +202,7 @@ class Cleaner:
             return False
         for queue, offsets, units in pending:
             for first, stop in _steps(units["size"]):
-                await self._move(queue, offsets[first:stop], units[first:stop])
+                await self._move(queue, offsets[first:stop])
         return True
 
     async def _mend(self, segment: Segment) -> None:
@@ -214,11 +215,11 @@ class Cleaner:
                 for number, key in enumerate(run.keys if run else ()):
                     if run is not None and key in kept:
                         queue, gone = kept[key]
-                        own = np.flatnonzero((run.key_of == number) & ~gone.mask(run.offsets))
-                        self._inspect(queue, run.offsets[own], run.positions[own])
+                        own = np.flatnonzero((run.key_of == number) & (run.offsets >= gone.first))
+                        self._inspect(queue, gone, run.offsets[own], run.positions[own])
                 await walk.turn_if_over()
 
-    def _inspect(self, queue: ConsumeQueue, offsets: Ints, positions: Ints) -> None:
+    def _inspect(self, queue: ConsumeQueue, gone: Progress, offsets: Ints, positions: Ints) -> None:
         # Copies and first records of a lane each ascend, and may lie between one another.
         order = np.argsort(offsets)
         offsets, positions = offsets[order], positions[order]
@@ -229,7 +230,8 @@ class Cleaner:
                 return
             here = offsets[done : done + int(np.searchsorted(offsets[done:], offsets[done] + len(units)))]
             units = units[here - here[0]]
-            elsewhere = np.flatnonzero(units["position"] != positions[done : done + len(here)])
+            elsewhere = units["position"] != positions[done : done + len(here)]
+            elsewhere &= ~gone.gone(here, units["tags"])
             self._reader.read(queue, here[elsewhere], units[elsewhere])
             done += len(here)
 
@@ -239,9 +241,9 @@ class Cleaner:
         with self._turns.walk() as walk:
             await walk.begin()
             for queue, gone in self._kept_queues():
-                offset = gone.watermark
+                offset = gone.first
                 while len(units := queue.read(offset, LOOK_UNITS)):
-                    kept = ~gone.mask(np.arange(offset, offset + len(units)))
+                    kept = ~gone.gone(np.arange(offset, offset + len(units)), units["tags"])
                     old = np.flatnonzero(kept & (units["position"] < end) & (units["size"] != FILLER_SIZE))
                     if len(old):
                         found.append((queue, offset + old, units[old]))
@@ -249,16 +251,22 @@ class Cleaner:
                     await walk.turn_if_over()
         return found
 
-    def _kept_queues(self) -> Iterator[tuple[ConsumeQueue, Restored]]:
+    def _kept_queues(self) -> Iterator[tuple[ConsumeQueue, Progress]]:
         """Every queue whose messages outlive retention, with those of its entries that do not."""
         for lane in self._store.lanes:
-            yield lane.queue, lane.restored()
+            yield lane.queue, lane.progress()
         for topic in sorted(FOREIGN_TOPICS):
             for queue in self._store.queues.of_topic(topic):
-                yield queue, Restored(queue.min_offset)
+                yield queue, Kept(queue.min_offset)
 
-    async def _move(self, queue: ConsumeQueue, offsets: Ints, units: Units) -> None:
-        records, sizes, damages, units = self._reader.read(queue, offsets, units)
+    async def _move(self, queue: ConsumeQueue, offsets: Ints) -> None:
+        lane = self._store.lanes.of(queue)
+        if lane is not None:
+            # The end of an entry lies after all copies of its record, so that retention deletes it last.
+            offsets = offsets[lane.states(offsets) == PENDING]
+        if not len(offsets):
+            return
+        records, sizes, damages, units = self._reader.read(queue, offsets, queue.read_at(offsets))
         units = units.copy()
         for index in damages:
             # The entry keeps its place and its due time, and is quarantined then.

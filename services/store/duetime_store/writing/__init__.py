@@ -5,6 +5,8 @@ staging    outcomes of puts, and the batch that one flush makes durable
 faults     why records of a put are refused
 repeats    repeated sends
 originals  whether a restored record is the pending one
+settling   records that end leases and dead letters
+ends       pending entries that end without being restored
 holding    restored records that arrive before their due time
 stand_ins  lanes that nobody serves, given to schedulers without a lease
 flusher    writes and flushes batches

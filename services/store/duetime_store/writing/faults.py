@@ -4,13 +4,15 @@ Rules about topics are checked once for each (topic, queue), and the result is r
 their sizes and a few bits are checked.
 """
 
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import starmap
 
 import numpy as np
 import numpy.typing as npt
-from duetime_format import layout, record
+from duetime_format import layout, record, timers
 from duetime_format.lanes import level_of
+from duetime_format.levels import DELAY_MS_MAX
 from duetime_format.limits import (
     BODY_BYTES_MAX,
     PROPERTIES_BYTES_MAX,
@@ -22,14 +24,16 @@ from duetime_format.names import (
     OP_TOPIC,
     QUARANTINE_TOPIC,
     SCHEDULE_TOPIC,
+    TIMER_TOPIC,
     is_group_topic,
     is_name,
     is_system_topic,
 )
+from duetime_format.properties import VALUE_END
 
 from duetime_store.log.intake import Intake
 
-_LANE_TOPIC = SCHEDULE_TOPIC.encode()
+_LEVEL_TOPIC, _TIMER_TOPIC = SCHEDULE_TOPIC.encode(), TIMER_TOPIC.encode()
 _KEYS_REMEMBERED_MAX = 16_384
 _SHOWN_CHARS_MAX = 64
 # A broker's topic may have more queues than one of ours; a higher number is no broker's either.
@@ -37,23 +41,35 @@ QUEUE_ID_MAX_RESTORED = 65_535
 # The largest record that may be sent: the largest body and properties, and a record's other parts.
 SENT_BYTES_MAX = BODY_BYTES_MAX + PROPERTIES_BYTES_MAX + 256
 # No record may be restored to these: only a broker or the store itself fills them.
-_CLOSED = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC})
+_CLOSED = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_TOPIC})
 _OURS = "DT_"
+# Properties that the store alone gives, as they begin.
+_OWN_PROPERTIES = tuple(name.encode() + b"\x01" for name in (record.LANE_ENTRY, record.UPSERT))
 
 
-def sent_faults(intake: Intake, highest: int, size_max: int) -> dict[int, str]:
-    """Faults of records that are sent, by index. `highest`: the highest level; `size_max`: most bytes of a record."""
-    faults = _of_entries(intake)
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a shard takes: the highest level, how many lanes for any time, and the most bytes of a record."""
+
+    highest: int
+    timer_lanes: int
+    record_bytes_max: int
+
+
+def sent_faults(intake: Intake, taken: Taken, now_ms: int, *, replace: bool = False) -> dict[int, str]:
+    """Faults of records that are sent, by index. `replace`: the store itself has made them, to replace others."""
+    faults = {} if replace else _of_own_properties(intake)
     if not intake.count:
         return faults
-    _add(faults, intake, [_sent_key_fault(*key, highest) for key in intake.keys])
+    _add(faults, intake, [_sent_key_fault(*key, taken.highest, taken.timer_lanes) for key in intake.keys])
+    _add_timers(faults, intake, now_ms)
     # Half messages of transactions, which no reader would see, and messages born before 1970.
     odd = (intake.flags & layout.SYS_TRANSACTION) != 0
     odd |= (np.frombuffer(intake.data, np.uint8)[intake.starts + layout.BORN_AT] & 0x80) != 0
     if odd.any():
         for index in np.flatnonzero(odd).tolist():
             faults[index] = "is part of a transaction, or born before 1970"
-    _add_sizes(faults, intake, min(size_max, SENT_BYTES_MAX), size_max)
+    _add_sizes(faults, intake, min(taken.record_bytes_max, SENT_BYTES_MAX), taken.record_bytes_max)
     return faults
 
 
@@ -65,11 +81,16 @@ def restored_faults(intake: Intake, size_max: int) -> dict[int, str]:
     return faults
 
 
-def _of_entries(intake: Intake) -> dict[int, str]:
-    if intake.entries is None:
-        return {}
-    named = np.flatnonzero(intake.entries[0] >= 0).tolist()
-    return dict.fromkeys(named, f"property {record.LANE_ENTRY} is the store's own")
+def _of_own_properties(intake: Intake) -> dict[int, str]:
+    """They say what a record ends and which is the newest of its key: whoever sent them would decide that."""
+    faults: dict[int, str] = {}
+    for name in _OWN_PROPERTIES:
+        # One search for all: hardly ever is there one.
+        if name in intake.data:
+            for index in range(intake.count):
+                if any(part.startswith(name) for part in intake.properties(index).split(VALUE_END)):
+                    faults[index] = f"property {name[:-1].decode()} is the store's own"
+    return faults
 
 
 def _add(faults: dict[int, str], intake: Intake, of_keys: list[str]) -> None:
@@ -77,6 +98,25 @@ def _add(faults: dict[int, str], intake: Intake, of_keys: list[str]) -> None:
         for index, number in enumerate(intake.key_of.tolist()):
             if of_keys[number]:
                 faults[index] = of_keys[number]
+
+
+def _add_timers(faults: dict[int, str], intake: Intake, now_ms: int) -> None:
+    """Records for any time have to leave room for their due time, ask for one time, and not for one too far ahead."""
+    keys = [number for number, (topic, _) in enumerate(intake.keys) if topic == _TIMER_TOPIC]
+    if not keys:
+        return
+    rows = np.flatnonzero(np.isin(intake.key_of, keys))
+    has_room = intake.timer_at[rows] >= 0
+    for index in rows[~has_room].tolist():
+        faults.setdefault(index, f"{record.TIMER_OUT_MS} is not {record.TIMER_OUT_DIGITS} digits")
+    rows = rows[has_room]
+    values = timers.outs(intake, rows)
+    for index in rows[~timers.agree(intake, rows)].tolist():
+        faults.setdefault(index, f"asks for another due time than {record.TIMER_OUT_MS} says, or for none")
+    ahead = np.where(values < record.TIMER_OUT_MIN, values, values + 1 - now_ms)
+    for index, ahead_ms in zip(rows.tolist(), ahead.tolist(), strict=True):
+        if ahead_ms > DELAY_MS_MAX:
+            faults.setdefault(index, f"falls due {ahead_ms} ms ahead, {DELAY_MS_MAX} (ten years) at most")
 
 
 def _add_sizes(faults: dict[int, str], intake: Intake, most: int, segment: int) -> None:
@@ -90,11 +130,13 @@ def _add_sizes(faults: dict[int, str], intake: Intake, most: int, segment: int) 
 
 
 @lru_cache(_KEYS_REMEMBERED_MAX)
-def _sent_key_fault(topic: bytes, queue_id: int, highest: int) -> str:
+def _sent_key_fault(topic: bytes, queue_id: int, highest: int, timer_lanes: int) -> str:
     name, fault = _name(topic)
     if fault:
         return fault
-    if topic == _LANE_TOPIC:
+    if topic == _TIMER_TOPIC:
+        return _queue_fault(queue_id, timer_lanes - 1)
+    if topic == _LEVEL_TOPIC:
         if queue_id >= highest:
             return f"level {level_of(queue_id)} is above the highest, {highest}"
     elif is_system_topic(name) and not is_group_topic(name):

@@ -10,21 +10,23 @@ are in memory only; a call that ends early drops its records, and they are resto
 """
 
 import asyncio
+from collections.abc import Sequence
 
 import numpy as np
 from duetime_core.errors import DiskFull, InvalidArgument, Overloaded, Violation
 from duetime_format.limits import AHEAD_MS_MAX
+from duetime_format.units import Ints, due_of, dues_of
 
 from duetime_store.lanes.alarm import Alarm
-from duetime_store.lanes.lane import Lane
+from duetime_store.lanes.lane import Head, Lane
 from duetime_store.log.intake import Intake
 from duetime_store.writing.flusher import Flusher
-from duetime_store.writing.staging import DUPLICATE, OK, Outcome
+from duetime_store.writing.staging import CANCELLED, DUPLICATE, OK, Outcome
 from duetime_store.writing.store import Store
 
 # Far beyond the entries that a queue can have.
 ENTRY_MAX = 1 << 56
-_GOING_ON = frozenset((OK, DUPLICATE))
+_GOING_ON = frozenset((OK, DUPLICATE, CANCELLED))
 
 
 class Holding:
@@ -39,30 +41,32 @@ class Holding:
         # Fair locks: puts of one lane are handled in the order of their arrival.
         self._turns: dict[int, asyncio.Lock] = {}
 
-    async def restore(self, records: bytes, level: int, first_entry: int) -> Outcome:
+    async def restore(self, records: bytes, number: int, first_entry: int, named: Sequence[int] = ()) -> Outcome:
         """Stages each record once its entry is due; all are staged or refused on return.
+
+        Args:
+            named: the entries, one for each record; empty: consecutive ones from `first_entry` on.
 
         Raises:
             As Store.restore; Overloaded also when too many bytes are held.
         """
-        lane, intake = self._store.lanes[level], self._store.admit(records)
-        if not 0 <= first_entry <= ENTRY_MAX:
-            raise InvalidArgument([Violation("first_entry", f"{first_entry} is not within 0 and {ENTRY_MAX}")])
+        lane, intake = self._store.lanes[number], self._store.admit(records)
+        entries = _entries(intake.count, first_entry, named)
         if self._bytes + len(records) > self._bytes_max:
             raise Overloaded(f"{self._bytes} bytes are held until they are due, {self._bytes_max} at most")
         self._bytes += len(records)
         lane.attendance.begin_put()
         try:
-            async with self._turns.setdefault(level, asyncio.Lock()):
-                return await self._stage(intake, lane, first_entry)
+            async with self._turns.setdefault(number, asyncio.Lock()):
+                return await self._stage(intake, lane, entries)
         finally:
             self._bytes -= len(records)
             lane.attendance.end_put(self._store.clock.clock.monotonic_ms())
 
-    async def _stage(self, intake: Intake, lane: Lane, first_entry: int) -> Outcome:
+    async def _stage(self, intake: Intake, lane: Lane, entries: Ints) -> Outcome:
         undone_count = self._store.undone_count
-        entries = np.arange(first_entry, first_entry + intake.count)
-        dues = lane.units(entries)["tags"].astype(np.int64)
+        units = lane.units(entries)
+        dues = dues_of(units["tags"])
         parts: list[Outcome] = []
         done = 0
         while True:
@@ -82,19 +86,38 @@ class Holding:
                 done = stop
             if done == intake.count or (parts and not _GOING_ON.issuperset(parts[-1].statuses)):
                 break
-            await self._until(int(dues[done]))
+            await self._until(lane, Head(entries[done:], units[done:]))
         if done < intake.count:
             # All others are gaps; the store says so in the outcome.
             parts.append(self._store.restore(intake.part(done, intake.count), lane, entries[done:]))
         return parts[0] if len(parts) == 1 else _joined(parts)
 
-    async def _until(self, due_at_ms: int) -> None:
+    async def _until(self, lane: Lane, held: Head) -> None:
+        """Returns when the first is due, or an entry has come that falls due before it: the scheduler has to be told of
+        that at once, by the gap."""
         moment = asyncio.get_running_loop().create_future()
-        self._alarm.set(due_at_ms, moment)
+        self._alarm.set(due_of(int(held.units["tags"][0])), moment)
+        lane.wake_before(held, moment)
         try:
             await moment
         finally:
+            lane.leave(moment)
             moment.cancel()
+
+
+def _entries(count: int, first_entry: int, named: Sequence[int]) -> Ints:
+    """The entries of a put of `count` records. Raises: InvalidArgument."""
+    if not named:
+        if not 0 <= first_entry <= ENTRY_MAX:
+            raise InvalidArgument([Violation("first_entry", f"{first_entry} is not within 0 and {ENTRY_MAX}")])
+        return np.arange(first_entry, first_entry + count)
+    entries = np.array(named, np.int64)
+    if len(entries) != count:
+        raise InvalidArgument([Violation("entries", f"{len(entries)} entries for {count} records")])
+    wrong = np.flatnonzero((entries < 0) | (entries > ENTRY_MAX))
+    if len(wrong):
+        raise InvalidArgument([Violation("entries", f"{entries[wrong[0]]} is not within 0 and {ENTRY_MAX}")])
+    return entries
 
 
 def _joined(parts: list[Outcome]) -> Outcome:

@@ -7,8 +7,11 @@ from duetime_format.names import FOREIGN_TOPICS
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from duetime_store.counting.counts import CELLS_MAX
 from duetime_store.lanes.lateness import LATE_BUCKETS_MS, Lateness
 from duetime_store.writing.store import Store
+
+HORIZONS_MS = {"1s": 1_000, "10s": 10_000, "1m": 60_000, "10m": 600_000, "1h": 3_600_000, "1d": 86_400_000}
 
 
 class ShardCollector(Collector):
@@ -41,7 +44,9 @@ class ShardCollector(Collector):
             late.add_metric(label, _buckets(lane.lateness), lane.lateness.sum_ms)
             unasked_ms = lane.attendance.unasked_ms(lane.cursor, monotonic_ms, self._since_ms)
             unasked.add_metric(label, unasked_ms / 1000)
-        yield from (pending, overdue, restored, late, unasked)
+        yield from (pending, overdue, restored, late, unasked, self._horizons(now_ms))
+        yield from self._counting()
+        yield from self._orders()
         kept = GaugeMetricFamily(
             "duetime_store_kept_messages", "Messages that DueTime keeps but does not deliver", labels=["topic"]
         )
@@ -84,6 +89,42 @@ class ShardCollector(Collector):
         yield GaugeMetricFamily(
             "duetime_store_late_unit_bytes", "Queue units that wait in memory for their files", store.queues.late_bytes
         )
+
+    def _horizons(self, now_ms: int) -> GaugeMetricFamily:
+        due = GaugeMetricFamily(
+            "duetime_store_lane_due_count",
+            "Entries not yet restored that are due within a time",
+            labels=["lane", "within"],
+        )
+        for lane in self._store.lanes:
+            pending, count = lane.pending_count, 0
+            for within, ms in HORIZONS_MS.items():
+                # Nothing is sought for lanes that are empty, or once all is counted.
+                count = lane.count_due(now_ms + ms) if count < pending else pending
+                due.add_metric([str(lane.number), within], count)
+            due.add_metric([str(lane.number), "any"], pending)
+        return due
+
+    def _counting(self) -> Iterable[GaugeMetricFamily]:
+        counts = self._store.ledger.counts
+        yield GaugeMetricFamily("duetime_store_count_cells", "Counts of pending messages in memory", counts.cell_count)
+        yield GaugeMetricFamily("duetime_store_count_cells_max", "Counts above which they become coarser", CELLS_MAX)
+        yield GaugeMetricFamily(
+            "duetime_store_counting_lanes", "Lanes whose pending messages are counted anew", len(counts.suspects)
+        )
+
+    def _orders(self) -> Iterable[GaugeMetricFamily]:
+        runs = GaugeMetricFamily("duetime_store_order_runs", "Sorted runs of a lane for any time", labels=["lane"])
+        rows = GaugeMetricFamily(
+            "duetime_store_order_rows", "Rows of a lane for any time, those of ended entries included", labels=["lane"]
+        )
+        size = GaugeMetricFamily("duetime_store_order_bytes", "Bytes of a lane's sorted runs", labels=["lane"])
+        for lane in self._store.lanes:
+            found = lane.order_size
+            if found is not None:
+                for family, value in zip((runs, rows, size), found, strict=True):
+                    family.add_metric([str(lane.number)], value)
+        yield from (runs, rows, size)
 
 
 def _buckets(lateness: Lateness) -> list[tuple[str, float]]:

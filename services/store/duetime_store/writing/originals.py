@@ -13,13 +13,15 @@ import numpy as np
 from duetime_core.errors import InvalidArgument
 from duetime_format import record
 from duetime_format.errors import Damaged
-from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
+from duetime_format.lanes import lane_of
+from duetime_format.names import QUARANTINE_TOPIC
 from duetime_format.properties import decode_properties, value_of
 from duetime_format.restore import Entry, Unrestorable, is_entry, message_id_of, quickest_count, restore
 from duetime_format.units import FILLER_SIZE, Ints, Units
 
 from duetime_store.log.commitlog import CommitLog
 from duetime_store.log.intake import Intake
+from duetime_store.log.spread import are_spread, span_bytes
 
 _QUARANTINE_TOPIC = QUARANTINE_TOPIC.encode()
 # The properties of a quarantine record.
@@ -49,13 +51,12 @@ class Originals:
     def genuine(self, intake: Intake, indices: Ints, lane: int, entries: Ints, units: Units) -> tuple[int, str]:
         """(how many of the first records at `indices` are what these entries of the lane give, what is wrong with the
         next). `units`: those of the entries."""
-        # The ends of runs of consecutive records for consecutive entries.
-        ends = np.append(np.flatnonzero((np.diff(indices) != 1) | (np.diff(entries) != 1)) + 1, len(units)).tolist()
+        # The ends of runs of consecutive records.
+        ends = np.append(np.flatnonzero(np.diff(indices) != 1) + 1, len(units)).tolist()
         count = 0
         for end in ends:
             while count < end:
-                index, entry = int(indices[count]), int(entries[count])
-                count += self._count_matching(intake, index, lane, entry, units[count:end])
+                count += self._count_matching(intake, int(indices[count]), lane, entries[count:end], units[count:end])
                 if count < end:
                     index, entry = int(indices[count]), int(entries[count])
                     fault = self._compare(intake, index, lane, entry, units[count].item())
@@ -64,13 +65,19 @@ class Originals:
                     count += 1
         return count, ""
 
-    def _count_matching(self, intake: Intake, index: int, lane: int, entry: int, units: Units) -> int:
+    def _count_matching(self, intake: Intake, index: int, lane: int, entries: Ints, units: Units) -> int:
+        """Ends also where the next record lies in another segment, unless they lie all over the log."""
+        start = int(intake.starts[index])
+        if are_spread(units, self._log.segment_bytes):
+            data, places = self._log.read_spread(units)
+            stop = len(places)
+            if stop:
+                return int(quickest_count(data, 0, units[:stop], lane, entries[:stop], intake.data, start, places))
         segment = self._log.segment_at(int(units["position"][0]))
         if segment is None:
             return 0
-        start = int(intake.starts[index])
-        count = quickest_count(segment.map, segment.base, units, lane, entry, intake.data, start)
-        segment.touch(int(units["size"][:count].sum()))
+        count = quickest_count(segment.map, segment.base, units, lane, entries, intake.data, start)
+        segment.touch(span_bytes(units[:count]))
         return int(count)
 
     def _compare(self, intake: Intake, index: int, level: int, entry: int, unit: tuple[int, int, int]) -> str:
@@ -93,7 +100,11 @@ class Originals:
             found = record.decode(data)
         except Damaged as error:
             return Original(data, error.text)
-        if found.size != size or found.topic != SCHEDULE_TOPIC or not is_entry(data, level, entry, position):
+        if (
+            found.size != size
+            or lane_of(found.topic, found.queue) != level
+            or not is_entry(data, level, entry, position)
+        ):
             return Original(data, "another record lies there")
         return Original(data)
 

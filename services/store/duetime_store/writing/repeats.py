@@ -18,9 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 from duetime_core.clock import Clock
 from duetime_core.ondisk.history import LevelHistory
-from duetime_format import layout, record
-from duetime_format.lanes import level_of
-from duetime_format.names import SCHEDULE_TOPIC
+from duetime_format import layout, record, timers
+from duetime_format.lanes import LANE_TOPIC_NAMES, level_of
+from duetime_format.names import TIMER_TOPIC
 from duetime_format.properties import value_of
 
 from duetime_store.files.disk import Buffer
@@ -32,7 +32,7 @@ from duetime_store.writing.staging import DUPLICATE, OK, FlushBatch, Outcome
 # How long a first attempt may be stuck in a process or a connection while another one stores its repetition.
 OVERTAKEN_MS = 60_000
 OVERTAKEN_COUNT_MAX = 16_384
-_LANE_TOPIC = SCHEDULE_TOPIC.encode()
+_TIMER_TOPIC = TIMER_TOPIC.encode()
 _UNIQ_KEY, _REAL_TOPIC, _REAL_QID = (name.encode() for name in (record.UNIQ_KEY, record.REAL_TOPIC, record.REAL_QID))
 
 Name = tuple[bytes, bytes]  # topic, id
@@ -51,7 +51,7 @@ class FirstCopy:
 
     @property
     def is_delayed(self) -> bool:
-        return self.topic == _LANE_TOPIC
+        return self.topic in LANE_TOPIC_NAMES
 
     @property
     def name(self) -> Name:
@@ -149,10 +149,18 @@ class Repeats:
         batches: Iterable[FlushBatch | None],
     ) -> None:
         """Answers those of `asked` whose first copy is stored, durably or not, with its place."""
+        asked = [index for index in asked if outcome.statuses[index] == OK]
+        for index, first in self.find(intake, asked, durable_end, batches).items():
+            self._answer_with(first, outcome, index)
+
+    def find(
+        self, intake: Intake, asked: Sequence[int], durable_end: int, batches: Iterable[FlushBatch | None]
+    ) -> dict[int, FirstCopy]:
+        """The first copies of those of `asked` that are stored, durably or not."""
         hashes = intake.id_hashes.tolist()
-        asked = [index for index in asked if outcome.statuses[index] == OK and hashes[index] >= 0]
+        asked = [index for index in asked if hashes[index] >= 0]
         found = self._recent.find([hashes[index] for index in asked])
-        log = VisibleLog(self._log, durable_end, batches)
+        log, known = VisibleLog(self._log, durable_end, batches), {}
         for index in asked:
             candidates = found.get(hashes[index])
             if candidates:
@@ -160,13 +168,16 @@ class Repeats:
                 firsts = map(log.record_at, candidates)
                 first = next((one for one in firsts if one is not None and one.name == name), None)
                 if first is not None:
-                    self._answer_with(first, outcome, index)
+                    known[index] = first
+        return known
 
     def _answer_with(self, first: FirstCopy, outcome: Outcome, index: int) -> None:
         outcome.statuses[index] = DUPLICATE
         outcome.queue_offsets[index] = first.queue_offset
         outcome.duplicate_queues[index] = first.topic_queue
-        if first.is_delayed:
+        if first.topic == _TIMER_TOPIC:
+            outcome.due_at_ms[index] = timers.due_by(first.properties, first.stored_at_ms)
+        elif first.is_delayed:
             level = level_of(first.queue)
             outcome.due_at_ms[index] = self._history.due_at_ms(level, first.position, first.stored_at_ms)
 

@@ -4,16 +4,19 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from duetime_core.errors import DueTimeError
+import numpy as np
+from duetime_core.errors import DueTimeError, InvalidArgument, Violation
 from duetime_format.columns import Ints
+from duetime_format.placing import Placed
 from duetime_format.units import Units
 
+from duetime_store.counting.ledger import Rows
 from duetime_store.files.disk import Buffer
 from duetime_store.lanes.lane import Lane
 from duetime_store.log.journal import Entry
 from duetime_store.queues.consumequeue import ConsumeQueue
 
-OK, DUPLICATE, GAP, NOT_DUE, REFUSED, SETTLED = range(6)
+OK, DUPLICATE, GAP, NOT_DUE, REFUSED, SETTLED, CANCELLED = range(7)
 
 
 @dataclass(slots=True)
@@ -29,6 +32,8 @@ class Outcome:
     errors: dict[int, DueTimeError] = field(default_factory=dict)
     # By index of a repeated send: the topic's queue that has the first copy.
     duplicate_queues: dict[int, int] = field(default_factory=dict)
+    # Indices of records for any time whose due time was past.
+    past: list[int] = field(default_factory=list)
     stored_at_ms: int = 0
     watermark: int = 0
 
@@ -44,10 +49,29 @@ class Outcome:
             self.errors[index] = fault
         self.faults[index] = fault if isinstance(fault, str) else fault.text
 
+    def error_of(self, index: int) -> DueTimeError:
+        """Why a record is refused."""
+        text = self.faults.get(index, "is not stored")
+        refused = InvalidArgument([Violation("record", text)], reason="RECORD_REFUSED")
+        return self.errors.get(index, refused)
+
+    def place(self, placed: Placed, dues: list[int], key_of: Ints) -> None:
+        """The records have their places. `dues`: the due time of each key, 0 outside of lanes."""
+        self.queue_offsets, self.past = placed.offsets, placed.past
+        if placed.dues:
+            self.due_at_ms = placed.dues
+        elif not any(dues):
+            self.due_at_ms = [0] * len(key_of)
+        elif len(dues) == 1:
+            self.due_at_ms = dues * len(key_of)
+        else:
+            self.due_at_ms = np.array(dues)[key_of].tolist()
+
     def take_places(self, chosen: Sequence[int], stored: "Outcome") -> None:
         """Copies the places of the chosen records from `stored`."""
         for index, offset, due_at_ms in zip(chosen, stored.queue_offsets, stored.due_at_ms, strict=True):
             self.queue_offsets[index], self.due_at_ms[index] = offset, due_at_ms
+        self.past += [chosen[index] for index in stored.past]
 
 
 @dataclass(slots=True)
@@ -60,16 +84,35 @@ class FlushBatch:
     count: int = 0
     stored_at_ms: int = 0
     queues: dict[ConsumeQueue, int] = field(default_factory=dict)  # units of each
-    # Lane, entries, and due times of those that were not quarantined.
-    restored: list[tuple[Lane, Ints, Ints]] = field(default_factory=list)
+    # New entries of lanes, and restored ones.
+    added: list[Rows] = field(default_factory=list)
+    restored: list[Rows] = field(default_factory=list)
+    # Entries that end without being restored.
+    ended: list[tuple[Lane, Ints]] = field(default_factory=list)
     # Units that replace those at these offsets; their records lie in this batch.
     moved: list[tuple[ConsumeQueue, Ints, Units]] = field(default_factory=list)
     moved_count: int = 0
     done: "list[asyncio.Future[None]]" = field(default_factory=list)
-    # Group events in this batch, their waiters, and callbacks that learn whether settlements are stored.
+    # Group events in this batch, and their waiters.
     entries: list[Entry] = field(default_factory=list)
     event_waiters: "list[asyncio.Future[None]]" = field(default_factory=list)
+    # Learn whether the batch became durable.
     settles: list[Callable[[bool], None]] = field(default_factory=list)
+
+    @property
+    def lanes(self) -> set[Lane]:
+        """Those that it changes."""
+        return {lane for changes in (self.added, self.restored, self.ended) for lane, *_ in changes}
+
+    def end_entries(self) -> OSError | None:
+        """The ends are durable: their entries are marked. Returns the error that kept marks from being written."""
+        trouble = None
+        for lane, entries in self.ended:
+            try:
+                lane.publish_cancel(entries)
+            except OSError as error:
+                trouble = error
+        return trouble
 
 
 def refuse(callers: "Iterable[asyncio.Future[None]]", error: DueTimeError) -> None:

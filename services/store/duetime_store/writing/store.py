@@ -8,7 +8,7 @@ watermarks) moves only in `publish`; `undo` takes back whatever staging has chan
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from duetime_core.errors import DiskFull, DueTimeError, InvalidArgument, Overloaded, ReadOnly, Violation
@@ -16,10 +16,11 @@ from duetime_core.logs import sparing
 from duetime_core.ondisk.history import LevelHistory
 from duetime_format import layout, record
 from duetime_format.columns import Ints
-from duetime_format.names import QUARANTINE_TOPIC
+from duetime_format.lanes import TIMER_LANE_FIRST
 from duetime_format.placing import place, reposition
 from duetime_format.units import FILLER_SIZE, UNIT, Units
 
+from duetime_store.counting.ledger import Ledger
 from duetime_store.files.gate import Gate
 from duetime_store.lanes.alarm import ShardClock
 from duetime_store.lanes.lane import Lane
@@ -30,14 +31,12 @@ from duetime_store.log.journal import Journal, event_records
 from duetime_store.log.recent import RecentIds
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.queues.queues import Queues
-from duetime_store.writing.faults import restored_faults, sent_faults
+from duetime_store.writing.faults import Taken, restored_faults, sent_faults
 from duetime_store.writing.originals import Originals
-from duetime_store.writing.repeats import Repeats, answer_twins, find_twins
-from duetime_store.writing.staging import DUPLICATE, GAP, NOT_DUE, OK, SETTLED, FlushBatch, Outcome, refuse
+from duetime_store.writing.repeats import FirstCopy, Repeats, answer_twins, find_twins
+from duetime_store.writing.staging import CANCELLED, DUPLICATE, GAP, NOT_DUE, OK, FlushBatch, Outcome, refuse
 
 log = sparing()
-
-_QUARANTINE_TOPIC = QUARANTINE_TOPIC.encode()
 
 
 class Store:
@@ -50,16 +49,20 @@ class Store:
         history: LevelHistory,
         clock: ShardClock,
         recent: RecentIds,
+        ledger: Ledger,
         *,
         waiting_bytes_max: int,
         flush_stall_ms: int,
+        timer_lanes: int,
     ) -> None:
         self.log = log
         self.queues = queues
         self.history = history
         self.levels = history.current
+        self._timer_lanes = timer_lanes
         self.clock = clock
         self.recent = recent
+        self.ledger = ledger
         self._originals = Originals(log, self._refusal)
         self._repeats = Repeats(log, history, recent, clock.clock)
         self.lanes = Lanes()
@@ -117,32 +120,35 @@ class Store:
         """Why nothing is written until a restart; empty: the shard takes writes."""
         return self.gate.failed
 
+    @property
+    def timer_lane_count(self) -> int:
+        """How many lanes messages for any time are sent to; others that are there are emptied."""
+        return sum(TIMER_LANE_FIRST + queue in self.lanes for queue in range(self._timer_lanes))
+
     def _refusal(self, restored: bytes) -> str:
         """Why a restored record is not taken."""
-        faults = restored_faults(parse(restored), self.log.record_bytes_max)
-        return next(iter(faults.values()), "")
+        return next(iter(restored_faults(parse(restored), self.log.record_bytes_max).values()), "")
 
-    def _sent_faults(self, intake: Intake) -> dict[int, str | DueTimeError]:
+    def sent_faults(self, intake: Intake, *, replace: bool = False) -> dict[int, str | DueTimeError]:
         """By index: faults of the records, and errors for new queues if the shard takes no more of them. Restored
         records are not checked for that: their sends were accepted, with their topics."""
-        faults: dict[int, str | DueTimeError] = {}
-        faults.update(sent_faults(intake, self.levels.highest, self.log.record_bytes_max))
+        most = Taken(self.levels.highest, self.timer_lane_count, self.log.record_bytes_max)
+        faults: dict[int, str | DueTimeError] = {**sent_faults(intake, most, self.clock.now_ms(), replace=replace)}
         key_of = intake.key_of.tolist() if faults else []
         # Refused records make no queues.
         taken = {number for index, number in enumerate(key_of) if index not in faults} if faults else None
-        crowded = self.queues.refuse_new(intake.keys, taken)
-        if crowded:
+        if crowded := self.queues.refuse_new(intake.keys, taken):
             faults.update(
                 (index, crowded[number]) for index, number in enumerate(intake.key_of.tolist()) if number in crowded
             )
         return faults
 
     def _put_sent(self, intake: Intake, retried: Sequence[int]) -> Outcome:
-        faults = self._sent_faults(intake)
+        faults = self.sent_faults(intake)
         asked = self._repeats.among(intake, retried)
         if not faults and not asked:
             outcome = Outcome([OK] * intake.count, stored_at_ms=self.clock.now_ms())
-            self._stage_sent(intake, outcome)
+            self.stage_sent(intake, outcome)
             return outcome
         outcome = Outcome.of_nothing(intake.count, OK, self.clock.now_ms())
         for index, fault in faults.items():
@@ -154,51 +160,10 @@ class Store:
             outcome.statuses[index] = DUPLICATE
         chosen = [index for index, status in enumerate(outcome.statuses) if status == OK]
         stored = Outcome([], stored_at_ms=outcome.stored_at_ms)
-        self._stage_sent(intake.only(chosen), stored)
+        self.stage_sent(intake.only(chosen), stored)
         outcome.take_places(chosen, stored)
         answer_twins(intake, outcome, twins)
         self._repeats.stored(intake.id_hashes[[index for index in asked if outcome.statuses[index] == OK]].tolist())
-        return outcome
-
-    def settle(
-        self,
-        records: bytes,
-        ended: Collection[int],
-        settle: Callable[[int, str, int, int], Callable[[bool], None] | None],
-    ) -> Outcome:
-        """Stages records, each of which is stored only together with the end of a lease.
-
-        The journal goes before them: in a log that ends between the two, the end of the lease does not count. A record
-        whose lease is still open can't occur.
-
-        Args:
-            ended: indices of records whose lease has ended before; they are not stored.
-            settle: called with index, topic, queue and queue offset of each record that is stored; adds the event to
-                the journal, and returns a callback that is called with whether the record became durable, if any.
-        """
-        intake = self.admit(records)
-        if ended and max(ended) >= intake.count:
-            text = f"record {max(ended)} is not within 0 and {intake.count - 1}"
-            raise InvalidArgument([Violation("settles.record", text)])
-        outcome = Outcome.of_nothing(intake.count, OK, self.clock.now_ms())
-        for index, fault in self._sent_faults(intake).items():
-            outcome.refuse(index, fault)
-        for index in ended:
-            outcome.statuses[index] = SETTLED
-            outcome.faults.pop(index, None)
-        chosen = [index for index, status in enumerate(outcome.statuses) if status == OK]
-        part = intake.only(chosen)
-        next_offsets = [self.queues.get_bytes(*key).next_offset for key in part.keys]
-        callbacks = []
-        for index, number in zip(chosen, part.key_of.tolist(), strict=True):
-            topic, queue_id = part.keys[number]
-            callbacks.append(settle(index, topic.decode(), queue_id, next_offsets[number]))
-            next_offsets[number] += 1
-        self.stage_events()
-        stored = Outcome([], stored_at_ms=outcome.stored_at_ms)
-        self._stage_sent(part, stored)
-        self._staged.settles += [callback for callback in callbacks if callback is not None]
-        outcome.take_places(chosen, stored)
         return outcome
 
     def stage_events(self) -> None:
@@ -209,27 +174,43 @@ class Store:
         batch.event_waiters += waiters
         now_ms = self.clock.now_ms()
         for encoded in event_records(events, now_ms):
-            self._stage(parse(encoded), Outcome([], stored_at_ms=now_ms))
+            self.stage_own(encoded)
 
-    def _stage_sent(self, intake: Intake, outcome: Outcome) -> None:
+    def stage_own(self, encoded: bytes) -> None:
+        """Stages a record of the store's own."""
+        self._stage(parse(encoded), Outcome([], stored_at_ms=self.clock.now_ms()))
+
+    @property
+    def staged(self) -> FlushBatch:
+        """The batch that collects what is staged now."""
+        return self._staged
+
+    def first_copy(self, intake: Intake, index: int) -> FirstCopy | None:
+        """The stored or staged record that a record repeats, if it is one of the newest."""
+        return self._repeats.find(intake, [index], self.published_end, (self._staged, self._flushing)).get(index)
+
+    def stage_sent(self, intake: Intake, outcome: Outcome) -> None:
+        """Stages records that `sent_faults` finds no fault with."""
         positions = self._stage(intake, outcome)
         named = slice(None) if intake.all_have_ids else intake.id_hashes >= 0
         self.recent.add_all(intake.id_hashes[named], positions[named])
 
     def restore(self, intake: Intake, lane: Lane, entries: Ints) -> Outcome:
-        """Stages the restored records of entries, strictly in order: after one that is not taken all others are gaps.
+        """Stages the restored records of entries, strictly in order: after one that is not taken all others are gaps,
+        but for those that are restored or cancelled.
 
         Args:
             entries: one for each record.
         """
         outcome = Outcome.of_nothing(intake.count, GAP, self.clock.now_ms())
-        restored, is_next = lane.fence(entries)
-        for index in np.flatnonzero(restored).tolist():
-            outcome.statuses[index] = DUPLICATE
+        restored, cancelled, is_next = lane.fence(entries)
+        for mask, status in ((restored, DUPLICATE), (cancelled, CANCELLED)):
+            for index in np.flatnonzero(mask).tolist():
+                outcome.statuses[index] = status
         chosen = np.flatnonzero(is_next)
         if len(chosen):
             self._restore(intake, outcome, lane, chosen, entries[chosen])
-        outcome.watermark = lane.cursor
+        outcome.watermark = lane.reached
         return outcome
 
     def _restore(self, intake: Intake, outcome: Outcome, lane: Lane, chosen: Ints, entries: Ints) -> None:
@@ -240,7 +221,6 @@ class Store:
         now_ms = outcome.stored_at_ms
         units = lane.units(entries)
         dues = units["tags"].astype(np.int64)
-        chosen, entries = chosen[: len(dues)], entries[: len(dues)]
         faults = restored_faults(intake, self.log.record_bytes_max)
         fit = dues <= now_ms
         fit &= intake.name_entries(chosen, lane.number, entries, dues)
@@ -277,11 +257,8 @@ class Store:
         else:
             for index, offset in zip(chosen, stored.queue_offsets, strict=True):
                 outcome.statuses[index], outcome.queue_offsets[index] = OK, offset
-        aside = [number for number, (topic, _) in enumerate(taken.keys) if topic == _QUARANTINE_TOPIC]
-        if aside:
-            dues = dues[~np.isin(taken.key_of, aside)]
         lane.stage(entries)
-        self._staged.restored.append((lane, entries, dues))
+        self._staged.restored.append(self.ledger.leaving(lane, taken, entries, dues))
 
     def _stage(self, intake: Intake, outcome: Outcome) -> Ints:
         """Gives all records queue offset, position and time, and adds them to the batch. Returns their positions."""
@@ -295,18 +272,18 @@ class Store:
         parts = [intake.starts[start:stop] + shift for start, stop, shift in runs]
         positions = parts[0] if len(parts) == 1 else np.concatenate(parts)
         placed = place(intake, positions, [queue.next_offset for queue in queues], dues, now_ms)
-        outcome.queue_offsets = placed.offsets
-        if not any(dues):
-            outcome.due_at_ms = [0] * intake.count
-        elif len(dues) == 1:
-            outcome.due_at_ms = dues * intake.count
-        else:
-            outcome.due_at_ms = np.array(dues)[intake.key_of].tolist()
+        outcome.place(placed, dues, intake.key_of)
         batch, at = self._staged, 0
         batch.stored_at_ms = now_ms
-        for queue, count in zip(queues, placed.counts, strict=True):
+        for key, (queue, lane, count) in enumerate(zip(queues, lanes, placed.counts, strict=True)):
+            units = placed.units[at : at + count * UNIT.size]
+            if lane is not None:
+                self.queues.counts.grow(queue.topic, queue.queue + 1)
+                rows = self.ledger.arriving(lane, intake, key, queue.next_offset, units)
+                lane.arriving(rows.dues)
+                batch.added.append(rows)
             queue.next_offset += count
-            queue.staged += placed.units[at : at + count * UNIT.size]
+            queue.staged += units
             batch.queues[queue] = batch.queues.get(queue, 0) + count
             at += count * UNIT.size
         self._add_runs(memoryview(placed.data), intake, runs)
@@ -423,26 +400,33 @@ class Store:
                 queue.publish(count)
             except OSError as error:
                 trouble = error
-        for lane, entries, dues in batch.restored:
+        self.ledger.publish(batch.added, batch.restored, batch.ended)
+        for rows in batch.added:
+            rows.lane.added(*rows[1:])
+        for lane, entries, dues, topics, _ in batch.restored:
             lane.publish(entries)
+            dues = dues[topics >= 0]
             aside = len(entries) - len(dues)
             lane.quarantined_count += aside
             self.quarantined_count += aside
             if len(dues):
                 lane.lateness.observe(dues, now_ms)
         for moved, offsets, units in batch.moved:
+            # Entries may have ended since the copies were staged.
+            units["tags"] = moved.read_at(offsets)["tags"]
             try:
                 moved.repoint(offsets, units)
             except OSError as error:
                 # They still name the first copies, which stay until the units are replaced.
                 trouble = error
+        trouble = batch.end_entries() or trouble
         self._flushing = None
         self.published_end, self.published_at_ms = batch.end, batch.stored_at_ms
         self._waiting_bytes -= batch.size
         if batch.entries:
             self._events_undone = False
-            for callback in batch.settles:
-                callback(True)
+        for callback in batch.settles:
+            callback(True)
         waiters, self._publish_waiters = self._publish_waiters, []
         for future in (*batch.done, *batch.event_waiters, *waiters):
             if not future.done():
@@ -460,8 +444,10 @@ class Store:
                 callers += batch.done
                 for queue in batch.queues:
                     queue.unstage()
-                for lane, *_ in batch.restored:
+                for lane in batch.lanes:
                     lane.undo()
+                for callback in batch.settles:
+                    callback(False)
                 callers += self._undo_events(batch)
         self._flushing, self._staged = None, FlushBatch()
         self._end = self.published_end
@@ -475,8 +461,6 @@ class Store:
         this is the second time: then they are returned."""
         if not batch.entries:
             return []
-        for callback in batch.settles:
-            callback(False)
         refused = batch.event_waiters if self._events_undone or self.gate.failed else []
         self.journal.requeue(batch.entries, [] if refused else batch.event_waiters)
         return refused

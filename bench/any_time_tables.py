@@ -1,0 +1,87 @@
+"""What was found of messages for any time, as tables of text."""
+
+from typing import Any
+
+from bench.figures import PERCENTILES, RATES
+from bench.tables import PENDING_RESIDENT_MB_MAX, RESTART_S_MAX, Table
+
+CANCELS_MIN = 20_000
+# p99 beside many that are due at one instant, in multiples of the usual.
+BESIDE_INSTANT_MAX = 2.0
+PAGE_MS_MAX = 100.0
+# What millions pending may cost: nothing, beside what a level's lane shows at the same times.
+FILLED_RATE_MIN = 0.9
+
+
+def any_time_tables(found: dict[str, Any]) -> list[Table]:
+    """Of what `bench.any_time` has measured; empty ones are left out."""
+    tables = []
+    if "cancels" in found:
+        tables.append(Table("cancels/s by receipt, batches of 1,024", ["", "value", "target"], _cancels(found)))
+    if "instant" in found:
+        tables.append(_instant(found["instant"]))
+    if "pending" in found:
+        tables.append(_pending(found["pending"]))
+    return tables
+
+
+def _cancels(found: dict[str, Any]) -> list[list[str]]:
+    return [
+        [name, f"{rate:,.0f}", f">= {CANCELS_MIN:,} {_met(rate >= CANCELS_MIN)}"]
+        for name, rate in found["cancels"].items()
+    ]
+
+
+def _instant(found: dict[str, Any]) -> Table:
+    title = f"lateness in ms at 1,000/s on a level beside {found['count']:,} due at one instant, for any time"
+    table = Table(title, ["", "by itself", "beside the instant", "target"])
+    for name in PERCENTILES:
+        usual, beside = found["usual"][name], found["beside"][name]
+        target = (
+            f"<= {BESIDE_INSTANT_MAX:g} times {_met(beside <= BESIDE_INSTANT_MAX * usual)}" if name == "p99" else ""
+        )
+        table.rows.append([name, f"{usual:.1f}", f"{beside:.1f}", target])
+    table.rows.append(["restored/s from the instant on, in order", "", f"{found['restored_per_s']:,.0f}", ""])
+    return table
+
+
+def _pending(found: dict[str, Any]) -> Table:
+    table = Table(f"{found['count']:,} messages for any time pending", ["", "value", "target"])
+    rows = table.rows
+    rows.append(["accepted/s while filling", f"{found['fill_rate']:,.0f}", ""])
+    before, filled = found["accepted_before"], found["accepted_filled"]
+    for name, rates in (("before", before), ("filled", filled)):
+        cell = f"{rates['any time']:,.0f} ({rates['levels']:,.0f})"
+        rows.append([f"accepted/s at random, in brackets of a level, {name}", cell, ""])
+    kept = (filled["any time"] / filled["levels"]) / (before["any time"] / before["levels"])
+    rows.append(["share of the rate that is kept, beside a level's", f"{kept:.2f}", _least(kept, FILLED_RATE_MIN)])
+    for name in ("before", "filled", "used", "restarted"):
+        used = found[f"store_{name}"]
+        cell = f"{used['resident_mb']:.0f} ({used['anonymous_mb']:.0f})"
+        met = _met(used["resident_mb"] < PENDING_RESIDENT_MB_MAX)
+        target = "" if name == "before" else f"< {PENDING_RESIDENT_MB_MAX:.0f} {met}"
+        rows.append([f"store's memory in MB, {name}; in brackets not backed by files", cell, target])
+    late = found["lateness"]
+    rows.append([f"lateness at {RATES[0]:,}/s, p50 / p99 in ms", f"{late['p50']:.1f} / {late['p99']:.1f}", ""])
+    for name, rate, used in (("before", "sustained_before", "cpu_before_us"), ("filled", "sustained", "cpu_us")):
+        cell = f"{found[rate]:,.0f} ({found[used].get('store', 0.0):.1f})"
+        rows.append([f"messages/s through the delayed path, in brackets the store's µs each, {name}", cell, ""])
+    for name, page in found["pages"].items():
+        cell = f"{page['p50']:.1f} / {page['p99']:.1f}"
+        target = f"p99 <= {PAGE_MS_MAX:.0f} {_met(page['p99'] <= PAGE_MS_MAX)}"
+        rows.append([f"a page of 100, {name}, p50 / p99 in ms ({page['count']:.0f} found)", cell, target])
+    rows += [[f"cancels/s, {name}", *cells] for name, *cells in _cancels(found)]
+    for name, title in (("after_kill", "store killed"), ("clean_restart_answer", "cluster stopped and started")):
+        seconds, reading = found[f"{name}_s"], found[f"{name.removesuffix('_answer')}_recovery_s"]
+        target = f"<= {RESTART_S_MAX:.0f} {_met(seconds <= RESTART_S_MAX)}"
+        cell = f"{seconds:.1f} ({reading:.1f})"
+        rows.append([f"{title}: s to the first exact answer (reading the directory)", cell, target])
+    return table
+
+
+def _least(value: float, bound: float) -> str:
+    return f">= {bound:g} {_met(value >= bound)}"
+
+
+def _met(met: bool) -> str:
+    return "met" if met else "MISSED"

@@ -1,0 +1,320 @@
+"""Which timers a 5.x broker would still deliver: entries of queue 0 of rmq_sys_wheel_timer, by the broker's files.
+
+    timerlog              one unit for each timer that entered the wheel; those of an unread slot are pending
+    config/timercheck     the slot to be read next, and the queue's first entry that may not be in the wheel yet
+    queue and log         timers put back and marks; copies that the broker delivered
+
+    entry is in the timer log, in a slot to be read         pending
+    entry is at or after timercheck's queue offset          pending
+    the timer log lacks it, or has it as one to be put      pending if its slot is to be read: files of the timer log
+    back, from a slot that was read                         may be cut or missing, and what was put back may be lost
+    all others                                              ended
+
+Of these, a mark that takes another timer back (TIMER_DEL_UNIQKEY) is ended, and so is the timer that it names by
+UNIQ_KEY, with its topic in front from 5.3.2 on. A timer that lies further ahead than the wheel reaches is rolled: put
+into the queue again, with one more in TIMER_ROLL_TIMES. A kill may leave both, or two newer ones; as many count as were
+sent, the newest. And a timer has ended whose copy is in the log, behind it and stored after its slot: delivered after
+timercheck was written. So a directory is read with an older timercheck too, or without: as if no slot had been read.
+
+A broker recovers the wheel from the last two files of the timer log, forgets what fell due seven days ago, and delivers
+a second time what a kill has kept out of timercheck. Here the whole timer log counts, nothing is forgotten, and what
+was delivered is found in the log. The wheel's file is not needed, so its size and its precision don't matter: a slot is
+what TIMER_OUT_MS says, which is a multiple of the precision.
+
+Source: RocketMQ 5.3.3 TimerMessageStore (recover, enqueue, dequeue), TimerLog, TimerCheckpoint.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from struct import Struct
+from typing import Any, NamedTuple
+
+import numpy as np
+from duetime_format import layout, record
+from duetime_format.columns import Ints, Run
+from duetime_format.errors import Damaged
+from duetime_format.names import TIMER_TOPIC
+from duetime_format.properties import NAME_END, decode_properties
+from duetime_format.record import Record
+from duetime_format.units import FILLER_SIZE, Units
+
+from duetime_core.ondisk import configs
+from duetime_core.ondisk.files import LogFiles
+from duetime_core.ondisk.folder import Files
+from duetime_core.ondisk.scan import Found, scan_runs
+
+CHECK_FILE = "config/timercheck"
+CHECK_BYTES = 56
+DELETED_KEY = "TIMER_DEL_UNIQKEY"
+ROLLS = "TIMER_ROLL_TIMES"
+# In duetimeStore.json.
+HANDOVER = "timers"
+LOG_UNIT = np.dtype(
+    [
+        ("size", ">i4"),
+        ("before", ">i8"),
+        ("magic", ">i4"),
+        ("entered_at_ms", ">i8"),
+        ("delay_ms", ">i4"),
+        ("position", ">i8"),
+        ("record_size", ">i4"),
+        ("topic_hash", ">i4"),
+        ("zero", ">i8"),
+    ]
+)
+_CHECK = Struct(">qqqqqqq")
+_MAGIC_MAX = 15
+_ROLLED = 2
+_HEX = re.compile("([0-9a-f]{2})*")
+_I64_MAX = (1 << 63) - 1
+_DEQUEUED = b"TIMER_DEQUEUE_MS"
+_DELETED = DELETED_KEY.encode() + NAME_END
+_TIMERS = TIMER_TOPIC.encode()
+# Clocks of brokers may have been set back by so much.
+_CLOCK_STEP_MS = 600_000
+
+ReadRecord = Callable[[int, int], bytes]
+
+
+class Check(NamedTuple):
+    """The content of config/timercheck."""
+
+    read_at_ms: int
+    log_flushed: int
+    queue_offset: int
+    master_offset: int
+    state_version: int = 0
+    written_at_ms: int = 0
+    counter: int = 0
+
+    def encode(self) -> bytes:
+        return _CHECK.pack(*self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Check":
+        """Bytes that are not there count as zeros: a broker's that has read no slot."""
+        return cls(*_CHECK.unpack(data[:CHECK_BYTES].ljust(CHECK_BYTES, b"\0")))
+
+
+def log_units(files: Files) -> np.ndarray:
+    """The units of the timer log, without what is none."""
+    parts = [np.empty(0, LOG_UNIT)]
+    for base, file in sorted(LogFiles(files, "timerlog").files.items()):
+        data = file.read_file(base, file.size)
+        units = np.frombuffer(data, LOG_UNIT, len(data) // LOG_UNIT.itemsize)
+        is_unit = (units["size"] == LOG_UNIT.itemsize) & (units["magic"] >= 0) & (units["magic"] <= _MAGIC_MAX)
+        parts.append(units[is_unit])
+    return np.concatenate(parts)
+
+
+class Handover(NamedTuple):
+    """When DueTime took a broker's timers over: the broker's timercheck, in hex, and where the log ended. Empty and 0
+    where no broker had kept timers."""
+
+    check: str
+    position: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """As duetimeStore.json has it, under HANDOVER."""
+        return {"timercheck": self.check, "fromPosition": self.position}
+
+
+def handover_at(files: Files, position: int) -> Handover | None:
+    """The handover if it takes place now, with the log's end at `position`. None: it has taken place before, and no
+    broker has kept timers here since."""
+    if known_handover(files) is not None:
+        return None
+    check = (files.content(CHECK_FILE) or b"")[:CHECK_BYTES].hex()
+    return Handover(check, position if are_brokers(files) else 0)
+
+
+def known_handover(files: Files) -> Handover | None:
+    """The handover that has taken place; None: it has not, or a broker has served the directory since."""
+    known = (configs.load_from(files, configs.STORE).value or {}).get(HANDOVER)
+    if not isinstance(known, dict):
+        return None
+    check, position = known.get("timercheck"), known.get("fromPosition")
+    if not (isinstance(check, str) and _HEX.fullmatch(check) and isinstance(position, int)):
+        return None
+    data = files.content(CHECK_FILE)
+    # A file that is gone is none of another broker.
+    return Handover(check, position) if data is None or data[:CHECK_BYTES].hex() == check else None
+
+
+def are_brokers(files: Files) -> bool:
+    """Whether a broker has written the directory last: its timers have not been taken over."""
+    if known_handover(files) is not None:
+        return False
+    return files.exists(CHECK_FILE) or "levels" not in (configs.load_from(files, configs.STORE).value or {})
+
+
+def pending(files: Files, offsets: Ints, units: Units, read: ReadRecord, *, queue: int = 0) -> Ints | None:
+    """Offsets of the entries that are pending by a broker's files, ascending. None: no broker wrote the directory.
+
+    What DueTime has done is not counted in: all entries that it wrote since a handover are pending, also those that it
+    has appended again in their place. Of other queues than 0 brokers read nothing: an export has their timers in 0, and
+    marks in their place.
+
+    Args:
+        offsets, units: all entries of the queue, ascending.
+        read: a record's bytes, by log position and size; fewer where it is not there.
+    """
+    handover = known_handover(files)
+    if handover is None and not are_brokers(files):
+        return None
+    data = files.content(CHECK_FILE) or bytes.fromhex(handover.check if handover else "")
+    end = handover.position if handover else _I64_MAX
+    there = units["size"] != FILLER_SIZE
+    offsets, units = offsets[there], units[there]
+    later = units["position"] >= end
+    if queue and not data:
+        return offsets[~np.isin(offsets, _marks(offsets[~later], units[~later], read))]
+    if queue:
+        return offsets[later]
+    found = _pending(files, Check.decode(data), offsets[~later], units[~later], read, end)
+    return np.sort(np.concatenate([offsets[later], found]))
+
+
+def _marks(offsets: Ints, units: Units, read: ReadRecord) -> list[int]:
+    rows = zip(offsets.tolist(), units.tolist(), strict=True)
+    found = [(offset, _record(read(position, size))) for offset, (position, size, _) in rows]
+    return [offset for offset, one in found if one is not None and _DELETED in one.properties]
+
+
+def _pending(files: Files, check: Check, offsets: Ints, units: Units, read: ReadRecord, end: int) -> Ints:
+    if not len(offsets):
+        return offsets
+    in_log = log_units(files)
+    positions, is_unread = in_log["position"], in_log["entered_at_ms"] + in_log["delay_ms"] >= check.read_at_ms
+    to_come = np.isin(units["position"], positions[is_unread]) | (offsets >= check.queue_offset)
+    put_back = np.isin(units["position"], positions[~is_unread & (in_log["magic"] & _ROLLED > 0)])
+    looked_at = to_come | put_back | ~np.isin(units["position"], positions)
+    rows = zip(offsets[looked_at].tolist(), units[looked_at].tolist(), to_come[looked_at].tolist(), strict=True)
+    timers = []
+    for offset, (position, size, _), is_to_come in rows:
+        found = _record(read(position, size))
+        if found is not None:
+            timers.append(_timer(offset, found, is_to_come))
+    known = [timer for timer in timers if timer.is_to_come or timer.key.out_ms >= check.read_at_ms]
+    left = _without_deleted(_without_rolled(known))
+    delivered = _delivered(files, left, end)
+    return np.array([timer.offset for timer in left if timer.offset not in delivered], np.int64)
+
+
+class _Key(NamedTuple):
+    """What a timer and its copies have in common."""
+
+    topic: str
+    id: str
+    out_ms: int
+
+
+class _Timer(NamedTuple):
+    offset: int
+    position: int
+    key: _Key
+    rolls: int
+    # By the wheel or timercheck, not by its slot alone.
+    is_to_come: bool
+    # The key of the one that it takes back, empty: none; and the slots in which this may be.
+    deleted: str
+    deleted_ms: tuple[int, ...]
+
+
+def _record(data: bytes) -> Record | None:
+    """None: there is no such record; a broker passes over it."""
+    try:
+        return record.decode(data, check_crc=False)
+    except Damaged:
+        return None
+
+
+def _timer(offset: int, found: Record, is_to_come: bool) -> _Timer:
+    properties = decode_properties(found.properties)
+    key, deleted = _key(found, properties), properties.get(DELETED_KEY, "")
+    # A recall asks for the ms after its target's slot, and gets that slot unless the precision was changed meanwhile.
+    slots = (key.out_ms, _number(properties.get(record.TIMER_DELIVER_MS)) - 1)
+    return _Timer(offset, found.position, key, _number(properties.get(ROLLS)), is_to_come, deleted, slots)
+
+
+def _key(found: Record, properties: dict[str, str]) -> _Key:
+    # Without an id, what else copies have in common.
+    message_id = properties.get(record.UNIQ_KEY) or f"{found.born_at_ms} {found.body_crc} {found.flag}"
+    return _Key(properties.get(record.REAL_TOPIC, ""), message_id, _number(properties.get(record.TIMER_OUT_MS)))
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) <= 18 else 0
+
+
+def _without_deleted(timers: list[_Timer]) -> list[_Timer]:
+    deleted = {(out_ms, timer.deleted) for timer in timers if timer.deleted for out_ms in timer.deleted_ms}
+
+    def is_deleted(key: _Key) -> bool:
+        return (key.out_ms, key.id) in deleted or (key.out_ms, f"{key.topic}+{key.id}") in deleted
+
+    return [timer for timer in timers if not timer.deleted and not is_deleted(timer.key)]
+
+
+def _without_rolled(timers: list[_Timer]) -> list[_Timer]:
+    """Without those that were put into the queue again: of each key as many as were sent, the newest."""
+    groups: dict[tuple[_Key, str], list[_Timer]] = {}
+    for timer in timers:
+        groups.setdefault((timer.key, timer.deleted), []).append(timer)
+    left = []
+    for group in groups.values():
+        group.sort(key=lambda timer: (timer.rolls, timer.offset))
+        # The first records of rolled ones may have left the log.
+        sent = max(sum(not timer.rolls for timer in group), 1)
+        left += group[-sent:]
+    return sorted(left)
+
+
+def _delivered(files: Files, timers: list[_Timer], end: int) -> set[int]:
+    """Offsets of those whose copy the log has: it lies behind the timer, and was stored after its slot."""
+    if not timers:
+        return set()
+    log = LogFiles(files)
+    since_ms = min(timer.key.out_ms for timer in timers) - _CLOCK_STEP_MS
+    start = max(_segment_before(log, since_ms), min(timer.position for timer in timers))
+    waiting = {timer.key for timer in timers}
+    copies: Counter[_Key] = Counter()
+    for copy in _copies(log, start, end):
+        key = _key(copy, decode_properties(copy.properties))
+        if key in waiting:
+            copies[key] += 1
+    log.close()
+    found = set()
+    for timer in timers:
+        if copies[timer.key]:
+            copies[timer.key] -= 1
+            found.add(timer.offset)
+    return found
+
+
+def _segment_before(log: LogFiles, at_ms: int) -> int:
+    """The first position of the last file whose first record was stored by then."""
+    for base in sorted(log.files, reverse=True):
+        head = layout.head_of(log.read(base, layout.PREFIX_BYTES))
+        if head is None or not head.is_message:
+            continue
+        if int.from_bytes(log.read(base + head.stored_at, 8), "big") <= at_ms:
+            return base
+    return log.min_position
+
+
+def _copies(log: LogFiles, position: int, end: int) -> Iterator[Record]:
+    """The records in [position, end) that the wheel delivered: not those that it rolled on."""
+    for item in scan_runs(log, position, end):
+        if isinstance(item, Run) and _DEQUEUED in item.data:
+            others = np.array([topic != _TIMERS for topic, _ in item.keys])[item.key_of]
+            for index in np.flatnonzero(others).tolist():
+                if _DEQUEUED in item.properties(index):
+                    yield record.decode(item.data, int(item.starts[index]), check_crc=False)
+        elif isinstance(item, Found) and not item.damage and _is_copy(item.record):
+            yield item.record
+
+
+def _is_copy(found: Record) -> bool:
+    return found.topic != TIMER_TOPIC and _DEQUEUED in found.properties

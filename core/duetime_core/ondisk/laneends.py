@@ -1,0 +1,117 @@
+"""What records of the log say of the entries of lanes: which were restored, and which have ended without that.
+
+DT_ENTRY of a restored or quarantined record         that entry is restored
+DT_ENTRY of a record of rmq_sys_wheel_timer           that entry was replaced: this record has its place
+a row of a record of DT_CANCELLED                     that entry was cancelled
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from duetime_format import ends, record
+from duetime_format.columns import Ints, Run, entry_of
+from duetime_format.errors import Damaged
+from duetime_format.lanes import Place
+from duetime_format.names import CANCELLED_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+
+from duetime_core.ondisk.scan import Found
+
+_LEVELS, _TIMERS, _CANCELLED = (name.encode() for name in (SCHEDULE_TOPIC, TIMER_TOPIC, CANCELLED_TOPIC))
+NONE = np.empty((3, 0), np.int64)
+
+
+@dataclass(slots=True)
+class LaneEnds:
+    """Entries of one lane, in order of the log; rows are entry, due time, and the position of the record that says
+    so."""
+
+    restored: Ints = field(default_factory=lambda: NONE)
+    replaced: Ints = field(default_factory=lambda: NONE)
+    cancelled: Ints = field(default_factory=lambda: NONE)
+
+    @property
+    def ended(self) -> Ints:
+        """Entries that ended without being restored, ascending."""
+        return np.unique(np.concatenate([self.replaced[0], self.cancelled[0]]))
+
+    @property
+    def restored_entries(self) -> Ints:
+        """Ascending."""
+        return np.unique(self.restored[0])
+
+
+class EndsReader:
+    """Takes the items of a walk through the log. `damaged` has places whose rows can't be read.
+
+    Restored entries that a checkpoint counts already are left out: those of a level before its watermark, and those of
+    a timer lane up to its place.
+    """
+
+    def __init__(self, marks: Mapping[int, int] | None = None, places: Mapping[int, Place] | None = None) -> None:
+        """`marks`: watermarks by level; `places`: how far timer lanes are."""
+        self._marks, self._places = marks or {}, places or {}
+        self._found: dict[tuple[int, str], list[Ints]] = {}
+        self.damaged: list[tuple[int, str]] = []
+
+    def see(self, item: object) -> None:
+        """Takes an item; those that are no intact records say nothing."""
+        if isinstance(item, Run):
+            self._see_run(item)
+        elif isinstance(item, Found) and not item.damage:
+            found = item.record
+            if found.topic == CANCELLED_TOPIC:
+                self._see_rows(item.position, found.body)
+            elif found.topic != SCHEDULE_TOPIC and (entry := entry_of(found)) is not None:
+                kind = "replaced" if found.topic == TIMER_TOPIC else "restored"
+                self._add(entry[0], kind, np.array([[entry[1]], [entry[2]], [item.position]]))
+
+    def _see_run(self, run: Run) -> None:
+        names = [topic for topic, _ in run.keys]
+        if _CANCELLED in names:
+            own = np.array([topic == _CANCELLED for topic in names])[run.key_of]
+            for index in np.flatnonzero(own).tolist():
+                found = record.decode(run.data, int(run.starts[index]), check_crc=False)
+                self._see_rows(int(run.positions[index]), found.body)
+        if run.entries is None:
+            return
+        in_levels, in_timers = (np.array([topic == own for topic in names])[run.key_of] for own in (_LEVELS, _TIMERS))
+        there = (run.entries[0] >= 0) & ~in_levels
+        for kind, own in (("restored", there & ~in_timers), ("replaced", there & in_timers)):
+            if own.any():
+                lanes, entries, dues = run.entries[:, own]
+                rows = np.stack([entries, dues, run.positions[own]])
+                for lane in np.unique(lanes).tolist():
+                    self._add(lane, kind, rows[:, lanes == lane])
+
+    def _see_rows(self, position: int, body: bytes) -> None:
+        try:
+            rows = ends.decode(body)
+        except Damaged as error:
+            self.damaged.append((position, error.text))
+            return
+        for lane in np.unique(rows["lane"]).tolist():
+            own = rows[rows["lane"] == lane]
+            self._add(lane, "cancelled", np.stack([own["entry"], own["due"], np.full(len(own), position)]))
+
+    def _add(self, lane: int, kind: str, rows: Ints) -> None:
+        rows = rows.astype(np.int64)
+        if kind == "restored":
+            if lane in self._places:
+                place = self._places[lane]
+                after = (rows[1] > place.due_at_ms) | ((rows[1] == place.due_at_ms) & (rows[0] > place.entry))
+            else:
+                after = rows[0] >= self._marks.get(lane, 0)
+            rows = rows[:, after]
+        if rows.size:
+            self._found.setdefault((lane, kind), []).append(rows)
+
+    def ends(self, lane: int) -> LaneEnds:
+        """All that was found of a lane."""
+        kinds = ("restored", "replaced", "cancelled")
+        return LaneEnds(*(np.concatenate([NONE, *self._found.get((lane, kind), ())], axis=1) for kind in kinds))
+
+    @property
+    def lanes(self) -> set[int]:
+        """Lanes of which anything was found."""
+        return {lane for lane, _ in self._found}

@@ -1,0 +1,151 @@
+"""Pending entries of a directory's lanes, as a store that recovered it would find them.
+
+What says that an entry is gone:
+
+    level    the watermark of checkpoint, delayOffset.json and log; records that restore an entry above it
+    timer    the checkpoint's place in the order of due times; records that restore an entry after it
+    both     the mark in the unit (a negative due time); records that cancel or replace the entry
+    timer    in a directory that a broker wrote last, the broker's files (brokertimers.py)
+
+A unit of a timer lane in a broker's files has the hash of a tag: it is dated here, by its record.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from duetime_format import timers
+from duetime_format.lanes import Place, is_timer_lane, lane_of, place_of
+from duetime_format.names import CANCELLED_TOPIC, TIMER_TOPIC
+from duetime_format.units import Ints, Mask, Units, are_ended, dues_of, joined
+
+from duetime_core.ondisk import brokertimers
+from duetime_core.ondisk.lanes import Progress, Restored
+from duetime_core.ondisk.records import message
+from duetime_core.ondisk.state import Queue, State, restored
+
+# Hashes of tags lie below it, due times above.
+_HASH_LIMIT = 1 << 32
+_NONE = np.empty(0, np.int64)
+_NOWHERE = Place(0, -1)
+# What was cancelled has a record in the one, what was replaced in the other.
+_ENDING_TOPICS = frozenset((CANCELLED_TOPIC, TIMER_TOPIC))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Marked:
+    """A lane's progress, and the entries that records of the log have ended."""
+
+    progress: Progress
+    ended: Ints
+
+    @property
+    def first(self) -> int:
+        """See Progress."""
+        return self.progress.first
+
+    def gone(self, entries: Ints, tags: Ints) -> Mask:
+        """See Progress."""
+        gone = self.progress.gone(entries, tags)
+        return gone | np.isin(entries, self.ended) if len(self.ended) else gone
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timed:
+    """The progress of a timer lane: all up to `place` in order of due time is gone, and `restored` are."""
+
+    place: Place = _NOWHERE
+    restored: Ints = field(default_factory=lambda: _NONE)
+
+    @property
+    def first(self) -> int:
+        """See Progress."""
+        return 0
+
+    def gone(self, entries: Ints, tags: Ints) -> Mask:
+        """See Progress."""
+        dues, place = dues_of(tags), self.place
+        passed: Mask = (dues < place.due_at_ms) | ((dues == place.due_at_ms) & (entries <= place.entry))
+        passed |= are_ended(tags)
+        return passed | np.isin(entries, self.restored) if len(self.restored) else passed
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PendingLane:
+    """A lane of a directory: its queue, and what of it is gone."""
+
+    number: int
+    state: State
+    queue: Queue
+    progress: Marked
+
+    def entries(self, first: int | None = None) -> Iterator[tuple[Ints, Units, Mask]]:
+        """Entries that have records from one on, or from the first that may be pending: entries, units with due times
+        for tags, and which are gone."""
+        for entries, units in self.queue.read(self.progress.first if first is None else first):
+            dated = _dated(self.state, units) if is_timer_lane(self.number) else units
+            yield entries, dated, self.progress.gone(entries, dated["tags"].astype(np.int64))
+
+    def pending(self) -> Iterator[tuple[Ints, Units]]:
+        """Pending entries, in the order of their numbers, and their units."""
+        for entries, units, gone in self.entries():
+            yield entries[~gone], units[~gone]
+
+    def counts(self) -> tuple[int, int]:
+        """(pending entries; entries not passed yet that have ended without being restored)."""
+        pending = ended = 0
+        progress = self.progress.progress
+        if isinstance(progress, Restored) and not may_have_ended(self.state):
+            return progress.pending_count(self.queue.max_offset), 0
+        for entries, units, gone in self.entries():
+            is_ended = are_ended(units["tags"].astype(np.int64)) | np.isin(entries, self.progress.ended)
+            pending += len(entries) - int(gone.sum())
+            ended += int(is_ended.sum())
+        return pending, ended
+
+
+def may_have_ended(state: State) -> bool:
+    """Whether entries may have ended without being restored: where nothing was ever cancelled or replaced, none has."""
+    return any(queue.topic in _ENDING_TOPICS and queue.max_offset for queue in state.queues.values())
+
+
+def lanes(state: State) -> dict[int, PendingLane]:
+    """All lanes that have a queue, by number. The log has been walked."""
+    levels, found = restored(state), {}
+    for (topic, number), queue in sorted(state.queues.items()):
+        lane = lane_of(topic, number)
+        if lane is None:
+            continue
+        seen = state.ends.ends(lane)
+        progress: Progress
+        if is_timer_lane(lane):
+            progress = Timed(state.places.get(lane, Place(0, -1)), seen.restored_entries)
+        else:
+            progress = levels[lane]
+        ended = np.union1d(seen.ended, _ended_by_broker(state, lane, queue))
+        found[lane] = PendingLane(lane, state, queue, Marked(progress, ended))
+    return found
+
+
+def _ended_by_broker(state: State, lane: int, queue: Queue) -> Ints:
+    """Entries of a timer lane that a broker's files do not have as pending."""
+    if not is_timer_lane(lane) or (lane in state.places and brokertimers.known_handover(state.files) is not None):
+        # Marks tell, for what the checkpoint counts.
+        return _NONE
+    parts = list(queue.read())
+    entries = np.concatenate([_NONE, *(part for part, _ in parts)])
+    units = joined(units for _, units in parts)
+    pending = brokertimers.pending(state.files, entries, units, state.log.read, queue=place_of(lane)[1])
+    return _NONE if pending is None else np.setdiff1d(entries, pending)
+
+
+def _dated(state: State, units: Units) -> Units:
+    """Units with due times for tags."""
+    hashes = np.flatnonzero(np.abs(units["tags"].astype(np.int64)) < _HASH_LIMIT)
+    if not len(hashes):
+        return units
+    units = units.copy()
+    for index in hashes.tolist():
+        found = message(state, int(units["position"][index]))
+        units["tags"][index] = timers.due_at_ms(found) if found is not None else 0
+    return units

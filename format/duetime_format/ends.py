@@ -1,0 +1,48 @@
+"""Ends of pending entries that were not delivered: the rows of a record of DT_CANCELLED, queue 0. Pure bytes.
+
+    i32 lane | u8 reason | 3 bytes 0 | i64 entry | i64 due        24 bytes, big-endian, back to back
+
+An entry ends here at most once, and never after it was restored. A record that takes an entry's place has no row: it
+names that entry itself, by DT_ENTRY.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from duetime_format.errors import Damaged
+from duetime_format.units import Ints
+
+CANCELLED, REPLACED = 1, 2
+END_TYPE = np.dtype(
+    [("lane", ">i4"), ("reason", "u1"), ("pad", "u1", (3,)), ("entry", ">i8"), ("due", ">i8")],
+)
+END_BYTES = END_TYPE.itemsize
+
+Ends = npt.NDArray[Any]
+
+
+def encode(lane: int, entries: Ints, dues: Ints, reason: int = CANCELLED) -> bytes:
+    """The rows of entries of one lane, in their order."""
+    rows = np.zeros(len(entries), END_TYPE)
+    rows["lane"], rows["reason"], rows["entry"], rows["due"] = lane, reason, entries, dues
+    return rows.tobytes()
+
+
+def decode(body: bytes) -> Ends:
+    """All rows of a record.
+
+    Raises:
+        Damaged: the bytes are no such rows; none of them counts then.
+    """
+    if len(body) % END_BYTES:
+        raise Damaged(f"{len(body)} bytes are not whole rows of {END_BYTES}")
+    rows = np.frombuffer(body, END_TYPE)
+    wrong = (rows["lane"] < 1) | (rows["entry"] < 0) | (rows["due"] < 0) | rows["pad"].any(axis=1)
+    wrong |= (rows["reason"] != CANCELLED) & (rows["reason"] != REPLACED)
+    if wrong.any():
+        index = int(np.flatnonzero(wrong)[0])
+        lane, reason, _, entry, due = rows[index].item()
+        raise Damaged(f"row {index} ends entry {entry} of lane {lane}, due {due}, for reason {reason}: no such end")
+    return rows

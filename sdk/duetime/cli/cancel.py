@@ -1,0 +1,196 @@
+"""`duetime cancel` and `duetime reschedule`: pending messages ended, or given another time."""
+
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from duetime.cli.gateway import CALL_TIMEOUT_S, reach
+from duetime.cli.options import Json, Server, due_time, given, span
+from duetime.cli.output import iso, local, print_json
+from duetime.client.errors import DueTimeError
+from duetime.client.message import CancelResult
+from duetime.client.sending.ending import CancelProgress, Rescheduled
+from duetime.client.sending.producer import AsyncProducer
+
+
+def cancel(
+    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID...]", help="The messages' ids.")] = None,
+    topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="All that go to this topic.")] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="KEY", help="With --topic or a time: only with this key.")
+    ] = None,
+    since: Annotated[str | None, typer.Option("--due-from", metavar="TIME", help="All due then or later.")] = None,
+    until: Annotated[
+        str | None, typer.Option("--due-before", metavar="TIME", help="All due before then, as 2026-12-24T18:00.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count those that match.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    server: Server = None,
+    as_json: Json = False,
+) -> None:
+    """Cancel pending messages: those that are named, or all that match.
+
+    Cancelled messages are never delivered. Prints one line for each that is named; exit code 1 if one had fired
+    already or was not found. What matches is counted as it goes; after an interruption, the same command continues.
+
+    \b
+    Examples:
+      duetime cancel 7F0000010001070D0D0D000000000000
+      duetime cancel --topic orders --key 42 --yes
+      duetime cancel --topic orders --due-before 2026-12-24T18:00 --dry-run
+    """
+    matching = any(one is not None for one in (topic, since, until))
+    if bool(ids) == matching:
+        raise typer.BadParameter("give IDs, or --topic, --due-from or --due-before")
+    if ids:
+        if key is not None or dry_run:
+            raise typer.BadParameter("--key and --dry-run are for messages that match; IDs name single ones")
+        asyncio.run(_cancel(server, ids, as_json))
+        return
+    wanted = given("--topic", topic), given("--key", key)
+    times = span(("--due-from", since), ("--due-before", until))
+    if not (yes or dry_run):
+        if not sys.stdin.isatty():
+            raise typer.BadParameter("cancelled messages are never delivered: give --yes, or --dry-run to count them")
+        counted = asyncio.run(_match(server, *wanted, times, True, as_json, shown=False))
+        if not counted.matched:
+            print("nothing to cancel")
+            return
+        of_topic = f" of {topic}" if topic else ""
+        typer.confirm(f"Cancel {counted.matched:,} pending messages{of_topic}?", abort=True)
+    asyncio.run(_match(server, *wanted, times, dry_run, as_json))
+
+
+def reschedule(
+    message_id: Annotated[str, typer.Argument(metavar="ID", help="The message's id.")],
+    delay: Annotated[str | None, typer.Option(metavar="LENGTH", help="From now on: 90s, 1h30m, 2d.")] = None,
+    deliver_at: Annotated[
+        str | None, typer.Option("--deliver-at", metavar="TIME", help="As 2026-12-24T18:00:00Z; local without zone.")
+    ] = None,
+    body: Annotated[str | None, typer.Option(metavar="BODY|@PATH", help="Another body; @PATH: a file.")] = None,
+    server: Server = None,
+    as_json: Json = False,
+) -> None:
+    """Give a pending message another due time, and another body if one is given.
+
+    It keeps its id and is delivered once. Exit code 1 if it had fired already or was not found.
+
+    \b
+    Examples:
+      duetime reschedule 7F0000010001070D0D0D000000000000 --delay 2h
+      duetime reschedule order-42 --deliver-at 2026-12-24T18:00:00Z --body "new text"
+    """
+    if (delay is None) == (deliver_at is None):
+        raise typer.BadParameter("give either --delay or --deliver-at")
+    at = due_time("--deliver-at", deliver_at)
+    asyncio.run(_reschedule(server, message_id, delay, at, _body_of(body), as_json))
+
+
+def _body_of(text: str | None) -> bytes | None:
+    if text is None:
+        return None
+    return Path(text[1:]).read_bytes() if text.startswith("@") else text.encode("utf-8", "surrogateescape")
+
+
+async def _cancel(server: str | None, ids: Sequence[str], as_json: bool) -> None:
+    async with AsyncProducer(await reach(server), timeout=CALL_TIMEOUT_S) as producer:
+        results = await producer.cancel(list(ids))
+    words: Counter[str] = Counter()
+    for message_id, result in zip(ids, results, strict=True):
+        word = result.value if isinstance(result, CancelResult) else "not known"
+        words[word] += 1
+        if as_json:
+            error = {"error": _error_object(result)} if isinstance(result, DueTimeError) else {}
+            print_json({"id": message_id, "result": word} | error)
+        else:
+            print(f"{word}  {message_id}{f'  ({result})' if isinstance(result, DueTimeError) else ''}")
+    if len(ids) > 1 and not as_json:
+        print(f"duetime: {', '.join(f'{word} {count:,}' for word, count in words.items())}", file=sys.stderr)
+    if words[CancelResult.CANCELLED.value] < len(ids):
+        raise typer.Exit(1)
+
+
+async def _match(
+    server: str | None,
+    topic: str,
+    key: str,
+    times: tuple[datetime | None, datetime | None],
+    dry_run: bool,
+    as_json: bool,
+    *,
+    shown: bool = True,
+) -> CancelProgress:
+    """The last progress. Without `shown` nothing is printed."""
+    last = CancelProgress(0, 0, 0, 0, None, done=False)
+    async with AsyncProducer(await reach(server), timeout=CALL_TIMEOUT_S) as producer:
+        work = producer.cancel_matching(topic, key=key, after=times[0], before=times[1], dry_run=dry_run)
+        try:
+            async with aclosing(work) as told:
+                async for last in told:
+                    if shown and as_json:
+                        print_json(asdict(last) | {"looked_until": iso(last.looked_until)})
+                    elif shown:
+                        print(f"duetime: {_progress_text(last, dry_run)}", file=sys.stderr)
+        except BaseException:
+            if shown and last.cancelled:
+                text = f"{last.cancelled:,} are cancelled; interrupted, the same command continues with what is left"
+                print(f"duetime: {text}", file=sys.stderr)
+            raise
+    if shown and not as_json:
+        print(_report_text(last, dry_run))
+    return last
+
+
+def _progress_text(progress: CancelProgress, dry_run: bool) -> str:
+    done = f"{progress.matched:,} match" if dry_run else f"cancelled {progress.cancelled:,}"
+    until = f", up to {local(progress.looked_until)}" if progress.looked_until and not progress.done else ""
+    return f"{done} of {progress.seen:,} looked at{until}"
+
+
+def _report_text(progress: CancelProgress, dry_run: bool) -> str:
+    if dry_run:
+        return f"would cancel {progress.matched:,} pending messages; nothing was changed"
+    fired = f"; {progress.already_fired:,} fell due before" if progress.already_fired else ""
+    return f"cancelled {progress.cancelled:,} pending messages{fired}"
+
+
+async def _reschedule(
+    server: str | None, message_id: str, delay: str | None, at: datetime | None, body: bytes | None, as_json: bool
+) -> None:
+    async with AsyncProducer(await reach(server), timeout=CALL_TIMEOUT_S) as producer:
+        result = await producer.reschedule(message_id, delay=delay, deliver_at=at, body=body)
+    print_json(_rescheduled_object(result)) if as_json else print(_rescheduled_line(result))
+    if result.status != "rescheduled":
+        raise typer.Exit(1)
+
+
+def _rescheduled_line(result: Rescheduled) -> str:
+    due = f", due {local(result.deliver_at)}" if result.deliver_at else ""
+    return (
+        f"{result.status}  {result.message_id}{due}{'; that was past: it is delivered now' if result.was_past else ''}"
+    )
+
+
+def _rescheduled_object(result: Rescheduled) -> dict[str, Any]:
+    shard, lane, entry = result.place
+    return {
+        "id": result.message_id,
+        "result": result.status,
+        "deliver_at": iso(result.deliver_at),
+        "was_past": result.was_past,
+        "shard": shard,
+        "lane": lane,
+        "entry": entry,
+    }
+
+
+def _error_object(error: DueTimeError) -> dict[str, str]:
+    return {"reason": error.reason, "message": error.text}

@@ -1,0 +1,101 @@
+"""`duetime pending`: messages that wait to fall due, in the order in which they will."""
+
+import asyncio
+import sys
+from contextlib import aclosing
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+
+from duetime.cli.gateway import CALL_TIMEOUT_S, reach
+from duetime.cli.messages import body_object
+from duetime.cli.options import Json, Server, given, span
+from duetime.cli.output import iso, local, on_one_line, print_json
+from duetime.client.errors import Damaged
+from duetime.client.finding.finder import AsyncFinder
+from duetime.client.finding.pending import PendingMessage
+
+
+def pending(
+    topic: Annotated[
+        str | None, typer.Option("--topic", metavar="TOPIC", help="Only those that go to this topic.")
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only those with this key.")] = None,
+    since: Annotated[str | None, typer.Option("--after", metavar="TIME", help="Due then or later.")] = None,
+    until: Annotated[
+        str | None, typer.Option("--before", metavar="TIME", help="Due before then, as 2026-12-24T18:00.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, metavar="N", help="The first N.")] = 32,
+    server: Server = None,
+    as_json: Json = False,
+) -> None:
+    """List pending messages in order of due time, whatever their delay.
+
+    \b
+    Examples:
+      duetime pending
+      duetime pending --topic orders --key 42
+      duetime pending --before 2026-12-24T18:00 --limit 1000 --json | jq -r .id
+    """
+    wanted, times = (given("--topic", topic), given("--key", key)), span(("--after", since), ("--before", until))
+    asyncio.run(_list(server, *wanted, times, limit, as_json))
+
+
+async def _list(
+    server: str | None,
+    topic: str,
+    key: str,
+    times: tuple[datetime | None, datetime | None],
+    limit: int,
+    as_json: bool,
+) -> None:
+    count = 0
+    async with (
+        AsyncFinder(await reach(server), timeout=CALL_TIMEOUT_S) as finder,
+        aclosing(finder.pending(topic, key=key, after=times[0], before=times[1])) as found,
+    ):
+        async for message in found:
+            if count == limit:
+                print("duetime: there are more; see --limit", file=sys.stderr)
+                return
+            count += 1
+            if as_json:
+                print_json(pending_object(message))
+            else:
+                print(pending_line(message))
+    if not count and not as_json:
+        print("nothing is pending that meets the options" if topic or key or any(times) else "nothing is pending")
+
+
+def pending_line(message: PendingMessage) -> str:
+    """A pending message for people."""
+    parts = [f"due {local(message.due_at)}", message.id, f"{message.topic}[{message.queue}]"]
+    parts += [f"level {message.delay_level}"] if message.delay_level else []
+    parts += [f"tags={message.tags}"] if message.tags else []
+    parts += [f"keys={','.join(message.keys)}"] if message.keys else []
+    try:
+        parts.append(on_one_line(message.body))
+    except Damaged as error:
+        parts.append(f"({error})")
+    return "  ".join(parts)
+
+
+def pending_object(message: PendingMessage) -> dict[str, Any]:
+    """A pending message for machines."""
+    shard, lane, entry = message.place
+    return {
+        "id": message.id,
+        "topic": message.topic,
+        "queue": message.queue,
+        "due_at": iso(message.due_at),
+        **body_object(message),
+        "tags": message.tags,
+        "keys": message.keys,
+        "properties": message.properties,
+        "stored_at": iso(message.stored_at),
+        "delay_level": message.delay_level,
+        "shard": shard,
+        "lane": lane,
+        "entry": entry,
+    }

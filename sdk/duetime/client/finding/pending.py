@@ -1,0 +1,98 @@
+"""Pending messages as they are listed, and how many there are."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from duetime.client.finding.view import MessageView
+from duetime.client.message import MessageRef, moment
+from duetime.v1 import pending_pb2
+
+
+class PendingMessage(MessageView, MessageRef):
+    """A message that waits to fall due; `cancel` and `reschedule` take it. Fields are decoded on access."""
+
+    __slots__ = ("_pending",)
+
+    def __init__(self, pending: pending_pb2.PendingMessage) -> None:
+        super().__init__(pending.message)
+        self._pending = pending
+
+    @property
+    def id(self) -> str:
+        return self._message.id
+
+    @property
+    def topic(self) -> str:
+        """Where it goes."""
+        return self._message.topic
+
+    @property
+    def queue(self) -> int:
+        """The queue of `topic`."""
+        return self._message.queue
+
+    @property
+    def due_at(self) -> datetime:
+        """When it reaches its topic, by the server's clock."""
+        return moment(self._message.due_at_ms)
+
+    @property
+    def stored_at(self) -> datetime:
+        """When it began to wait, by the server's clock; a reschedule begins anew."""
+        return moment(self._message.stored_at_ms)
+
+    @property
+    def delay_level(self) -> int:
+        """The delay level; 0: it waits for a time that is no level's."""
+        return self._message.delay_level
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Shard, lane and entry of the lane."""
+        return self._pending.shard, self._pending.lane, self._message.offset
+
+    def _ref(self) -> pending_pb2.PendingRef:
+        shard, lane, entry = self.place
+        return pending_pb2.PendingRef(message_id=self.id, topic=self.topic, shard=shard, lane=lane, entry=entry)
+
+    def __repr__(self) -> str:
+        return f"PendingMessage({self.id}, topic={self.topic!r}, due_at={self.due_at})"
+
+
+@dataclass(frozen=True, slots=True)
+class DueCount:
+    """How many pending messages fall due from `start` on, within `width`."""
+
+    start: datetime
+    width: timedelta
+    """1 s, 1 minute, 1 hour or 1 day."""
+    count: int
+    topic: str
+    """Empty: all topics together."""
+    lane: int
+    """0: all lanes together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Pending messages by due time, exact as of one moment of each shard."""
+
+    counts: list[DueCount]
+    """In order of due time; a bucket that the range cuts is given whole."""
+    pending: int
+    """The sum of `counts`."""
+    overdue: int
+    """Of these, due and not delivered yet."""
+    at: datetime
+    """When the shards were asked."""
+    unreachable_shards: list[int]
+    """Shards that do not answer; their messages are missing."""
+
+
+def from_proto(answer: pending_pb2.BacklogResponse) -> Backlog:
+    counts = [
+        DueCount(moment(one.due_from_ms), timedelta(milliseconds=one.width_ms), one.count, one.topic, one.lane)
+        for one in answer.buckets
+    ]
+    unreachable = list(answer.unreachable_shards)
+    return Backlog(counts, answer.pending_count, answer.overdue_count, moment(answer.now_ms), unreachable)

@@ -1,0 +1,233 @@
+"""Cancels and reschedules of any number of messages: split into requests, and repeated until the timeout.
+
+A request whose answer was lost is simply sent again, for the messages concerned: a cancelled message stays so, and a
+reschedule has an id of its own, by which the server knows what it has carried out.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal, TypeVar
+
+from duetime_format import limits
+
+from duetime.client.connection import Connection, backoff_s, pause
+from duetime.client.errors import DueTimeError, InvalidMessage, ServerError, from_fault
+from duetime.client.message import CancelResult, MessageRef, delay_ms, due_ms, moment, pending_filter, ref_of
+from duetime.client.sending.ids import new_id
+from duetime.v1 import pending_pb2 as pb
+
+REQUEST_COUNT_MAX = 1_024
+REQUEST_BYTES_MAX = 4 * 1024 * 1024
+# Requests of one call at once.
+REQUESTS_IN_FLIGHT_MAX = 4
+# One attempt of several: a server that hangs must leave time for the next.
+ATTEMPT_TIMEOUT_S = 5.0
+
+_CANCEL_RESULTS = {
+    pb.CANCEL_STATUS_CANCELLED: CancelResult.CANCELLED,
+    pb.CANCEL_STATUS_ALREADY_FIRED: CancelResult.ALREADY_FIRED,
+    pb.CANCEL_STATUS_NOT_FOUND: CancelResult.NOT_FOUND,
+}
+RescheduleStatus = Literal["rescheduled", "already fired", "not found"]
+_RESCHEDULE_STATUSES: dict[int, RescheduleStatus] = {
+    pb.RESCHEDULE_STATUS_RESCHEDULED: "rescheduled",
+    pb.RESCHEDULE_STATUS_ALREADY_FIRED: "already fired",
+    pb.RESCHEDULE_STATUS_NOT_FOUND: "not found",
+}
+
+T = TypeVar("T")
+Request = pb.CancelRequest | pb.RescheduleRequest
+
+
+class Rescheduled:
+    """What became of a message that was to be rescheduled. Its receipt still names it."""
+
+    __slots__ = ("_result", "message_id")
+
+    def __init__(self, result: pb.RescheduleResult, message_id: str) -> None:
+        self._result = result
+        self.message_id = message_id
+
+    @property
+    def status(self) -> RescheduleStatus:
+        """`rescheduled`; `already fired`: it is in its topic, or about to be; `not found`: no shard has it, or it was
+        cancelled."""
+        return _RESCHEDULE_STATUSES[self._result.status]
+
+    @property
+    def deliver_at(self) -> datetime | None:
+        """When it reaches its topic now, by the server's clock; None: it was not rescheduled."""
+        return moment(self._result.deliver_at_ms) if self._result.deliver_at_ms else None
+
+    @property
+    def was_past(self) -> bool:
+        """Whether the time was past: the message is delivered at once."""
+        return self._result.was_past
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Shard, lane and entry of the lane where it waits now."""
+        return self._result.shard, self._result.lane, self._result.entry
+
+    def __repr__(self) -> str:
+        due = f", deliver_at={self.deliver_at}" if self.deliver_at else ""
+        due += ", was_past=True" if self.was_past else ""
+        return f"Rescheduled({self.message_id}, {self.status}{due})"
+
+
+@dataclass(frozen=True, slots=True)
+class CancelProgress:
+    """How far a `cancel_matching` is."""
+
+    seen: int
+    """Pending messages that were looked at."""
+    matched: int
+    cancelled: int
+    already_fired: int
+    """Matched, and fell due before they could be cancelled."""
+    looked_until: datetime | None
+    """All messages due before it were looked at."""
+    done: bool
+
+
+class Ending:
+    """Sends the requests of one client."""
+
+    def __init__(self, connection: Connection, timeout: float) -> None:
+        self._connection = connection
+        self._timeout = timeout
+
+    async def cancel(self, messages: Sequence[MessageRef | str]) -> list[CancelResult | DueTimeError]:
+        """One result each, in order; an error where it is not known."""
+        refs = [ref_of(message) for message in messages]
+
+        def read(ref: pb.PendingRef, result: pb.CancelResult) -> CancelResult:
+            return _CANCEL_RESULTS[result.status]
+
+        return await self._all("Cancel", refs, lambda part: pb.CancelRequest(messages=part), read)
+
+    async def reschedule(
+        self,
+        messages: Sequence[MessageRef | str],
+        delay: str | timedelta | int | None,
+        deliver_at: datetime | None,
+        body: bytes | None,
+    ) -> list[Rescheduled | DueTimeError]:
+        """As `cancel`.
+
+        Raises:
+            InvalidMessage: neither or both of delay and due time are given, or one is malformed; the body is too large.
+            TypeError: the body is not bytes.
+        """
+        if delay is not None and deliver_at is None:
+            due = {"delay_ms": delay_ms(delay)}
+        elif deliver_at is not None and delay is None:
+            due = {"deliver_at_ms": due_ms(deliver_at)}
+        else:
+            raise InvalidMessage.of("delay", "give either delay or deliver_at")
+        if body is not None:
+            _check_body(body)
+        asked = [pb.Reschedule(message=ref_of(message), body=body, request_id=new_id(), **due) for message in messages]
+
+        def read(one: pb.Reschedule, result: pb.RescheduleResult) -> Rescheduled:
+            return Rescheduled(result, one.message.message_id)
+
+        return await self._all("Reschedule", asked, lambda part: pb.RescheduleRequest(messages=part), read)
+
+    async def cancel_matching(
+        self, topic: str, key: str, after: datetime | None, before: datetime | None, dry_run: bool
+    ) -> AsyncGenerator[CancelProgress, None]:
+        """Not repeated: another call goes on where this one ended. Raises: DueTimeError."""
+        request = pb.CancelMatchingRequest(filter=pending_filter(topic, key, after, before), dry_run=dry_run)
+        async with aclosing(self._connection.stream("CancelMatching", request)) as answers:
+            async for one in answers:
+                yield CancelProgress(
+                    one.seen_count,
+                    one.matched_count,
+                    one.cancelled_count,
+                    one.fired_count,
+                    moment(one.due_at_ms) if one.due_at_ms else None,
+                    one.done,
+                )
+
+    async def _all(
+        self, method: str, items: list[Any], request: Callable[[list[Any]], Request], read: Callable[[Any, Any], T]
+    ) -> list[T | DueTimeError]:
+        outcomes: list[T | DueTimeError | None] = [None] * len(items)
+        chunks = _chunks(items)
+
+        async def work() -> None:
+            for start, stop in chunks:
+                outcomes[start:stop] = await self._repeated(method, items[start:stop], request, read)
+
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(min(REQUESTS_IN_FLIGHT_MAX, len(items))):
+                workers.create_task(work())
+        return [outcome for outcome in outcomes if outcome is not None]
+
+    async def _repeated(
+        self, method: str, items: list[Any], request: Callable[[list[Any]], Request], read: Callable[[Any, Any], T]
+    ) -> list[T | DueTimeError]:
+        """One request, until each message has a result or the deadline comes."""
+        loop = asyncio.get_running_loop()
+        deadline, attempt = loop.time() + self._timeout, 0
+        outcomes: list[T | DueTimeError] = []
+        again = list(range(len(items)))
+        while True:
+            attempt += 1
+            asked = [items[n] for n in again]
+            timeout = min(max(deadline - loop.time(), 0.001), ATTEMPT_TIMEOUT_S)
+            answers = await self._once(method, request(asked), asked, read, timeout)
+            if not outcomes:
+                outcomes = answers
+            else:
+                for n, answer in zip(again, answers, strict=True):
+                    outcomes[n] = answer
+            again = [n for n, one in enumerate(outcomes) if isinstance(one, DueTimeError) and one.retriable]
+            pause_s = backoff_s(attempt)
+            if not again or loop.time() + pause_s >= deadline:
+                return outcomes
+            await pause(pause_s)
+
+    async def _once(
+        self, method: str, request: Request, asked: list[Any], read: Callable[[Any, Any], T], timeout: float
+    ) -> list[T | DueTimeError]:
+        ids = [_id_of(item) for item in asked]
+        try:
+            results = (await self._connection.call(method, request, timeout)).results
+        except DueTimeError as error:
+            return [error.about(message_id) for message_id in ids]
+        if len(results) != len(asked):
+            text = f"the server returned {len(results)} results for {len(asked)} messages"
+            return [ServerError(text, reason="RESULTS_MISSING", message_id=message_id) for message_id in ids]
+        return [
+            from_fault(result.fault, message_id) if result.HasField("fault") else read(item, result)
+            for item, message_id, result in zip(asked, ids, results, strict=True)
+        ]
+
+
+def _check_body(body: bytes) -> None:
+    if not isinstance(body, bytes):
+        raise TypeError(f"body is {type(body).__name__}, not bytes; encode it first: body.encode()")
+    if len(body) > limits.BODY_BYTES_MAX:
+        raise InvalidMessage.of("body", f"{len(body)} bytes are above the most, {limits.BODY_BYTES_MAX}")
+
+
+def _id_of(item: pb.PendingRef | pb.Reschedule) -> str:
+    return item.message_id if isinstance(item, pb.PendingRef) else item.message.message_id
+
+
+def _chunks(items: Sequence[Any]) -> Iterator[tuple[int, int]]:
+    """[start, stop) of what fits into a request each."""
+    start = size = 0
+    for index, item in enumerate(items):
+        item_size = item.ByteSize()
+        if index - start >= REQUEST_COUNT_MAX or (size and size + item_size > REQUEST_BYTES_MAX):
+            yield start, index
+            start, size = index, 0
+        size += item_size
+    if items:
+        yield start, len(items)

@@ -1,0 +1,70 @@
+"""The Gateway's gRPC surface for pending messages."""
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import grpc
+from duetime.v1 import pending_pb2 as pb
+from duetime_core.room import Room
+from duetime_format.limits import PULL_BYTES_MAX
+
+from duetime_gateway.face.answering import room_in_turn
+from duetime_gateway.face.callers import Context, remaining_ms
+from duetime_gateway.pending.counting import Counting
+from duetime_gateway.pending.ending import Ending
+from duetime_gateway.pending.listing import Listing
+from duetime_gateway.pending.matching import Matching
+
+
+class PendingService:
+    """A part of duetime.v1.Gateway: see proto/duetime/v1/gateway.proto for what each call promises."""
+
+    def __init__(self, ending: Ending, matching: Matching, listing: Listing, counting: Counting, answers: Room) -> None:
+        self._ending = ending
+        self._matching = matching
+        self._listing = listing
+        self._counting = counting
+        self._answers = answers
+
+    def handlers(self) -> "dict[str, grpc.RpcMethodHandler[Any, Any]]":
+        """By call."""
+        unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
+        return {
+            "Cancel": unary(self.cancel, pb.CancelRequest.FromString, pb.CancelResponse.SerializeToString),
+            "CancelMatching": stream(
+                self.cancel_matching, pb.CancelMatchingRequest.FromString, pb.CancelProgress.SerializeToString
+            ),
+            "Reschedule": unary(
+                self.reschedule, pb.RescheduleRequest.FromString, pb.RescheduleResponse.SerializeToString
+            ),
+            "ListPending": unary(
+                self.list_pending, pb.ListPendingRequest.FromString, pb.ListPendingResponse.SerializeToString
+            ),
+            "Backlog": unary(self.backlog, pb.BacklogRequest.FromString, pb.BacklogResponse.SerializeToString),
+        }
+
+    def end_streams(self) -> None:
+        """Streams end soon: a stop does not wait for all that they would do."""
+        self._matching.end()
+
+    async def cancel(self, request: pb.CancelRequest, context: Context) -> pb.CancelResponse:
+        return pb.CancelResponse(results=await self._ending.cancel(request.messages, remaining_ms(context)))
+
+    async def cancel_matching(
+        self, request: pb.CancelMatchingRequest, context: Context
+    ) -> AsyncIterator[pb.CancelProgress]:
+        async with aclosing(self._matching.cancel(request.filter, dry_run=request.dry_run)) as progress:
+            async for one in progress:
+                yield one
+
+    async def reschedule(self, request: pb.RescheduleRequest, context: Context) -> pb.RescheduleResponse:
+        results = await self._ending.reschedule(request.messages, remaining_ms(context))
+        return pb.RescheduleResponse(results=results)
+
+    async def list_pending(self, request: pb.ListPendingRequest, context: Context) -> pb.ListPendingResponse:
+        with await room_in_turn(self._answers, context.peer(), PULL_BYTES_MAX, remaining_ms(context)):
+            return await self._listing.page(request, remaining_ms(context))
+
+    async def backlog(self, request: pb.BacklogRequest, context: Context) -> pb.BacklogResponse:
+        return await self._counting.count(request, remaining_ms(context))

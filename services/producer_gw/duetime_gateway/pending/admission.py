@@ -1,0 +1,105 @@
+"""What requests about pending messages must be: every rule, and every breach of them at once. Pure.
+
+Each `check_` raises InvalidArgument; a `_violations` is about one message of a batch, and a fault of that one only.
+"""
+
+from collections.abc import Iterator
+
+from duetime.v1 import pending_pb2
+from duetime_core.bounds import shown
+from duetime_core.errors import InvalidArgument, Violation
+from duetime_format import limits
+from duetime_format.lanes import TIMER_LANE_FIRST, TIMER_LANES_MAX
+from duetime_format.names import is_group_topic
+
+from duetime_gateway.rules import INT64_MAX, outside, refuse, topic_violations
+from duetime_gateway.sending.admission import delay_violations, due_violations
+
+_INT32_MAX = (1 << 31) - 1
+
+
+def check_count(count: int, count_max: int) -> None:
+    """How many messages a request names."""
+    if not 1 <= count <= count_max:
+        raise InvalidArgument([Violation("messages", f"{count} messages; a request has 1 to {count_max}")])
+
+
+def ref_violations(ref: pending_pb2.PendingRef) -> list[Violation]:
+    """What is wrong with the name of a message."""
+    found: list[Violation] = []
+    if not 1 <= len(ref.message_id) <= limits.ID_CHARS_MAX:
+        text = f"{shown(ref.message_id)} has {len(ref.message_id)} characters; an id has 1 to {limits.ID_CHARS_MAX}"
+        found.append(Violation("message_id", text))
+    # What waits for a retry is known by its group's topic, and has fired.
+    found += topic_violations("topic", ref.topic, system=is_group_topic(ref.topic)) if ref.topic else ()
+    lane_max = TIMER_LANE_FIRST + TIMER_LANES_MAX - 1
+    return [
+        *found,
+        *outside(("shard", ref.shard, _INT32_MAX), ("lane", ref.lane, lane_max), ("entry", ref.entry, INT64_MAX)),
+    ]
+
+
+def reschedule_violations(
+    asked: pending_pb2.Reschedule, now_ms: int, max_delay_ms: int, body_bytes_min: int
+) -> list[Violation]:
+    """What is wrong beside the name. `max_delay_ms`: of the topic, where it is known; 0: it has no limit of its own."""
+    topic = asked.message.topic
+    found: list[Violation] = []
+    match asked.WhichOneof("due"):
+        case "delay_ms":
+            found += delay_violations("delay_ms", asked.delay_ms, topic, max_delay_ms)
+        case "deliver_at_ms":
+            found += due_violations("deliver_at_ms", asked.deliver_at_ms, now_ms, topic, max_delay_ms)
+        case None:
+            found.append(Violation("delay_ms", "is not set, nor is deliver_at_ms"))
+    named = asked.request_id
+    if named and not (len(named) <= limits.REQUEST_ID_CHARS_MAX and named.isascii() and named.isalnum()):
+        most = limits.REQUEST_ID_CHARS_MAX
+        found.append(Violation("request_id", f"{shown(named)} is not 1 to {most} letters and digits"))
+    size = len(asked.body)
+    if asked.HasField("body") and not body_bytes_min <= size <= limits.BODY_BYTES_MAX:
+        found.append(Violation("body", f"{size} bytes are not within {body_bytes_min} and {limits.BODY_BYTES_MAX}"))
+    return found
+
+
+def check_list(request: pending_pb2.ListPendingRequest) -> None:
+    """See the module."""
+    refuse([*_filter(request.filter), *outside(("max_count", request.max_count, limits.PENDING_COUNT_MAX))])
+
+
+def check_cancel_matching(wanted: pending_pb2.PendingFilter) -> None:
+    """See the module."""
+    found = list(_filter(wanted, system=False))
+    if not (wanted.topic or wanted.due_from_ms or wanted.due_before_ms):
+        found.append(Violation("filter", "names neither a topic nor a range of due times"))
+    refuse(found)
+
+
+def check_backlog(request: pending_pb2.BacklogRequest) -> None:
+    """See the module."""
+    refuse([*_topic("topic", request.topic), *_range("", request.due_from_ms, request.due_before_ms)])
+
+
+def _filter(wanted: pending_pb2.PendingFilter, *, system: bool = True) -> Iterator[Violation]:
+    yield from _topic("filter.topic", wanted.topic, system=system)
+    yield from _text("filter.key", wanted.key)
+    yield from _range("filter.", wanted.due_from_ms, wanted.due_before_ms)
+
+
+def _topic(field: str, topic: str, *, system: bool = True) -> Iterator[Violation]:
+    if topic:
+        yield from topic_violations(field, topic, system=system)
+
+
+def _text(field: str, text: str) -> Iterator[Violation]:
+    """A key: anything that properties can hold."""
+    if len(text) > limits.PROPERTIES_BYTES_MAX:
+        most = f"properties hold {limits.PROPERTIES_BYTES_MAX} bytes"
+        yield Violation(field, f"is {len(text)} characters long; {most}")
+
+
+def _range(prefix: str, from_ms: int, before_ms: int) -> list[Violation]:
+    found = outside((f"{prefix}due_from_ms", from_ms, INT64_MAX), (f"{prefix}due_before_ms", before_ms, INT64_MAX))
+    if 0 < before_ms <= from_ms:
+        found.append(Violation(f"{prefix}due_before_ms", f"{before_ms} is not above due_from_ms, {from_ms}"))
+    return found

@@ -1,0 +1,110 @@
+"""Which shards are asked about a message, and what is true of it when several answer."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from duetime.v1 import pending_pb2
+from duetime_core.calls import fault_of
+from duetime_core.errors import DueTimeError, InvalidArgument, NotFound
+
+from duetime_gateway.errors import shard_unavailable
+from duetime_gateway.pending.admission import ref_violations
+from duetime_gateway.routing.places import Places
+from duetime_gateway.shards.shard import Shard
+from duetime_gateway.shards.shards import Shards
+
+Result = TypeVar("Result", pending_pb2.CancelResult, pending_pb2.RescheduleResult)
+
+_DONE, _FIRED = pending_pb2.CANCEL_STATUS_CANCELLED, pending_pb2.CANCEL_STATUS_ALREADY_FIRED
+assert int(_DONE) == int(pending_pb2.RESCHEDULE_STATUS_RESCHEDULED)
+assert int(_FIRED) == int(pending_pb2.RESCHEDULE_STATUS_ALREADY_FIRED)
+
+
+class Holders:
+    """Finds the shards that may have a message."""
+
+    def __init__(self, places: Places, shards: Shards) -> None:
+        self._places = places
+        self._shards = shards
+
+    async def of_topic(self, topic: str) -> list[Shard]:
+        """Those that have queues of the topic; all for none. Raises: NotFound, Unavailable."""
+        if not topic:
+            return self._shards.all()
+        places = await self._places.of(topic)
+        return [self._shards.get(number) for number in sorted({number for number, _ in places.values()})]
+
+    async def of(self, refs: Sequence[pending_pb2.PendingRef]) -> list[list[Shard] | DueTimeError]:
+        """Of each message; an error where its name is wrong, or its topic is not known."""
+        topics = list({ref.topic for ref in refs if not ref.lane})
+        answers = await asyncio.gather(*map(self._of_topic, topics))
+        by_topic = dict(zip(topics, answers, strict=True))
+        return [self._of(ref, by_topic) for ref in refs]
+
+    async def _of_topic(self, topic: str) -> list[Shard] | DueTimeError:
+        try:
+            return await self.of_topic(topic)
+        except DueTimeError as error:
+            return error
+
+    def _of(
+        self, ref: pending_pb2.PendingRef, by_topic: Mapping[str, list[Shard] | DueTimeError]
+    ) -> list[Shard] | DueTimeError:
+        if violations := ref_violations(ref):
+            return InvalidArgument(violations, reason="MESSAGE_INVALID")
+        if not ref.lane:
+            return by_topic[ref.topic]
+        if ref.shard not in self._shards.numbers:
+            return NotFound(f"shard {ref.shard} is none of {self._shards.numbers}", reason="SHARD_NOT_FOUND")
+        return [self._shards.get(ref.shard)]
+
+
+async def ask(
+    holders: Sequence[list[Shard] | DueTimeError],
+    call: Callable[[Shard, list[int]], Awaitable[Sequence[Result]]],
+    make: type[Result],
+) -> list[Result]:
+    """One result for each message. `call` asks a shard about the messages with these indices, whose results it gives in
+    order; a shard that does not answer is a fault of those that no other shard has."""
+    indices: dict[int, list[int]] = {}
+    asked: dict[int, Shard] = {}
+    answers: list[list[Result | DueTimeError]] = [[] for _ in holders]
+    for index, one in enumerate(holders):
+        if isinstance(one, DueTimeError):
+            answers[index].append(one)
+            continue
+        for shard in one:
+            asked[shard.number] = shard
+            indices.setdefault(shard.number, []).append(index)
+    calls = (_answered(call, asked[number], wanted) for number, wanted in indices.items())
+    for wanted, results in zip(indices.values(), await asyncio.gather(*calls), strict=True):
+        for index, result in zip(wanted, results, strict=True):
+            answers[index].append(result)
+    return [_result(one, make) for one in answers]
+
+
+async def _answered(
+    call: Callable[[Shard, list[int]], Awaitable[Sequence[Result]]], shard: Shard, indices: list[int]
+) -> Sequence[Result | DueTimeError]:
+    try:
+        results = await call(shard, indices)
+    except DueTimeError as error:
+        return [error] * len(indices)
+    if len(results) != len(indices):
+        text = f"shard {shard.number} answered {len(results)} results for {len(indices)} messages"
+        return [shard_unavailable(text)] * len(indices)
+    return results
+
+
+def _result(answers: Iterable[Result | DueTimeError], make: type[Result]) -> Result:
+    """The best that a shard says: the message was pending there, has fired there, or (if all have answered) is not
+    there."""
+    best = min(answers, key=_rank)
+    return make(fault=fault_of(best)) if isinstance(best, DueTimeError) else best
+
+
+def _rank(answer: Result | DueTimeError) -> int:
+    if isinstance(answer, DueTimeError) or answer.HasField("fault"):
+        return 2
+    return 0 if answer.status == _DONE else 1 if answer.status == _FIRED else 3

@@ -1,0 +1,77 @@
+"""Counts the pending messages of all shards by due time."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from duetime.v1 import pending_pb2 as pb
+from duetime_core.errors import DueTimeError
+
+from duetime_gateway.deadlines import shared_timeout_of
+from duetime_gateway.pending.admission import check_backlog
+from duetime_gateway.pending.asking import Holders
+from duetime_gateway.shards.shard import Shard
+
+# Topic, lane, first ms, width.
+Cell = tuple[str, int, int, int]
+
+
+class Counting:
+    """Sums what shards count; those that do not answer are named."""
+
+    def __init__(self, holders: Holders, *, timeout_ms: int) -> None:
+        self._holders = holders
+        self._timeout_ms = timeout_ms
+
+    async def count(self, request: pb.BacklogRequest, remaining_ms: float | None) -> pb.BacklogResponse:
+        """Raises: DueTimeError: bad fields, no such topic, or an error of a shard that does answer."""
+        check_backlog(request)
+        timeout_ms = shared_timeout_of(self._timeout_ms, remaining_ms)
+        shards = await self._holders.of_topic(request.topic)
+        answers = await asyncio.gather(*(_ask(shard, request, timeout_ms) for shard in shards))
+        return add_up({shard.number: answer for shard, answer in zip(shards, answers, strict=True)})
+
+
+async def _ask(shard: Shard, request: pb.BacklogRequest, timeout_ms: float) -> pb.BacklogResponse | None:
+    """None: it does not answer."""
+    try:
+        answer: pb.BacklogResponse = await shard.store.ask("Backlog", request, timeout_ms)
+    except DueTimeError as error:
+        if not error.retriable:
+            raise
+        return None
+    return answer
+
+
+def add_up(answers: Mapping[int, pb.BacklogResponse | None]) -> pb.BacklogResponse:
+    """The sums, as of the first shard's moment."""
+    found = [answer for answer in answers.values() if answer is not None]
+    response = pb.BacklogResponse(
+        pending_count=sum(answer.pending_count for answer in found),
+        overdue_count=sum(answer.overdue_count for answer in found),
+        now_ms=min((answer.now_ms for answer in found), default=0),
+        unreachable_shards=[number for number, answer in answers.items() if answer is None],
+    )
+    for (topic, lane, from_ms, width_ms), count in sorted(
+        _cells(bucket for answer in found for bucket in answer.buckets).items(),
+        key=lambda one: (one[0][2], one[0][3], one[0][0], one[0][1]),
+    ):
+        response.buckets.add(due_from_ms=from_ms, width_ms=width_ms, count=count, topic=topic, lane=lane)
+    return response
+
+
+def _cells(buckets: Iterable[pb.DueBucket]) -> Mapping[Cell, int]:
+    """Shards refine their buckets as time comes near, each by its own clock: where one has a coarser bucket, the finer
+    ones of others are counted in it, so that buckets never overlap."""
+    cells: Counter[Cell] = Counter()
+    widths: set[int] = set()
+    for bucket in sorted(buckets, key=lambda one: -one.width_ms):
+        cell = bucket.topic, bucket.lane, bucket.due_from_ms, bucket.width_ms
+        for width_ms in widths:
+            coarse = bucket.topic, bucket.lane, bucket.due_from_ms // width_ms * width_ms, width_ms
+            if coarse in cells:
+                cell = coarse
+                break
+        widths.add(bucket.width_ms)
+        cells[cell] += bucket.count
+    return cells

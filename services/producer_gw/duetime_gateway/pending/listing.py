@@ -1,0 +1,137 @@
+"""Lists the pending messages of all shards in order of due time.
+
+Each shard gives a page; the pages are merged up to where the least of them ends, for what comes after that on its shard
+is not known yet. What is left of a page is asked for again: messages that were cancelled meanwhile are not there then.
+"""
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+from zlib import crc32
+
+from duetime.v1 import pending_pb2 as pb
+from duetime_format import limits
+
+from duetime_gateway.deadlines import timeout_of
+from duetime_gateway.pending.admission import check_list
+from duetime_gateway.pending.asking import Holders
+from duetime_gateway.pending.tokens import Cursor, Place, decode, encode
+from duetime_gateway.routing.places import Places
+from duetime_gateway.shards.shard import Shard
+
+# Questions for one page: what a filter matches may lie far apart.
+ROUNDS_MAX = 4
+# None is asked after so long where a key is wanted, which few have: such a page comes short rather than late.
+PAGE_S = 0.04
+
+
+class Listing:
+    """Gives pages; a page is whole or an error, never silently less."""
+
+    def __init__(self, holders: Holders, places: Places, *, timeout_ms: int) -> None:
+        self._holders = holders
+        self._places = places
+        self._timeout_ms = timeout_ms
+
+    async def page(self, request: pb.ListPendingRequest, remaining_ms: float | None) -> pb.ListPendingResponse:
+        """The first messages after the token.
+
+        Raises:
+            DueTimeError: bad fields, no such topic, or what a shard answered.
+        """
+        check_list(request)
+        shards = {shard.number: shard for shard in await self._holders.of_topic(request.filter.topic)}
+        digest = crc32(request.filter.SerializeToString(deterministic=True))
+        if request.page_token:
+            cursors = decode(request.page_token, digest, shards.keys())
+        else:
+            cursors = dict.fromkeys(shards, Cursor())
+        timeout_ms = timeout_of(self._timeout_ms, remaining_ms)
+        page, count_max, bytes_left = pb.ListPendingResponse(), request.max_count, limits.PULL_BYTES_MAX
+        count_max = count_max or limits.PENDING_COUNT_DEFAULT
+        now = asyncio.get_running_loop().time
+        began = now()
+        for _ in range(ROUNDS_MAX):
+            count = count_max - len(page.messages)
+            answers = await asyncio.gather(
+                *(_ask(shards[number], request, cursor, count_max, timeout_ms) for number, cursor in cursors.items())
+            )
+            part, cursors = merge(dict(zip(cursors, answers, strict=True)), cursors, count, bytes_left)
+            page.MergeFrom(part)
+            bytes_left -= part.ByteSize()
+            is_full = len(page.messages) == count_max or bytes_left < limits.PULL_BYTES_MAX // 2
+            if not cursors or is_full or (request.filter.key and now() - began >= PAGE_S):
+                break
+        page.next_page_token = encode(digest, cursors)
+        await self._renumber(page.messages)
+        return page
+
+    async def _renumber(self, messages: Sequence[pb.PendingMessage]) -> None:
+        """Messages carry their queue's number on the shard; users know it by the topic's."""
+        known: dict[tuple[str, int, int], int] = {}
+        for one in messages:
+            place = one.message.topic, one.shard, one.message.queue
+            if place not in known:
+                known[place] = await self._places.public_queue(*place)
+            one.message.queue = known[place]
+
+
+async def _ask(
+    shard: Shard, request: pb.ListPendingRequest, cursor: Cursor, count: int, timeout_ms: float
+) -> pb.ListPendingResponse:
+    part = pb.ListPendingRequest(
+        filter=request.filter, max_count=count, page_token=cursor.token, omit_bodies=request.omit_bodies
+    )
+    answer: pb.ListPendingResponse = await shard.store.ask("ListPending", part, timeout_ms)
+    return answer
+
+
+def merge(
+    answers: Mapping[int, pb.ListPendingResponse],
+    cursors: Mapping[int, Cursor],
+    count_max: int,
+    bytes_max: int = limits.PULL_BYTES_MAX,
+) -> tuple[pb.ListPendingResponse, dict[int, Cursor]]:
+    """The next messages of all shards, one whatever its size, and where each shard that has more goes on."""
+    fresh = {number: _after(answer.messages, cursors[number].after) for number, answer in answers.items()}
+    until_ms = min((_looked_until_ms(answer) for answer in answers.values()), default=math.inf)
+    # By due time, then by shard: those of one shard stay in its order.
+    merged = sorted(
+        (one.message.due_at_ms, number, at) for number, found in fresh.items() for at, one in enumerate(found)
+    )
+    response = pb.ListPendingResponse(seen_count=sum(answer.seen_count for answer in answers.values()))
+    taken = dict.fromkeys(answers, 0)
+    size = 0
+    for due_at_ms, number, at in merged[:count_max]:
+        one = fresh[number][at]
+        size += one.ByteSize()
+        if due_at_ms > until_ms or (response.messages and size > bytes_max):
+            break
+        one.shard = number
+        response.messages.append(one)
+        taken[number] += 1
+    left: dict[int, Cursor] = {}
+    for number, answer in answers.items():
+        found, count = fresh[number], taken[number]
+        if count < len(found):
+            after = _place_of(found[count - 1]) if count else cursors[number].after
+            left[number] = Cursor(cursors[number].token, after)
+        elif answer.next_page_token:
+            # A page that ends before the place, since fewer messages were asked for, has nothing new.
+            left[number] = Cursor(answer.next_page_token, None if found else cursors[number].after)
+    return response, left
+
+
+def _after(messages: Sequence[pb.PendingMessage], place: Place | None) -> Sequence[pb.PendingMessage]:
+    return messages if place is None else [one for one in messages if _place_of(one) > place]
+
+
+def _looked_until_ms(answer: pb.ListPendingResponse) -> float:
+    """All that the shard has up to this time is on the page, or was on one before."""
+    if not answer.next_page_token:
+        return math.inf
+    return max(answer.due_at_ms, answer.messages[-1].message.due_at_ms if answer.messages else 0)
+
+
+def _place_of(one: pb.PendingMessage) -> Place:
+    return Place(one.message.due_at_ms, one.lane, one.message.offset)

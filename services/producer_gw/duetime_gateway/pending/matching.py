@@ -1,0 +1,140 @@
+"""Cancels what a filter matches: shard by shard at once, page after page, until there are no more."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+
+from duetime.v1 import pending_pb2 as pb
+from duetime_core.calls import refused
+from duetime_core.clock import Clock
+from duetime_core.errors import DueTimeError, Overloaded
+from duetime_format.limits import PENDING_COUNT_MAX
+from duetime_format.names import is_system_topic
+
+from duetime_gateway.answers import raise_first
+from duetime_gateway.errors import stopping
+from duetime_gateway.pending.admission import check_cancel_matching
+from duetime_gateway.pending.asking import Holders
+from duetime_gateway.shards.shard import Shard
+
+PROGRESS_MS = 1_000
+# Calls of CancelMatching in work in one gateway: each keeps all shards busy.
+JOBS_MAX = 16
+
+
+@dataclass(slots=True)
+class _Part:
+    """A shard's part of the work."""
+
+    shard: Shard
+    token: bytes = b""
+    done: bool = False
+    seen_count: int = 0
+    matched_count: int = 0
+    cancelled_count: int = 0
+    fired_count: int = 0
+    # All that is due before it was looked at.
+    due_at_ms: int = 0
+    error: DueTimeError | None = None
+
+    async def advance(self, wanted: pb.PendingFilter, dry_run: bool) -> None:
+        """One page, or an `error`, with which this part ends."""
+        try:
+            await self._step(wanted, dry_run)
+        except DueTimeError as error:
+            self.error = error
+
+    async def _step(self, wanted: pb.PendingFilter, dry_run: bool) -> None:
+        request = pb.ListPendingRequest(
+            filter=wanted, max_count=PENDING_COUNT_MAX, page_token=self.token, names_only=True
+        )
+        page: pb.ListPendingResponse = await self.shard.store.ask("ListPending", request)
+        # Retries have fired, and what else goes to a system topic is no user's.
+        found = [one for one in page.messages if not is_system_topic(one.message.topic)]
+        self.seen_count += max(page.seen_count, len(page.messages))
+        self.matched_count += len(found)
+        if found and not dry_run:
+            refs = [
+                pb.PendingRef(
+                    message_id=one.message.id,
+                    topic=one.message.topic,
+                    shard=self.shard.number,
+                    lane=one.lane,
+                    entry=one.message.offset,
+                )
+                for one in found
+            ]
+            answer: pb.CancelResponse = await self.shard.store.ask("Cancel", pb.CancelRequest(messages=refs))
+            self._count(answer.results)
+        last_due_at_ms = page.messages[-1].message.due_at_ms if page.messages else 0
+        self.due_at_ms = max(self.due_at_ms, page.due_at_ms, last_due_at_ms)
+        self.token = page.next_page_token
+        self.done = not self.token
+
+    def _count(self, results: Sequence[pb.CancelResult]) -> None:
+        """Raises: DueTimeError: the shard does not know of one of them."""
+        for result in results:
+            self.cancelled_count += result.status == pb.CANCEL_STATUS_CANCELLED
+            self.fired_count += result.status == pb.CANCEL_STATUS_ALREADY_FIRED
+        for result in results:
+            if result.HasField("fault"):
+                raise refused(result.fault)
+
+
+class Matching:
+    """The calls of CancelMatching in work."""
+
+    def __init__(self, holders: Holders, clock: Clock) -> None:
+        self._holders = holders
+        self._clock = clock
+        self._count = 0
+        self._ending = False
+
+    def end(self) -> None:
+        """They end after the pages that they are at; called again, each goes on."""
+        self._ending = True
+
+    async def cancel(self, wanted: pb.PendingFilter, *, dry_run: bool) -> AsyncGenerator[pb.CancelProgress, None]:
+        """How far it is, about once a second, and at the end.
+
+        Raises:
+            DueTimeError: bad fields, no such topic, too many such calls; or a shard's, when the others are done. What
+                is cancelled by then was told before.
+        """
+        check_cancel_matching(wanted)
+        parts = [_Part(shard) for shard in await self._holders.of_topic(wanted.topic)]
+        if self._count >= JOBS_MAX:
+            text = f"{self._count} calls of CancelMatching are in work; the most is {JOBS_MAX}"
+            raise Overloaded(text, reason="CANCELS_EXHAUSTED")
+        self._count += 1
+        try:
+            told_ms = self._clock.monotonic_ms()
+            while left := [part for part in parts if not part.done and part.error is None]:
+                if self._ending:
+                    yield _progress(parts)
+                    raise stopping()
+                raise_first(
+                    await asyncio.gather(*(part.advance(wanted, dry_run) for part in left), return_exceptions=True)
+                )
+                now_ms = self._clock.monotonic_ms()
+                if now_ms - told_ms >= PROGRESS_MS:
+                    told_ms = now_ms
+                    yield _progress(parts)
+            yield _progress(parts)
+            for part in parts:
+                if part.error is not None:
+                    raise part.error
+        finally:
+            self._count -= 1
+
+
+def _progress(parts: Sequence[_Part]) -> pb.CancelProgress:
+    left = [part.due_at_ms for part in parts if not part.done]
+    return pb.CancelProgress(
+        seen_count=sum(part.seen_count for part in parts),
+        matched_count=sum(part.matched_count for part in parts),
+        cancelled_count=sum(part.cancelled_count for part in parts),
+        fired_count=sum(part.fired_count for part in parts),
+        due_at_ms=min(left, default=max((part.due_at_ms for part in parts), default=0)),
+        done=not left,
+    )

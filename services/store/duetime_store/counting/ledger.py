@@ -1,0 +1,114 @@
+"""Books what the store publishes: entries that come to lanes, and entries that leave them, into the table of counts."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+from duetime_format.names import QUARANTINE_TOPIC
+from duetime_format.units import UNIT_TYPE, Ints, are_ended, dues_of
+
+from duetime_store.counting.cells import keys_of, minutes_of
+from duetime_store.counting.counts import Counts
+from duetime_store.counting.records import RecordTopics
+from duetime_store.lanes.lane import Lane
+from duetime_store.lanes.lanes import Lanes
+from duetime_store.lanes.order.topics import NO_TOPIC, TopicNumbers
+from duetime_store.log.intake import Intake
+
+# Entries whose records are read in one step of a count.
+LOOK_ENTRIES = 512
+_ASIDE = QUARANTINE_TOPIC.encode()
+_NONE = np.empty(0, np.int64)
+
+
+class Rows(NamedTuple):
+    """Entries of a lane, their due times, and the numbers of their topics; -1: they are quarantined. Keys are as
+    Lane.added has them."""
+
+    lane: Lane
+    entries: Ints
+    dues: Ints
+    topics: Ints
+    keys: Ints
+
+
+class Ledger:
+    """The table, and all that it takes to keep it."""
+
+    def __init__(self, counts: Counts, numbers: TopicNumbers, records: RecordTopics) -> None:
+        self.counts = counts
+        self.numbers = numbers
+        self.records = records
+
+    def arriving(self, lane: Lane, intake: Intake, key: int, first: int, units: bytes) -> Rows:
+        """The new entries of a lane that records of a put become: those of one of its keys, from entry `first` on."""
+        placed = np.frombuffer(units, UNIT_TYPE)
+        own = slice(None) if len(intake.keys) == 1 else intake.key_of == key
+        numbers = [self.numbers.number(name) for name in intake.destinations]
+        # The last one is that of -1.
+        topics = np.array([*numbers, NO_TOPIC])[intake.real_of[own]]
+        entries = np.arange(first, first + len(placed))
+        return Rows(lane, entries, placed["tags"].astype(np.int64), topics, intake.key_crcs[own])
+
+    def leaving(self, lane: Lane, intake: Intake, entries: Ints, dues: Ints) -> Rows:
+        """The entries that records restore."""
+        numbers = [-1 if topic == _ASIDE else self.numbers.number(topic) for topic, _ in intake.keys]
+        return Rows(lane, entries, dues, np.array(numbers)[intake.key_of], _NONE)
+
+    def publish(self, added: Iterable[Rows], restored: Iterable[Rows], ended: Iterable[tuple[Lane, Ints]]) -> None:
+        """Entries were published: after units of new ones, before lanes learn which ones have left."""
+        for rows in added:
+            self.counts.change(rows.lane.number, rows.entries, rows.dues, rows.topics, 1)
+        for rows in restored:
+            self._restored(rows)
+        for lane, entries in ended:
+            self._ended(lane, entries)
+
+    def _restored(self, rows: Rows) -> None:
+        topics = rows.topics
+        aside = np.flatnonzero(topics < 0)
+        if len(aside):
+            topics = topics.copy()
+            topics[aside] = self.records.of(rows.lane.units(rows.entries[aside]))
+            self._doubt(rows.lane.number, rows.dues[aside], topics[aside])
+        self.counts.change(rows.lane.number, rows.entries, rows.dues, topics, -1)
+
+    def _ended(self, lane: Lane, entries: Ints) -> None:
+        entries = np.unique(entries)
+        units = lane.units(entries)
+        fresh = (units["size"] > 0) & ~are_ended(units["tags"])
+        if fresh.any():
+            entries, units = entries[fresh], units[fresh]
+            topics, dues = self.records.of(units), dues_of(units["tags"])
+            lost = topics == NO_TOPIC
+            self._doubt(lane.number, dues[lost], topics[lost])
+            self.counts.change(lane.number, entries, dues, topics, -1)
+
+    def _doubt(self, lane: int, dues: Ints, topics: Ints) -> None:
+        """Entries leave whose records are damaged: they may have been counted as others when they were not."""
+        keys = keys_of(lane, self.counts.grain(lane), minutes_of(dues), topics)
+        for key, count in zip(*np.unique(keys, return_counts=True), strict=True):
+            if self.counts.column(int(key), int(key) + 1).counts.sum() < count:
+                self.counts.suspects.add(lane)
+
+    # --- counting anew ------------------------------------------------------------------------------------------------
+
+    def check(self, lanes: Lanes) -> None:
+        """Marks lanes whose counts do not add up."""
+        for lane in lanes:
+            if self.counts.totals.get(lane.number, 0) != lane.pending_count:
+                self.counts.suspects.add(lane.number)
+
+    def topics_of(self, lane: Lane, entries: Ints, topics: Ints | None) -> Ints:
+        """The topics of a scan's rows."""
+        return self.records.of(lane.units(entries)) if topics is None else topics.astype(np.int64)
+
+    def count_anew(self, lane: Lane) -> None:
+        """Counts a lane at once: for lanes with few entries, and before anything serves."""
+        survey = self.counts.whole(lane.number)
+        while survey.place.due_at_ms < survey.stop_ms:
+            rows = lane.scan(survey.place, survey.stop_ms, LOOK_ENTRIES)
+            survey.look(rows.entries, rows.dues, self.topics_of(lane, rows.entries, rows.topics))
+            if len(rows.entries) < LOOK_ENTRIES:
+                survey.end()
+        self.counts.replace(survey)

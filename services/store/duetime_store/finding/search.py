@@ -1,0 +1,137 @@
+"""Finds the records of many pending messages at once, by a word each: an id, or a key of messages that replace.
+
+    the log's tail, read once for all words ──▶ each word's chains in the index ──▶ what was published meanwhile
+
+The last piece of the log is read without a turn between it and the answer: so a caller that decides at once has seen
+every record that is published.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+
+import numpy as np
+from duetime_format.columns import Run
+from duetime_format.keys import key_hash, keys_of
+
+from duetime_store.finding.finder import Finder, Seen, View, hashes_in_topics
+from duetime_store.finding.indexer import pieces
+from duetime_store.reading.turns import Walk
+from duetime_store.writing.store import Store
+
+# Bytes of the log that are read in one piece of a step, and without turns at the end.
+_STEP_BYTES = 64 * 1024
+_LAST_BYTES = 256 * 1024
+# After so many steps to catch up with a log that grows as fast, the rest is read at once.
+_ROUNDS_MAX = 64
+# Hashes that one reading of the tail looks for.
+_HASHES_MAX = 65_536
+
+
+class Wanted(ABC):
+    """A word that is sought, and what was found of it."""
+
+    def __init__(self, word: str, lane_topics: Sequence[str]) -> None:
+        """`lane_topics`: where pending records with the word lie."""
+        self.word = word
+        self.hashes = [key_hash(topic, word) for topic in lane_topics]
+
+    @abstractmethod
+    def take(self, seen: Seen) -> None:
+        """Takes a record with the word, if it is one that is sought; records may come twice, and in any order."""
+
+    @property
+    @abstractmethod
+    def is_done(self) -> bool:
+        """Whether no older record in lanes matters."""
+
+    @property
+    def other_topics(self) -> Sequence[str] | None:
+        """Where else to look, since no lane has it; empty: in all topics; None: nowhere."""
+        return None
+
+
+class LogSearch:
+    """Serves cancels, reschedules and replacing sends."""
+
+    def __init__(self, store: Store, finder: Finder) -> None:
+        self._store = store
+        self._finder = finder
+
+    async def find(self, walk: Walk, wanted: Sequence[Wanted]) -> None:
+        """Finds records for all. On return they know all that is published, until the caller awaits something.
+
+        Raises:
+            Unavailable: too much of the log is not indexed yet.
+            Unsupported: this shard builds no index.
+            InvalidArgument: an id without a topic is sought in too many.
+        """
+        view = await self._finder.view()
+        by_hash = _by_hash((one, one.hashes) for one in wanted)
+        end = await self._read_tail(walk, view.indexer.position, view.end, by_hash)
+        for one in wanted:
+            await self._follow(walk, view, one, one.hashes)
+            await walk.turn_if_over()
+        await self._look_in_topics(walk, view, [one for one in wanted if one.other_topics is not None])
+        for _ in range(_ROUNDS_MAX):
+            if self._store.published_end - end <= _LAST_BYTES:
+                break
+            end = await self._read_tail(walk, end, self._store.published_end, by_hash)
+        for run in self._runs(end, self._store.published_end):
+            self._take_hits(run, by_hash)
+
+    async def _look_in_topics(self, walk: Walk, view: View, wanted: Sequence[Wanted]) -> None:
+        """Looks for what no lane has: for a few words at a time, since each may be in any topic."""
+        part: list[tuple[Wanted, Sequence[int]]] = []
+        for number, one in enumerate(wanted, 1):
+            topics = one.other_topics or list(self._store.queues.counts)
+            part.append((one, await hashes_in_topics(walk, topics, one.word)))
+            if number < len(wanted) and sum(len(hashes) for _, hashes in part) < _HASHES_MAX:
+                continue
+            await self._read_tail(walk, view.indexer.position, view.end, _by_hash(part))
+            for each, hashes in part:
+                if each.other_topics is not None:
+                    await self._follow(walk, view, each, hashes)
+            part.clear()
+
+    async def _follow(self, walk: Walk, view: View, one: Wanted, hashes: Sequence[int]) -> None:
+        """Follows the chains of the hashes, newest first, as far as it matters."""
+        if one.is_done:
+            return
+        async with aclosing(self._finder.positions_in_files(walk, view, hashes)) as positions:
+            async for position in positions:
+                seen = self._finder.read(position, one.word)
+                if seen is not None:
+                    one.take(seen)
+                    if one.is_done:
+                        return
+
+    async def _read_tail(self, walk: Walk, start: int, end: int, by_hash: Mapping[int, Sequence[Wanted]]) -> int:
+        """Reads the log from `start` to `end`, in turns. Returns `end`."""
+        for run in self._runs(start, end):
+            self._take_hits(run, by_hash)
+            await walk.turn_if_over()
+        return end
+
+    def _runs(self, start: int, end: int) -> Iterator[Run]:
+        for run, _ in pieces(self._store.log, start, end, _STEP_BYTES):
+            if run is not None:
+                yield run
+
+    def _take_hits(self, run: Run, by_hash: Mapping[int, Sequence[Wanted]]) -> None:
+        hashes, owners = keys_of(run)
+        hits = np.flatnonzero(np.isin(hashes, np.fromiter(by_hash, np.int64, len(by_hash))))
+        positions = run.positions[owners[hits]].tolist()
+        for value, position in zip(hashes[hits].tolist(), positions, strict=True):
+            for one in by_hash[value]:
+                seen = self._finder.read(position, one.word)
+                if seen is not None:
+                    one.take(seen)
+
+
+def _by_hash(wanted: Iterable[tuple[Wanted, Sequence[int]]]) -> dict[int, list[Wanted]]:
+    found: dict[int, list[Wanted]] = {}
+    for one, hashes in wanted:
+        for value in hashes:
+            found.setdefault(value, []).append(one)
+    return found

@@ -1,0 +1,40 @@
+"""Units of a lane's last heads: the entries of a head come back when they are put, and a unit costs a system call."""
+
+from collections import deque
+
+import numpy as np
+from duetime_format.units import Ints, Units
+
+from duetime_store.queues.consumequeue import ConsumeQueue
+
+# Two batches of a scheduler are under way, and the next head is read before the first is published.
+_HEADS = 4
+
+
+class NearUnits:
+    """Forgets everything when any unit of the queue is replaced or goes."""
+
+    def __init__(self, queue: ConsumeQueue) -> None:
+        self._queue = queue
+        self._change_count = queue.change_count
+        self._heads: deque[tuple[Ints, Units]] = deque(maxlen=_HEADS)
+
+    def keep(self, entries: Ints, units: Units) -> None:
+        """These are the units of entries, as they are now."""
+        self._follow()
+        if len(entries):
+            self._heads.append((entries, units.copy()))
+
+    def find(self, entries: Ints) -> Units | None:
+        """A copy of the units, if the entries follow each other in one of the heads."""
+        self._follow()
+        for known, units in reversed(self._heads) if len(entries) else ():
+            at = int((known == entries[0]).argmax())
+            if np.array_equal(known[at : at + len(entries)], entries):
+                return units[at : at + len(entries)].copy()
+        return None
+
+    def _follow(self) -> None:
+        if self._change_count != self._queue.change_count:
+            self._change_count = self._queue.change_count
+            self._heads.clear()

@@ -1,0 +1,42 @@
+"""Makes one run of several, a piece at a time: memory stays the same, however long they are.
+
+Runs are merged by size: where FANOUT runs are of one tier, they become one of the next. So each row is written once for
+each tier, and there are at most FANOUT - 1 runs of a tier: some ten for 10 million rows, 13 for 100 million.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from duetime_format.lanes import Place
+
+from duetime_store.lanes.order.rows import END, Rows
+from duetime_store.lanes.order.runs import Run
+from duetime_store.lanes.order.walk import Walk
+
+FANOUT = 4
+_PIECE_ROWS = 64 * 1_024
+
+
+def mergeable(sizes: Sequence[int], smallest: int) -> list[int]:
+    """Indices of runs that are to be merged; empty: none.
+
+    Args:
+        sizes: rows of each run that are still ahead.
+        smallest: those of a memtable; all runs below FANOUT times that are of one tier.
+    """
+    tiers: dict[int, list[int]] = {}
+    for index, size in enumerate(sizes):
+        tier = 0
+        while size >= smallest * FANOUT ** (tier + 1):
+            tier += 1
+        tiers.setdefault(tier, []).append(index)
+    for tier in sorted(tiers):
+        if len(tiers[tier]) >= FANOUT:
+            return tiers[tier]
+    return []
+
+
+def merge(runs: Sequence[Run], after: Place) -> Iterator[Rows]:
+    """The rows of the runs after a place, in order, without pairs. Runs on any thread. Raises: Damaged."""
+    walk = Walk(after)
+    while walk.place < END:
+        yield walk.next(runs, (), _PIECE_ROWS)

@@ -1,0 +1,139 @@
+"""Rows of the order: when an entry falls due, and what a listing has to know of it. Pure.
+
+    due i64 | entry i64 | topic u32 | key u32         24 bytes, sorted by (due, entry)
+
+A row with topic GONE is a tombstone: it takes back the row with the same place. A place occurs at most once as a row
+and at most once as a tombstone, so ranks are exact wherever the two lie: pending = rows - tombstones.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from duetime_format.lanes import Place
+from duetime_format.units import Ints
+
+U32s = npt.NDArray[np.uint32]
+
+GONE = 0xFFFF_FFFF
+ROW_BYTES = 24
+_I64_MAX = (1 << 63) - 1
+_KEY_BITS = 63
+
+
+# Places between two entries name no entry: these are before all entries, and after them.
+START = Place(-1, -1)
+END = Place(_I64_MAX, _I64_MAX)
+
+
+def before(place: Place) -> Place:
+    """The last place before this one."""
+    return Place(place.due_at_ms, place.entry - 1)
+
+
+class Rows(NamedTuple):
+    """Columns of equal length."""
+
+    dues: Ints
+    entries: Ints
+    topics: U32s
+    keys: U32s
+
+    @property
+    def size(self) -> int:
+        return len(self.dues)
+
+    @property
+    def last(self) -> Place:
+        return Place(int(self.dues[-1]), int(self.entries[-1]))
+
+    @property
+    def tombstones(self) -> int:
+        return int(np.count_nonzero(self.topics == GONE))
+
+    def part(self, start: int, stop: int) -> "Rows":
+        """The rows [start, stop), without copying them."""
+        return Rows(self.dues[start:stop], self.entries[start:stop], self.topics[start:stop], self.keys[start:stop])
+
+    def at(self, indices: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> "Rows":
+        """A copy of some rows."""
+        return Rows(self.dues[indices], self.entries[indices], self.topics[indices], self.keys[indices])
+
+    def rank(self, place: Place) -> int:
+        """How many of the rows, which are sorted, lie at or before the place."""
+        low = int(np.searchsorted(self.dues, place.due_at_ms, "left"))
+        high = int(np.searchsorted(self.dues, place.due_at_ms, "right"))
+        return low + int(np.searchsorted(self.entries[low:high], place.entry, "right"))
+
+    def after(self, place: Place) -> "Rows":
+        """Sorted rows without those at or before the place."""
+        first = self.rank(place)
+        return self.part(first, self.size) if first else self
+
+    def between(self, low: Place, high: Place) -> "Rows":
+        """A copy of those rows, sorted or not, that lie after `low` and not after `high`."""
+        return self.at((self.dues >= low.due_at_ms) & (self.dues <= high.due_at_ms))._within(low, high)
+
+    def _within(self, low: Place, high: Place) -> "Rows":
+        """Exact where the due times of the bounds occur."""
+        out = (self.dues == low.due_at_ms) & (self.entries <= low.entry)
+        out |= (self.dues == high.due_at_ms) & (self.entries > high.entry)
+        return self.at(~out) if out.any() else self
+
+
+def _empty() -> Rows:
+    return Rows(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint32), np.empty(0, np.uint32))
+
+
+NONE = _empty()
+
+
+def joined(parts: Sequence[Rows]) -> Rows:
+    """One after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    return Rows(*map(np.concatenate, zip(*parts, strict=True))) if parts else NONE
+
+
+def tombstones(dues: Ints, entries: Ints) -> Rows:
+    return Rows(dues, entries, np.full(len(dues), GONE, np.uint32), np.zeros(len(dues), np.uint32))
+
+
+def sort(rows: Rows) -> Rows:
+    """A sorted copy of rows in any order."""
+    return rows.at(_order(rows, "quicksort"))
+
+
+def merged(parts: Sequence[Rows]) -> Rows:
+    """Sorted rows as one sequence, without the pairs of a row and its tombstone."""
+    if len(parts) < 2:
+        return settled(joined(parts))
+    rows = joined(parts)
+    # Timsort takes parts that are sorted already as they are.
+    return settled(rows.at(_order(rows, "stable")))
+
+
+def settled(rows: Rows) -> Rows:
+    """Sorted rows without the pairs of a row and its tombstone."""
+    if not rows.tombstones:
+        return rows
+    twin = (rows.dues[1:] == rows.dues[:-1]) & (rows.entries[1:] == rows.entries[:-1])
+    if not twin.any():
+        return rows
+    keep = np.ones(rows.size, np.bool_)
+    keep[1:] &= ~twin
+    keep[:-1] &= ~twin
+    return rows.at(keep)
+
+
+def _order(rows: Rows, kind: Literal["quicksort", "stable"]) -> npt.NDArray[np.int64]:
+    """The permutation that sorts by (due, entry): by one number where both fit, which takes half of the time."""
+    if not rows.size:
+        return np.empty(0, np.int64)
+    dues, entries = rows.dues, rows.entries
+    due_min, entry_min = int(dues.min()), int(entries.min())
+    bits = (int(entries.max()) - entry_min).bit_length()
+    if (int(dues.max()) - due_min).bit_length() + bits > _KEY_BITS:
+        return np.lexsort((entries, dues))
+    return np.argsort((dues - due_min << bits) + (entries - entry_min), kind=kind)

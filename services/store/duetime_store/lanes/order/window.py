@@ -1,0 +1,71 @@
+"""The next rows in memory: the head of a lane is read many times before it moves, and rows come that fall due soon."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from duetime_format.lanes import Place
+
+from duetime_store.lanes.order.memtable import Memtable
+from duetime_store.lanes.order.rows import END, NONE, Rows, joined, merged, sort
+from duetime_store.lanes.order.runs import Run
+from duetime_store.lanes.order.walk import Walk
+
+# Rows read at once, and kept of those that are too many: after a reader went far ahead, or many came that are due soon.
+REFILL_ROWS = 8_192
+ROWS_MAX = 32_768
+
+
+class Window:
+    """All rows after one place and up to another, without pairs. Each of them is in a run or memtable too."""
+
+    def __init__(self, after: Place) -> None:
+        self._after = after
+        self._walk = Walk(after)
+        self._rows = NONE
+        self._fresh: list[Rows] = []
+        self._fresh_count = 0
+
+    def add(self, rows: Rows) -> None:
+        """Rows or tombstones, in any order, were added to the memtable."""
+        if self._walk.place < END:
+            rows = rows.at(rows.dues <= self._walk.place.due_at_ms)
+        if rows.size:
+            self._fresh.append(rows)
+            self._fresh_count += rows.size
+            if self._rows.size + self._fresh_count > ROWS_MAX:
+                self._settle()
+                self._trim()
+
+    def drop(self, to: Place) -> None:
+        """Nobody asks for rows at or before the place any more."""
+        self._settle()
+        self._after = to
+        self._rows = self._rows.after(to)
+        if self._walk.place < to:
+            self._walk = Walk(to)
+        else:
+            self._trim()
+
+    def _trim(self) -> None:
+        """Forgets the farthest rows of too many. A window that reaches the end of all rows would hold each that comes
+        until something falls due."""
+        if self._rows.size > ROWS_MAX:
+            # A copy: a part would keep all of them in memory.
+            self._rows = self._rows.at(np.arange(REFILL_ROWS))
+            self._walk = Walk(self._rows.last)
+
+    def read(self, after: Place, count: int, runs: Sequence[Run], memtables: Sequence[Memtable]) -> Rows:
+        """The next `count` rows after a place, or all there are. Raises: Damaged."""
+        self._settle()
+        first = self._rows.rank(after)
+        while self._rows.size - first < count and self._walk.place < END:
+            rows = self._walk.next(runs, memtables, max(REFILL_ROWS, count))
+            self._rows = joined([self._rows, rows])
+        return self._rows.part(first, min(first + count, self._rows.size))
+
+    def _settle(self) -> None:
+        """Merges what was added up to the window's end; the walk reads the rest from the memtable."""
+        if self._fresh:
+            fresh = sort(joined(self._fresh)).after(self._after)
+            self._fresh, self._fresh_count = [], 0
+            self._rows = merged([self._rows, fresh.part(0, fresh.rank(self._walk.place))])

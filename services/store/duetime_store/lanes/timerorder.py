@@ -1,0 +1,134 @@
+"""The order of a timer lane with what it is derived from: made anew, and brought up to date, from units and records."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import structlog
+from duetime_format.errors import Damaged
+from duetime_format.lanes import Place
+from duetime_format.units import Ints
+
+from duetime_store.lanes.ends import Ends
+from duetime_store.lanes.order.order import Order
+from duetime_store.lanes.order.rows import END, Rows
+from duetime_store.lanes.timerrows import RowReader
+from duetime_store.queues.consumequeue import ConsumeQueue
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+_NONE = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What recovery has read. `position`: of the checkpoint that it trusts; None: the whole log."""
+
+    position: int | None
+    log_end: int
+
+
+class Ended(NamedTuple):
+    """Entries that a record of the log ends without restoring them, and their due times, as that record says."""
+
+    position: int
+    entries: Ints
+    dues: Ints
+
+
+def joined_ends(ended: Sequence[Ended], since: int = 0) -> tuple[Ints, Ints]:
+    """Entries that records from a position on end, in order and once, and their due times."""
+    parts = [(one.entries, one.dues) for one in ended if one.position >= since]
+    entries, dues = (np.concatenate([_NONE, *column]) for column in (zip(*parts, strict=True) if parts else ((), ())))
+    entries, first = np.unique(entries, return_index=True)
+    return entries, dues[first]
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """What the log says of entries after the checkpoint."""
+
+    # The place of the checkpoint: all up to it had gone.
+    place: Place
+    restored: Ints
+    ended: Sequence[Ended] = ()
+
+
+class TimerOrder:
+    """See the module. Reads as Order does; where files are damaged it is made anew first. That holds up everything, for
+    some seconds if millions of entries are pending."""
+
+    def __init__(self, order: Order, queue: ConsumeQueue, ends: Ends, rows: RowReader) -> None:
+        self.files = order
+        self._queue = queue
+        self._ends = ends
+        self._rows = rows
+
+    # --- recovering ---------------------------------------------------------------------------------------------------
+
+    def recover(self, reach: Reach, gone: Gone) -> None:
+        """Has all entries after the checkpoint's place, but for those that have ended; of those that are restored maybe
+        some. Raises: OSError."""
+        if reach.position is None:
+            self.files.clear()
+        else:
+            self.files.open(reach.position, self._queue.max_offset, reach.log_end)
+        try:
+            self._catch_up(gone)
+        except Damaged as error:
+            self._note(error.text)
+            self.files.clear()
+            self._catch_up(gone)
+
+    def _catch_up(self, gone: Gone) -> None:
+        position, end = self.files.covered
+        place = gone.place
+        self.files.advance(place)
+        self._fill(end, gone.restored)
+        entries, dues = joined_ends(gone.ended, since=position)
+        known = (entries < end) & ~np.isin(entries, gone.restored)
+        known &= (dues > place.due_at_ms) | ((dues == place.due_at_ms) & (entries > place.entry))
+        self.files.remove(dues[known], entries[known])
+        # Finds damage now.
+        self.files.count_to(END)
+
+    def _fill(self, first: int, without: Ints) -> None:
+        """Adds the entries from `first` on that are pending after the progress."""
+        for rows in self._rows.rows(self._ends.read, max(first, self._queue.min_offset), without):
+            self.files.add(rows.between(self.files.progress, END))
+
+    # --- changing -----------------------------------------------------------------------------------------------------
+
+    def add(self, rows: Rows) -> None:
+        self.files.add(rows)
+
+    def remove(self, dues: Ints, entries: Ints) -> None:
+        self.files.remove(dues, entries)
+
+    def advance(self, to: Place) -> None:
+        self.files.advance(to)
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def head(self, after: Place, count: int) -> Rows:
+        return self._asked(lambda: self.files.head(after, count))
+
+    def scan(self, after: Place, to: Place, count: int) -> Rows:
+        return self._asked(lambda: self.files.scan(after, to, count))
+
+    def count_to(self, place: Place) -> int:
+        return self._asked(lambda: self.files.count_to(place))
+
+    def _asked(self, ask: Callable[[], T]) -> T:
+        try:
+            return ask()
+        except (Damaged, OSError) as error:
+            self._note(str(error))
+            self.files.clear()
+            self._fill(0, _NONE)
+            return ask()
+
+    def _note(self, damage: str) -> None:
+        log.error("the order of a timer lane is made anew", queue=self._queue.queue, damage=damage)

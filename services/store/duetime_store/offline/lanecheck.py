@@ -1,0 +1,102 @@
+"""Compares the marks of ended entries with the records that ended them.
+
+A unit with a negative due time says that its entry ended without being restored. A record of DT_CANCELLED, or one that
+took the entry's place, has to say so too, or a broker's files where the timers were a broker's. The other way round, a
+checkpoint counts what was marked: such a record before it has its mark. Later ones may lack it until the next start.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from duetime_core.ondisk import brokertimers
+from duetime_core.ondisk.scan import scan_runs
+from duetime_core.ondisk.state import Queue, State
+from duetime_format.columns import Ints
+from duetime_format.lanes import is_timer_lane, lane_of, place_of
+from duetime_format.units import FILLER_SIZE, Units, are_ended, dues_of, joined
+
+from duetime_store.offline.report import Message, Report
+from duetime_store.offline.unitcheck import unit_place, units_at
+from duetime_store.recovery.checkpoint import Checkpoint
+
+_NONE = np.empty(0, np.int64)
+_UNITS_AT_ONCE = 65_536
+
+
+class LaneCheck:
+    """See the module; `ends` of the state have what the whole log says."""
+
+    def __init__(self, state: State, report: Report, point: Checkpoint | None) -> None:
+        self._state = state
+        self._report = report
+        self._reached = point.position if point else -1
+
+    def run(self) -> None:
+        state = self._state
+        queues = {
+            lane: queue for queue in state.queues.values() if (lane := lane_of(queue.topic, queue.queue)) is not None
+        }
+        marked = {lane: self._marked(queue) for lane, queue in queues.items()}
+        if any(len(entries) for entries in marked.values()):
+            # A running store marks units once their ends are in the log, which has grown since it was walked.
+            for item in scan_runs(state.log, state.end):
+                state.ends.see(item)
+        for position, what in state.ends.damaged:
+            self._report_at(position, f"record of DT_CANCELLED: {what}")
+        for lane, queue in queues.items():
+            ends = state.ends.ends(lane)
+            self._check_marked(lane, queue, np.setdiff1d(marked[lane], ends.ended))
+            self._check_rows(queue, "cancelled", ends.cancelled)
+            self._check_rows(queue, "replaced", ends.replaced)
+
+    def _marked(self, queue: Queue) -> Ints:
+        """Entries with a mark whose records are there."""
+        found = [_NONE]
+        for entries, units in _units(queue):
+            marked = are_ended(units["tags"].astype(np.int64)) & (units["position"] >= self._state.min_position)
+            found.append(entries[marked & (units["size"] != FILLER_SIZE)])
+        return np.concatenate(found)
+
+    def _check_marked(self, lane: int, queue: Queue, unexplained: Ints) -> None:
+        if len(unexplained) and is_timer_lane(lane):
+            state, parts = self._state, list(_units(queue))
+            entries, units = np.concatenate([part for part, _ in parts]), joined(part for _, part in parts)
+            pending = brokertimers.pending(state.files, entries, units, state.log.read, queue=place_of(lane)[1])
+            # A broker delivered, recalled or rolled what its files do not have as pending.
+            unexplained = unexplained if pending is None else np.intersect1d(unexplained, pending)
+        for entry in unexplained.tolist():
+            what = "unit says that the entry has ended, and no record of the log does"
+            self._report.add(*unit_place(queue.files, entry), what, Message(queue.topic, queue.queue, entry))
+
+    def _check_rows(self, queue: Queue, kind: str, rows: Ints) -> None:
+        files = queue.files
+        rows = rows[:, (rows[0] >= files.min_offset) & (rows[0] < files.max_offset)]
+        if not rows.size:
+            return
+        units = units_at(files, rows[0])
+        tags = units["tags"].astype(np.int64)
+        there = (units["position"] >= self._state.min_position) & (units["size"] != FILLER_SIZE) & (units["size"] > 0)
+        dated = np.abs(tags) > np.iinfo(np.int32).max
+        for index in np.flatnonzero(there & dated & (dues_of(tags) != rows[1])).tolist():
+            entry, due_at_ms, position = rows[:, index].tolist()
+            what = f"the entry was {kind} with due time {due_at_ms}, its unit has {abs(int(tags[index]))}"
+            self._report_at(position, what, Message(queue.topic, queue.queue, entry))
+        for index in np.flatnonzero(there & ~are_ended(tags) & (rows[2] < self._reached)).tolist():
+            entry, _, position = rows[:, index].tolist()
+            what = f"the record at {position} has {kind} the entry, and its unit is not marked"
+            self._report.add(*unit_place(files, entry), what, Message(queue.topic, queue.queue, entry))
+
+    def _report_at(self, position: int, what: str, message: Message | None = None) -> None:
+        log = self._state.log
+        base = position - position % log.segment_bytes
+        self._report.add(f"commitlog/{base:020d}", position - base, what, message or Message())
+
+
+def _units(queue: Queue) -> Iterator[tuple[Ints, Units]]:
+    """All units of a queue's files, some at a time, without those of missing files."""
+    files, at = queue.files, queue.files.min_offset
+    while at < files.max_offset:
+        units = files.read(at, min(files.max_offset - at, _UNITS_AT_ONCE))
+        if len(units):
+            yield np.arange(at, at + len(units)), units
+        at += len(units) or files.file_units - at % files.file_units

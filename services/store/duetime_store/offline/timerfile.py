@@ -1,0 +1,56 @@
+r"""Pending timers as JSON lines: for brokers that know none, to be sent again.
+
+    {"topic":"orders","queue":3,"dueAtMs":1700000000000,"id":"7F..","keys":"k1 k2","tags":"t","body":"aGVsbG8=",
+     "isCompressed":false,"flag":0,"bornAtMs":1690000000000,"properties":{"colour":"red"}}
+
+One line for each message, in order of due time. `body` is base64 of the bytes as stored: zlib's (or of another kind, by
+`sysFlag`) where `isCompressed`. `properties` are the sender's own.
+"""
+
+import base64
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from duetime_core.ondisk.pending import PendingLane
+from duetime_core.ondisk.records import message
+from duetime_core.ondisk.state import State
+from duetime_format import layout, record
+from duetime_format.lanes import is_timer_lane
+from duetime_format.properties import decode_properties
+from duetime_format.record import Record
+
+
+def lines(state: State, lanes: dict[int, PendingLane]) -> Iterator[str]:
+    """A line, with its end, for each pending timer whose record can be read."""
+    found = sorted(
+        (due_at_ms, number, entry, position)
+        for number, lane in lanes.items()
+        if is_timer_lane(number)
+        for entries, units in lane.pending()
+        for entry, (position, _, due_at_ms) in zip(entries.tolist(), units.tolist(), strict=True)
+    )
+    for due_at_ms, _, _, position in found:
+        timer = message(state, position)
+        if timer is not None:
+            yield json.dumps(_fields(timer, due_at_ms), ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+def _fields(timer: Record, due_at_ms: int) -> dict[str, Any]:
+    properties = decode_properties(timer.properties)
+    queue = properties.get(record.REAL_QID, "")
+    own = {name: value for name, value in properties.items() if name not in record.RESERVED_PROPERTIES}
+    return {
+        "topic": properties.get(record.REAL_TOPIC),
+        "queue": int(queue) if queue.isdigit() else 0,
+        "dueAtMs": due_at_ms,
+        "id": properties.get(record.UNIQ_KEY),
+        "keys": properties.get(record.KEYS),
+        "tags": properties.get(record.TAGS),
+        "body": base64.b64encode(timer.body).decode(),
+        "isCompressed": bool(timer.sys_flag & layout.SYS_COMPRESSED),
+        "sysFlag": timer.sys_flag,
+        "flag": timer.flag,
+        "bornAtMs": timer.born_at_ms,
+        "properties": own,
+    }

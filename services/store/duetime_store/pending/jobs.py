@@ -1,0 +1,108 @@
+"""Replacements as a call asks for them, checked."""
+
+from dataclasses import dataclass
+
+from duetime.v1 import pending_pb2, store_pb2
+from duetime_core.errors import InvalidArgument, Violation
+from duetime_format import record
+from duetime_format.lanes import is_timer_lane, lane_of
+from duetime_format.levels import DELAY_MS_MAX
+from duetime_format.limits import BODY_BYTES_MAX, REQUEST_ID_CHARS_MAX
+from duetime_format.names import TIMER_TOPIC
+from duetime_format.properties import as_text, value_of
+from duetime_format.record import Record
+from duetime_format.replacing import Asked, asked_by
+
+from duetime_store.log.intake import Intake, parse
+from duetime_store.pending.keys import Name
+from duetime_store.pending.targets import Target
+
+_KEYS, _UNIQ_KEY, _REAL_TOPIC = (name.encode() for name in (record.KEYS, record.UNIQ_KEY, record.REAL_TOPIC))
+
+
+@dataclass(slots=True)
+class Rescheduling:
+    """A message's own record with another due time, and another body if one is given."""
+
+    target: Target
+    asked: Asked
+    body: bytes | None
+    # As its caller named it; empty: not at all.
+    request_id: str
+    # How often it was looked up.
+    rounds: int = 0
+
+
+@dataclass(slots=True)
+class Upserting:
+    """A message that takes the place of the pending one of its name."""
+
+    name: Name
+    message_id: str
+    record: Record
+    intake: Intake
+    asked: Asked
+    max_wait_ms: int
+
+
+Job = Rescheduling | Upserting
+
+
+def job_of(one: store_pb2.Replacement) -> Job:
+    """Raises: InvalidArgument."""
+    if one.WhichOneof("with") == "reschedule":
+        return _rescheduling(one)
+    if one.WhichOneof("with") == "record":
+        return _upserting(one)
+    raise InvalidArgument([Violation("with", "neither record nor reschedule is set")])
+
+
+def _rescheduling(one: store_pb2.Replacement) -> Rescheduling:
+    asked, faults = one.reschedule, []
+    if one.max_wait_ms:
+        faults.append(Violation("max_wait_ms", "goes with a record"))
+    value = asked.delay_ms if asked.WhichOneof("due") == "delay_ms" else asked.deliver_at_ms
+    if asked.WhichOneof("due") is None:
+        faults.append(Violation("reschedule.due", "neither delay_ms nor deliver_at_ms is set"))
+    elif asked.WhichOneof("due") == "delay_ms" and not 0 <= value <= DELAY_MS_MAX:
+        faults.append(Violation("reschedule.delay_ms", f"{value} is not within 0 and {DELAY_MS_MAX}"))
+    elif value < 0:
+        faults.append(Violation("reschedule.deliver_at_ms", f"{value} is below 0"))
+    if len(asked.body) > BODY_BYTES_MAX:
+        faults.append(Violation("reschedule.body", f"{len(asked.body)} bytes, {BODY_BYTES_MAX} at most"))
+    named = asked.request_id
+    if named and not (len(named) <= REQUEST_ID_CHARS_MAX and named.isascii() and named.isalnum()):
+        text = f"{len(named)} characters are not 1 to {REQUEST_ID_CHARS_MAX} letters and digits"
+        faults.append(Violation("reschedule.request_id", text))
+    if faults:
+        raise InvalidArgument(faults)
+    ref: pending_pb2.PendingRef = one.message if one.HasField("message") else asked.message
+    body = asked.body if asked.HasField("body") else None
+    return Rescheduling(Target.of(ref), Asked(value, asked.WhichOneof("due") == "delay_ms"), body, named)
+
+
+def _upserting(one: store_pb2.Replacement) -> Upserting:
+    faults = []
+    if one.HasField("message"):
+        faults.append(Violation("message", "goes with reschedule; a record replaces by its topic and key"))
+    if not 0 <= one.max_wait_ms <= DELAY_MS_MAX:
+        faults.append(Violation("max_wait_ms", f"{one.max_wait_ms} is not within 0 and {DELAY_MS_MAX}"))
+    if faults:
+        raise InvalidArgument(faults)
+    intake = parse(one.record)
+    if intake.count != 1:
+        raise InvalidArgument([Violation("record", f"{intake.count} records are not 1")])
+    found = record.decode(one.record, check_crc=False)
+    lane, asked = lane_of(found.topic, found.queue), asked_by(found.properties)
+    if lane is None or not is_timer_lane(lane):
+        faults.append(Violation("record", f"goes to queue {found.queue} of {found.topic}, not to one of {TIMER_TOPIC}"))
+    if asked is None:
+        faults.append(Violation("record", "says no due time"))
+    key, message_id, topic = (as_text(value_of(found.properties, name)) for name in (_KEYS, _UNIQ_KEY, _REAL_TOPIC))
+    if not key or " " in key:
+        faults.append(Violation("record", f"has {len(key.split())} keys, not 1"))
+    if not message_id or not topic:
+        faults.append(Violation("record", "has no id, or no destination"))
+    if faults or asked is None:
+        raise InvalidArgument(faults)
+    return Upserting((topic, key), message_id, found, intake, asked, one.max_wait_ms)

@@ -1,0 +1,115 @@
+"""The pending messages that were sent with `replace`: one at most for each topic and key.
+
+Each of them takes the place of the one before it, if that is still pending, in the same record. So of all records of a
+lane for any time with DT_UPSERT, a topic and a key, only the newest can be pending: it is sought like any key, in the
+index and in the tail of the log, and there is nothing else that a crash could leave out of step with the log.
+
+    staged ──(durable)──▶ known: the newest of some thousand names, so that few are sought
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from duetime_format import record
+from duetime_format.lanes import lane_of
+from duetime_format.names import TIMER_TOPIC
+from duetime_format.replacing import latest_of
+
+from duetime_store.finding.finder import Seen
+from duetime_store.finding.search import LogSearch, Wanted
+from duetime_store.reading.turns import Turns
+
+# Names whose newest message is remembered: some 10 MB.
+KNOWN_MAX = 32_768
+
+Name = tuple[str, str]  # topic, key
+
+
+class Upsert(NamedTuple):
+    """The newest message of a name; whether it is pending is its lane's to say."""
+
+    lane: int
+    entry: int
+    message_id: str
+    # By max_wait.
+    latest_due_at_ms: int
+
+
+class WantedKey(Wanted):
+    """A name that is sought."""
+
+    def __init__(self, name: Name) -> None:
+        topic, key = name
+        super().__init__(key, [TIMER_TOPIC])
+        self._topic = topic
+        self._position = -1
+        self.newest: Upsert | None = None
+
+    def take(self, seen: Seen) -> None:
+        found = seen.record
+        lane = lane_of(found.topic, found.queue)
+        latest = latest_of(found.properties)
+        if found.position <= self._position or lane is None or latest is None or seen.real_topic != self._topic:
+            return
+        if seen.properties.get(record.KEYS, "") != self.word:
+            return
+        self._position = found.position
+        self.newest = Upsert(lane, found.queue_offset, seen.id, latest)
+
+    @property
+    def is_done(self) -> bool:
+        # Newer ones are met before older ones.
+        return self.newest is not None
+
+
+class UpsertKeys:
+    """The newest message of each name. Belongs to the event loop's thread."""
+
+    def __init__(self, search: LogSearch, turns: Turns) -> None:
+        self._search = search
+        self._turns = turns
+        self._known: OrderedDict[Name, Upsert | None] = OrderedDict()
+        self._staged: dict[Name, Upsert] = {}
+
+    async def learn(self, names: Sequence[Name]) -> None:
+        """Finds the newest messages of names of which nothing is known. Raises: as LogSearch.find."""
+        missing = [name for name in dict.fromkeys(names) if not self.knows(name)]
+        if not missing:
+            return
+        wanted = [WantedKey(name) for name in missing]
+        with self._turns.walk() as walk:
+            await walk.begin()
+            await self._search.find(walk, list(wanted))
+        for name, one in zip(missing, wanted, strict=True):
+            # A call that was faster may know better.
+            if name not in self._known:
+                self._remember(name, one.newest)
+
+    def knows(self, name: Name) -> bool:
+        return name in self._staged or name in self._known
+
+    def newest(self, name: Name) -> Upsert | None:
+        """The newest message of a name that is known; None: there was none, as far as the log goes back."""
+        if name in self._staged:
+            return self._staged[name]
+        self._known.move_to_end(name)
+        return self._known[name]
+
+    def stage(self, name: Name, upsert: Upsert) -> Callable[[bool], None]:
+        """A newer message is staged; the result is to be called with whether it became durable."""
+        self._staged[name] = upsert
+
+        def settle(durable: bool) -> None:
+            if durable:
+                self._remember(name, upsert)
+            if self._staged.get(name) is upsert:
+                del self._staged[name]
+
+        return settle
+
+    def _remember(self, name: Name, upsert: Upsert | None) -> None:
+        self._known[name] = upsert
+        self._known.move_to_end(name)
+        while len(self._known) > KNOWN_MAX:
+            self._known.popitem(last=False)

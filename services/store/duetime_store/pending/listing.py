@@ -1,0 +1,347 @@
+"""ListPending: pending messages in order of due time, over all lanes of the shard, a page at a time.
+
+    lane 3     ████████░░░░        scanned up to a place; what matches waits for the others
+    lane 18    ██████░░░░░░░░
+    lane 1000  █████████░░
+                    └─ all lanes were scanned up to here: what matches is given out, the lane is scanned on
+
+Entries stand in the order of (due, lane, entry), and a page token is a place in it. A timer lane's rows say topic and
+key, so records are read of messages that may match only; of a level's lane every record is read that is looked at.
+"""
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import NamedTuple
+
+import numpy as np
+from duetime.v1 import message_pb2, pending_pb2
+from duetime_core.errors import InvalidArgument, Violation
+from duetime_format import limits, record
+from duetime_format.columns import SEVERAL_KEYS, values
+from duetime_format.lanes import Place, is_timer_lane
+from duetime_format.properties import as_text, decode_properties
+from duetime_format.units import FILLER_SIZE, Ints, Mask, Units
+
+from duetime_store.lanes.lane import PENDING, Lane, Rows
+from duetime_store.reading.messages import stored_message
+from duetime_store.reading.reader import Reader
+from duetime_store.reading.turns import Turns, Walk
+from duetime_store.writing.store import Store
+
+# Entries that one page looks at, about; then it ends, with what was found and a token.
+LOOK_MAX = 65_536
+# How long one page takes, about, where little matches.
+PAGE_S = 0.03
+# Entries scanned at once: rows, and those whose records have to be read.
+_CHUNK_ROWS, _CHUNK_RECORDS = 1_024, 256
+# Records read and written into the answer between two looks at the clock.
+_PIECE = 16
+# The same of names only.
+_PIECE_NAMED = 128
+_READ_BYTES = 1024 * 1024
+_ENTRY_LAST = (1 << 62) - 1
+_TIME_END = (1 << 62) - 1
+
+_TOKEN = Struct(">BqiqI")
+_VERSION = 1
+_NAMES = (record.REAL_TOPIC.encode(), record.KEYS.encode())
+_OF_NAMED = (record.UNIQ_KEY.encode(), *_NAMES)
+
+
+class Spot(NamedTuple):
+    """A place in the order of all lanes."""
+
+    due_at_ms: int
+    lane: int
+    entry: int
+
+    def token(self) -> bytes:
+        head = _TOKEN.pack(_VERSION, *self, 0)[:-4]
+        return head + zlib.crc32(head).to_bytes(4, "big")
+
+    @classmethod
+    def of(cls, token: bytes) -> "Spot":
+        """Raises: InvalidArgument."""
+        if len(token) != _TOKEN.size or zlib.crc32(token[:-4]) != int.from_bytes(token[-4:], "big"):
+            raise InvalidArgument([Violation("page_token", "is none that this call has answered")])
+        version, *spot, _ = _TOKEN.unpack(token)
+        if version != _VERSION:
+            raise InvalidArgument([Violation("page_token", f"is of version {version}, {_VERSION} is known")])
+        return cls(*spot)
+
+    def place_in(self, lane: int) -> Place:
+        """All entries of a lane up to it lie before this spot."""
+        if lane == self.lane:
+            return Place(self.due_at_ms, self.entry)
+        return Place(self.due_at_ms, _ENTRY_LAST if lane < self.lane else -1)
+
+
+@dataclass(slots=True)
+class _Scan:
+    """A lane, scanned up to `place`; `rows` are entries that may match and are not given out yet."""
+
+    lane: Lane
+    place: Place
+    is_over: bool = False
+    dues: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    entries: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+
+    @property
+    def spot(self) -> Spot:
+        return Spot(_TIME_END, 0, 0) if self.is_over else Spot(self.place.due_at_ms, self.lane.number, self.place.entry)
+
+    def take_to(self, spot: Spot) -> list[Spot]:
+        """Takes out what lies up to a spot."""
+        due_at_ms, entry = spot.place_in(self.lane.number)
+        ready = (self.dues < due_at_ms) | ((self.dues == due_at_ms) & (self.entries <= entry))
+        count = int(ready.sum())
+        taken = zip(self.dues[:count].tolist(), self.entries[:count].tolist(), strict=True)
+        self.dues, self.entries = self.dues[count:], self.entries[count:]
+        return [Spot(due, self.lane.number, own) for due, own in taken]
+
+
+@dataclass(slots=True)
+class _Wanted:
+    """`topic`: its number, None: any. `crc`: of the key."""
+
+    name: str
+    topic: int | None
+    key: str
+    crc: int
+    before_ms: int
+
+    @property
+    def is_filtered(self) -> bool:
+        return bool(self.name or self.key)
+
+    def may_match(self, rows: Rows) -> Mask:
+        """By topics and keys of rows."""
+        matching = np.ones(len(rows.entries), np.bool_)
+        if self.topic is not None and rows.topics is not None:
+            matching &= rows.topics == self.topic
+        if self.key and rows.keys is not None:
+            matching &= (rows.keys == self.crc) | (rows.keys == SEVERAL_KEYS)
+        return matching
+
+    def matches(self, topic: str, keys: Sequence[str]) -> bool:
+        return self.name in ("", topic) and (not self.key or self.key in keys)
+
+
+class PendingList:
+    """Serves ListPending."""
+
+    def __init__(self, store: Store, reader: Reader, turns: Turns) -> None:
+        self._store = store
+        self._reader = reader
+        self._turns = turns
+
+    async def page(self, request: pending_pb2.ListPendingRequest) -> pending_pb2.ListPendingResponse:
+        """
+        Raises:
+            InvalidArgument: a count or times that can't be, or a token that is none.
+        """
+        count, start, wanted = self._asked(request)
+        page = _Page(count, omit_bodies=request.omit_bodies, names_only=request.names_only)
+        scans = [_Scan(lane, start.place_in(lane.number)) for lane in self._store.lanes]
+        if wanted.name and wanted.topic is None:
+            return page.response
+        with self._turns.walk() as walk:
+            walk.start()
+            await self._fill(page, scans, wanted, walk)
+        return page.response
+
+    def _asked(self, request: pending_pb2.ListPendingRequest) -> tuple[int, Spot, _Wanted]:
+        asked = request.filter
+        violations = []
+        if not 0 <= request.max_count <= limits.PENDING_COUNT_MAX:
+            text = f"{request.max_count} is not within 0 and {limits.PENDING_COUNT_MAX}"
+            violations.append(Violation("max_count", text))
+        before_ms = asked.due_before_ms or _TIME_END
+        if not 0 <= asked.due_from_ms < before_ms:
+            text = f"{before_ms} is not above due_from_ms, {asked.due_from_ms}, and that not from 0 on"
+            violations.append(Violation("filter.due_before_ms", text))
+        if violations:
+            raise InvalidArgument(violations)
+        start = Spot.of(request.page_token) if request.page_token else Spot(-_TIME_END, 0, -1)
+        topic = self._store.ledger.numbers.find(asked.topic.encode()) if asked.topic else None
+        wanted = _Wanted(asked.topic, topic, asked.key, zlib.crc32(asked.key.encode()), before_ms)
+        return request.max_count or limits.PENDING_COUNT_DEFAULT, max(start, Spot(asked.due_from_ms, 0, -1)), wanted
+
+    async def _fill(self, page: "_Page", scans: list[_Scan], wanted: _Wanted, walk: Walk) -> None:
+        # Before all lanes were scanned no token goes further than the page's begin.
+        unscanned = list(scans)
+        while True:
+            least = unscanned.pop() if unscanned else min(scans, key=lambda scan: scan.spot)
+            if least.is_over:
+                break
+            self._scan_on(page, least, wanted)
+            if unscanned:
+                await walk.turn_if_over()
+                continue
+            reached = min(scan.spot for scan in scans)
+            ready = sorted(spot for scan in scans for spot in scan.take_to(reached))
+            piece = _PIECE_NAMED if page.names_only else _PIECE
+            for at in range(0, len(ready), piece):
+                for spots in _by_lane(ready[at : at + piece]):
+                    if not await self._give(page, spots, wanted, walk):
+                        return
+            if reached.due_at_ms < _TIME_END:
+                page.reached = reached
+            if page.seen_count >= LOOK_MAX or walk.lasted_s >= PAGE_S:
+                page.end()
+                return
+            await walk.turn_if_over()
+
+    def _scan_on(self, page: "_Page", scan: _Scan, wanted: _Wanted) -> None:
+        reads = wanted.is_filtered and not is_timer_lane(scan.lane.number)
+        chunk = (
+            _CHUNK_RECORDS if reads else _CHUNK_ROWS if wanted.is_filtered else min(page.left_count + 1, _CHUNK_ROWS)
+        )
+        rows = scan.lane.scan(scan.place, wanted.before_ms, chunk)
+        scan.is_over = len(rows.entries) < chunk
+        if reads:
+            units = scan.lane.units(rows.entries)
+            fit = _fitting(units)
+            scan.is_over = scan.is_over and fit == len(units)
+            rows = Rows(rows.entries[:fit], rows.dues[:fit], None, None)
+            matching = self._read_matches(scan.lane, rows, units[:fit], wanted)
+        else:
+            matching = wanted.may_match(rows)
+        page.seen_count += len(rows.entries)
+        if len(rows.entries):
+            scan.place = Place(int(rows.dues[-1]), int(rows.entries[-1]))
+        scan.dues = np.concatenate((scan.dues, rows.dues[matching]))
+        scan.entries = np.concatenate((scan.entries, rows.entries[matching]))
+
+    def _read_matches(self, lane: Lane, rows: Rows, units: Units, wanted: _Wanted) -> Mask:
+        """By the records."""
+        records, sizes, _, _ = self._reader.read(lane.queue, rows.entries, units)
+        topics, keys = values(records, sizes, _NAMES)
+        name, key = wanted.name.encode(), wanted.key.encode()
+        matching = [
+            (not name or topic == name) and (not key or (words is not None and key in words.split(b" ")))
+            for topic, words in zip(topics, keys, strict=True)
+        ]
+        return np.array(matching, np.bool_)
+
+    async def _give(self, page: "_Page", spots: Sequence[Spot], wanted: _Wanted, walk: Walk) -> bool:
+        """Adds messages of one lane; whether the page goes on."""
+        lane, at = self._store.lanes[spots[0].lane], 0
+        while at < len(spots):
+            entries = np.array([spot.entry for spot in spots[at:]], np.int64)
+            units = lane.units(entries)
+            fit = _fitting(units)
+            # Some may have left while others were scanned.
+            still = np.flatnonzero(lane.states(entries[:fit]) == PENDING)
+            records, sizes, _, _ = self._reader.read(lane.queue, entries[still], units[still])
+            own = [spots[at + index] for index in still.tolist()]
+            messages = _named if page.names_only else _whole
+            for spot, message in messages(records, sizes, own):
+                if not page.add(spot, message, wanted):
+                    return False
+            at += fit
+            await walk.turn_if_over()
+        return True
+
+
+def _fitting(units: Units) -> int:
+    """How many records of the first units are read at once; 1 at least if there is one."""
+    sizes = np.where(units["size"] == FILLER_SIZE, 0, units["size"]).astype(np.int64)
+    return max(int(np.searchsorted(sizes.cumsum(), _READ_BYTES, "right")), min(len(units), 1))
+
+
+class _Page:
+    """An answer that is being filled."""
+
+    def __init__(self, count: int, *, omit_bodies: bool, names_only: bool) -> None:
+        self.names_only = names_only
+        self.response = pending_pb2.ListPendingResponse()
+        self.reached: Spot | None = None
+        self._count = count
+        self._omit_bodies = omit_bodies
+        self._size = 0
+
+    @property
+    def seen_count(self) -> int:
+        return self.response.seen_count
+
+    @seen_count.setter
+    def seen_count(self, count: int) -> None:
+        self.response.seen_count = count
+
+    @property
+    def left_count(self) -> int:
+        return self._count - len(self.response.messages)
+
+    def add(self, spot: Spot, message: message_pb2.StoredMessage, wanted: _Wanted) -> bool:
+        """Adds a message if it matches. False: the page is full, and it was not added."""
+        if wanted.matches(message.topic, message.keys):
+            if self._omit_bodies:
+                message.body = b""
+            size = message.ByteSize()
+            is_full = self._size + size > limits.PULL_ANSWER_BYTES_MAX and self.response.messages
+            if not self.left_count or is_full:
+                self.end()
+                return False
+            self._size += size
+            self.response.messages.add(message=message, lane=spot.lane)
+        self.reached = spot
+        return True
+
+    def end(self) -> None:
+        """There may be more."""
+        if self.reached is not None:
+            self.response.next_page_token = self.reached.token()
+            self.response.due_at_ms = self.reached.due_at_ms
+
+
+def _whole(records: bytes, sizes: list[int], spots: Sequence[Spot]) -> Iterator[tuple[Spot, message_pb2.StoredMessage]]:
+    """The messages of records that lie back to back; a size of 0 stands for a missing one."""
+    end = 0
+    for size, spot in zip(sizes, spots, strict=True):
+        data, end = records[end : end + size], end + size
+        if size:
+            yield spot, _message(record.decode(data, check_crc=False), spot)
+
+
+def _named(records: bytes, sizes: list[int], spots: Sequence[Spot]) -> Iterator[tuple[Spot, message_pb2.StoredMessage]]:
+    """As `_whole`, with no more than their names."""
+    columns = values(records, sizes, _OF_NAMED)
+    for size, spot, message_id, topic, keys in zip(sizes, spots, *columns, strict=True):
+        if size:
+            yield (
+                spot,
+                message_pb2.StoredMessage(
+                    id=as_text(message_id or b""),
+                    topic=as_text(topic or b""),
+                    keys=as_text(keys or b"").split(),
+                    offset=spot.entry,
+                    due_at_ms=spot.due_at_ms,
+                ),
+            )
+
+
+def _message(found: record.Record, spot: Spot) -> message_pb2.StoredMessage:
+    """The message as its consumers will see it; `offset` is the entry."""
+    properties = decode_properties(found.properties)
+    message = stored_message(found)
+    message.topic = properties.get(record.REAL_TOPIC, "")
+    queue = properties.get(record.REAL_QID, "")
+    message.queue = int(queue) if queue.isdecimal() and len(queue) < 10 else 0
+    message.offset, message.due_at_ms = spot.entry, spot.due_at_ms
+    message.delay_level = 0 if is_timer_lane(spot.lane) else spot.lane
+    return message
+
+
+def _by_lane(spots: Sequence[Spot]) -> Iterator[list[Spot]]:
+    """Neighbours of one lane, in order."""
+    group: list[Spot] = []
+    for spot in spots:
+        if group and group[0].lane != spot.lane:
+            yield group
+            group = []
+        group.append(spot)
+    if group:
+        yield group

@@ -1,0 +1,313 @@
+"""Replace: a record takes a pending message's place in one step, which ends that one.
+
+    reschedule    the message's own record, with another due time and maybe another body; it keeps its id
+    upsert        another message in the place of the pending one of the same topic and key, if there is one
+
+    look up (in turns) ──▶ judge, and stage the new record, which names the entry that it ends ──▶ durable ──▶ answer
+
+Judging and staging are one step of the store's only writer. The end is in the new record itself: after any crash either
+both are there or none is, and one of the two messages is pending.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from zlib import crc32
+
+import numpy as np
+from duetime.v1 import pending_pb2, store_pb2
+from duetime_core.errors import DataLoss, DueTimeError, InvalidArgument, Unsupported, Violation
+from duetime_format import record
+from duetime_format.columns import entry_of
+from duetime_format.errors import Damaged
+from duetime_format.lanes import is_timer_lane, lane_of, place_of
+from duetime_format.limits import REPLACE_COUNT_MAX
+from duetime_format.properties import decode_properties
+from duetime_format.record import Record
+from duetime_format.replacing import LATEST_MAX, Asked, asked_by, latest_of, replacing, request_of, with_body
+from duetime_format.units import due_of
+
+from duetime_store.lanes.lane import PENDING, RESTORED, Lane
+from duetime_store.metrics import StoreMetrics
+from duetime_store.pending.jobs import Job, Rescheduling, Upserting, job_of
+from duetime_store.pending.keys import Name, Upsert, UpsertKeys
+from duetime_store.pending.targets import ROUNDS_MAX, Fate, Place, Targets, contended, fault_of
+from duetime_store.reading.turns import Turns, Walk
+from duetime_store.writing.ends import replace, state_of
+from duetime_store.writing.flusher import Flusher
+from duetime_store.writing.staging import OK
+from duetime_store.writing.store import Store
+
+_NAMES = pending_pb2.RescheduleStatus.keys()
+RESCHEDULED = pending_pb2.RESCHEDULE_STATUS_RESCHEDULED
+ALREADY_FIRED = pending_pb2.RESCHEDULE_STATUS_ALREADY_FIRED
+NOT_FOUND = pending_pb2.RESCHEDULE_STATUS_NOT_FOUND
+
+Result = store_pb2.ReplaceResult
+
+
+class Replacing:
+    """Serves Replace."""
+
+    def __init__(
+        self,
+        store: Store,
+        targets: Targets,
+        keys: UpsertKeys,
+        flusher: Flusher,
+        turns: Turns,
+        metrics: StoreMetrics,
+    ) -> None:
+        self._store = store
+        self._targets = targets
+        self._keys = keys
+        self._flusher = flusher
+        self._turns = turns
+        self._metrics = metrics
+        # Due times of entries that are staged and not published: their units say nothing yet.
+        self._staged: dict[Place, int] = {}
+
+    async def replace(self, request: store_pb2.ReplaceRequest) -> store_pb2.ReplaceResponse:
+        """Works the replacements off in order; durable on return.
+
+        Raises:
+            InvalidArgument: no replacement, or too many.
+            ReadOnly, DiskFull, Stalled: the shard takes no sends now.
+        """
+        if not 1 <= len(request.replacements) <= REPLACE_COUNT_MAX:
+            text = f"{len(request.replacements)} are not 1 to {REPLACE_COUNT_MAX}"
+            raise InvalidArgument([Violation("replacements", text)])
+        self._store.gate.check_send()
+        jobs: list[Job | Result] = []
+        for one in request.replacements:
+            try:
+                jobs.append(job_of(one))
+            except InvalidArgument as error:
+                jobs.append(Result(fault=fault_of(error)))
+        await self._targets.find([job.target for job in jobs if isinstance(job, Rescheduling)])
+        try:
+            await self._keys.learn([job.name for job in jobs if isinstance(job, Upserting)])
+        except DueTimeError as error:
+            jobs = [Result(fault=fault_of(error)) if isinstance(job, Upserting) else job for job in jobs]
+        results = await self._work_all(jobs)
+        await self._durable()
+        self._count(request.replacements, results)
+        return store_pb2.ReplaceResponse(results=results)
+
+    def _count(self, asked: Sequence[store_pb2.Replacement], results: Sequence[Result]) -> None:
+        counts = Counter(
+            (one.HasField("reschedule"), _label(one, result)) for one, result in zip(asked, results, strict=True)
+        )
+        for (is_reschedule, label), count in counts.items():
+            counter = self._metrics.reschedules if is_reschedule else self._metrics.replaces
+            counter.labels(label).inc(count)
+
+    async def _work_all(self, jobs: Sequence[Job | Result]) -> list[Result]:
+        results: list[Result] = []
+        with self._turns.walk() as walk:
+            walk.start()
+            for job in jobs:
+                results.append(job if isinstance(job, Result) else await self._work(walk, job))
+                await walk.turn_if_over()
+        return results
+
+    async def _work(self, walk: Walk, job: Job) -> Result:
+        try:
+            while (result := self._try(job)) is None:
+                walk.end()
+                await self._look_again(job)
+                walk.start()
+        except DueTimeError as error:
+            walk.start()
+            return Result(fault=fault_of(error))
+        return result
+
+    def _try(self, job: Job) -> Result | None:
+        """The result, or None: something has to be looked up (again) before there can be one."""
+        return self._reschedule(job) if isinstance(job, Rescheduling) else self._upsert(job)
+
+    async def _look_again(self, job: Job) -> None:
+        if isinstance(job, Upserting):
+            if self._keys.knows(job.name):
+                # The record that it repeats is staged, and can be read once it is published.
+                await self._durable()
+            await self._keys.learn([job.name])
+            return
+        # A record that takes its place is staged, and can be found once it is published.
+        await self._durable()
+        job.target.forget()
+        job.rounds += 1
+        await self._targets.find([job.target])
+
+    async def _durable(self) -> None:
+        self._flusher.wake()
+        durable = self._store.when_durable()
+        if durable is not None:
+            await durable
+
+    # --- reschedules ------------------------------------------------------------------------------------------------
+
+    def _reschedule(self, job: Rescheduling) -> Result | None:
+        target = job.target
+        if target.error is not None:
+            raise target.error
+        (verdict,) = self._targets.judge([target])
+        if verdict.fate is Fate.UNCLEAR:
+            if job.rounds >= ROUNDS_MAX:
+                raise contended(target)
+            return None
+        if verdict.lane is None:
+            done = self._done_before(job) if verdict.fate is Fate.FIRED else None
+            return done or Result(status=ALREADY_FIRED if verdict.fate is Fate.FIRED else NOT_FOUND)
+        return self._give_due(job, verdict.lane, verdict.entry)
+
+    def _give_due(self, job: Rescheduling, lane: Lane, entry: int) -> Result:
+        known = self._read(lane, entry)
+        if job.request_id and request_of(known.properties) == job.request_id:
+            return _again(lane.number, entry, self._due_at_ms(lane.number, entry), job.asked)
+        found = known if job.body is None else with_body(known, job.body)
+        due_at_ms = self._due_at_ms(lane.number, entry)
+        is_as_asked = not job.asked.is_delay and is_timer_lane(lane.number) and asked_by(known.properties) == job.asked
+        if is_as_asked and found.body == known.body:
+            # It was carried out before.
+            return _again(lane.number, entry, due_at_ms, job.asked)
+        latest = latest_of(known.properties)
+        properties = decode_properties(known.properties)
+        name = properties.get(record.REAL_TOPIC, ""), properties.get(record.KEYS, "")
+        return self._put(found, job.asked, (lane.number, entry), latest, name, job.request_id)
+
+    def _done_before(self, job: Rescheduling) -> Result | None:
+        """The answer to a reschedule that was carried out before, and has been restored since; None: it is none."""
+        for copy in job.target.copies or () if job.request_id else ():
+            if not copy.lane or state_of(self._store, copy.lane, copy.entry) != RESTORED:
+                continue
+            try:
+                known = self._read(self._store.lanes[copy.lane], copy.entry)
+            except DataLoss:
+                continue
+            if request_of(known.properties) == job.request_id:
+                return _again(copy.lane, copy.entry, self._due_at_ms(copy.lane, copy.entry), job.asked)
+        return None
+
+    def _read(self, lane: Lane, entry: int) -> Record:
+        position, size, _ = lane.units(np.array([entry]))[0].item()
+        try:
+            return record.decode(self._store.read_record(position, size))
+        except Damaged as error:
+            raise DataLoss(f"entry {entry} of lane {lane.number} can't be read: {error.text}") from error
+
+    # --- upserts ----------------------------------------------------------------------------------------------------
+
+    def _upsert(self, job: Upserting) -> Result | None:
+        if not self._keys.knows(job.name):
+            return None
+        old = self._keys.newest(job.name)
+        if old is not None and not self._is_pending(old):
+            old = None
+        if old is not None and old.message_id == job.message_id:
+            return self._upserted_before(old.lane, old.entry, job)
+        first = self._store.first_copy(job.intake, 0)
+        lane = lane_of(first.topic.decode(), first.queue) if first is not None else None
+        if first is not None and lane is not None and lane in self._store.lanes:
+            return self._upserted_before(lane, first.queue_offset, job)
+        now_ms = self._store.clock.now_ms()
+        latest = min(
+            now_ms + job.max_wait_ms if job.max_wait_ms else LATEST_MAX,
+            LATEST_MAX if old is None else old.latest_due_at_ms,
+        )
+        asked = job.asked if job.asked.due_at_ms(now_ms) <= latest else Asked(latest, is_delay=False)
+        place = None if old is None else (old.lane, old.entry)
+        result = self._put(job.record, asked, place, latest, job.name)
+        if not result.HasField("fault"):
+            result.was_past = not job.asked.is_delay and job.asked.value < result.due_at_ms
+            result.replaced_id = "" if old is None else old.message_id
+        return result
+
+    def _upserted_before(self, lane: int, entry: int, job: Upserting) -> Result | None:
+        """The answer to a repeated upsert; None: its record is staged, and can be read once it is published."""
+        if (lane, entry) in self._staged:
+            return None
+        result = _again(lane, entry, self._due_at_ms(lane, entry), job.asked)
+        with suppress(DataLoss):
+            place = entry_of(self._read(self._store.lanes[lane], entry))
+            if place is not None and place[0] in self._store.lanes:
+                old = self._read(self._store.lanes[place[0]], place[1])
+                result.replaced_id = decode_properties(old.properties).get(record.UNIQ_KEY, "")
+        return result
+
+    def _is_pending(self, upsert: Upsert) -> bool:
+        place = upsert.lane, upsert.entry
+        return place in self._staged or state_of(self._store, *place) == PENDING
+
+    # --- both -------------------------------------------------------------------------------------------------------
+
+    def _due_at_ms(self, number: int, entry: int) -> int:
+        staged = self._staged.get((number, entry))
+        unit = self._store.lanes[number].units(np.array([entry]))[0]
+        return due_of(int(unit["tags"])) if staged is None else staged
+
+    def _put(
+        self,
+        found: Record,
+        asked: Asked,
+        place: Place | None,
+        latest: int | None,
+        name: Name,
+        request_id: str = "",
+    ) -> Result:
+        """Stages the record, and the end of the entry in whose place it stands."""
+        topic, queue = place_of(self._lane_for(found, place))
+        entry = None if place is None else (*place, self._due_at_ms(*place))
+        try:
+            encoded = replacing(found, topic, queue, asked, entry=entry, latest=latest, request_id=request_id)
+        except OverflowError as error:
+            raise InvalidArgument([Violation("record", "its properties leave no room")]) from error
+        outcome = replace(self._store, encoded, place)
+        if outcome.statuses != [OK]:
+            return Result(fault=fault_of(outcome.error_of(0)))
+        lane = lane_of(topic, queue)
+        assert lane is not None
+        new, due_at_ms = (lane, outcome.queue_offsets[0]), outcome.due_at_ms[0]
+        self._staged[new] = due_at_ms
+        if place is not None:
+            self._targets.replacing.add(place)
+        message_id = decode_properties(found.properties).get(record.UNIQ_KEY, "")
+        settle_key = None if latest is None else self._keys.stage(name, Upsert(*new, message_id, latest))
+
+        def settle(durable: bool) -> None:
+            self._staged.pop(new, None)
+            if place is not None:
+                self._targets.replacing.discard(place)
+            if settle_key is not None:
+                settle_key(durable)
+
+        self._store.staged.settles.append(settle)
+        result = Result(status=RESCHEDULED, lane=lane, entry=new[1], due_at_ms=due_at_ms)
+        result.was_past = not asked.is_delay and asked.value < due_at_ms
+        return result
+
+    def _lane_for(self, found: Record, place: Place | None) -> int:
+        """The lane for any time that a record goes to: the one that it names, or is in already, else by its id."""
+        own = lane_of(found.topic, found.queue)
+        if own is not None and is_timer_lane(own) and own in self._store.lanes:
+            return own
+        numbers = [lane.number for lane in self._store.lanes if is_timer_lane(lane.number)]
+        if not numbers:
+            raise Unsupported([Violation("lane", "this shard has no lane for any time (setting timer_lanes)")])
+        return numbers[crc32(found.properties) % len(numbers)]
+
+
+def _label(asked: store_pb2.Replacement, result: Result) -> str:
+    if result.HasField("fault"):
+        return "FAULT"
+    if result.duplicate:
+        return "REPEATED"
+    if asked.HasField("reschedule"):
+        return _NAMES[result.status].removeprefix("RESCHEDULE_STATUS_")
+    return "REPLACED" if result.replaced_id else "FIRST"
+
+
+def _again(lane: int, entry: int, due_at_ms: int, asked: Asked) -> Result:
+    """The answer to a replacement that was carried out before."""
+    was_past = not asked.is_delay and asked.value < due_at_ms
+    return Result(status=RESCHEDULED, lane=lane, entry=entry, due_at_ms=due_at_ms, was_past=was_past, duplicate=True)

@@ -1,0 +1,82 @@
+"""Tends the table of counts: merges and folds it, refines it as time passes, and counts lanes anew that do not add up.
+
+All of it in turns (reading/turns.py), so that nobody waits for it.
+"""
+
+import structlog
+from duetime_core.clock import Clock
+
+from duetime_store.counting.counts import Counts
+from duetime_store.counting.ledger import LOOK_ENTRIES, Ledger
+from duetime_store.counting.survey import Survey
+from duetime_store.lanes.lane import Lane
+from duetime_store.reading.turns import Turns, Walk
+from duetime_store.writing.store import Store
+
+log = structlog.get_logger()
+
+# How often it looks.
+PERIOD_MS = 1_000
+
+
+class Surveyor:
+    """The loop."""
+
+    def __init__(self, store: Store, turns: Turns, clock: Clock) -> None:
+        self._store = store
+        self._ledger: Ledger = store.ledger
+        self._counts: Counts = store.ledger.counts
+        self._turns = turns
+        self._clock = clock
+
+    async def run(self) -> None:
+        while True:
+            await self.tend()
+            await self._clock.sleep(PERIOD_MS)
+
+    async def tend(self) -> None:
+        """Does all that is to be done now."""
+        counts = self._counts
+        with self._turns.walk() as walk:
+            if counts.is_full or counts.is_crowded:
+                await walk.begin()
+                for _ in counts.fold() if counts.is_full else counts.merge():
+                    await walk.turn_if_over()
+        for number in sorted(counts.suspects):
+            await self._count_anew(self._store.lanes[number])
+        while (span := counts.to_refine(self._store.clock.now_ms())) is not None:
+            survey = Survey(*span)
+            await self.survey(self._store.lanes[span.lane], survey)
+            counts.refine(span, survey)
+            if span.lane in counts.suspects:
+                log.error("counts of a span do not add up", lane=span.lane, start_ms=span.start_ms)
+                break
+
+    async def _count_anew(self, lane: Lane) -> None:
+        survey = self._counts.whole(lane.number)
+        await self.survey(lane, survey)
+        self._counts.replace(survey)
+        log.info("pending messages counted", lane=lane.number, count=self._counts.totals[lane.number])
+
+    async def survey(self, lane: Lane, survey: Survey) -> None:
+        """Scans the lane. On return the survey is of this very moment, and stays so until Counts.end."""
+        self._counts.begin(survey)
+        try:
+            with self._turns.walk() as walk:
+                await walk.begin()
+                while not self._step(lane, survey, walk):
+                    await walk.turn()
+        except BaseException:
+            self._counts.end(survey)
+            raise
+
+    def _step(self, lane: Lane, survey: Survey, walk: Walk) -> bool:
+        """Looks at entries until the step is over; whether there are no more."""
+        while True:
+            rows = lane.scan(survey.place, survey.stop_ms, LOOK_ENTRIES)
+            survey.look(rows.entries, rows.dues, self._ledger.topics_of(lane, rows.entries, rows.topics))
+            if len(rows.entries) < LOOK_ENTRIES:
+                survey.end()
+                return True
+            if walk.is_over:
+                return False

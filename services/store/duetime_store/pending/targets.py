@@ -1,0 +1,293 @@
+"""Which lane entry a reference to a pending message names, and what has become of it.
+
+    place given ──▶ the entry's record has the id ──▶ its state; ended: maybe replaced, so
+    else        ──▶ the id, in the index and the tail of the log ──▶ the newest pending record, else what the others are
+
+Records are read beforehand, in turns; what becomes of them is judged in one step, together with whatever the caller
+stages, so that it races with nothing.
+"""
+
+import enum
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from duetime.v1 import message_pb2, pending_pb2
+from duetime_core.bounds import shown
+from duetime_core.errors import DueTimeError, InvalidArgument, Unavailable, Violation
+from duetime_core.serving import code_of
+from duetime_format import record
+from duetime_format.columns import values
+from duetime_format.lanes import LANE_TOPICS, lane_of
+from duetime_format.limits import ID_CHARS_MAX, TOPIC_CHARS_MAX
+from duetime_format.names import RETRY_PREFIX, is_system_topic
+from duetime_format.properties import as_text
+from duetime_format.units import FILLER_SIZE, Ints, Units, are_ended, dues_of, spans
+
+from duetime_store.finding.finder import Seen
+from duetime_store.finding.search import LogSearch, Wanted
+from duetime_store.lanes.lane import CANCELLED, PENDING, RESTORED, Lane
+from duetime_store.reading.gather import Expected, gather
+from duetime_store.reading.turns import Turns, Walk
+from duetime_store.writing.ends import state_of
+from duetime_store.writing.store import Store
+
+# How often messages are sought whose place other calls are taking.
+ROUNDS_MAX = 16
+# Records read in one piece of a step: a fraction of a millisecond.
+_PIECE = 128
+_PIECE_BYTES = 1024 * 1024
+_LANE_TOPICS = sorted(LANE_TOPICS)
+_NAMES = tuple(name.encode() for name in (record.UNIQ_KEY, record.REAL_TOPIC, record.RETRY_TOPIC))
+
+Place = tuple[int, int]  # lane, entry
+# Values of _NAMES.
+Names = tuple[bytes | None, bytes | None, bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A record of a message. `lane`: the number of the lane that it is an entry of; 0: it lies in a topic."""
+
+    lane: int
+    entry: int
+    # It waits for a retry: the message has fired before.
+    is_retry: bool
+    # It goes to a topic that only servers write to, as a broker's own timers do: it is not a user's to end.
+    is_system: bool = False
+
+    @classmethod
+    def of(cls, lane: int, entry: int, destination: str) -> "Copy":
+        is_retry = destination.startswith(RETRY_PREFIX)
+        return cls(lane, entry, is_retry, lane > 0 and not is_retry and is_system_topic(destination))
+
+
+class WantedId(Wanted):
+    """A message sought by its id. `topic`: its destination; empty: any."""
+
+    def __init__(self, store: Store, message_id: str, topic: str) -> None:
+        super().__init__(message_id, _LANE_TOPICS)
+        self._store = store
+        self._topic = topic
+        # By store time, then log position.
+        self._found: dict[tuple[int, int], Copy] = {}
+
+    @property
+    def copies(self) -> list[Copy]:
+        """Newest first."""
+        return [copy for _, copy in sorted(self._found.items(), reverse=True)]
+
+    def take(self, seen: Seen) -> None:
+        found = seen.record
+        origin = seen.properties.get(record.RETRY_TOPIC, "")
+        if seen.id != self.word or self._topic not in ("", found.topic, seen.real_topic, origin):
+            return
+        lane = lane_of(found.topic, found.queue) or 0
+        copy = Copy.of(lane, found.queue_offset, seen.real_topic)
+        # What retention has appended again is known.
+        if not lane or copy not in self._found.values():
+            self._found[found.stored_at_ms, found.position] = copy
+
+    @property
+    def is_done(self) -> bool:
+        return any(
+            copy.lane and state_of(self._store, copy.lane, copy.entry) == PENDING for copy in self._found.values()
+        )
+
+    @property
+    def other_topics(self) -> Sequence[str] | None:
+        return None if self._found else [self._topic] if self._topic else []
+
+
+class Fate(enum.Enum):
+    """What has become of a message."""
+
+    PENDING = enum.auto()
+    # It is in its topic, or a record that restores it is staged, or it waits for a retry.
+    FIRED = enum.auto()
+    CANCELLED = enum.auto()
+    NOT_FOUND = enum.auto()
+    # Another record may have taken its place: its id has to be sought (again).
+    UNCLEAR = enum.auto()
+
+
+# Of a message with several records, none of which is pending, the first of these counts.
+_WEIGHT = (Fate.UNCLEAR, Fate.FIRED, Fate.CANCELLED)
+
+
+class Verdict(NamedTuple):
+    """`lane` and `entry` of a pending message."""
+
+    fate: Fate
+    lane: Lane | None = None
+    entry: int = -1
+
+
+@dataclass(slots=True)
+class Target:
+    """A message that a call names. Its `copies` are known once it was sought; `error`: nothing can be said of it."""
+
+    message_id: str
+    topic: str
+    lane: int
+    entry: int
+    copies: list[Copy] | None = None
+    # Of the entry at the place given, where the record there is its own.
+    due_at_ms: int | None = None
+    # The place is not given, another message's, or that of an entry that has ended: maybe another record replaces it.
+    is_unclear: bool = True
+    # It was sought by its id.
+    is_sought: bool = False
+    error: DueTimeError | None = None
+
+    def take(self, copies: list[Copy]) -> None:
+        """These are its records."""
+        self.copies = copies
+        if copies and all(copy.is_system for copy in copies):
+            text = f"{shown(self.message_id)} goes to a system topic; only DueTime itself ends its wait"
+            self.error = InvalidArgument([Violation("message.message_id", text)])
+
+    def forget(self) -> None:
+        """It has to be looked up again."""
+        self.copies, self.due_at_ms, self.is_unclear, self.is_sought = None, None, True, False
+
+    @classmethod
+    def of(cls, ref: pending_pb2.PendingRef) -> "Target":
+        """An invalid reference has an `error`."""
+        target = cls(ref.message_id, ref.topic, ref.lane, ref.entry)
+        faults = []
+        if not 1 <= len(ref.message_id) <= ID_CHARS_MAX:
+            text = f"{len(ref.message_id)} characters are not 1 to {ID_CHARS_MAX}"
+            faults.append(Violation("message.message_id", text))
+        if len(ref.topic) > TOPIC_CHARS_MAX:
+            faults.append(Violation("message.topic", f"{len(ref.topic)} characters, {TOPIC_CHARS_MAX} at most"))
+        if ref.lane < 0 or ref.entry < 0:
+            faults.append(Violation("message.entry", f"entry {ref.entry} of lane {ref.lane} can't be"))
+        if faults:
+            target.error = InvalidArgument(faults)
+        return target
+
+
+def contended(target: Target) -> DueTimeError:
+    """The error for a message of which calls took the place again and again."""
+    return Unavailable(f"other calls replace message {shown(target.message_id)} all the time", reason="CONTENDED")
+
+
+def fault_of(error: DueTimeError) -> message_pb2.Fault:
+    """The error, as the answer has it for one of several."""
+    return message_pb2.Fault(code=code_of(error.status), reason=error.reason, message=error.text)
+
+
+class Targets:
+    """Finds targets. Reads only what is published."""
+
+    def __init__(self, store: Store, search: LogSearch, turns: Turns) -> None:
+        # Entries whose place a record takes that is staged, and so not to be found yet.
+        self.replacing: set[Place] = set()
+        self._store = store
+        self._search = search
+        self._turns = turns
+
+    async def find(self, targets: Sequence[Target]) -> None:
+        """Looks the targets up. On return `judge` knows all that is published, until the caller awaits something."""
+        with self._turns.walk() as walk:
+            walk.start_freely()
+            await self._find_places(walk, [one for one in targets if one.error is None and one.copies is None])
+        sought = [one for one in targets if one.error is None and one.is_unclear]
+        if sought:
+            with self._turns.walk() as walk:
+                await walk.begin()
+                await self._seek(walk, sought)
+
+    async def _find_places(self, walk: Walk, targets: Sequence[Target]) -> None:
+        """Reads the records of given places: a call like any other, which only lets others go first now and then."""
+        by_lane: dict[int, list[Target]] = {}
+        for one in targets:
+            by_lane.setdefault(one.lane, []).append(one)
+        for number, own in by_lane.items():
+            if number not in self._store.lanes:
+                continue
+            lane = self._store.lanes[number]
+            entries = np.array([one.entry for one in own], np.int64)
+            units = lane.units(entries)
+            there = (entries >= lane.queue.min_offset) & (units["size"] > 0) & (units["size"] != FILLER_SIZE)
+            # By position in the log: neighbours share pages, and segments.
+            order = np.flatnonzero(there)
+            order = order[np.argsort(units["position"][order], kind="stable")]
+            for start, stop in spans(units[order], _PIECE_BYTES, _PIECE):
+                part = order[start:stop]
+                self._read_places(lane, [own[index] for index in part.tolist()], entries[part], units[part])
+                if walk.is_over:
+                    await walk.breathe()
+
+    def _read_places(self, lane: Lane, targets: Sequence[Target], entries: Ints, units: Units) -> None:
+        """Gives a copy to those whose entry's record is theirs."""
+        dues, ended = dues_of(units["tags"]).tolist(), are_ended(units["tags"]).tolist()
+        for index, (message_id, topic, origin) in self._read_names(lane, entries, units):
+            target = targets[index]
+            if message_id != target.message_id.encode():
+                continue
+            if target.topic and target.topic.encode() not in (topic, origin):
+                continue
+            target.take([Copy.of(lane.number, target.entry, as_text(topic or b""))])
+            target.due_at_ms, target.is_unclear = dues[index], ended[index]
+
+    def _read_names(self, lane: Lane, entries: Ints, units: Units) -> Iterator[tuple[int, Names]]:
+        """Index and names of the records that can be read plainly."""
+        topic, number, done = lane.queue.topic.encode(), lane.queue.queue, 0
+        while done < len(units):
+            records, count = gather(self._store.log, units[done:], Expected(topic, number, entries[done:]))
+            if count:
+                columns = values(records, units["size"][done : done + count].tolist(), _NAMES)
+                yield from enumerate(zip(*columns, strict=True), done)
+            # One that is damaged, or whose unit is: the index may know more.
+            done += count or 1
+
+    async def _seek(self, walk: Walk, targets: Sequence[Target]) -> None:
+        wanted = [WantedId(self._store, one.message_id, one.topic) for one in targets]
+        try:
+            await self._search.find(walk, wanted)
+        except DueTimeError as error:
+            for target in targets:
+                target.error = error
+            return
+        for target, one in zip(targets, wanted, strict=True):
+            target.take(one.copies)
+            target.is_sought, target.due_at_ms = True, None
+
+    def judge(self, targets: Sequence[Target]) -> list[Verdict]:
+        """What has become of each target now; an error of its own is the caller's to heed."""
+        states = self._states(targets)
+        return [self._verdict(one, states) for one in targets]
+
+    def _verdict(self, target: Target, states: Mapping[Place, int]) -> Verdict:
+        if target.copies is None:
+            return Verdict(Fate.UNCLEAR)
+        fates: set[Fate] = set()
+        for copy in target.copies:
+            if not copy.lane or copy.is_retry:
+                fates.add(Fate.FIRED)
+                continue
+            place = copy.lane, copy.entry
+            state = states[place]
+            if state == PENDING:
+                return Verdict(Fate.PENDING, self._store.lanes[copy.lane], copy.entry)
+            if state == RESTORED:
+                fates.add(Fate.FIRED)
+            elif state == CANCELLED:
+                fates.add(Fate.CANCELLED if target.is_sought and place not in self.replacing else Fate.UNCLEAR)
+        return Verdict(next((fate for fate in _WEIGHT if fate in fates), Fate.NOT_FOUND))
+
+    def _states(self, targets: Sequence[Target]) -> dict[Place, int]:
+        """The states of all entries that are copies of the targets."""
+        by_lane: dict[int, list[int]] = {}
+        for one in targets:
+            for copy in one.copies or ():
+                if copy.lane:
+                    by_lane.setdefault(copy.lane, []).append(copy.entry)
+        found: dict[Place, int] = {}
+        for number, entries in by_lane.items():
+            states = self._store.lanes[number].states(np.array(entries, np.int64)).tolist()
+            found.update(((number, entry), state) for entry, state in zip(entries, states, strict=True))
+        return found

@@ -1,0 +1,113 @@
+"""Brings the counts of pending messages up to date: the table as of the checkpoint, and what the log has after it.
+
+Where there is no such table, and where its counts do not add up to what lanes have pending, lanes are counted anew:
+those with few entries at once, others by the surveyor (pending/surveyor.py) while the shard serves.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import structlog
+from duetime_format.lanes import is_timer_lane
+from duetime_format.units import FILLER_SIZE, Ints, dues_of
+
+from duetime_store.counting import countfile
+from duetime_store.counting.counts import Counts
+from duetime_store.counting.ledger import Ledger
+from duetime_store.counting.records import RecordTopics
+from duetime_store.files.directory import StoreDirectory
+from duetime_store.lanes.lane import Lane
+from duetime_store.lanes.lanes import Lanes
+from duetime_store.lanes.order.topics import TopicNumbers
+from duetime_store.log.commitlog import CommitLog
+from duetime_store.recovery.checkpoint import Checkpoint
+
+log = structlog.get_logger()
+
+# Entries of all lanes that are counted before the shard serves: a tenth of a second.
+AT_ONCE_MAX = 50_000
+_STEP_ENTRIES = 8_192
+
+# Entries and their due times, by lane, in runs.
+Left = Mapping[int, Sequence[tuple[Ints, Ints]]]
+
+
+def make_ledger(directory: StoreDirectory, commit_log: CommitLog, now_ms: int) -> Ledger:
+    """With an empty table."""
+    numbers = TopicNumbers(directory.disk, directory.timers / "topics")
+    return Ledger(Counts(now_ms), numbers, RecordTopics(commit_log, numbers))
+
+
+def load_counts(
+    ledger: Ledger, folder: Path, point: Checkpoint | None, ends: Mapping[int, int], left: Left, lanes: Lanes
+) -> None:
+    """Fills the ledger's table.
+
+    Args:
+        point: the checkpoint that the queues were brought to before the log was read.
+        ends: by lane, the entry after the last one at that checkpoint.
+        left: entries that records after it restore or end.
+    """
+    started = time.perf_counter()
+    counts = ledger.counts
+    saved, reason = countfile.read(folder, point.position) if point else (None, "the whole log was read")
+    if saved is None:
+        counts.suspects = {lane.number for lane in lanes if lane.pending_count}
+    else:
+        countfile.fill(counts, saved, ledger.numbers.number)
+        for lane in lanes:
+            _come(ledger, lane, ends.get(lane.number, 0))
+            _leave(ledger, lane, left.get(lane.number, ()))
+        ledger.check(lanes)
+        reason = "counts do not add up"
+    wanted = sorted(counts.suspects)
+    at_once = _few([lanes[number] for number in wanted])
+    for lane in at_once:
+        ledger.count_anew(lane)
+    if wanted:
+        entries = sum(lanes[number].pending_count for number in wanted)
+        took_ms = int((time.perf_counter() - started) * 1000)
+        log.warning("pending messages are counted anew", reason=reason, lanes=wanted, entries=entries, took_ms=took_ms)
+
+
+def _few(lanes: Sequence[Lane]) -> list[Lane]:
+    """The lanes that are counted at once."""
+    chosen, left = [], AT_ONCE_MAX
+    for lane in sorted(lanes, key=lambda lane: lane.pending_count):
+        left -= lane.pending_count
+        if left < 0:
+            break
+        chosen.append(lane)
+    return chosen
+
+
+def _come(ledger: Ledger, lane: Lane, first: int) -> None:
+    """Counts the entries from `first` on."""
+    stop = lane.queue.max_offset
+    for at in range(max(first, lane.queue.min_offset), stop, _STEP_ENTRIES):
+        entries = np.arange(at, min(at + _STEP_ENTRIES, stop))
+        _change(ledger, lane, entries, dues_of(lane.units(entries)["tags"]), 1)
+
+
+def _leave(ledger: Ledger, lane: Lane, runs: Sequence[tuple[Ints, Ints]]) -> None:
+    """Takes entries off. When each was due the log says: a crash may have torn the mark of its end in its unit."""
+    if not runs:
+        return
+    entries, first = np.unique(np.concatenate([run[0] for run in runs]), return_index=True)
+    dues = np.concatenate([run[1] for run in runs])[first]
+    there = (entries >= lane.queue.min_offset) & (entries < lane.queue.max_offset)
+    entries, dues = entries[there], dues[there]
+    for at in range(0, len(entries), _STEP_ENTRIES):
+        _change(ledger, lane, entries[at : at + _STEP_ENTRIES], dues[at : at + _STEP_ENTRIES], -1)
+
+
+def _change(ledger: Ledger, lane: Lane, entries: Ints, dues: Ints, by: int) -> None:
+    units = lane.units(entries)
+    there = units["size"] > 0
+    if is_timer_lane(lane.number):
+        # Nothing is pending there (TimerLane).
+        there &= units["size"] != FILLER_SIZE
+    if there.any():
+        ledger.counts.change(lane.number, entries[there], dues[there], ledger.records.of(units[there]), by)

@@ -1,0 +1,58 @@
+"""Saves the orders of timer lanes with each checkpoint, so that a start opens them instead of making them anew."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Executor
+
+from duetime_store.lanes.order.order import Order, Saving
+from duetime_store.recovery.checkpointer import Keeper
+from duetime_store.writing.store import Store
+
+
+class OrderKeeper:
+    """A Keeper of the checkpointer."""
+
+    def __init__(self, store: Store, executor: Executor) -> None:
+        """`executor`: the checkpoints' thread."""
+        self._store = store
+        self._executor = executor
+
+    def capture(self) -> Callable[[], Awaitable[None]] | None:
+        """As of everything published now. A lane that never had an entry has nothing to save."""
+        position = self._store.published_end
+        lanes = [lane for lane in self._store.lanes.timers() if lane.queue.max_offset]
+        savings = [(lane.order, lane.order.capture(position, lane.queue.max_offset)) for lane in lanes]
+
+        async def write() -> None:
+            for order, saving in savings:
+                await self._write(order, saving)
+
+        return write if savings else None
+
+    async def _write(self, order: Order, saving: Saving) -> None:
+        """Raises: OSError."""
+        while not saving.is_ready:
+            flushing = order.flushing
+            if flushing is None:
+                raise OSError("a run of a timer lane is not written")
+            await asyncio.wrap_future(flushing)
+            order.tend()
+        await asyncio.get_running_loop().run_in_executor(self._executor, order.write, saving)
+        order.saved(saving)
+
+
+class Keepers:
+    """Several as one."""
+
+    def __init__(self, keepers: Sequence[Keeper]) -> None:
+        self._keepers = keepers
+
+    def capture(self) -> Callable[[], Awaitable[None]] | None:
+        """See Keeper."""
+        writes = [write for keeper in self._keepers if (write := keeper.capture()) is not None]
+
+        async def write_all() -> None:
+            for write in writes:
+                await write()
+
+        return write_all if writes else None

@@ -1,0 +1,390 @@
+"""Pending messages through a gateway to fake stores: cancelled, rescheduled, listed and counted."""
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import grpc
+import pytest
+from duetime.v1 import gateway_pb2
+from duetime.v1 import pending_pb2 as pb
+from duetime_core.errors import DiskFull, Unavailable
+from duetime_format import limits
+from duetime_format.levels import DELAY_MS_MAX
+from duetime_gateway.pending import matching
+from google.rpc import code_pb2
+
+from tests.gateway.conftest import Gateway, error_of, message
+from tests.gateway.fake_store import NOW_MS, FakeStore
+
+CANCELLED, FIRED, NOT_FOUND = 1, 2, 3
+AWAY = Unavailable("away", reason="SHARD_UNAVAILABLE")
+
+
+async def sent(faked: Gateway, *ids: str, topic: str = "orders", **fields: object) -> list[pb.PendingRef]:
+    """Messages due one ms after the other, over both shards."""
+    asked = [message(topic=topic, id=one, delay_ms=10_000 + n, queue=n % 4, **fields) for n, one in enumerate(ids)]
+    results = await faked.send(*asked)
+    return [
+        pb.PendingRef(message_id=one.message_id, topic=topic, shard=one.shard, lane=one.lane, entry=one.offset)
+        for one in results
+    ]
+
+
+async def cancel(faked: Gateway, refs: Iterable[pb.PendingRef]) -> list[pb.CancelResult]:
+    return list((await faked.stub.Cancel(pb.CancelRequest(messages=refs), timeout=10)).results)
+
+
+def by_id(*ids: str, topic: str = "") -> list[pb.PendingRef]:
+    return [pb.PendingRef(message_id=one, topic=topic) for one in ids]
+
+
+async def test_messages_are_cancelled_by_their_places(faked: Gateway, fakes: list[FakeStore]) -> None:
+    refs = await sent(faked, "a", "b", "c")
+    fakes[refs[2].shard].pending.firing.add("c")
+    results = await cancel(faked, [*refs, refs[0]])
+    assert [one.status for one in results] == [CANCELLED, CANCELLED, FIRED, CANCELLED]
+    assert [one.due_at_ms for one in results] == [NOW_MS + 10_000, NOW_MS + 10_001, 0, NOW_MS + 10_000]
+    # Each shard was asked once, about its own.
+    for fake in fakes:
+        (request,) = fake.pending.requests
+        assert {one.shard for one in request.messages} == {fake.shard}
+
+
+@pytest.mark.parametrize("topic", ["", "orders"])
+async def test_by_id_alone_all_shards_are_asked(faked: Gateway, fakes: list[FakeStore], topic: str) -> None:
+    await sent(faked, "a", "b")
+    results = await cancel(faked, by_id("a", "b", "none", topic=topic))
+    assert [one.status for one in results] == [CANCELLED, CANCELLED, NOT_FOUND]
+    assert [len(fake.pending.requests[0].messages) for fake in fakes] == [3, 3]
+
+
+async def test_a_shard_that_is_away_is_a_fault_of_what_no_other_has(faked: Gateway, fakes: list[FakeStore]) -> None:
+    refs = await sent(faked, "a", "b")
+    away = fakes[refs[1].shard]
+    away.error = AWAY
+    results = await cancel(faked, [*by_id("a", "b"), refs[1]])
+    assert [one.status for one in results] == [CANCELLED, 0, 0]
+    assert [one.fault.reason for one in results] == ["", "SHARD_UNAVAILABLE", "SHARD_UNAVAILABLE"]
+    assert results[1].fault.retriable
+    away.error = None
+    assert [one.status for one in await cancel(faked, by_id("b"))] == [CANCELLED]
+
+
+async def test_a_shard_that_hangs_keeps_no_answer_of_the_others(faked: Gateway, fakes: list[FakeStore]) -> None:
+    refs = await sent(faked, "a", "b")
+    hung, other = fakes[refs[1].shard], fakes[refs[0].shard]
+    hung.gate.clear()
+    request = pb.CancelRequest(messages=[*by_id("a", "b", "none"), *refs])
+    results = (await faked.stub.Cancel(request, timeout=6)).results
+    assert [one.status for one in results] == [CANCELLED, 0, 0, CANCELLED, 0]
+    assert {one.fault.reason for one in results if not one.status} == {"SHARD_UNAVAILABLE"}
+    assert all(one.fault.retriable for one in results if not one.status)
+    found = await faked.stub.Backlog(pb.BacklogRequest(), timeout=6)
+    assert list(found.unreachable_shards) == [hung.shard]
+    assert not other.pending.waiting
+
+
+async def test_wrong_names_are_faults_of_their_own(faked: Gateway) -> None:
+    (right,) = await sent(faked, "a")
+    strange = pb.PendingRef(message_id="a", shard=9, lane=1_000)
+    wrong = pb.PendingRef(topic="a b", lane=-1, entry=-1)
+    results = await cancel(faked, [right, strange, wrong, *by_id("a", topic="unknown"), *by_id("x" * 256)])
+    assert [one.status for one in results] == [CANCELLED, 0, 0, 0, 0]
+    assert [one.fault.reason for one in results[1:4]] == ["SHARD_NOT_FOUND", "MESSAGE_INVALID", "TOPIC_NOT_FOUND"]
+    assert [one.field for one in results[2].fault.violations] == ["message_id", "topic", "lane", "entry"]
+    assert results[4].fault.message.endswith("has 256 characters; an id has 1 to 255")
+
+
+async def test_calls_name_so_many_messages_at_most(faked: Gateway) -> None:
+    for call, most in (
+        (faked.stub.Cancel(pb.CancelRequest()), limits.CANCEL_COUNT_MAX),
+        (faked.stub.Cancel(pb.CancelRequest(messages=by_id(*["a"] * 4_097))), limits.CANCEL_COUNT_MAX),
+        (faked.stub.Reschedule(pb.RescheduleRequest()), limits.REPLACE_COUNT_MAX),
+    ):
+        error = await error_of(call)
+        assert str(error.details()).endswith(f"messages; a request has 1 to {most}")
+
+
+# --- reschedule -------------------------------------------------------------------------------------------------------
+
+
+async def reschedule(faked: Gateway, *messages: pb.Reschedule) -> list[pb.RescheduleResult]:
+    return list((await faked.stub.Reschedule(pb.RescheduleRequest(messages=messages), timeout=10)).results)
+
+
+async def test_messages_get_another_time_and_body(faked: Gateway, fakes: list[FakeStore]) -> None:
+    first, second, third = await sent(faked, "a", "b", "c")
+    results = await reschedule(
+        faked,
+        pb.Reschedule(message=first, delay_ms=77, body=b"new"),
+        pb.Reschedule(message=second, deliver_at_ms=NOW_MS + 9),
+        pb.Reschedule(message=third, deliver_at_ms=3),
+        pb.Reschedule(message=by_id("none")[0], delay_ms=0),
+    )
+    assert [one.status for one in results] == [CANCELLED, CANCELLED, CANCELLED, NOT_FOUND]
+    assert [one.deliver_at_ms for one in results] == [NOW_MS + 77, NOW_MS + 9, NOW_MS + 1, 0]
+    assert [one.was_past for one in results] == [False, False, True, False]
+    assert [(one.shard, one.lane) for one in results[:3]] == [(ref.shard, 1_000) for ref in (first, second, third)]
+    waiting = {one.id: one for fake in fakes for one in fake.pending.waiting}
+    assert (waiting["a"].body, waiting["b"].body) == (b"new", b"body")
+    assert waiting["a"].entry == results[0].entry
+    # A store can't take a time that reads as a delay.
+    asked = [one.reschedule.deliver_at_ms for fake in fakes for one in fake.pending.requests[-1].replacements]
+    assert 10**12 + 1 in asked
+
+
+async def test_a_wrong_reschedule_is_a_fault_of_its_own(faked: Gateway) -> None:
+    await faked.stub.CreateTopic(gateway_pb2.CreateTopicRequest(name="short", max_delay_ms=60_000))
+    (ref,) = await sent(faked, "a")
+    (short,) = await sent(faked, "s", topic="short")
+    results = await reschedule(
+        faked,
+        pb.Reschedule(message=ref),
+        pb.Reschedule(message=ref, delay_ms=-1),
+        pb.Reschedule(message=ref, deliver_at_ms=-1, body=bytes(limits.BODY_BYTES_MAX + 1)),
+        pb.Reschedule(message=ref, delay_ms=DELAY_MS_MAX + 1),
+        pb.Reschedule(message=short, delay_ms=60_001),
+        pb.Reschedule(message=short, delay_ms=60_000),
+        pb.Reschedule(message=pb.PendingRef(), delay_ms=1),
+    )
+    assert [[one.field for one in result.fault.violations] for result in results] == [
+        ["delay_ms"],
+        ["delay_ms"],
+        ["deliver_at_ms", "body"],
+        ["delay_ms"],
+        ["delay_ms"],
+        [],
+        ["message_id"],
+    ]
+    assert {result.fault.code for result in results if result.HasField("fault")} == {code_pb2.INVALID_ARGUMENT}
+
+
+async def test_a_topics_limit_holds_at_a_gateway_that_has_not_seen_the_topic(
+    tmp_path: Path, fakes: list[FakeStore]
+) -> None:
+    ports = {store.shard: store.port for store in fakes}
+    async with Gateway(tmp_path, ports) as first:
+        await first.stub.CreateTopic(gateway_pb2.CreateTopicRequest(name="short", max_delay_ms=60_000))
+        (short,) = await sent(first, "s", topic="short")
+    async with Gateway(tmp_path, ports) as second:
+        (result,) = await reschedule(second, pb.Reschedule(message=short, delay_ms=60_001))
+        assert result.fault.message == "delay_ms: 60001 ms is above the most of topic short, 60000 ms"
+        (result,) = await reschedule(second, pb.Reschedule(message=short, delay_ms=60_000))
+        assert result.status == CANCELLED
+
+
+# --- cancel what matches ----------------------------------------------------------------------------------------------
+
+
+async def progress(faked: Gateway, *, dry_run: bool = False, **wanted: object) -> list[pb.CancelProgress]:
+    request = pb.CancelMatchingRequest(filter=pb.PendingFilter(**wanted), dry_run=dry_run)  # type: ignore[arg-type]
+    return [one async for one in faked.stub.CancelMatching(request, timeout=10)]
+
+
+async def test_what_matches_is_cancelled(faked: Gateway, fakes: list[FakeStore]) -> None:
+    ids = [f"m{n}" for n in range(50)]
+    await sent(faked, *ids, keys=["k"])
+    await sent(faked, *(f"o{n}" for n in range(50)))
+    for fake in fakes:
+        fake.pending.page_max = 7
+        fake.pending.firing.add("m3")
+    (counted,) = await progress(faked, topic="orders", key="k", dry_run=True)
+    assert (counted.matched_count, counted.cancelled_count, counted.seen_count) == (50, 0, 100)
+    assert sum(len(fake.pending.waiting) for fake in fakes) == 100
+    (last,) = await progress(faked, topic="orders", key="k")
+    assert (last.matched_count, last.cancelled_count, last.fired_count) == (50, 49, 1)
+    assert (last.seen_count, last.done) == (100, True)
+    assert {one.id[0] for fake in fakes for one in fake.pending.waiting} == {"o"}
+    # Another call has nothing left to do.
+    (again,) = await progress(faked, topic="orders", key="k")
+    assert (again.matched_count, again.done) == (0, True)
+
+
+async def test_progress_comes_as_time_goes_by(
+    faked: Gateway, fakes: list[FakeStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await sent(faked, *(f"m{n}" for n in range(20)))
+    for fake in fakes:
+        fake.pending.page_max = 4
+    monkeypatch.setattr(matching, "PROGRESS_MS", 0)
+    told = await progress(faked, due_before_ms=NOW_MS + 20_000)
+    assert [one.cancelled_count for one in told] == [8, 16, 20, 20]
+    assert [one.done for one in told] == [False, False, True, True]
+    assert [one.due_at_ms for one in told] == sorted(one.due_at_ms for one in told)
+    assert told[0].due_at_ms == NOW_MS + 10_006
+
+
+async def test_a_range_of_due_times_is_cancelled(faked: Gateway, fakes: list[FakeStore]) -> None:
+    await sent(faked, *(f"m{n}" for n in range(10)))
+    (last,) = await progress(faked, due_from_ms=NOW_MS + 10_003, due_before_ms=NOW_MS + 10_006)
+    assert last.cancelled_count == 3
+    left = sorted(one.due_at_ms - NOW_MS for fake in fakes for one in fake.pending.waiting)
+    assert left == [10_000, 10_001, 10_002, 10_006, 10_007, 10_008, 10_009]
+
+
+async def test_a_filter_names_a_topic_or_a_range(faked: Gateway) -> None:
+    for wanted in (pb.PendingFilter(), pb.PendingFilter(key="k")):
+        call = faked.stub.CancelMatching(pb.CancelMatchingRequest(filter=wanted))
+        error = await error_of(call.read())
+        assert error.details() == "filter: names neither a topic nor a range of due times"
+
+
+async def test_what_is_done_is_told_before_an_error(faked: Gateway, fakes: list[FakeStore]) -> None:
+    await sent(faked, *(f"m{n}" for n in range(8)))
+    fakes[1].error = DiskFull("full")
+    call = faked.stub.CancelMatching(pb.CancelMatchingRequest(filter=pb.PendingFilter(topic="orders")))
+    told = await call.read()
+    assert (told.cancelled_count, told.done) == (4, False)
+    assert (await error_of(call.read())).details() == "full"
+    fakes[1].error = None
+    (last,) = await progress(faked, topic="orders")
+    assert (last.cancelled_count, last.done) == (4, True)
+
+
+async def test_so_many_cancel_at_once(faked: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    await faked.send(message())
+    monkeypatch.setattr(matching, "JOBS_MAX", 0)
+    error = await error_of(faked.stub.CancelMatching(pb.CancelMatchingRequest(filter={"topic": "orders"})).read())
+    assert error.details() == "0 calls of CancelMatching are in work; the most is 0"
+
+
+async def test_a_stop_ends_what_cancels(faked: Gateway, fakes: list[FakeStore]) -> None:
+    await sent(faked, *(f"m{n}" for n in range(8)))
+    for fake in fakes:
+        fake.pending.page_max = 1
+        fake.gate.clear()
+    call = faked.stub.CancelMatching(pb.CancelMatchingRequest(filter={"topic": "orders"}))
+    await fakes[0].until_waiting(1)
+    faked.node.parts.face.end_streams()
+    for fake in fakes:
+        fake.gate.set()
+    # What is done by then is told.
+    told = await call.read()
+    assert (told.cancelled_count, told.done) == (2, False)
+    assert (await error_of(call.read())).details() == "the gateway is stopping"
+    assert sum(len(fake.pending.waiting) for fake in fakes) == 6
+
+
+async def test_a_client_that_goes_away_makes_room(
+    faked: Gateway, fakes: list[FakeStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await sent(faked, *(f"m{n}" for n in range(8)))
+    monkeypatch.setattr(matching, "JOBS_MAX", 1)
+    for fake in fakes:
+        fake.pending.page_max = 1
+        fake.gate.clear()
+    call = faked.stub.CancelMatching(pb.CancelMatchingRequest(filter={"topic": "orders"}))
+    await fakes[0].until_waiting(1)
+    error = await error_of(progress(faked, topic="orders"))
+    assert error.details() == "1 calls of CancelMatching are in work; the most is 1"
+    call.cancel()
+    for fake in fakes:
+        fake.gate.set()
+    told: list[pb.CancelProgress] = []
+    async with asyncio.timeout(10):
+        while not told:
+            with suppress(grpc.aio.AioRpcError):
+                told = await progress(faked, topic="orders")
+    assert told[-1].done
+    assert not any(fake.pending.waiting for fake in fakes)
+
+
+async def test_what_waits_for_a_retry_matches_no_filter(faked: Gateway, fakes: list[FakeStore]) -> None:
+    await sent(faked, *(f"m{n}" for n in range(4)))
+    for fake in fakes:
+        fake.pending.waiting = [
+            one._replace(topic="%RETRY%g") if one.id in ("m0", "m1") else one for one in fake.pending.waiting
+        ]
+    for dry_run in (True, False):
+        (last,) = await progress(faked, due_before_ms=NOW_MS + 20_000, dry_run=dry_run)
+        assert (last.seen_count, last.matched_count, last.cancelled_count) == (4, 2, 0 if dry_run else 2)
+    assert sorted(one.id for fake in fakes for one in fake.pending.waiting) == ["m0", "m1"]
+
+
+@pytest.mark.parametrize("topic", ["SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer", "DT_CANCELLED", "%RETRY%g"])
+async def test_system_topics_are_refused(faked: Gateway, fakes: list[FakeStore], topic: str) -> None:
+    fault = f"topic: '{topic}' is a system topic; only DueTime itself writes to it"
+    error = await error_of(faked.stub.CancelMatching(pb.CancelMatchingRequest(filter={"topic": topic})).read())
+    assert error.details() == f"filter.{fault}"
+    if topic.startswith("%RETRY%"):
+        return
+    results: list[pb.CancelResult | pb.RescheduleResult] = [*await cancel(faked, by_id("a", topic=topic))]
+    results += await reschedule(faked, pb.Reschedule(message=by_id("a", topic=topic)[0], delay_ms=1))
+    assert [(one.fault.reason, one.fault.message) for one in results] == [("MESSAGE_INVALID", fault)] * 2
+    assert not any(fake.pending.requests for fake in fakes)
+
+
+# --- list -------------------------------------------------------------------------------------------------------------
+
+
+async def pages(faked: Gateway, **fields: object) -> list[list[pb.PendingMessage]]:
+    request = pb.ListPendingRequest(**fields)  # type: ignore[arg-type]
+    found = []
+    while True:
+        page = await faked.stub.ListPending(request, timeout=10)
+        found.append(list(page.messages))
+        if not page.next_page_token:
+            return found
+        request.page_token = page.next_page_token
+
+
+async def test_pages_of_all_shards_are_in_due_order(faked: Gateway, fakes: list[FakeStore]) -> None:
+    ids = [f"m{n}" for n in range(25)]
+    refs = await sent(faked, *ids)
+    found = await pages(faked, max_count=10)
+    assert [len(page) for page in found] == [10, 10, 5]
+    listed = [one for page in found for one in page]
+    assert [one.message.id for one in listed] == ids
+    assert [(one.shard, one.lane, one.message.offset) for one in listed] == [
+        (ref.shard, ref.lane, ref.entry) for ref in refs
+    ]
+    assert listed[3].message.body == b"body"
+    (bare,) = await pages(faked, max_count=1_000, omit_bodies=True, filter={"topic": "orders"})
+    assert {one.message.body for one in bare} == {b""}
+
+
+async def test_a_list_needs_all_its_shards(faked: Gateway, fakes: list[FakeStore]) -> None:
+    await sent(faked, "a", "b")
+    fakes[1].error = AWAY
+    error = await error_of(faked.stub.ListPending(pb.ListPendingRequest()))
+    assert error.code().name == "UNAVAILABLE"
+
+
+async def test_fields_of_a_list_are_checked(faked: Gateway) -> None:
+    request = pb.ListPendingRequest(max_count=1_001, filter={"topic": "a b", "due_from_ms": -1})
+    error = await error_of(faked.stub.ListPending(request))
+    assert error.details() == (
+        "filter.topic: 'a b' holds characters other than [%|a-zA-Z0-9_-]; "
+        "filter.due_from_ms: -1 is not within 0 and 9223372036854775807; max_count: 1001 is not within 0 and 1000"
+    )
+    error = await error_of(faked.stub.ListPending(pb.ListPendingRequest(filter={"due_from_ms": 5, "due_before_ms": 5})))
+    assert error.details() == "filter.due_before_ms: 5 is not above due_from_ms, 5"
+    error = await error_of(faked.stub.ListPending(pb.ListPendingRequest(filter={"topic": "unknown"})))
+    assert error.code().name == "NOT_FOUND"
+    error = await error_of(faked.stub.ListPending(pb.ListPendingRequest(page_token=b"x")))
+    assert error.details() == "page_token: is none that ListPending gave"
+
+
+# --- count ------------------------------------------------------------------------------------------------------------
+
+
+async def test_counts_of_shards_are_added_up(faked: Gateway, fakes: list[FakeStore]) -> None:
+    fakes[0].pending.buckets = [
+        pb.DueBucket(due_from_ms=3_600_000, width_ms=3_600_000, count=5, topic="a", lane=1),
+        pb.DueBucket(due_from_ms=0, width_ms=60_000, count=1, topic="a", lane=1),
+    ]
+    fakes[1].pending.buckets = [pb.DueBucket(due_from_ms=3_660_000, width_ms=60_000, count=2, topic="a", lane=1)]
+    found = await faked.stub.Backlog(pb.BacklogRequest())
+    assert (found.pending_count, found.overdue_count, found.now_ms) == (8, 1, NOW_MS)
+    assert [(one.due_from_ms, one.width_ms, one.count) for one in found.buckets] == [
+        (0, 60_000, 1),
+        (3_600_000, 3_600_000, 7),
+    ]
+    assert list(found.unreachable_shards) == []
+    fakes[0].error = AWAY
+    found = await faked.stub.Backlog(pb.BacklogRequest())
+    assert (found.pending_count, list(found.unreachable_shards)) == (2, [0])
+    error = await error_of(faked.stub.Backlog(pb.BacklogRequest(due_from_ms=-1)))
+    assert error.details() == "due_from_ms: -1 is not within 0 and 9223372036854775807"

@@ -1,0 +1,131 @@
+"""Cancelling what matches, through the SDK and a cluster of two shards."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+from duetime import AsyncFinder, AsyncProducer, AsyncPuller, CancelResult, Message, Receipt, Unavailable
+from duetime.client.sending.ending import CancelProgress
+from duetime.v1 import gateway_pb2_grpc
+from duetime.v1 import pending_pb2 as pb
+from duetime_core.serving import make_channel
+from duetime_core.testing import Cluster
+from duetime_gateway.pending import matching
+
+COUNT = 5_000
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with Cluster(tmp_path, shards=2, gateway_settings={"queue_count_default": 4}) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def producer(cluster: Cluster) -> AsyncIterator[AsyncProducer]:
+    async with AsyncProducer(cluster.address) as producer:
+        for topic in ("carts", "orders"):
+            messages = [
+                # Every third waits at a level, the others for any time.
+                Message(topic, b"%d" % n, delay="1h" if n % 3 == 0 else 3_600_001 + n, key="even" if n % 2 == 0 else "")
+                for n in range(COUNT)
+            ]
+            assert all(isinstance(one, Receipt) for one in await producer.send_many(messages))
+        yield producer
+
+
+async def last(told: AsyncIterator[CancelProgress]) -> CancelProgress:
+    *_, found = [one async for one in told]
+    assert found.done
+    return found
+
+
+async def pending(cluster: Cluster, topic: str) -> int:
+    async with AsyncFinder(cluster.address) as finder:
+        return (await finder.backlog(topic)).pending
+
+
+async def test_only_what_matches_is_cancelled(cluster: Cluster, producer: AsyncProducer) -> None:
+    counted = await last(producer.cancel_matching("carts", key="even", dry_run=True))
+    assert (counted.matched, counted.cancelled) == (COUNT // 2, 0)
+    assert counted.seen >= counted.matched
+    assert await pending(cluster, "carts") == COUNT
+    done = await last(producer.cancel_matching("carts", key="even"))
+    assert (done.matched, done.cancelled, done.already_fired) == (COUNT // 2, COUNT // 2, 0)
+    assert await pending(cluster, "carts") == COUNT // 2
+    assert await pending(cluster, "orders") == COUNT
+    await cluster.advance("2h")
+    async with AsyncPuller(cluster.address, "carts", start="earliest") as puller:
+        bodies: list[int] = []
+        while len(bodies) < COUNT // 2:
+            bodies += [int(one.body) for one in await puller.poll(1_000)]
+        assert sorted(bodies) == list(range(1, COUNT, 2))
+        assert await puller.poll(1, wait="1ms") == []
+
+
+async def test_two_at_once_cancel_each_message(cluster: Cluster, producer: AsyncProducer) -> None:
+    ends = await asyncio.gather(*(last(producer.cancel_matching("carts")) for _ in range(2)))
+    # What both meet is cancelled for both.
+    assert all(one.matched == one.cancelled <= COUNT for one in ends)
+    assert sum(one.cancelled for one in ends) >= COUNT
+    assert await pending(cluster, "carts") == 0
+
+
+async def test_a_call_that_was_left_is_gone_on_with(
+    cluster: Cluster, producer: AsyncProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matching, "PROGRESS_MS", 0)
+    async with aclosing(producer.cancel_matching("carts")) as told:
+        first = await anext(told)
+    assert 0 < first.cancelled < COUNT
+    left = await pending(cluster, "carts")
+    assert left <= COUNT - first.cancelled
+    rest = await last(producer.cancel_matching("carts"))
+    assert rest.cancelled <= left
+    assert await pending(cluster, "carts") == 0
+
+
+async def test_a_shard_that_is_away_does_not_keep_the_others(
+    cluster: Cluster, producer: AsyncProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Told when the other shard is done, and then of the error.
+    monkeypatch.setattr(matching, "PROGRESS_MS", 3_600_000)
+    await cluster.stop_node(cluster.stores[1])
+    told = producer.cancel_matching("carts")
+    first = await anext(told)
+    assert 0 < first.cancelled < COUNT
+    assert not first.done
+    with pytest.raises(Unavailable):
+        await last(told)
+    await cluster.start_store(1)
+    assert await left_once_all_answer(cluster, "carts") == COUNT - first.cancelled
+    rest = await last(producer.cancel_matching("carts"))
+    assert (rest.cancelled, await pending(cluster, "carts")) == (COUNT - first.cancelled, 0)
+
+
+async def left_once_all_answer(cluster: Cluster, topic: str) -> int:
+    async with AsyncFinder(cluster.address) as finder, asyncio.timeout(30):
+        while (found := await finder.backlog(topic)).unreachable_shards:
+            continue
+    return found.pending
+
+
+async def test_by_id_alone_what_a_shard_has_that_is_away_is_not_known(
+    cluster: Cluster, producer: AsyncProducer
+) -> None:
+    sent = await producer.send_many([Message("bills", b"x", delay="1h", queue=n, id=f"bill-{n}") for n in range(4)])
+    shards = [one.shard for one in sent if isinstance(one, Receipt)]
+    assert set(shards) == {0, 1}
+    ids = [f"bill-{n}" for n in range(4)]
+    await cluster.stop_node(cluster.stores[1])
+    async with make_channel(cluster.address) as channel:
+        stub = gateway_pb2_grpc.GatewayStub(channel)
+        request = pb.CancelRequest(messages=[pb.PendingRef(message_id=one) for one in [*ids, "none"]])
+        results = (await stub.Cancel(request, timeout=30)).results
+    # Nor is it known that there is no such message.
+    assert [one.status for one in results] == [0 if shard else pb.CANCEL_STATUS_CANCELLED for shard in [*shards, 1]]
+    assert {one.fault.reason for one in results if not one.status} == {"SHARD_UNAVAILABLE"}
+    await cluster.start_store(1)
+    assert await producer.cancel([*ids, "none"]) == [CancelResult.CANCELLED] * 4 + [CancelResult.NOT_FOUND]

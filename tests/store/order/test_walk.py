@@ -1,0 +1,35 @@
+"""Rows that are read once: how many looks it takes to get past very many that have ended."""
+
+from pathlib import Path
+
+import pytest
+from duetime_store.files.disk import Disk
+from duetime_store.lanes.order.memtable import Memtable
+from duetime_store.lanes.order.order import Order
+from duetime_store.lanes.order.rows import END, START
+from duetime_store.lanes.order.topics import TopicNumbers
+
+from tests.store.order.test_window import rows_of
+from tests.store.order.threads import Held
+
+
+def test_rows_that_have_ended_are_passed_in_few_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, executor = Disk(), Held()
+    order = Order(disk, tmp_path / "0", TopicNumbers(disk, tmp_path / "topics"), executor)
+    rows = rows_of(list(range(1, 60_001)), 0)
+    order.add(rows)
+    order.remove(rows.dues[:59_990], rows.entries[:59_990])
+    looks = 0
+    between = Memtable.between
+
+    def counted(*arguments: object) -> object:
+        nonlocal looks
+        looks += 1
+        return between(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Memtable, "between", counted)
+    assert order.scan(START, END, 1).dues.tolist() == [59_991]
+    # Each doubles what it takes; there are two memtables at most.
+    assert looks <= 20
+    executor.work()
+    order.close()

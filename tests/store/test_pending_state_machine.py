@@ -1,0 +1,145 @@
+"""Pending messages on a disk that loses power and fills up, against a plain model (pending_life.py): send, cancel,
+reschedule, upsert, advance, crash, power cut, restart and retention against a sorted list.
+
+RUNS, an environment variable, says how many lives: `make lives` has thousands.
+"""
+
+import os
+import random
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from tests.store.counted import check_counts
+from tests.store.life import DELAYS_MS
+from tests.store.pending_life import KEYS, LANES, PendingLife
+
+RUNS = int(os.environ.get("RUNS") or 40)
+STEPS = 30
+COUNTS = st.integers(1, 10)
+DELAYS = st.sampled_from(DELAYS_MS)
+TIMER_LANES = st.sampled_from([lane for lane in LANES if lane >= 1_000])
+
+
+class PendingShard(RuleBasedStateMachine):
+    """Each rule is a step of the shard's life; the life is checked after each crash, its counts after each step."""
+
+    @initialize(seed=st.integers(0, 1 << 32))
+    def begin(self, seed: int) -> None:
+        self.folder = Path(tempfile.mkdtemp())
+        self.life = PendingLife(self.folder / "store", random.Random(seed))
+        for lane in LANES:
+            self.life.send(6, "orders", 0, lane, 10)
+        self.life.flush()
+
+    def teardown(self) -> None:
+        if hasattr(self, "life"):
+            try:
+                self.life.step(self.life.answer_all)
+                self.life.step(self.life.cut_power)
+            finally:
+                self.life.close()
+                shutil.rmtree(self.folder)
+
+    @invariant()
+    def counts_are_a_recount(self) -> None:
+        if hasattr(self, "life"):
+            self.life.step(lambda: check_counts(self.life.store))
+
+    @rule(count=COUNTS, lane=st.sampled_from([0, *LANES]), body_bytes=st.sampled_from([10, 100, 3_000]))
+    def send(self, count: int, lane: int, body_bytes: int) -> None:
+        self.life.step(self.life.send, count, "orders", 0, lane, body_bytes)
+
+    @rule(lane=st.sampled_from([0, 0, *LANES]))
+    def send_much(self, lane: int) -> None:
+        """Half a file of the log."""
+        self.life.step(self.life.send, 8, "orders", 0, lane, 60_000)
+
+    @rule(count=COUNTS, by_place=st.booleans())
+    def cancel(self, count: int, by_place: bool) -> None:
+        self.life.step(self.life.cancel, count, by_place)
+
+    @rule(delay_ms=DELAYS, is_delay=st.booleans(), by_place=st.booleans(), with_body=st.booleans())
+    def reschedule(self, delay_ms: int, is_delay: bool, by_place: bool, with_body: bool) -> None:
+        self.life.step(self.life.reschedule, delay_ms, is_delay, by_place, with_body)
+
+    @rule(key=st.sampled_from(KEYS), lane=TIMER_LANES, delay_ms=DELAYS, max_wait_ms=st.sampled_from([0, 0, 1_000]))
+    def upsert(self, key: str, lane: int, delay_ms: int, max_wait_ms: int) -> None:
+        self.life.step(self.life.upsert, key, lane, delay_ms, max_wait_ms)
+
+    @rule(lane=st.sampled_from(LANES), count=COUNTS, early=st.booleans())
+    def restore(self, lane: int, count: int, early: bool) -> None:
+        self.life.step(self.life.restore, lane, count, early)
+
+    @rule(by_ms=st.sampled_from([1, 500, 1_000, 5_000, 40_000, -3_000]))
+    def pass_time(self, by_ms: int) -> None:
+        """The clock may also step back."""
+        self.life.step(self.life.pass_time, by_ms)
+
+    @rule()
+    def flush(self) -> None:
+        self.life.step(self.life.flush)
+
+    @rule(steps=st.integers(1, 3))
+    def index(self, steps: int) -> None:
+        self.life.step(self.life.index, steps)
+
+    @rule()
+    def look(self) -> None:
+        self.life.step(self.life.look)
+
+    @rule()
+    def checkpoint(self) -> None:
+        self.life.step(self.life.checkpoint)
+
+    @rule()
+    def retain(self) -> None:
+        self.life.step(self.life.retain)
+
+    @rule()
+    def write_late(self) -> None:
+        self.life.step(self.life.write_late)
+
+    @rule(free_bytes=st.sampled_from([0, 8_192, 100_000, 400_000]))
+    def fill_disk(self, free_bytes: int) -> None:
+        self.life.step(self.life.fill_disk, free_bytes)
+
+    @rule()
+    def free_disk(self) -> None:
+        self.life.step(self.life.free_disk)
+
+    @rule()
+    def restart(self) -> None:
+        self.life.step(self.life.restart)
+
+    @rule()
+    def kill(self) -> None:
+        self.life.step(self.life.kill)
+
+    @rule()
+    def cut_power(self) -> None:
+        self.life.step(self.life.cut_power)
+
+    @rule(operations=st.integers(1, 30), next_life=st.booleans())
+    def cut_power_in(self, operations: int, next_life: bool) -> None:
+        self.life.cut_power_in(operations, next_life=next_life)
+
+
+@pytest.mark.timeout(300 + RUNS * 5)
+def test_of_a_message_and_what_replaces_it_one_is_delivered_once() -> None:
+    run_state_machine_as_test(
+        PendingShard,
+        settings=settings(
+            max_examples=RUNS,
+            stateful_step_count=STEPS,
+            deadline=None,
+            database=None,
+            print_blob=True,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

@@ -1,0 +1,128 @@
+"""Calls that are repeated since their answer was lost: answered as the first was, and carried out once."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from duetime.v1 import pending_pb2, store_pb2
+from duetime_format.lanes import TIMER_LANE_FIRST as LANE
+
+from tests.store.conftest import restored, timer
+from tests.store.test_cancelling import CANCELLED, delivered, ref, statuses, store
+from tests.store.test_service import Running
+
+RESCHEDULED = pending_pb2.RESCHEDULE_STATUS_RESCHEDULED
+FIRED = pending_pb2.RESCHEDULE_STATUS_ALREADY_FIRED
+assert store
+
+
+def asked(request_id: str, *, delay_ms: int = 50, entry: int = 0) -> store_pb2.Replacement:
+    return store_pb2.Replacement(
+        message=ref("m0", entry, lane=LANE),
+        reschedule=pending_pb2.Reschedule(delay_ms=delay_ms, body=b"new", request_id=request_id),
+    )
+
+
+def upsert(message_id: str, key: str = "k") -> store_pb2.Replacement:
+    return store_pb2.Replacement(record=timer(message_id, 5_000, key=key))
+
+
+async def replace(store: Running, *replacements: store_pb2.Replacement) -> list[store_pb2.ReplaceResult]:
+    request = store_pb2.ReplaceRequest(replacements=replacements)
+    return list((await store.stub.Replace(request, timeout=10)).results)
+
+
+async def restore_timer(store: Running, entry: int) -> None:
+    records = restored(store.node.store, LANE, entry, 1)
+    assert list((await store.put_entries(records, lane=LANE, first_entry=entry)).statuses) == []
+
+
+@pytest.mark.parametrize("entry", [0, -1])
+async def test_repeated_reschedule_keeps_the_first_ones_time(store: Running, entry: int) -> None:
+    await store.put(timer("m0", 1_000))
+    (first,) = await replace(store, asked("a", entry=entry))
+    await store.clock.advance(20)
+    (second,) = await replace(store, asked("a", entry=entry))
+    assert (first.status, second.status, second.duplicate) == (RESCHEDULED, RESCHEDULED, True)
+    assert (second.entry, second.due_at_ms) == (first.entry, first.due_at_ms)
+    (other,) = await replace(store, asked("b", entry=entry))
+    assert (other.status, other.due_at_ms - first.due_at_ms) == (RESCHEDULED, 20)
+
+
+@pytest.mark.parametrize("entry", [0, -1])
+async def test_repeated_reschedule_that_has_fired_was_carried_out(store: Running, entry: int) -> None:
+    await store.put(timer("m0", 1_000))
+    (first,) = await replace(store, asked("a", entry=entry))
+    await store.clock.advance(50)
+    await restore_timer(store, first.entry)
+    (again,) = await replace(store, asked("a", entry=entry))
+    assert (again.status, again.due_at_ms) == (RESCHEDULED, first.due_at_ms)
+    assert [one.status for one in await replace(store, asked("b", entry=entry), asked("", entry=entry))] == [FIRED] * 2
+    assert await delivered(store) == ["m0"]
+
+
+async def test_message_that_fired_by_itself_was_not_rescheduled(store: Running) -> None:
+    await store.put(timer("m0", 1_000))
+    await store.clock.advance(1_000)
+    await restore_timer(store, 0)
+    assert [one.status for one in await replace(store, asked("a"), asked("a", entry=-1))] == [FIRED] * 2
+
+
+async def test_requests_at_once_with_one_name_are_carried_out_once(store: Running) -> None:
+    await store.put(timer("m0", 1_000))
+    answers = await asyncio.gather(*(replace(store, asked("a")) for _ in range(5)))
+    assert len({(one.status, one.entry, one.due_at_ms) for (one,) in answers}) == 1
+    assert store.node.store.lanes[LANE].pending_count == 1
+
+
+async def test_cancel_in_between_is_not_undone(store: Running) -> None:
+    await store.put(timer("m0", 1_000))
+    await replace(store, asked("a"))
+    assert await statuses(store, ref("m0", 0, lane=LANE), ref("m0", 0, lane=LANE)) == [CANCELLED] * 2
+    (again,) = await replace(store, asked("a"))
+    assert again.status == pending_pb2.RESCHEDULE_STATUS_NOT_FOUND
+
+
+async def test_repeated_upsert_names_what_the_first_replaced(tmp_path: Path) -> None:
+    async with Running(tmp_path / "store") as store:
+        await replace(store, upsert("a"))
+        answers = await replace(store, upsert("b"), upsert("b"))
+        answers += await replace(store, upsert("b"))
+    async with Running(tmp_path / "store") as store:
+        answers += await replace(store, upsert("b"))
+        assert [one.replaced_id for one in answers] == ["a"] * 4
+        assert [one.duplicate for one in answers] == [False, True, True, True]
+        assert store.node.store.lanes[LANE].pending_count == 1
+
+
+@pytest.mark.parametrize("with_checkpoint", [True, False])
+async def test_repeated_upsert_that_has_fired_was_carried_out(tmp_path: Path, with_checkpoint: bool) -> None:
+    async with Running(tmp_path / "store") as store:
+        await replace(store, upsert("a"))
+        (first,) = await replace(store, upsert("b"))
+        await store.clock.advance(5_000)
+        await restore_timer(store, first.entry)
+        at_ms = store.clock.now_ms()
+    if not with_checkpoint:
+        (tmp_path / "store" / "checkpoint").unlink()
+    async with Running(tmp_path / "store") as store:
+        await store.clock.advance(at_ms - store.clock.now_ms())
+        (again,) = await replace(store, upsert("b"))
+        assert (again.entry, again.duplicate, again.replaced_id) == (first.entry, True, "a")
+        assert await delivered(store) == ["b"]
+        assert store.node.store.lanes[LANE].pending_count == 0
+
+
+async def test_upsert_that_was_replaced_meanwhile_is_not_carried_out_again(store: Running) -> None:
+    await replace(store, upsert("a"), upsert("b"), upsert("c"))
+    (again,) = await replace(store, upsert("b"))
+    assert (again.status, again.duplicate, again.replaced_id) == (RESCHEDULED, True, "a")
+    assert store.node.store.lanes[LANE].pending_count == 1
+
+
+@pytest.mark.parametrize("wrong", ["a b", "a\x01", "a\x02b", "ü", "a" * 33])
+async def test_odd_names_of_requests_are_refused(store: Running, wrong: str) -> None:
+    await store.put(timer("m0", 1_000))
+    (answer,) = await replace(store, asked(wrong))
+    assert answer.HasField("fault")
+    assert store.node.store.lanes[LANE].pending_count == 1
