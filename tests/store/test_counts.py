@@ -284,6 +284,20 @@ def test_table_of_many_topics_stays_within_its_limit() -> None:
     assert LATER in widths_of(counts.snapshot().columns[0].keys)
 
 
+def test_finer_grain_follows_the_coarser_one_in_one_look() -> None:
+    """The clock leaps by 80 days before the lane has its first entry."""
+    counts, now_ms = Counts(NOW_MS), NOW_MS + 80 * DAY_MS
+    counts.change(3, np.arange(1), np.array([now_ms]), np.zeros(1, np.int64), 1)
+    while (span := counts.to_refine(now_ms)) is not None:
+        survey = Survey(*span)
+        counts.begin(survey)
+        if span.start_ms <= now_ms < span.stop_ms:
+            survey.look(np.arange(1), np.array([now_ms]), np.zeros(1, np.int64))
+        survey.end()
+        counts.refine(span, survey)
+    assert counts.grain(3) == natural(now_ms)
+
+
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty", "version"])
 def test_damaged_file_is_no_table(damage: str) -> None:
     counts = Counts(NOW_MS)

@@ -259,11 +259,20 @@ class Counts:
         return None
 
     def _next_span(self, lane: int, wanted: Grain) -> Span | None:
-        grain = self._grains[lane]
         if not self.totals.get(lane):
-            self._grains[lane] = Grain(*map(max, grain, wanted))
+            self._grains[lane] = Grain(*map(max, self._grains[lane], wanted))
             return None
-        # Where nothing is counted the grain moves on at once: a clock may leap by years.
+        # No grain passes the coarser one: where that has moved on, the finer one may.
+        while True:
+            before = self._grains[lane]
+            span = self._coarse_span(lane, wanted)
+            if span is not None or self._grains[lane] == before:
+                return span
+
+    def _coarse_span(self, lane: int, wanted: Grain) -> Span | None:
+        """The nearest span that is too coarse. Grains move on at once where nothing is counted: a clock may leap by
+        years."""
+        grain = self._grains[lane]
         minutes = self._first_cell(lane, HOUR, grain.minutes_end, min(wanted.minutes_end, grain.hours_end))
         grain = self._grains[lane] = grain._replace(minutes_end=minutes)
         if minutes < min(wanted.minutes_end, grain.hours_end):
