@@ -9,6 +9,7 @@ from duetime.v1 import export_pb2 as duetime_dot_v1_dot_export__pb2
 from duetime.v1 import gateway_pb2 as duetime_dot_v1_dot_gateway__pb2
 from duetime.v1 import pending_pb2 as duetime_dot_v1_dot_pending__pb2
 from duetime.v1 import retry_pb2 as duetime_dot_v1_dot_retry__pb2
+from duetime.v1 import transactions_pb2 as duetime_dot_v1_dot_transactions__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -53,6 +54,31 @@ class GatewayStub:
                 '/duetime.v1.Gateway/SendStream',
                 request_serializer=duetime_dot_v1_dot_gateway__pb2.SendRequest.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_gateway__pb2.SendResponse.FromString,
+                _registered_method=True)
+        self.Prepare = channel.unary_unary(
+                '/duetime.v1.Gateway/Prepare',
+                request_serializer=duetime_dot_v1_dot_transactions__pb2.PrepareRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_transactions__pb2.PrepareResponse.FromString,
+                _registered_method=True)
+        self.EndTransaction = channel.unary_unary(
+                '/duetime.v1.Gateway/EndTransaction',
+                request_serializer=duetime_dot_v1_dot_transactions__pb2.EndTransactionRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_transactions__pb2.EndTransactionResponse.FromString,
+                _registered_method=True)
+        self.WatchTransactions = channel.stream_stream(
+                '/duetime.v1.Gateway/WatchTransactions',
+                request_serializer=duetime_dot_v1_dot_transactions__pb2.WatchTransactionsRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_transactions__pb2.WatchTransactionsResponse.FromString,
+                _registered_method=True)
+        self.ListTransactions = channel.unary_unary(
+                '/duetime.v1.Gateway/ListTransactions',
+                request_serializer=duetime_dot_v1_dot_transactions__pb2.ListTransactionsRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_transactions__pb2.ListTransactionsResponse.FromString,
+                _registered_method=True)
+        self.GetTransaction = channel.unary_unary(
+                '/duetime.v1.Gateway/GetTransaction',
+                request_serializer=duetime_dot_v1_dot_transactions__pb2.GetTransactionRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_transactions__pb2.GetTransactionResponse.FromString,
                 _registered_method=True)
         self.Pull = channel.unary_unary(
                 '/duetime.v1.Gateway/Pull',
@@ -258,6 +284,49 @@ class GatewayServicer:
     def SendStream(self, request_iterator, context):
         """Send without waiting: each request of the stream is answered by one response, in order. At most 16 requests of
         a stream are worked on at once; then reading stops until one is answered.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Prepare(self, request, context):
+        """Stores half messages: seen by no reader until EndTransaction commits them. One result each, in order; a fault in one
+        harms no other. Durable when answered. Idempotent by topic and message id, as Send. Makes the producer group known.
+        INVALID_ARGUMENT: the group, no message, more than 4,096, or more than 32 MiB. All other faults are per message:
+        RESOURCE_EXHAUSTED (TRANSACTIONS_EXHAUSTED): the shard has as many open transactions as it takes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EndTransaction(self, request, context):
+        """Ends transactions: a committed one's message is in its topic, or in a lane if it has a delay or due time, in the same
+        step. Durable when answered. Idempotent: of several ends the first counts, and all are answered with it. UNKNOWN changes
+        nothing. One result each, in order; faults of single ones: NOT_FOUND (TRANSACTION_NOT_FOUND), PERMISSION_DENIED
+        (TRANSACTION_OF_ANOTHER_GROUP), FAILED_PRECONDITION (TRANSACTION_GIVEN_UP).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchTransactions(self, request_iterator, context):
+        """Gives the caller checks of its group's open transactions, each of which one watcher of the group gets at a time, and
+        takes its answers. NOT_FOUND (GROUP_NOT_FOUND): the group has never prepared a transaction.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTransactions(self, request, context):
+        """Transactions that are open or were given up, page by page. Changes nothing.
+        UNAVAILABLE: a shard does not answer, so that transactions may be missing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetTransaction(self, request, context):
+        """NOT_FOUND (TRANSACTION_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -548,6 +617,31 @@ def add_GatewayServicer_to_server(servicer, server):
                     request_deserializer=duetime_dot_v1_dot_gateway__pb2.SendRequest.FromString,
                     response_serializer=duetime_dot_v1_dot_gateway__pb2.SendResponse.SerializeToString,
             ),
+            'Prepare': grpc.unary_unary_rpc_method_handler(
+                    servicer.Prepare,
+                    request_deserializer=duetime_dot_v1_dot_transactions__pb2.PrepareRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_transactions__pb2.PrepareResponse.SerializeToString,
+            ),
+            'EndTransaction': grpc.unary_unary_rpc_method_handler(
+                    servicer.EndTransaction,
+                    request_deserializer=duetime_dot_v1_dot_transactions__pb2.EndTransactionRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_transactions__pb2.EndTransactionResponse.SerializeToString,
+            ),
+            'WatchTransactions': grpc.stream_stream_rpc_method_handler(
+                    servicer.WatchTransactions,
+                    request_deserializer=duetime_dot_v1_dot_transactions__pb2.WatchTransactionsRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_transactions__pb2.WatchTransactionsResponse.SerializeToString,
+            ),
+            'ListTransactions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTransactions,
+                    request_deserializer=duetime_dot_v1_dot_transactions__pb2.ListTransactionsRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_transactions__pb2.ListTransactionsResponse.SerializeToString,
+            ),
+            'GetTransaction': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetTransaction,
+                    request_deserializer=duetime_dot_v1_dot_transactions__pb2.GetTransactionRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_transactions__pb2.GetTransactionResponse.SerializeToString,
+            ),
             'Pull': grpc.unary_unary_rpc_method_handler(
                     servicer.Pull,
                     request_deserializer=duetime_dot_v1_dot_gateway__pb2.PullRequest.FromString,
@@ -788,6 +882,141 @@ class Gateway:
             '/duetime.v1.Gateway/SendStream',
             duetime_dot_v1_dot_gateway__pb2.SendRequest.SerializeToString,
             duetime_dot_v1_dot_gateway__pb2.SendResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Prepare(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Gateway/Prepare',
+            duetime_dot_v1_dot_transactions__pb2.PrepareRequest.SerializeToString,
+            duetime_dot_v1_dot_transactions__pb2.PrepareResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EndTransaction(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Gateway/EndTransaction',
+            duetime_dot_v1_dot_transactions__pb2.EndTransactionRequest.SerializeToString,
+            duetime_dot_v1_dot_transactions__pb2.EndTransactionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchTransactions(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/duetime.v1.Gateway/WatchTransactions',
+            duetime_dot_v1_dot_transactions__pb2.WatchTransactionsRequest.SerializeToString,
+            duetime_dot_v1_dot_transactions__pb2.WatchTransactionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTransactions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Gateway/ListTransactions',
+            duetime_dot_v1_dot_transactions__pb2.ListTransactionsRequest.SerializeToString,
+            duetime_dot_v1_dot_transactions__pb2.ListTransactionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetTransaction(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Gateway/GetTransaction',
+            duetime_dot_v1_dot_transactions__pb2.GetTransactionRequest.SerializeToString,
+            duetime_dot_v1_dot_transactions__pb2.GetTransactionResponse.FromString,
             options,
             channel_credentials,
             insecure,

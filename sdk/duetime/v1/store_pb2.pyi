@@ -3,6 +3,7 @@ from duetime.v1 import export_pb2 as _export_pb2
 from duetime.v1 import gateway_pb2 as _gateway_pb2
 from duetime.v1 import message_pb2 as _message_pb2
 from duetime.v1 import pending_pb2 as _pending_pb2
+from duetime.v1 import transactions_pb2 as _transactions_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -326,6 +327,139 @@ class ReplaceResult(_message.Message):
     duplicate: bool
     fault: _message_pb2.Fault
     def __init__(self, status: _Optional[_Union[_pending_pb2.RescheduleStatus, str]] = ..., lane: _Optional[int] = ..., entry: _Optional[int] = ..., due_at_ms: _Optional[int] = ..., was_past: _Optional[bool] = ..., replaced_id: _Optional[str] = ..., duplicate: _Optional[bool] = ..., fault: _Optional[_Union[_message_pb2.Fault, _Mapping]] = ...) -> None: ...
+
+class Half(_message.Message):
+    __slots__ = ("offset", "position")
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    position: int
+    def __init__(self, offset: _Optional[int] = ..., position: _Optional[int] = ...) -> None: ...
+
+class PrepareRecordsRequest(_message.Message):
+    __slots__ = ("records", "retried")
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    RETRIED_FIELD_NUMBER: _ClassVar[int]
+    records: bytes
+    retried: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, records: _Optional[bytes] = ..., retried: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class PrepareRecordsResponse(_message.Message):
+    __slots__ = ("statuses", "offsets", "positions", "check_at_ms", "faults")
+    class FaultsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: _message_pb2.Fault
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[_Union[_message_pb2.Fault, _Mapping]] = ...) -> None: ...
+    STATUSES_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    CHECK_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    FAULTS_FIELD_NUMBER: _ClassVar[int]
+    statuses: _containers.RepeatedScalarFieldContainer[PutStatus]
+    offsets: _containers.RepeatedScalarFieldContainer[int]
+    positions: _containers.RepeatedScalarFieldContainer[int]
+    check_at_ms: _containers.RepeatedScalarFieldContainer[int]
+    faults: _containers.MessageMap[int, _message_pb2.Fault]
+    def __init__(self, statuses: _Optional[_Iterable[_Union[PutStatus, str]]] = ..., offsets: _Optional[_Iterable[int]] = ..., positions: _Optional[_Iterable[int]] = ..., check_at_ms: _Optional[_Iterable[int]] = ..., faults: _Optional[_Mapping[int, _message_pb2.Fault]] = ...) -> None: ...
+
+class HalfEnd(_message.Message):
+    __slots__ = ("half", "message_id", "decision")
+    HALF_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    DECISION_FIELD_NUMBER: _ClassVar[int]
+    half: Half
+    message_id: str
+    decision: _transactions_pb2.Decision
+    def __init__(self, half: _Optional[_Union[Half, _Mapping]] = ..., message_id: _Optional[str] = ..., decision: _Optional[_Union[_transactions_pb2.Decision, str]] = ...) -> None: ...
+
+class EndTransactionsRequest(_message.Message):
+    __slots__ = ("group", "ends", "given_up")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    ENDS_FIELD_NUMBER: _ClassVar[int]
+    GIVEN_UP_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    ends: _containers.RepeatedCompositeFieldContainer[HalfEnd]
+    given_up: bool
+    def __init__(self, group: _Optional[str] = ..., ends: _Optional[_Iterable[_Union[HalfEnd, _Mapping]]] = ..., given_up: _Optional[bool] = ...) -> None: ...
+
+class TakeChecksRequest(_message.Message):
+    __slots__ = ("gateway", "groups", "max_count", "wait_ms")
+    GATEWAY_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    MAX_COUNT_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    gateway: str
+    groups: _containers.RepeatedScalarFieldContainer[str]
+    max_count: int
+    wait_ms: int
+    def __init__(self, gateway: _Optional[str] = ..., groups: _Optional[_Iterable[str]] = ..., max_count: _Optional[int] = ..., wait_ms: _Optional[int] = ...) -> None: ...
+
+class TakenCheck(_message.Message):
+    __slots__ = ("half", "group", "checks", "record")
+    HALF_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    CHECKS_FIELD_NUMBER: _ClassVar[int]
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    half: Half
+    group: str
+    checks: int
+    record: bytes
+    def __init__(self, half: _Optional[_Union[Half, _Mapping]] = ..., group: _Optional[str] = ..., checks: _Optional[int] = ..., record: _Optional[bytes] = ...) -> None: ...
+
+class TakeChecksResponse(_message.Message):
+    __slots__ = ("checks",)
+    CHECKS_FIELD_NUMBER: _ClassVar[int]
+    checks: _containers.RepeatedCompositeFieldContainer[TakenCheck]
+    def __init__(self, checks: _Optional[_Iterable[_Union[TakenCheck, _Mapping]]] = ...) -> None: ...
+
+class ReportChecksRequest(_message.Message):
+    __slots__ = ("heard", "unheard")
+    HEARD_FIELD_NUMBER: _ClassVar[int]
+    UNHEARD_FIELD_NUMBER: _ClassVar[int]
+    heard: _containers.RepeatedScalarFieldContainer[int]
+    unheard: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, heard: _Optional[_Iterable[int]] = ..., unheard: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ReportChecksResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListHalvesResponse(_message.Message):
+    __slots__ = ("halves", "next_page_token")
+    HALVES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    halves: _containers.RepeatedCompositeFieldContainer[HalfTransaction]
+    next_page_token: str
+    def __init__(self, halves: _Optional[_Iterable[_Union[HalfTransaction, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class HalfTransaction(_message.Message):
+    __slots__ = ("half", "transaction")
+    HALF_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_FIELD_NUMBER: _ClassVar[int]
+    half: Half
+    transaction: _transactions_pb2.Transaction
+    def __init__(self, half: _Optional[_Union[Half, _Mapping]] = ..., transaction: _Optional[_Union[_transactions_pb2.Transaction, _Mapping]] = ...) -> None: ...
+
+class GetHalfRequest(_message.Message):
+    __slots__ = ("half", "message_id")
+    HALF_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    half: Half
+    message_id: str
+    def __init__(self, half: _Optional[_Union[Half, _Mapping]] = ..., message_id: _Optional[str] = ...) -> None: ...
+
+class GetHalfResponse(_message.Message):
+    __slots__ = ("half", "record", "sent")
+    HALF_FIELD_NUMBER: _ClassVar[int]
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    SENT_FIELD_NUMBER: _ClassVar[int]
+    half: HalfTransaction
+    record: bytes
+    sent: _message_pb2.SendResult
+    def __init__(self, half: _Optional[_Union[HalfTransaction, _Mapping]] = ..., record: _Optional[bytes] = ..., sent: _Optional[_Union[_message_pb2.SendResult, _Mapping]] = ...) -> None: ...
 
 class GetRecordRequest(_message.Message):
     __slots__ = ("topic", "queue", "offset")

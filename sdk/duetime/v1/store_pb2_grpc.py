@@ -8,6 +8,7 @@ from duetime.v1 import export_pb2 as duetime_dot_v1_dot_export__pb2
 from duetime.v1 import gateway_pb2 as duetime_dot_v1_dot_gateway__pb2
 from duetime.v1 import pending_pb2 as duetime_dot_v1_dot_pending__pb2
 from duetime.v1 import store_pb2 as duetime_dot_v1_dot_store__pb2
+from duetime.v1 import transactions_pb2 as duetime_dot_v1_dot_transactions__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -78,6 +79,36 @@ class StoreStub:
                 '/duetime.v1.Store/Backlog',
                 request_serializer=duetime_dot_v1_dot_pending__pb2.BacklogRequest.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_pending__pb2.BacklogResponse.FromString,
+                _registered_method=True)
+        self.Prepare = channel.unary_unary(
+                '/duetime.v1.Store/Prepare',
+                request_serializer=duetime_dot_v1_dot_store__pb2.PrepareRecordsRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_store__pb2.PrepareRecordsResponse.FromString,
+                _registered_method=True)
+        self.EndTransactions = channel.unary_unary(
+                '/duetime.v1.Store/EndTransactions',
+                request_serializer=duetime_dot_v1_dot_store__pb2.EndTransactionsRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_transactions__pb2.EndTransactionResponse.FromString,
+                _registered_method=True)
+        self.TakeChecks = channel.unary_unary(
+                '/duetime.v1.Store/TakeChecks',
+                request_serializer=duetime_dot_v1_dot_store__pb2.TakeChecksRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_store__pb2.TakeChecksResponse.FromString,
+                _registered_method=True)
+        self.ReportChecks = channel.unary_unary(
+                '/duetime.v1.Store/ReportChecks',
+                request_serializer=duetime_dot_v1_dot_store__pb2.ReportChecksRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_store__pb2.ReportChecksResponse.FromString,
+                _registered_method=True)
+        self.ListTransactions = channel.unary_unary(
+                '/duetime.v1.Store/ListTransactions',
+                request_serializer=duetime_dot_v1_dot_transactions__pb2.ListTransactionsRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_store__pb2.ListHalvesResponse.FromString,
+                _registered_method=True)
+        self.GetTransaction = channel.unary_unary(
+                '/duetime.v1.Store/GetTransaction',
+                request_serializer=duetime_dot_v1_dot_store__pb2.GetHalfRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_store__pb2.GetHalfResponse.FromString,
                 _registered_method=True)
         self.PutMessage = channel.unary_unary(
                 '/duetime.v1.Store/PutMessage',
@@ -314,6 +345,49 @@ class StoreServicer:
     def Backlog(self, request, context):
         """As Gateway.Backlog, of this shard.
         """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Prepare(self, request, context):
+        """Stores half messages, records of RMQ_SYS_TRANS_HALF_TOPIC. Durable when answered. Idempotent by topic and message id.
+        Errors as Put; per record RESOURCE_EXHAUSTED (TRANSACTIONS_EXHAUSTED).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EndTransactions(self, request, context):
+        """As Gateway.EndTransaction, of this shard's transactions: each decision is stored in one step with its message.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TakeChecks(self, request, context):
+        """Waits for open transactions of these groups whose check is due. Each is the caller's to ask about until its next check
+        falls due; what is not reported as heard does not count.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReportChecks(self, request, context):
+        """How checks that were taken went. Durable when answered; idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTransactions(self, request, context):
+        """As Gateway.ListTransactions and GetTransaction, of this shard. Transaction ids are not set: `half` names each.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetTransaction(self, request, context):
+        """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -600,6 +674,36 @@ def add_StoreServicer_to_server(servicer, server):
                     servicer.Backlog,
                     request_deserializer=duetime_dot_v1_dot_pending__pb2.BacklogRequest.FromString,
                     response_serializer=duetime_dot_v1_dot_pending__pb2.BacklogResponse.SerializeToString,
+            ),
+            'Prepare': grpc.unary_unary_rpc_method_handler(
+                    servicer.Prepare,
+                    request_deserializer=duetime_dot_v1_dot_store__pb2.PrepareRecordsRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_store__pb2.PrepareRecordsResponse.SerializeToString,
+            ),
+            'EndTransactions': grpc.unary_unary_rpc_method_handler(
+                    servicer.EndTransactions,
+                    request_deserializer=duetime_dot_v1_dot_store__pb2.EndTransactionsRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_transactions__pb2.EndTransactionResponse.SerializeToString,
+            ),
+            'TakeChecks': grpc.unary_unary_rpc_method_handler(
+                    servicer.TakeChecks,
+                    request_deserializer=duetime_dot_v1_dot_store__pb2.TakeChecksRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_store__pb2.TakeChecksResponse.SerializeToString,
+            ),
+            'ReportChecks': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportChecks,
+                    request_deserializer=duetime_dot_v1_dot_store__pb2.ReportChecksRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_store__pb2.ReportChecksResponse.SerializeToString,
+            ),
+            'ListTransactions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTransactions,
+                    request_deserializer=duetime_dot_v1_dot_transactions__pb2.ListTransactionsRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_store__pb2.ListHalvesResponse.SerializeToString,
+            ),
+            'GetTransaction': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetTransaction,
+                    request_deserializer=duetime_dot_v1_dot_store__pb2.GetHalfRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_store__pb2.GetHalfResponse.SerializeToString,
             ),
             'PutMessage': grpc.unary_unary_rpc_method_handler(
                     servicer.PutMessage,
@@ -967,6 +1071,168 @@ class Store:
             '/duetime.v1.Store/Backlog',
             duetime_dot_v1_dot_pending__pb2.BacklogRequest.SerializeToString,
             duetime_dot_v1_dot_pending__pb2.BacklogResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Prepare(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Store/Prepare',
+            duetime_dot_v1_dot_store__pb2.PrepareRecordsRequest.SerializeToString,
+            duetime_dot_v1_dot_store__pb2.PrepareRecordsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EndTransactions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Store/EndTransactions',
+            duetime_dot_v1_dot_store__pb2.EndTransactionsRequest.SerializeToString,
+            duetime_dot_v1_dot_transactions__pb2.EndTransactionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TakeChecks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Store/TakeChecks',
+            duetime_dot_v1_dot_store__pb2.TakeChecksRequest.SerializeToString,
+            duetime_dot_v1_dot_store__pb2.TakeChecksResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportChecks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Store/ReportChecks',
+            duetime_dot_v1_dot_store__pb2.ReportChecksRequest.SerializeToString,
+            duetime_dot_v1_dot_store__pb2.ReportChecksResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTransactions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Store/ListTransactions',
+            duetime_dot_v1_dot_transactions__pb2.ListTransactionsRequest.SerializeToString,
+            duetime_dot_v1_dot_store__pb2.ListHalvesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetTransaction(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Store/GetTransaction',
+            duetime_dot_v1_dot_store__pb2.GetHalfRequest.SerializeToString,
+            duetime_dot_v1_dot_store__pb2.GetHalfResponse.FromString,
             options,
             channel_credentials,
             insecure,
