@@ -47,6 +47,9 @@ DEFERRAL_BYTES_MAX = 320
 # And to one for any time: what it was asked by, DT_REQUEST, DT_UPSERT and DT_ENTRY of the one it replaces,
 # TIMER_OUT_MS, REAL_TOPIC, REAL_QID, DT_ENTRY, __CRC32#.
 TIMER_BYTES_MAX = 450
+# And to a half message, from its prepare until the committed message leaves its lane: TRAN_MSG, PGROUP,
+# __transactionId__, CHECK_IMMUNITY_TIME_IN_SECONDS, TRANSACTION_CHECK_TIMES, DT_HALF, and what any delay adds.
+HALF_BYTES_MAX = 1_000
 # Of SendBack, which counts retries.
 ATTEMPTS_DEFAULT = 16
 ATTEMPTS_MAX = 1_000

@@ -15,6 +15,8 @@ DLQ_PREFIX = "%DLQ%"
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
+# Half messages whose producers were asked too often.
+GIVEN_UP_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 # Topics in which a broker defers messages by means that are no lanes; kept as they are.
 FOREIGN_TOPICS = frozenset({HALF_TOPIC})
 
@@ -28,7 +30,7 @@ SYSTEM_TOPICS = frozenset(
         HALF_TOPIC,
         OP_TOPIC,
         "RMQ_SYS_TRACE_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
+        GIVEN_UP_TOPIC,
         "SELF_TEST_TOPIC",
         "TBW102",
         "BenchmarkTest",

@@ -154,7 +154,7 @@ def restore(entry: Entry) -> bytes:
         found = record.decode(entry.data, check_crc=False)
     except Damaged as error:
         raise Unrestorable(error.text) from error
-    topic, queue = _target(found.properties)
+    topic, queue = target_of(found.properties)
     return record.encode(
         replace(
             found,
@@ -170,8 +170,8 @@ def restore(entry: Entry) -> bytes:
     )
 
 
-def _target(properties: bytes) -> tuple[str, int]:
-    """Topic and queue that the properties name."""
+def target_of(properties: bytes) -> tuple[str, int]:
+    """Topic and queue that the properties name. Raises: Unrestorable."""
     named = decode_properties(properties)
     topic, queue = named.get(record.REAL_TOPIC, ""), named.get(record.REAL_QID, "")
     if not topic:

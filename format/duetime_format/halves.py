@@ -1,0 +1,268 @@
+r"""Half messages of transactions: what a commit makes of them, what ends them, and how their units say so. Pure bytes.
+
+    half record   RMQ_SYS_TRANS_HALF_TOPIC, queue 0   REAL_TOPIC, REAL_QID, TRAN_MSG, PGROUP, a delay as asked for
+    real record   its topic, or its delay's lane      the half's properties, DT_HALF = the half's offset
+    op record     RMQ_SYS_TRANS_OP_HALF_TOPIC         TAGS d, DT_DECISION, body `17,18,25,`: ended halves
+    given up      TRANS_CHECK_MAX_TIME_TOPIC          the half message, DT_HALF, TRANSACTION_CHECK_TIMES
+
+The tagsCode of an open half message's unit is the hash of its tag, which is an i32. Once it has ended, it says how, and
+where the log has the real record, the op record or the copy of one given up:
+
+    tagsCode = END_TAG_MAX - (position << 2 | code)
+
+Brokers up to 5.0 write one offset into an op record, without a comma.
+
+Source: RocketMQ 4.9.3, 5.1 TransactionalMessageServiceImpl, TransactionalMessageBridge, EndTransactionProcessor.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from duetime_format import layout, record
+from duetime_format.errors import Damaged
+from duetime_format.lanes import place_of
+from duetime_format.levels import DELAY_MS_MAX
+from duetime_format.limits import PROPERTIES_BYTES_MAX
+from duetime_format.names import GIVEN_UP_TOPIC, OP_TOPIC, TIMER_TOPIC
+from duetime_format.properties import NAME_END, VALUE_END, as_text, encode_properties, value_of
+from duetime_format.record import Record
+from duetime_format.replacing import asked_by
+from duetime_format.restore import Unrestorable, target_of
+from duetime_format.timers import java_long
+from duetime_format.units import Ints, Mask
+
+# The offset of the half message that a record commits, or of the one that was given up.
+HALF = "DT_HALF"
+# What an op record says of its half messages.
+DECISION = "DT_DECISION"
+# Of a half message's end: by a broker, which does not say how; and ours.
+ENDED, COMMITTED, ROLLED_BACK, GIVEN_UP = range(4)
+DECISIONS = {COMMITTED: "commit", ROLLED_BACK: "rollback", GIVEN_UP: "give_up"}
+_CODES = {text.encode(): code for code, text in DECISIONS.items()}
+
+# No tagsCode of an ended one is above it; those of open ones are i32s.
+END_TAG_MAX = -(1 << 33) - 1
+_POSITION_SHIFT, _CODE_MASK = 2, 3
+# Of an op record's body, as RocketMQ's transactionOpMsgMaxSize.
+OP_CHARS_MAX = 4_096
+_OP_TAG = "d"
+_OFFSET_DIGITS_MAX = 19
+
+_HALF, _DECISION, _DELAY, _GROUP, _UNIQ_KEY, _TRAN_MSG, _IMMUNITY, _CHECKS, _REAL_TOPIC, _REAL_QID = (
+    name.encode()
+    for name in (
+        *(HALF, DECISION, record.DELAY, record.PRODUCER_GROUP, record.UNIQ_KEY, record.TRAN_MSG),
+        *(record.CHECK_IMMUNITY_S, record.CHECK_TIMES, record.REAL_TOPIC, record.REAL_QID),
+    )
+)
+# What the real record does not inherit: names of the store's own, and the checksum of a record that is another one.
+_NOT_KEPT = frozenset((_HALF, b"DT_ENTRY", b"DT_UPSERT", b"__CRC32#"))
+# These it has at its end if it is delayed, where restores look for them.
+_ENDING = frozenset(
+    (b"TIMER_OUT_MS", b"TIMER_ROLL_TIMES", b"TIMER_ENQUEUE_MS", b"TIMER_DEQUEUE_MS", *(_REAL_TOPIC, _REAL_QID))
+)
+
+
+class Ends(NamedTuple):
+    """How half messages ended, as columns."""
+
+    codes: Ints
+    # Of the record that the end has in the log.
+    positions: Ints
+
+
+def end_tag(code: int, position: int) -> int:
+    """The tagsCode of an ended half message's unit."""
+    return END_TAG_MAX - (position << _POSITION_SHIFT | code)
+
+
+def end_tags(codes: Ints, positions: Ints) -> Ints:
+    """As `end_tag`, of columns."""
+    tags: Ints = END_TAG_MAX - (positions << _POSITION_SHIFT | codes)
+    return tags
+
+
+def are_ended(tags: Ints) -> Mask:
+    """Which half messages have ended, by the tagsCodes of their units."""
+    ended: Mask = tags <= END_TAG_MAX
+    return ended
+
+
+def ends_of(tags: Ints) -> Ends:
+    """How ended half messages (`are_ended`) ended, by the tagsCodes of their units."""
+    values = END_TAG_MAX - tags.astype(np.int64)
+    return Ends(values & _CODE_MASK, values >> _POSITION_SHIFT)
+
+
+def op_bodies(offsets: Sequence[int]) -> Iterator[bytes]:
+    """Bodies of op records that end the half messages at these offsets, ascending; each has OP_CHARS_MAX at most."""
+    parts: list[bytes] = []
+    size = 0
+    for offset in sorted(offsets):
+        text = b"%d," % offset
+        if size + len(text) > OP_CHARS_MAX:
+            yield b"".join(parts)
+            parts, size = [], 0
+        parts.append(text)
+        size += len(text)
+    if parts:
+        yield b"".join(parts)
+
+
+def op_body_of_old(offset: int) -> bytes:
+    """The body that brokers up to 5.0 read, of one half message."""
+    return b"%d" % offset
+
+
+def ended_by(body: bytes) -> list[int]:
+    """The offsets in an op record's body, a broker's or ours; empty parts between commas count for nothing.
+
+    Raises:
+        Damaged: a part is no offset; none of them counts then.
+    """
+    offsets = []
+    for part in body.split(b","):
+        text = part.strip()
+        if not text:
+            continue
+        if not text.isdigit() or len(text) > _OFFSET_DIGITS_MAX:
+            raise Damaged(f"{text[:32]!r} in an op record is no offset of a half message")
+        offsets.append(int(text))
+    return offsets
+
+
+def op_record(body: bytes, code: int, now_ms: int, host: bytes = bytes(8)) -> bytes:
+    """The record that ends half messages with this decision; ENDED: as a broker's, which does not say it.
+
+    Args:
+        host: of who writes it, as records carry hosts.
+    """
+    named = {record.TAGS: _OP_TAG}
+    if code != ENDED:
+        named[DECISION] = DECISIONS[code]
+    properties = record.with_crc_mark(encode_properties(named))
+    return record.encode(Record(OP_TOPIC, 0, body, properties, born_at_ms=now_ms, born_host=host, store_host=host))
+
+
+def decision_of(properties: bytes) -> int:
+    """What an op record decides: COMMITTED, ROLLED_BACK, GIVEN_UP, or ENDED if it does not say."""
+    return _CODES.get(value_of(properties, _DECISION), ENDED)
+
+
+def is_half(properties: bytes) -> bool:
+    """Whether a record says that it is a half message, as RocketMQ reads it."""
+    return value_of(properties, _TRAN_MSG).lower() == b"true"
+
+
+def group_of(properties: bytes) -> str:
+    """The producer group; empty: there is none."""
+    return as_text(value_of(properties, _GROUP))
+
+
+def message_id_of(properties: bytes) -> str:
+    return as_text(value_of(properties, _UNIQ_KEY))
+
+
+def half_of(properties: bytes) -> int | None:
+    """The offset of the half message that a record commits or gives up; None: it names none."""
+    text = value_of(properties, _HALF)
+    return int(text) if text.isdigit() and len(text) <= _OFFSET_DIGITS_MAX else None
+
+
+def checks_of(properties: bytes) -> int:
+    """How often a half message was asked about, as a broker or a give-up has written."""
+    text = value_of(properties, _CHECKS)
+    return int(text) if text.isdigit() and len(text) <= _OFFSET_DIGITS_MAX else 0
+
+
+def commits(sys_flag: int, properties: bytes) -> int | None:
+    """The offset of the half message whose commit stored this record; None: it is no such record.
+
+    A record that was restored or that took another one's place keeps DT_HALF, and names its lane entry besides.
+    """
+    if sys_flag & layout.SYS_TRANSACTION != layout.SYS_TRANSACTION_COMMIT:
+        return None
+    return None if value_of(properties, b"DT_ENTRY") else half_of(properties)
+
+
+def immunity_ms(properties: bytes, timeout_ms: int) -> int:
+    """How long after it was stored a half message is not checked: what it asks for, but `timeout_ms` at least."""
+    seconds = java_long(value_of(properties, _IMMUNITY))
+    return timeout_ms if seconds is None else min(max(seconds * 1_000, timeout_ms), DELAY_MS_MAX)
+
+
+def committed(found: Record, highest: int, timer_lanes: int) -> bytes:
+    """The real record of a half message: as it enters its topic, or the lane of its delay, which counts from there.
+
+    Args:
+        found: the half record, with its place in the log.
+        highest: the highest delay level, which those above it become.
+        timer_lanes: how many lanes for any time there are, one at least.
+
+    Raises:
+        Damaged: it names no valid topic or queue, or its properties leave no room.
+    """
+    try:
+        topic, queue = target_of(found.properties)
+    except Unrestorable as error:
+        raise Damaged(str(error)) from error
+    level = java_long(value_of(found.properties, _DELAY)) or 0
+    parts = [part for part in found.properties.split(VALUE_END) if part and part.split(NAME_END, 1)[0] not in _NOT_KEPT]
+    ending = [_property(HALF, b"%d" % found.queue_offset)]
+    asked = asked_by(found.properties) if level <= 0 and b"TIMER_DEL" in found.properties else None
+    if level > 0 or asked is not None:
+        target = [_property(record.REAL_TOPIC, topic.encode()), _property(record.REAL_QID, b"%d" % queue)]
+        parts = [part for part in parts if part.split(NAME_END, 1)[0] not in _ENDING]
+        if asked is None:
+            topic, queue = place_of(min(level, highest))
+        else:
+            topic, queue = TIMER_TOPIC, queue % timer_lanes
+            delay_ms = min(asked.value, DELAY_MS_MAX) if asked.is_delay else None
+            out = record.timer_out(delay_ms=delay_ms, deliver_at_ms=min(asked.value, 10**record.TIMER_OUT_DIGITS))
+            ending.append(_property(record.TIMER_OUT_MS, out))
+        ending += target
+    properties = record.with_crc_mark(VALUE_END.join([*parts, *ending]))
+    if len(properties) > PROPERTIES_BYTES_MAX:
+        # Only a broker's half message is so full.
+        properties = record.without_crc_mark(properties)
+    return _encoded(found, topic, queue, properties, found.sys_flag | layout.SYS_TRANSACTION_COMMIT, found.position)
+
+
+def given_up(found: Record, checks: int) -> bytes:
+    """The copy of a half message that is given up. Raises: Damaged: its properties leave no room."""
+    parts = [
+        part
+        for part in found.properties.split(VALUE_END)
+        if part and part.split(NAME_END, 1)[0] not in _NOT_KEPT and not part.startswith(_CHECKS + NAME_END)
+    ]
+    parts += (_property(record.CHECK_TIMES, b"%d" % checks), _property(HALF, b"%d" % found.queue_offset))
+    properties = VALUE_END.join(parts)
+    if len(properties) + len(record.CRC_ENDING) <= PROPERTIES_BYTES_MAX:
+        properties = record.with_crc_mark(properties)
+    return _encoded(found, GIVEN_UP_TOPIC, 0, properties, found.sys_flag, 0)
+
+
+def _encoded(found: Record, topic: str, queue: int, properties: bytes, sys_flag: int, prepared: int) -> bytes:
+    if len(properties) > PROPERTIES_BYTES_MAX:
+        raise Damaged(f"its properties would take {len(properties)} bytes, {PROPERTIES_BYTES_MAX} at most")
+    return record.encode(
+        replace(
+            found,
+            topic=topic,
+            queue=queue,
+            properties=properties,
+            sys_flag=sys_flag,
+            stored_at_ms=0,
+            prepared_transaction_offset=prepared,
+            queue_offset=0,
+            position=0,
+            magic=layout.MAGIC_V1,
+        )
+    )
+
+
+def _property(name: str, value: bytes) -> bytes:
+    return name.encode() + NAME_END + value
