@@ -19,6 +19,7 @@ from bench.peers import BURST_DELAY_S, DELAY_S, FAR_DELAY_S, Peer, Sender
 from bench.peers.anytime import AnyTime
 from bench.peers.duetime import DueTime
 from bench.processes import cpu_s
+from bench.transactions import transact
 
 BATCH = 256
 BATCHES_IN_FLIGHT = 8
@@ -127,6 +128,12 @@ class Contest:
         figures["producer"] = await produce(
             address, "accepted", batch=BATCH, in_flight=BATCHES_IN_FLIGHT, seconds=self.plan.seconds
         )
+        self.say(f"transactions: {name}")
+        meter = Meter(cluster.cluster.pids())
+        figures["transactions"], total = await transact(
+            address, "accepted", batch=BATCH, in_flight=BATCHES_IN_FLIGHT, seconds=self.plan.seconds
+        )
+        self.cpu_us[f"{name} transactions"] = meter.us_each(total)
         return figures | await self._received(name, cluster, number)
 
     async def _received(self, name: str, cluster: DueTime, number: int) -> Figures:

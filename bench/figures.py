@@ -30,6 +30,7 @@ FIGURES = [
     Figure("batch", "accepted to be read at once, batches of 256, messages/s"),
     Figure("single", "single Sends, 64 in flight, messages/s"),
     Figure("producer", "accepted from AsyncProducer.send_many, batches of 256, messages/s"),
+    Figure("transactions", "prepared and committed, batches of 256, transactions/s"),
     Figure("received", "received and acknowledged, batches of 256, one group, messages/s"),
     Figure("received by ten", "the same by ten groups of one topic, deliveries/s"),
     Figure("accepted", "accepted with a delay, batches of 256, messages/s"),
@@ -62,6 +63,7 @@ TARGETS = [
     Target("single", "echo", 0.50),
     Target("sustained", "echo", 0.15),
     Target("received", "echo", 0.15),
+    Target("transactions", "duetime", 0.25),
     Target("accepted", "postgres", 1.0),
     Target("through", "postgres", 1.2),
     Target("burst", "postgres", 0.8),
@@ -78,8 +80,9 @@ LATE_5000_MS_MAX = {"p50": 5.0, "p99": 20.0}
 # The echo has no delay: what passes through one is compared with its batches.
 _OF_BATCHES = ("batch", "accepted", "producer", "received", "received by ten", "sustained")
 ECHO_FIGURES = dict.fromkeys(_OF_BATCHES, "batch") | {"single": "single"}
-# What only the lane for any time is measured for is compared with this.
-_SAME = {"scattered": "accepted"}
+# What is measured of one system alone is compared with this.
+BESIDE_BATCHES = ("transactions",)
+_SAME = {"scattered": "accepted"} | dict.fromkeys(BESIDE_BATCHES, "batch")
 # A delivery to one of ten groups costs at most so many times one to the only group.
 TEN_GROUPS_COST_MAX = 2.0
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from bench.figures import (
     ANY_TIME,
+    BESIDE_BATCHES,
     FIGURES,
     LATE_5000_MS_MAX,
     PERCENTILES,
@@ -42,6 +43,7 @@ def tables(result: dict[str, Any]) -> list[Table]:
     found = [_beside(result, "echo", "bare echo")]
     found += [_beside(result, name, system["title"]) for name, system in result["systems"].items()]
     found += [
+        _beside_batches(result),
         _any_time(result),
         _systems(result),
         _flush(result),
@@ -126,6 +128,18 @@ def _any_time(result: dict[str, Any]) -> Table:
             levels = value(result, "duetime", counterpart(figure.name, "duetime"))
             cells = [_number(figure, ours), _number(figure, levels), f"{spread.median:.2f}", _range(spread)]
             table.rows.append([figure.title, *cells, _targets(figure, "duetime", spread, ANY_TIME)])
+    return table
+
+
+def _beside_batches(result: dict[str, Any]) -> Table:
+    """Other ways to send against plain batches, ratios taken within each round."""
+    table = Table("beside batches accepted to be read at once", ["", "DueTime", "batches", "ratio", "spread", "target"])
+    for figure in FIGURES:
+        spread, ours = ratio(result, figure.name, "duetime"), value(result, "duetime", figure.name)
+        if figure.name in BESIDE_BATCHES and spread and ours:
+            batches = value(result, "duetime", counterpart(figure.name, "duetime"))
+            cells = [_number(figure, ours), _number(figure, batches), f"{spread.median:.2f}", _range(spread)]
+            table.rows.append([figure.title, *cells, _targets(figure, "duetime", spread)])
     return table
 
 
