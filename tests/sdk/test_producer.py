@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import grpc
 import pytest
 from duetime import AsyncProducer, Closed, InvalidMessage, Message, Overloaded, Receipt, Timeout, Unavailable
-from duetime.client.sending import producer as producer_module
+from duetime.client.sending import delivery
 from duetime.client.sending.batch import REQUEST_BYTES_MAX, REQUEST_COUNT_MAX
 
 from tests.sdk.fake_gateway import FakeGateway, fail, refuse
@@ -289,7 +289,7 @@ async def test_a_server_that_comes_back_is_sent_to(gateway: FakeGateway) -> None
 async def test_a_server_that_hangs_once_is_asked_again_within_the_timeout(
     gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(producer_module, "ATTEMPT_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(delivery, "ATTEMPT_TIMEOUT_S", 0.1)
     gateway.gate = asyncio.Event()
     async with AsyncProducer(gateway.address) as producer:
         sending = asyncio.create_task(producer.send("orders", b"x"))

@@ -19,9 +19,10 @@ from typing import Any, Literal, Self, TypeVar
 from duetime.client.connection import Connection, resolve_server, seconds
 from duetime.client.consuming.handling import CANCEL_S, Handler, Handling
 from duetime.client.consuming.leases import CALL_TIMEOUT_S, LeasedMessage, Subscription, lease_s, named
-from duetime.client.consuming.logs import FaultLog, log
+from duetime.client.consuming.logs import log
 from duetime.client.consuming.settling import Stats
 from duetime.client.errors import AlreadyExists, Closed, DueTimeError, InvalidArgument
+from duetime.client.fault_log import FaultLog
 from duetime.client.message import at_ms
 from duetime.client.retry_policy import Backoff, handler_policy
 from duetime.v1 import consumer_pb2
@@ -250,7 +251,7 @@ class Consumer:
 
     async def _group_order(self, connection: Connection) -> bool:
         """Whether the group is ordered. Creates the group if it does not exist; waits for a server."""
-        fault_log = FaultLog(f"group {self.group}")
+        fault_log = FaultLog(f"group {self.group}", log)
         while True:
             try:
                 answer = await connection.call("ListGroups", consumer_pb2.ListGroupsRequest(), CALL_TIMEOUT_S)

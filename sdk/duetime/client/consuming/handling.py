@@ -27,10 +27,11 @@ from duetime.client import tracing
 from duetime.client.connection import Connection, backoff_s, pause
 from duetime.client.consuming.failing import Reject, Retry, text_of, without_own_frames
 from duetime.client.consuming.leases import LeasedMessage, Leases, Subscription, shard_of
-from duetime.client.consuming.logs import FaultLog, current, log, log_about
+from duetime.client.consuming.logs import current, log, log_about
 from duetime.client.consuming.settling import Settler, Stats
-from duetime.client.consuming.threads import Threads
 from duetime.client.errors import Closed, DueTimeError, InvalidArgument
+from duetime.client.fault_log import FaultLog
+from duetime.client.threads import Threads
 from duetime.v1 import consumer_pb2
 
 LONG_POLL_MS = 15_000
@@ -141,7 +142,7 @@ class Handling:
     # --- receiving ------------------------------------------------------------------------------------------------
 
     async def _receive_all(self) -> None:
-        fault_log = FaultLog(f"receiving {self._topic}")
+        fault_log = FaultLog(f"receiving {self._topic}", log)
         while not self._stopping.is_set():
             count = await self._wait_for_room()
             try:
@@ -320,7 +321,7 @@ class Handling:
     # --- renewing -------------------------------------------------------------------------------------------------
 
     async def _renew_all(self) -> None:
-        loop, fault_log = asyncio.get_running_loop(), FaultLog(f"renewing leases of {self._topic}")
+        loop, fault_log = asyncio.get_running_loop(), FaultLog(f"renewing leases of {self._topic}", log)
         length_s, faults = self._lease_s / RENEW_CHECKS, 0
         while True:
             pause_s = length_s if not faults else min(length_s, backoff_s(faults))

@@ -19,8 +19,9 @@ from duetime.client import tracing
 from duetime.client.connection import pause
 from duetime.client.consuming.failing import nack
 from duetime.client.consuming.leases import LeasedMessage, Leases, shard_of
-from duetime.client.consuming.logs import FaultLog, log, log_about
+from duetime.client.consuming.logs import log, log_about
 from duetime.client.errors import Closed, DueTimeError, InvalidArgument, Unavailable
+from duetime.client.fault_log import FaultLog
 from duetime.client.message import moment
 from duetime.v1 import consumer_pb2
 
@@ -224,7 +225,7 @@ class _Outbox:
             self._fail(error)
 
     async def _settle(self, batch: list[Any]) -> None:
-        fault_log = FaultLog(self._kind)
+        fault_log = FaultLog(self._kind, log)
         again = False
         while batch:
             try:

@@ -10,8 +10,8 @@ from typing import Any, Literal, Self, TypedDict, Unpack
 
 from duetime.client.connection import Connection
 from duetime.client.errors import DueTimeError, InvalidArgument, from_fault
-from duetime.client.finding.view import MessageView
 from duetime.client.message import moment, range_ms
+from duetime.client.view import MessageView
 from duetime.v1 import consumer_pb2
 
 PAGE_COUNT = 256

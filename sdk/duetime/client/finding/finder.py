@@ -10,8 +10,8 @@ from duetime.client.errors import InvalidArgument
 from duetime.client.finding import pending, trace
 from duetime.client.finding.pending import Backlog, PendingMessage
 from duetime.client.finding.trace import Trace
-from duetime.client.finding.view import MessageView
 from duetime.client.message import MessageRef, moment, pending_filter, range_ms
+from duetime.client.view import MessageView
 from duetime.v1 import consumer_pb2, gateway_pb2, pending_pb2
 
 PAGE_COUNT = 256

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from duetime.client.finding.view import MessageView
 from duetime.client.message import MessageRef, moment
+from duetime.client.view import MessageView
 from duetime.v1 import pending_pb2
 
 

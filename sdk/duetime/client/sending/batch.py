@@ -3,26 +3,30 @@
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from duetime_format import limits
 
 from duetime.client.errors import DueTimeError, InvalidMessage
 from duetime.client.message import Message, Receipt, refused, wire_fields
 from duetime.client.sending.ids import new_id
-from duetime.v1 import gateway_pb2
+from duetime.v1 import gateway_pb2, transactions_pb2
 
 REQUEST_COUNT_MAX = 512
 REQUEST_BYTES_MAX = 4 * 1024 * 1024
 # gRPC at either end would drop a larger message before the server sees it.
 MESSAGE_BYTES_MAX = limits.REQUEST_BYTES_MAX
 
+T = TypeVar("T")
+
 Outcome = Receipt | DueTimeError
+# Requests whose field `messages` has messages.
+Request = type[gateway_pb2.SendRequest] | type[transactions_pb2.PrepareRequest]
 
 
 @dataclass(slots=True)
 class SendBatch:
-    """Messages of one request. `encoded` has SendRequests of one or more messages; joined, they are one request."""
+    """Messages of one request. `encoded` has requests of one or more messages; joined, they are one request."""
 
     encoded: list[bytes] = field(default_factory=list)
     ids: list[str] = field(default_factory=list)
@@ -31,6 +35,8 @@ class SendBatch:
     ordered: bool = False
     """A message names its queue, directly or by sharding key, or replaces others: requests must not overtake each
     other."""
+    request: Request = gateway_pb2.SendRequest
+    """What `encoded` has, where it is not one request for each message."""
 
     def add(self, encoded: bytes, message_id: str, topic: str) -> None:
         """Adds a message that was encoded by itself."""
@@ -45,11 +51,13 @@ class SendBatch:
 
     def part(self, indices: Iterable[int]) -> "SendBatch":
         """A batch of some of the messages."""
-        messages = gateway_pb2.SendRequest.FromString(b"".join(self.encoded)).messages
+        encoded = self.encoded
+        if len(encoded) < len(self.ids):
+            messages = self.request.FromString(b"".join(encoded)).messages
+            encoded = [self.request(messages=[message]).SerializeToString() for message in messages]
         part = SendBatch()
         for n in indices:
-            encoded = gateway_pb2.SendRequest(messages=[messages[n]]).SerializeToString()
-            part.add(encoded, self.ids[n], self.topics[n])
+            part.add(encoded[n], self.ids[n], self.topics[n])
         return part
 
 
@@ -58,8 +66,8 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def encode(message: Message, message_id: str, born_at_ms: int) -> bytes:
-    """A SendRequest of this one message.
+def encode(message: Message, message_id: str, born_at_ms: int, request: Request = gateway_pb2.SendRequest) -> bytes:
+    """A request of this one message.
 
     Raises:
         InvalidMessage: several of delay, level and due time are set, one is malformed, a value does not fit its field,
@@ -68,7 +76,7 @@ def encode(message: Message, message_id: str, born_at_ms: int) -> bytes:
     fields: dict[str, Any] = {}
     try:
         fields = wire_fields(message, message_id, born_at_ms)
-        encoded = _encode([fields])
+        encoded = _encode([fields], request)
     except InvalidMessage as error:
         raise error.about(message_id) from None
     except (TypeError, ValueError) as error:
@@ -79,20 +87,21 @@ def encode(message: Message, message_id: str, born_at_ms: int) -> bytes:
     return encoded
 
 
-def _encode(messages: list[dict[str, Any]]) -> bytes:
-    return gateway_pb2.SendRequest(messages=messages).SerializeToString()
+def _encode(messages: list[dict[str, Any]], request: Request) -> bytes:
+    return request(messages=messages).SerializeToString()
 
 
-class Chunks:
+class Chunks(Generic[T]):
     """Splits many messages into batches, lazily; each comes with the indices of its messages.
 
     `outcomes` grows by one for each message: None, or the error of one that can't be encoded. A batch is encoded as a
     whole, in a third of the time that it takes message by message.
     """
 
-    def __init__(self, messages: Iterable[Message]) -> None:
-        self.outcomes: list[Outcome | None] = []
+    def __init__(self, messages: Iterable[Message], request: Request = gateway_pb2.SendRequest) -> None:
+        self.outcomes: list[T | DueTimeError | None] = []
         self._messages = messages
+        self._request = request
 
     def __iter__(self) -> Iterator[tuple[list[int], SendBatch]]:
         indices: list[int] = []
@@ -115,7 +124,7 @@ class Chunks:
         ids = [message.id or new_id() for message in messages]
         try:
             fields = [wire_fields(message, id_, born_at_ms) for message, id_ in zip(messages, ids, strict=True)]
-            encoded = [_encode(fields)]
+            encoded = [_encode(fields, self._request)]
             if len(encoded[0]) > MESSAGE_BYTES_MAX:
                 raise ValueError("one of them is too large")
         except (TypeError, ValueError):
@@ -123,7 +132,7 @@ class Chunks:
         if indices:
             topics = [message.topic for message in messages]
             ordered = any(message.queue is not None or message.sharding_key or message.replace for message in messages)
-            yield indices, SendBatch(encoded, ids, topics, sum(map(len, encoded)), ordered)
+            yield indices, SendBatch(encoded, ids, topics, sum(map(len, encoded)), ordered, self._request)
 
     def _sort_out(
         self, indices: list[int], messages: list[Message], ids: list[str], born_at_ms: int
@@ -132,7 +141,8 @@ class Chunks:
         kept: list[tuple[int, Message, str, bytes]] = []
         for index, message, message_id in zip(indices, messages, ids, strict=True):
             try:
-                kept.append((index, message, message_id, encode(message, message_id, born_at_ms)))
+                encoded = encode(message, message_id, born_at_ms, self._request)
+                kept.append((index, message, message_id, encoded))
             except DueTimeError as error:
                 self.outcomes[index] = error
         return (

@@ -3,6 +3,8 @@
 import asyncio
 from collections import deque
 
+from duetime.client.errors import Overloaded
+
 
 class Capacity:
     """Room for so many messages and bytes, given out first come, first served.
@@ -38,6 +40,17 @@ class Capacity:
             raise
         finally:
             self._admit()
+
+    async def acquire_within(self, count: int, size: int, deadline: float, timeout: float) -> None:
+        """As `acquire`, until a moment of the loop's clock. Raises: Overloaded: there was no room for `timeout` s."""
+        if self.try_acquire(count, size):
+            return
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self.acquire(count, size)
+        except TimeoutError:
+            text = f"the producer's pending messages left no room within {timeout:g} s"
+            raise Overloaded(text, reason="TOO_MANY_PENDING") from None
 
     def release(self, count: int, size: int) -> None:
         self._count -= count

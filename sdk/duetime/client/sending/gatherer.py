@@ -4,8 +4,10 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
-from duetime.client.sending.batch import Outcome, SendBatch
+from duetime.client.errors import DueTimeError
+from duetime.client.sending.batch import SendBatch
 
 # Concurrent requests: the second is under way while the server flushes the first.
 IN_FLIGHT_MAX = 2
@@ -17,37 +19,39 @@ LINGER_BATCH = 64
 # Roughly how many batches the moving average covers.
 AVERAGE_OVER = 8
 
+T = TypeVar("T")
+
 
 @dataclass(slots=True)
-class _Gathered:
+class _Gathered(Generic[T]):
     """A batch, the futures of its senders, and the deadline of the first one (loop time)."""
 
     deadline: float
     batch: SendBatch = field(default_factory=SendBatch)
-    futures: list[asyncio.Future[Outcome]] = field(default_factory=list)
+    futures: list[asyncio.Future[T | DueTimeError]] = field(default_factory=list)
 
 
-class Gatherer:
+class Gatherer(Generic[T]):
     """Hands batches of concurrent sends to `deliver`, in order.
 
     While fewer than two are in flight, a batch is sent when it is full, when it has reached the average size, or after
     a linger. The linger grows with the average, from none for a lone sender to 5 ms.
     """
 
-    def __init__(self, deliver: Callable[[SendBatch, float], Awaitable[list[Outcome]]]) -> None:
+    def __init__(self, deliver: Callable[[SendBatch, float], Awaitable[list[T | DueTimeError]]]) -> None:
         self._deliver = deliver
-        self._waiting: deque[_Gathered] = deque()
+        self._waiting: deque[_Gathered[T]] = deque()
         self._timer: asyncio.Handle | None = None
         self._average = 1.0
         # Requests in flight. They end with their sends, which `AsyncProducer.close` waits for.
         self._requests: set[asyncio.Task[None]] = set()
 
-    async def send(self, encoded: bytes, message_id: str, topic: str, deadline: float) -> Outcome:
+    async def send(self, encoded: bytes, message_id: str, topic: str, deadline: float) -> T | DueTimeError:
         loop = asyncio.get_running_loop()
         if not self._waiting or self._waiting[-1].batch.is_full_for(len(encoded)):
             self._waiting.append(_Gathered(deadline))
         gathered = self._waiting[-1]
-        future: asyncio.Future[Outcome] = loop.create_future()
+        future: asyncio.Future[T | DueTimeError] = loop.create_future()
         gathered.batch.add(encoded, message_id, topic)
         gathered.futures.append(future)
         if self._timer is None and len(self._requests) < IN_FLIGHT_MAX:
@@ -85,7 +89,7 @@ class Gatherer:
         task.add_done_callback(self._ended)
         self._schedule()
 
-    async def _run(self, gathered: _Gathered) -> None:
+    async def _run(self, gathered: _Gathered[T]) -> None:
         futures = gathered.futures
         try:
             outcomes = await self._deliver(gathered.batch, gathered.deadline)

@@ -1,8 +1,7 @@
 """Sending: batched requests, repeated with the same ids until the timeout.
 
-send ──▶ gathered ──▶ batch ──▶ request ──▶ receipt or error of each message
-send_many ──────────▶   │          ▲   │ retriable
-                                   └───┘ after a pause, only the messages concerned, `retry` set
+send ──▶ gathered ──▶ batch ──▶ delivery ──▶ receipt or error of each message
+send_many ──────────▶   │
 """
 
 import asyncio
@@ -12,14 +11,14 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Self, TypeVar, overload
 
-import grpc
-
 from duetime.client import tracing
-from duetime.client.connection import Connection, backoff_s, pause
-from duetime.client.errors import Closed, DueTimeError, Overloaded, ServerError, from_fault, from_status, unreadable
+from duetime.client.connection import Connection
+from duetime.client.errors import DueTimeError, Overloaded
 from duetime.client.message import CancelResult, Message, MessageRef, Receipt, listed
 from duetime.client.sending.batch import Chunks, Outcome, SendBatch, encode, now_ms
+from duetime.client.sending.calls import Calls
 from duetime.client.sending.capacity import Capacity
+from duetime.client.sending.delivery import Delivery
 from duetime.client.sending.ending import CancelProgress, Ending, Rescheduled
 from duetime.client.sending.gatherer import Gatherer
 from duetime.client.sending.ids import new_id
@@ -28,9 +27,6 @@ from duetime.v1 import gateway_pb2
 # Requests of one send_many at once: enough to keep the server busy while answers travel.
 REQUESTS_IN_FLIGHT_MAX = 4
 PENDING_BYTES_MAX = 64 * 1024 * 1024
-# One attempt of several: a server that hangs must leave time for the next.
-ATTEMPT_TIMEOUT_S = 5.0
-ATTEMPT_TIMEOUT_S_MIN = 0.001
 
 T = TypeVar("T")
 
@@ -51,12 +47,12 @@ class AsyncProducer:
         self._connection = Connection(server)
         self._timeout = timeout
         self._capacity = Capacity(max_pending, PENDING_BYTES_MAX)
-        self._gatherer = Gatherer(self._deliver)
+        self._delivery: Delivery[Receipt] = Delivery(
+            self._connection, timeout, _SEND, gateway_pb2.SendResponse, Receipt, repeated=_RETRY
+        )
+        self._gatherer = Gatherer(self._delivery.deliver)
         self._ending = Ending(self._connection, timeout)
-        self._call: grpc.aio.UnaryUnaryMultiCallable[bytes, gateway_pb2.SendResponse] | None = None
-        self._closing = False
-        self._sends_open = 0
-        self._drained = asyncio.Event()
+        self._calls = Calls()
 
     async def send(
         self,
@@ -92,15 +88,12 @@ class AsyncProducer:
 
     async def send_message(self, message: Message) -> Receipt:
         """Sends one message, as `send` does."""
-        self._enter()
-        try:
+        with self._calls:
             if tracing.active is None:
                 outcome = await self._send_gathered(message)
             else:
                 with tracing.active.sending(message) as carrying:
                     outcome = await self._send_gathered(carrying)
-        finally:
-            self._leave()
         if isinstance(outcome, DueTimeError):
             raise outcome
         return outcome
@@ -118,18 +111,16 @@ class AsyncProducer:
             return await self._send_many(carrying)
 
     async def _send_many(self, messages: Iterable[Message]) -> list[Outcome]:
-        self._enter()
+        chunks: Chunks[Receipt] = Chunks(messages)
+        batches, turn = iter(chunks), asyncio.Lock()
         try:
-            chunks, turn = Chunks(messages), asyncio.Lock()
-            batches = iter(chunks)
-            async with asyncio.TaskGroup() as senders:
-                for _ in range(REQUESTS_IN_FLIGHT_MAX):
-                    senders.create_task(self._send_batches(batches, chunks.outcomes, turn))
+            with self._calls:
+                async with asyncio.TaskGroup() as senders:
+                    for _ in range(REQUESTS_IN_FLIGHT_MAX):
+                        senders.create_task(self._send_batches(batches, chunks.outcomes, turn))
         except ExceptionGroup as group:
             # Only iterating over `messages` raises; the caller expects that error, not a group.
             raise group.exceptions[0] from None
-        finally:
-            self._leave()
         return [outcome for outcome in chunks.outcomes if outcome is not None]
 
     # A str is an id, though it is an iterable of them too.
@@ -233,9 +224,7 @@ class AsyncProducer:
 
     async def close(self) -> None:
         """Waits for pending sends, each up to its timeout, then disconnects. Later sends raise Closed."""
-        self._closing = True
-        if self._sends_open:
-            await self._drained.wait()
+        await self._calls.drain()
         await self._gatherer.close()
         await self._connection.close()
 
@@ -247,21 +236,11 @@ class AsyncProducer:
     ) -> None:
         await self.close()
 
-    def _enter(self) -> None:
-        if self._closing:
-            raise Closed("the producer is closed", reason="CLOSED")
-        self._sends_open += 1
-
-    def _leave(self) -> None:
-        self._sends_open -= 1
-        if self._closing and not self._sends_open:
-            self._drained.set()
-
     async def _send_gathered(self, message: Message) -> Outcome:
         deadline = asyncio.get_running_loop().time() + self._timeout
         message_id = message.id or new_id()
         encoded = encode(message, message_id, now_ms())
-        await self._acquire(1, len(encoded), deadline)
+        await self._capacity.acquire_within(1, len(encoded), deadline, self._timeout)
         try:
             return await self._gatherer.send(encoded, message_id, message.topic, deadline)
         finally:
@@ -281,85 +260,13 @@ class AsyncProducer:
     async def _send_batch(self, batch: SendBatch) -> list[Outcome]:
         count, deadline = len(batch.ids), asyncio.get_running_loop().time() + self._timeout
         try:
-            await self._acquire(count, batch.size, deadline)
+            await self._capacity.acquire_within(count, batch.size, deadline, self._timeout)
         except Overloaded as error:
             return [error.about(message_id) for message_id in batch.ids]
         try:
-            return await self._deliver(batch, deadline)
+            return await self._delivery.deliver(batch, deadline)
         finally:
             self._capacity.release(count, batch.size)
-
-    async def _acquire(self, count: int, size: int, deadline: float) -> None:
-        if self._capacity.try_acquire(count, size):
-            return
-        try:
-            async with asyncio.timeout_at(deadline):
-                await self._capacity.acquire(count, size)
-        except TimeoutError:
-            text = f"the producer's pending messages left no room within {self._timeout:g} s"
-            raise Overloaded(text, reason="TOO_MANY_PENDING") from None
-
-    async def _deliver(self, batch: SendBatch, deadline: float) -> list[Outcome]:
-        """Sends a batch until each message is stored or refused for good, or the deadline comes."""
-        outcomes = await self._request(batch, deadline, retry=False)
-        attempts = 1
-        while again := [
-            n for n, outcome in enumerate(outcomes) if type(outcome) is not Receipt and _retriable(outcome)
-        ]:
-            pause_s = backoff_s(attempts)
-            if asyncio.get_running_loop().time() + pause_s >= deadline:
-                self._give_up(outcomes, again, attempts)
-                break
-            await pause(pause_s)
-            answers = await self._request(batch.part(again), deadline, retry=True)
-            for n, outcome in zip(again, answers, strict=True):
-                outcomes[n] = outcome
-            attempts += 1
-        return outcomes
-
-    def _give_up(self, outcomes: list[Outcome], indices: Iterable[int], attempts: int) -> None:
-        tried = f"given up after {attempts} attempt{'s' if attempts > 1 else ''} in {self._timeout:g} s"
-        for n in indices:
-            error = outcomes[n]
-            if isinstance(error, DueTimeError):
-                outcomes[n] = error.about(error.message_id, f"{error.text}; {tried}")
-
-    async def _request(self, batch: SendBatch, deadline: float, *, retry: bool) -> list[Outcome]:
-        """One attempt: an outcome for each message."""
-        left_s = deadline - asyncio.get_running_loop().time()
-        timeout = min(max(left_s, ATTEMPT_TIMEOUT_S_MIN), ATTEMPT_TIMEOUT_S)
-        payload = b"".join(batch.encoded) + (_RETRY if retry else b"")
-        try:
-            if tracing.active is None:
-                response = await self._send(payload, timeout=timeout)
-            else:
-                with tracing.active.requesting(_SEND, payload) as metadata:
-                    response = await self._send(payload, timeout=timeout, metadata=metadata)
-        except grpc.aio.AioRpcError as error:
-            return _for_each(from_status(error, self._connection.server), batch)
-        if response is None:
-            return _for_each(unreadable(self._connection.server), batch)
-        results = response.results
-        if len(results) != len(batch.ids):
-            text = f"the server returned {len(results)} results for {len(batch.ids)} messages"
-            return _for_each(ServerError(text, reason="RESULTS_MISSING"), batch)
-        return [
-            from_fault(result.fault, message_id) if result.HasField("fault") else Receipt(result, topic)
-            for result, message_id, topic in zip(results, batch.ids, batch.topics, strict=True)
-        ]
-
-    @property
-    def _send(self) -> "grpc.aio.UnaryUnaryMultiCallable[bytes, gateway_pb2.SendResponse]":
-        if self._call is None:
-            self._call = self._connection.channel.unary_unary(
-                _SEND, response_deserializer=gateway_pb2.SendResponse.FromString
-            )
-        return self._call
-
-
-def _for_each(error: DueTimeError, batch: SendBatch) -> list[Outcome]:
-    """The request's error, once per message."""
-    return [error.about(message_id) for message_id in batch.ids]
 
 
 def _only(outcomes: list[T | DueTimeError]) -> T:
@@ -368,7 +275,3 @@ def _only(outcomes: list[T | DueTimeError]) -> T:
     if isinstance(outcome, DueTimeError):
         raise outcome
     return outcome
-
-
-def _retriable(outcome: Outcome) -> bool:
-    return isinstance(outcome, DueTimeError) and outcome.retriable

@@ -1,4 +1,4 @@
-"""What finders and dead letters show of a message in its wire form."""
+"""What clients show of a message in its wire form."""
 
 from datetime import datetime
 

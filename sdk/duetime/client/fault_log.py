@@ -1,0 +1,35 @@
+"""What clients log of errors that repeat."""
+
+import logging
+
+from duetime.client.connection import backoff_s, pause
+from duetime.client.errors import DueTimeError
+
+_WARN_EVERY_COUNT = 30
+
+
+class FaultLog:
+    """Logs an error that repeats in one place: a warning at first, when its reason changes, and about every minute."""
+
+    def __init__(self, place: str, log: logging.Logger) -> None:
+        self._place = place
+        self._log = log
+        self._count = 0
+        self._reason = ""
+
+    def add(self, error: DueTimeError) -> None:
+        """Counts and logs one more error."""
+        loud = error.reason != self._reason or self._count % _WARN_EVERY_COUNT == 0
+        self._count, self._reason = self._count + 1, error.reason
+        self._log.log(logging.WARNING if loud else logging.DEBUG, "%s: %s; trying again", self._place, error)
+
+    async def pause(self, error: DueTimeError) -> None:
+        """As `add`; then waits until it is time to try again."""
+        self.add(error)
+        await pause(backoff_s(self._count))
+
+    def clear(self) -> None:
+        """Logs that it works again."""
+        if self._count:
+            self._log.info("%s: working again after %d errors", self._place, self._count)
+            self._count, self._reason = 0, ""
