@@ -31,7 +31,7 @@ from struct import Struct
 from typing import Any, NamedTuple
 
 import numpy as np
-from duetime_format import layout, record
+from duetime_format import record
 from duetime_format.columns import Ints, Run
 from duetime_format.errors import Damaged
 from duetime_format.names import TIMER_TOPIC
@@ -277,7 +277,7 @@ def _delivered(files: Files, timers: list[_Timer], end: int) -> set[int]:
         return set()
     log = LogFiles(files)
     since_ms = min(timer.key.out_ms for timer in timers) - _CLOCK_STEP_MS
-    start = max(_segment_before(log, since_ms), min(timer.position for timer in timers))
+    start = max(log.first_by(since_ms), min(timer.position for timer in timers))
     waiting = {timer.key for timer in timers}
     copies: Counter[_Key] = Counter()
     for copy in _copies(log, start, end):
@@ -291,17 +291,6 @@ def _delivered(files: Files, timers: list[_Timer], end: int) -> set[int]:
             copies[timer.key] -= 1
             found.add(timer.offset)
     return found
-
-
-def _segment_before(log: LogFiles, at_ms: int) -> int:
-    """The first position of the last file whose first record was stored by then."""
-    for base in sorted(log.files, reverse=True):
-        head = layout.head_of(log.read(base, layout.PREFIX_BYTES))
-        if head is None or not head.is_message:
-            continue
-        if int.from_bytes(log.read(base + head.stored_at, 8), "big") <= at_ms:
-            return base
-    return log.min_position
 
 
 def _copies(log: LogFiles, position: int, end: int) -> Iterator[Record]:

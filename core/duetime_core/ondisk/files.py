@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+from duetime_format import layout
 from duetime_format.units import UNIT, UNIT_TYPE, Units
 
 from duetime_core.ondisk.folder import IS_FOLDER, Files, LocalFiles
@@ -72,6 +73,16 @@ class LogFiles:
         """Fewer bytes where the segment ends, none where it is not."""
         file = self.segment_at(position) if position >= 0 else None
         return file.read_file(position, length) if file else b""
+
+    def first_by(self, at_ms: int) -> int:
+        """The first position of the last file whose first record was stored by then."""
+        for base in sorted(self.files, reverse=True):
+            head = layout.head_of(self.read(base, layout.PREFIX_BYTES))
+            if head is None or not head.is_message:
+                continue
+            if int.from_bytes(self.read(base + head.stored_at, 8), "big") <= at_ms:
+                return base
+        return self.min_position
 
     def forget_vanished(self) -> None:
         """Drops files that retention has deleted at the front since this was made."""

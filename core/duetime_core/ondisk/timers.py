@@ -1,4 +1,4 @@
-"""Timers and half messages of a 5.x broker's directory: kept, counted and listed; nothing here delivers them.
+"""Timers of a 5.x broker's directory: counted and listed; nothing here delivers them.
 
     timerwheel            1,209,600 slots of 32 bytes: i64 time / 1000 | i64 first, i64 last position in the timer log
                           | i32 count | i32 magic; slot of a time: time / 1000 % number of slots
@@ -17,16 +17,12 @@ from struct import Struct
 from typing import Any
 
 import numpy as np
-from duetime_format import record
-from duetime_format.names import HALF_TOPIC, OP_TOPIC, TIMER_TOPIC
-from duetime_format.properties import decode_properties
+from duetime_format.names import TIMER_TOPIC
 
 from duetime_core.ondisk.files import LogFiles
 from duetime_core.ondisk.folder import Files
-from duetime_core.ondisk.records import message
 from duetime_core.ondisk.state import State
 
-_TRANSACTIONS = "CID_RMQ_SYS_TRANS"
 _SLOT = np.dtype([("time", ">i8"), ("first", ">i8"), ("last", ">i8"), ("count", ">i4"), ("magic", ">i4")])
 _UNIT = Struct(">iqiqiqiiq")
 _UNIT_NAMES = ("size", "prevPos", "magic", "enqueueTimeMs", "delayMs", "physicalOffset", "recordSize", "topicHash")
@@ -76,52 +72,3 @@ def _slot(log: LogFiles, slot: np.void) -> dict[str, Any]:
         position, limit = fields["prevPos"], position
     times = {"timeMs": int(slot["time"]) * 1000, "num": int(slot["count"])}
     return {**times, "firstPos": int(slot["first"]), "lastPos": int(slot["last"]), "units": units}
-
-
-def halves(state: State, group_offsets: dict[str, dict[str, int]], *, listed: bool) -> dict[str, Any]:
-    """Half messages that are neither committed nor rolled back, as the broker counts: it would check them."""
-    found: dict[str, Any] = {"pending": 0}
-    if listed:
-        found["messages"] = []
-    for (topic, number), queue in sorted(state.queues.items()):
-        if topic != HALF_TOPIC:
-            continue
-        done = _done(state, number, group_offsets)
-        first = group_offsets.get(f"{HALF_TOPIC}@{_TRANSACTIONS}", {}).get(str(number), 0)
-        for offsets, units in queue.read(first):
-            for offset, position in zip(offsets.tolist(), units["position"].tolist(), strict=True):
-                if offset in done:
-                    continue
-                found["pending"] += 1
-                if listed:
-                    found["messages"].append(_half(state, number, offset, position))
-    return found
-
-
-def _half(state: State, queue: int, offset: int, position: int) -> dict[str, Any]:
-    half = message(state, position)
-    properties = decode_properties(half.properties) if half else {}
-    return {
-        "queueId": queue,
-        "queueOffset": offset,
-        "physicalOffset": position,
-        "topic": properties.get(record.REAL_TOPIC),
-        "uniqKey": properties.get(record.UNIQ_KEY),
-        "producerGroup": properties.get("PGROUP"),
-        "bornTimestamp": half.born_at_ms if half else None,
-    }
-
-
-def _done(state: State, number: int, group_offsets: dict[str, dict[str, int]]) -> set[int]:
-    """Offsets of halves that op messages name: `17` in 4.x, `17,18,` in 5.x."""
-    queue = state.queues.get((OP_TOPIC, number))
-    if queue is None:
-        return set()
-    first = group_offsets.get(f"{OP_TOPIC}@{_TRANSACTIONS}", {}).get(str(number), 0)
-    done: set[int] = set()
-    for _, units in queue.read(first):
-        for position in units["position"].tolist():
-            operation = message(state, position)
-            parts = operation.body.split(b",") if operation else ()
-            done.update(int(part) for part in parts if part.isdigit() and len(part) < 20)
-    return done

@@ -5,9 +5,10 @@ from pathlib import Path
 from struct import Struct
 from typing import Any
 
+from duetime_core.ondisk import halves
 from duetime_core.ondisk.pending import PendingLane, lanes
 from duetime_core.ondisk.state import State, restored
-from duetime_core.ondisk.timers import halves, timers
+from duetime_core.ondisk.timers import timers
 from duetime_format.errors import Damaged
 from duetime_format.lanes import is_timer_lane
 
@@ -53,7 +54,7 @@ def summary(state: State, *, topic: str | None = None, listed: bool = True) -> d
         "topics": _table(state.config, "topics.json", "topicConfigTable", _TOPIC_NAMES),
         "subscriptionGroups": _table(state.config, "subscriptionGroup.json", "subscriptionGroupTable", _GROUP_NAMES),
         **({"timer": timer} if timer is not None else {}),
-        "halfMessages": halves(state, groups, listed=listed),
+        "halfMessages": halves.described(state, listed=listed),
         "damaged": [{"physicalOffset": position, "damage": words} for position, words in state.damaged],
     }
 

@@ -1,0 +1,325 @@
+"""Which half messages of a directory are open, and how the others have ended: by the log, whoever wrote it.
+
+    its unit has a mark (duetime_format.halves)                    ended, as the mark says
+    an op record names it                                          ended, as the record says: a broker's does not
+    a record with COMMIT names it, by DT_HALF or by its place      committed: a kill may have kept back the op record
+    its message lies in TRANS_CHECK_MAX_TIME_TOPIC                 given up
+    a broker's progress has passed it                              ended
+    all others                                                     open
+
+A broker appends a half message once more each time that it asks about it, with TRANSACTION_CHECK_TIMES, or with
+TRAN_PREPARED_QUEUE_OFFSET while it is immune. All of these are one transaction: what ends one of them ends all, else
+the newest is open and stands for the others. A broker looks only for op records that name the newest: it would ask, and
+commit, a second time what its producer ended late, by the place of an older one.
+
+Without consumerOffset.json, or with a progress that lies behind the queue's end since a power cut has shortened the
+log, the log alone decides.
+
+Source: RocketMQ 4.9.3, 5.3.3 TransactionalMessageServiceImpl.check, TransactionalMessageBridge.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from duetime_format import halves, layout, record
+from duetime_format.columns import Ints, Run
+from duetime_format.errors import Damaged
+from duetime_format.names import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC
+from duetime_format.properties import as_text, value_of
+from duetime_format.record import Record
+from duetime_format.units import FILLER_SIZE, Mask, Units, joined
+
+from duetime_core.ondisk import configs
+from duetime_core.ondisk.files import LogFiles
+from duetime_core.ondisk.folder import Files
+from duetime_core.ondisk.scan import Found, scan_runs
+from duetime_core.ondisk.state import State
+
+# Its progress in the half queue and in that of op records is the brokers' own.
+GROUP = "CID_RMQ_SYS_TRANS"
+CONSUMER_OFFSETS = "consumerOffset.json"
+# The offset of the first of the half messages that a broker has appended for one that is immune.
+PREPARED_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
+
+_HALF, _OP, _GIVEN_UP = (name.encode() for name in (HALF_TOPIC, OP_TOPIC, GIVEN_UP_TOPIC))
+_REAL_TOPIC, _PREPARED = record.REAL_TOPIC.encode(), PREPARED_OFFSET.encode()
+# Clocks of clients, by which messages are dated, may differ by so much.
+_CLOCK_STEP_MS = 600_000
+
+
+class OpenHalf(NamedTuple):
+    """A half message that has not ended."""
+
+    offset: int
+    position: int
+    size: int
+    # The producer group; empty: it names none.
+    group: str
+    # How often a producer was asked about it.
+    checks: int
+    stored_at_ms: int
+    # What it asks for; 0: nothing.
+    immunity_ms: int
+
+
+class Judged(NamedTuple):
+    """The half messages of a queue that had no mark."""
+
+    # Ascending by offset.
+    open: list[OpenHalf]
+    # Offsets of the others, ascending, and the tagsCodes that mark their units.
+    ended: Ints
+    tags: Ints
+
+
+class _Key(NamedTuple):
+    """What a half message and its copies have in common."""
+
+    id: str
+    topic: bytes
+    group: str
+
+
+@dataclass(slots=True)
+class _Half:
+    offset: int
+    position: int
+    size: int
+    key: _Key
+    checks: int
+    # The offset of the first one, by its copy; None: it is no such copy.
+    first: int | None
+    born_at_ms: int
+    stored_at_ms: int
+    immunity_ms: int
+    # Of all its records: retention appends an open one again, at its offset.
+    positions: list[int] = field(default_factory=list)
+
+    @property
+    def is_copy(self) -> bool:
+        return self.checks > 0 or self.first is not None
+
+
+def of_state(state: State, queue: int = 0) -> Judged:
+    """The half messages of a directory whose log has been walked."""
+    known = state.queues.get((HALF_TOPIC, queue))
+    parts = list(known.read()) if known is not None else []
+    offsets = np.concatenate([np.empty(0, np.int64), *(part for part, _ in parts)])
+    return judge(state.files, offsets, joined(units for _, units in parts), queue=queue, end=state.end)
+
+
+def judge(files: Files, offsets: Ints, units: Units, *, queue: int = 0, end: int | None = None) -> Judged:
+    """
+    Args:
+        offsets, units: all half messages of the queue, ascending.
+        end: of the log; None: that of its files.
+    """
+    unmarked = (units["size"] != FILLER_SIZE) & ~halves.are_ended(units["tags"])
+    passed = offsets < _progress(files, queue, int(offsets[-1]) + 1 if len(offsets) else 0)
+    ended = dict.fromkeys(offsets[unmarked & passed].tolist(), halves.end_tag(halves.ENDED, 0))
+    chosen = unmarked & ~passed
+    log = LogFiles(files)
+    candidates = {}
+    for offset, (position, size, _) in zip(offsets[chosen].tolist(), units[chosen].tolist(), strict=True):
+        found = _read(log, position, size)
+        if found is None:
+            # It is damaged: nobody could commit it.
+            ended[offset] = halves.end_tag(halves.ENDED, 0)
+        else:
+            candidates[offset] = found
+    walk = _Walk(queue)
+    if candidates:
+        for item in scan_runs(log, _start(log, list(candidates.values())), end):
+            walk.see(item)
+    log.close()
+    left = []
+    for offset, tag in walk.ends(candidates):
+        if tag is not None:
+            ended[offset] = tag
+        else:
+            left.append(_opened(candidates[offset]))
+    rows = sorted(ended.items())
+    numbers, tags = (np.array([row[column] for row in rows], np.int64) for column in range(2))
+    return Judged(left, numbers, tags)
+
+
+def progress_name(topic: str) -> str:
+    """The name of brokers' progress in a topic, in consumerOffset.json."""
+    return f"{topic}@{GROUP}"
+
+
+def _progress(files: Files, queue: int, end: int) -> int:
+    """A broker's progress in the half queue, which ends at `end`; 0: it is not known."""
+    table = configs.table_of(configs.load_from(files, CONSUMER_OFFSETS).value, "offsetTable")
+    found = configs.table_of(table, progress_name(HALF_TOPIC)).get(str(queue))
+    return found if isinstance(found, int) and found <= end else 0
+
+
+def _read(log: LogFiles, position: int, size: int) -> _Half | None:
+    try:
+        found = record.decode(log.read(position, size), check_crc=False)
+    except Damaged:
+        return None
+    return _half(found) if found.position == position and found.topic == HALF_TOPIC else None
+
+
+def _half(found: Record) -> _Half:
+    properties = found.properties
+    first = value_of(properties, _PREPARED)
+    return _Half(
+        found.queue_offset,
+        found.position,
+        found.size,
+        _key(found),
+        halves.checks_of(properties),
+        int(first) if first.isdigit() and len(first) < 19 else None,
+        found.born_at_ms,
+        found.stored_at_ms,
+        halves.immunity_ms(properties, 0),
+        [found.position],
+    )
+
+
+def _key(found: Record) -> _Key:
+    properties = found.properties
+    # Without an id, what else copies have in common.
+    message_id = halves.message_id_of(properties) or f"{found.born_at_ms} {found.body_crc} {found.flag}"
+    return _Key(message_id, value_of(properties, _REAL_TOPIC), halves.group_of(properties))
+
+
+def _opened(half: _Half) -> OpenHalf:
+    return OpenHalf(
+        half.offset, half.position, half.size, half.key.group, half.checks, half.stored_at_ms, half.immunity_ms
+    )
+
+
+def _start(log: LogFiles, candidates: list[_Half]) -> int:
+    """The position from which on the log may say something of these."""
+    start = min(half.position for half in candidates)
+    born_at_ms = [half.born_at_ms for half in candidates if half.is_copy]
+    return min(start, log.first_by(min(born_at_ms) - _CLOCK_STEP_MS)) if born_at_ms else start
+
+
+class _Walk:
+    """Takes in the log, and says what it has of half messages."""
+
+    def __init__(self, queue: int) -> None:
+        self._queue = queue
+        self._halves: dict[int, _Half] = {}
+        # By offset of the half message: code and position of the op record.
+        self._ops: dict[int, tuple[int, int]] = {}
+        # Positions of committed records, by the position and by the offset of the half message.
+        self._committed_at: dict[int, int] = {}
+        self._committed: dict[int, int] = {}
+        # Positions of the messages given up.
+        self._given_up: dict[_Key, int] = {}
+
+    def see(self, item: object) -> None:
+        """Takes an item; those that are no intact records say nothing."""
+        if isinstance(item, Run):
+            for index in np.flatnonzero(_chosen(item)).tolist():
+                self._see(record.decode(item.data, int(item.starts[index]), check_crc=False))
+        elif isinstance(item, Found) and not item.damage:
+            self._see(item.record)
+
+    def _see(self, found: Record) -> None:
+        if found.topic == HALF_TOPIC:
+            self._see_half(found)
+        elif found.topic == OP_TOPIC:
+            self._see_op(found)
+        elif found.topic == GIVEN_UP_TOPIC:
+            self._given_up.setdefault(_key(found), found.position)
+        elif found.sys_flag & layout.SYS_TRANSACTION == layout.SYS_TRANSACTION_COMMIT:
+            offset = halves.commits(found.sys_flag, found.properties)
+            if offset is not None:
+                self._committed.setdefault(offset, found.position)
+            elif found.prepared_transaction_offset:
+                self._committed_at.setdefault(found.prepared_transaction_offset, found.position)
+
+    def _see_half(self, found: Record) -> None:
+        if found.queue != self._queue or found.sys_flag & layout.SYS_TRANSACTION_PREPARED:
+            return
+        known = self._halves.get(found.queue_offset)
+        if known is None:
+            self._halves[found.queue_offset] = _half(found)
+        else:
+            known.positions.append(found.position)
+
+    def _see_op(self, found: Record) -> None:
+        if found.queue != self._queue:
+            return
+        try:
+            offsets = halves.ended_by(found.body)
+        except Damaged:
+            return
+        code = halves.decision_of(found.properties)
+        for offset in offsets:
+            # One given up may be ended later.
+            if self._ops.get(offset, (halves.GIVEN_UP, 0))[0] == halves.GIVEN_UP:
+                self._ops[offset] = code, found.position
+
+    def ends(self, candidates: dict[int, _Half]) -> Iterator[tuple[int, int | None]]:
+        """Offsets of candidates, ascending, and the tags that say how they ended; None: it is open."""
+        known = {**candidates, **self._halves}
+        chains: dict[int, list[_Half]] = {}
+        newest: dict[_Key, list[_Half]] = {}
+        for offset in sorted(known):
+            half = known[offset]
+            chain = newest.get(half.key)
+            if chain is None or not (half.is_copy or half.born_at_ms == chain[-1].born_at_ms):
+                chain = newest[half.key] = []
+            chain.append(half)
+            chains[offset] = chain
+        for offset in sorted(candidates):
+            end = self._end_of(chains[offset])
+            if end is None and chains[offset][-1].offset != offset:
+                end = halves.end_tag(halves.ENDED, 0)
+            yield offset, end
+
+    def _end_of(self, chain: list[_Half]) -> int | None:
+        """The tag of a transaction: of the half message and its copies."""
+        ops = [self._ops[offset] for half in chain for offset in (half.offset, half.first) if offset in self._ops]
+        code, position = ops[0] if ops else (None, 0)
+        real = next(filter(None, map(self._real, chain)), 0)
+        if real and code in (None, halves.ENDED, halves.GIVEN_UP, halves.COMMITTED):
+            return halves.end_tag(halves.COMMITTED, real)
+        if code is not None:
+            return halves.end_tag(code, position)
+        copy = self._given_up.get(chain[-1].key, -1)
+        return halves.end_tag(halves.GIVEN_UP, copy) if copy > chain[0].position else None
+
+    def _real(self, half: _Half) -> int:
+        """The position of the record that its commit has stored; 0: there is none."""
+        places = (self._committed_at.get(position, 0) for position in half.positions)
+        return self._committed.get(half.offset, 0) or next(filter(None, places), 0)
+
+
+def _chosen(run: Run) -> Mask:
+    """Which records may say something of half messages."""
+    topics = np.array([topic in (_HALF, _OP, _GIVEN_UP) for topic, _ in run.keys], np.bool_)
+    chosen: Mask = topics[run.key_of] | (run.flags & layout.SYS_TRANSACTION == layout.SYS_TRANSACTION_COMMIT)
+    return chosen
+
+
+def described(state: State, *, listed: bool) -> dict[str, object]:
+    """The open half messages, with names that RocketMQ's tools use; `listed`: one by one."""
+    queues = sorted(queue for topic, queue in state.queues if topic == HALF_TOPIC)
+    found = [(queue, half) for queue in queues for half in of_state(state, queue).open]
+    counted: dict[str, object] = {"pending": len(found)}
+    return counted | {"messages": [_described(state, *row) for row in found]} if listed else counted
+
+
+def _described(state: State, queue: int, half: OpenHalf) -> dict[str, object]:
+    found = record.decode(state.log.read(half.position, half.size), check_crc=False)
+    return {
+        "queueId": queue,
+        "queueOffset": half.offset,
+        "physicalOffset": half.position,
+        "topic": as_text(value_of(found.properties, _REAL_TOPIC)) or None,
+        "uniqKey": halves.message_id_of(found.properties) or None,
+        "producerGroup": half.group or None,
+        "bornTimestamp": found.born_at_ms,
+        "checks": half.checks,
+    }
