@@ -87,16 +87,18 @@ class EndTransactionRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., ends: _Optional[_Iterable[_Union[TransactionEnd, _Mapping]]] = ..., given_up: _Optional[bool] = ...) -> None: ...
 
 class EndTransactionResult(_message.Message):
-    __slots__ = ("state", "duplicate", "sent", "fault")
+    __slots__ = ("state", "duplicate", "sent", "topic", "fault")
     STATE_FIELD_NUMBER: _ClassVar[int]
     DUPLICATE_FIELD_NUMBER: _ClassVar[int]
     SENT_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
     FAULT_FIELD_NUMBER: _ClassVar[int]
     state: TransactionState
     duplicate: bool
     sent: _message_pb2.SendResult
+    topic: str
     fault: _message_pb2.Fault
-    def __init__(self, state: _Optional[_Union[TransactionState, str]] = ..., duplicate: _Optional[bool] = ..., sent: _Optional[_Union[_message_pb2.SendResult, _Mapping]] = ..., fault: _Optional[_Union[_message_pb2.Fault, _Mapping]] = ...) -> None: ...
+    def __init__(self, state: _Optional[_Union[TransactionState, str]] = ..., duplicate: _Optional[bool] = ..., sent: _Optional[_Union[_message_pb2.SendResult, _Mapping]] = ..., topic: _Optional[str] = ..., fault: _Optional[_Union[_message_pb2.Fault, _Mapping]] = ...) -> None: ...
 
 class EndTransactionResponse(_message.Message):
     __slots__ = ("results",)
