@@ -1,0 +1,1 @@
+"""Open transactions: the table of them, and their checks."""
