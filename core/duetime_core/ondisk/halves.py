@@ -39,7 +39,6 @@ from duetime_core.ondisk.state import State
 
 # Its progress in the half queue and in that of op records is the brokers' own.
 GROUP = "CID_RMQ_SYS_TRANS"
-CONSUMER_OFFSETS = "consumerOffset.json"
 # The offset of the first of the half messages that a broker has appended for one that is immune.
 PREPARED_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
 
@@ -152,7 +151,7 @@ def progress_name(topic: str) -> str:
 
 def _progress(files: Files, queue: int, end: int) -> int:
     """A broker's progress in the half queue, which ends at `end`; 0: it is not known."""
-    table = configs.table_of(configs.load_from(files, CONSUMER_OFFSETS).value, "offsetTable")
+    table = configs.table_of(configs.load_from(files, configs.CONSUMER_OFFSETS).value, "offsetTable")
     found = configs.table_of(table, progress_name(HALF_TOPIC)).get(str(queue))
     return found if isinstance(found, int) and found <= end else 0
 

@@ -53,11 +53,13 @@ __all__ = [
     "groups",
     "load",
     "make_durable",
+    "numbered",
     "parse",
     "read",
     "render",
     "topic_counts",
     "with_delay_offsets",
+    "with_group_offsets",
     "with_groups",
     "with_topics",
     "write",
@@ -134,6 +136,20 @@ def with_delay_offsets(value: Mapping[str, Any] | None, offsets: Mapping[int, in
     if "dataVersion" in changed:
         changed["dataVersion"] = _raised(changed["dataVersion"], now_ms)
     return changed
+
+
+def with_group_offsets(value: Mapping[str, Any] | None, offsets: Mapping[str, Mapping[int, int]]) -> dict[str, Any]:
+    """consumerOffset.json's content with other next offsets: by `topic@group`, then by queue."""
+    table = {name: numbered(queues) for name, queues in table_of(value, "offsetTable").items()}
+    return {**(value or {}), "offsetTable": {**table, **offsets}}
+
+
+def numbered(offsets: Any) -> Any:
+    """The table with queues and offsets as numbers; anything that is no such table is kept as it is, and not used."""
+    try:
+        return {int(queue): int(offset) for queue, offset in offsets.items()}
+    except (AttributeError, TypeError, ValueError):
+        return offsets
 
 
 def with_topics(value: Mapping[str, Any] | None, counts: Mapping[str, int], now_ms: int) -> dict[str, Any] | None:

@@ -52,7 +52,9 @@ class GroupOffsets:
         # Kept as they are, beside the table. Inner values are never changed in place: the writer has them too.
         self._rest = dict(content or {})
         table = self._rest.pop(_TABLE, None)
-        self._table = {key: _numbered(offsets) for key, offsets in (table if isinstance(table, dict) else {}).items()}
+        self._table = {
+            key: configs.numbered(offsets) for key, offsets in (table if isinstance(table, dict) else {}).items()
+        }
         self._commits = 0
         self._commits_durable = 0
         self._writing = asyncio.Lock()
@@ -171,14 +173,6 @@ class GroupOffsets:
 
 def _is_number(key: object) -> bool:
     return isinstance(key, int)
-
-
-def _numbered(offsets: Any) -> Any:
-    """The table with queues and offsets as numbers; anything that is no such table is kept as it is, and not used."""
-    try:
-        return {int(queue): int(offset) for queue, offset in offsets.items()}
-    except (AttributeError, TypeError, ValueError):
-        return offsets
 
 
 def check_group(group: str) -> None:

@@ -191,6 +191,9 @@ def export_shard(
         Path | None,
         typer.Option(metavar="FILE", help="With --for 4.9: write messages for any time there, as JSON lines."),
     ] = None,
+    lose_delays: Annotated[
+        bool, typer.Option("--lose-delays", help="Open transactions may lose their delay, which brokers do not keep.")
+    ] = False,
     accept_damage: AcceptDamage = False,
     as_json: Json = False,
 ) -> None:
@@ -200,6 +203,9 @@ def export_shard(
 
     RocketMQ 5.x delivers pending messages for any time itself. 4.9 does not: where there are any, the export is
     refused, unless --timers-to names a file for them.
+
+    The broker asks the producers of open transactions. It has no delay for them: where one has a delay, the export is
+    refused, unless --lose-delays has them delivered when they are committed.
 
     \b
     Examples:
@@ -218,14 +224,14 @@ def export_shard(
                 directory,
                 table,
                 accept_damage=accept_damage,
-                broker=Target(has_timers=broker is Broker.V5, timers_to=timers_to),
+                broker=Target(broker is Broker.V5, timers_to, may_lose_delays=lose_delays),
                 progress=bars.of_log(source, "reading"),
             )
     if as_json:
         empty = {"pending": made.empty_pending, "others": made.empty_others}
         what: dict[str, object] = {"records": made.records, "end": made.end, "settings": made.settings}
         what["emptyBodies"] = empty
-        what |= {"timers": made.timers, "silenced": made.silenced}
+        what |= {"timers": made.timers, "silenced": made.silenced, "transactions": made.transactions}
         verified = {"warnings": made.warnings, "damageCount": made.report.damage_count}
         print_json({"exported": str(directory), **what, **verified})
         return
@@ -233,6 +239,8 @@ def export_shard(
         print(line, file=sys.stderr)
     if made.timers:
         print(f"{made.timers:,} messages for any time are pending" + (f", in {timers_to}" if timers_to else ""))
+    if made.transactions:
+        print(f"{made.transactions:,} transactions are open: the broker asks their producers")
     print(f"{directory}: {made.records:,} records, log up to {made.end:,}; a broker needs")
     for name, value in made.settings.items():
         print(f"{name}={value}")

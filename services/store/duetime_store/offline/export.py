@@ -7,7 +7,7 @@ which `Exported` has. At the end everything written is verified.
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from struct import Struct
@@ -26,9 +26,9 @@ from duetime_format.columns import Ints, Run
 from duetime_format.keys import key_hash, keys_of, words_of
 from duetime_format.lanes import LANE_TOPICS, TIMER_LANE_FIRST
 from duetime_format.levels import DelayLevels
-from duetime_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from duetime_format.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from duetime_format.properties import as_text
-from duetime_format.units import UNIT, Units, dues_of, joined
+from duetime_format.units import UNIT, UNIT_TYPE, Units, dues_of, joined
 
 from duetime_store.counting import countfile
 from duetime_store.files import configs
@@ -37,10 +37,12 @@ from duetime_store.finding.index import BROKERS, Shape, file_paths
 from duetime_store.log.segment import file_name
 from duetime_store.offline import timerfile
 from duetime_store.offline.emptybodies import EmptyBodies
+from duetime_store.offline.exporthalves import KEY as _HALVES
+from duetime_store.offline.exporthalves import HalfExport
 from duetime_store.offline.exportlanes import LaneExport
 from duetime_store.offline.indexfiles import IndexFiles, shape_of
 from duetime_store.offline.logend import LogEnd, moved_units, repeat_last_entries
-from duetime_store.offline.queuefiles import QueueWriter
+from duetime_store.offline.queuefiles import QueueWriter, all_units
 from duetime_store.offline.report import Report
 from duetime_store.offline.taghashes import TagHashes
 from duetime_store.offline.transfer import check_empty, check_room, copy_file, copy_files, made_whole, source_files
@@ -60,6 +62,7 @@ _QUEUE_FILE_BYTES = 300_000 * UNIT.size
 # A broker makes these by itself.
 _BROKERS_OWN = (SCHEDULE_TOPIC, "RMQ_SYS_", "rmq_sys_")
 _TIMERS = (TIMER_TOPIC, 0)
+_NO_UNITS = np.empty(0, UNIT_TYPE)
 
 
 @dataclass(slots=True)
@@ -75,18 +78,27 @@ class Exported:
     # Pending timers, and entries that had ended and were rewritten so that a broker drops them.
     timers: int = 0
     silenced: int = 0
+    # Open transactions, and how many of them have lost their delay.
+    transactions: int = 0
+    delays_lost: int = 0
     # The verification of everything written; damage only where it was accepted.
     report: Report = field(default_factory=Report)
 
     @property
     def warnings(self) -> list[str]:
         """Things that a broker will have trouble with."""
-        if not self.empty_pending + self.empty_others:
-            return []
-        return [
-            f"{self.empty_pending} pending messages and {self.empty_others} others have an empty body: a 5.x broker "
-            "delivers nothing more of a level whose next message is such a one, and push consumers of 4.x fail on them"
-        ]
+        found = []
+        if self.empty_pending + self.empty_others:
+            found.append(
+                f"{self.empty_pending} pending messages and {self.empty_others} others have an empty body: a 5.x "
+                "broker delivers nothing more of a level whose next message is such a one, and push consumers of 4.x "
+                "fail on them"
+            )
+        if self.delays_lost:
+            found.append(
+                f"{self.delays_lost} open transactions have lost their delay: they are delivered when committed"
+            )
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +109,8 @@ class Target:
     has_timers: bool = True
     # Where they are written instead, as JSON lines (timerfile.py); None: nowhere.
     timers_to: Path | None = None
+    # Whether open transactions may lose their delay, which a broker does not keep.
+    may_lose_delays: bool = False
 
 
 def export_directory(
@@ -114,8 +128,8 @@ def export_directory(
     Raises:
         InvalidArgument: the source is no store directory.
         DueTimeError: the target holds something, there is no room, retention has taken the front of the log meanwhile,
-            there are timers that the broker would not deliver, or the log or the directory written is damaged and that
-            is not accepted.
+            there are timers that the broker would not deliver or transactions whose delay it would not keep, or the log
+            or the directory written is damaged and that is not accepted.
     """
     check_empty(target)
     others = [(path, name) for path, name in source_files(source) if name.parts[0] not in _MADE]
@@ -132,7 +146,7 @@ def export_directory(
         export = _Export(state, temporary, broker, SystemClock().now_ms() if now_ms is None else now_ms)
         made = export.run()
         made.report = verify(temporary, state.history)
-        export.check_timers(made.report)
+        export.check(made.report)
         if not made.report.is_sound and not accept_damage:
             places = "; ".join(str(damage) for damage in made.report.damages[:3])
             raise DueTimeError(
@@ -163,11 +177,14 @@ class _Export:
         self._broker = broker
         self.lanes = lanes(state)
         self._lane_export = LaneExport(state, self.lanes, now_ms)
+        self._half_export = HalfExport(state)
         self._target = target
         self._disk = Disk()
         self._log_end = LogEnd(self._disk, target / "commitlog", state.log.segment_bytes, state.end)
         # By queue, for some: where the record of its last unit lies now.
         self._moved: dict[tuple[str, int], int] = {}
+        # By queue: the offset of the first unit that was appended to it, and these units.
+        self._appended: dict[tuple[str, int], tuple[int, Units]] = {}
         self._empty = EmptyBodies(self.lanes)
         self._hashes = TagHashes()
         sizes = [queue.files.file_bytes for queue in state.queues.values() if queue.files.file_bytes]
@@ -180,8 +197,13 @@ class _Export:
                 f"{deferred.pending_count} messages for any time are pending, which RocketMQ 4.9 does not deliver; "
                 "--timers-to FILE writes them to a file"
             )
+        if self._half_export.delayed_count and not broker.may_lose_delays:
+            raise DueTimeError(
+                f"{self._half_export.delayed_count} open transactions have a delay, which a broker does not keep: end "
+                "them first, or --lose-delays has them delivered when they are committed"
+            )
         self._copy_log()
-        self._write_lanes()
+        self._write_pending()
         indexed_at_ms, stored_at_ms, shape = self._write_index()
         for queue in self._queues():
             self._write_queue(queue)
@@ -194,7 +216,7 @@ class _Export:
             "maxIndexNum": shape.entry_count,
             "messageDelayLevel": str(self._state.history.current),
         }
-        count = self._state.records + len(self._moved) + len(deferred.appended)
+        count = self._state.records + len(self._moved) + sum(len(units) for _, units in self._appended.values())
         return Exported(
             count,
             self._log_end.end,
@@ -203,33 +225,42 @@ class _Export:
             self._empty.other_count,
             deferred.pending_count,
             deferred.silenced_count,
+            len(self._half_export.open),
+            self._half_export.delayed_count,
         )
 
-    def _write_lanes(self) -> None:
-        """Appends to the copied log, and rewrites in it, what a broker needs to take the lanes up."""
-        deferred, end = self._lane_export, self._log_end
+    def _write_pending(self) -> None:
+        """Appends to the copied log, and rewrites in it, what a broker needs to take up lanes and transactions."""
+        deferred, opened, end = self._lane_export, self._half_export, self._log_end
         if self._broker.has_timers:
             deferred.append(end)
         deferred.silence(end, {topic for topic, _ in self._state.queues}, with_timers=self._broker.has_timers)
+        opened.append(end)
+        parts = {_TIMERS: (deferred.end, deferred.appended), _HALVES: (opened.end, opened.appended)}
+        self._appended = {key: part for key, part in parts.items() if len(part[1])}
         end.close()
         copy = LogFiles(LocalFiles(self._target))
-        self._moved = repeat_last_entries(self._state, copy, end, {_TIMERS} if len(deferred.appended) else ())
+        self._moved = repeat_last_entries(self._state, copy, end, self._appended)
         end.close()
         copy.close()
 
     def _queues(self) -> list[Queue]:
         queues = dict(self._state.queues)
-        if len(self._lane_export.appended):
-            queues.setdefault(_TIMERS, Queue(QueueFiles.none(*_TIMERS)))
+        for key in self._appended:
+            queues.setdefault(key, Queue(QueueFiles.none(*key)))
         return list(queues.values())
 
-    def check_timers(self, report: Report) -> None:
-        """Adds to the report where a broker would not find the timers pending that are."""
+    def check(self, report: Report) -> None:
+        """Adds to the report where a broker would not find the timers pending, or the transactions open, that are."""
+        self._check_timers(report)
+        self._half_export.check(LocalFiles(self._target), report)
+
+    def _check_timers(self, report: Report) -> None:
         if _TIMERS not in {(queue.topic, queue.queue) for queue in self._queues()}:
             return
         files = LocalFiles(self._target)
         queue = QueueFiles(files, *_TIMERS)
-        units = joined(_all_units(queue))
+        units = joined(all_units(queue))
         entries = np.arange(queue.max_offset - len(units), queue.max_offset)
         log = LogFiles(files)
         found = pending(files, entries, units, log.read)
@@ -260,9 +291,9 @@ class _Export:
                 kept = units["position"] < self._state.end
                 own = self._as_a_brokers(queue, offsets[kept], units[kept])
                 writer.add(offsets[kept], moved_units(offsets[kept], own, queue.max_offset - 1, moved))
-            appended = self._lane_export.appended
-            if (queue.topic, queue.queue) == _TIMERS and len(appended):
-                offsets = np.arange(self._lane_export.end, self._lane_export.end + len(appended))
+            first, appended = self._appended.get((queue.topic, queue.queue), (0, _NO_UNITS))
+            if len(appended):
+                offsets = np.arange(first, first + len(appended))
                 writer.add(offsets, self._as_a_brokers(queue, offsets, appended))
             elif self._state.min_position:
                 writer.add_gone()
@@ -270,12 +301,13 @@ class _Export:
             writer.close()
 
     def _as_a_brokers(self, queue: Queue, offsets: Ints, units: Units) -> Units:
-        """Units with the tagsCodes that a broker has: due times of levels, hashes of timers' tags."""
-        if queue.topic not in LANE_TOPICS:
+        """Units with the tagsCodes that a broker has: due times of levels, hashes of tags of timers and half
+        messages."""
+        if queue.topic not in (*LANE_TOPICS, HALF_TOPIC):
             return units
         units = units.copy()
-        if queue.topic == TIMER_TOPIC:
-            units["tags"] = self._hashes.of(queue.queue, offsets)
+        if queue.topic in TagHashes.TOPICS:
+            units["tags"] = self._hashes.of(queue.topic, queue.queue, offsets)
         else:
             units["tags"] = dues_of(units["tags"].astype(np.int64))
         return units
@@ -322,6 +354,9 @@ class _Export:
         if missing or added:
             self._write_json(config, configs.TOPICS, {**known, "topicConfigTable": {**table, **missing}})
 
+        if progress := self._half_export.progress():
+            changed = configs.with_group_offsets(configs.read(config, configs.CONSUMER_OFFSETS), progress)
+            self._write_json(config, configs.CONSUMER_OFFSETS, changed)
         content = self._lane_export.check.encode().ljust(_CHECKPOINT_BYTES, b"\0")
         self._disk.write_file(self._target / CHECK_FILE, content)
 
@@ -343,12 +378,3 @@ def _topic(name: str, count: int) -> dict[str, object]:
     """The entry of a topic that is in the log and not in the file yet."""
     counts = {"readQueueNums": count, "topicFilterType": "SINGLE_TAG", "topicName": name}
     return {"order": False, "perm": 6, **counts, "topicSysFlag": 0, "writeQueueNums": count}
-
-
-def _all_units(queue: QueueFiles) -> Iterator[Units]:
-    """The units from the first that is no place held free."""
-    at = queue.min_offset
-    while at < queue.max_offset:
-        units = queue.read(at, queue.max_offset - at)
-        yield units
-        at += len(units) or queue.file_units - at % queue.file_units

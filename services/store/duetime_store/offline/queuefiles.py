@@ -1,8 +1,10 @@
 """Queue files as a broker has them: written one after the other, from the first unit to the queue's end."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from duetime_core.ondisk.files import QueueFiles
 from duetime_core.ondisk.state import Queue
 from duetime_format.columns import Ints
 from duetime_format.units import FILLER, UNIT, Units
@@ -68,3 +70,12 @@ class QueueWriter:
             self._disk.sync(self._fd)
             self._disk.close(self._fd)
             self._fd = -1
+
+
+def all_units(queue: QueueFiles) -> Iterator[Units]:
+    """The units from the first that is no place held free."""
+    at = queue.min_offset
+    while at < queue.max_offset:
+        units = queue.read(at, queue.max_offset - at)
+        yield units
+        at += len(units) or queue.file_units - at % queue.file_units

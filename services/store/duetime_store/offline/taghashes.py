@@ -1,41 +1,45 @@
-"""Hashes of the tags of timers, by entry: the tagsCodes that a broker has where DueTime has due times."""
+"""Hashes of tags, by offset: the tagsCodes that a broker has where DueTime has due times or ends."""
 
 import numpy as np
 from duetime_core.ondisk.levels import hash_of_tags
 from duetime_core.ondisk.scan import Found
 from duetime_core.ondisk.state import Item
 from duetime_format.columns import Ints, Run
-from duetime_format.names import TIMER_TOPIC
+from duetime_format.names import HALF_TOPIC, TIMER_TOPIC
 
-_TIMERS = TIMER_TOPIC.encode()
+_TOPICS = {topic.encode(): topic for topic in (TIMER_TOPIC, HALF_TOPIC)}
 
 
 class TagHashes:
-    """Takes the records of a log."""
+    """Takes the records of a log; those of TOPICS count."""
+
+    TOPICS = frozenset(_TOPICS.values())
 
     def __init__(self) -> None:
-        # By queue: offsets and hashes, in runs.
-        self._found: dict[int, list[tuple[Ints, Ints]]] = {}
+        # By topic and queue: offsets and hashes, in runs.
+        self._found: dict[tuple[str, int], list[tuple[Ints, Ints]]] = {}
 
     def see(self, item: Item) -> None:
         if isinstance(item, Run):
             for number, (topic, queue) in enumerate(item.keys):
-                if topic == _TIMERS:
+                if topic in _TOPICS:
                     own = item.key_of == number
-                    self._found.setdefault(queue, []).append((item.offsets[own], item.tags_codes[own]))
-        elif isinstance(item, Found) and not item.damage and item.record.topic == TIMER_TOPIC:
+                    self._found.setdefault((_TOPICS[topic], queue), []).append(
+                        (item.offsets[own], item.tags_codes[own])
+                    )
+        elif isinstance(item, Found) and not item.damage and item.record.topic in self.TOPICS:
             found = item.record
             row = np.array([found.queue_offset]), np.array([hash_of_tags(found)])
-            self._found.setdefault(found.queue, []).append(row)
+            self._found.setdefault((found.topic, found.queue), []).append(row)
 
-    def of(self, queue: int, offsets: Ints) -> Ints:
-        """The hash of each entry's tag; 0 where there is none, or no record."""
+    def of(self, topic: str, queue: int, offsets: Ints) -> Ints:
+        """The hash of each record's tag; 0 where there is none, or no record."""
         hashes = np.zeros(len(offsets), np.int64)
         if not len(offsets):
             return hashes
         low, high = int(offsets.min()), int(offsets.max()) + 1
         table = np.zeros(high - low, np.int64)
-        for own, codes in self._found.get(queue, ()):
+        for own, codes in self._found.get((topic, queue), ()):
             inside = (own >= low) & (own < high)
             table[own[inside] - low] = codes[inside]
         return table[offsets - low]

@@ -1,0 +1,122 @@
+"""Half messages of an export, as a broker takes them up: it asks about those that are open, and about no other.
+
+A broker reads half messages from its progress in their queue on, and takes for ended those that op records name from
+its progress in theirs on. DueTime's op records are those of brokers from 5.1 on; older ones can't read them. So a
+broker is to read none of them, and nothing but open half messages:
+
+             half     0 ......... start ........... end ............... end + n
+             open     appended ──────┼─ as it is ────┼──▶ copies ────────────▶
+             ended    never read     │ there is none │
+
+A copy is what a broker appends when it asks: the half message again, with a new offset and TRANSACTION_CHECK_TIMES.
+Whoever reads the directory later takes the newest copy for the transaction (duetime_core.ondisk.halves).
+
+A delay would lose the message: a broker that asks defers the half message itself, and discards it when it falls due.
+So a copy has none, and its message is delivered when it is committed.
+
+Source: RocketMQ 4.9.3, 5.3.3 TransactionalMessageServiceImpl.check; CommitLog.asyncPutMessage, HookUtils.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+from duetime_core.ondisk import halves
+from duetime_core.ondisk.files import QueueFiles
+from duetime_core.ondisk.folder import LocalFiles
+from duetime_core.ondisk.halves import OpenHalf
+from duetime_core.ondisk.levels import hash_of_tags
+from duetime_core.ondisk.state import State
+from duetime_format import record
+from duetime_format.halves import checks_of
+from duetime_format.names import HALF_TOPIC, OP_TOPIC
+from duetime_format.properties import NAME_END, VALUE_END, value_of
+from duetime_format.record import Record
+from duetime_format.timers import java_long
+from duetime_format.units import UNIT_TYPE, joined
+
+from duetime_store.files import configs
+from duetime_store.offline.logend import LogEnd
+from duetime_store.offline.queuefiles import all_units
+from duetime_store.offline.report import Report
+
+KEY = (HALF_TOPIC, 0)
+_OPS = (OP_TOPIC, 0)
+_CHECKS = record.CHECK_TIMES.encode()
+_LEVEL = record.DELAY.encode()
+_TIMES = tuple(name.encode() for name in (record.TIMER_DELAY_SEC, record.TIMER_DELAY_MS, record.TIMER_DELIVER_MS))
+_NOT_COPIED = frozenset((_LEVEL, *_TIMES, _CHECKS, halves.PREPARED_OFFSET.encode()))
+
+
+class HalfExport:
+    """Writes the open half messages of queue 0 into a copy of the log."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self.open = halves.of_state(state).open
+        queue = state.queues.get(KEY)
+        self.start = self.end = queue.max_offset if queue is not None else 0
+        # The units of what was appended.
+        self.appended = np.empty(0, UNIT_TYPE)
+        self.delayed_count = sum(_has_delay(self._read(half).properties) for half in self.open)
+        for half in reversed(self.open):
+            if half.offset != self.start - 1 or not _is_plain(self._read(half).properties, half.checks):
+                break
+            self.start = half.offset
+
+    def _read(self, half: OpenHalf) -> Record:
+        return record.decode(self._state.log.read(half.position, half.size), check_crc=False)
+
+    def append(self, log_end: LogEnd) -> None:
+        """Appends those that a broker would not read where they are."""
+        units: list[tuple[int, int, int]] = []
+        for half in self.open:
+            if half.offset < self.start:
+                found = self._read(half)
+                properties = _copied(found.properties, half.checks)
+                moved = replace(found, queue_offset=self.end + len(units), properties=properties)
+                data = record.encode(moved)
+                units.append((log_end.append(data, properties), len(data), hash_of_tags(found)))
+        self.appended = np.array(units, UNIT_TYPE)
+
+    def progress(self) -> dict[str, dict[int, int]]:
+        """A broker's progress, as consumerOffset.json has it; nothing where there never was a half message."""
+        queues = self._state.queues
+        ops = queues[_OPS].max_offset if _OPS in queues else 0
+        known = {HALF_TOPIC: self.start, OP_TOPIC: ops} if KEY in queues else {}
+        return {halves.progress_name(topic): {0: offset} for topic, offset in known.items()}
+
+    def check(self, files: LocalFiles, report: Report) -> None:
+        """Adds to the report where a broker that opens the directory would ask about others than those that are
+        open."""
+        if KEY not in self._state.queues:
+            return
+        queue = QueueFiles(files, *KEY)
+        units = joined(all_units(queue))
+        found = halves.judge(files, np.arange(queue.max_offset - len(units), queue.max_offset), units).open
+        kept = [half.offset for half in self.open if half.offset >= self.start]
+        expected = [*kept, *range(self.end, self.end + len(self.appended))]
+        if [half.offset for half in found] != expected:
+            what = f"a broker would find {len(found)} half messages open, {len(expected)} are"
+            report.add(f"config/{configs.CONSUMER_OFFSETS}", 0, what)
+
+
+def _has_delay(properties: bytes) -> bool:
+    return (java_long(value_of(properties, _LEVEL)) or 0) > 0 or any(value_of(properties, name) for name in _TIMES)
+
+
+def _is_plain(properties: bytes, checks: int) -> bool:
+    """Whether a broker may read it as it is."""
+    is_copy = bool(value_of(properties, halves.PREPARED_OFFSET.encode()))
+    return not is_copy and not _has_delay(properties) and checks_of(properties) == checks
+
+
+def _copied(properties: bytes, checks: int) -> bytes:
+    parts = [
+        part
+        for part in record.without_crc_mark(properties).split(VALUE_END)
+        if part and part.split(NAME_END, 1)[0] not in _NOT_COPIED
+    ]
+    if checks:
+        parts.append(_CHECKS + NAME_END + b"%d" % checks)
+    joined_parts = VALUE_END.join(parts)
+    return record.with_crc_mark(joined_parts) if record.has_crc_mark(properties) else joined_parts + VALUE_END
