@@ -16,10 +16,17 @@ from duetime_core.traffic import TrafficLimits
 
 # Variables that every process reads; others with these prefixes are misspelt.
 CLUSTER_SECRET_VARIABLE = "DUETIME_CLUSTER_SECRET"  # noqa: S105 (its name)
+TRANSACTION_TIMEOUT_VARIABLE = "DUETIME_TRANSACTION_TIMEOUT_MS"
 SHARED_VARIABLES = frozenset(
-    {"DUETIME_DELAY_LEVELS", "DUETIME_LOG_LEVEL", "DUETIME_LOG_FORMAT", CLUSTER_SECRET_VARIABLE}
+    {
+        "DUETIME_DELAY_LEVELS",
+        "DUETIME_LOG_LEVEL",
+        "DUETIME_LOG_FORMAT",
+        CLUSTER_SECRET_VARIABLE,
+        TRANSACTION_TIMEOUT_VARIABLE,
+    }
 )
-SHARED_PREFIXES = ("DUETIME_DELAY", "DUETIME_LOG", "DUETIME_CLUSTER")
+SHARED_PREFIXES = ("DUETIME_DELAY", "DUETIME_LOG", "DUETIME_CLUSTER", "DUETIME_TRANSACTION")
 # For commands, which are no processes of the cluster: a password does not belong on a command line.
 DATABASE_URL_VARIABLE = "DUETIME_DATABASE_URL"
 
@@ -125,6 +132,11 @@ def _sentence(prefix: str, fault: dict[str, Any]) -> str:
     plain = isinstance(fault["input"], str | int | float | bool) and "secret" not in field
     value = "" if fault["type"] == "missing" or not plain else f" = {masked(repr(fault['input']))}"
     return f"{name}{value}: {masked(fault['msg'].removeprefix('Value error, '))}"
+
+
+def transaction_timeout_of_all() -> str:
+    """The value of DUETIME_TRANSACTION_TIMEOUT_MS, for stores that are not told another; RocketMQ's without it."""
+    return os.environ.get(TRANSACTION_TIMEOUT_VARIABLE, "6000")
 
 
 def database_url_of_commands() -> str:

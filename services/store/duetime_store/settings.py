@@ -3,12 +3,15 @@
 from pathlib import Path
 from typing import Literal
 
-from duetime_core.settings import NodeSettings
+from duetime_core.settings import NodeSettings, transaction_timeout_of_all
 from duetime_format.lanes import TIMER_LANES_MAX
+from duetime_format.levels import DELAY_MS_MAX
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 MIB = 1024 * 1024
+# Of a transaction, as the table of open ones counts.
+CHECKS_COUNTED_MAX = 4_095
 
 
 class StoreSettings(NodeSettings):
@@ -124,6 +127,25 @@ class StoreSettings(NodeSettings):
     )
     groups_max: int = Field(10_000, ge=1, description="most groups that receive")
     group_queues_max: int = Field(100_000, ge=1, description="most places of groups in queues, all groups together")
+    transaction_timeout_ms: int = Field(  # type: ignore[assignment] # the text is read as all defaults are
+        default_factory=transaction_timeout_of_all,
+        ge=1,
+        le=DELAY_MS_MAX,
+        description="how long after its prepare the producer of a transaction that has not ended is asked first; "
+        "DUETIME_TRANSACTION_TIMEOUT_MS sets it for all stores",
+    )
+    transaction_check_interval_ms: int = Field(
+        30_000, ge=100, le=DELAY_MS_MAX, description="how long after a check the next one is due"
+    )
+    transaction_checks_max: int = Field(
+        15, ge=1, le=CHECKS_COUNTED_MAX, description="checks that producers have heard, after which it is given up"
+    )
+    transaction_keep_ms: int = Field(
+        72 * 3_600_000, ge=1_000, le=DELAY_MS_MAX, description="age at which an open transaction is given up"
+    )
+    transactions_max: int = Field(
+        1_000_000, ge=1, le=100_000_000, description="most open transactions, of 40 bytes of memory each"
+    )
     export_bytes_per_s: int = Field(
         100_000_000, ge=0, description="most bytes a second that all exports together read; 0: no limit"
     )

@@ -22,10 +22,11 @@ import numpy as np
 import numpy.typing as npt
 from duetime_format.units import Ints, Mask
 
+from duetime_store.settings import CHECKS_COUNTED_MAX
 from duetime_store.transactions.wheel import CODE, NEVER, Rows, Wheel, renumbered
 
 # Of `_marks`: checks heard, how often in a row nobody heard one, and whether the last one was reported.
-CHECKS_COUNTED_MAX = 0xFFF
+_CHECKS = CHECKS_COUNTED_MAX
 _UNHEARD_SHIFT, _UNHEARD_MAX = 12, 7
 _REPORTED = 1 << 15
 # The first time that nobody hears a check it is due at once again; then after this, and twice as long each time.
@@ -72,7 +73,7 @@ class Snapshot:
 
     def rows(self) -> Open:
         kept = self.groups != _NOBODY
-        checks = (self.marks[kept] & CHECKS_COUNTED_MAX).astype(np.int64)
+        checks = (self.marks[kept] & _CHECKS).astype(np.int64)
         stored_at_ms = self.stored_s[kept].astype(np.int64) * 1_000
         groups = self.groups[kept]
         return Open(self.offsets[kept], self.positions[kept], groups, checks, self.dues[kept], stored_at_ms)
@@ -83,7 +84,7 @@ class OpenTransactions:
 
     def __init__(self, *, checks_max: int, changed: Callable[[], None] = lambda: None) -> None:
         """`changed`: called when something falls due earlier than `next_due_ms` said."""
-        self.checks_max = min(checks_max, CHECKS_COUNTED_MAX)
+        self.checks_max = min(checks_max, _CHECKS)
         self.changed = changed
         self._used = self._first = self._ended = 0
         self._offsets, self._positions, self._dues = (np.empty(_ROWS_MIN, np.int64) for _ in range(3))
@@ -166,7 +167,7 @@ class OpenTransactions:
             self._offsets[rows],
             self._positions[rows],
             self._groups[rows],
-            (self._marks[rows] & CHECKS_COUNTED_MAX).astype(np.int64),
+            (self._marks[rows] & _CHECKS).astype(np.int64),
             self._dues[rows],
             self._stored_s[rows].astype(np.int64) * 1_000,
         )
@@ -196,7 +197,7 @@ class OpenTransactions:
         rows = slice(self._used, self._used + count)
         self._offsets[rows], self._positions[rows], self._dues[rows] = offsets, positions, check_at_ms
         self._stored_s[rows] = np.clip(stored_at_ms // 1_000, 0, 0xFFFF_FFFF)
-        self._marks[rows] = 0 if checks is None else np.clip(checks, 0, CHECKS_COUNTED_MAX)
+        self._marks[rows] = 0 if checks is None else np.clip(checks, 0, _CHECKS)
         numbers = np.fromiter((self._number(group) for group in groups), np.int64, count)
         self._groups[rows] = numbers
         np.add.at(self._counts, numbers, 1)
@@ -279,7 +280,7 @@ class OpenTransactions:
         return [self._names[line] for line in lines[cuts].tolist() if line != _EXHAUSTED]
 
     def _are_used_up(self, rows: Rows) -> Mask:
-        used: Mask = self._marks[rows] & CHECKS_COUNTED_MAX >= self.checks_max
+        used: Mask = self._marks[rows] & _CHECKS >= self.checks_max
         return used
 
     def has_ready(self, group: str) -> bool:
@@ -330,8 +331,8 @@ class OpenTransactions:
     def heard(self, offsets: Ints) -> Open:
         """Living producers have heard these checks. Returns those that count, with their checks after it."""
         rows = self._unreported(offsets)
-        checks = (self._marks[rows] & CHECKS_COUNTED_MAX) + 1
-        self._marks[rows] = np.minimum(checks, CHECKS_COUNTED_MAX) | _REPORTED
+        checks = (self._marks[rows] & _CHECKS) + 1
+        self._marks[rows] = np.minimum(checks, _CHECKS) | _REPORTED
         return self._open(rows)
 
     def unheard(self, offsets: Ints, now_ms: int) -> Open:
@@ -339,7 +340,7 @@ class OpenTransactions:
         rows = self._unreported(offsets)
         times = (self._marks[rows] >> _UNHEARD_SHIFT & _UNHEARD_MAX).astype(np.int64)
         more = np.minimum(times + 1, _UNHEARD_MAX).astype(np.uint16)
-        self._marks[rows] = self._marks[rows] & CHECKS_COUNTED_MAX | more << _UNHEARD_SHIFT | _REPORTED
+        self._marks[rows] = self._marks[rows] & _CHECKS | more << _UNHEARD_SHIFT | _REPORTED
         pauses = np.where(times > 0, UNHEARD_MS << np.maximum(times - 1, 0), 0)
         self._dues[rows] = np.minimum(self._dues[rows], now_ms + pauses)
         self._push(rows.astype(np.uint32))
@@ -349,9 +350,9 @@ class OpenTransactions:
         """What a log says after a start: so many checks had been heard, and the next was due then."""
         rows, found = self._find(offsets)
         rows, checks = rows[found], checks[found]
-        fresh = checks > self._marks[rows] & CHECKS_COUNTED_MAX
+        fresh = checks > self._marks[rows] & _CHECKS
         rows, checks = rows[fresh], checks[fresh]
-        self._marks[rows] = np.minimum(checks, CHECKS_COUNTED_MAX).astype(np.uint16) | _REPORTED
+        self._marks[rows] = np.minimum(checks, _CHECKS).astype(np.uint16) | _REPORTED
         self._dues[rows] = np.maximum(self._dues[rows], next_check_at_ms)
         self._push(rows.astype(np.uint32))
 

@@ -1,0 +1,28 @@
+"""Settings of the store that several processes share."""
+
+from pathlib import Path
+
+import pytest
+from duetime_core.errors import StartupError
+from duetime_store.settings import StoreSettings
+
+FLAGS = ["--data-dir", "/x"]
+
+
+def test_all_stores_are_told_when_producers_are_asked_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DUETIME_TRANSACTION_TIMEOUT_MS", raising=False)
+    assert StoreSettings.read(FLAGS).transaction_timeout_ms == 6_000
+    monkeypatch.setenv("DUETIME_TRANSACTION_TIMEOUT_MS", "250")
+    assert StoreSettings.read(FLAGS).transaction_timeout_ms == 250
+    assert StoreSettings(data_dir=Path("/x")).transaction_timeout_ms == 250
+    monkeypatch.setenv("DUETIME_STORE_TRANSACTION_TIMEOUT_MS", "300")
+    assert StoreSettings.read(FLAGS).transaction_timeout_ms == 300
+
+
+def test_a_timeout_that_is_none_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DUETIME_TRANSACTION_TIMEOUT_MS", "soon")
+    with pytest.raises(StartupError, match="'soon'"):
+        StoreSettings.read(FLAGS)
+    monkeypatch.setenv("DUETIME_TRANSACTION_TIMEOUT", "1")
+    with pytest.raises(StartupError, match="DUETIME_TRANSACTION_TIMEOUT is not a setting of this process"):
+        StoreSettings.read(FLAGS)
