@@ -112,10 +112,11 @@ def of_state(state: State, queue: int = 0) -> Judged:
 def judge(files: Files, offsets: Ints, units: Units, *, queue: int = 0, end: int | None = None) -> Judged:
     """
     Args:
-        offsets, units: all half messages of the queue, ascending.
+        offsets, units: all half messages of the queue, ascending; a filler or a size of 0 stands for one that is gone.
         end: of the log; None: that of its files.
     """
-    unmarked = (units["size"] != FILLER_SIZE) & ~halves.are_ended(units["tags"])
+    there = (units["size"] > 0) & (units["size"] != FILLER_SIZE)
+    unmarked = there & ~halves.are_ended(units["tags"])
     passed = offsets < _progress(files, queue, int(offsets[-1]) + 1 if len(offsets) else 0)
     ended = dict.fromkeys(offsets[unmarked & passed].tolist(), halves.end_tag(halves.ENDED, 0))
     chosen = unmarked & ~passed

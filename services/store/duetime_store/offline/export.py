@@ -48,11 +48,12 @@ from duetime_store.offline.taghashes import TagHashes
 from duetime_store.offline.transfer import check_empty, check_room, copy_file, copy_files, made_whole, source_files
 from duetime_store.offline.verify import verify
 from duetime_store.queues import queuetable
+from duetime_store.transactions import tablefile
 
 _OURS = (configs.STORE, configs.INDEX, topics.FILE)
 _MADE = (
     "commitlog", "consumequeue", "index", "checkpoint", "abort", "timerwheel", "timerlog",
-    queuetable.FILE, countfile.FILE, countfile.BACKUP, "timers",
+    queuetable.FILE, countfile.FILE, countfile.BACKUP, "timers", tablefile.FILE, tablefile.BACKUP,
 )  # fmt: skip
 # Of the wheel, which a broker makes anew.
 _MADE_CONFIG = ("timercheck", "timermetrics")

@@ -16,8 +16,9 @@ from duetime_core.ondisk.levels import TagsCodes, hash_of_tags
 from duetime_core.ondisk.state import KEPT_TOPICS, State, is_possible, is_queue
 from duetime_format import layout, record
 from duetime_format.columns import Ints, Run
+from duetime_format.halves import are_ended
 from duetime_format.lanes import LANE_TOPICS
-from duetime_format.names import TIMER_TOPIC
+from duetime_format.names import HALF_TOPIC, TIMER_TOPIC
 from duetime_format.properties import as_text, value_of
 from duetime_format.record import Record
 from duetime_format.units import FILLER_SIZE, UNIT, UNIT_TYPE, Mask, Units, dues_of, joined
@@ -156,7 +157,8 @@ class UnitCheck:
     def _right_codes(self, topic: str, tags: Ints, rows: Rows, which: Ints) -> Mask:
         if topic not in LANE_TOPICS:
             same: Mask = tags == rows.codes[which]
-            return same
+            # Marks of ends: halfcheck.py.
+            return same | are_ended(tags) if topic == HALF_TOPIC else same
         right: Mask = dues_of(tags) == rows.codes[which]
         return right | (tags == rows.hashes[which]) if topic == TIMER_TOPIC and self._has_brokers_hashes else right
 

@@ -5,6 +5,7 @@ queues       each unit against its record, each record for its unit
 index        each entry against its record; chains, slots, headers
 config       JSON files, our checkpoint
 lanes        marks of ended entries against the records that ended them; orders and counts, as far as they are kept
+half messages    marks of ends against the records that ended them; the file of open transactions against the marks
 
 Traces of a kill are no damage, and are noted: a torn record at the end of the log, units of records that are not there,
 records that are not in their queues yet.
@@ -36,6 +37,7 @@ from duetime_format.levels import DelayLevels
 
 from duetime_store.files import configs
 from duetime_store.log.segment import file_name
+from duetime_store.offline.halfcheck import HalfCheck
 from duetime_store.offline.indexcheck import IndexCheck, message_of
 from duetime_store.offline.lanecheck import LaneCheck
 from duetime_store.offline.ordercheck import OrderCheck
@@ -63,11 +65,13 @@ def verify(root: Path, levels: DelayLevels | LevelHistory, progress: Progress = 
     """Reads the whole directory; `levels` as in `state.load`. Raises: InvalidArgument: it is no store directory."""
     state = load(root, levels)
     report = Report()
-    _Verifier(state, report).run(progress)
+    verifier = _Verifier(state, report)
+    verifier.run(progress)
     _check_sizes(state, report)
     _check_config(state, report)
     point = _check_checkpoint(state, report)
     LaneCheck(state, report, point).run()
+    verifier.halves.run(point)
     for queue in state.queues.values():
         if queue.topic in LANE_TOPICS:
             queue.settle(state.min_position, state.end)
@@ -84,6 +88,7 @@ class _Verifier:
         self._report = report
         self._units = UnitCheck(state, report, self._report_damage)
         self._index = IndexCheck(state, report, lambda position: self._bad_at(position) is not None)
+        self.halves = HalfCheck(state, report)
         self._bad: list[_Bad] = []
         self._killed = (state.root / "abort").exists()
         state.end = state.min_position
@@ -105,6 +110,7 @@ class _Verifier:
     def _see(self, item: Item) -> None:
         state, report = self._state, self._report
         state.ends.see(item)
+        self.halves.see(item)
         if isinstance(item, Run):
             report.records += item.count
             report.record_bytes += int(item.sizes.sum())
