@@ -8,6 +8,9 @@ on the background thread. Signatures and docstrings are copied as they are writt
     messages: Iterable[T]                    passed on as list(messages): iterated over in the caller's thread
     messages: T | U | Iterable[T | U]        the same, unless it is a T or a U
     @overload async def m(...) -> T: ...     @overload def m(...) -> T: ...
+    def m(...) -> Callable[[F], F]           def m(...):                   return in_loop(self._client.m(...))
+    def m(...) -> AsyncT                     def m(...) -> T:              return T(self._client.m(...))
+    def m(...) -> T                          def m(...) -> T:              return self._client.m(...)
     For one event loop; ...                  SHARED or UNSHARED: which threads may use it
 
 With blocks and for loops are in the base classes of `facade.py`, written by hand.
@@ -44,6 +47,8 @@ class Source:
     threads: str = SHARED
     client: str = ""
     """The class that the twin runs; empty: the asynchronous class itself."""
+    made: bool = False
+    """Another twin's method makes it, of the asynchronous one."""
 
     @property
     def twin(self) -> str:
@@ -51,12 +56,17 @@ class Source:
 
 
 SOURCES = (
+    Source("sending.transaction", "AsyncTransaction", base="InBlock", threads=UNSHARED, made=True),
     Source("sending.producer", "AsyncProducer"),
     Source("consuming.puller", "AsyncPuller", base="Following", threads=UNSHARED, client="BufferedPuller"),
     Source("consuming.receiver", "AsyncReceiver"),
     Source("finding.finder", "AsyncFinder"),
     Source("finding.dead_letters", "AsyncDeadLetters"),
 )
+
+# Asynchronous classes that methods make, and their twins.
+MADE = {source.name: source.twin for source in SOURCES if source.made}
+DECORATOR = "Callable[[F], F]"
 
 
 class Imports:
@@ -92,8 +102,13 @@ class Twin:
         yield f"class {self._source.twin}({self._source.base}):"
         self._imports.add(FACADE, self._source.base)
         yield ONE_LOOP.sub(self._source.threads.format(self._source.name), self._docstring(self._class))
+        if self._source.made:
+            self._imports.add(self._module, self._source.name)
+            yield ""
+            yield f"    _client: {self._source.name}"
         for node in self._class.body:
-            if isinstance(node, FunctionNode) and (node.name == "__init__" or not node.name.startswith("_")):
+            constructor = isinstance(node, FunctionNode) and node.name == "__init__" and not self._source.made
+            if isinstance(node, FunctionNode) and (constructor or not node.name.startswith("_")):
                 yield ""
                 yield from self._method(node)
 
@@ -127,7 +142,10 @@ class Twin:
             self._import(element)
             return re.sub(r"AsyncGenerator\[(\w+), None\]", r"Iterator[\1]", signature)
         for name in self._names(node.returns):
-            self._import(name)
+            if name in MADE:
+                signature = signature.replace(f"-> {name}:", f"-> {MADE[name]}:")
+            else:
+                self._import(name)
         return signature
 
     def _docstring(self, node: FunctionNode | ast.ClassDef) -> str:
@@ -149,10 +167,21 @@ class Twin:
         if _generated(node) is not None:
             self._imports.add(FACADE, "iterate")
             return f"return iterate({call})"
-        assert isinstance(node, ast.AsyncFunctionDef), f"{node.name} neither is a coroutine nor gives a generator"
+        if not isinstance(node, ast.AsyncFunctionDef):
+            return self._plain(node, call)
         self._imports.add("duetime.client.sync.background", "background")
         nothing = isinstance(node.returns, ast.Constant) and node.returns.value is None
         return f"{'' if nothing else 'return '}background.run({call})"
+
+    def _plain(self, node: FunctionNode, call: str) -> str:
+        """Of a method that neither is a coroutine nor gives a generator."""
+        returned = ast.unparse(node.returns) if node.returns else ""
+        if returned == DECORATOR:
+            self._imports.add(FACADE, "in_loop")
+            return f"return in_loop({call})"
+        if returned in MADE:
+            return f"return {MADE[returned]}({call})"
+        return call if returned == "None" else f"return {call}"
 
     @staticmethod
     def _names(node: ast.AST | None) -> Iterator[str]:
@@ -201,7 +230,7 @@ def _value(parameter: ast.arg) -> str:
 
 def _import_order(name: str) -> tuple[int, str]:
     """Constants, classes, functions: as ruff sorts them."""
-    return (0 if name.isupper() else 1 if name[0].isupper() else 2), name
+    return (0 if name.isupper() and len(name) > 1 else 1 if name[0].isupper() else 2), name
 
 
 def generate() -> str:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         InvalidMessage,
         NotFound,
         Overloaded,
+        PermissionDenied,
         ServerError,
         Timeout,
         Unavailable,
@@ -43,12 +44,17 @@ if TYPE_CHECKING:
     from duetime.client.finding.finder import AsyncFinder, FoundMessage
     from duetime.client.finding.pending import Backlog, DueCount, PendingMessage
     from duetime.client.finding.trace import Trace, TraceEvent
+    from duetime.client.finding.transactions import FoundTransaction
     from duetime.client.message import CancelResult, Message, Receipt, to_proto
     from duetime.client.record import ReceivedMessage
     from duetime.client.sending.batch import Outcome
+    from duetime.client.sending.checking import UndecidedMessage
     from duetime.client.sending.ending import CancelProgress, Rescheduled
     from duetime.client.sending.producer import AsyncProducer
-    from duetime.client.sync.clients import DeadLetters, Finder, Producer, Puller, Receiver
+    from duetime.client.sending.transacting import Ended, Prepared
+    from duetime.client.sending.transaction import AsyncTransaction
+    from duetime.client.sync.clients import DeadLetters, Finder, Producer, Puller, Receiver, Transaction
+    from duetime.client.transaction import Decision
 
 __all__ = [
     "Producer",
@@ -62,6 +68,13 @@ __all__ = [
     "AsyncPuller",
     "AsyncFinder",
     "AsyncDeadLetters",
+    "Transaction",
+    "AsyncTransaction",
+    "Decision",
+    "UndecidedMessage",
+    "Prepared",
+    "Ended",
+    "FoundTransaction",
     "Message",
     "Receipt",
     "CancelResult",
@@ -88,6 +101,7 @@ __all__ = [
     "InvalidArgument",
     "InvalidMessage",
     "Unsupported",
+    "PermissionDenied",
     "NotFound",
     "AlreadyExists",
     "Conflict",
@@ -123,6 +137,13 @@ _MODULE_BY_NAME = {
     "DueCount": "finding.pending",
     "to_proto": "message",
     "AsyncProducer": "sending.producer",
+    "AsyncTransaction": "sending.transaction",
+    "Decision": "transaction",
+    "Ended": "sending.transacting",
+    "Prepared": "sending.transacting",
+    "UndecidedMessage": "sending.checking",
+    "FoundTransaction": "finding.transactions",
+    "Transaction": "sync.clients",
     "AsyncPuller": "consuming.puller",
     "AsyncReceiver": "consuming.receiver",
     "AsyncFinder": "finding.finder",

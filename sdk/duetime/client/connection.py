@@ -4,8 +4,8 @@ import asyncio
 import os
 import random
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -145,6 +145,16 @@ class Connection:
                     if answer is None:
                         raise unreadable(self.server)
                     yield answer
+        finally:
+            call.cancel()
+
+    @asynccontextmanager
+    async def both_ways(self, method: str) -> AsyncIterator[Any]:
+        """A call that streams both ways, which has no deadline and ends with the block. Raises: DueTimeError."""
+        call = getattr(self.stub, method)()
+        try:
+            with self._errors_translated():
+                yield call
         finally:
             call.cancel()
 

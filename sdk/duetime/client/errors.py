@@ -4,6 +4,7 @@
     ├── InvalidArgument (ValueError)      INVALID_ARGUMENT     rules are broken; `violations` lists them all
     │   ├── InvalidMessage                                     a message breaks them
     │   └── Unsupported                   UNIMPLEMENTED        well-formed, but not supported
+    ├── PermissionDenied                  PERMISSION_DENIED    it is another group's
     ├── NotFound                          NOT_FOUND            no such topic, queue, ...
     ├── AlreadyExists                     ALREADY_EXISTS       the name is taken by something different
     ├── Conflict                          FAILED_PRECONDITION  the state forbids it: FILTER_CONFLICT, ...
@@ -81,8 +82,12 @@ class Unsupported(InvalidArgument):
     """Well-formed, but not supported."""
 
 
+class PermissionDenied(DueTimeError):
+    """It belongs to somebody else: a transaction to another producer group."""
+
+
 class NotFound(DueTimeError):
-    """The topic, queue, group or message does not exist."""
+    """The topic, queue, group, message or transaction does not exist."""
 
 
 class AlreadyExists(DueTimeError):
@@ -129,6 +134,7 @@ _CLASS_BY_CODE: dict[int, type[DueTimeError]] = {
     4: Timeout,
     5: NotFound,
     6: AlreadyExists,
+    7: PermissionDenied,
     8: Overloaded,
     9: Conflict,
     12: Unsupported,

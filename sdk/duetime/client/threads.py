@@ -12,6 +12,12 @@ from collections.abc import Callable
 from contextvars import Context
 from typing import Any
 
+
+def is_asynchronous(function: Callable[..., Any]) -> bool:
+    """Whether a call returns a coroutine; for a callable object its `__call__` decides."""
+    return any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
+
+
 _Job = tuple[Context, Callable[[Any], object], Any, asyncio.Future[None]]
 
 

@@ -11,6 +11,8 @@ A message that is sent within a sampled trace, or starts one, carries the trace'
     restore TOPIC        the scheduler, if the cluster's processes export traces
     process TOPIC        consumer: the handler, with its exception; the current span while it runs
     ack TOPIC, nack TOPIC     the call that settles it
+    commit TOPIC, rollback TOPIC    the end of a transaction, in the trace that is current then
+    check TOPIC          the handler that decides about a transaction
     retry TOPIC          the retry service; then restore, process … again
 
 The sampler of the application's provider decides once, at the send; a message that is not sampled costs only that
@@ -20,7 +22,7 @@ question. Of one `send_many`, the first TRACED_MAX messages carry the context of
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -101,6 +103,33 @@ class Tracing:
             context = span.get_span_context()
             yield ((TRACEPARENT, f"00-{context.trace_id:032x}-{context.span_id:016x}-01"),)
 
+    # --- transactions ---------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def ending(self, decision: str, topic: str, message_id: str) -> Iterator[None]:
+        """A span around the end of a transaction, `commit TOPIC` or `rollback TOPIC`."""
+        with self._tracer.start_as_current_span(
+            f"{decision} {topic}",
+            kind=self._trace.SpanKind.CLIENT,
+            attributes=_named(topic, message_id),
+        ):
+            yield
+
+    @contextmanager
+    def checking(self, topic: str, message_id: str, properties: Mapping[str, str]) -> Iterator[None]:
+        """A span around the check handler of a traced message, current while it runs."""
+        parent = self._context(properties.get(TRACEPARENT, ""))
+        if parent is None:
+            yield
+            return
+        with self._tracer.start_as_current_span(
+            f"check {topic}",
+            context=self._under(parent),
+            kind=self._trace.SpanKind.CONSUMER,
+            attributes=_named(topic, message_id),
+        ):
+            yield
+
     # --- consuming ------------------------------------------------------------------------------------------------
 
     @contextmanager
@@ -161,10 +190,14 @@ def _carrying(message: Message, traceparent: str) -> Message:
 
 
 def _about(message: "ReceivedMessage") -> dict[str, Any]:
+    return _named(message.topic, message.id)
+
+
+def _named(topic: str, message_id: str) -> dict[str, Any]:
     return {
         "messaging.system": "duetime",
-        "messaging.destination.name": message.topic,
-        "messaging.message.id": message.id,
+        "messaging.destination.name": topic,
+        "messaging.message.id": message_id,
     }
 
 

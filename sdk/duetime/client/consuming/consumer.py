@@ -6,7 +6,6 @@ of a consumer share one connection; `handling.py` runs each.
 
 import asyncio
 import contextlib
-import inspect
 import logging
 import signal
 import threading
@@ -25,6 +24,7 @@ from duetime.client.errors import AlreadyExists, Closed, DueTimeError, InvalidAr
 from duetime.client.fault_log import FaultLog
 from duetime.client.message import at_ms
 from duetime.client.retry_policy import Backoff, handler_policy
+from duetime.client.threads import is_asynchronous
 from duetime.v1 import consumer_pb2
 
 F = TypeVar("F", bound=Callable[[LeasedMessage], Any])
@@ -104,7 +104,7 @@ class Consumer:
 
         def register(function: F) -> F:
             self._check_free(topic)
-            asynchronous = _is_asynchronous(function)
+            asynchronous = is_asynchronous(function)
             self._handlers[topic] = Handler(function, subscription, concurrency, asynchronous, timeout_s)
             return function
 
@@ -300,8 +300,3 @@ def _new_group(name: str, ordered: bool, start: str | datetime) -> consumer_pb2.
     elif start != "earliest":
         raise InvalidArgument.of("start", f"{start!r} is neither 'earliest', 'latest' nor a datetime")
     return group
-
-
-def _is_asynchronous(function: Callable[..., Any]) -> bool:
-    """Whether a call returns a coroutine; for a callable object its `__call__` decides."""
-    return any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))

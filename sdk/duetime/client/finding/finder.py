@@ -1,4 +1,4 @@
-"""Finding messages: by key and id in any state, and pending ones by due time."""
+"""Finding messages: by key and id in any state, pending ones by due time, and transactions."""
 
 from collections.abc import AsyncGenerator
 from datetime import datetime
@@ -10,9 +10,11 @@ from duetime.client.errors import InvalidArgument
 from duetime.client.finding import pending, trace
 from duetime.client.finding.pending import Backlog, PendingMessage
 from duetime.client.finding.trace import Trace
-from duetime.client.message import MessageRef, moment, pending_filter, range_ms
+from duetime.client.finding.transactions import FoundTransaction
+from duetime.client.message import MessageRef, at_ms, moment, pending_filter, range_ms
+from duetime.client.transaction import STATES
 from duetime.client.view import MessageView
-from duetime.v1 import consumer_pb2, gateway_pb2, pending_pb2
+from duetime.v1 import consumer_pb2, gateway_pb2, pending_pb2, transactions_pb2
 
 PAGE_COUNT = 256
 
@@ -246,6 +248,48 @@ class AsyncFinder:
             all_lanes_together=not by_lane,
         )
         return pending.from_proto(await self._connection.call("Backlog", request, self._timeout))
+
+    async def transactions(
+        self,
+        group: str = "",
+        *,
+        topic: str = "",
+        state: Literal["open", "given up"] | None = None,
+        prepared_before: datetime | None = None,
+    ) -> AsyncGenerator[FoundTransaction, None]:
+        """Lists transactions that are open or were given up, each shard's oldest first, page by page as it is iterated
+        over: those of a producer group, for a topic, in a state, prepared before a time; local time if it has no time
+        zone.
+
+        Raises:
+            DueTimeError: a shard does not answer, so that transactions might be missing.
+        """
+        if state not in (None, "open", "given up"):
+            raise InvalidArgument.of("state", f"{state!r} is neither 'open' nor 'given up'")
+        before_ms = 0 if prepared_before is None else max(at_ms(prepared_before), 1)
+        wanted = next((wire for wire, name in STATES.items() if name == state), 0)
+        request = transactions_pb2.ListTransactionsRequest(
+            group=group, topic=topic, prepared_before_ms=before_ms, page_size=PAGE_COUNT
+        )
+        request.state = wanted  # type: ignore[assignment]
+        while True:
+            answer: Any = await self._connection.call("ListTransactions", request, self._timeout)
+            for one in answer.transactions:
+                yield FoundTransaction(one)
+            if not answer.next_page_token:
+                return
+            request.page_token = answer.next_page_token
+
+    async def transaction(self, id: str) -> FoundTransaction:  # noqa: A002  as above
+        """Returns the transaction with an id, or with the id of its message.
+
+        Raises:
+            NotFound: no shard has it.
+            DueTimeError: a shard does not answer, and no other one has it.
+        """
+        request = transactions_pb2.GetTransactionRequest(id=id)
+        answer: Any = await self._connection.call("GetTransaction", request, self._timeout)
+        return FoundTransaction(answer.transaction, answer)
 
     async def close(self) -> None:
         """Disconnects."""

@@ -5,23 +5,27 @@ send_many ──────────▶   │
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Self, TypeVar, overload
+from typing import Any, Self, TypeVar, overload
 
 from duetime.client import tracing
 from duetime.client.connection import Connection
-from duetime.client.errors import DueTimeError, Overloaded
+from duetime.client.errors import DueTimeError, InvalidArgument, Overloaded
 from duetime.client.message import CancelResult, Message, MessageRef, Receipt, listed
 from duetime.client.sending.batch import Chunks, Outcome, SendBatch, encode, now_ms
 from duetime.client.sending.calls import Calls
 from duetime.client.sending.capacity import Capacity
+from duetime.client.sending.checking import CONCURRENCY_MAX, CheckHandler, UndecidedMessage
 from duetime.client.sending.delivery import Delivery
 from duetime.client.sending.ending import CancelProgress, Ending, Rescheduled
 from duetime.client.sending.gatherer import Gatherer
 from duetime.client.sending.ids import new_id
+from duetime.client.sending.transacting import Ended, Prepared, Transacting
+from duetime.client.sending.transaction import AsyncTransaction
+from duetime.client.transaction import Decision, TransactionRef
 from duetime.v1 import gateway_pb2
 
 # Requests of one send_many at once: enough to keep the server busy while answers travel.
@@ -29,6 +33,7 @@ REQUESTS_IN_FLIGHT_MAX = 4
 PENDING_BYTES_MAX = 64 * 1024 * 1024
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[[UndecidedMessage], Any])
 
 _SEND = "/duetime.v1.Gateway/Send"
 _RETRY = gateway_pb2.SendRequest(retry=True).SerializeToString()
@@ -53,6 +58,7 @@ class AsyncProducer:
         self._gatherer = Gatherer(self._delivery.deliver)
         self._ending = Ending(self._connection, timeout)
         self._calls = Calls()
+        self._transacting = Transacting(self._connection, timeout, self._capacity, self._calls)
 
     async def send(
         self,
@@ -122,6 +128,83 @@ class AsyncProducer:
             # Only iterating over `messages` raises; the caller expects that error, not a group.
             raise group.exceptions[0] from None
         return [outcome for outcome in chunks.outcomes if outcome is not None]
+
+    def transaction(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        group: str,
+        delay: str | timedelta | int | None = None,
+        level: int | None = None,
+        deliver_at: datetime | None = None,
+        tags: str = "",
+        key: str = "",
+        keys: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        sharding_key: str = "",
+        queue: int | None = None,
+        id: str = "",  # noqa: A002  as above
+        flag: int = 0,
+        retry: str | None = None,
+        check_after: str | float | timedelta | None = None,
+    ) -> AsyncTransaction:
+        """A message as a with block: stored at the beginning and seen by nobody, committed at the end, rolled back if
+        an exception leaves the block. A delay counts from the commit.
+
+        Arguments:
+            group: the producer group. Its members (`check`) are asked about transactions that are not ended.
+            check_after: how long the group is not asked, "30s", seconds or a timedelta: 1 s to 72 h. None: the server's
+                6 s. Longer than the block takes.
+
+        The others are those of `Message`. The beginning of the block raises what `send` raises.
+        """
+        message = Message(topic, body, delay, level, tags, keys, properties or {}, sharding_key, queue, id, flag, retry)
+        message.deliver_at, message.key = deliver_at, key
+        return AsyncTransaction(self._transacting, message, group, check_after)
+
+    async def prepare_many(
+        self, messages: Iterable[Message], *, group: str, check_after: str | float | timedelta | None = None
+    ) -> list[Prepared | DueTimeError]:
+        """Prepares messages, each a transaction of its own, and returns what names it or an error for each, in order.
+        `end_many` ends them. The arguments are those of `transaction`; requests are as those of `send_many`."""
+        return await self._transacting.prepare_many(messages, group, check_after)
+
+    async def end_many(
+        self, transactions: Iterable[TransactionRef], decision: Decision, *, given_up: bool = False
+    ) -> list[Ended | DueTimeError]:
+        """Commits or rolls back transactions that were prepared or found, and returns what became of each, in order, or
+        an error where it is refused or not known. What was decided first counts: look at `Ended.state`.
+
+        `given_up`: for operators: also those that the server has given up.
+        """
+        return await self._transacting.end_many(transactions, decision, given_up=given_up)
+
+    def check(self, group: str, *, concurrency: int = 8) -> Callable[[F], F]:
+        """Makes a function the check handler of a producer group: it is given messages whose transactions are open, and
+        returns COMMIT, ROLLBACK or UNKNOWN. Coroutine functions run on the event loop, others in threads.
+
+        What it raises is logged, and means UNKNOWN: it is asked again. It works until the producer is closed; in an
+        event loop that runs, from now on, else from the first transaction or with block on.
+
+        Arguments:
+            concurrency: how many messages are checked at once.
+
+        Raises:
+            InvalidArgument: an argument breaks its rule, or the group already has a handler.
+        """
+        if not group or not isinstance(group, str):
+            raise InvalidArgument.of("group", f"{group!r} is no name of a producer group")
+        if not 1 <= concurrency <= CONCURRENCY_MAX:
+            raise InvalidArgument.of("concurrency", f"{concurrency} is not within 1 and {CONCURRENCY_MAX}")
+        checks = self._transacting.checks
+        checks.check_free(group)
+
+        def register(function: F) -> F:
+            checks.add(CheckHandler(function, group, concurrency))
+            return function
+
+        return register
 
     # A str is an id, though it is an iterable of them too.
     @overload
@@ -223,12 +306,15 @@ class AsyncProducer:
         return self._ending.cancel_matching(topic, key, after, before, dry_run)
 
     async def close(self) -> None:
-        """Waits for pending sends, each up to its timeout, then disconnects. Later sends raise Closed."""
+        """Waits for pending sends, each up to its timeout, and for check handlers, then disconnects. Later sends raise
+        Closed."""
         await self._calls.drain()
+        await self._transacting.close()
         await self._gatherer.close()
         await self._connection.close()
 
     async def __aenter__(self) -> Self:
+        self._transacting.checks.start()
         return self
 
     async def __aexit__(

@@ -5,7 +5,7 @@ The `_client` of each is asynchronous; its coroutines run on the background thre
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -15,6 +15,7 @@ from duetime.client.record import ReceivedMessage
 from duetime.client.sync.background import background
 
 T = TypeVar("T")
+F = TypeVar("F")
 
 # Messages that a for loop over a puller takes from the background thread at once.
 ITERATION_COUNT = 512
@@ -33,6 +34,25 @@ class Closing(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class InBlock:
+    """A twin made by another twin's method, with a with block of its own."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def __enter__(self) -> Self:
+        background.run(self._client.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        background.run(self._client.__aexit__(kind, error, trace))
+
+    def __repr__(self) -> str:
+        return repr(self._client).replace("Async", "", 1)
 
 
 class BufferedPuller(AsyncPuller):
@@ -101,3 +121,12 @@ def iterate(results: AsyncGenerator[T, None]) -> Iterator[T]:
             yield result
     finally:
         background.run(results.aclose())
+
+
+def in_loop(register: Callable[[F], F]) -> Callable[[F], F]:
+    """A decorator that is applied on the background thread, where what it starts is to run."""
+
+    async def apply(function: F) -> F:
+        return register(function)
+
+    return lambda function: background.run(apply(function))

@@ -1,0 +1,348 @@
+"""Half messages prepared and transactions ended: batched requests, repeated until the timeout.
+
+A prepare is repeated with the same message id and an end is idempotent, so that a lost answer does no harm. An end that
+can't be delivered leaves the transaction open: its producer group is asked about it.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+
+from duetime.client import tracing
+from duetime.client.connection import Connection, seconds
+from duetime.client.errors import DueTimeError, InvalidArgument, Overloaded
+from duetime.client.message import Message, Receipt, moment
+from duetime.client.sending.batch import Chunks, SendBatch, encode, now_ms
+from duetime.client.sending.calls import Calls
+from duetime.client.sending.capacity import Capacity
+from duetime.client.sending.checking import Checks
+from duetime.client.sending.delivery import Delivery
+from duetime.client.sending.gatherer import Gatherer
+from duetime.client.sending.ids import new_id
+from duetime.client.transaction import STATES, Decision, TransactionRef, TransactionState
+from duetime.v1 import transactions_pb2 as pb
+
+# Requests of one `prepare_many` at once.
+REQUESTS_IN_FLIGHT_MAX = 4
+# Ends of one request.
+END_COUNT_MAX = 1_024
+CHECK_AFTER_S_MAX = 72 * 3600
+
+_PREPARE = "/duetime.v1.Gateway/Prepare"
+_END = "/duetime.v1.Gateway/EndTransaction"
+_REPEATED = pb.PrepareRequest(retry=True).SerializeToString()
+
+log = logging.getLogger("duetime.producer")
+
+
+class Prepared(TransactionRef):
+    """A message that is stored and seen by nobody until its transaction is committed. Fields are decoded on access."""
+
+    __slots__ = ("_group", "_result", "_topic")
+
+    def __init__(self, result: pb.PrepareResult, topic: str, group: str) -> None:
+        self._result = result
+        self._topic = topic
+        self._group = group
+
+    @property
+    def id(self) -> str:
+        return self._result.transaction_id
+
+    @property
+    def message_id(self) -> str:
+        return self._result.message_id
+
+    @property
+    def group(self) -> str:
+        return self._group
+
+    @property
+    def topic(self) -> str:
+        return self._topic
+
+    @property
+    def shard(self) -> int:
+        return self._result.shard
+
+    @property
+    def check_at(self) -> datetime:
+        """When its group is asked first, if it is open by then; by the server's clock."""
+        return moment(self._result.check_at_ms)
+
+    @property
+    def requested_level(self) -> int | None:
+        """The delay level that was asked for, if it is above the highest, which is applied; else None."""
+        return self._result.requested_level or None
+
+    @property
+    def duplicate(self) -> bool:
+        """Whether an earlier request had prepared it; it may have ended."""
+        return self._result.duplicate
+
+    def __repr__(self) -> str:
+        return f"Prepared({self.id}, topic={self.topic!r}, group={self.group!r})"
+
+
+class Ended:
+    """What became of a transaction."""
+
+    __slots__ = ("_result", "_topic")
+
+    def __init__(self, result: pb.EndTransactionResult, topic: str) -> None:
+        self._result = result
+        self._topic = topic
+
+    @property
+    def state(self) -> TransactionState:
+        """`committed`, `rolled back`, `given up`, or `open`: what was decided first counts."""
+        return STATES[self._result.state]
+
+    @property
+    def duplicate(self) -> bool:
+        """Whether it had ended before."""
+        return self._result.duplicate
+
+    @property
+    def receipt(self) -> Receipt | None:
+        """Of a committed one, as `send` returns it; where the message has left the log, only its id is known."""
+        if self.state != "committed":
+            return None
+        return Receipt(self._result.sent, self._result.topic or self._topic)
+
+    def __repr__(self) -> str:
+        return f"Ended({self.state}{', duplicate=True' if self.duplicate else ''})"
+
+
+class _Group:
+    """The requests of one producer group."""
+
+    def __init__(self, connection: Connection, timeout: float, name: str) -> None:
+        self._connection = connection
+        self._timeout = timeout
+        self._name = name
+        self.preparing = Gatherer(self.prepares().deliver)
+        self.ending = Gatherer(self.ends().deliver)
+        self.warned = False
+
+    def prepares(self, check_after_s: int = 0) -> Delivery[Prepared]:
+        common = pb.PrepareRequest(group=self._name, check_immunity_s=check_after_s).SerializeToString()
+
+        def read(result: pb.PrepareResult, topic: str) -> Prepared:
+            return Prepared(result, topic, self._name)
+
+        return Delivery(
+            self._connection, self._timeout, _PREPARE, pb.PrepareResponse, read, common=common, repeated=_REPEATED
+        )
+
+    def ends(self, *, given_up: bool = False) -> Delivery[Ended]:
+        common = pb.EndTransactionRequest(group=self._name, given_up=given_up).SerializeToString()
+        return Delivery(self._connection, self._timeout, _END, pb.EndTransactionResponse, Ended, common=common)
+
+
+class Transacting:
+    """The transactions of one producer. `calls` and `capacity` are shared with its sends."""
+
+    def __init__(self, connection: Connection, timeout: float, capacity: Capacity, calls: Calls) -> None:
+        self._connection = connection
+        self._timeout = timeout
+        self._capacity = capacity
+        self._calls = calls
+        self._groups: dict[str, _Group] = {}
+        self.checks = Checks(connection, self._answer)
+
+    async def prepare(self, message: Message, group: str, check_after: str | float | timedelta | None) -> Prepared:
+        """Stores one half message; concurrent calls share requests. Raises: DueTimeError."""
+        if tracing.active is None:
+            return await self._prepare(message, group, check_after)
+        with tracing.active.sending(message) as carrying:
+            return await self._prepare(carrying, group, check_after)
+
+    async def _prepare(self, message: Message, group: str, check_after: str | float | timedelta | None) -> Prepared:
+        deadline, requests, after_s = self._deadline(), self._group(group), _check_after_s(check_after)
+        message_id = message.id or new_id()
+        encoded = encode(message, message_id, now_ms(), pb.PrepareRequest)
+        with self._calls:
+            await self._capacity.acquire_within(1, len(encoded), deadline, self._timeout)
+            try:
+                if after_s:
+                    batch = SendBatch([encoded], [message_id], [message.topic], len(encoded), False, pb.PrepareRequest)
+                    (outcome,) = await requests.prepares(after_s).deliver(batch, deadline)
+                else:
+                    outcome = await requests.preparing.send(encoded, message_id, message.topic, deadline)
+            finally:
+                self._capacity.release(1, len(encoded))
+        if isinstance(outcome, DueTimeError):
+            raise outcome
+        self._note_prepared(group)
+        return outcome
+
+    async def prepare_many(
+        self, messages: Iterable[Message], group: str, check_after: str | float | timedelta | None
+    ) -> list[Prepared | DueTimeError]:
+        """An outcome for each, in order."""
+        delivery = self._group(group).prepares(_check_after_s(check_after))
+        if tracing.active is None:
+            return await self._prepare_many(messages, group, delivery)
+        with tracing.active.sending_many(messages) as carrying:
+            return await self._prepare_many(carrying, group, delivery)
+
+    async def _prepare_many(
+        self, messages: Iterable[Message], group: str, delivery: Delivery[Prepared]
+    ) -> list[Prepared | DueTimeError]:
+        chunks: Chunks[Prepared] = Chunks(messages, pb.PrepareRequest)
+        batches = iter(chunks)
+
+        async def work() -> None:
+            for indices, batch in batches:
+                results = await self._deliver(delivery, batch)
+                for index, outcome in zip(indices, results, strict=True):
+                    chunks.outcomes[index] = outcome
+                if any(isinstance(one, Prepared) for one in results):
+                    self._note_prepared(group)
+
+        try:
+            with self._calls:
+                async with asyncio.TaskGroup() as workers:
+                    for _ in range(REQUESTS_IN_FLIGHT_MAX):
+                        workers.create_task(work())
+        except ExceptionGroup as errors:
+            # Only iterating over `messages` raises; the caller expects that error, not a group.
+            raise errors.exceptions[0] from None
+        return [outcome for outcome in chunks.outcomes if outcome is not None]
+
+    async def _deliver(self, delivery: Delivery[Prepared], batch: SendBatch) -> list[Prepared | DueTimeError]:
+        count, deadline = len(batch.ids), self._deadline()
+        try:
+            await self._capacity.acquire_within(count, batch.size, deadline, self._timeout)
+        except Overloaded as error:
+            return [error.about(message_id) for message_id in batch.ids]
+        try:
+            return await delivery.deliver(batch, deadline)
+        finally:
+            self._capacity.release(count, batch.size)
+
+    async def end(self, transaction: TransactionRef, decision: Decision) -> Ended:
+        """Ends one transaction; concurrent calls share requests.
+
+        Raises:
+            DueTimeError: refused, or it is not known whether it has ended; the text says so.
+        """
+        encoded = _encoded(transaction, decision)
+        requests = self._group(transaction.group)
+        try:
+            with self._calls:
+                outcome = await requests.ending.send(
+                    encoded, transaction.message_id, transaction.topic, self._deadline()
+                )
+        except DueTimeError as error:
+            outcome = error
+        if isinstance(outcome, DueTimeError):
+            raise _undecided(outcome, transaction, decision)
+        return outcome
+
+    async def end_many(
+        self, transactions: Iterable[TransactionRef], decision: Decision, *, given_up: bool
+    ) -> list[Ended | DueTimeError]:
+        """An outcome for each, in order. Of one group the requests follow each other: ends keep their order."""
+        every = list(transactions)
+        _check_decision(decision)
+        by_group: dict[str, list[int]] = {}
+        for index, transaction in enumerate(every):
+            by_group.setdefault(transaction.group, []).append(index)
+        outcomes: list[Ended | DueTimeError | None] = [None] * len(every)
+
+        async def work(group: str, indices: list[int]) -> None:
+            delivery = self._group(group).ends(given_up=given_up)
+            for part in _parts(indices):
+                batch = _batch([every[index] for index in part], decision)
+                for index, outcome in zip(part, await delivery.deliver(batch, self._deadline()), strict=True):
+                    if isinstance(outcome, DueTimeError):
+                        outcomes[index] = _undecided(outcome, every[index], decision)
+                    else:
+                        outcomes[index] = outcome
+
+        with self._calls:
+            async with asyncio.TaskGroup() as workers:
+                for group, indices in by_group.items():
+                    workers.create_task(work(group, indices))
+        return [outcome for outcome in outcomes if outcome is not None]
+
+    async def close(self) -> None:
+        """Ends answering checks; then cancels the requests whose callers no longer wait."""
+        await self.checks.close()
+        for group in self._groups.values():
+            await group.preparing.close()
+            await group.ending.close()
+
+    async def _answer(self, group: str, ends: Sequence[pb.TransactionEnd], timeout: float) -> None:
+        """Answers to checks that no stream takes any more. Raises: DueTimeError."""
+        await self._connection.call("EndTransaction", pb.EndTransactionRequest(group=group, ends=ends), timeout)
+
+    def _group(self, name: str) -> _Group:
+        requests = self._groups.get(name)
+        if requests is None:
+            if not name or not isinstance(name, str):
+                raise InvalidArgument.of("group", f"{name!r} is no name of a producer group")
+            requests = self._groups[name] = _Group(self._connection, self._timeout, name)
+        return requests
+
+    def _note_prepared(self, group: str) -> None:
+        self.checks.start()
+        self.checks.note_prepared(group)
+        requests = self._groups[group]
+        if not requests.warned and not self.checks.has(group):
+            requests.warned = True
+            log.warning(
+                "producer group %s: this producer answers no checks of it; without another that does, "
+                "transactions that are not ended are given up in the end",
+                group,
+            )
+
+    def _deadline(self) -> float:
+        return asyncio.get_running_loop().time() + self._timeout
+
+
+def _check_after_s(length: str | float | timedelta | None) -> int:
+    """Whole seconds; 0: the server's. Raises: InvalidArgument."""
+    if length is None:
+        return 0
+    length_s = math.ceil(seconds(length, "check_after"))
+    if not 1 <= length_s <= CHECK_AFTER_S_MAX:
+        raise InvalidArgument.of("check_after", f"{length!r} is not within 1 s and 72 h")
+    return length_s
+
+
+def _check_decision(decision: Decision) -> None:
+    if decision not in (Decision.COMMIT, Decision.ROLLBACK):
+        raise InvalidArgument.of("decision", f"{decision!r} ends nothing: give Decision.COMMIT or Decision.ROLLBACK")
+
+
+def _encoded(transaction: TransactionRef, decision: Decision) -> bytes:
+    """A request with this one end."""
+    end = pb.TransactionEnd(transaction_id=transaction.id, decision=decision.wire)
+    return pb.EndTransactionRequest(ends=[end]).SerializeToString()
+
+
+def _batch(transactions: Sequence[TransactionRef], decision: Decision) -> SendBatch:
+    batch = SendBatch()
+    for transaction in transactions:
+        batch.add(_encoded(transaction, decision), transaction.message_id, transaction.topic)
+    return batch
+
+
+def _parts(indices: Sequence[int]) -> Iterator[Sequence[int]]:
+    return (indices[at : at + END_COUNT_MAX] for at in range(0, len(indices), END_COUNT_MAX))
+
+
+def _undecided(error: DueTimeError, transaction: TransactionRef, decision: Decision) -> DueTimeError:
+    """The error with what is true of the transaction then."""
+    if error.reason.startswith("TRANSACTION_"):
+        return error
+    text = (
+        f"{error.text}; whether transaction {transaction.id} was ended by this {decision.value} is not known: "
+        f"if it is open, group {transaction.group} will be asked about it"
+    )
+    return error.about(transaction.message_id, text)
