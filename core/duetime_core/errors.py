@@ -6,6 +6,7 @@
     ├── NotFound               NOT_FOUND            TOPIC_NOT_FOUND, ...
     ├── AlreadyExists          ALREADY_EXISTS       TOPIC_EXISTS
     ├── FailedPrecondition     FAILED_PRECONDITION  GROUP_IN_USE, ...
+    ├── PermissionDenied       PERMISSION_DENIED    TRANSACTION_OF_ANOTHER_GROUP
     ├── Unauthenticated        UNAUTHENTICATED      CLUSTER_SECRET_REFUSED
     ├── Overloaded             RESOURCE_EXHAUSTED   TOO_MANY_REQUESTS      retriable, after a pause
     │   └── DiskFull           RESOURCE_EXHAUSTED   DISK_FULL
@@ -98,6 +99,13 @@ class FailedPrecondition(DueTimeError):
 
     status = grpc.StatusCode.FAILED_PRECONDITION
     reason = "FAILED_PRECONDITION"
+
+
+class PermissionDenied(DueTimeError):
+    """It exists, and belongs to another one than the caller says to be."""
+
+    status = grpc.StatusCode.PERMISSION_DENIED
+    reason = "PERMISSION_DENIED"
 
 
 class Unauthenticated(DueTimeError):

@@ -51,10 +51,10 @@ OP_CHARS_MAX = 4_096
 _OP_TAG = "d"
 _OFFSET_DIGITS_MAX = 19
 
-_HALF, _DECISION, _DELAY, _GROUP, _UNIQ_KEY, _TRAN_MSG, _IMMUNITY, _CHECKS, _REAL_TOPIC, _REAL_QID = (
+_HALF, _DECISION, _DELAY, _GROUP, _UNIQ_KEY, _IMMUNITY, _CHECKS, _REAL_TOPIC, _REAL_QID = (
     name.encode()
     for name in (
-        *(HALF, DECISION, record.DELAY, record.PRODUCER_GROUP, record.UNIQ_KEY, record.TRAN_MSG),
+        *(HALF, DECISION, record.DELAY, record.PRODUCER_GROUP, record.UNIQ_KEY),
         *(record.CHECK_IMMUNITY_S, record.CHECK_TIMES, record.REAL_TOPIC, record.REAL_QID),
     )
 )
@@ -77,12 +77,6 @@ class Ends(NamedTuple):
 def end_tag(code: int, position: int) -> int:
     """The tagsCode of an ended half message's unit."""
     return END_TAG_MAX - (position << _POSITION_SHIFT | code)
-
-
-def end_tags(codes: Ints, positions: Ints) -> Ints:
-    """As `end_tag`, of columns."""
-    tags: Ints = END_TAG_MAX - (positions << _POSITION_SHIFT | codes)
-    return tags
 
 
 def are_ended(tags: Ints) -> Mask:
@@ -110,11 +104,6 @@ def op_bodies(offsets: Sequence[int]) -> Iterator[bytes]:
         size += len(text)
     if parts:
         yield b"".join(parts)
-
-
-def op_body_of_old(offset: int) -> bytes:
-    """The body that brokers up to 5.0 read, of one half message."""
-    return b"%d" % offset
 
 
 def ended_by(body: bytes) -> list[int]:
@@ -150,11 +139,6 @@ def op_record(body: bytes, code: int, now_ms: int, host: bytes = bytes(8)) -> by
 def decision_of(properties: bytes) -> int:
     """What an op record decides: COMMITTED, ROLLED_BACK, GIVEN_UP, or ENDED if it does not say."""
     return _CODES.get(value_of(properties, _DECISION), ENDED)
-
-
-def is_half(properties: bytes) -> bool:
-    """Whether a record says that it is a half message, as RocketMQ reads it."""
-    return value_of(properties, _TRAN_MSG).lower() == b"true"
 
 
 def group_of(properties: bytes) -> str:

@@ -9,12 +9,15 @@ A lane's number names it in the contract, in DT_ENTRY and in DT_CANCELLED.
 from typing import NamedTuple
 
 from duetime_format.levels import LEVEL_COUNT_MAX
-from duetime_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from duetime_format.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 
 TIMER_LANE_FIRST = 1_000
 TIMER_LANES_MAX = 16
 LANE_TOPICS = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
 LANE_TOPIC_NAMES = frozenset(topic.encode() for topic in LANE_TOPICS)
+# Messages in them are known by the topic that they go to (REAL_TOPIC).
+BOUND_TOPICS = LANE_TOPICS | {HALF_TOPIC}
+BOUND_TOPIC_NAMES = frozenset(topic.encode() for topic in BOUND_TOPICS)
 
 
 class Place(NamedTuple):

@@ -13,6 +13,7 @@ ERRORS = [
     (errors.NotFound("no topic x", reason="TOPIC_NOT_FOUND"), grpc.StatusCode.NOT_FOUND, "TOPIC_NOT_FOUND", False),
     (errors.AlreadyExists("taken"), grpc.StatusCode.ALREADY_EXISTS, "ALREADY_EXISTS", False),
     (errors.FailedPrecondition("in use"), grpc.StatusCode.FAILED_PRECONDITION, "FAILED_PRECONDITION", False),
+    (errors.PermissionDenied("another's"), grpc.StatusCode.PERMISSION_DENIED, "PERMISSION_DENIED", False),
     (
         errors.Unauthenticated("no secret"),
         grpc.StatusCode.UNAUTHENTICATED,

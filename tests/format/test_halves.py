@@ -132,7 +132,6 @@ def test_message_given_up_is_copied_with_its_checks() -> None:
 
 def test_half_says_who_and_what_it_is() -> None:
     properties = half().properties
-    assert halves.is_half(properties)
     assert (halves.group_of(properties), halves.message_id_of(properties)) == ("billing", "m1")
     assert halves.checks_of(properties) == 0
 
@@ -149,7 +148,6 @@ def test_immunity_is_the_timeout_at_least(asked: str) -> None:
 
 def test_op_bodies_are_brokers() -> None:
     assert list(halves.op_bodies([25, 17, 18])) == [b"17,18,25,"]
-    assert halves.op_body_of_old(17) == b"17"
     assert halves.ended_by(b"17") == [17]
     assert halves.ended_by(b"17,18,25,") == [17, 18, 25]
     assert halves.ended_by(b" 17,, 18 ") == [17, 18]
@@ -183,7 +181,6 @@ def test_tags_say_how_a_half_message_ended(code: int, position: int) -> None:
     assert halves.are_ended(tags).all()
     ends = halves.ends_of(tags)
     assert (ends.codes.tolist(), ends.positions.tolist()) == ([code], [position])
-    assert halves.end_tags(np.array([code]), np.array([position])) == tags
 
 
 @pytest.mark.parametrize("tags", [-(2**31), -1, 0, 100, 2**31 - 1])

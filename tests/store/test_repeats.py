@@ -88,11 +88,11 @@ def test_first_attempt_that_its_repetition_has_overtaken_is_answered(shard: Shar
 
 def test_overtaken_ids_are_bounded(shard: Shard) -> None:
     hashes = range(OVERTAKEN_COUNT_MAX + 10)
-    shard.store._repeats.stored(hashes)
-    assert len(shard.store._repeats._overtaking) == OVERTAKEN_COUNT_MAX
+    shard.store.repeats.stored(hashes)
+    assert len(shard.store.repeats._overtaking) == OVERTAKEN_COUNT_MAX
     shard.clock.wall_ms += OVERTAKEN_MS
     shard.put(sent("A"))
-    assert shard.store._repeats._overtaking == {}
+    assert shard.store.repeats._overtaking == {}
 
 
 def test_repetition_of_what_is_taken_back_is_stored(shard: Shard) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
+from duetime_format import halves
 from duetime_format.lanes import Place
 from duetime_format.units import Ints, Mask, are_ended, dues_of
 
@@ -23,14 +24,14 @@ class Progress(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """The progress of a queue that no lane serves: nothing from `first` on is gone."""
+class Undecided:
+    """The progress of a queue of half messages: from `first` on those are gone that have ended."""
 
     first: int
 
     def gone(self, entries: Ints, tags: Ints) -> Mask:
         """See Progress."""
-        return entries < self.first
+        return halves.are_ended(tags) | (entries < self.first)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -49,6 +49,12 @@ from duetime_store.recovery.ordersaving import Keepers, OrderKeeper
 from duetime_store.recovery.recovery import Opened
 from duetime_store.recovery.retention import Cleaner, Policy
 from duetime_store.settings import StoreSettings
+from duetime_store.transactions.ending import Ending
+from duetime_store.transactions.keeping import TransactionKeeper
+from duetime_store.transactions.looking import Looking
+from duetime_store.transactions.preparing import Preparing
+from duetime_store.transactions.results import Results
+from duetime_store.transactions.table import OpenTransactions
 from duetime_store.writing.flusher import Flusher
 from duetime_store.writing.holding import Holding
 from duetime_store.writing.late import LateWriter
@@ -118,6 +124,10 @@ class StoreParts:
     surveyor: Surveyor
     backlog: Backlog
     pending_list: PendingList
+    transactions: OpenTransactions
+    preparing: Preparing
+    ending: Ending
+    looking: Looking
     stand_ins: StandIns
     cleaner: Cleaner
     exporter: Exporter
@@ -149,6 +159,7 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
     finder = Finder(store, indexer, metrics, turns, shard=shard)
     search = LogSearch(store, finder)
     targets = Targets(store, search, turns)
+    transactions, results = opened.transactions, Results(store, shard=shard)
     return StoreParts(
         store=store,
         alarm=alarm,
@@ -172,8 +183,12 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
         surveyor=surveyor,
         backlog=Backlog(store, surveyor, turns),
         pending_list=PendingList(store, reader, turns),
+        transactions=transactions,
+        preparing=_make_preparing(base, opened, flusher),
+        ending=Ending(store, transactions, results, flusher, turns),
+        looking=Looking(store, transactions, results, finder, turns, shard=shard),
         stand_ins=StandIns(store, metrics),
-        cleaner=_make_cleaner(base, store, reader, flusher, checkpointer, groups, offsets, indexer),
+        cleaner=_make_cleaner(base, opened, reader, flusher, checkpointer, groups, offsets, indexer),
         exporter=Exporter(
             store,
             directory.root,
@@ -185,6 +200,16 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
         traffic=Traffic(settings.traffic_limits, base.registry),
         metrics=metrics,
         turns=turns,
+    )
+
+
+def _make_preparing(base: Base, opened: Opened, flusher: Flusher) -> Preparing:
+    return Preparing(
+        opened.store,
+        opened.transactions,
+        flusher,
+        timeout_ms=base.settings.transaction_timeout_ms,
+        transactions_max=base.settings.transactions_max,
     )
 
 
@@ -217,14 +242,16 @@ def _make_checkpointer(
     base: Base, opened: Opened, flusher: Flusher, topics: TopicFile, keeper: GroupKeeper
 ) -> Checkpointer:
     directory, settings = base.directory, base.settings
-    counts = CountKeeper(opened.store, base.disk, directory.root, base.threads.checkpoint)
+    store, disk, executor = opened.store, base.disk, base.threads.checkpoint
+    counts = CountKeeper(store, disk, directory.root, executor)
+    transactions = TransactionKeeper(store, opened.transactions, disk, directory.root, executor)
     return Checkpointer(
         opened.store,
         directory,
         flusher,
         topics,
         TableFile(base.disk, directory.root / queuetable.FILE, directory.queues, opened.table),
-        Keepers([keeper, OrderKeeper(opened.store, base.threads.checkpoint), counts]),
+        Keepers([keeper, OrderKeeper(store, executor), counts, transactions]),
         base.threads.checkpoint,
         base.clock,
         base.metrics,
@@ -266,7 +293,7 @@ def _make_indexer(base: Base, store: Store) -> Indexer | None:
 
 def _make_cleaner(
     base: Base,
-    store: Store,
+    opened: Opened,
     reader: Reader,
     flusher: Flusher,
     checkpointer: Checkpointer,
@@ -274,7 +301,7 @@ def _make_cleaner(
     offsets: GroupOffsets,
     indexer: Indexer | None,
 ) -> Cleaner:
-    settings = base.settings
+    settings, store = base.settings, opened.store
 
     def dropped(position: int) -> Iterator[None]:
         """Lets go of everything before `position`, where the log begins now."""
@@ -300,6 +327,7 @@ def _make_cleaner(
             settings.disk_force,
         ),
         interval_ms=settings.retention_check_ms,
+        transactions=opened.transactions,
         unread=unread(store.queues, groups.progress, offsets),
         dropped=dropped,
     )

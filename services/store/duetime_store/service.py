@@ -6,7 +6,16 @@ from typing import Any, TypeVar
 
 import grpc
 import numpy as np
-from duetime.v1 import consumer_pb2, export_pb2, gateway_pb2, message_pb2, pending_pb2, store_pb2, store_pb2_grpc
+from duetime.v1 import (
+    consumer_pb2,
+    export_pb2,
+    gateway_pb2,
+    message_pb2,
+    pending_pb2,
+    store_pb2,
+    store_pb2_grpc,
+    transactions_pb2,
+)
 from duetime_core.callers import caller_of
 from duetime_core.errors import InvalidArgument, ReadOnly, Violation
 from duetime_core.serving import code_of
@@ -63,6 +72,9 @@ class StoreService(store_pb2_grpc.StoreServicer):
         self._exporter = parts.exporter
         self._backlog = parts.backlog
         self._pending_list = parts.pending_list
+        self._preparing = parts.preparing
+        self._ending = parts.ending
+        self._looking = parts.looking
         self._stand_ins = parts.stand_ins
         self._subscription_groups = parts.subscription_groups
         self._metrics = parts.metrics
@@ -119,6 +131,31 @@ class StoreService(store_pb2_grpc.StoreServicer):
     async def Backlog(self, request: pending_pb2.BacklogRequest, context: Any) -> pending_pb2.BacklogResponse:
         return await self._backlog.answer(request)
 
+    async def Prepare(self, request: store_pb2.PrepareRecordsRequest, context: Any) -> store_pb2.PrepareRecordsResponse:
+        prepared = await self._preparing.prepare(request.records, request.retried)
+        self._checkpointer.published()
+        outcome = prepared.outcome
+        response = store_pb2.PrepareRecordsResponse(
+            offsets=outcome.queue_offsets, positions=prepared.positions, check_at_ms=prepared.check_at_ms
+        )
+        self._fill_refused(response, outcome)
+        return response
+
+    async def EndTransactions(
+        self, request: store_pb2.EndTransactionsRequest, context: Any
+    ) -> transactions_pb2.EndTransactionResponse:
+        response = await self._ending.end(request)
+        self._checkpointer.published()
+        return response
+
+    async def ListTransactions(
+        self, request: transactions_pb2.ListTransactionsRequest, context: Any
+    ) -> store_pb2.ListHalvesResponse:
+        return await self._looking.page(request)
+
+    async def GetTransaction(self, request: store_pb2.GetHalfRequest, context: Any) -> store_pb2.GetHalfResponse:
+        return await self._looking.get(request)
+
     async def PutMessage(self, request: store_pb2.PutMessageRequest, context: Any) -> store_pb2.PutMessageResponse:
         """Put, Restore and Settle as one call, as release 0.1 makes it."""
         if request.lane:
@@ -146,6 +183,11 @@ class StoreService(store_pb2_grpc.StoreServicer):
         """Fills in the fields that all answers have."""
         response.queue_offsets.extend(outcome.queue_offsets)
         response.stored_at_ms = outcome.stored_at_ms
+        self._fill_refused(response, outcome)
+        return response
+
+    def _fill_refused(self, response: Answer | store_pb2.PrepareRecordsResponse, outcome: Outcome) -> None:
+        """Fills in what was not stored, and why."""
         if any(outcome.statuses):
             response.statuses.extend(outcome.statuses)  # type: ignore[arg-type]
             for status, count in Counter(outcome.statuses).items():
@@ -156,7 +198,6 @@ class StoreService(store_pb2_grpc.StoreServicer):
             code = code_of(error.status if error else StatusCode.INVALID_ARGUMENT)
             reason = error.reason if error else "RECORD_REFUSED"
             response.faults[index].CopyFrom(message_pb2.Fault(code=code, reason=reason, message=text))
-        return response
 
     async def Pull(self, request: gateway_pb2.PullRequest, context: Any) -> gateway_pb2.PullResponse:
         queue = self._store.queues.find(request.topic, request.queue)

@@ -8,7 +8,7 @@ from duetime_core.errors import InvalidArgument, Violation
 from duetime_format import columns, layout, record
 from duetime_format.columns import Ints, Run
 from duetime_format.errors import Damaged
-from duetime_format.lanes import LANE_TOPIC_NAMES
+from duetime_format.lanes import BOUND_TOPIC_NAMES
 from duetime_format.properties import value_of
 
 _UNIQ_KEY, _REAL_TOPIC, _REAL_QID = (name.encode() for name in (record.UNIQ_KEY, record.REAL_TOPIC, record.REAL_QID))
@@ -28,16 +28,16 @@ class Intake(Run):
         return self.data[start : start + int(self.sizes[index])]
 
     def name_of(self, index: int) -> tuple[bytes, bytes]:
-        """Topic and message id. The topic of a delayed message is its destination."""
+        """Topic and message id. The topic of a message that waits is its destination."""
         topic, _ = self.keys[int(self.key_of[index])]
-        if topic in LANE_TOPIC_NAMES:
+        if topic in BOUND_TOPIC_NAMES:
             topic = self._property(index, _REAL_TOPIC) or topic
         return topic, self._property(index, _UNIQ_KEY)
 
     def topic_queue(self, index: int) -> int:
         """The queue in the topic that `name_of` gives."""
         topic, queue = self.keys[int(self.key_of[index])]
-        return int(self._property(index, _REAL_QID) or 0) if topic in LANE_TOPIC_NAMES else queue
+        return int(self._property(index, _REAL_QID) or 0) if topic in BOUND_TOPIC_NAMES else queue
 
     def _property(self, index: int, name: bytes) -> bytes:
         return value_of(self.properties(index), name)

@@ -111,8 +111,12 @@ class Checkpointer:
         try:
             for lane in store.lanes:
                 lane.write_marks()
+            store.halves.write()
         except OSError as error:
             log.warning("ends of entries not written", error=str(error))
+        if not store.halves.is_even:
+            log.warning("no checkpoint until all ends of half messages are marked")
+            return False
         if not all(lane.is_even for lane in store.lanes):
             # A checkpoint has no place for them, and recovery must find their records again.
             log.warning("no checkpoint until lanes have restored the gaps that a crash left, and written all ends")

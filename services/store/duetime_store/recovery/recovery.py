@@ -25,7 +25,7 @@ from duetime_core.ondisk.scan import scan_runs
 from duetime_format import layout, record
 from duetime_format.errors import Damaged
 from duetime_format.lanes import TIMER_LANE_FIRST, TIMER_LANES_MAX, is_timer_lane, lane_of, level_of, queue_of
-from duetime_format.names import CANCELLED_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from duetime_format.names import CANCELLED_TOPIC, HALF_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from duetime_format.units import FILLER_SIZE, Ints, Units, dues_of
 
 from duetime_store.files import configs
@@ -46,9 +46,11 @@ from duetime_store.queues.topics import TopicLimits, Topics
 from duetime_store.recovery import checkpoint
 from duetime_store.recovery.checkpoint import Checkpoint
 from duetime_store.recovery.counting import load_counts, make_ledger
+from duetime_store.recovery.halfloading import load_transactions
 from duetime_store.recovery.queueloading import QueueLoading
 from duetime_store.recovery.replay import Damage, Replay
 from duetime_store.settings import StoreSettings
+from duetime_store.transactions.table import OpenTransactions
 from duetime_store.writing.store import Store
 
 log = structlog.get_logger()
@@ -82,6 +84,7 @@ class Opened:
 
     store: Store
     report: Report
+    transactions: OpenTransactions
     # Table of the queues, as of the checkpoint that was trusted; None: it has to be written anew.
     table: Table | None = None
 
@@ -135,6 +138,8 @@ class _Recovery:
         offsets = configs.delay_offsets(self._config(configs.DELAY_OFFSETS))
         point = self._trusted()
         ends = self._lane_ends()
+        halves = self._queues.known(HALF_TOPIC.encode(), 0)
+        half_end = halves.next_offset if halves else 0
         self._read_log(point)
         if self._history.current != self._levels:
             self._history = self._history.changed(self._log.end, self._clock.now_ms(), self._levels)
@@ -153,13 +158,23 @@ class _Recovery:
         self._make_levels(store, point, offsets)
         self._make_timers(store, point)
         load_counts(store.ledger, self._directory.root, point, ends, self._replay.left, store.lanes)
+        table = OpenTransactions(checks_max=self._settings.transaction_checks_max)
+        load_transactions(
+            store,
+            self._directory.root,
+            point,
+            half_end,
+            self._replay.halves,
+            table,
+            self._settings.transaction_timeout_ms,
+        )
         save_history(self._history, self._directory.disk, self._directory.config, self._settings.shard)
         report, replay = self._report, self._replay
         report.records, report.rebuilt_units = replay.record_count, replay.unit_count
         report.repeated, report.damage = replay.repeated_count, replay.damage
         report.missing_bytes = sum(end - first for first, end in self._log.missing)
         report.read_queues = self._loading.read_count
-        return Opened(store, report, self._loading.table)
+        return Opened(store, report, table, self._loading.table)
 
     def _read_points(self) -> list[tuple[int, Checkpoint]]:
         """Serials and checkpoints. One that knows of no timer lanes does not count where there is such a queue: its

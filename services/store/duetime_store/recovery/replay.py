@@ -25,6 +25,7 @@ from duetime_format.units import UNIT_TYPE, Units
 from duetime_store.lanes.timerorder import Ended
 from duetime_store.log.recent import RecentIds
 from duetime_store.queues.queues import Queues
+from duetime_store.recovery.halfreplay import HalfReplay
 
 log = structlog.get_logger()
 
@@ -69,6 +70,8 @@ class Replay:
         self.ended: dict[int, list[Ended]] = {}
         # By lane, in runs: the entries that leave it in either way after the checkpoint, and their due times.
         self.left: dict[int, list[tuple[Ints, Ints]]] = {}
+        # Ends of half messages after the checkpoint.
+        self.halves = HalfReplay()
         # The two largest store times.
         self._latest_ms = [0, 0]
         # From this offset on only damaged records claim places in the queue so far.
@@ -125,6 +128,7 @@ class Replay:
         before_ms = self.stored_at_ms
         self.remember(item)
         if isinstance(item, Run):
+            self.halves.see(item)
             self._replay_run(item, before_ms)
         elif isinstance(item, Found) and item.damage:
             self._replay_damaged(item)
@@ -164,6 +168,7 @@ class Replay:
                 self._end(number, Ended(position, np.array([entry]), np.array([due_at_ms])))
 
     def _replay_found(self, item: Found, before_ms: int) -> None:
+        self.halves.see(item)
         found = item.record
         unit = np.array([(item.position, found.size, self._codes.of_record(found))], UNIT_TYPE)
         copy = np.array([found.stored_at_ms < before_ms])

@@ -26,7 +26,7 @@ import numpy as np
 import structlog
 from duetime_core.clock import Clock
 from duetime_core.defects import outcome
-from duetime_core.ondisk.lanes import Kept, Progress
+from duetime_core.ondisk.lanes import Progress, Undecided
 from duetime_format.columns import Ints
 from duetime_format.names import FOREIGN_TOPICS
 from duetime_format.units import FILLER_SIZE, Units
@@ -41,6 +41,7 @@ from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.reading.reader import Reader
 from duetime_store.reading.turns import Turns
 from duetime_store.recovery.checkpointer import Checkpointer
+from duetime_store.transactions.table import OpenTransactions
 from duetime_store.writing.flusher import Flusher
 from duetime_store.writing.store import Store
 
@@ -102,6 +103,7 @@ class Cleaner:
         *,
         policy: Policy,
         interval_ms: int,
+        transactions: OpenTransactions,
         unread: FindUnread,
         dropped: Callable[[int], Iterator[None]],
     ) -> None:
@@ -119,6 +121,7 @@ class Cleaner:
         self._turns = turns
         self._policy = policy
         self._interval_ms = interval_ms
+        self._transactions = transactions
         self._unread = unread
         self._dropped = dropped
         # Segments below it are full, and carry the time at which that was seen; those full at the start keep theirs.
@@ -257,13 +260,15 @@ class Cleaner:
             yield lane.queue, lane.progress()
         for topic in sorted(FOREIGN_TOPICS):
             for queue in self._store.queues.of_topic(topic):
-                yield queue, Kept(queue.min_offset)
+                yield queue, Undecided(queue.min_offset)
 
     async def _move(self, queue: ConsumeQueue, offsets: Ints) -> None:
         lane = self._store.lanes.of(queue)
         if lane is not None:
             # The end of an entry lies after all copies of its record, so that retention deletes it last.
             offsets = offsets[lane.states(offsets) == PENDING]
+        elif queue is self._store.halves.queue:
+            offsets = offsets[self._store.halves.are_open(offsets)]
         if not len(offsets):
             return
         records, sizes, damages, units = self._reader.read(queue, offsets, queue.read_at(offsets))
@@ -276,6 +281,8 @@ class Cleaner:
         durable = self._store.when_durable()
         if durable is not None:
             await durable
+        if queue is self._store.halves.queue:
+            self._transactions.moved(offsets, units["position"].astype(np.int64))
         self._metrics.retention_moved.inc(len(sizes) - len(damages))
         self._metrics.retention_moved_bytes.inc(len(records))
         await self._clock.sleep(MOVE_PAUSE_MS)

@@ -11,7 +11,7 @@ from itertools import starmap
 import numpy as np
 import numpy.typing as npt
 from duetime_format import layout, record, timers
-from duetime_format.lanes import level_of
+from duetime_format.lanes import LANE_TOPIC_NAMES, level_of
 from duetime_format.levels import DELAY_MS_MAX
 from duetime_format.limits import (
     BODY_BYTES_MAX,
@@ -61,7 +61,7 @@ def sent_faults(intake: Intake, taken: Taken, now_ms: int, *, replace: bool = Fa
     faults = {} if replace else _of_own_properties(intake)
     if not intake.count:
         return faults
-    _add(faults, intake, [_sent_key_fault(*key, taken.highest, taken.timer_lanes) for key in intake.keys])
+    _add(faults, intake, [sent_key_fault(*key, taken.highest, taken.timer_lanes) for key in intake.keys])
     _add_timers(faults, intake, now_ms)
     # Half messages of transactions, which no reader would see, and messages born before 1970.
     odd = (intake.flags & layout.SYS_TRANSACTION) != 0
@@ -77,6 +77,14 @@ def restored_faults(intake: Intake, size_max: int) -> dict[int, str]:
     """As `sent_faults`, for records that take the place of lane entries."""
     faults: dict[int, str] = {}
     _add(faults, intake, list(starmap(_restored_key_fault, intake.keys)))
+    _add_sizes(faults, intake, size_max, size_max)
+    return faults
+
+
+def ended_faults(intake: Intake, size_max: int) -> dict[int, str]:
+    """As `sent_faults`, for records that the store has made of half messages."""
+    faults: dict[int, str] = {}
+    _add(faults, intake, ["" if key[0] in LANE_TOPIC_NAMES else _restored_key_fault(*key) for key in intake.keys])
     _add_sizes(faults, intake, size_max, size_max)
     return faults
 
@@ -130,7 +138,7 @@ def _add_sizes(faults: dict[int, str], intake: Intake, most: int, segment: int) 
 
 
 @lru_cache(_KEYS_REMEMBERED_MAX)
-def _sent_key_fault(topic: bytes, queue_id: int, highest: int, timer_lanes: int) -> str:
+def sent_key_fault(topic: bytes, queue_id: int, highest: int, timer_lanes: int) -> str:
     name, fault = _name(topic)
     if fault:
         return fault

@@ -19,7 +19,7 @@ import numpy as np
 from duetime_core.clock import Clock
 from duetime_core.ondisk.history import LevelHistory
 from duetime_format import layout, record, timers
-from duetime_format.lanes import LANE_TOPIC_NAMES, level_of
+from duetime_format.lanes import BOUND_TOPIC_NAMES, LANE_TOPIC_NAMES, level_of
 from duetime_format.names import TIMER_TOPIC
 from duetime_format.properties import value_of
 
@@ -55,7 +55,7 @@ class FirstCopy:
 
     @property
     def name(self) -> Name:
-        real = value_of(self.properties, _REAL_TOPIC) if self.is_delayed else None
+        real = value_of(self.properties, _REAL_TOPIC) if self.topic in BOUND_TOPIC_NAMES else None
         return real or self.topic, value_of(self.properties, _UNIQ_KEY)
 
     @property

@@ -96,6 +96,8 @@ class FlushBatch:
     # Group events in this batch, and their waiters.
     entries: list[Entry] = field(default_factory=list)
     event_waiters: "list[asyncio.Future[None]]" = field(default_factory=list)
+    # Write marks of what ended into units; they raise OSError if these could not be written.
+    marks: list[Callable[[], None]] = field(default_factory=list)
     # Learn whether the batch became durable.
     settles: list[Callable[[bool], None]] = field(default_factory=list)
 
@@ -110,6 +112,11 @@ class FlushBatch:
         for lane, entries in self.ended:
             try:
                 lane.publish_cancel(entries)
+            except OSError as error:
+                trouble = error
+        for mark in self.marks:
+            try:
+                mark()
             except OSError as error:
                 trouble = error
         return trouble

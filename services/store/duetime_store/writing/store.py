@@ -30,10 +30,11 @@ from duetime_store.log.intake import Intake, parse
 from duetime_store.log.journal import Journal, event_records
 from duetime_store.log.recent import RecentIds
 from duetime_store.queues.consumequeue import ConsumeQueue
+from duetime_store.queues.halfqueue import HalfQueue
 from duetime_store.queues.queues import Queues
 from duetime_store.writing.faults import Taken, restored_faults, sent_faults
 from duetime_store.writing.originals import Originals
-from duetime_store.writing.repeats import FirstCopy, Repeats, answer_twins, find_twins
+from duetime_store.writing.repeats import FirstCopy, Repeats, VisibleLog, answer_twins, find_twins
 from duetime_store.writing.staging import CANCELLED, DUPLICATE, GAP, NOT_DUE, OK, FlushBatch, Outcome, refuse
 
 log = sparing()
@@ -64,8 +65,9 @@ class Store:
         self.recent = recent
         self.ledger = ledger
         self._originals = Originals(log, self._refusal)
-        self._repeats = Repeats(log, history, recent, clock.clock)
+        self.repeats = Repeats(log, history, recent, clock.clock)
         self.lanes = Lanes()
+        self.halves = HalfQueue(queues)
         self.gate = Gate(clock.clock, flush_stall_ms)
         # Events of consumer groups; they go into the log with the next batch.
         self.journal = Journal()
@@ -145,7 +147,7 @@ class Store:
 
     def _put_sent(self, intake: Intake, retried: Sequence[int]) -> Outcome:
         faults = self.sent_faults(intake)
-        asked = self._repeats.among(intake, retried)
+        asked = self.repeats.among(intake, retried)
         if not faults and not asked:
             outcome = Outcome([OK] * intake.count, stored_at_ms=self.clock.now_ms())
             self.stage_sent(intake, outcome)
@@ -154,7 +156,7 @@ class Store:
         for index, fault in faults.items():
             outcome.refuse(index, fault)
         if asked:
-            self._repeats.answer(intake, outcome, asked, self.published_end, (self._staged, self._flushing))
+            self.repeats.answer(intake, outcome, asked, self.published_end, (self._staged, self._flushing))
         twins = find_twins(intake, outcome, asked)
         for index in twins:
             outcome.statuses[index] = DUPLICATE
@@ -163,7 +165,7 @@ class Store:
         self.stage_sent(intake.only(chosen), stored)
         outcome.take_places(chosen, stored)
         answer_twins(intake, outcome, twins)
-        self._repeats.stored(intake.id_hashes[[index for index in asked if outcome.statuses[index] == OK]].tolist())
+        self.repeats.stored(intake.id_hashes[[index for index in asked if outcome.statuses[index] == OK]].tolist())
         return outcome
 
     def stage_events(self) -> None:
@@ -176,9 +178,9 @@ class Store:
         for encoded in event_records(events, now_ms):
             self.stage_own(encoded)
 
-    def stage_own(self, encoded: bytes) -> None:
-        """Stages a record of the store's own."""
-        self._stage(parse(encoded), Outcome([], stored_at_ms=self.clock.now_ms()))
+    def stage_own(self, encoded: bytes) -> int:
+        """Stages a record of the store's own. Returns its position."""
+        return int(self._stage(parse(encoded), Outcome([], stored_at_ms=self.clock.now_ms()))[0])
 
     @property
     def staged(self) -> FlushBatch:
@@ -187,13 +189,23 @@ class Store:
 
     def first_copy(self, intake: Intake, index: int) -> FirstCopy | None:
         """The stored or staged record that a record repeats, if it is one of the newest."""
-        return self._repeats.find(intake, [index], self.published_end, (self._staged, self._flushing)).get(index)
+        return self.first_copies(intake, [index]).get(index)
 
-    def stage_sent(self, intake: Intake, outcome: Outcome) -> None:
-        """Stages records that `sent_faults` finds no fault with."""
+    def first_copies(self, intake: Intake, asked: Sequence[int]) -> dict[int, FirstCopy]:
+        """As `first_copy`, by index."""
+        return self.repeats.find(intake, asked, self.published_end, (self._staged, self._flushing))
+
+    @property
+    def visible_log(self) -> VisibleLog:
+        """The log with what is staged now."""
+        return VisibleLog(self.log, self.published_end, (self._staged, self._flushing))
+
+    def stage_sent(self, intake: Intake, outcome: Outcome) -> Ints:
+        """Stages records that have no fault (writing/faults.py). Returns their positions."""
         positions = self._stage(intake, outcome)
         named = slice(None) if intake.all_have_ids else intake.id_hashes >= 0
         self.recent.add_all(intake.id_hashes[named], positions[named])
+        return positions
 
     def restore(self, intake: Intake, lane: Lane, entries: Ints) -> Outcome:
         """Stages the restored records of entries, strictly in order: after one that is not taken all others are gaps,

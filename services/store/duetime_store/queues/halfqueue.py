@@ -1,0 +1,154 @@
+"""The queue of half messages, as their units and what is on its way to them say: which are there, and which have ended.
+
+    unit     i64 position | i32 size | i64 tagsCode: the hash of the tag, or the end (duetime_format.halves)
+
+A mark of an end is written once the end is durable in the log. One that the disk does not take waits in memory, and no
+checkpoint is made without it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from duetime_format.halves import GIVEN_UP, are_ended, end_tag, ends_of
+from duetime_format.names import HALF_TOPIC
+from duetime_format.units import FILLER_SIZE, UNIT, UNIT_TYPE, Ints, Mask, Units
+
+from duetime_store.queues.consumequeue import ConsumeQueue
+from duetime_store.queues.queues import Queues
+
+_TOPIC = HALF_TOPIC.encode()
+
+
+class End(NamedTuple):
+    """How a half message ended, and the log position of the record that says so."""
+
+    code: int
+    position: int
+
+
+class HalfQueue:
+    """Belongs to the event loop's thread."""
+
+    def __init__(self, queues: Queues) -> None:
+        self._queues = queues
+        self._staged: dict[int, End] = {}
+        self._unwritten: dict[int, End] = {}
+
+    @property
+    def queue(self) -> ConsumeQueue | None:
+        """None: there never was a half message."""
+        return self._queues.known(_TOPIC, 0)
+
+    @property
+    def is_even(self) -> bool:
+        """Whether all ends that are durable are marked."""
+        return not self._unwritten
+
+    def units(self, offsets: Ints) -> Units:
+        """Published units at offsets in any order, with marks that wait; size 0 where there is no half message."""
+        queue = self.queue
+        if queue is None or not len(offsets):
+            return np.zeros(len(offsets), UNIT_TYPE)
+        units = queue.read_at(offsets).copy()
+        units["size"][(offsets < queue.min_offset) | (units["size"] == FILLER_SIZE)] = 0
+        if self._unwritten:
+            for index in np.flatnonzero(np.isin(offsets, list(self._unwritten))).tolist():
+                units["tags"][index] = end_tag(*self._unwritten[int(offsets[index])])
+        return units
+
+    def staged_positions(self, offsets: Sequence[int]) -> list[int]:
+        """Where the records of half messages lie, or will lie once they are durable; -1: there are none."""
+        queue = self.queue
+        if queue is None or not offsets:
+            return [-1] * len(offsets)
+        units = self.units(np.array(offsets, np.int64))
+        found: list[int] = np.where(units["size"] > 0, units["position"], -1).tolist()
+        for index, offset in enumerate(offsets):
+            at = (offset - queue.max_offset) * UNIT.size
+            if 0 <= at < len(queue.staged):
+                found[index], _, _ = UNIT.unpack_from(queue.staged, at)
+        return found
+
+    def ends(self, offsets: Ints, units: Units) -> list[End | None]:
+        """How the half messages of `units` have ended, staged ends included; None: they are open."""
+        found = self.published_ends(units)
+        if self._staged:
+            found = [self._staged.get(offset, end) for offset, end in zip(offsets.tolist(), found, strict=True)]
+        return found
+
+    @staticmethod
+    def published_ends(units: Units) -> list[End | None]:
+        """As `ends`, of durable ones."""
+        tags = units["tags"].astype(np.int64)
+        ended, (codes, positions) = are_ended(tags), ends_of(tags)
+        return [
+            End(code, position) if is_ended else None
+            for is_ended, code, position in zip(ended.tolist(), codes.tolist(), positions.tolist(), strict=True)
+        ]
+
+    def are_open(self, offsets: Ints) -> Mask:
+        """Which half messages are there and have no end, staged ones included."""
+        units = self.units(offsets)
+        opened: Mask = (units["size"] > 0) & ~are_ended(units["tags"])
+        if self._staged:
+            opened &= ~np.isin(offsets, list(self._staged))
+        return opened
+
+    def stage(self, ends: Mapping[int, End]) -> None:
+        """Ends of half messages are staged: all who ask from now on get these answers."""
+        self._staged.update(ends)
+
+    def publish(self, ends: Mapping[int, End]) -> None:
+        """Staged ends are durable. Raises: OSError: their marks wait in memory."""
+        self._unwritten.update(ends)
+        for offset, end in ends.items():
+            # One that was given up may have another end staged by now.
+            if self._staged.get(offset) == end:
+                del self._staged[offset]
+        self.write()
+
+    def undo(self) -> None:
+        """All staged ends are taken back."""
+        self._staged.clear()
+
+    def mark(self, ends: Mapping[int, End]) -> None:
+        """Recovery: half messages have ended, by the log. One that was given up may have ended otherwise later."""
+        queue = self.queue
+        offsets = np.array(sorted(ends), np.int64)
+        units = self.units(offsets)
+        for offset, known, size in zip(
+            offsets.tolist(), self.ends(offsets, units), units["size"].tolist(), strict=True
+        ):
+            end = ends[offset]
+            if queue is None or not size or known == end:
+                continue
+            if known is None or known.code == GIVEN_UP or known.position >= end.position:
+                self._unwritten[offset] = end
+
+    def mark_tags(self, offsets: Ints, tags: Ints) -> None:
+        """As `mark`, by tagsCodes of half messages that have no mark."""
+        codes, positions = ends_of(tags)
+        for offset, code, position in zip(offsets.tolist(), codes.tolist(), positions.tolist(), strict=True):
+            self._unwritten[offset] = End(code, position)
+
+    def write(self) -> None:
+        """Writes the marks that wait. Raises: OSError: they still do."""
+        queue = self.queue
+        if not self._unwritten or queue is None:
+            return
+        offsets = np.array(sorted(self._unwritten), np.int64)
+        kept = offsets[offsets >= queue.min_offset]
+        if len(kept):
+            units = queue.read_at(kept).copy()
+            units["tags"] = [end_tag(*self._unwritten[offset]) for offset in kept.tolist()]
+            queue.repoint(kept, units)
+        self._unwritten.clear()
+
+    def reopen(self, offsets: Ints, tags: Ints) -> None:
+        """Recovery: marks whose records the log has lost are taken back. Raises: OSError."""
+        queue = self.queue
+        if queue is not None and len(offsets):
+            units = queue.read_at(offsets).copy()
+            units["tags"] = tags
+            queue.repoint(offsets, units)

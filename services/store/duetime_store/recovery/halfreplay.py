@@ -1,0 +1,86 @@
+"""What records after the checkpoint say of half messages: how they ended, and which ends a crash has torn.
+
+An end is a real record or a copy, and then its op record, in one batch. A log that ends between the two has decided all
+the same: the op record is only missing for brokers, and is appended at the start. An op record without its real record
+or copy, which a power cut may leave, has not decided: the message was not stored.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from duetime_core.ondisk.scan import Found
+from duetime_format import halves, layout, record
+from duetime_format.columns import Run
+from duetime_format.errors import Damaged
+from duetime_format.halves import COMMITTED, GIVEN_UP
+from duetime_format.names import GIVEN_UP_TOPIC, OP_TOPIC
+from duetime_format.record import Record
+
+from duetime_store.queues.halfqueue import End
+
+_OP_KEY, _GIVEN_UP_KEY = (OP_TOPIC.encode(), 0), (GIVEN_UP_TOPIC.encode(), 0)
+
+
+class HalfReplay:
+    """Takes in records in the order of the log."""
+
+    def __init__(self) -> None:
+        # Positions of real records and of copies, by the offsets of their half messages.
+        self._records: dict[int, dict[int, int]] = {COMMITTED: {}, GIVEN_UP: {}}
+        # By offset of a half message: decisions and the positions of their op records.
+        self._ops: dict[int, list[End]] = {}
+
+    def see(self, item: Run | Found) -> None:
+        """Takes intact records."""
+        if isinstance(item, Found):
+            self._see(item.record)
+            return
+        chosen = item.flags & layout.SYS_TRANSACTION == layout.SYS_TRANSACTION_COMMIT
+        for key in (_OP_KEY, _GIVEN_UP_KEY):
+            if key in item.keys:
+                chosen |= item.key_of == item.keys.index(key)
+        for index in np.flatnonzero(chosen).tolist():
+            self._see(record.decode(item.data, int(item.starts[index]), check_crc=False))
+
+    def _see(self, found: Record) -> None:
+        key = found.topic.encode(), found.queue
+        if key == _OP_KEY:
+            try:
+                offsets = halves.ended_by(found.body)
+            except Damaged:
+                # A broker's, of no form that is known: it ends nothing.
+                return
+            end = End(halves.decision_of(found.properties), found.position)
+            for offset in offsets:
+                self._ops.setdefault(offset, []).append(end)
+            return
+        if key == _GIVEN_UP_KEY:
+            code, half = GIVEN_UP, halves.half_of(found.properties)
+        else:
+            code, half = COMMITTED, halves.commits(found.sys_flag, found.properties)
+        if half is not None:
+            self._records[code].setdefault(half, found.position)
+
+    def ends(self) -> dict[int, End]:
+        """How half messages ended, by offset."""
+        found: dict[int, End] = {}
+        for offset in {*self._ops, *self._records[COMMITTED], *self._records[GIVEN_UP]}:
+            for end in self._ends_of(offset):
+                # What was given up may have been ended later; else the first counts.
+                if offset not in found or found[offset].code == GIVEN_UP:
+                    found[offset] = end
+        return found
+
+    def _ends_of(self, offset: int) -> Iterator[End]:
+        """In the order of the log."""
+        of_records = [End(code, known[offset]) for code, known in self._records.items() if offset in known]
+        decided = [end for end in self._ops.get(offset, ()) if end.code not in self._records]
+        yield from sorted([*of_records, *decided], key=lambda end: end.position)
+
+    def torn(self) -> dict[int, list[int]]:
+        """Half messages that ended without an op record, by decision."""
+        found: dict[int, list[int]] = {}
+        for offset, end in self.ends().items():
+            if not any(one.code == end.code for one in self._ops.get(offset, ())):
+                found.setdefault(end.code, []).append(offset)
+        return found

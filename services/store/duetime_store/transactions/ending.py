@@ -1,0 +1,240 @@
+"""EndTransactions: half messages are committed or rolled back, once each.
+
+    read units and half records ──▶ judge, and stage real records, op records and ends ──▶ durable ──▶ answer
+
+Judging and staging are one step of the store's only writer: whichever end of a transaction is staged first counts, and
+every other one, then or later, gets its result. The answer waits until all that it rests on is durable.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from duetime.v1 import message_pb2, store_pb2, transactions_pb2
+from duetime_core.bounds import shown
+from duetime_core.errors import (
+    DiskFull,
+    DueTimeError,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    PermissionDenied,
+    Violation,
+)
+from duetime_core.serving import code_of
+from duetime_format import halves, record
+from duetime_format.errors import Damaged
+from duetime_format.halves import COMMITTED, ENDED, GIVEN_UP, ROLLED_BACK
+from duetime_format.limits import ENDS_COUNT_MAX
+from duetime_format.names import HALF_TOPIC
+from duetime_format.properties import as_text, value_of
+from duetime_format.record import Record
+from duetime_format.units import spans
+
+from duetime_store.queues.halfqueue import End
+from duetime_store.reading.turns import Turns
+from duetime_store.transactions.results import Results
+from duetime_store.transactions.table import OpenTransactions
+from duetime_store.writing.flusher import Flusher
+from duetime_store.writing.halves import Decided, end
+from duetime_store.writing.store import Store
+
+# Judged and staged in one step, which takes a few milliseconds; so many bytes of half messages at most, but always one.
+STEP_COUNT = 256
+STEP_BYTES = 4 * 1024 * 1024
+
+Result = transactions_pb2.EndTransactionResult
+_REAL_TOPIC = record.REAL_TOPIC.encode()
+_CODES = {transactions_pb2.DECISION_COMMIT: COMMITTED, transactions_pb2.DECISION_ROLLBACK: ROLLED_BACK}
+STATES = {
+    COMMITTED: transactions_pb2.TRANSACTION_STATE_COMMITTED,
+    ROLLED_BACK: transactions_pb2.TRANSACTION_STATE_ROLLED_BACK,
+    GIVEN_UP: transactions_pb2.TRANSACTION_STATE_GIVEN_UP,
+}
+OPEN = transactions_pb2.TRANSACTION_STATE_OPEN
+
+
+class Ending:
+    """Serves EndTransactions."""
+
+    def __init__(
+        self,
+        store: Store,
+        table: OpenTransactions,
+        results: Results,
+        flusher: Flusher,
+        turns: Turns,
+    ) -> None:
+        self._store = store
+        self._table = table
+        self._results = results
+        self._flusher = flusher
+        self._turns = turns
+
+    async def end(self, request: store_pb2.EndTransactionsRequest) -> transactions_pb2.EndTransactionResponse:
+        """Durable on return.
+
+        Raises:
+            InvalidArgument: no end, or too many; no group.
+            ReadOnly: a write or flush failed before.
+            DiskFull: there is no room, not even the reserve's.
+        """
+        violations = []
+        if not 1 <= len(request.ends) <= ENDS_COUNT_MAX:
+            violations.append(Violation("ends", f"{len(request.ends)} are not 1 to {ENDS_COUNT_MAX}"))
+        if not request.group:
+            violations.append(Violation("group", "is empty"))
+        if violations:
+            raise InvalidArgument(violations)
+        try:
+            results = await self._end(request)
+        except DiskFull:
+            # The reserve is free now.
+            results = await self._end(request)
+        return transactions_pb2.EndTransactionResponse(results=results)
+
+    async def _end(self, request: store_pb2.EndTransactionsRequest) -> list[Result]:
+        results: list[Result] = [Result() for _ in request.ends]
+        offsets = np.array([one.half.offset for one in request.ends], np.int64)
+        with self._turns.walk() as walk:
+            walk.start()
+            for first, stop in spans(self._store.halves.units(offsets), STEP_BYTES, STEP_COUNT):
+                self._store.gate.check_write()
+                self._work(request, results, range(first, stop))
+                self._flusher.wake()
+                await walk.turn_if_over()
+        durable = self._store.when_durable()
+        if durable is not None:
+            await durable
+        return results
+
+    def _work(self, request: store_pb2.EndTransactionsRequest, results: list[Result], indices: Sequence[int]) -> None:
+        """Judges ends and stages those that are first."""
+        store = self._store
+        offsets = np.array([request.ends[index].half.offset for index in indices], np.int64)
+        units = store.halves.units(offsets)
+        chosen: dict[int, tuple[int, Decided, Record]] = {}
+        later: list[int] = []
+        rows = zip(indices, units.tolist(), store.halves.ends(offsets, units), strict=True)
+        for index, (position, size, _), known in rows:
+            one = request.ends[index]
+            if one.half.offset in chosen:
+                later.append(index)
+                continue
+            try:
+                found = self._half(one, request.group, position, size, known)
+                code = self._code(one, known, given_up=request.given_up)
+                if code is None or found is None:
+                    results[index].CopyFrom(self._known(one, known))
+                    continue
+                real = self._real(found) if code == COMMITTED else b""
+            except DueTimeError as error:
+                results[index].fault.CopyFrom(fault_of(error))
+            else:
+                chosen[one.half.offset] = index, Decided(one.half.offset, code, real), found
+        self._stage(results, list(chosen.values()))
+        if later:
+            self._work(request, results, later)
+
+    def _stage(self, results: list[Result], chosen: list[tuple[int, Decided, Record]]) -> None:
+        placed = end(self._store, [decided for _, decided, _ in chosen], self._ended)
+        for row, (index, decided, found) in enumerate(chosen):
+            place, result = placed.get(row), results[index]
+            if isinstance(place, str):
+                refused = InvalidArgument([Violation("half", place)], reason="RECORD_REFUSED")
+                result.fault.CopyFrom(fault_of(refused))
+                continue
+            result.state = STATES[decided.code]
+            if place is not None:
+                result.topic = topic_of(found)
+                result.sent.CopyFrom(self._results.of_place(place, found.properties))
+
+    def _ended(self, offsets: Sequence[int]) -> None:
+        self._table.end(np.array(offsets, np.int64))
+
+    def _half(self, one: store_pb2.HalfEnd, group: str, position: int, size: int, known: End | None) -> Record | None:
+        """The half record; None: it has ended and left the log.
+
+        Raises:
+            NotFound, PermissionDenied: the end is another transaction's.
+        """
+        found = read_half(self._store, one.half.offset, position, size)
+        if found is None:
+            if known is not None and size:
+                return None
+            raise not_found(one.half.offset)
+        message_id = halves.message_id_of(found.properties)
+        # Retention may have appended the record again.
+        if message_id != one.message_id or one.half.position > found.position:
+            raise not_found(one.half.offset, f" with id {shown(one.message_id)} at {one.half.position}")
+        if halves.group_of(found.properties) != group:
+            text = f"transaction of message {shown(message_id)} is not one of group {shown(group)}"
+            raise PermissionDenied(text, reason="TRANSACTION_OF_ANOTHER_GROUP")
+        return found
+
+    def _code(self, one: store_pb2.HalfEnd, known: End | None, *, given_up: bool) -> int | None:
+        """How the transaction ends now; None: it has ended before, or stays open.
+
+        Raises:
+            FailedPrecondition: it was given up.
+            InvalidArgument: that is no decision.
+        """
+        if one.decision == transactions_pb2.DECISION_UNKNOWN:
+            return None
+        code = _CODES.get(one.decision)
+        if code is None:
+            raise InvalidArgument([Violation("decision", f"{one.decision} is not COMMIT, ROLLBACK or UNKNOWN")])
+        if known is None or (known.code == GIVEN_UP and given_up):
+            return code
+        if known.code == GIVEN_UP:
+            text = f"transaction of message {shown(one.message_id)} was given up: only an operator can end it"
+            raise FailedPrecondition(text, reason="TRANSACTION_GIVEN_UP")
+        return None
+
+    def _real(self, found: Record) -> bytes:
+        """The record of a commit. Raises: InvalidArgument: there can't be one."""
+        try:
+            return halves.committed(found, self._store.levels.highest, self._store.timer_lane_count)
+        except Damaged as error:
+            raise InvalidArgument([Violation("half", error.text)], reason="RECORD_REFUSED") from error
+
+    def _known(self, one: store_pb2.HalfEnd, known: End | None) -> Result:
+        """The answer to an end that changes nothing."""
+        if known is None:
+            return Result(state=OPEN)
+        if known.code == ENDED:
+            raise not_found(one.half.offset, ": a broker has ended it, and does not say how")
+        result = Result(state=STATES[known.code], duplicate=True)
+        if known.code == COMMITTED:
+            result.topic, sent = self._results.at(known.position, one.message_id)
+            result.sent.CopyFrom(sent)
+            result.sent.duplicate = True
+        return result
+
+
+def topic_of(found: Record) -> str:
+    """Where a half message goes."""
+    return as_text(value_of(found.properties, _REAL_TOPIC))
+
+
+def read_half(store: Store, offset: int, position: int, size: int) -> Record | None:
+    """The half record that a unit names; None: it has left the log, or is damaged."""
+    if not size or not store.log.min_position <= position < store.published_end:
+        return None
+    try:
+        found = record.decode(store.read_record(position, size))
+    except Damaged:
+        return None
+    is_it = (found.topic, found.queue, found.queue_offset, found.position) == (HALF_TOPIC, 0, offset, position)
+    return found if is_it else None
+
+
+def fault_of(error: DueTimeError) -> message_pb2.Fault:
+    """The error, as the answer has it for one of several."""
+    fault = message_pb2.Fault(code=code_of(error.status), reason=error.reason, message=error.text)
+    for one in error.violations:
+        fault.violations.add(field=one.field, description=one.description)
+    return fault
+
+
+def not_found(offset: int, what: str = "") -> NotFound:
+    return NotFound(f"half message {offset}{what} is not known", reason="TRANSACTION_NOT_FOUND")

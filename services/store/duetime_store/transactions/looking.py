@@ -1,0 +1,248 @@
+"""GetTransaction and ListTransactions: what is open, and what was given up. Nothing is changed.
+
+Open ones are rows of the table, in order of half offsets; those given up are messages of TRANS_CHECK_MAX_TIME_TOPIC
+whose half messages still say so. A page token is the place of the next one: `o:17`, or `g:3`.
+"""
+
+import re
+
+import numpy as np
+from duetime.v1 import store_pb2, transactions_pb2
+from duetime_core.errors import InvalidArgument, NotFound, Violation
+from duetime_format import halves, record
+from duetime_format.errors import Damaged
+from duetime_format.halves import COMMITTED, ENDED, GIVEN_UP
+from duetime_format.limits import TRANSACTIONS_PAGE_DEFAULT, TRANSACTIONS_PAGE_MAX
+from duetime_format.names import GIVEN_UP_TOPIC, HALF_TOPIC
+from duetime_format.properties import value_of
+from duetime_format.record import Record
+from duetime_format.timers import java_long
+
+from duetime_store.finding.finder import Finder
+from duetime_store.queues.halfqueue import End
+from duetime_store.reading.turns import Turns, Walk
+from duetime_store.transactions.ending import OPEN, STATES, not_found, read_half, topic_of
+from duetime_store.transactions.results import Results
+from duetime_store.transactions.table import OpenTransactions
+from duetime_store.writing.store import Store
+
+# Rows that are looked at in one piece of a step, and for one page; then it ends, with what was found and a token.
+_PIECE = 64
+LOOK_MAX = 16_384
+# Records of one message that are looked at, to find its half message.
+_RECORDS_MAX = 256
+_TOKEN = re.compile(r"([og]):([0-9]{1,18})")
+_REAL_QID = record.REAL_QID.encode()
+_UNSPECIFIED = transactions_pb2.TRANSACTION_STATE_UNSPECIFIED
+_GIVEN_UP = transactions_pb2.TRANSACTION_STATE_GIVEN_UP
+
+
+class Looking:
+    """Serves both calls."""
+
+    def __init__(
+        self, store: Store, table: OpenTransactions, results: Results, finder: Finder, turns: Turns, *, shard: int
+    ) -> None:
+        self._store = store
+        self._table = table
+        self._results = results
+        self._finder = finder
+        self._turns = turns
+        self._shard = shard
+
+    # --- one --------------------------------------------------------------------------------------------------------
+
+    async def get(self, request: store_pb2.GetHalfRequest) -> store_pb2.GetHalfResponse:
+        """
+        Raises:
+            NotFound: there is no such transaction, or it has left the log.
+            InvalidArgument: the request names none.
+            Unavailable, Unsupported: a message id is sought, and too little is indexed, or nothing.
+        """
+        if request.message_id:
+            offset = await self._offset_of(request.message_id)
+        elif request.HasField("half"):
+            offset = request.half.offset
+        else:
+            raise InvalidArgument([Violation("half", "neither it nor message_id is set")])
+        offsets = np.array([offset], np.int64)
+        units = self._store.halves.units(offsets)
+        position, size, _ = units[0].item()
+        # What is staged is not durable yet.
+        (end,) = self._store.halves.published_ends(units)
+        found = read_half(self._store, offset, position, size)
+        if not size or (found is None and end is None):
+            raise not_found(offset)
+        if found is not None and request.half.position > position:
+            raise not_found(offset, f" at {request.half.position}")
+        response = store_pb2.GetHalfResponse(half=self._described(offset, position, found, end))
+        if found is not None:
+            response.record = self._store.read_record(position, size)
+        if end is not None and end.code == COMMITTED:
+            _, sent = self._results.at(end.position, response.half.transaction.message_id)
+            response.sent.CopyFrom(sent)
+        return response
+
+    async def _offset_of(self, message_id: str) -> int:
+        """Of the newest half message with this id."""
+        try:
+            seen, _ = await self._finder.records_of(message_id, HALF_TOPIC, _RECORDS_MAX)
+        except NotFound:
+            seen = []
+        offsets = [one.record.queue_offset for one in seen if one.record.topic == HALF_TOPIC]
+        if not offsets:
+            raise NotFound(f"no transaction of message {message_id} is known", reason="TRANSACTION_NOT_FOUND")
+        return offsets[-1]
+
+    def _described(
+        self, offset: int, position: int, found: Record | None, end: End | None
+    ) -> store_pb2.HalfTransaction:
+        """`found`: the half record; None: it has left the log."""
+        half = store_pb2.HalfTransaction(half=store_pb2.Half(offset=offset, position=position))
+        one = half.transaction
+        one.shard = self._shard
+        one.state = OPEN if end is None else STATES.get(end.code, _UNSPECIFIED)
+        if end is not None and end.code != ENDED:
+            ended = self._read(end.position)
+            if ended is not None:
+                one.ended_at_ms = ended.stored_at_ms
+                if end.code == GIVEN_UP:
+                    one.checks = halves.checks_of(ended.properties)
+        if found is not None:
+            one.message_id, one.group = halves.message_id_of(found.properties), halves.group_of(found.properties)
+            one.topic, one.queue = topic_of(found), java_long(value_of(found.properties, _REAL_QID)) or 0
+            one.prepared_at_ms = found.stored_at_ms
+        row = self._table.find(np.array([offset], np.int64))
+        if len(row.offsets) and end is None:
+            one.checks, one.next_check_at_ms = int(row.checks[0]), int(row.next_check_at_ms[0])
+        return half
+
+    def _read(self, position: int) -> Record | None:
+        """The record that a mark names; None: it has left the log."""
+        store = self._store
+        if not store.log.min_position <= position < store.published_end:
+            return None
+        seen = self._finder.read(position, expected=False)
+        return None if seen is None else seen.record
+
+    # --- pages ------------------------------------------------------------------------------------------------------
+
+    async def page(self, request: transactions_pb2.ListTransactionsRequest) -> store_pb2.ListHalvesResponse:
+        """
+        Raises:
+            InvalidArgument: a state, size or token that can't be.
+        """
+        kind, place, count = _asked(request)
+        response = store_pb2.ListHalvesResponse()
+        with self._turns.walk() as walk:
+            walk.start()
+            if kind == "o":
+                place, is_over = await self._open(request, response, place, count, walk)
+                if not is_over:
+                    response.next_page_token = f"o:{place}"
+                    return response
+                if request.state == OPEN:
+                    return response
+                place = 0
+            place, is_over = await self._given_up(request, response, place, count, walk)
+            if not is_over:
+                response.next_page_token = f"g:{place}"
+        return response
+
+    async def _open(
+        self,
+        request: transactions_pb2.ListTransactionsRequest,
+        response: store_pb2.ListHalvesResponse,
+        place: int,
+        count: int,
+        walk: Walk,
+    ) -> tuple[int, bool]:
+        """Fills in open ones from `place` on. Returns the next place, and whether there are no more."""
+        for _ in range(LOOK_MAX // _PIECE):
+            rows = self._table.page(place - 1, request.group, _PIECE)
+            if not len(rows.offsets):
+                return place, True
+            units = self._store.halves.units(rows.offsets)
+            for offset, (position, size, _) in zip(rows.offsets.tolist(), units.tolist(), strict=True):
+                if len(response.halves) == count:
+                    return place, False
+                place = offset + 1
+                found = read_half(self._store, offset, position, size)
+                if found is None:
+                    continue
+                if request.prepared_before_ms and found.stored_at_ms >= request.prepared_before_ms:
+                    return place, True
+                if not request.topic or topic_of(found) == request.topic:
+                    response.halves.append(self._described(offset, position, found, None))
+            await walk.turn_if_over()
+        return place, False
+
+    async def _given_up(
+        self,
+        request: transactions_pb2.ListTransactionsRequest,
+        response: store_pb2.ListHalvesResponse,
+        place: int,
+        count: int,
+        walk: Walk,
+    ) -> tuple[int, bool]:
+        """As `_open`; `place` is one of TRANS_CHECK_MAX_TIME_TOPIC."""
+        queue = self._store.queues.known(GIVEN_UP_TOPIC.encode(), 0)
+        if queue is None:
+            return place, True
+        for _ in range(LOOK_MAX // _PIECE):
+            place = max(place, queue.min_offset)
+            units = queue.read(place, _PIECE)
+            if not len(units):
+                return place, True
+            for position, size, _ in units.tolist():
+                if len(response.halves) == count:
+                    return place, False
+                place += 1
+                half = self._half_given_up(position, size)
+                if half is not None and _is_wanted(half.transaction, request):
+                    response.halves.append(half)
+            await walk.turn_if_over()
+        return place, False
+
+    def _half_given_up(self, position: int, size: int) -> store_pb2.HalfTransaction | None:
+        """None: it has been ended since, or has left the log."""
+        try:
+            copy = record.decode(self._store.read_record(position, size))
+        except Damaged:
+            return None
+        offset = halves.half_of(copy.properties)
+        if offset is None:
+            return None
+        units = self._store.halves.units(np.array([offset], np.int64))
+        (end,) = self._store.halves.published_ends(units)
+        if end is None or end.code != GIVEN_UP:
+            return None
+        half_position, half_size, _ = units[0].item()
+        found = read_half(self._store, offset, half_position, half_size)
+        half = self._described(offset, half_position, found or copy, end)
+        half.transaction.checks = halves.checks_of(copy.properties)
+        half.transaction.ended_at_ms = copy.stored_at_ms
+        if found is None:
+            half.transaction.prepared_at_ms = 0
+        return half
+
+
+def _is_wanted(one: transactions_pb2.Transaction, request: transactions_pb2.ListTransactionsRequest) -> bool:
+    is_old = not request.prepared_before_ms or one.prepared_at_ms < request.prepared_before_ms
+    return is_old and request.group in ("", one.group) and request.topic in ("", one.topic)
+
+
+def _asked(request: transactions_pb2.ListTransactionsRequest) -> tuple[str, int, int]:
+    """Where a page begins, and how much it holds."""
+    violations = []
+    if request.state not in (_UNSPECIFIED, OPEN, _GIVEN_UP):
+        violations.append(Violation("state", f"{request.state} is not OPEN, GIVEN_UP or UNSPECIFIED"))
+    if not 0 <= request.page_size <= TRANSACTIONS_PAGE_MAX:
+        text = f"{request.page_size} is not within 0 and {TRANSACTIONS_PAGE_MAX}"
+        violations.append(Violation("page_size", text))
+    token = _TOKEN.fullmatch(request.page_token or ("g:0" if request.state == _GIVEN_UP else "o:0"))
+    if token is None or (token[1] == "g" and request.state == OPEN) or (token[1] == "o" and request.state == _GIVEN_UP):
+        violations.append(Violation("page_token", "is none that this call has answered"))
+    if violations or token is None:
+        raise InvalidArgument(violations)
+    return token[1], int(token[2]), request.page_size or TRANSACTIONS_PAGE_DEFAULT

@@ -1,0 +1,111 @@
+"""Prepare: half messages are stored, and their transactions are open from then on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from duetime_core.errors import InvalidArgument, Overloaded, Violation
+from duetime_format import halves
+from duetime_format.limits import REQUEST_BYTES_MAX
+
+from duetime_store.log.intake import Intake
+from duetime_store.transactions.table import OpenTransactions
+from duetime_store.writing.flusher import Flusher
+from duetime_store.writing.half_faults import half_faults
+from duetime_store.writing.halves import prepare
+from duetime_store.writing.repeats import VisibleLog
+from duetime_store.writing.staging import DUPLICATE, OK, Outcome
+from duetime_store.writing.store import Store
+
+_NONE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """`outcome` has the half offsets; the columns have one value for each record, -1 for refused ones."""
+
+    outcome: Outcome
+    positions: list[int]
+    check_at_ms: list[int]
+
+
+class Preparing:
+    """Serves Prepare."""
+
+    def __init__(
+        self, store: Store, table: OpenTransactions, flusher: Flusher, *, timeout_ms: int, transactions_max: int
+    ) -> None:
+        self._store = store
+        self._table = table
+        self._flusher = flusher
+        self._timeout_ms = timeout_ms
+        self._transactions_max = transactions_max
+        # Half messages that are staged.
+        self._staged_count = 0
+
+    async def prepare(self, records: bytes, retried: Sequence[int]) -> Prepared:
+        """Durable on return.
+
+        Raises:
+            As Store.put.
+        """
+        if len(records) > REQUEST_BYTES_MAX:
+            text = f"{len(records)} bytes, {REQUEST_BYTES_MAX} at most"
+            raise InvalidArgument([Violation("records", text)], reason="RECORDS_INVALID")
+        prepared = self._stage(records, retried)
+        self._flusher.wake()
+        durable = self._store.when_durable()
+        if durable is not None:
+            await durable
+        return prepared
+
+    def _stage(self, records: bytes, retried: Sequence[int]) -> Prepared:
+        store = self._store
+        store.gate.check_send()
+        intake = store.admit(records)
+        open_count = len(self._table) + self._staged_count
+        text = f"the shard has {open_count} open transactions, {self._transactions_max} at most"
+        full = Overloaded(text, reason="TRANSACTIONS_EXHAUSTED")
+        room = max(self._transactions_max - open_count, 0)
+        outcome = prepare(store, intake, half_faults(store, intake), retried, room, full)
+        positions, check_at_ms = [_NONE] * intake.count, [0] * intake.count
+        new = [index for index, status in enumerate(outcome.statuses) if status == OK]
+        for index in new:
+            immune_ms = halves.immunity_ms(intake.properties(index), self._timeout_ms)
+            check_at_ms[index] = outcome.stored_at_ms + immune_ms
+        known = [index for index, status in enumerate(outcome.statuses) if status in (OK, DUPLICATE)]
+        places = store.halves.staged_positions([outcome.queue_offsets[index] for index in known])
+        for index, position in zip(known, places, strict=True):
+            positions[index] = position
+        self._answer_repeated(outcome, positions, check_at_ms)
+        if new:
+            self._add(intake, outcome, new, positions, check_at_ms)
+        return Prepared(outcome, positions, check_at_ms)
+
+    def _answer_repeated(self, outcome: Outcome, positions: list[int], check_at_ms: list[int]) -> None:
+        log: VisibleLog | None = None
+        for index, status in enumerate(outcome.statuses):
+            if status == DUPLICATE:
+                log = log or self._store.visible_log
+                first = log.record_at(positions[index])
+                if first is not None:
+                    check_at_ms[index] = first.stored_at_ms + halves.immunity_ms(first.properties, self._timeout_ms)
+
+    def _add(
+        self, intake: Intake, outcome: Outcome, new: list[int], positions: list[int], check_at_ms: list[int]
+    ) -> None:
+        """They are open once they are durable."""
+        offsets, places, checks = (
+            np.array([column[index] for index in new], np.int64)
+            for column in (outcome.queue_offsets, positions, check_at_ms)
+        )
+        groups = [halves.group_of(intake.properties(index)) for index in new]
+        stored_at_ms = np.full(len(new), outcome.stored_at_ms, np.int64)
+        self._staged_count += len(new)
+
+        def settled(durable: bool) -> None:
+            self._staged_count -= len(new)
+            if durable:
+                self._table.add(offsets, places, groups, checks, stored_at_ms)
+
+        self._store.staged.settles.append(settled)

@@ -1,0 +1,124 @@
+"""Why half messages are refused: what their commits would be refused for, found while their senders still listen."""
+
+import numpy as np
+from duetime_core.errors import DueTimeError
+from duetime_format import halves, layout, record
+from duetime_format.columns import values
+from duetime_format.lanes import LANE_TOPICS
+from duetime_format.levels import DELAY_MS_MAX
+from duetime_format.limits import GROUP_CHARS_MAX, ID_CHARS_MAX
+from duetime_format.names import HALF_TOPIC, is_name
+from duetime_format.properties import NAME_END, VALUE_END, as_text
+from duetime_format.timers import java_long
+
+from duetime_store.log.intake import Intake
+from duetime_store.writing.faults import SENT_BYTES_MAX, Taken, sent_key_fault
+from duetime_store.writing.store import Store
+
+_HALF_KEY = HALF_TOPIC.encode(), 0
+# What a commit adds to a record at most: DT_HALF, TIMER_OUT_MS and a longer topic.
+COMMIT_BYTES_MAX = 256
+_OWN_PROPERTIES = tuple(name.encode() + b"\x01" for name in (record.LANE_ENTRY, record.UPSERT, halves.HALF))
+_NAMES = tuple(
+    name.encode()
+    for name in (
+        *(record.TRAN_MSG, record.PRODUCER_GROUP, record.UNIQ_KEY, record.REAL_TOPIC, record.REAL_QID),
+        *(record.DELAY, record.TIMER_DELAY_SEC, record.TIMER_DELAY_MS, record.TIMER_DELIVER_MS),
+    )
+)
+_TIMERS = _NAMES[-3:]
+
+Text = bytes | None
+
+
+def half_faults(store: Store, intake: Intake) -> dict[int, str | DueTimeError]:
+    """Faults of half records, and errors for new queues of their destinations, by index."""
+    taken, now_ms = (
+        Taken(store.levels.highest, store.timer_lane_count, store.log.record_bytes_max),
+        store.clock.now_ms(),
+    )
+    born = np.frombuffer(intake.data, np.uint8)[intake.starts + layout.BORN_AT]
+    odd = ((intake.flags & layout.SYS_TRANSACTION) != 0) | ((born & 0x80) != 0)
+    sizes_max = min(SENT_BYTES_MAX, taken.record_bytes_max - COMMIT_BYTES_MAX)
+    has_own = any(name in intake.data for name in _OWN_PROPERTIES)
+    faults: dict[int, str | DueTimeError] = {}
+    targets: dict[int, tuple[bytes, int]] = {}
+    rows = zip(
+        *(intake.key_of.tolist(), intake.sizes.tolist(), odd.tolist()),
+        *values(intake.data, intake.sizes.tolist(), _NAMES),
+        strict=True,
+    )
+    for index, (key, size, is_odd, *named) in enumerate(rows):
+        fault = _own_fault(intake, index) if has_own else ""
+        if intake.keys[key] != _HALF_KEY:
+            fault = f"is no record of queue 0 of {HALF_TOPIC}"
+        elif is_odd:
+            fault = "has bits of a transaction in its sysFlag, or is born before 1970"
+        elif size > sizes_max:
+            fault = f"record of {size} bytes; the most is {sizes_max}"
+        fault = fault or _name_fault(named[:5]) or _delay_fault(named[5:], taken.highest, now_ms)
+        if fault:
+            faults[index] = fault
+        else:
+            targets[index] = named[3], int(named[4])
+    _add_crowded(store, faults, targets)
+    return faults
+
+
+def _add_crowded(store: Store, faults: dict[int, str | DueTimeError], targets: dict[int, tuple[bytes, int]]) -> None:
+    """A commit must find room for its queue: it is made now."""
+    keys = list(dict.fromkeys(targets.values()))
+    if crowded := store.queues.refuse_new(keys):
+        refused = {keys[number]: error for number, error in crowded.items()}
+        faults.update((index, refused[key]) for index, key in targets.items() if key in refused)
+
+
+def _own_fault(intake: Intake, index: int) -> str:
+    for part in intake.properties(index).split(VALUE_END):
+        if part.startswith(_OWN_PROPERTIES):
+            name, _, _ = part.partition(NAME_END)
+            return f"property {name.decode()} is the store's own"
+    return ""
+
+
+def _name_fault(named: list[Text]) -> str:
+    """What is wrong with TRAN_MSG, PGROUP, UNIQ_KEY, REAL_TOPIC or REAL_QID."""
+    tran_msg, group, message_id, topic, queue = (as_text(text or b"") for text in named)
+    if tran_msg != "true":
+        return f"{record.TRAN_MSG} is {tran_msg[:32]!r}, not true"
+    if not (1 <= len(group) <= GROUP_CHARS_MAX and is_name(group)):
+        return f"{record.PRODUCER_GROUP} {group[:64]!r} is not 1 to {GROUP_CHARS_MAX} characters of [%|a-zA-Z0-9_-]"
+    if not 1 <= len(message_id) <= ID_CHARS_MAX:
+        return f"{record.UNIQ_KEY} of {len(message_id)} characters; it has 1 to {ID_CHARS_MAX}"
+    if not (queue.isascii() and queue.isdigit() and len(queue) <= 10):
+        return f"{record.REAL_QID} {queue[:32]!r} is no number of a queue"
+    if not topic:
+        return f"{record.REAL_TOPIC} is missing"
+    if topic in LANE_TOPICS:
+        return f"{record.REAL_TOPIC} {topic} is a lane"
+    return sent_key_fault(topic.encode(), int(queue), 0, 0)
+
+
+def _delay_fault(named: list[Text], highest: int, now_ms: int) -> str:
+    """What is wrong with the delay that is asked for."""
+    level, *timers = named
+    asked = [(name.decode(), text) for name, text in zip(_TIMERS, timers, strict=True) if text is not None]
+    if level is not None:
+        asked.append((record.DELAY, level))
+    if not asked:
+        return ""
+    if len(asked) > 1:
+        return f"asks for its delay twice: {asked[0][0]} and {asked[1][0]}"
+    ((name, text),) = asked
+    number = java_long(text)
+    if number is None or number < 0:
+        return f"{name} {text[:32].decode('utf-8', 'replace')!r} is no number from 0"
+    if name == record.DELAY:
+        return "" if number <= highest else f"level {number} is above the highest, {highest}"
+    if name == record.TIMER_DELIVER_MS:
+        ahead_ms = number - now_ms
+    else:
+        ahead_ms = number * 1_000 if name == record.TIMER_DELAY_SEC else number
+    if ahead_ms > DELAY_MS_MAX:
+        return f"falls due {ahead_ms} ms ahead, {DELAY_MS_MAX} (ten years) at most"
+    return ""
