@@ -19,6 +19,7 @@ from duetime.cli.send import send
 from duetime.cli.show import show
 from duetime.cli.topics import topics
 from duetime.cli.trace import trace
+from duetime.cli.transactions import transactions
 from duetime.cli.up import up
 from duetime.client.errors import DueTimeError
 
@@ -59,6 +60,7 @@ app.command()(trace)
 app.add_typer(topics, name="topics")
 app.add_typer(groups, name="groups")
 app.add_typer(dlq, name="dlq")
+app.add_typer(transactions, name="transactions")
 app.command()(lanes)
 app.command()(demo)
 app.command()(backlog)

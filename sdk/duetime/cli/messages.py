@@ -5,10 +5,9 @@ from typing import Any
 
 from duetime.cli.output import iso, local, on_one_line
 from duetime.client.errors import Damaged
-from duetime.client.finding.dead_letters import DeadLetter
 from duetime.client.finding.finder import FoundMessage
-from duetime.client.finding.pending import PendingMessage
 from duetime.client.record import ReceivedMessage
+from duetime.client.view import MessageView
 
 
 def message_line(message: ReceivedMessage | FoundMessage) -> str:
@@ -47,7 +46,7 @@ def message_object(message: ReceivedMessage | FoundMessage) -> dict[str, Any]:
     }
 
 
-def body_object(message: ReceivedMessage | FoundMessage | PendingMessage | DeadLetter) -> dict[str, str]:
+def body_object(message: ReceivedMessage | MessageView) -> dict[str, str]:
     """A body for machines."""
     try:
         body = message.body
