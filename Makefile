@@ -8,7 +8,7 @@ BENCH_STAMP := $(VENV)/.bench-installed
 SOURCES := format sdk core services spark deploy tests bench hatch_build.py
 TWINS := $(wildcard format/*/*.p?[xd] services/*/*/_*.pyx services/*/*/*/_*.pyx spark/*/*/_*.p??)
 
-.PHONY: help setup java run test repeat compose-test k8s-test upgrade-test release-fixtures hostile soak check format proto sync torture lives races bench bench-any-time bench-turns bench-spark bench-docs clean
+.PHONY: help setup java run test repeat compose-test k8s-test upgrade-test release-fixtures hostile soak check format proto sync torture lives races transactions bench bench-any-time bench-turns bench-spark bench-docs clean
 
 help: ## list the tasks
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -74,6 +74,9 @@ lives: setup ## thousands of lives of pending messages against a sorted list, th
 
 races: setup ## cancels, reschedules and replacements at the moment when messages fall due; PAIRS=100000 KILLS=0 SEED=
 	PAIRS=$(or $(PAIRS),100000) KILLS=$(or $(KILLS),0) SEED=$(SEED) $(BIN)/python -m tests.crash.races
+
+transactions: setup ## transactions while gateway, store and producers are killed; TXS=20000 KILLS=60 SEED=
+	TXS=$(or $(TXS),20000) KILLS=$(or $(KILLS),60) SEED=$(SEED) $(BIN)/python -m tests.crash.transactions
 
 k8s-test: setup ## deploy/k8s on a real cluster: pods die, updates roll, 1,000 messages are accounted for; KUBECONFIG= K8S_LOAD=
 	tests/kubernetes/run
