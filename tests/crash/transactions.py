@@ -1,8 +1,8 @@
 """`make transactions`: transactions, while gateway, store, scheduler, retry service and producers are killed.
 
 Producers are processes. Their database (SQLite, which a kill does not tear) says how each transaction was decided: a
-producer writes it there before it ends the transaction, ends some and forgets others, and dies at any moment. Checks are
-answered from the database by whoever lives; a check of what is undecided there decides it: rolled back.
+producer writes it there before it ends the transaction, ends some and forgets others, and dies at any moment. Checks
+are answered from the database by whoever lives; a check of what is undecided there decides it: rolled back.
 
 The truth is what the topic holds in the end:
 
