@@ -50,10 +50,14 @@ TIMER_BYTES_MAX = 450
 # And to a half message, from its prepare until the committed message leaves its lane: TRAN_MSG, PGROUP,
 # __transactionId__, CHECK_IMMUNITY_TIME_IN_SECONDS, TRANSACTION_CHECK_TIMES, DT_HALF, and what any delay adds.
 HALF_BYTES_MAX = 1_000
-# Transactions: ends in one call, transactions on a page.
+# Transactions: ends in one call, transactions on a page, groups of producers, how long no check may be asked for (as
+# long as stores keep them), and characters of an id.
 ENDS_COUNT_MAX = 4_096
 TRANSACTIONS_PAGE_DEFAULT = 100
 TRANSACTIONS_PAGE_MAX = 1_000
+PRODUCER_GROUPS_MAX = 10_000
+CHECK_IMMUNITY_S_MAX = 72 * 3_600
+TRANSACTION_ID_CHARS_MAX = 400
 # Of SendBack, which counts retries.
 ATTEMPTS_DEFAULT = 16
 ATTEMPTS_MAX = 1_000

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import grpc
-from duetime.v1 import consumer_pb2, gateway_pb2, pending_pb2, store_pb2
+from duetime.v1 import consumer_pb2, gateway_pb2, pending_pb2, store_pb2, transactions_pb2
 from duetime_core.calls import fault_of
 from duetime_core.errors import DueTimeError
 from duetime_core.serving import SERVER_OPTIONS, status_of
@@ -17,6 +17,7 @@ from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from google.protobuf.message import Message
 
 from tests.gateway.fake_pending import FakePending
+from tests.gateway.fake_transactions import FakeTransactions
 
 NOW_MS = 1_800_000_000_000
 
@@ -33,6 +34,7 @@ class FakeStore:
         self.levels = DelayLevels.parse(levels)
         self.timer_lane_count = 1
         self.pending = FakePending(shard, self.levels, NOW_MS)
+        self.transactions = FakeTransactions(shard, NOW_MS)
         self.host = record.host_bytes("10.0.0.1", 7)
         self.puts: list[store_pb2.PutRequest] = []
         self.records: list[record.Record] = []
@@ -92,6 +94,14 @@ class FakeStore:
             "Cancel": unary(self.pending_call, pending_pb2.CancelRequest.FromString, serialize),
             "ListPending": unary(self.pending_call, pending_pb2.ListPendingRequest.FromString, serialize),
             "Backlog": unary(self.pending_call, pending_pb2.BacklogRequest.FromString, serialize),
+            "Prepare": unary(self.transaction_call, pb.PrepareRecordsRequest.FromString, serialize),
+            "EndTransactions": unary(self.transaction_call, pb.EndTransactionsRequest.FromString, serialize),
+            "TakeChecks": unary(self.transaction_call, pb.TakeChecksRequest.FromString, serialize),
+            "ReportChecks": unary(self.transaction_call, pb.ReportChecksRequest.FromString, serialize),
+            "ListTransactions": unary(
+                self.transaction_call, transactions_pb2.ListTransactionsRequest.FromString, serialize
+            ),
+            "GetTransaction": unary(self.transaction_call, pb.GetHalfRequest.FromString, serialize),
             "Describe": unary(self.describe, pb.DescribeRequest.FromString, pb.DescribeResponse.SerializeToString),
         }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("duetime.v1.Store", handlers),))
@@ -154,6 +164,26 @@ class FakeStore:
                 return self.pending.list_pending(request)
             case pending_pb2.BacklogRequest():
                 return self.pending.backlog(request)
+        raise AssertionError(f"no call takes {type(request)}")
+
+    async def transaction_call(self, request: Message, context: Any) -> Message:
+        await self._enter(context)
+        try:
+            match request:
+                case store_pb2.PrepareRecordsRequest():
+                    return self.transactions.prepare(request)
+                case store_pb2.EndTransactionsRequest():
+                    return self.transactions.end(request)
+                case store_pb2.TakeChecksRequest():
+                    return await self.transactions.take(request)
+                case store_pb2.ReportChecksRequest():
+                    return await self.transactions.report(request)
+                case transactions_pb2.ListTransactionsRequest():
+                    return self.transactions.list(request)
+                case store_pb2.GetHalfRequest():
+                    return self.transactions.get(request)
+        except DueTimeError as error:
+            await context.abort_with_status(status_of(error))
         raise AssertionError(f"no call takes {type(request)}")
 
     async def pull(self, request: gateway_pb2.PullRequest, context: Any) -> bytes:

@@ -60,6 +60,15 @@ class GroupModel(Base):
     created_at_ms: Mapped[int] = mapped_column(BigInteger)
 
 
+class ProducerGroupModel(Base):
+    """A group of producers that has prepared a transaction. Written by gateways."""
+
+    __tablename__ = "producer_groups"
+
+    name: Mapped[str] = mapped_column(String(GROUP_CHARS_MAX), primary_key=True)
+    created_at_ms: Mapped[int] = mapped_column(BigInteger)
+
+
 class SchedulerModel(Base):
     """A scheduler that is alive as long as its heartbeat moves. Written by itself; removed by itself or as dead."""
 

@@ -1,6 +1,6 @@
 """The gateway's metrics, updated per call or batch and never per message."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from duetime.v1 import backlog_pb2
 from duetime_core.room import Room
@@ -27,6 +27,49 @@ class ShardMetrics:
         self._messages.observe(count)
         self._size.inc(size)
         self._seconds.observe(took_ms / 1000.0)
+
+
+class TransactionMetrics:
+    """Of transactions and their checks."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._prepared = Counter(
+            "duetime_gateway_prepared",
+            "Messages of Prepare, by outcome: stored, duplicate, or the reason of the fault.",
+            ["outcome"],
+            registry=registry,
+        )
+        self._ended = Counter(
+            "duetime_gateway_transaction_ends",
+            "Ends, and answers to checks, by what the transaction is then, or the reason of the fault.",
+            ["state"],
+            registry=registry,
+        )
+        self.watchers = Gauge("duetime_gateway_watchers", "Streams of WatchTransactions.", registry=registry)
+        self.watchers_max = Gauge(
+            "duetime_gateway_watchers_max", "Streams beyond which more are refused.", registry=registry
+        )
+        self._checks = Counter(
+            "duetime_gateway_checks",
+            "Checks that were taken from shards: heard by a producer, or unheard.",
+            ["outcome"],
+            registry=registry,
+        )
+        self.heard = self._checks.labels("heard")
+        self.unheard = self._checks.labels("unheard")
+
+    def prepared(self, count: int, faults: list[str], duplicate_count: int) -> None:
+        """Counts one Prepare; `faults` has the reason of each message that was not stored."""
+        self._prepared.labels("stored").inc(count - len(faults) - duplicate_count)
+        if duplicate_count:
+            self._prepared.labels("duplicate").inc(duplicate_count)
+        for reason in faults:
+            self._prepared.labels(reason.lower()).inc()
+
+    def ended(self, counts: Mapping[str, int]) -> None:
+        """Counts ends by state or reason."""
+        for state, count in counts.items():
+            self._ended.labels(state).inc(count)
 
 
 class GatewayMetrics:
@@ -97,6 +140,7 @@ class GatewayMetrics:
             "duetime_gateway_requests_refused", "Send requests that waited for room in vain.", registry=registry
         )
         self.topics = Gauge("duetime_gateway_topics", "Topics whose route is known.", registry=registry)
+        self.transactions = TransactionMetrics(registry)
 
     def follow_requests(self, requests: Room) -> None:
         self._request_bytes.set_function(lambda: requests.shares.used)

@@ -61,11 +61,14 @@ class GatewayNode:
         async with parts.tasks as tasks:
             parts.shards.start()
             parts.topics.start()
+            parts.transactions.groups.start(tasks)
+            parts.transactions.watching.start()
             tasks.create_task(parts.backlog.run())
             running.set()
             try:
                 await asyncio.Event().wait()
             finally:
+                parts.transactions.groups.stop()
                 parts.topics.stop()
                 parts.shards.stop()
 
@@ -82,6 +85,7 @@ class GatewayNode:
         parts.shards.end_polls()
         parts.retry.end_streams()
         await parts.server.stop(self._settings.drain_ms)
+        await parts.transactions.watching.finish()
 
     async def failed(self) -> None:
         await asyncio.shield(self._ended)

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import secrets
+import socket
 from dataclasses import dataclass
 
 from duetime_core.clock import Clock
@@ -22,6 +23,7 @@ from duetime_gateway.face.face import SERVICE_NAMES, Face
 from duetime_gateway.face.pending_service import PendingService
 from duetime_gateway.face.scaler import Scaler
 from duetime_gateway.face.service import GatewayService
+from duetime_gateway.face.transaction_service import TransactionService
 from duetime_gateway.finding.finder import Finder
 from duetime_gateway.metrics import BacklogMetrics, GatewayMetrics
 from duetime_gateway.pending.asking import Holders
@@ -42,6 +44,11 @@ from duetime_gateway.settings import GatewaySettings
 from duetime_gateway.shards.retry import RetryClient
 from duetime_gateway.shards.shard import ShardListener, ShardOptions
 from duetime_gateway.shards.shards import Shards
+from duetime_gateway.transactions.ending import Ender
+from duetime_gateway.transactions.listing import TransactionList
+from duetime_gateway.transactions.preparing import Preparer
+from duetime_gateway.transactions.producers import ProducerGroups
+from duetime_gateway.transactions.watching import Watching
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,15 @@ class Routing:
     adoption: Adoption
     topics: Topics
     places: Places
+
+
+@dataclass(frozen=True)
+class Transactions:
+    """What works for producers of transactions."""
+
+    groups: ProducerGroups
+    watching: Watching
+    service: TransactionService
 
 
 @dataclass(frozen=True)
@@ -71,6 +87,7 @@ class GatewayParts:
     offsets: GroupOffsets
     leases: Leases
     backlog: Backlog
+    transactions: Transactions
     face: Face
     server: Server
 
@@ -105,7 +122,9 @@ def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegis
     )
     consumers = ConsumerService(leases, ConsumerGroups(groups, places, shards, clock), retry, traffic.answers)
     pending = _make_pending(settings, clock, routing, traffic)
-    face = Face(service, consumers, pending, AnalysisService(shards, backlog, metrics), Scaler(shards, clock))
+    transactions = _make_transactions(settings, clock, metrics, database, routing, sender, traffic, tasks)
+    analysis = AnalysisService(shards, backlog, metrics)
+    face = Face(service, consumers, pending, transactions.service, analysis, Scaler(shards, clock))
     server = Server(SERVICE_NAMES, settings.calls_in_flight_max, registry, traffic=traffic)
     face.add_to(server.grpc)
     return GatewayParts(
@@ -121,6 +140,7 @@ def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegis
         offsets=offsets,
         leases=leases,
         backlog=backlog,
+        transactions=transactions,
         face=face,
         server=server,
     )
@@ -136,6 +156,35 @@ def _make_pending(settings: GatewaySettings, clock: Clock, routing: Routing, tra
         Counting(holders, timeout_ms=timeout_ms),
         traffic.answers,
     )
+
+
+def _make_transactions(
+    settings: GatewaySettings,
+    clock: Clock,
+    metrics: GatewayMetrics,
+    database: Database,
+    routing: Routing,
+    sender: Sender,
+    traffic: Traffic,
+    tasks: asyncio.TaskGroup,
+) -> Transactions:
+    timeout_ms, places, shards = settings.store_timeout_ms, routing.places, routing.shards
+    groups = ProducerGroups(database, clock)
+    ender = Ender(places, shards, metrics.transactions, timeout_ms=timeout_ms)
+    watching = Watching(
+        groups,
+        shards,
+        ender,
+        clock,
+        metrics.transactions,
+        tasks,
+        gateway=f"{socket.gethostname()}:{os.getpid()}",
+        watchers_max=settings.watchers_max,
+        timeout_ms=timeout_ms,
+    )
+    listing = TransactionList(shards, places, timeout_ms=timeout_ms)
+    service = TransactionService(Preparer(sender, groups), ender, watching, listing, places, traffic.answers)
+    return Transactions(groups, watching, service)
 
 
 def _make_routing(

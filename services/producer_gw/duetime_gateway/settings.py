@@ -41,6 +41,10 @@ class GatewaySettings(StoreClientSettings):
         description="bytes of Send requests in work, each of which takes several times its size; others wait",
     )
 
+    watchers_max: int = Field(
+        1_024, ge=1, le=1_024, description="streams of WatchTransactions at once; more are refused"
+    )
+
     @field_validator("retry_address")
     @classmethod
     def _address_parses(cls, text: str) -> str:

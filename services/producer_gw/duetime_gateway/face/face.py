@@ -8,25 +8,28 @@ from duetime_gateway.face.pending_service import PendingService
 from duetime_gateway.face.scaler import SERVICE_NAME as SCALER_NAME
 from duetime_gateway.face.scaler import Scaler
 from duetime_gateway.face.service import GatewayService
+from duetime_gateway.face.transaction_service import TransactionService
 
 SERVICE_NAME = "duetime.v1.Gateway"
 SERVICE_NAMES = (SERVICE_NAME, SCALER_NAME)
 
 
 class Face:
-    """`duetime.v1.Gateway`, in four parts, and KEDA's scaler."""
+    """`duetime.v1.Gateway`, in five parts, and KEDA's scaler."""
 
     def __init__(
         self,
         service: GatewayService,
         consumers: ConsumerService,
         pending: PendingService,
+        transactions: TransactionService,
         analysis: AnalysisService,
         scaler: Scaler,
     ) -> None:
         self._service = service
         self._consumers = consumers
         self._pending = pending
+        self._transactions = transactions
         self._analysis = analysis
         self._scaler = scaler
 
@@ -36,6 +39,7 @@ class Face:
             **self._service.handlers(),
             **self._consumers.handlers(),
             **self._pending.handlers(),
+            **self._transactions.handlers(),
             **self._analysis.handlers(),
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, handlers),))
@@ -45,4 +49,5 @@ class Face:
         """Streams, which last as long as their clients like, end once what is in work is answered."""
         self._service.end_streams()
         self._pending.end_streams()
+        self._transactions.end_streams()
         self._scaler.end()

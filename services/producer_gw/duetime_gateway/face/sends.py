@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import cast
 
-from duetime.v1 import gateway_pb2, message_pb2
+from duetime.v1 import gateway_pb2, message_pb2, transactions_pb2
 from duetime_core.calls import fault_of
 from duetime_core.decoding import decode
 from duetime_core.errors import DueTimeError
@@ -36,11 +36,11 @@ class EncodedRequest:
 
 
 class MessageDrafts:
-    """The messages of a SendRequest, each a draft when it is asked for: the encoder takes breaks between them."""
+    """The messages of a request, each a draft when it is asked for: the encoder takes breaks between them."""
 
     __slots__ = ("_messages", "is_retry")
 
-    def __init__(self, request: gateway_pb2.SendRequest) -> None:
+    def __init__(self, request: gateway_pb2.SendRequest | transactions_pb2.PrepareRequest) -> None:
         self._messages = request.messages
         self.is_retry = request.retry
 

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from duetime_core.errors import NotFound
+from duetime_core.errors import DueTimeError, NotFound
 
 from duetime_gateway.routing.catalog import TopicInfo
 from duetime_gateway.routing.topics import Topics
-from duetime_gateway.shards.route import shard_places
+from duetime_gateway.shards.route import Route, shard_places
 from duetime_gateway.shards.shard import Shard
 from duetime_gateway.shards.shards import Shards
 
@@ -66,6 +66,14 @@ class Places:
             # A topic of a broker's own, which has no route.
             return queue
         return next((number for number, place in places.items() if place == (shard, queue)), queue)
+
+    async def renumbered(self, topic: str) -> Route | None:
+        """The topic's route, if its queues have other numbers on their shards; None also if it can't be known."""
+        try:
+            route = self._topics.known(topic) or await self._topics.route_to_read(topic)
+        except DueTimeError:
+            return None
+        return route if route.renumbered else None
 
     async def describe(self, name: str) -> TopicDescription:
         """The queues of a topic and what they hold; a queue that was never written to is empty.

@@ -42,12 +42,13 @@ FIELD_INSTEAD = {
 
 class Terms(NamedTuple):
     """What a draft is judged by beside the levels. `queue_count` None: the topic is not known; `max_delay_ms` 0: it has
-    no limit of its own."""
+    no limit of its own. `is_half`: it is a half message of a transaction."""
 
     queue_count: int | None
     now_ms: int
     max_delay_ms: int = 0
     body_bytes_min: int = 0
+    is_half: bool = False
 
 
 def is_word(text: str) -> bool:
@@ -65,7 +66,7 @@ def violations(draft: Draft, levels: DelayLevels, terms: Terms) -> list[Violatio
     found = [
         *topic_violations("topic", draft.topic),
         *_body(draft.body, terms.body_bytes_min),
-        *_properties(draft, levels),
+        *_properties(draft, levels, terms),
         *_tags(draft.tags),
         *_keys(draft),
         *_sharding_key(draft.sharding_key),
@@ -77,7 +78,10 @@ def violations(draft: Draft, levels: DelayLevels, terms: Terms) -> list[Violatio
         found.append(Violation("born_at_ms", f"{draft.born_at_ms} is below 0; it counts Unix milliseconds"))
     if draft.retry is not None:
         found.extend(retry_policy.violations("retry", draft.retry))
-    found.extend(_replace(draft))
+    if terms.is_half and draft.replace:
+        found.append(Violation("replace", "is set: a transaction's message can't take the place of another"))
+    else:
+        found.extend(_replace(draft))
     return found
 
 
@@ -90,7 +94,7 @@ def _body(body: bytes, least: int) -> Iterator[Violation]:
         yield Violation("body", f"{len(body)} bytes are above the most, {limits.BODY_BYTES_MAX}")
 
 
-def _properties(draft: Draft, levels: DelayLevels) -> Iterator[Violation]:
+def _properties(draft: Draft, levels: DelayLevels, terms: Terms) -> Iterator[Violation]:
     for name, value in draft.properties.items():
         field = f"properties[{json.dumps(name, ensure_ascii=False)}]"
         if not name:
@@ -103,7 +107,7 @@ def _properties(draft: Draft, levels: DelayLevels) -> Iterator[Violation]:
             instead = FIELD_INSTEAD.get(name)
             hint = f"use the field {instead}" if instead else "no field sets it"
             yield Violation(field, f"{name} is a system property; {hint}")
-    size, added = properties_bytes(draft), _added_bytes(draft, levels)
+    size, added = properties_bytes(draft), _half_bytes(draft) if terms.is_half else _added_bytes(draft, levels)
     if size + added > limits.PROPERTIES_BYTES_MAX:
         kept = f"{size} bytes encoded and {added} that DueTime adds"
         yield Violation("properties", f"{kept} are above the most, {limits.PROPERTIES_BYTES_MAX}")
@@ -118,6 +122,11 @@ def properties_bytes(draft: Draft) -> int:
     pairs += [(record.RETRY, retry_policy.render(draft.retry))] if draft.retry is not None else []
     pairs.append((record.UNIQ_KEY, draft.id or "0" * 32))
     return sum(len(name.encode()) + len(value.encode()) + 2 for name, value in pairs) - 1
+
+
+def _half_bytes(draft: Draft) -> int:
+    # The id stands there once more, and the limit counts its characters.
+    return limits.HALF_BYTES_MAX + len(draft.id.encode()) - len(draft.id)
 
 
 def _added_bytes(draft: Draft, levels: DelayLevels) -> int:

@@ -136,6 +136,14 @@ class Request(Protocol):
         """Raises: InvalidArgument: the bytes are no request."""
 
 
+class HalfRequest(Request, Protocol):
+    """One request to prepare transactions. It is never packed."""
+
+    def transactions(self) -> tuple[str, int]:
+        """The group of their producer, and how many seconds they are not checked; 0: as long as their shard's timeout.
+        Asked after `drafts`."""
+
+
 @dataclass(frozen=True, slots=True)
 class DraftRequest:
     """A request of drafts that exist already, for faces without a compiled packer."""

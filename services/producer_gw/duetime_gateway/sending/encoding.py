@@ -8,6 +8,9 @@ result: `Batch.repeats`.
 
 A request that its face could pack whole (`drafts.Packed`) never comes here. One with a retry policy of its own or with
 `replace` is not packed, nor are two messages with one id.
+
+A half message of a transaction has its destination and the delay that it asks for in its properties, as a message that
+waits in a lane has them; the store makes the message of it once it is committed (duetime_format.halves).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +21,7 @@ from duetime_format import lanes, limits, record
 from duetime_format.lanes import TIMER_LANE_FIRST
 from duetime_format.levels import DELAY_MS_MAX
 from duetime_format.making import Maker, topic_field
-from duetime_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from duetime_format.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 
 from duetime_gateway.sending.admission import CLOCKS_APART_MS, Terms, is_word, violations
 from duetime_gateway.sending.drafts import Draft, Drafts, Packed, Request, Rules
@@ -29,9 +32,11 @@ _TAGS_REMEMBERED_MAX = 16_384
 _TAG_CHARS_REMEMBERED_MAX = 256
 _LANE_TOPIC_FIELD = topic_field(SCHEDULE_TOPIC)
 _TIMER_TOPIC_FIELD = topic_field(TIMER_TOPIC)
+_HALF_TOPIC_FIELD = topic_field(HALF_TOPIC)
 _PROPERTIES_BYTES_MAX = limits.PROPERTIES_BYTES_MAX - limits.CHECKSUM_BYTES
 _PROPERTIES_BYTES_MAX_DELAYED = limits.PROPERTIES_BYTES_MAX - limits.DEFERRAL_BYTES_MAX
 _PROPERTIES_BYTES_MAX_TIMER = limits.PROPERTIES_BYTES_MAX - limits.TIMER_BYTES_MAX
+_PROPERTIES_BYTES_MAX_HALF = limits.PROPERTIES_BYTES_MAX - limits.HALF_BYTES_MAX
 # In place of a level: the message has a due time of its own; or admission is to judge it.
 _TIMER, _DOUBTFUL = -1, -2
 
@@ -56,8 +61,10 @@ class Group:
 class Batch:
     """The drafts of one request, and what is known of each so far, by index."""
 
-    def __init__(self, drafts: Drafts, arrived_at_ms: int, born_host: bytes) -> None:
+    def __init__(self, drafts: Drafts, arrived_at_ms: int, born_host: bytes, half: bytes | None = None) -> None:
+        """`half`: the drafts are half messages, which all have these properties (`half_properties`)."""
         count = len(drafts)
+        self.half = half
         self.drafts = drafts
         self.arrived_at_ms = arrived_at_ms
         self.born_host = born_host
@@ -160,7 +167,7 @@ class Encoder:
         if not message_id:
             message_id = batch.ids[index] or self._ids.make()
         encoded = f"{text}UNIQ_KEY\x01{message_id}".encode()
-        if len(encoded) > _room(level):
+        if len(encoded) > (_room(level) if batch.half is None else _room_of_half(message_id)):
             batch.faults[index] = self._certain_fault(batch, draft, route)
             return
         if named and (first := batch.firsts.setdefault((draft.topic, named), index)) != index:
@@ -187,13 +194,17 @@ class Encoder:
         far."""
         shard, queue = place
         topic = route.topic_field
-        if level == _TIMER:
-            count = route.timer_lanes.get(shard, 0)
-            if not count:
-                batch.faults[index] = self._no_lane(draft, shard)
-                return
+        count = route.timer_lanes.get(shard, 0) if level == _TIMER else 0
+        if level == _TIMER and not count:
+            batch.faults[index] = self._no_lane(draft, shard)
+            return
+        if batch.half is not None:
+            encoded += self._half(draft, batch.ids[index], level) + batch.half + route.destination(queue)
+            topic, queue = _HALF_TOPIC_FIELD, 0
+        elif level == _TIMER:
             batch.timer_lanes[shard] = count
-            encoded += self._timer(draft, route, queue)
+            out, asked = self._timer(draft)
+            encoded += asked + route.timer_deferral(out, queue)
             topic, queue = _TIMER_TOPIC_FIELD, queue % count
             batch.lanes[index] = TIMER_LANE_FIRST + queue
         elif level:
@@ -228,8 +239,8 @@ class Encoder:
             return self._levels.highest
         return level
 
-    def _timer(self, draft: Draft, route: Route, queue: int) -> bytes:
-        """The properties that bring a message back at a time of its own."""
+    def _timer(self, draft: Draft) -> tuple[bytes, bytes]:
+        """What stands in TIMER_OUT_MS, and the property by which a time of its own is asked for."""
         if draft.deliver_at_ms is not None:
             out = record.timer_out(deliver_at_ms=draft.deliver_at_ms)
             asked = f"\x02{record.TIMER_DELIVER_MS}\x01{draft.deliver_at_ms}"
@@ -237,7 +248,16 @@ class Encoder:
             delay_ms = draft.delay_ms or self._levels.delay_at_most_ms(draft.delay_level)
             out = record.timer_out(delay_ms=delay_ms)
             asked = f"\x02{record.TIMER_DELAY_MS}\x01{delay_ms}"
-        return asked.encode() + route.timer_deferral(out, queue)
+        return out, asked.encode()
+
+    def _half(self, draft: Draft, message_id: str, level: int) -> bytes:
+        """The properties that a half message has for itself: its transaction, and the delay that its commit begins."""
+        asked = b""
+        if level == _TIMER:
+            _, asked = self._timer(draft)
+        elif level:
+            asked = b"\x02DELAY\x01%d" % level
+        return b"\x02__transactionId__\x01" + message_id.encode() + asked
 
     def _no_lane(self, draft: Draft, shard: int) -> Unsupported:
         field = "replace" if draft.replace else "delay_ms" if draft.delay_ms else "deliver_at_ms"
@@ -256,9 +276,11 @@ class Encoder:
         """All that is wrong with the draft; None: nothing is. `route`: or why there is none."""
         now_ms, least = batch.arrived_at_ms, self._body_bytes_min
         if isinstance(route, Route):
-            found = violations(draft, self._levels, Terms(route.queue_count, now_ms, route.max_delay_ms, least))
+            terms = Terms(route.queue_count, now_ms, route.max_delay_ms, least, batch.half is not None)
+            found = violations(draft, self._levels, terms)
         else:
-            found = violations(draft, self._levels, Terms(None, now_ms, body_bytes_min=least))
+            terms = Terms(None, now_ms, body_bytes_min=least, is_half=batch.half is not None)
+            found = violations(draft, self._levels, terms)
             if found:
                 found.extend(violation for violation in route.violations if violation not in found)
         return InvalidArgument(found, reason="MESSAGE_INVALID") if found else None
@@ -274,6 +296,19 @@ def _room(level: int) -> int:
     if level == _TIMER:
         return _PROPERTIES_BYTES_MAX_TIMER
     return _PROPERTIES_BYTES_MAX_DELAYED if level else _PROPERTIES_BYTES_MAX
+
+
+def _room_of_half(message_id: str) -> int:
+    """As `_room`: the id, of which HALF_BYTES_MAX holds one byte for each character, stands there twice."""
+    return _PROPERTIES_BYTES_MAX_HALF - (0 if message_id.isascii() else len(message_id.encode()) - len(message_id))
+
+
+def half_properties(group: str, check_immunity_s: int) -> bytes:
+    """The properties that all half messages of a request have. `check_immunity_s` 0: the shard's own timeout."""
+    found = f"\x02{record.TRAN_MSG}\x01true\x02{record.PRODUCER_GROUP}\x01{group}"
+    if check_immunity_s:
+        found += f"\x02{record.CHECK_IMMUNITY_S}\x01{check_immunity_s}"
+    return found.encode()
 
 
 def _are_plain(properties: Mapping[str, str]) -> bool:

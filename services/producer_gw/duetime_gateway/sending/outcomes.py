@@ -54,6 +54,8 @@ class Outcomes:
     past: frozenset[int]
     # Ids of the messages that were replaced.
     replaced: Mapping[int, str]
+    # Of half messages, whose `offsets` are those of the half topic and `due_at_ms` their first check: in the log.
+    positions: Sequence[int] = ()
 
 
 class Sending:
@@ -135,6 +137,7 @@ class Sending:
     def _one_by_one(self, batch: Batch, answers: list[Stored | DueTimeError]) -> Outcomes:
         count = len(batch.ids)
         shards, offsets, due_at_ms = [0] * count, [-1] * count, [0] * count
+        positions = [-1] * count if batch.half is not None else []
         faults, duplicates, past = dict(batch.faults), set[int](), set[int]()
         replaced: dict[int, str] = {}
         for (shard, indices, _), answer in zip(self._parts, answers, strict=True):
@@ -146,6 +149,9 @@ class Sending:
                 shards[index] = shard
             for index, at_ms in zip(indices, answer.due_at_ms, strict=False):
                 due_at_ms[index] = at_ms
+            if batch.half is not None:
+                for index, position in zip(indices, answer.positions, strict=True):
+                    positions[index] = position
             faults.update((indices[at], fault) for at, fault in answer.faults.items())
             past.update(indices[at] for at in answer.past)
             replaced.update((indices[at], one) for at, one in answer.replaced.items())
@@ -159,8 +165,9 @@ class Sending:
                 )
         for index, first in batch.repeats.items():
             # What happened to the first message with an id happened to those that repeat it.
-            for column in (shards, offsets, due_at_ms, batch.queues, batch.levels, batch.lanes):
-                column[index] = column[first]
+            for column in (shards, offsets, due_at_ms, positions, batch.queues, batch.levels, batch.lanes):
+                if column:
+                    column[index] = column[first]
             if first in past:
                 past.add(index)
             if first in replaced:
@@ -175,7 +182,11 @@ class Sending:
         for index in faults:
             # One that was refused for its form keeps its sender's id, if it has one, cut to the length of ids.
             batch.ids[index] = batch.ids[index] or batch.drafts[index].id[:ID_CHARS_MAX]
-        self._metrics.sent(self._size, count, [fault.reason for fault in faults.values()], len(duplicates))
+        reasons = [fault.reason for fault in faults.values()]
+        if batch.half is None:
+            self._metrics.sent(self._size, count, reasons, len(duplicates))
+        else:
+            self._metrics.transactions.prepared(count, reasons, len(duplicates))
         requested = {index: level for index, level in batch.requested_levels.items() if index not in faults}
         return Outcomes(
             batch.ids,
@@ -190,6 +201,7 @@ class Sending:
             batch.lanes,
             frozenset(past - faults.keys()),
             replaced,
+            positions,
         )
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from duetime_core.clock import Clock, SystemClock, turn
@@ -25,6 +25,8 @@ from duetime_gateway.shards.shards import Shards
 # A request stops waiting for new topics to be made after the first share of its time, and for stores to learn of them
 # after the second: its other messages are stored.
 MADE_BY, ANNOUNCED_BY = 0.5, 0.75
+# And for the producer group of half messages to be known.
+KNOWN_BY = 0.4
 
 # New topics of a request that are made and written to together: each costs a gateway and its store some 50 us at a
 # stretch.
@@ -38,6 +40,11 @@ _CLOCK = SystemClock()
 # Requests up to this size need no room of their own: the limit of calls in flight bounds them.
 ROOMLESS_BYTES_MAX = 16 * 1024
 LITTLE_BYTES = 1024 * 1024
+
+
+# Gives the properties that all half messages of a request have, within so many ms, once the request is decoded; raises
+# what refuses it as a whole.
+Halves = Callable[[float], Awaitable[bytes]]
 
 
 def request_room(bytes_max: int) -> Room:
@@ -70,10 +77,13 @@ class Sender:
         # Requests that are not large.
         self._little_count = 0
 
-    async def begin(self, request: Request, caller: Caller, order: object | None = None) -> Sending:
+    async def begin(
+        self, request: Request, caller: Caller, order: object | None = None, halves: Halves | None = None
+    ) -> Sending:
         """Admits, routes and encodes the messages, and hands their records to the shards.
 
         Requests with the same `order` are stored in the order in which they were begun, as far as they are stored.
+        With `halves` they are half messages.
 
         Raises:
             InvalidArgument: the request as a whole is refused. Anything less is a fault of single messages.
@@ -84,7 +94,7 @@ class Sender:
             timeout_ms = min(caller.remaining_ms, timeout_ms)
         self._little_count += size <= LITTLE_BYTES
         if not ROOMLESS_BYTES_MAX < size <= limits.REQUEST_BYTES_MAX:
-            return await self._begin(request, caller.host, timeout_ms, order)
+            return await self._begin(request, caller.host, timeout_ms, order, halves)
         try:
             room = await self._requests.wait(caller.peer, size, self._clock, timeout_ms)
         except Overloaded:
@@ -92,7 +102,7 @@ class Sender:
             raise
         leave = partial(self._leave, room, time.perf_counter(), self._little_count)
         try:
-            sending = await self._begin(request, caller.host, timeout_ms, order)
+            sending = await self._begin(request, caller.host, timeout_ms, order, halves)
         except BaseException:
             room.close()
             raise
@@ -106,7 +116,9 @@ class Sender:
         else:
             room.close()
 
-    async def _begin(self, request: Request, born_host: bytes, timeout_ms: float, order: object | None) -> Sending:
+    async def _begin(
+        self, request: Request, born_host: bytes, timeout_ms: float, order: object | None, halves: Halves | None
+    ) -> Sending:
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         now_ms, size = self._clock.now_ms(), request.size
         pack = partial(self._encoder.pack, request, self._topics.routes, now_ms, born_host)
@@ -116,7 +128,8 @@ class Sender:
         drafts = request.drafts()
         count = len(drafts)
         check_send(count, size)
-        batch = Batch(drafts, now_ms, born_host)
+        half = None if halves is None else await halves(timeout_ms * KNOWN_BY)
+        batch = Batch(drafts, now_ms, born_host, half)
         sending = Sending(batch, size, self._metrics)
         names = drafts.topics()
         new_count = sum(name not in self._topics.routes for name in names)
@@ -182,7 +195,8 @@ class Sender:
     ) -> None:
         """Hands what is encoded to the shards."""
         for shard, group in batch.groups.items():
-            batcher = self._shards.get(shard).batcher
+            found = self._shards.get(shard)
+            batcher = found.batcher if batch.half is None else found.preparer
             await self._submit_group(sending, batcher, group, group.records, is_retry, deadline_ms, order)
         for shard, group in batch.replacing.items():
             batcher = self._shards.get(shard).replacer

@@ -51,6 +51,8 @@ class Stored:
     # Of messages that replace others: the lane of each, and the ids of those that were replaced, by index.
     lanes: Mapping[int, int] = field(default_factory=dict)
     replaced: Mapping[int, str] = field(default_factory=dict)
+    # Of half messages: in the log; `due_at_ms` is when they are checked first.
+    positions: Sequence[int] = ()
 
     def slice(self, start: int, stop: int) -> "Stored":
         """Of the records [start, stop)."""
@@ -63,6 +65,7 @@ class Stored:
             [index - start for index in self.past if start <= index < stop] if self.past else (),
             _within(self.lanes, start, stop) if self.lanes else {},
             _within(self.replaced, start, stop) if self.replaced else {},
+            self.positions[start:stop],
         )
 
     @property

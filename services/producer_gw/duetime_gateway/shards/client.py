@@ -19,6 +19,7 @@ from duetime_gateway.shards.batcher import Stored
 from duetime_gateway.shards.contract import (
     ReceivePart,
     offsets_of,
+    prepared_of,
     pull_queues_request,
     pull_request,
     receive_request,
@@ -146,6 +147,17 @@ class StoreClient:
         """As `put`, of `contract.replacements`, which need not be named when they are repeated."""
         answer: store_pb2.ReplaceResponse = await self._call(self._replace(records, timeout=timeout_ms / 1000.0))
         return replaced_of(answer)
+
+    async def prepare(self, records: bytes, retried: Sequence[int], timeout_ms: float) -> Stored:
+        """As `put`, of half messages."""
+        request = store_pb2.PrepareRecordsRequest(records=records, retried=retried)
+        return prepared_of(await self._call(self._stub.Prepare(request, timeout=timeout_ms / 1000.0)))
+
+    async def take_checks(
+        self, request: store_pb2.TakeChecksRequest, timeout_ms: float
+    ) -> store_pb2.TakeChecksResponse:
+        """Waits for checks that are due."""
+        return await self._poll(self._stub.TakeChecks(request, timeout=timeout_ms / 1000.0))
 
     # --- consuming ----------------------------------------------------------------------------------------------------
 

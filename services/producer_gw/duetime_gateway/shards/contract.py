@@ -51,6 +51,12 @@ def stored_of(answer: store_pb2.PutResponse) -> Stored:
     )
 
 
+def prepared_of(answer: store_pb2.PrepareRecordsResponse) -> Stored:
+    """The columns of a prepare's answer."""
+    faults = {index: _error_of(fault) for index, fault in answer.faults.items()} if answer.faults else {}
+    return Stored(answer.statuses, answer.offsets, answer.check_at_ms, faults, {}, positions=answer.positions)
+
+
 def replacements(records: Sequence[bytes], max_waits_ms: Sequence[int]) -> list[bytes]:
     """Each record as a ReplaceRequest of its own; several of them, back to back, are one request."""
     return [

@@ -143,13 +143,17 @@ class Route:
 
     def timer_deferral(self, out: bytes, queue: int) -> bytes:
         """As `deferral`, from a lane for any time. `out`: what stands in TIMER_OUT_MS (record.timer_out)."""
+        return _TIMER_OUT + out + self.destination(queue)
+
+    def destination(self, queue: int) -> bytes:
+        """The properties that name a queue of this topic, by its number on the shard; to be put after others."""
         if self._returns is None:
             self._returns = {}
         found = self._returns.get(queue)
         if found is None:
             real = {record.REAL_TOPIC: self.topic, record.REAL_QID: str(queue)}
             found = self._returns[queue] = VALUE_END + encode_properties(real)
-        return _TIMER_OUT + out + found
+        return found
 
 
 def shard_places(topic: str, shards: Iterable[int], lane_count: int) -> dict[int, tuple[int, int]] | None:

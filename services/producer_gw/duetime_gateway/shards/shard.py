@@ -95,6 +95,8 @@ class Shard:
         self.replacer = Batcher(
             self.store.replace, clock, of_shard, number, waiting_bytes_max, tasks, count_max=REPLACE_COUNT_MAX
         )
+        # Of half messages.
+        self.preparer = Batcher(self.store.prepare, clock, of_shard, number, waiting_bytes_max, tasks)
         self.groups = GroupAnnouncer(number, self.store, clock, tasks)
         self._announcing: Gathering[Route, None] = Gathering(
             f"topics to be announced to shard {number}",
@@ -120,6 +122,7 @@ class Shard:
         self.store.stop()
         self.batcher.stop()
         self.replacer.stop()
+        self.preparer.stop()
 
     async def close(self) -> None:
         await self.store.close()

@@ -1,0 +1,133 @@
+"""The Gateway's gRPC surface for transactions."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import grpc
+from duetime.v1 import transactions_pb2 as pb
+from duetime_core.room import Room
+from duetime_format import record
+from duetime_format.errors import Damaged
+from duetime_format.limits import BODY_BYTES_MAX, PULL_ANSWER_BYTES_MAX
+from duetime_format.properties import decode_properties
+
+from duetime_gateway.face.answering import room_in_turn
+from duetime_gateway.face.callers import Context, caller, remaining_ms
+from duetime_gateway.face.transactions import EncodedPrepare, check_message, ends_of, half_message, prepare_response
+from duetime_gateway.routing.places import Places
+from duetime_gateway.transactions.checks import Check
+from duetime_gateway.transactions.ending import End, Ender
+from duetime_gateway.transactions.listing import TransactionList
+from duetime_gateway.transactions.preparing import Preparer
+from duetime_gateway.transactions.watching import Watching, no_group
+
+
+class TransactionService:
+    """A part of duetime.v1.Gateway: see proto/duetime/v1/gateway.proto for what each call promises."""
+
+    def __init__(
+        self,
+        preparer: Preparer,
+        ender: Ender,
+        watching: Watching,
+        listing: TransactionList,
+        places: Places,
+        answers: Room,
+    ) -> None:
+        self._preparer = preparer
+        self._ender = ender
+        self._watching = watching
+        self._listing = listing
+        self._places = places
+        self._answers = answers
+
+    def handlers(self) -> "dict[str, grpc.RpcMethodHandler[Any, Any]]":
+        """By call."""
+        unary = grpc.unary_unary_rpc_method_handler
+        return {
+            "Prepare": unary(self.prepare, None, pb.PrepareResponse.SerializeToString),
+            "EndTransaction": unary(
+                self.end, pb.EndTransactionRequest.FromString, pb.EndTransactionResponse.SerializeToString
+            ),
+            "WatchTransactions": grpc.stream_stream_rpc_method_handler(
+                self.watch, pb.WatchTransactionsRequest.FromString, pb.WatchTransactionsResponse.SerializeToString
+            ),
+            "ListTransactions": unary(
+                self.list, pb.ListTransactionsRequest.FromString, pb.ListTransactionsResponse.SerializeToString
+            ),
+            "GetTransaction": unary(
+                self.get, pb.GetTransactionRequest.FromString, pb.GetTransactionResponse.SerializeToString
+            ),
+        }
+
+    def end_streams(self) -> None:
+        """Watchers end at once: their producers go to another gateway."""
+        self._watching.end()
+
+    async def prepare(self, data: bytes, context: Context) -> pb.PrepareResponse:
+        return prepare_response(await self._preparer.prepare(EncodedPrepare(data), caller(context)))
+
+    async def end(self, request: pb.EndTransactionRequest, context: Context) -> pb.EndTransactionResponse:
+        ends = ends_of(request.ends)
+        results = await self._ender.end(request.group, ends, remaining_ms(context), given_up=request.given_up)
+        return pb.EndTransactionResponse(results=results)
+
+    async def watch(
+        self, requests: AsyncIterator[pb.WatchTransactionsRequest], context: Context
+    ) -> AsyncIterator[pb.WatchTransactionsResponse]:
+        first = await anext(requests, None)
+        if first is None:
+            raise no_group()
+        watcher = await self._watching.join(first.group)
+        follower = self._watching.follow(watcher, _answers(first, requests))
+        desk = self._watching.desk
+        try:
+            yield pb.WatchTransactionsResponse()
+            while checks := await desk.fetch(watcher):
+                with desk.handing(checks):
+                    yield await self._response(checks)
+        finally:
+            desk.leave(watcher)
+            follower.cancel()
+
+    async def _response(self, checks: Sequence[Check]) -> pb.WatchTransactionsResponse:
+        messages = [
+            check_message(check, await self._queue(check.name.shard, check.found.properties)) for check in checks
+        ]
+        return pb.WatchTransactionsResponse(checks=messages)
+
+    async def _queue(self, shard: int, properties: bytes) -> int | None:
+        """The topic's number of a half message's queue, where it differs from that of the shard."""
+        names = decode_properties(properties)
+        route = await self._places.renumbered(names.get(record.REAL_TOPIC, ""))
+        number = names.get(record.REAL_QID, "")
+        return route.queue_at(shard, int(number)) if route is not None and number.isdecimal() else None
+
+    async def list(self, request: pb.ListTransactionsRequest, context: Context) -> pb.ListTransactionsResponse:
+        with await room_in_turn(self._answers, context.peer(), PULL_ANSWER_BYTES_MAX, remaining_ms(context)):
+            return await self._listing.page(request, remaining_ms(context))
+
+    async def get(self, request: pb.GetTransactionRequest, context: Context) -> pb.GetTransactionResponse:
+        with await room_in_turn(self._answers, context.peer(), BODY_BYTES_MAX, remaining_ms(context)):
+            answer = await self._listing.get(request.id, remaining_ms(context))
+            found = answer.half.transaction
+            response = pb.GetTransactionResponse(transaction=found)
+            if answer.HasField("sent"):
+                response.sent.CopyFrom(answer.sent)
+            if answer.record:
+                try:
+                    half = record.decode(answer.record)
+                except Damaged:
+                    # What is left of it is told.
+                    return response
+                response.message.CopyFrom(half_message(half, found.queue))
+            return response
+
+
+async def _answers(
+    first: pb.WatchTransactionsRequest, requests: AsyncIterator[pb.WatchTransactionsRequest]
+) -> AsyncIterator[tuple[str, Sequence[End]]]:
+    """What a producer says in its stream, request by request."""
+    yield first.group, ends_of(first.ends)
+    async for request in requests:
+        yield request.group, ends_of(request.ends)

@@ -1,0 +1,101 @@
+"""Requests about transactions in `duetime.v1` as the gateway's own, and what comes of them as messages."""
+
+from collections.abc import Iterable
+
+from duetime.v1 import message_pb2
+from duetime.v1 import transactions_pb2 as pb
+from duetime_core.calls import fault_of
+from duetime_core.decoding import decode
+from duetime_core.errors import DueTimeError
+from duetime_format import record
+from duetime_format.properties import decode_properties
+from duetime_format.record import Record, host_text
+
+from duetime_gateway.face.sends import MessageDrafts
+from duetime_gateway.sending.drafts import Rules
+from duetime_gateway.sending.outcomes import Outcomes
+from duetime_gateway.shards.route import Route
+from duetime_gateway.transactions.checks import Check
+from duetime_gateway.transactions.ending import End
+from duetime_gateway.transactions.names import parse, text_of
+
+
+class EncodedPrepare:
+    """An encoded PrepareRequest; see `sending.drafts.HalfRequest`."""
+
+    __slots__ = ("_data", "_request", "size")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._request = pb.PrepareRequest()
+        self.size = len(data)
+
+    def pack(self, rules: Rules, routes: dict[str, Route], arrived_at_ms: int, born_host: bytes) -> None:
+        return None
+
+    def drafts(self) -> MessageDrafts:
+        self._request = decode(pb.PrepareRequest.FromString, self._data)
+        return MessageDrafts(self._request)
+
+    def transactions(self) -> tuple[str, int]:
+        return self._request.group, self._request.check_immunity_s
+
+
+def prepare_response(outcomes: Outcomes) -> pb.PrepareResponse:
+    """The results one by one."""
+    response = pb.PrepareResponse()
+    add = response.results.add
+    for message_id, shard, offset, position, check_at_ms in zip(
+        outcomes.ids, outcomes.shards, outcomes.offsets, outcomes.positions, outcomes.due_at_ms, strict=True
+    ):
+        # A message without an offset has a fault, and nothing but its id means anything.
+        if offset >= 0:
+            transaction_id = f"{shard}.{offset}.{position}.{message_id}"
+            add(message_id=message_id, transaction_id=transaction_id, shard=shard, check_at_ms=check_at_ms)
+        else:
+            add(message_id=message_id)
+    for index, level in outcomes.requested_levels.items():
+        response.results[index].requested_level = level
+    for index in outcomes.duplicates:
+        response.results[index].duplicate = True
+    # The messages of a part share one error: it becomes a fault once.
+    faults: dict[DueTimeError, message_pb2.Fault] = {}
+    for index, error in outcomes.faults.items():
+        fault = faults.get(error)
+        if fault is None:
+            fault = faults[error] = fault_of(error)
+        response.results[index].fault.CopyFrom(fault)
+    return response
+
+
+def ends_of(ends: Iterable[pb.TransactionEnd]) -> list[End]:
+    """What is said of each transaction."""
+    return [End(parse(one.transaction_id), one.decision) for one in ends]
+
+
+def check_message(check: Check, queue: int | None) -> pb.TransactionCheck:
+    """`queue`: the topic's number of the message's; None: that of its shard."""
+    message = half_message(check.found, queue)
+    return pb.TransactionCheck(transaction_id=text_of(check.name), message=message, number=check.number)
+
+
+def half_message(found: Record, queue: int | None) -> message_pb2.StoredMessage:
+    """A half message as it was prepared. `queue`: as in `check_message`."""
+    properties = decode_properties(found.properties)
+    number = properties.get(record.REAL_QID, "")
+    return message_pb2.StoredMessage(
+        topic=properties.get(record.REAL_TOPIC, ""),
+        queue=queue if queue is not None else int(number) if number.isdecimal() and len(number) < 10 else 0,
+        offset=found.queue_offset,
+        body=found.body,
+        properties={name: value for name, value in properties.items() if name not in record.RESERVED_PROPERTIES},
+        tags=properties.get(record.TAGS, ""),
+        keys=properties.get(record.KEYS, "").split(),
+        id=properties.get(record.UNIQ_KEY, ""),
+        flag=found.flag,
+        born_at_ms=found.born_at_ms,
+        stored_at_ms=found.stored_at_ms,
+        attempt=found.reconsume_times,
+        born_host=host_text(found.born_host),
+        sys_flag=found.sys_flag,
+    )

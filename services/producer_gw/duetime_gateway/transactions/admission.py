@@ -1,0 +1,65 @@
+"""What requests about transactions must be: every rule, and every breach of them at once. Pure.
+
+Each `check_` raises InvalidArgument with all that can be found wrong. What is wrong with one message of a Prepare is
+`sending.admission`'s to say.
+"""
+
+from duetime.v1 import transactions_pb2 as pb
+from duetime_core.bounds import shown
+from duetime_core.errors import InvalidArgument, Violation
+from duetime_format import limits
+
+from duetime_gateway.rules import INT64_MAX, check_group, group_violations, outside, refuse, topic_violations
+
+LISTED = (pb.TRANSACTION_STATE_UNSPECIFIED, pb.TRANSACTION_STATE_OPEN, pb.TRANSACTION_STATE_GIVEN_UP)
+
+
+def check_prepare(group: str, check_immunity_s: int) -> None:
+    """See the module."""
+    immunity = "check_immunity_s", check_immunity_s, limits.CHECK_IMMUNITY_S_MAX
+    refuse([*group_violations("group", group), *outside(immunity)])
+
+
+def check_ends(group: str, count: int) -> None:
+    """See the module."""
+    found = list(group_violations("group", group))
+    if not 1 <= count <= limits.ENDS_COUNT_MAX:
+        found.append(Violation("ends", f"{count} ends; a request has 1 to {limits.ENDS_COUNT_MAX}"))
+    refuse(found)
+
+
+def check_answers(group: str, watched: str, count: int) -> None:
+    """Judges a later request of a stream of checks, of a group that is watched."""
+    found: list[Violation] = []
+    if group not in ("", watched):
+        found.append(Violation("group", f"{shown(group)} is another than {watched}, which this stream watches"))
+    if count > limits.ENDS_COUNT_MAX:
+        found.append(Violation("ends", f"{count} ends; a request has {limits.ENDS_COUNT_MAX} at most"))
+    refuse(found)
+
+
+def check_watch(group: str) -> None:
+    """See the module."""
+    check_group("group", group)
+
+
+def check_list(request: pb.ListTransactionsRequest) -> None:
+    """See the module."""
+    found = list(group_violations("group", request.group)) if request.group else []
+    found += topic_violations("topic", request.topic, system=True) if request.topic else ()
+    if request.state not in LISTED:
+        known = {number: name for name, number in pb.TransactionState.items()}
+        name = known.get(request.state, str(request.state)).removeprefix("TRANSACTION_STATE_")
+        found.append(Violation("state", f"{name} is not listed; OPEN and GIVEN_UP are"))
+    found += outside(
+        ("prepared_before_ms", request.prepared_before_ms, INT64_MAX),
+        ("page_size", request.page_size, limits.TRANSACTIONS_PAGE_MAX),
+    )
+    refuse(found)
+
+
+def check_id(text: str) -> None:
+    """Judges what GetTransaction is given: a transaction's id, or a message's."""
+    if not 1 <= len(text) <= limits.TRANSACTION_ID_CHARS_MAX:
+        most = limits.TRANSACTION_ID_CHARS_MAX
+        raise InvalidArgument([Violation("id", f"{shown(text)} has {len(text)} characters; an id has 1 to {most}")])

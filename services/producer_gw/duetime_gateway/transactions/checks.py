@@ -1,0 +1,253 @@
+"""Checks on their way from shards to watchers, by group.
+
+    taken by a `Taker` ──▶ held here ──▶ handed to a watcher that waits ──▶ written to its stream: heard
+                               └──▶ no watcher is left, or none takes them: unheard
+
+Watchers fetch when they are ready, in turn, so that a slow one holds up nobody, and a group is asked for at the shards
+only while one of its watchers waits and nothing is held for it.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from duetime_core.clock import Clock, Timer
+from duetime_core.errors import Overloaded
+from duetime_format.record import Record
+
+from duetime_gateway.errors import stopping
+from duetime_gateway.metrics import TransactionMetrics
+from duetime_gateway.transactions.names import TransactionName
+
+# What one watcher is handed at a time: it answers these before others wait for it.
+HANDED_COUNT_MAX = 64
+HANDED_BYTES_MAX = 1024 * 1024
+# Bytes of checks that are held; past it none are taken.
+HELD_BYTES_MAX = 32 * 1024 * 1024
+# What no watcher fetches in this time is left to other gateways.
+HELD_MS_MAX = 5_000
+
+
+class Check(NamedTuple):
+    """A question about an open transaction."""
+
+    name: TransactionName
+    group: str
+    # From 1.
+    number: int
+    # The half message.
+    found: Record
+
+
+# Tells a shard which of its half messages a producer has heard of, or not: shard, offsets, heard.
+Report = Callable[[int, Sequence[int], bool], None]
+
+
+class Watcher:
+    """A producer that answers for its group."""
+
+    def __init__(self, group: str) -> None:
+        self.group = group
+        # Set while it waits; done when there may be something for it.
+        self.waiting: asyncio.Future[None] | None = None
+        self.ended = False
+        # Why it ends, if it is not at its own wish.
+        self.error: Exception | None = None
+
+    def wake(self) -> None:
+        if self.waiting is not None and not self.waiting.done():
+            self.waiting.set_result(None)
+
+    def end(self, error: Exception | None = None) -> None:
+        """It gets no more checks. Of several errors the first counts."""
+        if not self.ended:
+            self.ended, self.error = True, error
+        self.wake()
+
+
+class _Group:
+    """The watchers of one group, and what is held for them."""
+
+    __slots__ = ("checks", "timer", "waiting", "watchers")
+
+    def __init__(self) -> None:
+        self.watchers: set[Watcher] = set()
+        # Those that wait, the one that waits longest first.
+        self.waiting: dict[Watcher, None] = {}
+        self.checks: deque[Check] = deque()
+        # Ends the time for which they are held.
+        self.timer: Timer | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        return bool(self.waiting) and not self.checks
+
+
+class Desk:
+    """Everything that is held, and all who wait for it. State changes in synchronous methods only."""
+
+    def __init__(self, clock: Clock, metrics: TransactionMetrics, report: Report, *, watchers_max: int) -> None:
+        self._clock = clock
+        self._metrics = metrics
+        self._report = report
+        self._watchers_max = watchers_max
+        metrics.watchers_max.set(watchers_max)
+        self._groups: dict[str, _Group] = {}
+        self._watchers: set[Watcher] = set()
+        self._held_bytes = 0
+        self._ending = False
+        # Done when a group becomes ready; made when somebody waits for it.
+        self._changed: asyncio.Future[None] | None = None
+
+    # --- for watchers -----------------------------------------------------------------------------------------------
+
+    def join(self, group: str) -> Watcher:
+        """Raises: Overloaded: there are too many. Unavailable: the gateway is stopping."""
+        if self._ending:
+            raise stopping()
+        if len(self._watchers) >= self._watchers_max:
+            text = f"{len(self._watchers)} streams watch transactions; the most is {self._watchers_max}"
+            raise Overloaded(text, reason="WATCHERS_EXHAUSTED")
+        watcher = Watcher(group)
+        self._watchers.add(watcher)
+        self._groups.setdefault(group, _Group()).watchers.add(watcher)
+        self._metrics.watchers.set(len(self._watchers))
+        return watcher
+
+    def leave(self, watcher: Watcher) -> None:
+        """What is held for nobody else now is unheard."""
+        self._watchers.discard(watcher)
+        self._metrics.watchers.set(len(self._watchers))
+        group = self._groups[watcher.group]
+        group.watchers.discard(watcher)
+        if not group.watchers:
+            self._give_up(group)
+            del self._groups[watcher.group]
+        elif group.checks:
+            # It may have been woken for them.
+            _wake_next(group)
+
+    async def fetch(self, watcher: Watcher) -> list[Check]:
+        """The next checks for this watcher; none: it has ended. Raises: what it ended with."""
+        group = self._groups[watcher.group]
+        while not watcher.ended:
+            if group.checks:
+                return self._hand(group)
+            watcher.waiting = asyncio.get_running_loop().create_future()
+            group.waiting[watcher] = None
+            self._tell()
+            try:
+                await watcher.waiting
+            finally:
+                watcher.waiting = None
+                group.waiting.pop(watcher, None)
+        if watcher.error is not None:
+            raise watcher.error
+        return []
+
+    def _hand(self, group: _Group) -> list[Check]:
+        """Of what is held as much as is right for one of those that wait."""
+        fair = -(-len(group.checks) // (1 + len(group.waiting)))
+        handed: list[Check] = []
+        size = 0
+        while group.checks and len(handed) < min(fair, HANDED_COUNT_MAX):
+            size += group.checks[0].found.size
+            if handed and size > HANDED_BYTES_MAX:
+                break
+            handed.append(group.checks.popleft())
+        self._held_bytes -= sum(check.found.size for check in handed)
+        if group.checks:
+            _wake_next(group)
+        elif group.timer is not None:
+            group.timer.cancel()
+            group.timer = None
+        self._tell()
+        return handed
+
+    @contextmanager
+    def handing(self, checks: Sequence[Check]) -> Iterator[None]:
+        """While these are written to a watcher: they are heard if that succeeds."""
+        heard = False
+        try:
+            yield
+            heard = True
+        finally:
+            self._tell_shards(checks, heard=heard)
+
+    # --- for takers -------------------------------------------------------------------------------------------------
+
+    def ready(self) -> list[str]:
+        """Groups that checks may be taken for now."""
+        if self._ending or self._held_bytes > HELD_BYTES_MAX:
+            return []
+        return [name for name, group in self._groups.items() if group.is_ready]
+
+    def changed(self) -> "asyncio.Future[None]":
+        """Done when a group may have become ready since this call."""
+        if self._changed is None or self._changed.done():
+            self._changed = asyncio.get_running_loop().create_future()
+        return self._changed
+
+    @property
+    def ending(self) -> bool:
+        return self._ending
+
+    def hold(self, checks: Sequence[Check]) -> None:
+        """For the watchers of their groups; what has none is unheard."""
+        unheard: list[Check] = []
+        for check in checks:
+            group = self._groups.get(check.group)
+            if group is None or self._ending:
+                unheard.append(check)
+                continue
+            group.checks.append(check)
+            self._held_bytes += check.found.size
+            if group.timer is None:
+                group.timer = self._clock.call_later(HELD_MS_MAX, lambda group=group: self._give_up(group))  # type: ignore[misc]
+                _wake_next(group)
+        self._tell_shards(unheard, heard=False)
+
+    def end(self) -> None:
+        """All watchers end now, so that their producers go elsewhere; what is held is unheard."""
+        self._ending = True
+        for watcher in self._watchers:
+            watcher.end(stopping())
+        for group in self._groups.values():
+            self._give_up(group)
+        self._tell()
+
+    # --- both -------------------------------------------------------------------------------------------------------
+
+    def _give_up(self, group: _Group) -> None:
+        """What is held for it is left to others."""
+        if group.timer is not None:
+            group.timer.cancel()
+            group.timer = None
+        checks = list(group.checks)
+        group.checks.clear()
+        self._held_bytes -= sum(check.found.size for check in checks)
+        self._tell_shards(checks, heard=False)
+        self._tell()
+
+    def _tell_shards(self, checks: Sequence[Check], *, heard: bool) -> None:
+        if not checks:
+            return
+        (self._metrics.heard if heard else self._metrics.unheard).inc(len(checks))
+        offsets: dict[int, list[int]] = {}
+        for check in checks:
+            offsets.setdefault(check.name.shard, []).append(check.name.offset)
+        for shard, those in offsets.items():
+            self._report(shard, those, heard)
+
+    def _tell(self) -> None:
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
+
+
+def _wake_next(group: _Group) -> None:
+    """The one that waits longest."""
+    for watcher in group.waiting:
+        watcher.wake()
+        return

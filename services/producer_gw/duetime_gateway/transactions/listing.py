@@ -1,0 +1,132 @@
+"""Lists transactions shard by shard, and finds single ones."""
+
+import asyncio
+from zlib import crc32
+
+from duetime.v1 import store_pb2
+from duetime.v1 import transactions_pb2 as pb
+from duetime_core.errors import DueTimeError, NotFound
+from duetime_format import limits
+
+from duetime_gateway.deadlines import timeout_of
+from duetime_gateway.routing.places import Places
+from duetime_gateway.shards.shard import Shard
+from duetime_gateway.shards.shards import Shards
+from duetime_gateway.transactions.admission import check_id, check_list
+from duetime_gateway.transactions.ending import transaction_not_found
+from duetime_gateway.transactions.names import TransactionName, parse, text_of
+from duetime_gateway.transactions.tokens import Place, decode, encode
+
+
+class TransactionList:
+    """Gives pages, whole or an error; and single transactions with the record of the half message."""
+
+    def __init__(self, shards: Shards, places: Places, *, timeout_ms: int) -> None:
+        self._shards = shards
+        self._places = places
+        self._timeout_ms = timeout_ms
+
+    async def page(
+        self, request: pb.ListTransactionsRequest, remaining_ms: float | None
+    ) -> pb.ListTransactionsResponse:
+        """The first transactions after the token: those of the first shard, then the next one's.
+
+        Raises:
+            DueTimeError: bad fields, or what a shard answered.
+        """
+        check_list(request)
+        asked = pb.ListTransactionsRequest()
+        asked.CopyFrom(request)
+        asked.ClearField("page_size")
+        asked.ClearField("page_token")
+        digest = crc32(asked.SerializeToString(deterministic=True))
+        numbers = self._shards.numbers
+        place: Place | None = Place(numbers[0])
+        if request.page_token:
+            place = decode(request.page_token, digest, numbers)
+        page = pb.ListTransactionsResponse()
+        most = request.page_size or limits.TRANSACTIONS_PAGE_DEFAULT
+        timeout_ms = timeout_of(self._timeout_ms, remaining_ms)
+        while place is not None and (left := most - len(page.transactions)) > 0:
+            asked.page_size, asked.page_token = left, place.token
+            store = self._shards.get(place.shard).store
+            answer: store_pb2.ListHalvesResponse = await store.ask("ListTransactions", asked, timeout_ms)
+            for one in answer.halves:
+                page.transactions.append(await self._public(place.shard, one))
+            place = self._next(place, answer.next_page_token)
+        page.next_page_token = "" if place is None else encode(digest, place)
+        return page
+
+    def _next(self, place: Place, token: str) -> Place | None:
+        if token:
+            return Place(place.shard, token)
+        return next((Place(number) for number in self._shards.numbers if number > place.shard), None)
+
+    async def _public(self, shard: int, found: store_pb2.HalfTransaction) -> pb.Transaction:
+        """As users know it: by its id, and the topic's number of its queue."""
+        one = found.transaction
+        one.transaction_id = text_of(TransactionName(shard, found.half.offset, found.half.position, one.message_id))
+        one.shard = shard
+        route = await self._places.renumbered(one.topic)
+        if route is not None:
+            one.queue = route.queue_at(shard, one.queue)
+        return one
+
+    async def get(self, text: str, remaining_ms: float | None) -> store_pb2.GetHalfResponse:
+        """One transaction, by its id or the id of its message, with public numbers.
+
+        Raises:
+            NotFound: there is none.
+            DueTimeError: a bad id, or a shard that may have it does not answer.
+        """
+        check_id(text)
+        timeout_ms = timeout_of(self._timeout_ms, remaining_ms)
+        name = parse(text)
+        found = None
+        if name is not None and name.shard in self._shards.numbers:
+            found = await self._by_name(name, timeout_ms)
+        shard, answer = found or await self._by_message(text, timeout_ms)
+        transaction = await self._public(shard, answer.half)
+        if answer.HasField("sent"):
+            answer.sent.shard, answer.sent.queue = shard, transaction.queue
+        return answer
+
+    async def _by_name(self, name: TransactionName, timeout_ms: float) -> tuple[int, store_pb2.GetHalfResponse] | None:
+        half = store_pb2.Half(offset=name.offset, position=name.position)
+        found = await _ask(self._shards.get(name.shard), store_pb2.GetHalfRequest(half=half), timeout_ms)
+        if isinstance(found, NotFound) or (
+            not isinstance(found, DueTimeError) and found.half.transaction.message_id != name.message_id
+        ):
+            return None
+        if isinstance(found, DueTimeError):
+            raise found
+        return name.shard, found
+
+    async def _by_message(self, message_id: str, timeout_ms: float) -> tuple[int, store_pb2.GetHalfResponse]:
+        """Of several with this id, in several topics, the latest."""
+        request, shards = store_pb2.GetHalfRequest(message_id=message_id), self._shards.all()
+        answers = await asyncio.gather(*(_ask(shard, request, timeout_ms) for shard in shards))
+        found = [
+            (shard.number, answer)
+            for shard, answer in zip(shards, answers, strict=True)
+            if not isinstance(answer, DueTimeError)
+        ]
+        if found:
+            return max(found, key=lambda one: one[1].half.transaction.prepared_at_ms)
+        for answer in answers:
+            if isinstance(answer, DueTimeError) and not isinstance(answer, NotFound):
+                raise answer
+        raise transaction_not_found(f"{message_id} is the id of none, nor of its message")
+
+
+async def _ask(
+    shard: Shard, request: store_pb2.GetHalfRequest, timeout_ms: float
+) -> store_pb2.GetHalfResponse | DueTimeError:
+    """What the shard answers; NotFound, where it has none."""
+    try:
+        answer: store_pb2.GetHalfResponse = await shard.store.ask("GetTransaction", request, timeout_ms)
+    except DueTimeError as error:
+        if error.reason == "TRANSACTION_NOT_FOUND":
+            return transaction_not_found(error.text)
+        return error
+    return answer

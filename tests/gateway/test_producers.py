@@ -1,0 +1,70 @@
+"""Groups of producers are made known, and remembered."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+from duetime.v1 import transactions_pb2 as pb
+from duetime_core.clock import SystemClock
+from duetime_core.errors import Unavailable
+from duetime_core.metadata import Database, upgrade
+from duetime_gateway.transactions.producers import ProducerGroups
+
+from tests.gateway.conftest import Gateway, error_of, message
+from tests.gateway.fake_store import FakeStore
+from tests.gateway.test_transactions import prepare
+
+
+@asynccontextmanager
+async def producer_groups(path: Path, **options: int) -> AsyncIterator[ProducerGroups]:
+    url = f"sqlite:///{path / 'meta.db'}"
+    await asyncio.to_thread(upgrade, url)
+    database = Database(url)
+    await database.start()
+    groups = ProducerGroups(database, SystemClock(), **options)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            groups.start(tasks)
+            yield groups
+            groups.stop()
+    finally:
+        await database.stop()
+
+
+async def test_group_is_known_to_all_once_it_was_made_known(tmp_path: Path) -> None:
+    async with producer_groups(tmp_path) as first, producer_groups(tmp_path) as second:
+        assert not await second.find("billing", 5_000)
+        await asyncio.gather(*(one.ensure("billing", 5_000) for one in (first, second, first)))
+        assert await second.find("billing", 5_000)
+        assert not await second.find("shipping", 5_000)
+
+
+async def test_oldest_groups_are_forgotten(tmp_path: Path) -> None:
+    async with producer_groups(tmp_path, groups_max=3) as groups:
+        for name in "abcde":
+            await groups.ensure(name, 5_000)
+    async with producer_groups(tmp_path) as groups:
+        assert [name for name in "abcde" if await groups.find(name, 5_000)] == ["c", "d", "e"]
+
+
+async def test_prepares_of_known_groups_go_on_without_the_database(faked: Gateway, fakes: list[FakeStore]) -> None:
+    await prepare(faked, message())
+    with sqlite3.connect(faked.root / "meta.db") as database:
+        assert database.execute("SELECT name FROM producer_groups").fetchall() == [("billing",)]
+        database.execute("DROP TABLE producer_groups")
+    assert not (await prepare(faked, message()))[0].HasField("fault")
+    request = pb.PrepareRequest(messages=[message()], group="shipping")
+    error = await error_of(faked.stub.Prepare(request, timeout=10))
+    assert error.code() is grpc.StatusCode.UNAVAILABLE
+    assert "metadata" in (error.details() or "")
+    assert sum(len(fake.transactions.halves) for fake in fakes) == 2
+
+
+async def test_question_that_takes_too_long_is_an_error(tmp_path: Path) -> None:
+    async with producer_groups(tmp_path) as groups:
+        with pytest.raises(Unavailable, match="does not say within 0 ms"):
+            await groups.ensure("billing", 0)
