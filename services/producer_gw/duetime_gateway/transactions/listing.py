@@ -17,6 +17,9 @@ from duetime_gateway.transactions.ending import transaction_not_found
 from duetime_gateway.transactions.names import TransactionName, parse, text_of
 from duetime_gateway.transactions.tokens import Place, decode, encode
 
+# Questions for one page: what a filter matches may lie far apart. Then it is short, and its token goes on.
+ROUNDS_MAX = 64
+
 
 class TransactionList:
     """Gives pages, whole or an error; and single transactions with the record of the half message."""
@@ -47,7 +50,10 @@ class TransactionList:
         page = pb.ListTransactionsResponse()
         most = request.page_size or limits.TRANSACTIONS_PAGE_DEFAULT
         timeout_ms = timeout_of(self._timeout_ms, remaining_ms)
-        while place is not None and (left := most - len(page.transactions)) > 0:
+        for _ in range(ROUNDS_MAX):
+            left = most - len(page.transactions)
+            if place is None or not left:
+                break
             asked.page_size, asked.page_token = left, place.token
             store = self._shards.get(place.shard).store
             answer: store_pb2.ListHalvesResponse = await store.ask("ListTransactions", asked, timeout_ms)
