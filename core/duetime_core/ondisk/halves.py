@@ -285,6 +285,9 @@ class _Walk:
         real = next(filter(None, map(self._real, chain)), 0)
         if real and code in (None, halves.ENDED, halves.GIVEN_UP, halves.COMMITTED):
             return halves.end_tag(halves.COMMITTED, real)
+        if code == halves.COMMITTED:
+            # A power cut has kept back the real record: nothing was answered, and nothing is delivered.
+            code = None
         if code is not None:
             return halves.end_tag(code, position)
         copy = self._given_up.get(chain[-1].key, -1)

@@ -99,7 +99,7 @@ class Ending:
             walk.start()
             for first, stop in spans(self._store.halves.units(offsets), STEP_BYTES, STEP_COUNT):
                 self._store.gate.check_write()
-                self._work(request, results, range(first, stop))
+                self.stage(request, results, range(first, stop))
                 self._flusher.wake()
                 await walk.turn_if_over()
         durable = self._store.when_durable()
@@ -107,8 +107,8 @@ class Ending:
             await durable
         return results
 
-    def _work(self, request: store_pb2.EndTransactionsRequest, results: list[Result], indices: Sequence[int]) -> None:
-        """Judges ends and stages those that are first."""
+    def stage(self, request: store_pb2.EndTransactionsRequest, results: list[Result], indices: Sequence[int]) -> None:
+        """Judges ends, stages those that are first, and fills in the results, which hold once all of it is durable."""
         store = self._store
         offsets = np.array([request.ends[index].half.offset for index in indices], np.int64)
         units = store.halves.units(offsets)
@@ -131,11 +131,11 @@ class Ending:
                 results[index].fault.CopyFrom(fault_of(error))
             else:
                 chosen[one.half.offset] = index, Decided(one.half.offset, code, real), found
-        self._stage(results, list(chosen.values()))
+        self._stage_chosen(results, list(chosen.values()))
         if later:
-            self._work(request, results, later)
+            self.stage(request, results, later)
 
-    def _stage(self, results: list[Result], chosen: list[tuple[int, Decided, Record]]) -> None:
+    def _stage_chosen(self, results: list[Result], chosen: list[tuple[int, Decided, Record]]) -> None:
         placed = end(self._store, [decided for _, decided, _ in chosen], self._ended)
         for row, (index, decided, found) in enumerate(chosen):
             place, result = placed.get(row), results[index]

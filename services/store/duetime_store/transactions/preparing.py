@@ -52,14 +52,15 @@ class Preparing:
         if len(records) > REQUEST_BYTES_MAX:
             text = f"{len(records)} bytes, {REQUEST_BYTES_MAX} at most"
             raise InvalidArgument([Violation("records", text)], reason="RECORDS_INVALID")
-        prepared = self._stage(records, retried)
+        prepared = self.stage(records, retried)
         self._flusher.wake()
         durable = self._store.when_durable()
         if durable is not None:
             await durable
         return prepared
 
-    def _stage(self, records: bytes, retried: Sequence[int]) -> Prepared:
+    def stage(self, records: bytes, retried: Sequence[int]) -> Prepared:
+        """As `prepare`; what it returns holds once all of it is durable."""
         store = self._store
         store.gate.check_send()
         intake = store.admit(records)

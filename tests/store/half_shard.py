@@ -1,0 +1,83 @@
+"""A shard with half messages, opened without a process around it: its writer's steps are called by hand."""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+from duetime.v1 import store_pb2, transactions_pb2
+from duetime_store.reading.turns import Turns
+from duetime_store.recovery.recovery import Opened
+from duetime_store.transactions import tablefile
+from duetime_store.transactions.ending import Ending, Result
+from duetime_store.transactions.preparing import Prepared, Preparing
+from duetime_store.transactions.results import Results
+from duetime_store.writing.flusher import Flusher
+
+from tests.store.conftest import Shard
+from tests.store.transacting import end_of, half
+
+NO_FLUSHER = cast("Flusher", None)
+
+
+class HalfShard(Shard):
+    """See the module. Messages are named by their ids; their halves are remembered."""
+
+    halves: dict[str, store_pb2.Half]
+
+    def open(self) -> Opened:
+        opened = super().open()
+        self.table = opened.transactions
+        self.preparing = Preparing(
+            self.store,
+            self.table,
+            NO_FLUSHER,
+            timeout_ms=self.settings.transaction_timeout_ms,
+            transactions_max=self.settings.transactions_max,
+        )
+        self.ending = Ending(self.store, self.table, Results(self.store, shard=0), NO_FLUSHER, Turns())
+        return opened
+
+    def prepare(self, *ids: str, **more: Any) -> Prepared:
+        """Durable on return."""
+        prepared = self.preparing.stage(b"".join([half(one, **more) for one in ids]), ())
+        self.flush()
+        self.halves = getattr(self, "halves", {})
+        for one, offset, position in zip(ids, prepared.outcome.queue_offsets, prepared.positions, strict=True):
+            self.halves[one] = store_pb2.Half(offset=offset, position=position)
+        return prepared
+
+    def stage(self, decisions: dict[str, int], *, given_up: bool = False) -> list[Result]:
+        ends = [end_of(self.halves[one], one, decision) for one, decision in decisions.items()]
+        results = [transactions_pb2.EndTransactionResult() for _ in ends]
+        request = store_pb2.EndTransactionsRequest(group="g", ends=ends, given_up=given_up)
+        self.ending.stage(request, results, range(len(ends)))
+        return results
+
+    def end(self, decisions: dict[str, int], *, given_up: bool = False) -> list[Result]:
+        """Durable on return."""
+        results = self.stage(decisions, given_up=given_up)
+        self.flush()
+        return results
+
+    def states(self, ids: Sequence[str]) -> list[tuple[int, bool]]:
+        """What ends that change nothing are answered."""
+        results = self.stage(dict.fromkeys(ids, transactions_pb2.DECISION_UNKNOWN))
+        return [(one.state, one.duplicate) for one in results]
+
+    def checkpoint(self) -> None:
+        """With the table of transactions."""
+        self.store.halves.write()
+        data = tablefile.encode(self.table.snapshot(), self.store.published_end)
+        tablefile.write(self.directory.disk, self.root, data)
+        super().checkpoint()
+
+    @property
+    def open_offsets(self) -> list[int]:
+        return self.table.page(-1, "", 1_000_000).offsets.tolist()
+
+    def tags(self, ids: Sequence[str]) -> list[int]:
+        """The tagsCodes in units, as a file has them."""
+        queue = self.store.halves.queue
+        assert queue is not None
+        found: list[int] = queue.read_at(np.array([self.halves[one].offset for one in ids]))["tags"].tolist()
+        return found
