@@ -13,7 +13,7 @@ from duetime.cli.preflight import CannotStart
 
 _GROUP = "duetime.commands"
 # The extra that a command needs, if it is not `server`.
-_EXTRAS = {"spark": "spark"}
+_EXTRAS = {"outbox": "outbox", "spark": "spark"}
 
 
 class Commands(TyperGroup):

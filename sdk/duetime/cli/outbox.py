@@ -1,0 +1,186 @@
+"""`duetime outbox`: the relay of a transactional outbox, its status, and its faulty rows. Needs the `outbox` extra."""
+
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Annotated, Any, TypeVar
+
+import typer
+from sqlalchemy import Connection, Engine, MetaData, create_engine, inspect, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+
+from duetime.cli.options import Json, Server
+from duetime.cli.output import about, iso, local, print_json, print_table
+from duetime.client.errors import DueTimeError, InvalidArgument, NotFound
+from duetime.client.message import moment
+from duetime.outbox import Faulty, Outbox, OutboxStatus, Relay, Rows
+from duetime.outbox.relay import BATCH_MAX
+from duetime.outbox.table import TABLE_NAME
+
+# Of PostgreSQL: a database that stands still is noticed.
+CONNECT_TIMEOUT_S = 10
+STATEMENT_TIMEOUT_MS = 30_000
+
+T = TypeVar("T")
+
+_HELP = """Move messages from a transactional outbox, a table of your own database, to the server.
+
+\b
+Examples:
+  duetime outbox relay --database postgresql://app@db/shop --server localhost:9800
+  duetime outbox status --database sqlite:///shop.db
+  duetime outbox resolve 7F0000010001070D0D0D000000000000 --resend --database sqlite:///shop.db
+"""
+
+outbox = typer.Typer(help=_HELP, invoke_without_command=True, rich_markup_mode=None, add_completion=False)
+
+_Database = Annotated[
+    str,
+    typer.Option(metavar="URL", envvar="DUETIME_OUTBOX_DATABASE", help="postgresql://USER@HOST/NAME, sqlite:///FILE."),
+]
+_Table = Annotated[str, typer.Option(metavar="NAME", help="The table, or SCHEMA.TABLE.")]
+
+
+@outbox.callback()
+def _no_command(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@outbox.command()
+def relay(
+    database: _Database,
+    table: _Table = TABLE_NAME,
+    server: Server = None,
+    window: Annotated[
+        str, typer.Option(metavar="LENGTH", help="How long the server surely knows a repetition, less than its window.")
+    ] = "5m",
+    retention: Annotated[
+        str,
+        typer.Option(metavar="LENGTH", help="How long the server surely keeps messages; what it lacks was not sent."),
+    ] = "1h",
+    keep: Annotated[str, typer.Option(metavar="LENGTH", help="How long rows stay after they were sent.")] = "0s",
+    poll: Annotated[str, typer.Option(metavar="LENGTH", help="How often to look where no commit wakes it.")] = "1s",
+    lease: Annotated[str, typer.Option(metavar="LENGTH", help="How long a dead relay's rows stay its own.")] = "60s",
+    batch: Annotated[int, typer.Option(min=1, max=BATCH_MAX, help="Rows of one round.")] = BATCH_MAX,
+    drain: Annotated[bool, typer.Option("--drain", help="End when nothing is left to move.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Move rows to the server until SIGTERM or Ctrl-C; then print how many.
+
+    Several may run at once. A row that the server refuses, or that may have been sent too long ago to be repeated, is
+    logged and left to `duetime outbox status` and `resolve`.
+
+    \b
+    Examples:
+      duetime outbox relay --database postgresql://app@db/shop
+      duetime outbox relay --database sqlite:///shop.db --poll 200ms --keep 24h
+    """
+    logging.basicConfig(format="duetime: %(message)s", level=logging.INFO)
+    logging.getLogger("duetime").setLevel(logging.INFO)
+    with _opened(database, table) as (engine, found):
+        lengths: dict[str, Any] = {"window": window, "retention": retention, "keep": keep, "poll": poll, "lease": lease}
+        moving = Relay(engine, server, outbox=found, batch=batch, **lengths)
+        print(f"duetime: moving rows of {found.table.fullname}", file=sys.stderr, flush=True)
+        moving.run(drain=drain)
+    stats = asdict(moving.stats)
+    if as_json:
+        print_json(stats)
+    else:
+        print(", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in stats.items()))
+
+
+@outbox.command()
+def status(database: _Database, table: _Table = TABLE_NAME, as_json: Json = False) -> None:
+    """Count rows, and list those that were refused or may have been sent. Exit code 1 if there are such.
+
+    \b
+    Examples:
+      duetime outbox status --database sqlite:///shop.db
+      duetime outbox status --database sqlite:///shop.db --json | jq -r '.faulty[] | select(.state == "doubtful").id'
+    """
+    found = _in_transaction(database, table, Rows.status)
+    if as_json:
+        print_json(_status_object(found))
+    else:
+        oldest = f", the oldest for {about(found.oldest_ms)}" if found.waiting else ""
+        print(f"{found.waiting:,} waiting{oldest}; {found.retried:,} of them tried before")
+        print(f"{found.failed:,} failed, {found.doubtful:,} doubtful, {found.sent:,} sent and kept")
+        if found.faulty:
+            rows = [(one.message_id, one.topic, one.state, local(_created(one)), one.error) for one in found.faulty]
+            print_table(["id", "topic", "state", "written", "error"], rows)
+    if found.failed or found.doubtful:
+        raise typer.Exit(1)
+
+
+@outbox.command()
+def resolve(
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Messages of `duetime outbox status`.")],
+    database: _Database,
+    resend: Annotated[bool, typer.Option("--resend", help="They were not sent: send them.")] = False,
+    sent: Annotated[
+        bool, typer.Option("--sent", help="They were sent, or are to be dropped: delete the rows.")
+    ] = False,
+    table: _Table = TABLE_NAME,
+) -> None:
+    """Say what is true of failed or doubtful rows.
+
+    \b
+    Examples:
+      duetime outbox resolve 7F0000010001070D0D0D000000000000 --sent --database sqlite:///shop.db
+      duetime outbox resolve $(cat ids) --resend --database postgresql://app@db/shop
+    """
+    if resend is sent:
+        raise typer.BadParameter("give --resend or --sent")
+    missing = _in_transaction(database, table, lambda rows, connection: rows.resolve(connection, ids, resend=resend))
+    print(f"{len(ids) - len(missing):,} {'will be sent' if resend else 'deleted'}")
+    if missing:
+        raise NotFound(f"neither failed nor doubtful: {', '.join(missing)}", reason="MESSAGE_NOT_FOUND")
+
+
+def _in_transaction(database: str, table: str, work: Callable[[Rows, Connection], T]) -> T:
+    with _opened(database, table) as (engine, found), engine.begin() as connection:
+        return work(Rows(found), connection)
+
+
+@contextmanager
+def _opened(database: str, name: str) -> Iterator[tuple[Engine, Outbox]]:
+    """The database, and the table in it. Raises: DueTimeError: there is none, or what the database said meanwhile."""
+    schema, _, plain = name.rpartition(".")
+    found = Outbox(MetaData(), plain, schema=schema or None)
+    try:
+        engine = _engine(database)
+        try:
+            if not inspect(engine).has_table(plain, schema=schema or None):
+                raise NotFound(f"the database has no table {name}", reason="TABLE_NOT_FOUND")
+            yield engine, found
+        finally:
+            engine.dispose()
+    except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
+        raise InvalidArgument.of("database", str(error)) from error
+    except DBAPIError as error:
+        raise DueTimeError(f"database: {error.orig}", reason="DATABASE") from error
+
+
+def _engine(database: str) -> Engine:
+    url = make_url(database)
+    if url.get_backend_name() != "postgresql":
+        return create_engine(url)
+    options = {"options": f"-c statement_timeout={STATEMENT_TIMEOUT_MS}", "tcp_user_timeout": STATEMENT_TIMEOUT_MS}
+    return create_engine(
+        url.set(drivername="postgresql+psycopg"), connect_args={"connect_timeout": CONNECT_TIMEOUT_S, **options}
+    )
+
+
+def _status_object(found: OutboxStatus) -> dict[str, Any]:
+    faulty = [
+        {"id": one.message_id, "topic": one.topic, "state": one.state, "error": one.error, "at": iso(_created(one))}
+        for one in found.faulty
+    ]
+    return asdict(found) | {"faulty": faulty}
+
+
+def _created(row: Faulty) -> Any:
+    return moment(row.created_at_ms)

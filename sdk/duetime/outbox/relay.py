@@ -1,0 +1,296 @@
+"""The relay: moves the rows of an outbox to the server until it is stopped.
+
+    claim ──▶ ask the server about those that may have been sent too long ago ──▶ send ──▶ settle
+      │ commits: these rows are mine until the lease ends, and may have been sent              │ commits
+
+A relay can die between any two steps. Whoever claims its rows after the lease sends them again under the same ids, and
+the server answers with the first result within its window of ids; `verdicts.py` has what holds beyond that.
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, TypeVar
+
+from sqlalchemy import Connection, Engine, MetaData
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from duetime.client.connection import backoff_s, pause, resolve_server, seconds
+from duetime.client.errors import DueTimeError, InvalidArgument, Unavailable
+from duetime.client.finding.finder import AsyncFinder, FoundMessage
+from duetime.client.message import Receipt
+from duetime.client.sending.batch import REQUEST_COUNT_MAX
+from duetime.client.sending.producer import AsyncProducer
+from duetime.outbox.listening import Listener
+from duetime.outbox.rows import Claimed, Rows
+from duetime.outbox.table import DOUBTFUL, FAILED, SENT, WAITING, Outbox
+from duetime.outbox.verdicts import Trust, Verdict, is_away, of_outcomes
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine  # needs greenlet
+
+log = logging.getLogger("duetime.outbox")
+
+# Rows of one round: one request.
+BATCH_MAX = REQUEST_COUNT_MAX
+# A round asks about rows and sends up to two requests after it claimed; all of that lies within the lease.
+LEASE_TIMEOUTS_MIN = 4
+# Questions about ids that are under way at once.
+ASKED_MAX = 16
+# How often a relay looks that commits wake, for what no commit tells: a lost notice.
+LISTENING_POLL_S = 30.0
+
+T = TypeVar("T")
+Length = str | float | timedelta
+
+
+@dataclass(slots=True)
+class Stats:
+    """Counts since a relay was made. `repeated`: of those sent, the server had them already."""
+
+    sent: int = 0
+    repeated: int = 0
+    failed: int = 0
+    doubtful: int = 0
+    put_off: int = 0
+
+
+class Relay:
+    """Moves the rows of an outbox. Several may run at once.
+
+    Arguments:
+        engine: of the user's database, synchronous or asynchronous.
+        server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
+        outbox: whose table; None: `duetime_outbox`.
+        window: how long the server surely answers a repetition with the first result; less than its own window of ids,
+            10 minutes or 1,000,000 ids of a shard, whichever ends first.
+        retention: how long the server surely keeps messages: within it, what it does not find was never stored.
+        keep: how long rows stay after they were sent; 0: they are deleted at once.
+        poll: how often it looks where no commit wakes it.
+        lease: how long the rows of a relay that died stay its own.
+        batch: rows of one round.
+        timeout: seconds that one request may take.
+        clock: Unix milliseconds; None: the database's.
+    """
+
+    def __init__(
+        self,
+        engine: "Engine | AsyncEngine",
+        server: str | None = None,
+        *,
+        outbox: Outbox | None = None,
+        window: Length = "5m",
+        retention: Length = "1h",
+        keep: Length = 0,
+        poll: Length = 1.0,
+        lease: Length = "60s",
+        batch: int = BATCH_MAX,
+        timeout: float = 10.0,
+        clock: Callable[[Connection], int] | None = None,
+    ) -> None:
+        if not 1 <= batch <= BATCH_MAX:
+            raise InvalidArgument.of("batch", f"{batch} is not within 1 and {BATCH_MAX}")
+        self._lease_s = seconds(lease, "lease")
+        if self._lease_s < LEASE_TIMEOUTS_MIN * timeout:
+            raise InvalidArgument.of(
+                "lease", f"{self._lease_s:g} s is below {LEASE_TIMEOUTS_MIN} timeouts of {timeout:g} s"
+            )
+        self._engine = engine
+        self._server = resolve_server(server)
+        self._outbox = outbox or Outbox(MetaData())
+        self._rows = Rows(self._outbox)
+        self._clock = clock or self._rows.now
+        self._trust = Trust(
+            timedelta(seconds=seconds(window, "window")), timedelta(seconds=seconds(retention, "retention"))
+        )
+        self._keep_ms = int(seconds(keep, "keep") * 1000)
+        self._poll_s = seconds(poll, "poll")
+        self._batch = batch
+        self._timeout = timeout
+        self._stats = Stats()
+        self._wake = asyncio.Event()
+        self._stopping = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def stats(self) -> Stats:
+        """A copy."""
+        return replace(self._stats)
+
+    def run(self, *, drain: bool = False) -> None:
+        """Moves rows until SIGTERM, SIGINT or `stop`; then it ends the round that it is in. A second signal ends that
+        too: what it had in hand is sent again after the lease. `drain`: it also ends when nothing is left to move."""
+        with contextlib.suppress(asyncio.CancelledError):
+            asyncio.run(self._run_with_signals(drain))
+
+    async def run_async(self, *, drain: bool = False) -> None:
+        """As `run`, in an event loop and without signals."""
+        self._loop = asyncio.get_running_loop()
+        listener = Listener(self._engine, self._outbox.channel, self._wake)
+        try:
+            async with (
+                AsyncProducer(self._server, timeout=self._timeout) as producer,
+                AsyncFinder(self._server, timeout=self._timeout) as finder,
+                asyncio.TaskGroup() as tasks,
+            ):
+                listening = tasks.create_task(listener.run())
+                await self._work(producer, finder, listener, drain)
+                listening.cancel()
+        finally:
+            self._loop = None
+
+    def stop(self) -> None:
+        """Makes the relay end after the round that it is in. Callable from any thread; idempotent."""
+        self._stopping = True
+        loop = self._loop
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended
+                loop.call_soon_threadsafe(self._wake.set)
+
+    async def _run_with_signals(self, drain: bool) -> None:
+        loop, work = asyncio.get_running_loop(), asyncio.current_task()
+        assert work is not None
+
+        def on_signal() -> None:
+            if self._stopping:
+                work.cancel()
+            self.stop()
+
+        signals = (signal.SIGTERM, signal.SIGINT) if threading.current_thread() is threading.main_thread() else ()
+        for number in signals:
+            loop.add_signal_handler(number, on_signal)
+        await self.run_async(drain=drain)
+
+    async def _work(self, producer: AsyncProducer, finder: AsyncFinder, listener: Listener, drain: bool) -> None:
+        faults = 0
+        while not self._stopping:
+            self._wake.clear()
+            error: Exception | None = None
+            try:
+                count, away = await self._round(producer, finder)
+                if away:
+                    error = Unavailable(f"the server at {self._server} takes no messages", reason="UNAVAILABLE")
+                elif not count and drain:
+                    return
+                elif not count:
+                    await self._rest(listener)
+            except (DBAPIError, PoolTimeout) as fault:
+                error = fault
+            if error is None:
+                faults = 0
+                continue
+            faults += 1
+            log.warning("%s; trying again", " ".join(str(error).split()))
+            # Not shortened by commits: they would make it a loop without pauses.
+            await pause(backoff_s(faults))
+
+    async def _round(self, producer: AsyncProducer, finder: AsyncFinder) -> tuple[int, bool]:
+        """Moves one batch: how many rows it had, and whether the server is away."""
+        claim, loop = secrets.token_hex(8), asyncio.get_running_loop()
+        lease_ends = loop.time() + self._lease_s
+        claimed, now = await self._claim(claim)
+        if not claimed:
+            return await self._in_transaction(lambda connection: self._purge(connection)), False
+        verdicts, unsent = await self._ask(finder, claimed, now)
+        outcomes: Sequence[Receipt | DueTimeError] = ()
+        # A process that stood still since the claim leaves the rows to others.
+        if unsent and loop.time() < lease_ends - 2 * self._timeout:
+            outcomes = await producer.send_many([row.message for row in unsent])
+            judged = of_outcomes(outcomes, [row.attempts for row in unsent], now)
+            verdicts |= {row.id: verdict for row, verdict in zip(unsent, judged, strict=True)}
+        await self._settle(claim, verdicts)
+        self._count(claimed, verdicts, outcomes)
+        return len(claimed), is_away(outcomes)
+
+    async def _claim(self, claim: str) -> tuple[list[Claimed], int]:
+        def work(connection: Connection) -> tuple[list[Claimed], int]:
+            now = self._clock(connection)
+            until = now + int(self._lease_s * 1000)
+            return self._rows.claim(connection, claim, now, until, self._batch), now
+
+        return await self._in_transaction(work)
+
+    async def _ask(
+        self, finder: AsyncFinder, claimed: Sequence[Claimed], now: int
+    ) -> tuple[dict[int, Verdict], list[Claimed]]:
+        """Asks for the ids of rows that may have been sent too long ago: verdicts, and the rows that can be sent."""
+        turns = asyncio.Semaphore(ASKED_MAX)
+
+        async def ask(row: Claimed) -> FoundMessage | DueTimeError:
+            try:
+                async with turns:
+                    return await finder.get(row.message.id)
+            except DueTimeError as error:
+                return error
+
+        old = [row for row in claimed if not self._trust.repeats(row.handed_at_ms, now)]
+        verdicts: dict[int, Verdict] = {}
+        if old:
+            try:
+                async with asyncio.timeout(self._timeout):
+                    answers = await asyncio.gather(*map(ask, old))
+            except TimeoutError:
+                answers = [Unavailable("no answer in time", reason="UNAVAILABLE")] * len(old)
+            for row, answer in zip(old, answers, strict=True):
+                verdict = self._trust.of_answer(answer, row.handed_at_ms or now, now)
+                if verdict is not None:
+                    verdicts[row.id] = verdict
+            absent = [row.id for row in old if row.id not in verdicts]
+            await self._in_transaction(lambda connection: self._rows.hand_again(connection, absent, now))
+        return verdicts, [row for row in claimed if row.id not in verdicts]
+
+    async def _settle(self, claim: str, verdicts: dict[int, Verdict]) -> None:
+        def work(connection: Connection) -> None:
+            keep_until = self._clock(connection) + self._keep_ms if self._keep_ms else 0
+            self._rows.settle(connection, claim, verdicts, keep_until)
+            self._purge(connection)
+
+        await self._in_transaction(work)
+
+    def _purge(self, connection: Connection) -> int:
+        return self._rows.purge(connection, self._clock(connection), self._batch)
+
+    def _count(
+        self, claimed: Sequence[Claimed], verdicts: dict[int, Verdict], outcomes: Sequence[Receipt | DueTimeError]
+    ) -> None:
+        states = [verdict.state for verdict in verdicts.values()]
+        self._stats.sent += states.count(SENT)
+        self._stats.repeated += sum(isinstance(outcome, Receipt) and outcome.duplicate for outcome in outcomes)
+        self._stats.failed += states.count(FAILED)
+        self._stats.doubtful += states.count(DOUBTFUL)
+        self._stats.put_off += states.count(WAITING)
+        for row in claimed:
+            verdict = verdicts.get(row.id)
+            if verdict is not None and verdict.state in (FAILED, DOUBTFUL):
+                log.error("%s for %s is %s: %s", row.message.id, row.message.topic, verdict.state, verdict.error)
+
+    async def _rest(self, listener: Listener) -> None:
+        """Until a commit wakes it, a row becomes free, or it is time to look again."""
+        wait_s = LISTENING_POLL_S if listener.on else self._poll_s
+
+        def until_free(connection: Connection) -> float:
+            now = self._clock(connection)
+            free_at = self._rows.next_at(connection, now)
+            return wait_s if free_at is None else min((free_at - now) / 1000, wait_s)
+
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(await self._in_transaction(until_free)):
+                await self._wake.wait()
+
+    async def _in_transaction(self, work: Callable[[Connection], T]) -> T:
+        if isinstance(self._engine, Engine):
+            return await asyncio.to_thread(_transact, self._engine, work)
+        async with self._engine.begin() as connection:
+            return await connection.run_sync(work)
+
+
+def _transact(engine: Engine, work: Callable[[Connection], T]) -> T:
+    with engine.begin() as connection:
+        return work(connection)

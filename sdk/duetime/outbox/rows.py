@@ -1,0 +1,186 @@
+"""What relays and operators do to the rows of an outbox; each method is to run in a transaction of its own."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Text, bindparam, cast, delete, func, select, text, update
+
+from duetime.client.message import Message
+from duetime.client.sending.batch import REQUEST_BYTES_MAX
+from duetime.outbox.table import DOUBTFUL, FAILED, SENT, WAITING, Outbox, message_of, now_ms
+from duetime.outbox.verdicts import Verdict
+
+# Rows that `status` lists.
+FAULTY_MAX = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A row in a relay's hands. `handed_at_ms`: when it was handed over before; None: it never was."""
+
+    id: int
+    message: Message
+    attempts: int
+    handed_at_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Faulty:
+    """A row that an operator must look at."""
+
+    message_id: str
+    topic: str
+    state: str
+    error: str
+    created_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxStatus:
+    """Counts of rows. `oldest_ms`: how long the oldest waiting one has waited; `retried`: waiting, and tried before."""
+
+    waiting: int
+    retried: int
+    oldest_ms: int
+    failed: int
+    doubtful: int
+    sent: int
+    faulty: Sequence[Faulty]
+
+
+class Rows:
+    """The rows of one outbox."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._table = outbox.table
+        self._lock_name = outbox.table.fullname
+
+    def now(self, connection: Connection) -> int:
+        """The database's clock."""
+        return int(connection.execute(select(now_ms())).scalar_one())
+
+    def claim(self, connection: Connection, claim: str, now: int, until: int, count: int) -> list[Claimed]:
+        """Takes the oldest rows until a moment: those that are not another's, and whose order key nobody has rows of.
+
+        They are marked as handed over, so that whoever finds them after a crash knows that they may have been sent.
+        """
+        self._lock(connection)
+        row, other = self._table.c, self._table.alias().c
+        held = select(other.order_key).where(other.state == WAITING, other.next_at_ms > now, other.order_key != "")
+        free = (row.state == WAITING, row.next_at_ms <= now, row.order_key.not_in(held))
+        found = connection.execute(
+            select(row.id, row.handed_at_ms, func.length(row.body).label("size"))
+            .where(*free)
+            .order_by(row.id)
+            .limit(count)
+            .with_for_update(skip_locked=True)
+        )
+        handed: dict[int, int | None] = {}
+        size = 0
+        for each in found:
+            size += each.size
+            if handed and size > REQUEST_BYTES_MAX:
+                break
+            handed[each.id] = each.handed_at_ms
+        if not handed:
+            return []
+        taken = (
+            update(self._table)
+            .where(row.id.in_(handed))
+            .values(
+                claim=claim,
+                next_at_ms=until,
+                attempts=row.attempts + 1,
+                handed_at_ms=func.coalesce(row.handed_at_ms, now),
+            )
+        )
+        connection.execute(taken)
+        rows = connection.execute(select(self._table).where(row.id.in_(handed)).order_by(row.id))
+        return [Claimed(each.id, message_of(each), each.attempts, handed[each.id]) for each in rows]
+
+    def hand_again(self, connection: Connection, ids: Sequence[int], now: int) -> None:
+        """Rows that were never stored are handed over, as for the first time."""
+        connection.execute(update(self._table).where(self._table.c.id.in_(ids)).values(handed_at_ms=now))
+
+    def settle(self, connection: Connection, claim: str, verdicts: Mapping[int, Verdict], keep_until: int) -> None:
+        """Gives claimed rows their next state; sent ones are kept until a moment, 0: deleted. Rows that another relay
+        has claimed meanwhile are that one's.
+        """
+        row = self._table.c
+        mine = row.claim == claim, row.state == WAITING
+        sent = row.id.in_([number for number, verdict in verdicts.items() if verdict.state == SENT])
+        if keep_until:
+            kept = update(self._table).where(*mine, sent).values(state=SENT, next_at_ms=keep_until, error="", claim="")
+            connection.execute(kept)
+        else:
+            connection.execute(delete(self._table).where(*mine, sent))
+        others = [
+            {"row": number, "to": verdict.state, "why": verdict.error, "at": verdict.next_at_ms}
+            for number, verdict in verdicts.items()
+            if verdict.state != SENT
+        ]
+        if others:
+            changed = update(self._table).where(*mine, row.id == bindparam("row"))
+            changed = changed.values(
+                state=bindparam("to"), error=bindparam("why"), next_at_ms=bindparam("at"), claim=""
+            )
+            connection.execute(changed, others)
+
+    def purge(self, connection: Connection, now: int, count: int) -> int:
+        """Deletes sent rows that are kept no longer; how many."""
+        row = self._table.c
+        old = select(row.id).where(row.state == SENT, row.next_at_ms <= now).limit(count)
+        return connection.execute(delete(self._table).where(row.id.in_(old))).rowcount
+
+    def next_at(self, connection: Connection, now: int) -> int | None:
+        """The first moment after now at which a waiting row becomes free."""
+        row = self._table.c
+        wanted = select(func.min(row.next_at_ms)).where(row.state == WAITING, row.next_at_ms > now)
+        found: int | None = connection.execute(wanted).scalar_one()
+        return found
+
+    def status(self, connection: Connection) -> OutboxStatus:
+        """Counts, and the first faulty rows."""
+        row = self._table.c
+        counted = connection.execute(select(row.state, func.count()).group_by(row.state))
+        counts: dict[str, int] = {each[0]: each[1] for each in counted}
+        waiting = row.state == WAITING
+        retried = select(func.count()).where(waiting, row.attempts > 0, row.error != "")
+        oldest = connection.execute(select(func.min(row.created_at_ms)).where(waiting)).scalar_one()
+        listed = connection.execute(
+            select(row.message_id, row.topic, row.state, row.error, row.created_at_ms)
+            .where(row.state.in_((FAILED, DOUBTFUL)))
+            .order_by(row.id)
+            .limit(FAULTY_MAX)
+        )
+        return OutboxStatus(
+            waiting=counts.get(WAITING, 0),
+            retried=connection.execute(retried).scalar_one(),
+            oldest_ms=0 if oldest is None else max(self.now(connection) - oldest, 0),
+            failed=counts.get(FAILED, 0),
+            doubtful=counts.get(DOUBTFUL, 0),
+            sent=counts.get(SENT, 0),
+            faulty=[Faulty(*each) for each in listed],
+        )
+
+    def resolve(self, connection: Connection, message_ids: Sequence[str], *, resend: bool) -> list[str]:
+        """Ends the fault of failed and doubtful rows: they are sent anew, or are taken for sent and deleted. Returns
+        the ids that no such row has."""
+        row = self._table.c
+        faulty = (row.message_id.in_(message_ids), row.state.in_((FAILED, DOUBTFUL)))
+        found = set(connection.execute(select(row.message_id).where(*faulty).with_for_update()).scalars())
+        if resend:
+            anew: dict[str, Any] = {"state": WAITING, "next_at_ms": 0, "attempts": 0, "handed_at_ms": None, "error": ""}
+            connection.execute(update(self._table).where(*faulty).values(anew))
+        else:
+            connection.execute(delete(self._table).where(*faulty))
+        return [each for each in message_ids if each not in found]
+
+    def _lock(self, connection: Connection) -> None:
+        """One claim at a time: a second relay must see whose rows are claimed, to keep to the order of their keys."""
+        if connection.dialect.name == "postgresql":
+            connection.execute(select(func.pg_advisory_xact_lock(func.hashtext(cast(self._lock_name, Text)))))
+        else:
+            # The write lock of SQLite, before anything is read.
+            connection.execute(update(self._table).where(text("0 = 1")).values(claim=""))

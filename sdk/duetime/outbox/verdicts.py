@@ -1,0 +1,77 @@
+"""What becomes of a row: by what the server answered to its message, or knows of its id. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from duetime.client.errors import AlreadyExists, Conflict, DueTimeError, InvalidArgument, NotFound
+from duetime.client.finding.finder import FoundMessage
+from duetime.client.message import Receipt, moment
+from duetime.outbox.table import DOUBTFUL, FAILED, SENT, WAITING
+
+# Pauses of a single row, which double.
+PAUSE_MS_MIN = 100
+PAUSE_MS_MAX = 30_000
+
+# The server has looked at the message and does not take it. Any other error leaves open whether it was stored.
+_REFUSALS = (InvalidArgument, NotFound, AlreadyExists, Conflict)
+# gRPC's own: nobody answers at the address. What a shard or a limit behind it refuses has other reasons.
+_AWAY = ("UNAVAILABLE", "CANCELLED")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The next state of a row. `next_at_ms`: for a waiting one, when it is tried again."""
+
+    state: str
+    error: str = ""
+    next_at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """How long what the server says about an id is proof, counted from the first time that it was handed over.
+
+    window: a repetition is answered with the first result.
+    retention: a message that was stored is found.
+    """
+
+    window: timedelta
+    retention: timedelta
+
+    def repeats(self, handed_at_ms: int | None, now_ms: int) -> bool:
+        """Whether the message can be sent without asking: again, or for the first time."""
+        return handed_at_ms is None or now_ms - handed_at_ms < self.window // timedelta(milliseconds=1)
+
+    def of_answer(self, answer: FoundMessage | DueTimeError, handed_at_ms: int, now_ms: int) -> Verdict | None:
+        """What becomes of a row whose id the server was asked for; None: it was never stored, and can be sent."""
+        if isinstance(answer, FoundMessage):
+            return Verdict(SENT)
+        if answer.retriable:
+            return Verdict(WAITING, str(answer), now_ms + PAUSE_MS_MAX)
+        if answer.reason == "MESSAGE_NOT_FOUND" and now_ms - handed_at_ms < self.retention // timedelta(milliseconds=1):
+            return None
+        handed = f"handed over first at {moment(handed_at_ms).isoformat(timespec='seconds')}, no answer is known"
+        return Verdict(DOUBTFUL, f"{handed}; asked for the id, the server says: {answer}")
+
+
+def of_outcomes(outcomes: Sequence[Receipt | DueTimeError], attempts: Sequence[int], now_ms: int) -> list[Verdict]:
+    """What becomes of rows that were sent together. If the server is away, all can be tried again as soon as it is
+    back; otherwise those that it could not take wait, each for itself, and hold up no others."""
+    away = is_away(outcomes)
+    verdicts = []
+    for outcome, count in zip(outcomes, attempts, strict=True):
+        if isinstance(outcome, Receipt):
+            verdicts.append(Verdict(SENT))
+        elif isinstance(outcome, _REFUSALS):
+            verdicts.append(Verdict(FAILED, str(outcome)))
+        else:
+            pause_ms = 0 if away else min(PAUSE_MS_MIN << min(count, 16), PAUSE_MS_MAX)
+            verdicts.append(Verdict(WAITING, str(outcome), now_ms + pause_ms))
+    return verdicts
+
+
+def is_away(outcomes: Sequence[Receipt | DueTimeError]) -> bool:
+    """Whether nobody answers."""
+    reasons = [outcome.reason if isinstance(outcome, DueTimeError) else "" for outcome in outcomes]
+    return bool(reasons) and all(reason in _AWAY for reason in reasons)

@@ -1,0 +1,1 @@
+"""The transactional outbox, on SQLite and PostgreSQL, against the whole cluster."""

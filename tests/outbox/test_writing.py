@@ -1,0 +1,177 @@
+"""Messages are written in the caller's transaction, with all that they say."""
+
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from duetime import InvalidMessage, Message
+from duetime.outbox import Outbox
+from duetime.outbox.table import message_of, now_ms
+from sqlalchemy import MetaData, insert, select
+from sqlalchemy.dialects import mysql
+from sqlalchemy.exc import CompileError
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+from tests.outbox.shop import Shop
+
+CHRISTMAS = datetime(2026, 12, 24, 18, tzinfo=UTC)
+
+
+def test_message_commits_with_its_transaction(shop: Shop) -> None:
+    with Session(shop.engine) as session, session.begin():
+        session.execute(insert(shop.orders))
+        message_id = shop.outbox.send(session, "orders", b"cancel 42", delay="15m", tags="timeout")
+    (row,) = shop.rows()
+    assert (row.message_id, row.topic, row.body, row.state) == (message_id, "orders", b"cancel 42", "waiting")
+    assert shop.orders_count() == 1
+
+
+def test_message_of_a_transaction_that_is_rolled_back_never_was(shop: Shop) -> None:
+    with Session(shop.engine) as session:
+        session.execute(insert(shop.orders))
+        shop.outbox.send(session, "orders", b"cancel 42")
+        session.rollback()
+    with shop.engine.connect() as connection, connection.begin() as transaction:
+        shop.outbox.send(connection, "orders", b"cancel 42")
+        transaction.rollback()
+    assert shop.rows() == []
+    assert shop.orders_count() == 0
+
+
+def test_savepoint_that_is_rolled_back_takes_its_messages_with_it(shop: Shop) -> None:
+    with Session(shop.engine) as session, session.begin():
+        shop.outbox.send(session, "orders", b"kept")
+        with session.begin_nested() as savepoint:
+            shop.outbox.send(session, "orders", b"dropped")
+            savepoint.rollback()
+        shop.outbox.send(session, "orders", b"kept too")
+    assert [row.body for row in shop.rows()] == [b"kept", b"kept too"]
+
+
+def test_scoped_sessions_write_too(shop: Shop) -> None:
+    session = scoped_session(sessionmaker(shop.engine))
+    shop.outbox.send(session, "orders", b"scoped")
+    session.commit()
+    session.remove()
+    assert [row.body for row in shop.rows()] == [b"scoped"]
+
+
+@pytest.mark.postgres
+async def test_asynchronous_sessions_and_connections_write_too(postgres_url: str) -> None:
+    outbox, engine = Outbox(MetaData()), create_async_engine(postgres_url)
+    async with engine.begin() as connection:
+        await connection.run_sync(outbox.table.metadata.create_all)
+        first = await outbox.send(connection, "orders", b"by a connection")
+    async with AsyncSession(engine) as session, session.begin():
+        second = await outbox.send(session, Message("orders", b"by a session"))
+        others = await outbox.send_many(session, [Message("orders", b"many"), Message("orders", b"more")])
+    async with AsyncSession(engine) as session:
+        await outbox.send(session, "orders", b"never")
+        await session.rollback()
+    async with engine.begin() as connection:
+        found = (
+            (await connection.execute(select(outbox.table.c.message_id).order_by(outbox.table.c.id))).scalars().all()
+        )
+    await engine.dispose()
+    assert found == [first, second, *others]
+
+
+def test_row_has_all_that_a_message_says(shop: Shop) -> None:
+    messages = [
+        Message("orders", b"\x00\xff", tags="a", keys=("1", "2"), properties={"p": "ü"}, flag=7, retry="1s,5s,max=3"),
+        Message("orders", b"", sharding_key="customer", id="my-own-id"),
+        Message("orders", b"x", level=3, queue=2),
+        Message("orders", b"x", deliver_at=CHRISTMAS),
+        Message("orders", b"x", deliver_at=CHRISTMAS, replace=True, key="cart", max_wait=timedelta(hours=2)),
+    ]
+    ids = shop.order(*messages)
+    rows = shop.rows()
+    for message, message_id, row in zip(messages, ids, rows, strict=True):
+        message.id, message.keys = message_id, list(message.keys) or ()
+        message.max_wait = 7_200_000 if message.max_wait else None
+        assert message_of(row) == message
+    assert ids[1] == "my-own-id"
+    assert [row.order_key for row in rows] == ["", "customer", "", "", "orders/cart"]
+
+
+def test_delay_counts_from_when_it_was_written_by_the_databases_clock(shop: Shop) -> None:
+    with shop.engine.begin() as connection:
+        before = connection.execute(select(now_ms())).scalar_one()
+        shop.outbox.send(connection, "orders", b"x", delay="1h30m")
+        shop.outbox.send(connection, "orders", b"x", delay=0)
+        after = connection.execute(select(now_ms())).scalar_one()
+    delayed, plain = shop.rows()
+    assert before <= delayed.due_at_ms - 5_400_000 <= after
+    assert before <= delayed.created_at_ms <= after
+    assert plain.due_at_ms is None
+    assert abs(before - datetime.now(UTC).timestamp() * 1000) < 60_000
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"topic": "a b"}, "topic"),
+        ({"topic": ""}, "topic"),
+        ({"topic": "t" * 128}, "topic"),
+        ({"topic": "SCHEDULE_TOPIC_XXXX"}, "topic"),
+        ({"body": bytes(4 * 1024 * 1024 + 1)}, "body"),
+        ({"id": "x" * 256}, "id"),
+        ({"delay": "-1s"}, "delay"),
+        ({"delay": "1s", "level": 3}, "delay"),
+        ({"retry": "sometimes"}, "retry"),
+        ({"keys": [7]}, "keys"),
+    ],
+)
+def test_message_that_no_server_takes_is_refused_when_it_is_written(
+    shop: Shop, fields: dict[str, object], field: str
+) -> None:
+    bad = Message(**({"topic": "orders", "body": b"x"} | fields))  # type: ignore[arg-type]
+    with pytest.raises(InvalidMessage) as raised, shop.engine.begin() as connection:
+        shop.outbox.send_many(connection, [Message("orders", b"good"), bad])
+    assert [violation.field for violation in raised.value.violations] == [field]
+    assert shop.rows() == []
+
+
+def test_alembic_finds_nothing_to_do_once_the_table_is_there(shop: Shop) -> None:
+    with shop.engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
+        assert compare_metadata(context, shop.outbox.table.metadata) == []
+
+
+def test_alembic_makes_the_table(engine) -> None:  # type: ignore[no-untyped-def]
+    outbox = Outbox(MetaData(), "events")
+    with engine.connect() as connection:
+        found = compare_metadata(MigrationContext.configure(connection), outbox.table.metadata)
+    assert [difference[0] for difference in found] == ["add_table", "add_index", "add_index"]
+
+
+def test_numbers_of_deleted_rows_are_not_used_again(shop: Shop) -> None:
+    shop.order(Message("orders", b"first"))
+    (first,) = shop.rows()
+    with shop.engine.begin() as connection:
+        connection.execute(shop.outbox.table.delete())
+    shop.order(Message("orders", b"second"))
+    (second,) = shop.rows()
+    assert second.id > first.id
+
+
+def test_other_databases_are_refused() -> None:
+    outbox = Outbox(MetaData())
+    with pytest.raises(CompileError, match="needs PostgreSQL or SQLite, and this is mysql"):
+        outbox._insert.compile(dialect=mysql.dialect())
+
+
+def test_the_sdk_loads_no_database() -> None:
+    code = "import sys, duetime; duetime.Producer; duetime.Message; print('sqlalchemy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "False\n"
+
+
+def test_the_outbox_loads_neither_a_driver_nor_asynchronous_engines() -> None:
+    code = "import sys, duetime.outbox; print({'psycopg', 'greenlet', 'typer'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "set()\n"
