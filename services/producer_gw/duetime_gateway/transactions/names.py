@@ -3,10 +3,10 @@
 shard.offset.position.message id      decimal numbers; the message's id may hold dots itself
 """
 
+import re
 from typing import NamedTuple
 
-# A shard number, and two 64-bit ones, written out.
-_DIGITS_MAX = (10, 19, 19)
+_NAME = re.compile(r"([0-9]{1,10})\.([0-9]{1,19})\.([0-9]{1,19})\.(.+)", re.DOTALL)
 
 
 class TransactionName(NamedTuple):
@@ -27,10 +27,8 @@ def text_of(name: TransactionName) -> str:
 
 def parse(text: str) -> TransactionName | None:
     """None: it is none that `text_of` has made."""
-    parts = text.split(".", 3)
-    if len(parts) < 4 or not parts[3]:
+    found = _NAME.fullmatch(text)
+    if found is None:
         return None
-    for digits, most in zip(parts, _DIGITS_MAX, strict=False):
-        if not digits.isdecimal() or not digits.isascii() or len(digits) > most:
-            return None
-    return TransactionName(int(parts[0]), int(parts[1]), int(parts[2]), parts[3])
+    shard, offset, position, message_id = found.groups()
+    return TransactionName(int(shard), int(offset), int(position), message_id)

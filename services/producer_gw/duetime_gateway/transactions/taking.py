@@ -6,7 +6,7 @@ round end at the same time, so that the next round is one call again.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from duetime.v1 import store_pb2
 from duetime_core.clock import Clock
@@ -119,14 +119,15 @@ class Reports:
     async def _run(self, shard: int) -> None:
         try:
             while waiting := self._waiting.pop(shard, None):
-                heard, unheard = waiting[True], waiting[False]
-                for first in range(0, max(len(heard), len(unheard)), REPORTED_MAX):
-                    part = slice(first, first + REPORTED_MAX)
-                    await self._report(shard, store_pb2.ReportChecksRequest(heard=heard[part], unheard=unheard[part]))
+                for heard, offsets in waiting.items():
+                    for first in range(0, len(offsets), REPORTED_MAX):
+                        part = offsets[first : first + REPORTED_MAX]
+                        await self._report(shard, {"heard" if heard else "unheard": part})
         finally:
             del self._running[shard]
 
-    async def _report(self, shard: int, request: store_pb2.ReportChecksRequest) -> None:
+    async def _report(self, shard: int, part: Mapping[str, Sequence[int]]) -> None:
+        request = store_pb2.ReportChecksRequest(**part)
         _, error = await outcome(lambda: self._shards[shard].store.ask("ReportChecks", request), "ReportChecks")
         if error is not None:
             log.warning("checks not reported", shard=shard, why=error.text)
