@@ -17,7 +17,7 @@ from libc.string cimport memchr, memcmp
 
 import numpy
 from duetime_format import record
-from duetime_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from duetime_format.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 
 from duetime_format._bytes cimport CRC_ENDING_BYTES, crc32, crc_init, has_crc_mark, load32, load64
 from duetime_format.layout cimport (
@@ -36,6 +36,7 @@ cdef enum:
 cdef int64_t SEVERAL_KEYS = 0xFFFFFFFF
 cdef object tags_code = record.tags_code
 cdef bytes LEVEL_TOPIC = SCHEDULE_TOPIC.encode(), TIMERS_TOPIC = TIMER_TOPIC.encode()
+cdef bytes HALVES_TOPIC = HALF_TOPIC.encode()
 
 # The properties that are sought; `begin` is -1 if there is none.
 cdef struct Named:
@@ -54,7 +55,8 @@ cdef struct Slot:
     int32_t queue
     int64_t number
     uint32_t hashed
-    bint is_lane
+    # Its messages are known by the topic that they go to.
+    bint is_bound
     bint is_timer
 
 
@@ -224,17 +226,17 @@ cdef class Keys:
             slot.number = self.numbers.setdefault((name, queue), len(self.numbers)) + 1
             slot.topic, slot.queue = topic, queue
             slot.is_timer = name == TIMERS_TOPIC
-            slot.is_lane = slot.is_timer or name == LEVEL_TOPIC
+            slot.is_bound = slot.is_timer or name == LEVEL_TOPIC or name == HALVES_TOPIC
             slot.hashed = crc32(data + topic.begin, length)
         self.last = slot
         return slot.number - 1
 
     cdef int64_t id_hash(self, const uint8_t *data, Named *named) noexcept:
-        """The hash of a message id and the topic of the last key, or a delayed message's destination."""
+        """The hash of a message id and the topic of the last key, or the destination of one that waits."""
         cdef uint32_t hashed = self.last.hashed
         if named.message_id.begin < 0:
             return -1
-        if self.last.is_lane and named.real_topic.begin >= 0:
+        if self.last.is_bound and named.real_topic.begin >= 0:
             hashed = crc32(data + named.real_topic.begin, named.real_topic.end - named.real_topic.begin)
         return hashed ^ crc32(data + named.message_id.begin, named.message_id.end - named.message_id.begin)
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from duetime_format import layout, record
 from duetime_format.compiled import twin
 from duetime_format.errors import Damaged
-from duetime_format.lanes import LANE_TOPICS
+from duetime_format.lanes import BOUND_TOPICS
 from duetime_format.names import TIMER_TOPIC
 from duetime_format.properties import value_of
 from duetime_format.record import Record
@@ -213,7 +213,7 @@ def id_hash_of(found: Record) -> int:
     message_id = value_of(found.properties, _UNIQ_KEY)
     if not message_id:
         return -1
-    real = value_of(found.properties, _REAL_TOPIC) if found.topic in LANE_TOPICS else None
+    real = value_of(found.properties, _REAL_TOPIC) if found.topic in BOUND_TOPICS else None
     return record.id_hash(real or found.topic.encode(), message_id)
 
 

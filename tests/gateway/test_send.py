@@ -141,9 +141,9 @@ async def test_repeated_request_is_answered_with_the_first_result(two_shards: Ga
     assert two_shards.metric("duetime_gateway_messages_total", outcome="duplicate") == 30
 
 
-async def test_repeated_request_without_the_flag_is_stored_again(gateway: Gateway) -> None:
+async def test_repeated_request_without_the_flag_is_answered_so_too(gateway: Gateway) -> None:
     first, second = [(await gateway.send(message(id="same", queue=0)))[0] for _ in range(2)]
-    assert (first.offset, second.offset, second.duplicate) == (0, 1, False)
+    assert (first.offset, second.offset, second.duplicate) == (0, 0, True)
 
 
 @pytest.mark.parametrize("retry", [False, True])

@@ -11,6 +11,7 @@ from duetime_core.metadata import Database, TopicModel, TopicQueueModel, upgrade
 from duetime_core.serving import make_channel
 from duetime_core.testing import FakeClock
 from duetime_format import record
+from duetime_format.properties import decode_properties
 from duetime_retry.node import RetryNode
 from duetime_retry.settings import RetrySettings
 from duetime_store.node import StoreNode
@@ -85,6 +86,42 @@ async def test_no_attempts_left_goes_to_the_dead_letters(running: Running) -> No
     assert (await running.send_back(max_attempts=0)).dead
     again = await running.send_back(topic="%DLQ%billing", max_attempts=1)
     assert (again.dead, again.attempt) == (True, 2)
+
+
+@pytest.mark.parametrize("options", [{}, {"delay_level": 5}, {"delay_level": -1}])
+async def test_repeated_call_is_answered_as_the_first_was(running: Running, options: dict[str, Any]) -> None:
+    first = await running.send_back(token="t-1", **options)
+    running.clock.move(5_000)
+    assert await running.send_back(token="t-1", **options) == first
+    other = await running.send_back(token="t-2", **options)
+    assert (other.topic, other.attempt) == (first.topic, first.attempt)
+    topic, queue = ("%DLQ%billing", 0) if first.dead else ("SCHEDULE_TOPIC_XXXX", first.delay_level - 1)
+    tokens = [decode_properties(one.properties)["DT_SEND_BACK"] for one in running.stored(topic, queue)]
+    assert tokens == ["t-1", "t-2"]
+
+
+async def test_token_names_one_attempt_only(running: Running) -> None:
+    await running.send_back(token="t-1", delay_level=-1)
+    again = await running.send_back(topic="%DLQ%billing", token="t-2", delay_level=-1)
+    assert again.attempt == 2
+    assert "DT_SEND_BACK" in decode_properties(running.stored("%DLQ%billing")[1].properties)
+    unnamed = await running.send_back(topic="%DLQ%billing", offset=1, delay_level=-1)
+    assert unnamed.attempt == 3
+    assert "DT_SEND_BACK" not in decode_properties(running.stored("%DLQ%billing")[2].properties)
+
+
+async def test_calls_without_a_token_make_a_copy_each(running: Running) -> None:
+    for _ in range(2):
+        await running.send_back()
+    assert len(running.stored("SCHEDULE_TOPIC_XXXX", 2)) == 2
+
+
+@pytest.mark.parametrize("token", ["x" * 65, "a b", "é", "a\x01"])
+async def test_token_is_plain_and_short(running: Running, token: str) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await running.send_back(token=token)
+    assert "token: " in (caught.value.details() or "")
+    assert "is not at most 64 printable ASCII characters" in (caught.value.details() or "")
 
 
 async def test_all_that_is_wrong_is_told_at_once(running: Running) -> None:

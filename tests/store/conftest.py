@@ -1,7 +1,8 @@
 """A shard's directory opened without a process around it: puts are made durable by hand."""
 
+import asyncio
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from duetime_store.files.directory import StoreDirectory
 from duetime_store.lanes.alarm import ShardClock
 from duetime_store.reading.turns import Turns, Walk
 from duetime_store.recovery.checkpoint import write as write_checkpoint
+from duetime_store.recovery.idsaving import IdKeeper
 from duetime_store.recovery.recovery import Opened, checkpoint_of, open_store
 from duetime_store.settings import StoreSettings
 from duetime_store.writing.staging import Outcome
@@ -69,9 +71,9 @@ class Shard:
         self.store = self.opened.store
         return self.opened
 
-    def put(self, *records: bytes, retried: Sequence[int] = ()) -> Outcome:
+    def put(self, *records: bytes) -> Outcome:
         """Puts records and makes them durable."""
-        outcome = self.store.put(b"".join(records), retried)
+        outcome = self.store.put(b"".join(records))
         self.flush()
         return outcome
 
@@ -94,6 +96,13 @@ class Shard:
 
     def checkpoint(self) -> None:
         write_checkpoint(self.directory.disk, self.directory.checkpoint, checkpoint_of(self.store))
+
+    def checkpoint_ids(self) -> None:
+        """A checkpoint with the file of recent ids."""
+        write = IdKeeper(self.store, self.directory.disk, self.root, Here()).capture()
+        assert write is not None
+        asyncio.run(write())
+        self.checkpoint()
 
     def crash(self) -> None:
         """The process is gone; what was written stays."""

@@ -36,12 +36,13 @@ from duetime_store.queues import queuetable
 from duetime_store.queues.queuetable import TableFile
 from duetime_store.queues.topics import TopicFile
 from duetime_store.recovery.checkpointer import Checkpointer, Keeper
+from duetime_store.recovery.idsaving import IdKeeper
 from duetime_store.recovery.ordersaving import Keepers, OrderKeeper
 from duetime_store.recovery.recovery import open_store
 from duetime_store.settings import StoreSettings
 from duetime_store.writing.flusher import Flusher
 from duetime_store.writing.late import LateWriter
-from duetime_store.writing.staging import DUPLICATE, OK
+from duetime_store.writing.staging import DUPLICATE, OK, Outcome
 from duetime_store.writing.store import Store
 from duetime_store.writing.watch import DiskWatch
 from prometheus_client import CollectorRegistry
@@ -77,7 +78,8 @@ class Life:
                 "segment_bytes": MIB,
                 "queue_file_units": 100,
                 "flush_mode": mode,
-                "recent_ids_count": 200,
+                "recent_ids_count": 10_000,
+                "recent_ids_ms": 86_400_000,
                 "queue_files_max": 3,
                 "timer_lanes": timer_lanes,
             }
@@ -143,7 +145,8 @@ class Life:
         self.flusher = Flusher(self.store, self.watch, self.here, self.clock, metrics, sync=self.sync, interval_ms=500)
         self.topics = TopicFile(self.store.queues.counts, directory, self.here, self.clock)
         table = TableFile(self.disk, self.root / queuetable.FILE, directory.queues, opened.table)
-        keeper = Keepers([self.make_keeper(), CountKeeper(self.store, self.disk, self.root, self.here)])
+        ids = IdKeeper(self.store, self.disk, self.root, self.here)
+        keeper = Keepers([self.make_keeper(), CountKeeper(self.store, self.disk, self.root, self.here), ids])
         self.checkpointer = Checkpointer(
             *(self.store, directory, self.flusher, self.topics, table, keeper, self.here),
             *(self.clock, metrics),
@@ -211,7 +214,7 @@ class Life:
 
     async def _send(self, ids: list[str], records: list[bytes], retried: bool = False) -> None:
         try:
-            outcome = self.store.put(b"".join(records), retried=range(len(ids)) if retried else ())
+            outcome = self.store.put(b"".join(records))
         except (DiskFull, ReadOnly):
             if not retried:
                 self._refuse(ids)
@@ -261,16 +264,26 @@ class Life:
             if self.messages[message_id].offset is None:
                 self.messages[message_id].refused = True
 
+    def _ids(self, *, answered: bool) -> list[str]:
+        """Of those that senders send."""
+        return [one for one, at in self.messages.items() if at.topic in TOPICS and (at.offset is not None) == answered]
+
+    def _again(self, ids: list[str]) -> list[bytes]:
+        return [self._sent(one, self.messages[one], one.encode()) for one in ids]
+
     def send_again(self) -> None:
         """What was not answered, as a gateway does: the ids may be there already."""
-        open_ids = [
-            message_id
-            for message_id, message in self.messages.items()
-            if message.offset is None and not any(message_id in put.offsets for put in self.puts)
-        ][-20:]
-        records = [self._sent(message_id, self.messages[message_id], message_id.encode()) for message_id in open_ids]
-        if open_ids:
-            self.run(self._send(open_ids, records, retried=True))
+        ids = [one for one in self._ids(answered=False) if not any(one in put.offsets for put in self.puts)][-20:]
+        if ids:
+            self.run(self._send(ids, self._again(ids), retried=True))
+
+    def repeat(self, count: int) -> None:
+        """Sends again some of what was answered: nothing is stored twice, and the answer is the first one's."""
+        ids = self.dice.sample(answered := self._ids(answered=True), min(count, len(answered)))
+        with suppress(DiskFull, ReadOnly):
+            outcome = self.store.put(b"".join(self._again(ids))) if ids else Outcome([])
+            places = zip(outcome.statuses, outcome.queue_offsets, strict=True)
+            assert [*places] == [(DUPLICATE, self.messages[one].offset) for one in ids], ids
 
     def restore(self, level: int, count: int, early: bool) -> None:
         """As a scheduler does, with whatever lies behind the watermark; `early`: also what is not due."""
@@ -343,17 +356,9 @@ class Life:
                 self.restore, dice.choice([1, 2, TIMERS]), dice.randint(1, 30), dice.random() < 0.3
             )
         elif at < 0.88:
-            plain = [
-                self.write_late,
-                self.checkpoint,
-                self.flush_written,
-                self.add_topic,
-                self.fold_topics,
-                self.send_again,
-                self.restart,
-                self.kill,
-            ]
-            plain += [self.checkpoint, self.free_disk, self.cut_power, self.cut_power]
+            plain = [self.write_late, self.flush_written, self.add_topic, self.fold_topics, self.send_again]
+            plain += [lambda: self.repeat(10), self.restart, self.kill, self.free_disk]
+            plain += 2 * [self.checkpoint, self.cut_power]
             self.step(dice.choice(plain))
         elif at < 0.97:
             self.cut_power_in(dice.randint(1, 30), next_life=dice.random() < 0.3)

@@ -113,7 +113,7 @@ def test_nothing_is_restored_into_the_lane(timers: Shard) -> None:
 def test_a_repeated_send_is_answered_with_the_due_time_of_the_first(timers: Shard) -> None:
     first = timers.put(timed("A", delay_ms=5_000))
     timers.clock.wall_ms += 100
-    again = timers.put(timed("A", delay_ms=5_000), timed("B", delay_ms=1), retried=[0])
+    again = timers.put(timed("A", delay_ms=5_000), timed("B", delay_ms=1))
     assert (again.statuses, again.queue_offsets) == ([DUPLICATE, OK], [0, 1])
     assert again.due_at_ms == [first.due_at_ms[0], NOW + 101]
     assert again.duplicate_queues == {0: 0}

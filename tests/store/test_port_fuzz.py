@@ -220,8 +220,9 @@ async def test_any_record_is_stored_as_a_gateway_would_or_refused(store: Running
 
 async def test_no_record_ends_a_store_or_leaves_its_directory(store: Running) -> None:
     """One by one, what once did."""
-    for topic, queue in (("a\0b", 0), ("../../../evil", 0), ("orders", 2**31 - 1), ("DT_GROUPS", 0), ("rmq_sys_x", 0)):
+    places = ("a\0b", 0), ("../../../evil", 0), ("orders", 2**31 - 1), ("DT_GROUPS", 0), ("rmq_sys_x", 0)
+    for number, (topic, queue) in enumerate(places):
         found = replace(record.decode(sent("A")), topic=topic, queue=queue)
-        answer = await store.put(record.encode(found), sent("good"))
+        answer = await store.put(record.encode(found), sent(f"good{number}"))
         assert list(answer.statuses) == [store_pb2.PUT_STATUS_REFUSED, store_pb2.PUT_STATUS_OK]
         assert answer.faults[0].reason == "RECORD_REFUSED"

@@ -203,9 +203,9 @@ def test_ids_before_the_checkpoint_are_remembered_over_segments(shard: Shard) ->
     assert (report.records, report.rebuilt_units) == (751, 1)
     for number in range(250):
         for level, name in enumerate((f"{number}", f"D{number}")):
-            outcome = shard.put(sent(name, level=level), retried=[0])
+            outcome = shard.put(sent(name, level=level))
             assert (outcome.statuses, outcome.queue_offsets) == ([DUPLICATE], [number])
-    assert shard.put(sent("250"), retried=[0]).queue_offsets == [500]
+    assert shard.put(sent("250")).queue_offsets == [500]
 
 
 @pytest.mark.parametrize("at", [90, 4, 36])
@@ -214,7 +214,7 @@ def test_damage_before_the_checkpoint_hides_only_its_own_id(shard: Shard, at: in
     shard.checkpoint()
     flip(log_file(shard), len(sent("A")) + at)
     shard.reopen()
-    statuses = shard.put(sent("A"), sent("B"), sent("C"), retried=[0, 1, 2]).statuses
+    statuses = shard.put(sent("A"), sent("B"), sent("C")).statuses
     assert statuses == [DUPLICATE, OK, DUPLICATE]
 
 
@@ -391,7 +391,7 @@ def test_repeated_send_into_a_dropped_level_is_answered(shard: Shard) -> None:
     shard.crash()
     shard.settings = shard.settings.model_copy(update={"delay_levels": "1s", "accept_delay_levels": True})
     shard.open()
-    outcome = shard.put(sent("A"), retried=[0])
+    outcome = shard.put(sent("A"))
     assert (outcome.statuses, outcome.due_at_ms) == ([DUPLICATE], [due])
 
 

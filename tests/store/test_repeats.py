@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 from duetime_core.errors import DiskFull
 from duetime_format import layout, record
+from duetime_format.names import HALF_TOPIC
+from duetime_format.properties import encode_properties
 from duetime_store.log.recent import CANDIDATES_MAX, Ints
-from duetime_store.writing.repeats import OVERTAKEN_COUNT_MAX, OVERTAKEN_MS, VisibleLog
-from duetime_store.writing.staging import DUPLICATE, OK, REFUSED, refuse
+from duetime_store.writing.repeats import VisibleLog
+from duetime_store.writing.staging import DUPLICATE, OK, REFUSED, Outcome, refuse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +22,7 @@ RECORD_BYTES = 300
 
 def test_id_of_another_topic_is_no_repetition(shard: Shard) -> None:
     shard.put(sent("A", topic="invoices"), sent("B", topic="invoices", level=1))
-    outcome = shard.put(sent("A"), sent("B"), sent("A", level=1, topic="letters"), retried=[0, 1, 2])
+    outcome = shard.put(sent("A"), sent("B"), sent("A", level=1, topic="letters"))
     assert outcome.statuses == [OK, OK, OK]
     assert ids(shard.pulled()) == ["A", "B"]
 
@@ -28,7 +30,7 @@ def test_id_of_another_topic_is_no_repetition(shard: Shard) -> None:
 @pytest.mark.parametrize(("first", "then"), [(0, 1), (1, 0), (1, 2)])
 def test_delayed_message_is_known_by_the_topic_that_it_goes_to(shard: Shard, first: int, then: int) -> None:
     shard.put(sent("A", level=first, queue=3))
-    outcome = shard.put(sent("A", level=then, queue=5), retried=[0])
+    outcome = shard.put(sent("A", level=then, queue=5))
     assert (outcome.statuses, outcome.duplicate_queues) == ([DUPLICATE], {0: 3})
     due = shard.clock.wall_ms + 1_000 if first else 0
     assert outcome.due_at_ms == [due]
@@ -39,23 +41,23 @@ def test_id_that_many_topics_use_is_found_in_each(shard: Shard) -> None:
     for topic in topics:
         shard.put(sent("42", topic=topic, level=len(topic) % 2))
     again = [sent("42", topic=topic) for topic in topics]
-    assert shard.put(*again, retried=range(len(again))).statuses == [DUPLICATE] * len(again)
+    assert shard.put(*again).statuses == [DUPLICATE] * len(again)
     shard.checkpoint()
     shard.reopen()
-    assert shard.put(*again, retried=range(len(again))).statuses == [DUPLICATE] * len(again)
+    assert shard.put(*again).statuses == [DUPLICATE] * len(again)
 
 
 def test_copies_of_a_failed_message_do_not_hide_it(shard: Shard) -> None:
     shard.put(sent("A"))
     for attempt in range(2 * CANDIDATES_MAX):
         shard.put(sent("A", topic="%RETRY%billing", level=attempt % 2))
-    assert shard.put(sent("A"), retried=[0]).statuses == [DUPLICATE]
+    assert shard.put(sent("A")).statuses == [DUPLICATE]
 
 
 @pytest.mark.parametrize("level", [0, 1])
 def test_one_of_equal_ids_in_a_put_is_stored_and_answers_the_others(shard: Shard, level: int) -> None:
     put = [sent(name, level=level, queue=queue) for queue, name in enumerate("ABABA")]
-    outcome = shard.put(*put, sent("A", topic="invoices"), retried=range(6))
+    outcome = shard.put(*put, sent("A", topic="invoices"))
     assert outcome.statuses == [OK, OK, DUPLICATE, DUPLICATE, DUPLICATE, OK]
     offsets = [0, 1, 0, 1, 0] if level else [0, 0, 0, 0, 0]
     assert outcome.queue_offsets == [*offsets, 0]
@@ -64,35 +66,77 @@ def test_one_of_equal_ids_in_a_put_is_stored_and_answers_the_others(shard: Shard
     assert outcome.due_at_ms == [due] * 5 + [0]
 
 
-def test_first_attempt_in_the_put_of_its_repetition_is_the_one_that_is_stored(shard: Shard) -> None:
-    outcome = shard.put(sent("A"), sent("B"), sent("A"), retried=[0])
-    assert (outcome.statuses, outcome.queue_offsets) == ([DUPLICATE, OK, OK], [1, 0, 1])
+def test_first_of_two_in_one_put_is_the_one_that_is_stored(shard: Shard) -> None:
+    outcome = shard.put(sent("A"), sent("B"), sent("A"))
+    assert (outcome.statuses, outcome.queue_offsets) == ([OK, OK, DUPLICATE], [0, 1, 0])
 
 
-def test_equal_ids_of_callers_who_repeat_nothing_are_all_stored(shard: Shard) -> None:
-    assert shard.put(sent("A"), sent("A")).statuses == [OK, OK]
+def test_equal_hashes_of_other_ids_are_all_stored(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard.store.recent, "look", lambda hashes: list(range(len(hashes))))
+    outcome = shard.put(sent("A"), sent("B"))
+    assert (outcome.statuses, outcome.queue_offsets) == ([OK, OK], [0, 1])
 
 
 def test_refused_record_is_nobody_s_first(shard: Shard) -> None:
-    outcome = shard.put(sent("A", level=9), sent("A"), retried=[0, 1])
+    outcome = shard.put(sent("A", level=9), sent("A"))
     assert outcome.statuses == [REFUSED, OK]
 
 
-def test_first_attempt_that_its_repetition_has_overtaken_is_answered(shard: Shard) -> None:
-    shard.put(sent("A"), sent("B"), retried=[0])
-    late = shard.put(sent("A"), sent("B"))
-    assert (late.statuses, late.queue_offsets) == ([DUPLICATE, OK], [0, 2])
-    shard.clock.wall_ms += OVERTAKEN_MS
-    assert shard.put(sent("A")).statuses == [OK]
+@pytest.mark.parametrize("prefix", ["%RETRY%", "%DLQ%"])
+def test_copies_of_a_group_repeat_each_other_by_their_token_only(shard: Shard, prefix: str) -> None:
+    topic = f"{prefix}billing"
+    assert shard.put(copy("A", topic), copy("A", topic)).statuses == [OK, OK]
+    assert shard.put(copy("A", topic, "t1"), copy("A", topic, "t2")).statuses == [OK, OK]
+    again = shard.put(copy("A", topic, "t2"), copy("A", topic, "t1"), copy("A", topic), copy("B", topic, "t1"))
+    assert (again.statuses, again.queue_offsets[:2]) == ([DUPLICATE, DUPLICATE, OK, OK], [3, 2])
 
 
-def test_overtaken_ids_are_bounded(shard: Shard) -> None:
-    hashes = range(OVERTAKEN_COUNT_MAX + 10)
-    shard.store.repeats.stored(hashes)
-    assert len(shard.store.repeats._overtaking) == OVERTAKEN_COUNT_MAX
-    shard.clock.wall_ms += OVERTAKEN_MS
+def copy(message_id: str, topic: str, token: str = "") -> bytes:
+    properties = {"UNIQ_KEY": message_id, **({"DT_SEND_BACK": token} if token else {})}
+    return record.encode(record.Record(topic, 0, b"body", record.with_crc_mark(encode_properties(properties))))
+
+
+def test_half_message_is_known_by_the_topic_that_it_goes_to(shard: Shard) -> None:
+    properties = {"UNIQ_KEY": "A", "REAL_TOPIC": "orders", "REAL_QID": "1"}
+    half = record.Record(HALF_TOPIC, 0, b"body", record.with_crc_mark(encode_properties(properties)))
+    intake = shard.store.admit(record.encode(half))
+    shard.store.stage_sent(intake, Outcome([], stored_at_ms=shard.clock.wall_ms))
+    for _ in range(2):
+        first = shard.store.first_copy(shard.store.admit(sent("A")), 0)
+        assert first is not None
+        assert (first.name, first.topic_queue, first.is_delayed) == ((b"orders", b"A", b""), 1, False)
+        shard.flush()
+
+
+def test_window_ends_after_its_time(tmp_path: Path) -> None:
+    shard = Shard(tmp_path / "store", HandClock(), recent_ids_ms=60_000)
     shard.put(sent("A"))
-    assert shard.store.repeats._overtaking == {}
+    shard.clock.wall_ms += 59_999
+    assert shard.put(sent("A")).statuses == [DUPLICATE]
+    shard.clock.wall_ms += 1
+    assert shard.put(sent("A")).statuses == [OK]
+    assert shard.put(sent("A")).queue_offsets == [1]
+    shard.crash()
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_window_ends_after_so_many_ids(tmp_path: Path, saved: bool) -> None:
+    shard = Shard(tmp_path / "store", HandClock(), recent_ids_count=3)
+    shard.put(*[sent(name) for name in "ABCD"])
+    if saved:
+        shard.checkpoint_ids()
+    shard.reopen()
+    assert shard.store.recent.count == 3
+    assert shard.put(*[sent(name) for name in "DCB"]).queue_offsets == [3, 2, 1]
+    assert shard.put(sent("A")).statuses == [OK]
+    assert shard.put(sent("B"), sent("A")).statuses == [OK, DUPLICATE]
+    shard.crash()
+
+
+def test_nothing_is_looked_up_where_no_ids_are_remembered(tmp_path: Path) -> None:
+    shard = Shard(tmp_path / "store", HandClock(), recent_ids_count=0)
+    assert shard.put(sent("A"), sent("A")).statuses == [OK, OK]
+    shard.crash()
 
 
 def test_repetition_of_what_is_taken_back_is_stored(shard: Shard) -> None:
@@ -101,9 +145,9 @@ def test_repetition_of_what_is_taken_back_is_stored(shard: Shard) -> None:
     batch = shard.store.take()
     assert batch is not None
     shard.store.log.write(batch.runs)
-    assert shard.store.put(sent("A"), retried=[0]).statuses == [DUPLICATE]
+    assert shard.store.put(sent("A")).statuses == [DUPLICATE]
     shard.store.undo()
-    again = shard.store.put(sent("A"), retried=[0])
+    again = shard.store.put(sent("A"))
     assert (first.statuses, again.statuses) == ([OK], [OK])
 
 
@@ -113,7 +157,7 @@ async def test_repetition_of_what_is_under_way_waits_for_it_and_shares_its_fate(
         shard.store.put(sent(name))
         batch = shard.store.take()
         assert batch is not None
-        assert shard.store.put(sent(name), retried=[0]).statuses == [DUPLICATE]
+        assert shard.store.put(sent(name)).statuses == [DUPLICATE]
         durable = shard.store.when_durable()
         assert durable is not None
         assert not durable.done()
@@ -126,15 +170,15 @@ async def test_repetition_of_what_is_under_way_waits_for_it_and_shares_its_fate(
             refuse(shard.store.undo(), DiskFull("no room"))
             with pytest.raises(DiskFull):
                 await durable
-            assert shard.put(sent(name), retried=[0]).statuses == [OK]
+            assert shard.put(sent(name)).statuses == [OK]
 
 
 def test_damaged_place_of_a_first_is_no_first(shard: Shard) -> None:
     shard.put(sent("A"))
-    shard.store.recent.add_all(shard_hashes("A"), shard_positions(7))
-    assert shard.put(sent("A"), retried=[0]).statuses == [DUPLICATE]
-    shard.store.recent.add_all(shard_hashes("B"), shard_positions(0, 7, 10**9))
-    assert shard.put(sent("B"), retried=[0]).statuses == [OK]
+    shard.store.recent.add_all(shard_hashes("A"), shard_positions(7), shard.clock.wall_ms)
+    assert shard.put(sent("A")).statuses == [DUPLICATE]
+    shard.store.recent.add_all(shard_hashes("B"), shard_positions(0, 7, 10**9), shard.clock.wall_ms)
+    assert shard.put(sent("B")).statuses == [OK]
 
 
 def shard_hashes(name: str) -> Ints:
@@ -158,7 +202,7 @@ def test_body_of_a_first_is_not_read(shard: Shard) -> None:
     log.read = counting  # type: ignore[method-assign]
     found = log.record_at(0)
     assert found is not None
-    assert found.name == (b"orders", b"A")
+    assert found.name == (b"orders", b"A", b"")
     assert sum(sizes) < RECORD_BYTES
 
 
@@ -206,7 +250,7 @@ def test_twenty_ids_sent_twenty_times_in_parallel_are_stored_once(tmp_path: Path
             while sends:
                 part, sends = sends[: chance.randrange(1, 30)], sends[30:]
                 put = b"".join(sent(f"id-{name}", level=name % 2) for name, _ in part)
-                outcome = shard.store.put(put, retried=[at for at, (_, again) in enumerate(part) if again])
+                outcome = shard.store.put(put)
                 for (name, _), offset in zip(part, outcome.queue_offsets, strict=True):
                     told.setdefault(name, set()).add(offset)
                 if batch is None and chance.random() < 0.5:

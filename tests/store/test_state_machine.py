@@ -48,6 +48,10 @@ class Shard(RuleBasedStateMachine):
     def send_again(self) -> None:
         self.life.step(self.life.send_again)
 
+    @rule(count=COUNTS)
+    def repeat(self, count: int) -> None:
+        self.life.step(self.life.repeat, count)
+
     @rule(level=st.sampled_from([*range(1, LEVELS + 1), TIMERS]), count=COUNTS, early=st.booleans())
     def restore(self, level: int, count: int, early: bool) -> None:
         self.life.step(self.life.restore, level, count, early)

@@ -125,7 +125,7 @@ def test_repeated_send_is_answered_with_its_first_result(shard: Shard, level: in
     shard.put(sent("A", level=level), sent("B", level=level))
     shard.clock.wall_ms += 50
     first_due = shard.clock.wall_ms - 50 + 1_000 if level else 0
-    outcome = shard.put(sent("B", level=level), sent("C", level=level), retried=[0, 1])
+    outcome = shard.put(sent("B", level=level), sent("C", level=level))
     assert outcome.statuses == [DUPLICATE, OK]
     assert outcome.queue_offsets == [1, 2]
     assert outcome.due_at_ms[0] == first_due
@@ -134,11 +134,11 @@ def test_repeated_send_is_answered_with_its_first_result(shard: Shard, level: in
 
 def test_repeated_send_is_known_before_it_is_durable_and_after_a_crash(shard: Shard) -> None:
     shard.store.put(sent("A"))
-    assert shard.store.put(sent("A"), retried=[0]).statuses == [DUPLICATE]
+    assert shard.store.put(sent("A")).statuses == [DUPLICATE]
     shard.flush()
     shard.checkpoint()
     shard.reopen()
-    assert shard.put(sent("A"), retried=[0]).statuses == [DUPLICATE]
+    assert shard.put(sent("A")).statuses == [DUPLICATE]
     assert ids(shard.pulled()) == ["A"]
 
 
@@ -147,12 +147,12 @@ def test_repeated_send_is_told_from_one_whose_id_hashes_alike(shard: Shard) -> N
     one, other = "plumless", "buckeroo"
     assert zlib.crc32(one.encode()) == zlib.crc32(other.encode())
     shard.put(sent(one), sent(other))
-    assert shard.put(sent(one), sent(other), retried=[0, 1]).queue_offsets == [0, 1]
+    assert shard.put(sent(one), sent(other)).queue_offsets == [0, 1]
 
 
-def test_send_with_a_used_id_is_stored_when_it_is_no_repetition(shard: Shard) -> None:
+def test_send_with_a_used_id_is_a_repetition_whether_it_says_so_or_not(shard: Shard) -> None:
     shard.put(sent("A"))
-    assert shard.put(sent("A")).statuses == [OK]
+    assert shard.put(sent("A")).statuses == [DUPLICATE]
 
 
 def test_wall_clock_that_steps_back_shifts_nothing(shard: Shard, clock: HandClock) -> None:
@@ -185,9 +185,7 @@ def test_bytes_that_are_no_records_are_refused_whole(shard: Shard, junk: bytes) 
 
 def test_refused_and_repeated_records_leave_no_gaps(shard: Shard) -> None:
     shard.put(sent("A"))
-    outcome = shard.put(
-        sent("B"), sent("C", level=3), sent("A"), sent("D", level=2), sent("E", queue=1), sent("F"), retried=[2, 5]
-    )
+    outcome = shard.put(sent("B"), sent("C", level=3), sent("A"), sent("D", level=2), sent("E", queue=1), sent("F"))
     assert outcome.statuses == [OK, REFUSED, DUPLICATE, OK, OK, OK]
     assert outcome.queue_offsets == [1, -1, 0, 0, 0, 2]
     assert outcome.due_at_ms == [0, 0, 0, shard.clock.wall_ms + 5_000, 0, 0]

@@ -273,8 +273,8 @@ class GatewayServicer:
     def Send(self, request, context):
         """Stores messages. One result each, in the order of the request; a fault in one harms no other.
         Durable when answered (flush mode `sync`; with `async` up to 500 ms of answered messages may be lost in a power cut).
-        Idempotent by topic and message id when `retry` is set, within the store's window of recent ids. Of messages with the
-        same topic and id in one request, the first valid one is stored, whether `retry` is set or not.
+        Idempotent by topic and message id within the store's window of recent ids, whether `retry` is set or not. Of messages
+        with the same topic and id in one request, the first valid one is stored.
         INVALID_ARGUMENT: no message, more than 4,096, or more than 32 MiB. All other faults are reported per message.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

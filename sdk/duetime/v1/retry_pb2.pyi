@@ -6,20 +6,22 @@ from typing import ClassVar as _ClassVar, Optional as _Optional
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class SendBackRequest(_message.Message):
-    __slots__ = ("group", "topic", "queue", "offset", "delay_level", "max_attempts")
+    __slots__ = ("group", "topic", "queue", "offset", "delay_level", "max_attempts", "token")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     DELAY_LEVEL_FIELD_NUMBER: _ClassVar[int]
     MAX_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
     group: str
     topic: str
     queue: int
     offset: int
     delay_level: int
     max_attempts: int
-    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., delay_level: _Optional[int] = ..., max_attempts: _Optional[int] = ...) -> None: ...
+    token: str
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., delay_level: _Optional[int] = ..., max_attempts: _Optional[int] = ..., token: _Optional[str] = ...) -> None: ...
 
 class SendBackResponse(_message.Message):
     __slots__ = ("topic", "dead", "delay_level", "deliver_at_ms", "attempt", "message_id")

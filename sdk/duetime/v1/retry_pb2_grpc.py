@@ -71,7 +71,8 @@ class RetryServicer:
 
     def SendBack(self, request, context):
         """Stores a copy of a consumed message for its group: into %RETRY%group after a delay, or into %DLQ%group.
-        Durable when answered. Not idempotent: a repeated call makes a second copy.
+        Durable when answered. Idempotent by `token`, within the store's window of recent ids: a repeated call stores nothing
+        and has the first one's result. Without a token, and of a message without an id, a repeated call makes a second copy.
         INVALID_ARGUMENT: group name, level or count out of range. NOT_FOUND: no such message.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -48,6 +48,7 @@ OF_ONE_WAY = frozenset(
         *_OF_BROKERS_TIMERS,
         record.UPSERT,
         record.REQUEST,
+        record.SEND_BACK,
         record.REAL_TOPIC,
         record.REAL_QID,
         record.FAULT,
@@ -102,8 +103,8 @@ def history_of(found: Record) -> History:
     return histories.decode(as_text(said)) if said else History()
 
 
-def retry_copy(failed: Failed, group: str, wait: Wait) -> Copy:
-    """The record for %RETRY%group, or for its lane.
+def retry_copy(failed: Failed, group: str, wait: Wait, token: str = "") -> Copy:
+    """The record for %RETRY%group, or for its lane; `token` names the call that asks for it.
 
     Raises:
         NoRoom: no copy can be stored; the message has to stay where it is.
@@ -111,6 +112,8 @@ def retry_copy(failed: Failed, group: str, wait: Wait) -> Copy:
     target = retry_topic(group)
     kept = _kept(failed.record)
     kept.setdefault(record.RETRY_TOPIC, failed.record.topic)
+    if token:
+        kept[record.SEND_BACK] = token
     topic, queue, ending = _way(wait, target)
     room = PROPERTIES_BYTES_MAX - _size(kept) - _size(ending) - (_LANE_ENTRY_BYTES_MAX if ending else 0)
     if room < len(record.CRC_ENDING):
@@ -132,14 +135,16 @@ def _way(wait: Wait, target: str) -> tuple[str, int, dict[str, str]]:
     return TIMER_TOPIC, 0, asked | {record.REAL_TOPIC: target, record.REAL_QID: "0"}
 
 
-def dead_letter(failed: Failed, group: str, reason: str) -> Copy:
-    """The record for %DLQ%group."""
+def dead_letter(failed: Failed, group: str, reason: str, token: str = "") -> Copy:
+    """The record for %DLQ%group; `token` as in `retry_copy`."""
     kept = _kept(failed.record)
     kept.setdefault(record.RETRY_TOPIC, failed.record.topic)
     kept[record.DEAD_REASON] = reason
+    if token:
+        kept[record.SEND_BACK] = token
     lost: list[str] = []
     while (room := PROPERTIES_BYTES_MAX - len(record.CRC_ENDING) - _size(kept)) < 0:
-        losable = kept.keys() - {record.DEAD_REASON}
+        losable = kept.keys() - {record.DEAD_REASON, record.SEND_BACK}
         lost.append(max(losable, key=lambda name: (name not in _PRECIOUS, _size({name: kept[name]}), name)))
         del kept[lost[-1]]
     origin = _origin(failed)

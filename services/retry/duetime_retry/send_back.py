@@ -1,7 +1,7 @@
 """SendBack, RocketMQ's call for messages that were pulled, not leased: read the record, decide, store the copy.
 
-It ends no lease, so a repetition stores a second copy. It does not say when the message was received or why it failed:
-the history stays as it was.
+It ends no lease. A call that is repeated has the same token: its copy carries it, and the store answers a second copy
+with the first one's place. It does not say when the message was received or why it failed: the history stays as it was.
 """
 
 from duetime.v1 import retry_pb2
@@ -44,17 +44,20 @@ class SendBacks:
         message_id = id_of(found)
         wait = Wait()
         if isinstance(decision, DeadLetter):
-            topic, copy = names.dlq_topic(request.group), dead_letter(failed, request.group, decision.reason)
+            topic = names.dlq_topic(request.group)
+            copy = dead_letter(failed, request.group, decision.reason, request.token)
         else:
             # Always a level's delay.
             topic, wait = names.retry_topic(request.group), wait_of(decision.delay_ms, 0, self._levels)
             try:
-                copy = retry_copy(failed, request.group, wait)
+                copy = retry_copy(failed, request.group, wait, request.token)
             except NoRoom as error:
                 raise InvalidArgument([Violation("properties", str(error))], reason="SEND_BACK_INVALID") from error
         await self._topics.ensure(topic, shard)
-        due_at_ms = await self._stores.put(shard, record.encode(copy.record))
-        if isinstance(decision, DeadLetter):
+        due_at_ms, is_repeated = await self._stores.put(shard, record.encode(copy.record))
+        if is_repeated:
+            self._metrics.sent_back.labels("repeated").inc()
+        elif isinstance(decision, DeadLetter):
             self._metrics.sent_back.labels("dead_letter").inc()
             self._metrics.dead_letters.labels(decision.reason).inc()
             log.info("dead letter", group=request.group, message_id=message_id, reason=decision.reason)
@@ -84,4 +87,7 @@ def send_back_violations(request: retry_pb2.SendBackRequest) -> list[Violation]:
         violations.append(
             Violation("max_attempts", f"{request.max_attempts} is not within 0 and {limits.ATTEMPTS_MAX}")
         )
+    token, most = request.token, limits.SEND_BACK_TOKEN_CHARS_MAX
+    if len(token) > most or not (token.isascii() and token.isprintable()) or " " in token:
+        violations.append(Violation("token", f"{shown(token)} is not at most {most} printable ASCII characters"))
     return violations

@@ -63,12 +63,14 @@ class Stores:
         answer = await self.call(shard, "GetRecord", request)
         return record.decode(answer.record)
 
-    async def put(self, shard: int, encoded: bytes) -> int:
-        """Stores one record; its due time, or 0. Raises DueTimeError where the store refuses it."""
+    async def put(self, shard: int, encoded: bytes) -> tuple[int, bool]:
+        """Stores one record: (its due time, or 0; whether it was stored before). Raises DueTimeError where the store
+        refuses it."""
         answer = await self.call(shard, "Put", store_pb2.PutRequest(records=encoded))
         if answer.faults:
             raise InvalidArgument([Violation("message", answer.faults[0].message)], reason="RECORD_REFUSED")
-        return int(answer.due_at_ms[0]) if answer.due_at_ms else 0
+        is_repeated = list(answer.statuses) == [store_pb2.PUT_STATUS_DUPLICATE]
+        return int(answer.due_at_ms[0]) if answer.due_at_ms else 0, is_repeated
 
     async def put_topic(self, shard: int, topic: str) -> None:
         await self.call(shard, "PutTopic", store_pb2.PutTopicRequest(name=topic, queue_count=1))

@@ -45,6 +45,7 @@ from duetime_store.queues.topics import TopicFile
 from duetime_store.reading.reader import Reader
 from duetime_store.reading.turns import Turns
 from duetime_store.recovery.checkpointer import Checkpointer
+from duetime_store.recovery.idsaving import IdKeeper
 from duetime_store.recovery.ordersaving import Keepers, OrderKeeper
 from duetime_store.recovery.recovery import Opened
 from duetime_store.recovery.retention import Cleaner, Policy
@@ -245,13 +246,14 @@ def _make_checkpointer(
     store, disk, executor = opened.store, base.disk, base.threads.checkpoint
     counts = CountKeeper(store, disk, directory.root, executor)
     transactions = TransactionKeeper(store, opened.transactions, disk, directory.root, executor)
+    ids = IdKeeper(store, disk, directory.root, executor)
     return Checkpointer(
         opened.store,
         directory,
         flusher,
         topics,
         TableFile(base.disk, directory.root / queuetable.FILE, directory.queues, opened.table),
-        Keepers([keeper, OrderKeeper(store, executor), counts, transactions]),
+        Keepers([keeper, OrderKeeper(store, executor), counts, transactions, ids]),
         base.threads.checkpoint,
         base.clock,
         base.metrics,

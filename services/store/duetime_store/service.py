@@ -93,7 +93,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         store_pb2_grpc.add_StoreServicer_to_server(self, server)  # type: ignore[no-untyped-call]
 
     async def Put(self, request: store_pb2.PutRequest, context: Any) -> store_pb2.PutResponse:
-        outcome = await self._durably(self._store.put(request.records, request.retried))
+        outcome = await self._durably(self._store.put(request.records))
         response = self._fill(store_pb2.PutResponse(duplicate_queues=outcome.duplicate_queues), outcome)
         response.due_at_ms.extend(_dues(outcome))
         response.past.extend(outcome.past)
@@ -132,7 +132,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         return await self._backlog.answer(request)
 
     async def Prepare(self, request: store_pb2.PrepareRecordsRequest, context: Any) -> store_pb2.PrepareRecordsResponse:
-        prepared = await self._preparing.prepare(request.records, request.retried)
+        prepared = await self._preparing.prepare(request.records)
         self._checkpointer.published()
         outcome = prepared.outcome
         response = store_pb2.PrepareRecordsResponse(
@@ -163,7 +163,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         elif request.settles:
             outcome = self._groups.settle(request.records, request.settles)
         else:
-            outcome = self._store.put(request.records, request.retried)
+            outcome = self._store.put(request.records)
         await self._durably(outcome)
         response = store_pb2.PutMessageResponse(
             watermark=outcome.watermark, duplicate_queues=outcome.duplicate_queues, due_at_ms=_dues(outcome)

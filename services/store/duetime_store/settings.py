@@ -58,7 +58,13 @@ class StoreSettings(NodeSettings):
     checkpoint_ms: int = Field(10_000, ge=100, le=600_000, description="longest time between checkpoints")
     checkpoint_bytes: int = Field(64 * MIB, ge=MIB, description="most log bytes between checkpoints")
     recent_ids_count: int = Field(
-        131_072, ge=0, le=10_000_000, description="message ids remembered, to answer a repeated send"
+        1_000_000,
+        ge=0,
+        le=10_000_000,
+        description="most message ids remembered, to answer a repeated send; 24 bytes of memory each; 0: none",
+    )
+    recent_ids_ms: int = Field(
+        600_000, ge=1_000, le=86_400_000, description="how long a message id is remembered, if there are not too many"
     )
     index: bool = Field(True, description="build index files, by which messages are found by key and id")
     index_slots: int = Field(

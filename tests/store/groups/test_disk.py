@@ -26,8 +26,8 @@ async def refusal(store: Consuming) -> str:
 
 async def let_all_leave(store: Consuming) -> None:
     """Fills segments until the first ones leave by age."""
-    for _ in range(30):
-        await store.put(*(sent(f"noise-{n}", topic="noise", body=bytes(1_000)) for n in range(100)))
+    for turn in range(30):
+        await store.put(*(sent(f"noise-{turn}-{n}", topic="noise", body=bytes(1_000)) for n in range(100)))
     await run(store.clock, store.node.parts.cleaner.clean())
     store.clock.move(3 * MINUTE_MS)
     await run(store.clock, store.node.parts.cleaner.clean())

@@ -1,6 +1,7 @@
 """The records of one put, taken apart."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -9,9 +10,28 @@ from duetime_format import columns, layout, record
 from duetime_format.columns import Ints, Run
 from duetime_format.errors import Damaged
 from duetime_format.lanes import BOUND_TOPIC_NAMES
+from duetime_format.names import DLQ_PREFIX, RETRY_PREFIX
 from duetime_format.properties import value_of
 
-_UNIQ_KEY, _REAL_TOPIC, _REAL_QID = (name.encode() for name in (record.UNIQ_KEY, record.REAL_TOPIC, record.REAL_QID))
+_UNIQ_KEY, _REAL_TOPIC, _REAL_QID, _SEND_BACK = (
+    name.encode() for name in (record.UNIQ_KEY, record.REAL_TOPIC, record.REAL_QID, record.SEND_BACK)
+)
+GROUP_PREFIXES = (RETRY_PREFIX.encode(), DLQ_PREFIX.encode())
+
+
+class Name(NamedTuple):
+    """What a record is known by: two with equal names are one message, sent twice."""
+
+    # Its destination.
+    topic: bytes
+    message_id: bytes
+    # Of a group's copies: the token of the call that asked for it.
+    token: bytes = b""
+
+    @property
+    def is_one(self) -> bool:
+        """Whether there is one record of this name. A group's copies keep the message's id, attempt after attempt."""
+        return bool(self.message_id) and (bool(self.token) or not self.topic.startswith(GROUP_PREFIXES))
 
 
 class Intake(Run):
@@ -27,12 +47,13 @@ class Intake(Run):
         start = int(self.starts[index])
         return self.data[start : start + int(self.sizes[index])]
 
-    def name_of(self, index: int) -> tuple[bytes, bytes]:
-        """Topic and message id. The topic of a message that waits is its destination."""
+    def name_of(self, index: int) -> Name:
+        """The topic of a message that waits is its destination."""
         topic, _ = self.keys[int(self.key_of[index])]
         if topic in BOUND_TOPIC_NAMES:
             topic = self._property(index, _REAL_TOPIC) or topic
-        return topic, self._property(index, _UNIQ_KEY)
+        token = self._property(index, _SEND_BACK) if topic.startswith(GROUP_PREFIXES) else b""
+        return Name(topic, self._property(index, _UNIQ_KEY), token)
 
     def topic_queue(self, index: int) -> int:
         """The queue in the topic that `name_of` gives."""

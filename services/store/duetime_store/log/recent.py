@@ -1,65 +1,257 @@
-"""The ids of the newest messages, so that a repeated send is answered and not stored again."""
+"""The window of the newest messages' ids: a second send of one of them is answered with the first one's place.
 
+Each id has a serial number. A ring has its hash, its log position and the serial of the one before it in its bucket; a
+table has the newest serial of each bucket:
+
+    heads   bucket ──▶ newest serial        ring   serial & mask ──▶ hash, position, serial before it in the bucket
+                                                        │
+                                                        └──▶ older one ──▶ … ──▶ one that is outside of the window
+
+What leaves the window is not taken out: chains go from newer to older, so a walk ends at the first serial that is too
+old, and the ring overwrites it. An id takes 16 bytes in the ring and 8 in the table (both rounded up to a power of two:
+48 at most). A hit is a hint: the record's own topic and id decide.
+
+Source: the hash chains of LZ77 compressors (zlib, deflate.c).
+"""
+
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
+from duetime_format.compiled import twin
 
 Ints = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.uint32]
 
-# Positions tried for one id. One in 2^32 ids has an equal hash, so the newest few include the one sought.
-CANDIDATES_MAX = 8
-_FILTER_BITS = 0xFFFF
+# Positions tried for one id: those of copies that have its topic and id too, and of ids with an equal hash.
+CANDIDATES_MAX = 64
+# Ids that came within this time leave the window together; the record's own time decides meanwhile.
+GRAIN_MS = 1_000
+_MIX = 0x9E37_79B1
+_U32 = 0xFFFF_FFFF
+
+
+def look(hashes: Ints, heads: Numbers, ring: Numbers, before: Numbers, following: int, count: int) -> list[int]:
+    """Indices of the hashes that are among the newest `count` of the window, or came before among `hashes`; -1 is none.
+
+    Args:
+        following: the next serial.
+    """
+    found = set(_repeated(hashes).tolist())
+    places = np.flatnonzero(hashes >= 0)
+    mask, sought = len(ring) - 1, hashes[places].astype(np.uint32)
+    serials = heads[_buckets(sought, len(heads))]
+    past = np.zeros(len(places), np.uint32)
+    while len(places):
+        ages = np.uint32(following & _U32) - serials
+        live = np.flatnonzero((ages > past) & (ages <= count))
+        hit = ring[serials[live] & mask] == sought[live]
+        found.update(places[live[hit]].tolist())
+        left = live[~hit]
+        places, sought, past = places[left], sought[left], ages[left]
+        serials = before[serials[left] & mask]
+    return sorted(found)
+
+
+def link(hashes: Ints, heads: Numbers, ring: Numbers, before: Numbers, following: int) -> None:
+    """Adds ids, as many as the ring holds at most; the first one gets the serial `following`."""
+    serials = (np.arange(len(hashes)) + following).astype(np.uint32)
+    at, buckets = serials & (len(ring) - 1), _buckets(hashes.astype(np.uint32), len(heads))
+    order = np.argsort(buckets, kind="stable")
+    inner = np.flatnonzero(buckets[order[1:]] == buckets[order[:-1]]) + 1
+    olders = heads[buckets]
+    olders[order[inner]] = serials[order[inner - 1]]
+    ring[at], before[at] = hashes.astype(np.uint32), olders
+    # Of equal places the last assignment counts: the newest.
+    heads[buckets] = serials
+
+
+def _buckets(hashes: Numbers, count: int) -> Numbers:
+    """Of `count` buckets, a power of two from 2 on."""
+    return cast("Numbers", (hashes * np.uint32(_MIX)) >> np.uint32(33 - count.bit_length()))
+
+
+def _repeated(hashes: Ints) -> Ints:
+    """Indices of those that another one before them equals."""
+    order = np.argsort(hashes, kind="stable")
+    again: Ints = order[1:][hashes[order[1:]] == hashes[order[:-1]]]
+    return again[hashes[again] >= 0]
+
+
+_compiled = twin("duetime_store.log._recent")
+quickest_look = look if _compiled is None else _compiled.look
+quickest_link = link if _compiled is None else _compiled.link
+
+
+@dataclass(slots=True)
+class Grain:
+    """Ids that came within GRAIN_MS: the first one's serial, and when the first and the last came."""
+
+    serial: int
+    first_ms: int
+    last_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ids:
+    """Ids in the order of the log. `grains`: (when the last came, how many), one after the other."""
+
+    hashes: Ints
+    positions: Ints
+    grains: list[tuple[int, int]]
 
 
 class RecentIds:
-    """Log positions of the last `count_max` messages by a hash of their id: a ring of two columns.
+    """See the module. Belongs to the event loop's thread."""
 
-    Sends add to it, and only repeated sends search it: so adding is a copy, and a search goes over the whole ring. A
-    hit is a hint: the caller compares the record's own id."""
+    def __init__(self, count_max: int, window_ms: int) -> None:
+        """`count_max` 0: nothing is remembered."""
+        self.count_max = count_max
+        self.window_ms = window_ms
+        # Powers of two. Pages that were never written to take no memory.
+        capacity = 1 << max(count_max - 1, 0).bit_length()
+        self._hashes = np.empty(capacity, np.uint32)
+        self._before = np.empty(capacity, np.uint32)
+        self._positions = np.empty(capacity, np.int64)
+        self._heads = np.zeros(2 * capacity, np.uint32)
+        # The next serial. Serials are kept modulo 2^32; the 0 in an unused head is outside of the window.
+        self._next = capacity + 1
+        self._first = self._next
+        self._grains: deque[Grain] = deque()
+        # When the last id came that the count has pushed out.
+        self._pushed_out_ms: int | None = None
 
-    def __init__(self, count_max: int) -> None:
-        self._count_max = count_max
-        self._hashes = np.empty(count_max, np.uint32)
-        self._positions = np.empty(count_max, np.int64)
-        # Where the next one goes; in a full ring the oldest is there.
-        self._next = 0
-        self._count = 0
+    @property
+    def count(self) -> int:
+        """Ids in the window."""
+        return self._next - self._first
 
-    def add_all(self, id_hashes: Ints, positions: Ints) -> None:
-        """Adds messages; positions ascend."""
-        count = min(len(id_hashes), self._count_max)
-        if not count:
+    def reach_ms(self, now_ms: int) -> int:
+        """How far back a repeated send is known for certain."""
+        if not self.count_max:
+            return 0
+        if self._pushed_out_ms is None:
+            return self.window_ms
+        return min(max(now_ms - self._pushed_out_ms, 0), self.window_ms)
+
+    def add_all(self, id_hashes: Ints, positions: Ints, now_ms: int) -> None:
+        """Adds ids that come now; positions ascend, also from call to call."""
+        self.expire(now_ms)
+        if not self.count_max or not len(id_hashes):
             return
-        # If there are more than the ring holds: the last ones.
-        id_hashes, positions = id_hashes[-count:], positions[-count:]
-        room = min(count, self._count_max - self._next)
-        stop = self._next + room
-        self._hashes[self._next : stop] = id_hashes[:room]
-        self._positions[self._next : stop] = positions[:room]
-        if room < count:
-            self._hashes[: count - room] = id_hashes[room:]
-            self._positions[: count - room] = positions[room:]
-        self._next = (self._next + count) % self._count_max
-        self._count = min(self._count + count, self._count_max)
+        grain = self._grains[-1] if self._grains else None
+        if grain is None or now_ms - grain.first_ms >= GRAIN_MS:
+            grain = Grain(self._next, now_ms, now_ms)
+            self._grains.append(grain)
+        grain.last_ms = max(grain.last_ms, now_ms)
+        for at in range(0, len(id_hashes), self.count_max):
+            self._add(id_hashes[at : at + self.count_max], positions[at : at + self.count_max])
+
+    def _add(self, id_hashes: Ints, positions: Ints) -> None:
+        """As many as the window holds at most."""
+        quickest_link(np.ascontiguousarray(id_hashes), self._heads, self._hashes, self._before, self._next)
+        capacity, count = len(self._positions), len(positions)
+        at = self._next & (capacity - 1)
+        room = min(count, capacity - at)
+        self._positions[at : at + room] = positions[:room]
+        self._positions[: count - room] = positions[room:]
+        self._next += count
+        if self.count > self.count_max:
+            self._push_out(self._next - self.count_max)
+
+    def _push_out(self, first: int) -> None:
+        """Only those from this serial on stay."""
+        self._first = first
+        grains = self._grains
+        while len(grains) > 1 and grains[1].serial <= first:
+            self._pushed_out_ms = grains.popleft().last_ms
+        if grains and grains[0].serial < first:
+            # Some of these are left.
+            self._pushed_out_ms = grains[0].last_ms
+            grains[0].serial = first
+
+    def load(self, ids: Ids) -> None:
+        """Adds what a file has, to an empty window."""
+        if not self.count_max:
+            return
+        at = 0
+        for last_ms, count in ids.grains:
+            self._grains.append(Grain(self._next + at, last_ms, last_ms))
+            at += count
+        dropped = max(len(ids.hashes) - self.count_max, 0)
+        if dropped:
+            self._next += dropped
+            self._push_out(self._next)
+        self._add(ids.hashes[dropped:], ids.positions[dropped:])
+        if self.count == self.count_max:
+            # Others may have been pushed out before.
+            self._pushed_out_ms = self._grains[0].last_ms
+
+    def expire(self, now_ms: int) -> None:
+        """Lets ids go whose time is over."""
+        grains = self._grains
+        while grains and grains[0].last_ms + self.window_ms <= now_ms:
+            grains.popleft()
+            self._first = grains[0].serial if grains else self._next
+        if self._pushed_out_ms is not None and self._pushed_out_ms + self.window_ms <= now_ms:
+            self._pushed_out_ms = None
+
+    def cut(self, position: int) -> None:
+        """Takes ids back whose records lie at or after a position: they were not stored."""
+        mask, shift = len(self._positions) - 1, 33 - len(self._heads).bit_length()
+        while self._next > self._first and self._positions[(self._next - 1) & mask] >= position:
+            self._next -= 1
+            at = self._next & mask
+            self._heads[(int(self._hashes[at]) * _MIX & _U32) >> shift] = self._before[at]
+        while self._grains and self._grains[-1].serial >= self._next:
+            self._grains.pop()
+
+    def look(self, id_hashes: Ints) -> list[int]:
+        """Indices of those that are in the window, or came before among these, ascending; -1 is no id."""
+        if not self.count_max:
+            return []
+        return list(quickest_look(id_hashes, self._heads, self._hashes, self._before, self._next, self.count))
 
     def find(self, id_hashes: Sequence[int]) -> dict[int, list[int]]:
-        """Where messages with these hashes may lie, newest first, by hash."""
-        if not self._count or not id_hashes:
-            return {}
-        sought = np.zeros(_FILTER_BITS + 1, np.bool_)
-        sought[np.array(id_hashes) & _FILTER_BITS] = True
-        near = np.flatnonzero(sought[self._hashes[: self._count] & _FILTER_BITS])
-        # Newest first.
-        near = near[np.argsort((near - self._next) % self._count_max)[::-1]]
-        found: dict[int, list[int]] = {value: [] for value in id_hashes}
-        for value, position in zip(self._hashes[near].tolist(), self._positions[near].tolist(), strict=True):
-            if value in found and len(found[value]) < CANDIDATES_MAX:
-                found[value].append(position)
+        """Where messages with these hashes may lie, oldest first, by hash: the newest CANDIDATES_MAX of each."""
+        mask, shift = len(self._positions) - 1, 33 - len(self._heads).bit_length()
+        found: dict[int, list[int]] = {}
+        for value in set(id_hashes):
+            places: list[int] = []
+            serial, past = int(self._heads[(value * _MIX & _U32) >> shift]), 0
+            while past < (age := (self._next - serial) & _U32) <= self.count and len(places) < CANDIDATES_MAX:
+                at = serial & mask
+                if self._hashes[at] == value:
+                    places.append(int(self._positions[at]))
+                past, serial = age, int(self._before[at])
+            found[value] = places[::-1]
         return found
 
     def oldest_position(self, default: int) -> int:
         """The position of the oldest message remembered."""
-        if not self._count:
-            return default
-        return int(self._positions[self._next if self._count == self._count_max else 0])
+        return int(self._positions[self._first & (len(self._positions) - 1)]) if self.count else default
+
+    def between(self, start: int, stop: int) -> Ids:
+        """Copies of those whose records lie at log positions in [start, stop)."""
+        mask = len(self._positions) - 1
+        low, high = self._serial_at(start), self._serial_at(stop)
+        at = np.arange(low, high) & mask
+        serials = [max(grain.serial, low) for grain in self._grains] + [max(self._next, low)]
+        sizes = [min(end, high) - min(begin, high) for begin, end in pairwise(serials)]
+        grains = [(grain.last_ms, size) for grain, size in zip(self._grains, sizes, strict=True) if size]
+        return Ids(self._hashes[at].astype(np.int64), self._positions[at], grains)
+
+    def _serial_at(self, position: int) -> int:
+        """The first serial whose record lies at the position or after it."""
+        low, high, mask = self._first, self._next, len(self._positions) - 1
+        while low < high:
+            middle = (low + high) // 2
+            if self._positions[middle & mask] < position:
+                low = middle + 1
+            else:
+                high = middle
+        return low

@@ -36,6 +36,7 @@ from duetime_store.lanes.order.order import Order
 from duetime_store.lanes.timerlane import NOTHING, TimerLane
 from duetime_store.lanes.timerorder import Ended, Reach, joined_ends
 from duetime_store.lanes.timerrows import RowReader
+from duetime_store.log import idfile
 from duetime_store.log.commitlog import CommitLog, missing_text
 from duetime_store.log.recent import RecentIds
 from duetime_store.queues.consumequeue import ConsumeQueue
@@ -129,7 +130,7 @@ class _Recovery:
         # Queues beyond their topic's present count stay readable.
         self._queues.counts.set(counts)
         self._history = self._load_history()
-        self._recent = RecentIds(settings.recent_ids_count)
+        self._recent = RecentIds(settings.recent_ids_count, settings.recent_ids_ms)
         self._replay = Replay(self._queues, self._history, self._recent)
         self._ledger = make_ledger(directory, self._log, clock.now_ms())
 
@@ -286,7 +287,7 @@ class _Recovery:
 
     def _read_log(self, point: Checkpoint | None) -> None:
         start = point.position if point else self._log.min_position
-        scan_start = max(min(point.scan_position, start), self._log.min_position) if point else start
+        scan_start = self._load_ids(point) if point else start
         self._report.from_position = start
         replay = self._replay
         for item in scan_runs(self._log, scan_start, start):
@@ -302,6 +303,20 @@ class _Recovery:
         self._cut(end)
         # The log may be in the page cache only, from a process that was killed; from now on it counts as durable.
         self._log.flush_from(start)
+
+    def _load_ids(self, point: Checkpoint) -> int:
+        """Loads the window of ids as of the checkpoint; where the log is to be read from for what the file lacks."""
+        start = point.position
+        if not self._recent.count_max:
+            return start
+        ids, reason = idfile.read(self._directory.root, start)
+        if ids is not None:
+            self._recent.load(ids)
+            return start
+        scan_start = max(min(point.scan_position, start), self._log.min_position)
+        if scan_start < start:
+            log.warning("ids of recent messages are read from the log", reason=reason, bytes=start - scan_start)
+        return scan_start
 
     def _lane_ends(self) -> dict[int, int]:
         """By lane, the entry after the last one so far."""

@@ -109,7 +109,7 @@ class Replay:
             if item.entries is not None:
                 in_lanes = np.array([topic in LANE_TOPIC_NAMES for topic, _ in item.keys])
                 sent &= (item.entries[0] < 0) | in_lanes[item.key_of]
-            self._recent.add_all(item.id_hashes[sent], item.positions[sent])
+            self._recent.add_all(item.id_hashes[sent], item.positions[sent], self.stored_at_ms)
 
     def _remember_found(self, item: Found) -> None:
         self.end = item.position + item.record.size
@@ -121,7 +121,7 @@ class Replay:
         if item.record.topic in LANE_TOPICS or record.find_lane_entry(item.record.properties) is None:
             hashed = id_hash_of(item.record)
             if hashed >= 0:
-                self._recent.add_all(np.array([hashed]), np.array([item.position]))
+                self._recent.add_all(np.array([hashed]), np.array([item.position]), self.stored_at_ms)
 
     def replay(self, item: Run | Found | Skipped | Blank) -> None:
         """Takes an item after the checkpoint: its units are made again."""

@@ -1,6 +1,5 @@
 """Prepare: half messages are stored, and their transactions are open from then on."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,7 +42,7 @@ class Preparing:
         # Half messages that are staged.
         self._staged_count = 0
 
-    async def prepare(self, records: bytes, retried: Sequence[int]) -> Prepared:
+    async def prepare(self, records: bytes) -> Prepared:
         """Durable on return.
 
         Raises:
@@ -52,14 +51,14 @@ class Preparing:
         if len(records) > REQUEST_BYTES_MAX:
             text = f"{len(records)} bytes, {REQUEST_BYTES_MAX} at most"
             raise InvalidArgument([Violation("records", text)], reason="RECORDS_INVALID")
-        prepared = self.stage(records, retried)
+        prepared = self.stage(records)
         self._flusher.wake()
         durable = self._store.when_durable()
         if durable is not None:
             await durable
         return prepared
 
-    def stage(self, records: bytes, retried: Sequence[int]) -> Prepared:
+    def stage(self, records: bytes) -> Prepared:
         """As `prepare`; what it returns holds once all of it is durable."""
         store = self._store
         store.gate.check_send()
@@ -68,7 +67,7 @@ class Preparing:
         text = f"the shard has {open_count} open transactions, {self._transactions_max} at most"
         full = Overloaded(text, reason="TRANSACTIONS_EXHAUSTED")
         room = max(self._transactions_max - open_count, 0)
-        outcome = prepare(store, intake, half_faults(store, intake), retried, room, full)
+        outcome = prepare(store, intake, half_faults(store, intake), room, full)
         positions, check_at_ms = [_NONE] * intake.count, [0] * intake.count
         new = [index for index, status in enumerate(outcome.statuses) if status == OK]
         for index in new:

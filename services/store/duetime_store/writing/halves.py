@@ -47,20 +47,18 @@ def prepare(
     store: Store,
     intake: Intake,
     faults: Mapping[int, str | DueTimeError],
-    retried: Sequence[int],
     room: int,
     full: DueTimeError,
 ) -> Outcome:
     """Stages half records that have no fault and were not prepared before.
 
     Args:
-        retried: indices of those that repeat a prepare whose answer was lost.
         room: how many more may be open; others are refused with `full`.
     """
     outcome = Outcome.of_nothing(intake.count, OK, store.clock.now_ms())
     for index, fault in faults.items():
         outcome.refuse(index, fault)
-    asked = store.repeats.among(intake, retried)
+    asked = store.repeats.among(intake)
     for index, first in store.first_copies(intake, [one for one in asked if outcome.statuses[one] == OK]).items():
         if (offset := _half_offset(first)) is not None:
             outcome.statuses[index], outcome.queue_offsets[index] = DUPLICATE, offset
@@ -78,8 +76,6 @@ def prepare(
     for index, first_index in twins.items():
         if outcome.statuses[first_index] not in (OK, DUPLICATE):
             outcome.refuse(index, outcome.error_of(first_index))
-    if asked:
-        store.repeats.stored(intake.id_hashes[[index for index in asked if outcome.statuses[index] == OK]].tolist())
     return outcome
 
 

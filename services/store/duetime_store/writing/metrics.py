@@ -86,6 +86,7 @@ class ShardCollector(Collector):
         yield GaugeMetricFamily(
             "duetime_store_stalled_seconds", "How long the disk has not answered", store.gate.stalled_ms / 1000
         )
+        yield from self._recent(store.clock.now_ms())
         yield GaugeMetricFamily(
             "duetime_store_late_unit_bytes", "Queue units that wait in memory for their files", store.queues.late_bytes
         )
@@ -111,6 +112,16 @@ class ShardCollector(Collector):
         yield GaugeMetricFamily("duetime_store_count_cells_max", "Counts above which they become coarser", CELLS_MAX)
         yield GaugeMetricFamily(
             "duetime_store_counting_lanes", "Lanes whose pending messages are counted anew", len(counts.suspects)
+        )
+
+    def _recent(self, now_ms: int) -> Iterable[GaugeMetricFamily]:
+        recent = self._store.recent
+        recent.expire(now_ms)
+        yield GaugeMetricFamily("duetime_store_recent_ids", "Ids by which repeated sends are known", recent.count)
+        yield GaugeMetricFamily(
+            "duetime_store_recent_ids_seconds",
+            "How far back a repeated send is known: recent_ids_ms, or less where there are too many ids",
+            recent.reach_ms(now_ms) / 1000,
         )
 
     def _orders(self) -> Iterable[GaugeMetricFamily]:

@@ -1,14 +1,14 @@
 """Repeated sends: a message that is stored already, or staged, is not stored again; the answer says where it is.
 
-A message repeats another one if topic and id are equal; the topic of a delayed message is its destination. It is sought
+A message repeats another one if topic and id are equal; the topic of one that waits is its destination. It is sought
 among
 
-    the newest ids      in `RecentIds`: durable, or staged, in which case the answer comes once they are durable
-    the same put        one that joins several callers' messages
-    stored repetitions  for a first attempt that comes after its own repetition, within OVERTAKEN_MS
+    the newest ids   in `RecentIds`: durable, or staged, in which case the answer comes once they are durable
+    the same put     one that joins several callers' messages
 
-Only records that are flagged as repetitions are looked up, and first attempts while some repetition was stored a moment
-ago: all others cost nothing here.
+Every record of a put is looked up, by a hash. What is found is a hint; the records' own names decide, and the time of
+the first one. A group's copies (%RETRY%, %DLQ%) keep their message's id, so they repeat another only by the token of
+the call that made them.
 """
 
 from bisect import bisect_right
@@ -16,7 +16,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from duetime_core.clock import Clock
 from duetime_core.ondisk.history import LevelHistory
 from duetime_format import layout, record, timers
 from duetime_format.lanes import BOUND_TOPIC_NAMES, LANE_TOPIC_NAMES, level_of
@@ -24,18 +23,16 @@ from duetime_format.names import TIMER_TOPIC
 from duetime_format.properties import value_of
 
 from duetime_store.files.disk import Buffer
+from duetime_store.lanes.alarm import ShardClock
 from duetime_store.log.commitlog import CommitLog
-from duetime_store.log.intake import Intake
+from duetime_store.log.intake import GROUP_PREFIXES, Intake, Name
 from duetime_store.log.recent import RecentIds
 from duetime_store.writing.staging import DUPLICATE, OK, FlushBatch, Outcome
 
-# How long a first attempt may be stuck in a process or a connection while another one stores its repetition.
-OVERTAKEN_MS = 60_000
-OVERTAKEN_COUNT_MAX = 16_384
 _TIMER_TOPIC = TIMER_TOPIC.encode()
-_UNIQ_KEY, _REAL_TOPIC, _REAL_QID = (name.encode() for name in (record.UNIQ_KEY, record.REAL_TOPIC, record.REAL_QID))
-
-Name = tuple[bytes, bytes]  # topic, id
+_UNIQ_KEY, _REAL_TOPIC, _REAL_QID, _SEND_BACK = (
+    name.encode() for name in (record.UNIQ_KEY, record.REAL_TOPIC, record.REAL_QID, record.SEND_BACK)
+)
 
 
 @dataclass(slots=True)
@@ -54,14 +51,20 @@ class FirstCopy:
         return self.topic in LANE_TOPIC_NAMES
 
     @property
+    def is_bound(self) -> bool:
+        """Whether it waits on its way to its topic."""
+        return self.topic in BOUND_TOPIC_NAMES
+
+    @property
     def name(self) -> Name:
-        real = value_of(self.properties, _REAL_TOPIC) if self.topic in BOUND_TOPIC_NAMES else None
-        return real or self.topic, value_of(self.properties, _UNIQ_KEY)
+        topic = (value_of(self.properties, _REAL_TOPIC) if self.is_bound else b"") or self.topic
+        token = value_of(self.properties, _SEND_BACK) if topic.startswith(GROUP_PREFIXES) else b""
+        return Name(topic, value_of(self.properties, _UNIQ_KEY), token)
 
     @property
     def topic_queue(self) -> int:
         """The queue of its destination topic."""
-        return int(value_of(self.properties, _REAL_QID) or 0) if self.is_delayed else self.queue
+        return int(value_of(self.properties, _REAL_QID) or 0) if self.is_bound else self.queue
 
 
 class VisibleLog:
@@ -106,39 +109,15 @@ class VisibleLog:
 class Repeats:
     """Answers repetitions. Belongs to the event loop's thread."""
 
-    def __init__(self, log: CommitLog, history: LevelHistory, recent: RecentIds, clock: Clock) -> None:
+    def __init__(self, log: CommitLog, history: LevelHistory, recent: RecentIds, clock: ShardClock) -> None:
         self._log = log
         self._history = history
         self._recent = recent
         self._clock = clock
-        # Hashes of repetitions that were stored, and until when a first attempt of theirs may come, oldest first.
-        self._overtaking: dict[int, float] = {}
 
-    def among(self, intake: Intake, retried: Sequence[int]) -> list[int]:
-        """Indices of the records that may be repetitions, ascending."""
-        count = intake.count
-        asked = {index for index in retried if 0 <= index < count}
-        if self._overtaking and self._overtaken():
-            hashes = intake.id_hashes.tolist()
-            asked.update(index for index, value in enumerate(hashes) if value in self._overtaking)
-        return sorted(asked)
-
-    def _overtaken(self) -> bool:
-        """Drops expired ones; whether any are left."""
-        now_ms = self._clock.monotonic_ms()
-        while self._overtaking and next(iter(self._overtaking.values())) <= now_ms:
-            del self._overtaking[next(iter(self._overtaking))]
-        return bool(self._overtaking)
-
-    def stored(self, hashes: Iterable[int]) -> None:
-        """Repetitions with these id hashes were stored, as no first attempt was known."""
-        until_ms = self._clock.monotonic_ms() + OVERTAKEN_MS
-        for value in hashes:
-            if value >= 0:
-                self._overtaking.pop(value, None)
-                self._overtaking[value] = until_ms
-        while len(self._overtaking) > OVERTAKEN_COUNT_MAX:
-            del self._overtaking[next(iter(self._overtaking))]
+    def among(self, intake: Intake) -> list[int]:
+        """Indices of the records that may be repetitions, ascending: nearly always none."""
+        return self._recent.look(intake.id_hashes)
 
     def answer(
         self,
@@ -156,19 +135,21 @@ class Repeats:
     def find(
         self, intake: Intake, asked: Sequence[int], durable_end: int, batches: Iterable[FlushBatch | None]
     ) -> dict[int, FirstCopy]:
-        """The first copies of those of `asked` that are stored, durably or not."""
+        """The first copies of those of `asked` that are stored, durably or not, and still count."""
         hashes = intake.id_hashes.tolist()
         asked = [index for index in asked if hashes[index] >= 0]
+        if not asked or not self._recent.count_max:
+            return {}
         found = self._recent.find([hashes[index] for index in asked])
         log, known = VisibleLog(self._log, durable_end, batches), {}
+        since_ms = self._clock.now_ms() - self._recent.window_ms
         for index in asked:
-            candidates = found.get(hashes[index])
-            if candidates:
-                name = intake.name_of(index)
-                firsts = map(log.record_at, candidates)
-                first = next((one for one in firsts if one is not None and one.name == name), None)
-                if first is not None:
-                    known[index] = first
+            name = intake.name_of(index)
+            candidates = found[hashes[index]] if name.is_one else ()
+            firsts = (log.record_at(position) for position in candidates)
+            first = next((one for one in firsts if one and one.stored_at_ms > since_ms and one.name == name), None)
+            if first is not None:
+                known[index] = first
         return known
 
     def _answer_with(self, first: FirstCopy, outcome: Outcome, index: int) -> None:
@@ -183,21 +164,20 @@ class Repeats:
 
 
 def find_twins(intake: Intake, outcome: Outcome, asked: Sequence[int]) -> dict[int, int]:
-    """Those of `asked` that repeat another record of the put, and that record: a first attempt, else the first one."""
+    """Those of `asked` that repeat an earlier record of the put, and that record."""
     hashes = intake.id_hashes
     open_ones = [index for index in asked if outcome.statuses[index] == OK and hashes[index] >= 0]
     if not open_ones:
         return {}
-    alike = np.flatnonzero(np.isin(hashes, hashes[open_ones])).tolist()
-    if len(alike) == len(open_ones) == len(set(hashes[alike].tolist())):
-        return {}
-    repeating = set(open_ones)
     firsts: dict[Name, int] = {}
-    alike = [index for index in alike if outcome.statuses[index] == OK]
-    for index in sorted(alike, key=lambda index: (index in repeating, index)):
-        firsts.setdefault(intake.name_of(index), index)
-    found = {index: firsts[intake.name_of(index)] for index in open_ones}
-    return {index: first for index, first in found.items() if first != index}
+    found: dict[int, int] = {}
+    for index in np.flatnonzero(np.isin(hashes, hashes[open_ones])).tolist():
+        name = intake.name_of(index)
+        if outcome.statuses[index] == OK and name.is_one:
+            first = firsts.setdefault(name, index)
+            if first != index:
+                found[index] = first
+    return found
 
 
 def answer_twins(intake: Intake, outcome: Outcome, found: dict[int, int]) -> None:

@@ -65,7 +65,7 @@ class Store:
         self.recent = recent
         self.ledger = ledger
         self._originals = Originals(log, self._refusal)
-        self.repeats = Repeats(log, history, recent, clock.clock)
+        self.repeats = Repeats(log, history, recent, clock)
         self.lanes = Lanes()
         self.halves = HalfQueue(queues)
         self.gate = Gate(clock.clock, flush_stall_ms)
@@ -90,11 +90,9 @@ class Store:
 
     # --- writing --------------------------------------------------------------------------------------------------
 
-    def put(self, records: bytes, retried: Sequence[int] = ()) -> Outcome:
-        """Stages records; the outcome holds once the batch is durable (`when_durable`).
-
-        Args:
-            retried: indices of those that repeat a put whose answer was lost.
+    def put(self, records: bytes) -> Outcome:
+        """Stages records; the outcome holds once the batch is durable (`when_durable`). Those that repeat one of the
+        newest messages are answered with its place.
 
         Raises:
             ReadOnly: a write or flush failed before.
@@ -103,7 +101,7 @@ class Store:
             InvalidArgument: the bytes are not whole records.
         """
         self.gate.check_send()
-        return self._put_sent(self.admit(records), retried)
+        return self._put_sent(self.admit(records))
 
     def admit(self, records: bytes) -> Intake:
         """Parses records to be put. Raises as `put`."""
@@ -145,27 +143,31 @@ class Store:
             )
         return faults
 
-    def _put_sent(self, intake: Intake, retried: Sequence[int]) -> Outcome:
+    def _put_sent(self, intake: Intake) -> Outcome:
         faults = self.sent_faults(intake)
-        asked = self.repeats.among(intake, retried)
+        asked = self.repeats.among(intake)
         if not faults and not asked:
-            outcome = Outcome([OK] * intake.count, stored_at_ms=self.clock.now_ms())
-            self.stage_sent(intake, outcome)
-            return outcome
+            return self._stage_all(intake)
         outcome = Outcome.of_nothing(intake.count, OK, self.clock.now_ms())
         for index, fault in faults.items():
             outcome.refuse(index, fault)
-        if asked:
-            self.repeats.answer(intake, outcome, asked, self.published_end, (self._staged, self._flushing))
+        self.repeats.answer(intake, outcome, asked, self.published_end, (self._staged, self._flushing))
         twins = find_twins(intake, outcome, asked)
         for index in twins:
             outcome.statuses[index] = DUPLICATE
+        if not any(outcome.statuses):
+            # Only hashes were equal.
+            return self._stage_all(intake)
         chosen = [index for index, status in enumerate(outcome.statuses) if status == OK]
         stored = Outcome([], stored_at_ms=outcome.stored_at_ms)
         self.stage_sent(intake.only(chosen), stored)
         outcome.take_places(chosen, stored)
         answer_twins(intake, outcome, twins)
-        self.repeats.stored(intake.id_hashes[[index for index in asked if outcome.statuses[index] == OK]].tolist())
+        return outcome
+
+    def _stage_all(self, intake: Intake) -> Outcome:
+        outcome = Outcome([OK] * intake.count, stored_at_ms=self.clock.now_ms())
+        self.stage_sent(intake, outcome)
         return outcome
 
     def stage_events(self) -> None:
@@ -188,7 +190,8 @@ class Store:
         return self._staged
 
     def first_copy(self, intake: Intake, index: int) -> FirstCopy | None:
-        """The stored or staged record that a record repeats, if it is one of the newest."""
+        """The stored or staged record that a record repeats, if it is one of the newest: answered with its place once
+        all that is staged is durable."""
         return self.first_copies(intake, [index]).get(index)
 
     def first_copies(self, intake: Intake, asked: Sequence[int]) -> dict[int, FirstCopy]:
@@ -202,9 +205,12 @@ class Store:
 
     def stage_sent(self, intake: Intake, outcome: Outcome) -> Ints:
         """Stages records that have no fault (writing/faults.py). Returns their positions."""
-        positions = self._stage(intake, outcome)
-        named = slice(None) if intake.all_have_ids else intake.id_hashes >= 0
-        self.recent.add_all(intake.id_hashes[named], positions[named])
+        positions, hashes = self._stage(intake, outcome), intake.id_hashes
+        if intake.all_have_ids:
+            self.recent.add_all(hashes, positions, outcome.stored_at_ms)
+        else:
+            named = hashes >= 0
+            self.recent.add_all(hashes[named], positions[named], outcome.stored_at_ms)
         return positions
 
     def restore(self, intake: Intake, lane: Lane, entries: Ints) -> Outcome:
@@ -463,6 +469,7 @@ class Store:
                 callers += self._undo_events(batch)
         self._flushing, self._staged = None, FlushBatch()
         self._end = self.published_end
+        self.recent.cut(self._end)
         self._waiting_bytes = 0
         self._events_undone = bool(self.journal.entries)
         self.undone_count += 1
