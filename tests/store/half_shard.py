@@ -39,7 +39,7 @@ class HalfShard(Shard):
 
     def prepare(self, *ids: str, **more: Any) -> Prepared:
         """Durable on return."""
-        prepared = self.preparing.stage(b"".join([half(one, **more) for one in ids]), ())
+        prepared = self.preparing.stage(b"".join([half(one, **more) for one in ids]))
         self.flush()
         self.halves = getattr(self, "halves", {})
         for one, offset, position in zip(ids, prepared.outcome.queue_offsets, prepared.positions, strict=True):
