@@ -6,6 +6,7 @@ Judging and staging are one step of the store's only writer: whichever end of a 
 every other one, then or later, gets its result. The answer waits until all that it rests on is durable.
 """
 
+import asyncio
 from collections.abc import Sequence
 
 import numpy as np
@@ -85,27 +86,44 @@ class Ending:
             violations.append(Violation("group", "is empty"))
         if violations:
             raise InvalidArgument(violations)
-        try:
-            results = await self._end(request)
-        except DiskFull:
+        results = [Result() for _ in request.ends]
+        offsets = np.array([one.half.offset for one in request.ends], np.int64)
+        steps = [range(*span) for span in spans(self._store.halves.units(offsets), STEP_BYTES, STEP_COUNT)]
+        refused, _ = await self._end(request, results, steps)
+        if refused:
             # The reserve is free now.
-            results = await self._end(request)
+            _, error = await self._end(request, results, refused)
+            if error is not None:
+                raise error
         return transactions_pb2.EndTransactionResponse(results=results)
 
-    async def _end(self, request: store_pb2.EndTransactionsRequest) -> list[Result]:
-        results: list[Result] = [Result() for _ in request.ends]
-        offsets = np.array([one.half.offset for one in request.ends], np.int64)
+    async def _end(
+        self, request: store_pb2.EndTransactionsRequest, results: list[Result], steps: Sequence[range]
+    ) -> tuple[list[range], DiskFull | None]:
+        """Returns the steps that the disk had no room for, and the error."""
+        durables: list[asyncio.Future[None] | None] = []
         with self._turns.walk() as walk:
             walk.start()
-            for first, stop in spans(self._store.halves.units(offsets), STEP_BYTES, STEP_COUNT):
+            for step in steps:
                 self._store.gate.check_write()
-                self.stage(request, results, range(first, stop))
+                self.stage(request, results, step)
                 self._flusher.wake()
+                # In one step with the staging: another batch may be the newest one later.
+                durables.append(self._store.when_durable())
                 await walk.turn_if_over()
-        durable = self._store.when_durable()
-        if durable is not None:
-            await durable
-        return results
+        refused: list[range] = []
+        error: DiskFull | None = None
+        waits = [(step, durable) for step, durable in zip(steps, durables, strict=True) if durable is not None]
+        outcomes = await asyncio.gather(*(durable for _, durable in waits), return_exceptions=True)
+        for (step, _), outcome in zip(waits, outcomes, strict=True):
+            if isinstance(outcome, DiskFull):
+                error = outcome
+                refused.append(step)
+                for index in step:
+                    results[index].Clear()
+            elif outcome is not None:
+                raise outcome
+        return refused, error
 
     def stage(self, request: store_pb2.EndTransactionsRequest, results: list[Result], indices: Sequence[int]) -> None:
         """Judges ends, stages those that are first, and fills in the results, which hold once all of it is durable."""
