@@ -185,7 +185,7 @@ def test_end_that_is_taken_back_leaves_it_open(shard: HalfShard) -> None:
 
 def test_prepare_that_is_taken_back_opens_nothing(shard: HalfShard) -> None:
     shard.prepare("m0")
-    tried = shard.preparing.stage(half("m1"), ())
+    tried = shard.preparing.stage(half("m1"))
     shard.store.undo()
     assert shard.open_offsets == [0]
     assert shard.prepare("m2").positions == tried.positions
