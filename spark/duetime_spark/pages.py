@@ -92,6 +92,18 @@ def _audit(found: dict[str, Any]) -> None:
     left = sum(found["violation_counts"].values()) - len(found["violations"])
     if left:
         print(f"and {left:,} more violations")
+    if found["transactions"]:
+        print("\nTransactions")
+        names = ["accepted", "expired", "open", "committed", "rolled_back", "given_up", "ended"]
+        _table(
+            ["#shard", *(f"#{name.replace('_', ' ')}" for name in names), "proven"],
+            [
+                (str(row["shard"]), *(f"{row[name]:,}" for name in names), "yes" if row["is_proven"] else "NO")
+                for row in found["transactions"]
+            ],
+        )
+    for one in found["transaction_violations"]:
+        print(f"{one['kind']}: shard {one['shard']} half message {one['offset']}, {one['state']}, at {one['position']}")
 
 
 def _dead_letters(found: dict[str, Any]) -> None:

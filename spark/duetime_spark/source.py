@@ -38,6 +38,7 @@ from duetime_spark.tables import (
     pending_minutes,
     queue_entries,
     snapshot_tables,
+    transactions,
 )
 from duetime_spark.tables.filters import RowFilter
 from duetime_spark.tables.schemas import chosen, schema_of
@@ -185,6 +186,10 @@ class DueTimeReader(DataSourceReader):
             return journal.plan(self._shards, self._schema, self._row_filter)
         if self._table == "ends":
             return ends.plan(self._shards, self._schema, self._row_filter)
+        if self._table == "transactions":
+            return transactions.plan(self._shards, self._schema, self._row_filter)
+        if self._table == "transaction_ends":
+            return transactions.plan_ends(self._shards, self._schema, self._row_filter)
         if self._table == "damage":
             return damage.plan(self._shards, self._schema, self._row_filter)
         if self._table == "lanes":

@@ -15,6 +15,10 @@ SCHEMAS = {
     "queue_entries": "shard INT, topic STRING, queue INT, offset BIGINT, position BIGINT, size INT, tags_code BIGINT, "
     "due_at_ms BIGINT, has_ended BOOLEAN",
     "ends": "shard INT, level INT, offset BIGINT, due_at_ms BIGINT, end STRING, position BIGINT",
+    "transactions": "shard INT, offset BIGINT, position BIGINT, size INT, state STRING, end_position BIGINT, "
+    "id STRING, group STRING, topic STRING, prepared_at_ms BIGINT",
+    "transaction_ends": "shard INT, offset BIGINT, end STRING, position BIGINT, topic STRING, queue INT, "
+    "queue_offset BIGINT",
     "lanes": "shard INT, level INT, delay_ms BIGINT, min_offset BIGINT, watermark BIGINT, max_offset BIGINT, "
     "pending BIGINT, snapshot_position BIGINT, snapshot_at_ms BIGINT, judged_from BIGINT",
     "messages": "shard INT, topic STRING, queue INT, offset BIGINT, position BIGINT, size INT, id STRING, tags STRING, "

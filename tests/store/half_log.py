@@ -63,10 +63,11 @@ class HalfLog:
         place = {"prepared_transaction_offset": self.positions[offset], "born_at_ms": half.born_at_ms}
         return self._append(Record(topic, 0, half.body, properties, sys_flag=COMMIT, **place))
 
-    def given_up(self, offset: int) -> int:
+    def given_up(self, offset: int, *, ours: bool = False) -> int:
         """The message in the topic of those that were given up. Returns its position."""
         half = self._records[offset]
-        return self._append(Record(GIVEN_UP_TOPIC, 0, half.body, half.properties, born_at_ms=half.born_at_ms))
+        properties = half.properties + b"\x02" + encode_properties({"DT_HALF": str(offset)} if ours else {})
+        return self._append(Record(GIVEN_UP_TOPIC, 0, half.body, properties, born_at_ms=half.born_at_ms))
 
     def write(self, half_progress: int | None = None, op_progress: int = 0) -> Path:
         (self.root / "commitlog").mkdir(parents=True)

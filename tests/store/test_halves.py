@@ -205,10 +205,10 @@ def test_given_up_by_a_broker(log: HalfLog) -> None:
 def test_decisions_of_ours_are_told(log: HalfLog) -> None:
     for name in "abcd":
         log.half(name)
-    log.given_up(2)
+    given_up = log.given_up(2)
     log.given_up(3)
     rolled_back = log.ended("rollback", 1)
-    given_up = log.ended("give_up", 2, 3)
+    log.ended("give_up", 2, 3)
     committed = log.committed(0, ours=True)
     log.ended("commit", 0)
     late = log.ended("rollback", 3)

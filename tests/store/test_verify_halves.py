@@ -28,25 +28,29 @@ class Scene:
     op record, 5 ended by a broker, 6 committed by a broker, 7 and 8 open."""
 
     def __init__(self, folder: Path) -> None:
-        log = HalfLog(folder / "shard")
+        log = self.log = HalfLog(folder / "shard")
         for number in range(OPEN + 1):
             log.half(f"id{number}")
         self.end: dict[int, tuple[int, int]] = {}
         self.end[0] = COMMITTED, log.committed(0, ours=True)
         self.op = log.ended("commit", 0)
         self.end[1] = ROLLED_BACK, log.ended("rollback", 1)
-        self.end[2] = GIVEN_UP, log.given_up(2)
-        log.given_up(3)
+        self.end[2] = GIVEN_UP, log.given_up(2, ours=True)
+        log.given_up(3, ours=True)
         log.ended("give_up", 2, 3)
         self.end[3] = ROLLED_BACK, log.ended("rollback", 3)
         self.end[4] = COMMITTED, log.committed(4, ours=True)
         self.end[5] = ENDED, log.op("5")
         self.end[6] = COMMITTED, log.committed(6)
+        self.write()
         self.end_position = len(log.data)
         self.root = folder / "made"
         export_directory(log.write(), self.root, LEVELS, accept_damage=False, now_ms=START_MS)
         for offset, (code, position) in self.end.items():
             self.mark(offset, end_tag(code, position))
+
+    def write(self) -> None:
+        """Adds to the log."""
 
     def mark(self, offset: int, tag: int) -> None:
         path = self.root / "consumequeue" / HALF_TOPIC / "0" / ("0" * 20)

@@ -44,6 +44,8 @@ PREPARED_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
 
 _HALF, _OP, _GIVEN_UP = (name.encode() for name in (HALF_TOPIC, OP_TOPIC, GIVEN_UP_TOPIC))
 _REAL_TOPIC, _PREPARED = record.REAL_TOPIC.encode(), PREPARED_OFFSET.encode()
+# In place of an offset.
+NOWHERE = -1
 # Clocks of clients, by which messages are dated, may differ by so much.
 _CLOCK_STEP_MS = 600_000
 
@@ -288,10 +290,10 @@ class _Walk:
         if code == halves.COMMITTED:
             # A power cut has kept back the real record: nothing was answered, and nothing is delivered.
             code = None
-        if code is not None:
-            return halves.end_tag(code, position)
         copy = self._given_up.get(chain[-1].key, -1)
-        return halves.end_tag(halves.GIVEN_UP, copy) if copy > chain[0].position else None
+        if copy > chain[0].position and code in (None, halves.GIVEN_UP):
+            return halves.end_tag(halves.GIVEN_UP, copy)
+        return halves.end_tag(code, position) if code is not None else None
 
     def _real(self, half: _Half) -> int:
         """The position of the record that its commit has stored; 0: there is none."""
@@ -299,11 +301,37 @@ class _Walk:
         return self._committed.get(half.offset, 0) or next(filter(None, places), 0)
 
 
-def _chosen(run: Run) -> Mask:
-    """Which records may say something of half messages."""
-    topics = np.array([topic in (_HALF, _OP, _GIVEN_UP) for topic, _ in run.keys], np.bool_)
+def said_by(found: Record) -> Iterator[tuple[int, int]]:
+    """What a record says of half messages of queue 0: their offsets, and how they ended. NOWHERE: of one that it does
+    not name by its offset, as brokers' commits don't.
+
+    Raises:
+        Damaged: it is an op record that can't be read.
+    """
+    if found.topic == OP_TOPIC:
+        if found.queue == 0:
+            code = halves.decision_of(found.properties)
+            yield from ((offset, code) for offset in halves.ended_by(found.body))
+    elif found.topic == GIVEN_UP_TOPIC:
+        offset = halves.half_of(found.properties)
+        yield NOWHERE if offset is None else offset, halves.GIVEN_UP
+    elif found.sys_flag & layout.SYS_TRANSACTION == layout.SYS_TRANSACTION_COMMIT:
+        offset = halves.commits(found.sys_flag, found.properties)
+        if offset is not None or (found.prepared_transaction_offset and halves.half_of(found.properties) is None):
+            yield NOWHERE if offset is None else offset, halves.COMMITTED
+
+
+def may_say(run: Run) -> Mask:
+    """Which records `said_by` may say something of."""
+    topics = np.array([topic in (_OP, _GIVEN_UP) for topic, _ in run.keys], np.bool_)
     chosen: Mask = topics[run.key_of] | (run.flags & layout.SYS_TRANSACTION == layout.SYS_TRANSACTION_COMMIT)
     return chosen
+
+
+def _chosen(run: Run) -> Mask:
+    """Which records may say something of half messages."""
+    topics = np.array([topic == _HALF for topic, _ in run.keys], np.bool_)
+    return topics[run.key_of] | may_say(run)
 
 
 def described(state: State, *, listed: bool) -> dict[str, object]:

@@ -18,6 +18,10 @@ _ENDS = {
 }
 
 
+_TRANSACTIONS = ("accepted", "expired", "open", "committed", "rolled_back", "given_up", "ended")
+_VIOLATION = ("shard", "offset", "state", "position")
+
+
 def audit(found: ResultDict) -> Page:
     total = found["total"]
     violations = sum(found["violation_counts"].values())
@@ -78,7 +82,26 @@ def audit(found: ResultDict) -> Page:
             for one in found["violations"]
         ]
         parts.append(Grid("Violations", f"{len(rows):,} of {violations:,}.", heads, rows))
+    if found["transactions"]:
+        parts.append(_transactions(found["transactions"]))
+    if wrong := found["transaction_violations"]:
+        heads = ("what", "#shard", "#half message", "state", "#position")
+        rows = [(Cell(one["kind"], "no"), *(one[name] or NOTHING for name in _VIOLATION)) for one in wrong]
+        parts.append(Grid("Violations of transactions", "The first of them.", heads, rows))
     return Page("Audit", tiles, parts)
+
+
+def _transactions(proofs: list[ResultDict]) -> Grid:
+    heads = ("#shard", *(f"#{name.replace('_', ' ')}" for name in _TRANSACTIONS), "proven")
+    rows = [
+        (
+            row["shard"],
+            *(row[name] for name in _TRANSACTIONS),
+            Cell("yes", "good") if row["is_proven"] else Cell("NO", "bad"),
+        )
+        for row in proofs
+    ]
+    return Grid("Transactions", "Half messages of each shard by their ends.", heads, rows)
 
 
 def _shares(lanes: list[ResultDict]) -> Chart:

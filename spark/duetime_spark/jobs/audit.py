@@ -17,7 +17,7 @@ time. Only buckets that differ are compared entry by entry, so that a sound lane
 that a broker restored have copies without a mark of their lane: they are matched by message id.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from duetime_format.lanes import TIMER_LANE_FIRST
@@ -25,6 +25,7 @@ from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from pyspark.sql import Column, DataFrame, GroupedData, Window
 from pyspark.sql import functions as F
 
+from duetime_spark.jobs.audit_transactions import TransactionProof, TransactionViolation
 from duetime_spark.jobs.columns import is_restored
 
 BUCKET = 65_536
@@ -121,6 +122,8 @@ class Audit:
     lanes: list[Proof]
     violation_counts: dict[str, int]
     violations: list[AuditViolation]
+    transactions: list[TransactionProof] = field(default_factory=list)
+    transaction_violations: list[TransactionViolation] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

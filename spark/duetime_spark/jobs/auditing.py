@@ -1,4 +1,4 @@
-"""Runs the audit: buckets first, then entry by entry where they differ."""
+"""Runs the audit: buckets first, then entry by entry where they differ; then transactions."""
 
 from collections import Counter, defaultdict
 from dataclasses import fields, replace
@@ -10,7 +10,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
-from duetime_spark.jobs import audit_timers
+from duetime_spark.jobs import audit_timers, audit_transactions
 from duetime_spark.jobs.audit import (
     EARLY,
     ENDS,
@@ -258,7 +258,10 @@ class _Auditor:
 
 
 def run(context: Context) -> Audit:
-    return _Auditor(context).run()
+    found = _Auditor(context).run()
+    proofs, violations = audit_transactions.run(context)
+    is_proven = found.is_proven and all(proof.is_proven for proof in proofs)
+    return replace(found, is_proven=is_proven, transactions=proofs, transaction_violations=violations)
 
 
 def _differing(entries: dict[Key, Bucket], copies: list[Row]) -> set[Key]:

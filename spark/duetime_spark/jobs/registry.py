@@ -28,7 +28,7 @@ class Job:
 JOBS = {
     "backlog": Job(backlog.run, ("lanes", "pending", "due_minutes", "due_hours"), is_brief=True),
     "lateness": Job(lateness.run, ("topics", "minutes"), reads_all=True),
-    "audit": Job(auditing.run, ("lanes", "violations"), reads_all=True),
+    "audit": Job(auditing.run, ("lanes", "violations", "transactions", "transaction_violations"), reads_all=True),
     "dead_letters": Job(dead_letters.run, ("groups",), reads_all=True),
     "retries": Job(retries.run, ("groups",)),
 }

@@ -6,6 +6,8 @@ pending_minutes the same, summed by destination and minute; several rows may hav
 messages        every record of the log (decode.py)
 deliveries      messages that groups received, and how each delivery ended (deliveries.py)
 ends            lane entries that were cancelled
+transactions    every half message, and how it ended
+transaction_ends    what records of the log say of ends of half messages
 lanes           one row for each lane
 findings        damage found by the snapshot
 damage          damage found by reading the whole log
@@ -78,6 +80,39 @@ ENDS = pa.schema(
         ("position", _I64),
     ]
 )
+TRANSACTIONS = pa.schema(
+    [
+        ("shard", _I32),
+        # Of the half message in its queue and in the log.
+        ("offset", _I64),
+        ("position", _I64),
+        ("size", _I32),
+        # open, committed, rolled back, given up, or ended: by a broker, which does not say how.
+        ("state", _TEXT),
+        # Of the record that ended it; null: it is open, or that has left, or is not known.
+        ("end_position", _I64),
+        # These are null where the half message has left, or is damaged.
+        ("id", _TEXT),
+        ("group", _TEXT),
+        # The destination.
+        ("topic", _TEXT),
+        ("prepared_at_ms", _I64),
+    ]
+)
+TRANSACTION_ENDS = pa.schema(
+    [
+        ("shard", _I32),
+        # Of the half message; null: a broker's commit, which names its place in the log.
+        ("offset", _I64),
+        # As `state` of transactions.
+        ("end", _TEXT),
+        # Of the record that says so, in the log and in its queue.
+        ("position", _I64),
+        ("topic", _TEXT),
+        ("queue", _I32),
+        ("queue_offset", _I64),
+    ]
+)
 LANES = pa.schema(
     [
         ("shard", _I32),
@@ -104,6 +139,8 @@ SCHEMAS = {
     "pending_minutes": PENDING_MINUTES,
     "deliveries": DELIVERIES,
     "ends": ENDS,
+    "transactions": TRANSACTIONS,
+    "transaction_ends": TRANSACTION_ENDS,
     "lanes": LANES,
     "findings": FINDINGS,
     "damage": FINDINGS,

@@ -13,6 +13,7 @@ the next start.
 from collections.abc import Iterator
 
 import numpy as np
+from duetime_core.ondisk.halves import may_say, said_by
 from duetime_core.ondisk.scan import Found, scan_runs
 from duetime_core.ondisk.state import State
 from duetime_format import halves, layout, record
@@ -21,14 +22,13 @@ from duetime_format.errors import Damaged
 from duetime_format.halves import are_ended, ends_of
 from duetime_format.names import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC
 from duetime_format.record import Record
-from duetime_format.units import FILLER_SIZE, Mask
+from duetime_format.units import FILLER_SIZE
 
 from duetime_store.offline.report import Message, Report
 from duetime_store.offline.unitcheck import unit_place, units_at
 from duetime_store.recovery.checkpoint import Checkpoint
 from duetime_store.transactions import tablefile
 
-_TOPICS = frozenset(topic.encode() for topic in (OP_TOPIC, GIVEN_UP_TOPIC))
 _UNITS_AT_ONCE = 65_536
 _NAMES = {halves.ENDED: "ended", halves.COMMITTED: "committed", halves.ROLLED_BACK: "rolled back"}
 _NAMES[halves.GIVEN_UP] = "given up"
@@ -48,7 +48,7 @@ class HalfCheck:
         """Takes an item; those that are no intact records say nothing."""
         rows: list[tuple[int, int, int]] = []
         if isinstance(item, Run):
-            for index in np.flatnonzero(_chosen(item)).tolist():
+            for index in np.flatnonzero(may_say(item)).tolist():
                 rows += self._said_by(record.decode(item.data, int(item.starts[index]), check_crc=False))
         elif isinstance(item, Found) and not item.damage:
             rows += self._said_by(item.record)
@@ -56,21 +56,12 @@ class HalfCheck:
             self._found.append(np.array(rows, np.int64).T)
 
     def _said_by(self, found: Record) -> Iterator[tuple[int, int, int]]:
-        offset: int | None
-        if found.topic == OP_TOPIC:
-            code = halves.decision_of(found.properties)
-            try:
-                offsets = halves.ended_by(found.body)
-            except Damaged as error:
-                if code != halves.ENDED:
-                    self._report_at(found.position, error.text)
-                return
-            yield from ((offset, code, found.position) for offset in offsets if found.queue == 0)
-        elif found.topic == GIVEN_UP_TOPIC:
-            if (offset := halves.half_of(found.properties)) is not None:
-                yield offset, halves.GIVEN_UP, found.position
-        elif (offset := halves.commits(found.sys_flag, found.properties)) is not None:
-            yield offset, halves.COMMITTED, found.position
+        try:
+            yield from ((offset, code, found.position) for offset, code in said_by(found))
+        except Damaged as error:
+            # What a broker can't read it ignores.
+            if halves.decision_of(found.properties) != halves.ENDED:
+                self._report_at(found.position, error.text)
 
     def run(self, point: Checkpoint | None) -> None:
         """`point`: the checkpoint that a start would go by."""
@@ -165,9 +156,3 @@ class HalfCheck:
     def _report_at(self, position: int, what: str) -> None:
         base = position - position % self._state.log.segment_bytes
         self._report.add(f"commitlog/{base:020d}", position - base, what)
-
-
-def _chosen(run: Run) -> Mask:
-    topics = np.array([topic in _TOPICS for topic, _ in run.keys], np.bool_)[run.key_of]
-    chosen: Mask = topics | (run.flags & layout.SYS_TRANSACTION == layout.SYS_TRANSACTION_COMMIT)
-    return chosen
