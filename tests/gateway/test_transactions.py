@@ -1,5 +1,7 @@
 """Transactions are prepared and ended over all shards, and found again."""
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -17,6 +19,7 @@ from hypothesis import strategies as st
 from tests.gateway.conftest import Gateway, error_of, message
 from tests.gateway.fake_store import NOW_MS, FakeStore
 from tests.gateway.fake_transactions import CHECKED_AFTER_MS, COMMITTED, GIVEN_UP, OPEN, ROLLED_BACK
+from tests.gateway.test_leases import until
 
 COMMIT, ROLLBACK, UNKNOWN = pb.DECISION_COMMIT, pb.DECISION_ROLLBACK, pb.DECISION_UNKNOWN
 
@@ -205,6 +208,39 @@ async def test_ends_reach_their_shards_in_one_call_each(faked: Gateway, fakes: l
     assert [one.state for one in again] == [(COMMITTED, ROLLED_BACK, ROLLED_BACK)[at % 3] for at in range(30)]
     assert [one.duplicate for one in again] == [at % 3 != 2 for at in range(30)]
     assert faked.metric("duetime_gateway_transaction_ends_total", state="committed") == 20
+
+
+async def test_single_ends_go_to_their_shard_together(faked: Gateway, fakes: list[FakeStore]) -> None:
+    prepared = await prepare(faked, *(message() for _ in range(64)))
+    one_by_one = [(one.transaction_id, COMMIT if at % 2 else ROLLBACK) for at, one in enumerate(prepared)]
+    for fake in fakes:
+        fake.gate.clear()
+    calls = [asyncio.create_task(end(faked, wanted)) for wanted in one_by_one]
+    calls += [asyncio.create_task(end(faked, one_by_one[0], group="other"))]
+    await until(faked, lambda: faked.metric("duetime_calls_in_flight", method="EndTransaction") == 65)
+    # Its caller goes away: the others are ended all the same.
+    calls.pop(5).cancel()
+    for fake in fakes:
+        fake.gate.set()
+    results = [one for (one,) in await asyncio.gather(*calls)]
+    assert results.pop().fault.reason == "TRANSACTION_OF_ANOTHER_GROUP"
+    states = [COMMITTED if at % 2 else ROLLED_BACK for at in range(64) if at != 5]
+    assert [one.state for one in results] == states
+    sent = {one.message_id for at, one in enumerate(prepared) if at % 2 and at != 5}
+    assert {one.sent.message_id for one in results if one.state == COMMITTED} == sent
+    assert sum(len(fake.transactions.ends) for fake in fakes) <= 10
+
+
+async def test_slow_shard_holds_up_no_end_for_longer_than_its_time(tmp_path: Path, fakes: list[FakeStore]) -> None:
+    stores = {fake.shard: fake.port for fake in fakes}
+    async with Gateway(tmp_path, stores, store_timeout_ms=300) as gateway:
+        first, second = await prepare(gateway, message(), message())
+        fakes[first.shard].gate.clear()
+        results = await asyncio.gather(*(end(gateway, (first.transaction_id, COMMIT)) for _ in range(3)))
+        assert {one.fault.reason for (one,) in results} == {"SHARD_UNAVAILABLE"}
+        fakes[first.shard].gate.set()
+        (result,) = await end(gateway, (second.transaction_id, COMMIT))
+        assert result.state == COMMITTED
 
 
 async def test_ends_that_are_wrong_are_faults_of_their_own(faked: Gateway, fakes: list[FakeStore]) -> None:

@@ -170,7 +170,7 @@ def _make_transactions(
 ) -> Transactions:
     timeout_ms, places, shards = settings.store_timeout_ms, routing.places, routing.shards
     groups = ProducerGroups(database, clock)
-    ender = Ender(places, shards, metrics.transactions, timeout_ms=timeout_ms)
+    ender = Ender(places, shards, clock, metrics.transactions, tasks, timeout_ms=timeout_ms)
     watching = Watching(
         groups,
         shards,

@@ -15,8 +15,9 @@ from duetime_gateway.face.answering import room_in_turn
 from duetime_gateway.face.callers import Context, caller, remaining_ms
 from duetime_gateway.face.transactions import EncodedPrepare, check_message, ends_of, half_message, prepare_response
 from duetime_gateway.routing.places import Places
+from duetime_gateway.transactions.calls import End
 from duetime_gateway.transactions.checks import Check
-from duetime_gateway.transactions.ending import End, Ender
+from duetime_gateway.transactions.ending import Ender
 from duetime_gateway.transactions.listing import TransactionList
 from duetime_gateway.transactions.preparing import Preparer
 from duetime_gateway.transactions.watching import Watching, no_group

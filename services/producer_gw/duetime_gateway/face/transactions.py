@@ -15,8 +15,8 @@ from duetime_gateway.face.sends import MessageDrafts
 from duetime_gateway.sending.drafts import Rules
 from duetime_gateway.sending.outcomes import Outcomes
 from duetime_gateway.shards.route import Route
+from duetime_gateway.transactions.calls import End
 from duetime_gateway.transactions.checks import Check
-from duetime_gateway.transactions.ending import End
 from duetime_gateway.transactions.names import parse, text_of
 
 

@@ -1,22 +1,21 @@
-"""Ends transactions: each shard is asked once for all of its own."""
+"""Ends transactions: each shard is asked for its own."""
 
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import NamedTuple
 
-from duetime.v1 import store_pb2
 from duetime.v1 import transactions_pb2 as pb
 from duetime_core.calls import fault_of
+from duetime_core.clock import Clock
 from duetime_core.errors import DueTimeError, InvalidArgument, NotFound, Violation
 
 from duetime_gateway.deadlines import shared_timeout_of
-from duetime_gateway.errors import shard_unavailable
 from duetime_gateway.metrics import TransactionMetrics
 from duetime_gateway.routing.places import Places
 from duetime_gateway.shards.shards import Shards
 from duetime_gateway.transactions.admission import check_ends
+from duetime_gateway.transactions.calls import End, EndCalls, Group
 from duetime_gateway.transactions.names import TransactionName
 
 Result = pb.EndTransactionResult
@@ -32,21 +31,21 @@ class Decision(IntEnum):
     UNKNOWN = 3
 
 
-class End(NamedTuple):
-    """What is to become of a transaction. `name` None: what the caller has given is no transaction's."""
-
-    name: TransactionName | None
-    # One of `Decision`, once it is checked.
-    decision: int
-
-
 class Ender:
     """Ends transactions that are named, of one group."""
 
-    def __init__(self, places: Places, shards: Shards, metrics: TransactionMetrics, *, timeout_ms: int) -> None:
+    def __init__(
+        self,
+        places: Places,
+        shards: Shards,
+        clock: Clock,
+        metrics: TransactionMetrics,
+        tasks: asyncio.TaskGroup,
+        *,
+        timeout_ms: int,
+    ) -> None:
         self._places = places
-        self._shards = shards
-        self._known_shards = frozenset(shards.numbers)
+        self._calls = {shard.number: EndCalls(shard, clock, tasks, timeout_ms=timeout_ms) for shard in shards.all()}
         self._metrics = metrics
         self._timeout_ms = timeout_ms
 
@@ -63,7 +62,7 @@ class Ender:
         timeout_ms = shared_timeout_of(self._timeout_ms, remaining_ms)
         parts: dict[int, list[int]] = {}
         faults: dict[int, DueTimeError] = {}
-        known = self._known_shards
+        known = self._calls
         for index, (name, decision) in enumerate(ends):
             if name is None or not 1 <= decision <= 3 or name[0] not in known:
                 faults[index] = _refusal(name, decision)
@@ -71,33 +70,16 @@ class Ender:
                 part.append(index)
             else:
                 parts[name[0]] = [index]
-        calls = (self._ask(number, group, ends, part, given_up, timeout_ms) for number, part in parts.items())
+        whose = Group(group, given_up)
+        calls = (
+            self._calls[number].end(whose, [ends[index] for index in part], timeout_ms)
+            for number, part in parts.items()
+        )
         answers = dict(zip(parts, await asyncio.gather(*calls), strict=True))
         await self._renumber(answers)
         results = _in_order(len(ends), parts, answers, faults)
         self._metrics.ended(Counter(map(_label, results)))
         return results
-
-    async def _ask(
-        self, number: int, group: str, ends: Sequence[End], part: list[int], given_up: bool, timeout_ms: float
-    ) -> Sequence[Result] | DueTimeError:
-        """A shard's results, or why there are none."""
-        request = store_pb2.EndTransactionsRequest(group=group, given_up=given_up)
-        add = request.ends.add
-        for index in part:
-            (_, offset, position, message_id), decision = ends[index]  # type: ignore[misc]
-            one = add(message_id=message_id, decision=decision)
-            half = one.half
-            half.offset, half.position = offset, position
-        try:
-            answer: pb.EndTransactionResponse = await self._shards.get(number).store.ask(
-                "EndTransactions", request, timeout_ms
-            )
-        except DueTimeError as error:
-            return error
-        if len(answer.results) != len(part):
-            return shard_unavailable(f"shard {number} answered {len(answer.results)} results for {len(part)} ends")
-        return answer.results
 
     async def _renumber(self, answers: Mapping[int, Sequence[Result] | DueTimeError]) -> None:
         """Shards number their queues themselves; users know them by the topic's."""

@@ -13,8 +13,9 @@ from duetime_gateway.metrics import TransactionMetrics
 from duetime_gateway.shards.shard import Shard
 from duetime_gateway.shards.shards import Shards
 from duetime_gateway.transactions.admission import check_answers, check_watch
+from duetime_gateway.transactions.calls import End
 from duetime_gateway.transactions.checks import Desk, Watcher
-from duetime_gateway.transactions.ending import Decision, End, Ender
+from duetime_gateway.transactions.ending import Decision, Ender
 from duetime_gateway.transactions.producers import ProducerGroups
 from duetime_gateway.transactions.taking import Reports, Taker
 

@@ -1,0 +1,122 @@
+"""EndTransactions of one shard: few ends that come while a call is under way go with the next, together."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from duetime.v1 import store_pb2
+from duetime.v1 import transactions_pb2 as pb
+from duetime_core.clock import Clock
+from duetime_core.defects import outcome
+from duetime_core.errors import DueTimeError
+from duetime_format.limits import ENDS_COUNT_MAX
+
+from duetime_gateway.errors import shard_unavailable, stopping
+from duetime_gateway.shards.shard import Shard
+from duetime_gateway.transactions.names import TransactionName
+
+# As many ends or more have a call of their own.
+FEW_MAX = 64
+
+
+class End(NamedTuple):
+    """What is to become of a transaction. `name` None: what the caller has given is no transaction's."""
+
+    name: TransactionName | None
+    # One of `ending.Decision`, once it is checked.
+    decision: int
+
+
+class Group(NamedTuple):
+    """Whose transactions a call ends, and whether those that were given up are ended too."""
+
+    name: str
+    given_up: bool
+
+
+# A result for each end, in order.
+Results = Sequence[pb.EndTransactionResult]
+
+
+class _Part(NamedTuple):
+    """Ends of one request, and what becomes of them."""
+
+    ends: Sequence[End]
+    answer: "asyncio.Future[Results | DueTimeError]"
+
+
+class EndCalls:
+    """Of one shard."""
+
+    def __init__(self, shard: Shard, clock: Clock, tasks: asyncio.TaskGroup, *, timeout_ms: int) -> None:
+        self._shard = shard
+        self._clock = clock
+        self._tasks = tasks
+        self._timeout_ms = timeout_ms
+        # What waits while a call is under way, by whose transactions.
+        self._waiting: dict[Group, list[_Part]] = {}
+
+    async def end(self, group: Group, ends: Sequence[End], timeout_ms: float) -> Results | DueTimeError:
+        """Their results, or why there are none."""
+        if len(ends) >= FEW_MAX:
+            return await self._call(group, ends, timeout_ms)
+        part = _Part(ends, asyncio.get_running_loop().create_future())
+        if group in self._waiting:
+            self._waiting[group].append(part)
+        else:
+            self._waiting[group] = [part]
+            # A task of its own: it goes on for others when this caller goes away.
+            self._tasks.create_task(self._run(group))
+        if not await self._clock.wait_for(part.answer, timeout_ms):
+            part.answer.cancel()
+            return shard_unavailable(f"shard {self._shard.number} did not answer within {timeout_ms:.0f} ms")
+        return part.answer.result()
+
+    async def _run(self, group: Group) -> None:
+        parts: list[_Part] = []
+        try:
+            while parts := self._take(group):
+                ends = [end for part in parts for end in part.ends]
+                answer, error = await outcome(lambda ends=ends: self._call(group, ends, self._timeout_ms), "end")  # type: ignore[misc]
+                self._answer(parts, error or answer)
+        finally:
+            # If it was cancelled, nobody is left waiting.
+            self._answer([*parts, *self._waiting.pop(group, [])], stopping())
+
+    def _take(self, group: Group) -> list[_Part]:
+        """The parts of the next call."""
+        taken: list[_Part] = []
+        count = 0
+        waiting = self._waiting[group]
+        while waiting and count + len(waiting[0].ends) <= ENDS_COUNT_MAX:
+            part = waiting.pop(0)
+            if not part.answer.done():
+                taken.append(part)
+                count += len(part.ends)
+        return taken
+
+    def _answer(self, parts: Sequence[_Part], answer: Results | DueTimeError | None) -> None:
+        first = 0
+        for part in parts:
+            stop = first + len(part.ends)
+            if not part.answer.done():
+                is_error = answer is None or isinstance(answer, DueTimeError)
+                part.answer.set_result(answer or stopping() if is_error else answer[first:stop])  # type: ignore[index]
+            first = stop
+
+    async def _call(self, group: Group, ends: Sequence[End], timeout_ms: float) -> Results | DueTimeError:
+        request = store_pb2.EndTransactionsRequest(group=group.name, given_up=group.given_up)
+        add = request.ends.add
+        for name, decision in ends:
+            assert name is not None, "what names no transaction is asked of no shard"
+            one = add(message_id=name.message_id, decision=decision)
+            half = one.half
+            half.offset, half.position = name.offset, name.position
+        try:
+            answer: pb.EndTransactionResponse = await self._shard.store.ask("EndTransactions", request, timeout_ms)
+        except DueTimeError as error:
+            return error
+        if len(answer.results) != len(ends):
+            text = f"shard {self._shard.number} answered {len(answer.results)} results for {len(ends)} ends"
+            return shard_unavailable(text)
+        return answer.results
