@@ -17,6 +17,7 @@ from datetime import datetime
 from typing import Any
 
 import grpc
+from duetime_format.limits import ENDS_COUNT_MAX
 
 from duetime.client import tracing
 from duetime.client.connection import Connection, backoff_s, pause
@@ -29,8 +30,6 @@ from duetime.client.view import MessageView
 from duetime.v1 import transactions_pb2 as pb
 
 CONCURRENCY_MAX = 1_000
-# Answers of one request.
-ENDS_MAX = 4_096
 # A group that nobody has prepared a transaction of is asked for again after so long.
 GROUP_WAIT_S = 5.0
 # How long running handlers may take when the producer is closed, and then the last answers.
@@ -191,9 +190,9 @@ class Watcher:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
         self._threads.close()
-        for at in range(0, len(self._decided), ENDS_MAX):
+        for at in range(0, len(self._decided), ENDS_COUNT_MAX):
             try:
-                await self._answer(self._group, self._decided[at : at + ENDS_MAX], LAST_ANSWERS_S)
+                await self._answer(self._group, self._decided[at : at + ENDS_COUNT_MAX], LAST_ANSWERS_S)
             except DueTimeError as error:
                 left = len(self._decided) - at
                 log.warning("producer group %s: %d checks are not answered: %s", self._group, left, error)
@@ -228,7 +227,7 @@ class Watcher:
             while True:
                 self._more.clear()
                 while self._decided:
-                    part = self._decided[:ENDS_MAX]
+                    part = self._decided[:ENDS_COUNT_MAX]
                     await call.write(pb.WatchTransactionsRequest(ends=part))
                     del self._decided[: len(part)]
                 await self._more.wait()

@@ -10,6 +10,8 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
+from duetime_format.limits import CHECK_IMMUNITY_S_MAX
+
 from duetime.client import tracing
 from duetime.client.connection import Connection, seconds
 from duetime.client.errors import DueTimeError, InvalidArgument, Overloaded
@@ -28,7 +30,6 @@ from duetime.v1 import transactions_pb2 as pb
 REQUESTS_IN_FLIGHT_MAX = 4
 # Ends of one request.
 END_COUNT_MAX = 1_024
-CHECK_AFTER_S_MAX = 72 * 3600
 
 _PREPARE = "/duetime.v1.Gateway/Prepare"
 _END = "/duetime.v1.Gateway/EndTransaction"
@@ -310,7 +311,7 @@ def _check_after_s(length: str | float | timedelta | None) -> int:
     if length is None:
         return 0
     length_s = math.ceil(seconds(length, "check_after"))
-    if not 1 <= length_s <= CHECK_AFTER_S_MAX:
+    if not 1 <= length_s <= CHECK_IMMUNITY_S_MAX:
         raise InvalidArgument.of("check_after", f"{length!r} is not within 1 s and 72 h")
     return length_s
 

@@ -1,0 +1,228 @@
+"""Transactions through the SDK, the command line and the whole cluster on a fake clock."""
+
+import json
+import queue
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from duetime import (
+    AsyncProducer,
+    AsyncPuller,
+    CancelResult,
+    Conflict,
+    Decision,
+    Ended,
+    Finder,
+    Message,
+    PermissionDenied,
+    Prepared,
+    Producer,
+    Puller,
+    UndecidedMessage,
+)
+from duetime.cli.app import run
+from duetime.client.transaction import TransactionRef
+from duetime_core.testing import Cluster, LocalCluster
+
+COMMIT, ROLLBACK, UNKNOWN = Decision.COMMIT, Decision.ROLLBACK, Decision.UNKNOWN
+WAIT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def producer(cluster: LocalCluster) -> Iterator[Producer]:
+    with Producer(cluster.address) as producer:
+        yield producer
+
+
+@pytest.fixture
+def finder(cluster: LocalCluster) -> Iterator[Finder]:
+    with Finder(cluster.address) as finder:
+        yield finder
+
+
+def bodies(cluster: LocalCluster, topic: str, count: int) -> list[bytes]:
+    """Of the first messages of a topic that arrive, sorted; fewer when nothing more comes."""
+    found: list[bytes] = []
+    with Puller(cluster.address, topic, start="earliest") as puller:
+        while len(found) < count:
+            messages = puller.poll(wait="10s")
+            if not messages:
+                break
+            found += [message.body for message in messages]
+    return sorted(found)
+
+
+class Broken(Exception):
+    """What a block raises."""
+
+
+def test_what_is_committed_is_delivered_and_nothing_else(
+    cluster: LocalCluster, producer: Producer, finder: Finder
+) -> None:
+    with producer.transaction("ends", b"committed", group="ends-group", tags="paid", key="42") as tx:
+        producer.send("ends", b"plain")
+        assert bodies(cluster, "ends", 1) == [b"plain"]
+        assert finder.transaction(tx.id).state == "open"
+    with pytest.raises(Broken), producer.transaction("ends", b"rolled back", group="ends-group") as broken:
+        raise Broken
+    with producer.transaction("ends", b"open", group="ends-group") as left:
+        left.leave_open()
+    assert tx.result is not None
+    assert bodies(cluster, "ends", 2) == [b"committed", b"plain"]
+    with Puller(cluster.address, "ends", start="earliest") as puller:
+        (found,) = [message for message in puller.poll(max=10, wait="10s") if message.body == b"committed"]
+    assert (found.id, found.queue, found.offset) == (tx.message_id, tx.result.queue, tx.result.offset)
+    assert (found.tags, found.keys) == ("paid", ["42"])
+    assert finder.transaction(tx.id).state == "committed"
+    assert finder.transaction(broken.message_id).state == "rolled back"
+    shown = finder.transaction(left.message_id)
+    assert (shown.id, shown.state, shown.group, shown.topic) == (left.id, "open", "ends-group", "ends")
+    assert shown.message is not None
+    assert shown.message.body == b"open"
+    assert [one.id for one in finder.transactions("ends-group")] == [left.id]
+    # A second end is answered with the first.
+    with pytest.raises(Conflict) as raised:
+        tx.rollback()
+    assert raised.value.reason == "TRANSACTION_COMMITTED"
+    (again,) = producer.end_many([shown], ROLLBACK)
+    assert isinstance(again, Ended)
+    assert (again.state, again.receipt) == ("rolled back", None)
+
+
+def test_a_delay_counts_from_the_commit(cluster: LocalCluster, producer: Producer) -> None:
+    for delay in ("15m", 1_234_567):
+        with producer.transaction("waits", b"x", delay=delay, group="waits-group", check_after="1h") as tx:
+            before = producer.send("waits", b"y", delay=delay)
+            cluster.advance("10m")
+        assert tx.result is not None
+        assert tx.result.deliver_at is not None
+        assert before.deliver_at is not None
+        assert tx.result.deliver_at - before.deliver_at == timedelta(minutes=10)
+        assert tx.result.lane == before.lane
+        assert producer.reschedule(tx.result, delay="2h").status == "rescheduled"
+        assert producer.cancel([tx.result, before]) == [CancelResult.CANCELLED] * 2
+
+
+def test_a_group_is_asked_until_it_knows(cluster: LocalCluster, producer: Producer, finder: Finder) -> None:
+    asked: queue.Queue[UndecidedMessage] = queue.Queue()
+    answers = {1: UNKNOWN, 2: COMMIT}
+
+    @producer.check("asked-group")
+    def resolve(message: UndecidedMessage) -> Decision:
+        asked.put(message)
+        return answers[message.number] if message.body == b"commit" else ROLLBACK
+
+    with producer.transaction("asked", b"commit", group="asked-group", properties={"order": "42"}) as tx:
+        tx.leave_open()
+    with producer.transaction("asked", b"rollback", group="asked-group") as other:
+        other.leave_open()
+    numbers: dict[bytes, list[int]] = {b"commit": [], b"rollback": []}
+    for seconds, count in ((6, 2), (30, 1)):
+        cluster.advance(seconds * 1_000)
+        for _ in range(count):
+            message = asked.get(timeout=WAIT_S)
+            numbers[message.body].append(message.number)
+            if message.body == b"commit":
+                assert (message.id, message.message_id, message.topic) == (tx.id, tx.message_id, "asked")
+                assert message.properties == {"order": "42"}
+    assert bodies(cluster, "asked", 1) == [b"commit"]
+    assert numbers == {b"commit": [1, 2], b"rollback": [1]}
+    assert (finder.transaction(tx.id).state, finder.transaction(other.id).state) == ("committed", "rolled back")
+
+
+async def test_another_producer_of_the_group_answers_for_one_that_is_gone() -> None:
+    async with Cluster() as cluster:
+        async with AsyncProducer(cluster.address) as gone, gone.transaction("orders", b"x", group="billing") as tx:
+            tx.leave_open()
+        async with AsyncProducer(cluster.address) as producer:
+
+            @producer.check("billing")
+            async def resolve(message: UndecidedMessage) -> Decision:
+                return COMMIT
+
+            await cluster.advance(6_000)
+            async with AsyncPuller(cluster.address, "orders", start="earliest") as puller:
+                (message,) = await puller.poll(wait="30s")
+                assert (message.id, message.body) == (tx.message_id, b"x")
+
+
+def test_many_are_prepared_and_ended(cluster: LocalCluster, producer: Producer) -> None:
+    messages = [Message("many", b"%04d" % n) for n in range(1_500)]
+    prepared = producer.prepare_many(messages, group="many-group")
+    good = [one for one in prepared if isinstance(one, Prepared)]
+    assert len({one.id for one in good}) == 1_500
+    ended = producer.end_many(good[::2], COMMIT) + producer.end_many(good[1::2], ROLLBACK)
+    assert [one.state for one in ended if isinstance(one, Ended)] == ["committed"] * 750 + ["rolled back"] * 750
+    again = producer.end_many(good, COMMIT)
+    assert [(one.state, one.duplicate) for one in again if isinstance(one, Ended)] == [
+        ("committed", True),
+        ("rolled back", True),
+    ] * 750
+    assert bodies(cluster, "many", 750) == [b"%04d" % n for n in range(0, 1_500, 2)]
+    (refused,) = producer.end_many([OfAnotherGroup(good[0])], COMMIT)
+    assert isinstance(refused, PermissionDenied)
+    assert refused.reason == "TRANSACTION_OF_ANOTHER_GROUP"
+
+
+class OfAnotherGroup(TransactionRef):
+    """A transaction with the name of another group."""
+
+    __slots__ = ("_one",)
+
+    def __init__(self, one: Prepared) -> None:
+        self._one = one
+
+    @property
+    def id(self) -> str:
+        return self._one.id
+
+    @property
+    def message_id(self) -> str:
+        return self._one.message_id
+
+    @property
+    def topic(self) -> str:
+        return self._one.topic
+
+    @property
+    def group(self) -> str:
+        return "others"
+
+
+def test_operators_end_what_was_given_up(
+    cluster: LocalCluster, producer: Producer, finder: Finder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    heard, count = threading.Semaphore(0), 15
+
+    @producer.check("doubt-group")
+    def resolve(message: UndecidedMessage) -> Decision:
+        heard.release()
+        return UNKNOWN
+
+    with producer.transaction("doubts", b"x", delay="1h", group="doubt-group", id="doubt") as tx:
+        tx.leave_open()
+    cluster.advance("6s")
+    for _ in range(count - 1):
+        assert heard.acquire(timeout=WAIT_S)
+        cluster.advance("30s")
+    assert heard.acquire(timeout=WAIT_S)
+    cluster.advance("1m")
+    options = ["--server", cluster.address, "--json"]
+    assert run(["transactions", "list", "--state", "given-up", *options]) == 0
+    (found,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert (found["id"], found["message_id"], found["checks"]) == (tx.id, "doubt", count)
+    with pytest.raises(Conflict) as raised:
+        tx.commit()
+    assert raised.value.reason == "TRANSACTION_GIVEN_UP"
+    assert run(["transactions", "commit", "doubt", "--yes", *options]) == 0
+    assert finder.transaction("doubt").state == "committed"
+    cluster.advance("61m")
+    assert bodies(cluster, "doubts", 1) == [b"x"]
