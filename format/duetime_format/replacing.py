@@ -109,6 +109,8 @@ def replacing(
             topic=topic,
             queue=queue,
             properties=properties,
+            # What takes the place of a committed message is a plain one: no half message stands behind it.
+            sys_flag=found.sys_flag & ~layout.SYS_TRANSACTION,
             stored_at_ms=0,
             prepared_transaction_offset=0,
             queue_offset=0,

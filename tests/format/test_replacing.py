@@ -1,5 +1,7 @@
 """The record that takes a pending message's place: what it keeps, what it says, and where."""
 
+from dataclasses import replace
+
 import pytest
 from duetime_format import layout, record
 from duetime_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
@@ -41,6 +43,12 @@ def test_rescheduled_record_keeps_the_message() -> None:
     assert {**USERS, "REAL_TOPIC": "orders", "REAL_QID": "2", "TIMER_DELAY_MS": "5000"}.items() <= properties.items()
     assert properties["DT_ENTRY"] == "4:17:99"
     assert "DELAY" not in properties
+
+
+def test_what_takes_the_place_of_a_committed_message_is_a_plain_one() -> None:
+    committed = replace(of_level(), sys_flag=layout.SYS_TRANSACTION_COMMIT | layout.SYS_COMPRESSED)
+    data = replacing(committed, TIMER_TOPIC, 1, Asked(5_000, is_delay=True), entry=(4, 17, 99), latest=None)
+    assert record.decode(data, check_crc=False).sys_flag == layout.SYS_COMPRESSED
 
 
 def test_places_of_properties_are_the_documented_ones() -> None:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from duetime_format import record
+from duetime_format import layout, record
 from duetime_format.attempts import Attempt, History
 from duetime_format.limits import PROPERTIES_BYTES_MAX
 from duetime_format.properties import VALUE_END, decode_properties, encode_properties
@@ -68,6 +68,12 @@ def test_a_retry_without_a_delay_has_no_lane() -> None:
     copy = retry_copy(failed(consumed()), "billing", Wait())
     assert (copy.record.topic, copy.record.queue) == ("%RETRY%billing", 0)
     assert named(copy) == KEPT
+
+
+def test_copies_of_a_committed_message_are_plain_ones() -> None:
+    found = replace(consumed(PGROUP="g", DT_HALF="7"), sys_flag=layout.SYS_TRANSACTION_COMMIT | 1)
+    assert retry_copy(failed(found), "billing", LANE).record.sys_flag == 1
+    assert dead_letter(failed(found), "billing", "attempts").record.sys_flag == 1
 
 
 def test_nothing_is_left_of_the_messages_own_delay_or_of_a_retry_of_release_0_1() -> None:

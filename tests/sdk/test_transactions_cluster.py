@@ -1,17 +1,13 @@
 """Transactions through the SDK, the command line and the whole cluster on a fake clock."""
 
-import json
-import queue
-import threading
 from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
 from duetime import (
-    AsyncProducer,
-    AsyncPuller,
     CancelResult,
     Conflict,
+    DeadLetters,
     Decision,
     Ended,
     Finder,
@@ -20,11 +16,10 @@ from duetime import (
     Prepared,
     Producer,
     Puller,
-    UndecidedMessage,
+    Receiver,
 )
-from duetime.cli.app import run
 from duetime.client.transaction import TransactionRef
-from duetime_core.testing import Cluster, LocalCluster
+from duetime_core.testing import LocalCluster
 
 COMMIT, ROLLBACK, UNKNOWN = Decision.COMMIT, Decision.ROLLBACK, Decision.UNKNOWN
 WAIT_S = 60.0
@@ -111,47 +106,21 @@ def test_a_delay_counts_from_the_commit(cluster: LocalCluster, producer: Produce
         assert producer.cancel([tx.result, before]) == [CancelResult.CANCELLED] * 2
 
 
-def test_a_group_is_asked_until_it_knows(cluster: LocalCluster, producer: Producer, finder: Finder) -> None:
-    asked: queue.Queue[UndecidedMessage] = queue.Queue()
-    answers = {1: UNKNOWN, 2: COMMIT}
-
-    @producer.check("asked-group")
-    def resolve(message: UndecidedMessage) -> Decision:
-        asked.put(message)
-        return answers[message.number] if message.body == b"commit" else ROLLBACK
-
-    with producer.transaction("asked", b"commit", group="asked-group", properties={"order": "42"}) as tx:
-        tx.leave_open()
-    with producer.transaction("asked", b"rollback", group="asked-group") as other:
-        other.leave_open()
-    numbers: dict[bytes, list[int]] = {b"commit": [], b"rollback": []}
-    for seconds, count in ((6, 2), (30, 1)):
-        cluster.advance(seconds * 1_000)
-        for _ in range(count):
-            message = asked.get(timeout=WAIT_S)
-            numbers[message.body].append(message.number)
-            if message.body == b"commit":
-                assert (message.id, message.message_id, message.topic) == (tx.id, tx.message_id, "asked")
-                assert message.properties == {"order": "42"}
-    assert bodies(cluster, "asked", 1) == [b"commit"]
-    assert numbers == {b"commit": [1, 2], b"rollback": [1]}
-    assert (finder.transaction(tx.id).state, finder.transaction(other.id).state) == ("committed", "rolled back")
-
-
-async def test_another_producer_of_the_group_answers_for_one_that_is_gone() -> None:
-    async with Cluster() as cluster:
-        async with AsyncProducer(cluster.address) as gone, gone.transaction("orders", b"x", group="billing") as tx:
-            tx.leave_open()
-        async with AsyncProducer(cluster.address) as producer:
-
-            @producer.check("billing")
-            async def resolve(message: UndecidedMessage) -> Decision:
-                return COMMIT
-
-            await cluster.advance(6_000)
-            async with AsyncPuller(cluster.address, "orders", start="earliest") as puller:
-                (message,) = await puller.poll(wait="30s")
-                assert (message.id, message.body) == (tx.message_id, b"x")
+def test_a_committed_message_is_retried_and_becomes_a_dead_letter(cluster: LocalCluster, producer: Producer) -> None:
+    with producer.transaction("retried", b"x", group="retried-group") as tx:
+        pass
+    options = {"group": "billing", "backoff": "1s", "max_attempts": 3}
+    with Receiver(cluster.address, "retried", **options) as receiver:  # type: ignore[arg-type]
+        for attempt in (1, 2):
+            (message,) = receiver.receive(wait="20s")
+            assert (message.id, message.attempt) == (tx.message_id, attempt)
+            assert not receiver.nack(message, "no").dead
+            cluster.advance("2s")
+        (message,) = receiver.receive(wait="20s")
+        assert receiver.nack(message, "no").dead
+    with DeadLetters(cluster.address, "billing") as letters:
+        (letter,) = letters.list()
+        assert (letter.id, letter.body) == (tx.message_id, b"x")
 
 
 def test_many_are_prepared_and_ended(cluster: LocalCluster, producer: Producer) -> None:
@@ -195,34 +164,3 @@ class OfAnotherGroup(TransactionRef):
     @property
     def group(self) -> str:
         return "others"
-
-
-def test_operators_end_what_was_given_up(
-    cluster: LocalCluster, producer: Producer, finder: Finder, capsys: pytest.CaptureFixture[str]
-) -> None:
-    heard, count = threading.Semaphore(0), 15
-
-    @producer.check("doubt-group")
-    def resolve(message: UndecidedMessage) -> Decision:
-        heard.release()
-        return UNKNOWN
-
-    with producer.transaction("doubts", b"x", delay="1h", group="doubt-group", id="doubt") as tx:
-        tx.leave_open()
-    cluster.advance("6s")
-    for _ in range(count - 1):
-        assert heard.acquire(timeout=WAIT_S)
-        cluster.advance("30s")
-    assert heard.acquire(timeout=WAIT_S)
-    cluster.advance("1m")
-    options = ["--server", cluster.address, "--json"]
-    assert run(["transactions", "list", "--state", "given-up", *options]) == 0
-    (found,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert (found["id"], found["message_id"], found["checks"]) == (tx.id, "doubt", count)
-    with pytest.raises(Conflict) as raised:
-        tx.commit()
-    assert raised.value.reason == "TRANSACTION_GIVEN_UP"
-    assert run(["transactions", "commit", "doubt", "--yes", *options]) == 0
-    assert finder.transaction("doubt").state == "committed"
-    cluster.advance("61m")
-    assert bodies(cluster, "doubts", 1) == [b"x"]

@@ -165,6 +165,8 @@ def copied(found: Record, topic: str, queue: int, properties: Mapping[str, str],
         queue=queue,
         properties=record.with_crc_mark(encode_properties(properties)),
         reconsume_times=reconsume_times,
+        # A copy of a committed message is a plain one: no half message stands behind it.
+        sys_flag=found.sys_flag & ~layout.SYS_TRANSACTION,
         prepared_transaction_offset=0,
         stored_at_ms=0,
         queue_offset=0,
