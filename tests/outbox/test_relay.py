@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from duetime import Finder, InvalidArgument, Message
+from duetime import AsyncProducer, Finder, InvalidArgument, Message
 from duetime.client.message import moment
 from duetime.outbox import Outbox, Relay, Rows, relay
 from duetime_core.testing import LocalCluster
@@ -333,6 +333,32 @@ async def test_relay_waits_for_a_server_that_is_away_and_doubts_only_what_it_han
                 await soon(watched.settled)
             bodies = await asyncio.to_thread(stored, cluster, topic)
     assert sorted(bodies) == sorted(b"%d" % n for n in range(20))
+
+
+async def test_shard_that_is_away_holds_up_nobody_else(shop: Shop, topic: str) -> None:
+    with LocalCluster(shards=2) as cluster:
+        async with AsyncProducer(cluster.address) as producer:
+            receipts = [await producer.send(topic, b"first", sharding_key=str(key)) for key in range(16)]
+        away = {str(key) for key, receipt in enumerate(receipts) if receipt.shard == 1}
+        assert 0 < len(away) < 16
+        node = cluster.cluster.stores[1]
+        await asyncio.to_thread(cluster.run, cluster.cluster.stop_node(node))
+        for n in range(3):
+            shop.order(*(Message(topic, b"%d %d" % (key, n), sharding_key=str(key)) for key in range(16)))
+        watched = shop.relay(cluster.address, timeout=0.5, lease=2)
+        async with running(watched):
+            while {row.order_key for row in shop.rows()} != away:
+                await soon(watched.settled)
+            rows = shop.rows()
+            assert len(rows) == 3 * len(away)
+            assert {row.state for row in rows} == {"waiting"}
+            await asyncio.to_thread(cluster.run, cluster.cluster.start_store(1))
+            while shop.status().waiting:
+                await soon(watched.settled)
+        assert watched.stats.failed == 0
+        bodies = await asyncio.to_thread(stored, cluster, topic)
+    for key in range(16):
+        assert [body for body in bodies if body.startswith(b"%d " % key)] == [b"%d %d" % (key, n) for n in range(3)]
 
 
 @pytest.mark.postgres
