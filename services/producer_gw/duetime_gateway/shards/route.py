@@ -38,9 +38,12 @@ class _Shape:
         self.own_count = next((queue for queue, number in enumerate(numbers) if queue != number), len(numbers)) or 1
         # Shard and queue there, by queue.
         self.places = dict(enumerate(zip(shards, numbers, strict=True)))
-        # By distinct shard: its queues. As columns of int32 for the packer.
-        distinct = sorted(set(shards))
-        self.holders = tuple(tuple(queue for queue, holder in enumerate(shards) if holder == one) for one in distinct)
+        # By distinct shard: its queues. As columns of int32 for the packer. Only those that the topic was made with, so
+        # that a message sent again reaches the shard that may have it, whatever was added meanwhile (docs/adr/0035).
+        own = shards[: self.own_count]
+        self.holders = tuple(
+            tuple(queue for queue, holder in enumerate(own) if holder == one) for one in sorted(set(own))
+        )
         self.shard_column = array("i", shards).tobytes()
         self.holder_columns = tuple(array("i", holders).tobytes() for holders in self.holders)
 
@@ -104,17 +107,18 @@ class Route:
         self.timer_lanes.pop(shard, None)
 
     def choose_for_key(self, key: str) -> int:
-        """The queue of a message that replaces the pending one with its key: the same, however long the route gets."""
+        """The queue of messages with a key: the same, however long the route gets."""
         return crc32(key.encode()) % self.own_count
 
     def choose(self, sharding_key: str, message_id: str) -> int:
         """The queue of a message that names none and replaces none.
 
-        By sharding key where there is one. Else the message's id chooses the shard, so that a repeated request
-        reaches the shard that may have stored the message already, and that shard's queues take turns.
+        By sharding key where there is one. Else the message's id chooses the shard, so that a second send reaches the
+        shard that may have stored the message already, and that shard's queues take turns. Both choose among the
+        queues that the topic was made with.
         """
         if sharding_key:
-            return crc32(sharding_key.encode()) % self.queue_count
+            return self.choose_for_key(sharding_key)
         which = crc32(message_id.encode()) % len(self.holders) if len(self.holders) > 1 else 0
         turn = self.turns[which]
         self.turns[which] = turn + 1
