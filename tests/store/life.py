@@ -128,7 +128,7 @@ class Life:
 
     def _begin(self) -> None:
         directory = self.directory = StoreDirectory(self.root, self.disk)
-        opened = open_store(directory, self.settings, ShardClock(self.clock), Here())
+        opened = self.opened = open_store(directory, self.settings, ShardClock(self.clock), Here())
         self.store: Store = opened.store
         for lane in self.store.lanes.timers():
             # Some memtables are full with a few rows, so that runs are written and merged.

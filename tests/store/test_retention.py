@@ -65,11 +65,14 @@ class Shard(Running):
         # No round but those of the tests.
         values = {"retention_ms": 2 * MINUTE_MS, "retention_check_ms": 1 << 30, **settings}
         super().__init__(root, **values)
+        # Ids so far: a second send of one would be stored once.
+        self.filled = 0
 
     async def fill(self, count: int, topic: str = "noise") -> None:
         """About a segment for each thousand."""
-        for first in range(0, count, 100):
+        for first in range(self.filled, self.filled + count, 100):
             await self.put(*(sent(f"N{first + n}", topic=topic, body=BODY) for n in range(100)))
+        self.filled += count
 
     async def clean(self) -> None:
         """A round, on a clock that moves as fast as it asks."""

@@ -4,12 +4,16 @@ import errno
 from pathlib import Path
 
 import pytest
+from duetime_format import halves, record
+from duetime_store.writing.halves import Decided
+from duetime_store.writing.halves import end as stage_end
 
 from tests.store.conftest import sent
 from tests.store.test_disk_faults import FULL, Sick, reason_of
 from tests.store.test_retention import Shard
 from tests.store.transacting import (
     COMMITTED,
+    GIVEN_UP,
     ROLLBACK,
     ROLLED_BACK,
     end,
@@ -75,3 +79,20 @@ async def test_open_ones_outlive_their_segment(tmp_path: Path, without: str | No
         assert [(one.state, one.duplicate) for one in results] == [(state, True) for state in states]
         # The real message has left with its segment.
         assert (results[2].topic, results[2].sent.message_id, results[2].sent.offset) == ("", "committed", 0)
+
+
+async def test_given_up_outlives_its_segment_as_long_as_its_copy(tmp_path: Path) -> None:
+    async with Shard(tmp_path / "store") as store:
+        (one,) = await prepared(store, "m0")
+        await store.fill(1_500)
+        found = record.decode((await get(store, one)).record)
+        decided = [Decided(one.offset, halves.GIVEN_UP, halves.given_up(found, 15))]
+        stage_end(store.node.store, decided, lambda _: None)
+        await store.put(sent("behind", topic="noise"))
+        await store.expire()
+        assert ids(await listed(store, state=GIVEN_UP)) == ["m0"]
+        assert (await get(store, one)).half.half.position > one.position
+        (result,) = await end(store, end_of(one, "m0"), given_up=True)
+        assert (result.state, result.duplicate) == (COMMITTED, False)
+        assert not await listed(store, state=GIVEN_UP)
+        assert [message.id for message in (await store.pull()).messages] == ["m0"]

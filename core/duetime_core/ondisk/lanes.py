@@ -25,13 +25,18 @@ class Progress(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """The progress of a queue of half messages: from `first` on those are gone that have ended."""
+    """The progress of a queue of half messages: from `first` on those are gone that have ended, but for those given up
+    whose copies lie at `since` or later: they can still be ended otherwise."""
 
     first: int
+    since: int
 
     def gone(self, entries: Ints, tags: Ints) -> Mask:
         """See Progress."""
-        return halves.are_ended(tags) | (entries < self.first)
+        ends = halves.ends_of(tags)
+        kept = (ends.codes == halves.GIVEN_UP) & (ends.positions >= self.since)
+        gone: Mask = (halves.are_ended(tags) & ~kept) | (entries < self.first)
+        return gone
 
 
 @dataclass(frozen=True, slots=True, eq=False)

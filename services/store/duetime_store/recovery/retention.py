@@ -260,7 +260,11 @@ class Cleaner:
             yield lane.queue, lane.progress()
         for topic in sorted(FOREIGN_TOPICS):
             for queue in self._store.queues.of_topic(topic):
-                yield queue, Undecided(queue.min_offset)
+                yield queue, self._undecided(queue)
+
+    def _undecided(self, queue: ConsumeQueue) -> Undecided:
+        segment = self._oldest()
+        return Undecided(queue.min_offset, segment.end if segment is not None else 0)
 
     async def _move(self, queue: ConsumeQueue, offsets: Ints) -> None:
         lane = self._store.lanes.of(queue)
@@ -268,7 +272,9 @@ class Cleaner:
             # The end of an entry lies after all copies of its record, so that retention deletes it last.
             offsets = offsets[lane.states(offsets) == PENDING]
         elif queue is self._store.halves.queue:
-            offsets = offsets[self._store.halves.are_open(offsets)]
+            halves = self._store.halves
+            gone = self._undecided(queue).gone(offsets, halves.units(offsets)["tags"])
+            offsets = offsets[~gone & ~halves.are_staged(offsets)]
         if not len(offsets):
             return
         records, sizes, damages, units = self._reader.read(queue, offsets, queue.read_at(offsets))
