@@ -243,7 +243,8 @@ class Relay:
                 if verdict is not None:
                     verdicts[row.id] = verdict
             absent = [row.id for row in old if row.id not in verdicts]
-            await self._in_transaction(lambda connection: self._rows.hand_again(connection, absent, now))
+            if absent:
+                await self._in_transaction(lambda connection: self._rows.hand_again(connection, absent, now))
         return verdicts, [row for row in claimed if row.id not in verdicts]
 
     async def _settle(self, claim: str, verdicts: dict[int, Verdict]) -> None:
