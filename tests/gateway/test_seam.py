@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
-from duetime_core.errors import InvalidArgument, NotFound
+from duetime_core.errors import InvalidArgument, NotFound, Unavailable
 from duetime_format import record
 from duetime_format.making import Maker, topic_field
 from duetime_format.properties import encode_properties
@@ -15,6 +15,9 @@ from duetime_gateway.sending.drafts import Caller, Draft, DraftList, DraftReques
 from duetime_gateway.sending.outcomes import AllStored, Outcomes
 from duetime_gateway.shards.contract import receipts_of
 from duetime_gateway.shards.route import Route
+from duetime_gateway.transactions.calls import End
+from duetime_gateway.transactions.ending import Decision
+from duetime_gateway.transactions.names import TransactionName
 
 from tests.gateway.conftest import Gateway
 
@@ -69,6 +72,43 @@ async def test_what_was_sent_is_pulled_and_its_place_kept(parts: GatewayParts) -
     assert await parts.offsets.find("billing", "orders") == [Position(0, 3)]
     with pytest.raises(NotFound, match="queue 9 is not one of the 4 queues"):
         await parts.puller.pull(Pull("orders", Position(9, 0), Selection()), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Halves:
+    """A second face's request to prepare transactions."""
+
+    drafts_: Sequence[Draft]
+    size: int = 0
+
+    def pack(self, rules: Rules, routes: dict[str, Route], arrived_at_ms: int, born_host: bytes) -> None:
+        return None
+
+    def drafts(self) -> Drafts:
+        return DraftList(self.drafts_)
+
+    def transactions(self) -> tuple[str, int]:
+        return "billing", 0
+
+
+async def test_transactions_are_prepared_ended_and_watched(parts: GatewayParts) -> None:
+    transactions = parts.transactions
+    drafts = [Draft("orders", b"a", id="one", queue=2), Draft("orders", b"b", tags="x|y"), Draft("orders", id="two")]
+    outcomes = await transactions.preparer.prepare(Halves(drafts), CALLER)
+    assert (list(outcomes.offsets), list(outcomes.faults)) == ([0, -1, 1], [1])
+    names = [
+        TransactionName(outcomes.shards[index], outcomes.offsets[index], outcomes.positions[index], outcomes.ids[index])
+        for index in (0, 2)
+    ]
+    ends = [End(names[0], Decision.COMMIT), End(names[1], Decision.ROLLBACK)]
+    committed, rolled_back = await transactions.ender.end("billing", ends)
+    assert (committed.sent.message_id, committed.sent.queue, committed.sent.offset) == ("one", 2, 0)
+    assert not rolled_back.HasField("sent")
+    watcher = await transactions.watching.join("billing")
+    transactions.watching.end()
+    with pytest.raises(Unavailable, match="stopping"):
+        await transactions.watching.desk.fetch(watcher)
+    transactions.watching.desk.leave(watcher)
 
 
 async def test_leases_are_extended_given_back_and_acknowledged(parts: GatewayParts) -> None:

@@ -302,7 +302,7 @@ class GatewayServicer:
     def EndTransaction(self, request, context):
         """Ends transactions: a committed one's message is in its topic, or in a lane if it has a delay or due time, in the same
         step. Durable when answered. Idempotent: of several ends the first counts, and all are answered with it. UNKNOWN changes
-        nothing. One result each, in order; faults of single ones: NOT_FOUND (TRANSACTION_NOT_FOUND), PERMISSION_DENIED
+        nothing. One result each, in order; faults of single ones: INVALID_ARGUMENT (the id is none, or the decision), NOT_FOUND (TRANSACTION_NOT_FOUND), PERMISSION_DENIED
         (TRANSACTION_OF_ANOTHER_GROUP), FAILED_PRECONDITION (TRANSACTION_GIVEN_UP).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -311,14 +311,16 @@ class GatewayServicer:
 
     def WatchTransactions(self, request_iterator, context):
         """Gives the caller checks of its group's open transactions, each of which one watcher of the group gets at a time, and
-        takes its answers. NOT_FOUND (GROUP_NOT_FOUND): the group has never prepared a transaction.
+        takes its answers. It ends when the caller has no more requests, and with UNAVAILABLE when the gateway stops.
+        NOT_FOUND (GROUP_NOT_FOUND): the group has never prepared a transaction. INVALID_ARGUMENT: no group, or another one in
+        a later request. RESOURCE_EXHAUSTED (WATCHERS_EXHAUSTED): the gateway has as many such streams as it takes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListTransactions(self, request, context):
-        """Transactions that are open or were given up, page by page. Changes nothing.
+        """Transactions that are open or were given up, page by page; a page may be short, and goes on where it has a token.
         UNAVAILABLE: a shard does not answer, so that transactions may be missing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -66,6 +66,8 @@ class Transactions:
     """What works for producers of transactions."""
 
     groups: ProducerGroups
+    preparer: Preparer
+    ender: Ender
     watching: Watching
     service: TransactionService
 
@@ -183,8 +185,9 @@ def _make_transactions(
         timeout_ms=timeout_ms,
     )
     listing = TransactionList(shards, places, timeout_ms=timeout_ms)
-    service = TransactionService(Preparer(sender, groups), ender, watching, listing, places, traffic.answers)
-    return Transactions(groups, watching, service)
+    preparer = Preparer(sender, groups)
+    service = TransactionService(preparer, ender, watching, listing, places, traffic.answers)
+    return Transactions(groups, preparer, ender, watching, service)
 
 
 def _make_routing(
