@@ -27,7 +27,7 @@ def trace(
 ) -> None:
     """Show what happened to a message, oldest first.
 
-    Accepted, deferred, rescheduled, cancelled, replaced, restored;
+    Prepared, committed, rolled back, given up; accepted, deferred, rescheduled, cancelled, replaced, restored;
     received, acknowledged, failed; dead, redriven. Possible gaps are listed at the end.
     With --json: one event per line, gaps as `{"gap": ...}`.
 
@@ -61,7 +61,7 @@ async def _trace(server: str | None, message_id: str, topic: str) -> Trace:
 def event_line(event: TraceEvent, due_before: datetime | None = None) -> str:
     """An event for people. `due_before`: when the message was due until then."""
     place = f"{event.topic}/{event.queue}@{event.offset}" if event.topic else ""
-    parts = [local(event.at), f"{event.kind:<12}"]
+    parts = [local(event.at), f"{event.kind.replace('_', ' '):<12}"]
     parts += [event.group] if event.group else []
     parts += [f"attempt {event.attempt}"] if event.attempt else []
     parts += [f"level {event.level}"] if event.kind == "deferred" and 0 < event.level <= LEVEL_COUNT_MAX else []

@@ -51,6 +51,10 @@ class TraceKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TRACE_KIND_CANCELLED: _ClassVar[TraceKind]
     TRACE_KIND_RESCHEDULED: _ClassVar[TraceKind]
     TRACE_KIND_REPLACED: _ClassVar[TraceKind]
+    TRACE_KIND_PREPARED: _ClassVar[TraceKind]
+    TRACE_KIND_COMMITTED: _ClassVar[TraceKind]
+    TRACE_KIND_ROLLED_BACK: _ClassVar[TraceKind]
+    TRACE_KIND_GIVEN_UP: _ClassVar[TraceKind]
 RECEIVE_ENCODING_MESSAGES: ReceiveEncoding
 RECEIVE_ENCODING_RECORDS: ReceiveEncoding
 RECEIPT_STATUS_OK: ReceiptStatus
@@ -80,6 +84,10 @@ TRACE_KIND_QUARANTINED: TraceKind
 TRACE_KIND_CANCELLED: TraceKind
 TRACE_KIND_RESCHEDULED: TraceKind
 TRACE_KIND_REPLACED: TraceKind
+TRACE_KIND_PREPARED: TraceKind
+TRACE_KIND_COMMITTED: TraceKind
+TRACE_KIND_ROLLED_BACK: TraceKind
+TRACE_KIND_GIVEN_UP: TraceKind
 
 class QueueNumber(_message.Message):
     __slots__ = ("queue", "shard_queue")

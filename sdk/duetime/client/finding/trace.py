@@ -8,6 +8,10 @@ from duetime.client.message import moment
 from duetime.v1 import consumer_pb2
 
 TraceKind = Literal[
+    "prepared",
+    "committed",
+    "rolled_back",
+    "given_up",
     "accepted",
     "deferred",
     "rescheduled",

@@ -1,6 +1,7 @@
 """The life of one message, as the shard's log records it.
 
-    its records      accepted, deferred, restored; copies in %RETRY%group and %DLQ%group; put aside in DT_QUARANTINE
+    its records      prepared, and committed, rolled back or given up; accepted, deferred, restored; copies in
+                     %RETRY%group and %DLQ%group; put aside in DT_QUARANTINE
     DT_ATTEMPTS      of the copies: deliveries that failed, and their errors
     DT_GROUPS        the journal, from when it first could be received on: received, acknowledged, leases that ended
 
@@ -15,10 +16,18 @@ import numpy as np
 from duetime.v1 import consumer_pb2
 from duetime_core.errors import NotFound
 from duetime_format import attempts as histories
-from duetime_format import events, record
+from duetime_format import events, halves, record
 from duetime_format.attempts import LEASE_EXPIRED, UNREADABLE, Attempt
 from duetime_format.errors import Damaged
-from duetime_format.names import DLQ_PREFIX, GROUPS_TOPIC, QUARANTINE_TOPIC, RETRY_PREFIX
+from duetime_format.names import (
+    DLQ_PREFIX,
+    GIVEN_UP_TOPIC,
+    GROUPS_TOPIC,
+    HALF_TOPIC,
+    OP_TOPIC,
+    QUARANTINE_TOPIC,
+    RETRY_PREFIX,
+)
 from duetime_format.properties import as_text, value_of
 from duetime_format.units import due_of
 
@@ -52,15 +61,25 @@ QUARANTINED = consumer_pb2.TRACE_KIND_QUARANTINED
 CANCELLED = consumer_pb2.TRACE_KIND_CANCELLED
 RESCHEDULED = consumer_pb2.TRACE_KIND_RESCHEDULED
 REPLACED = consumer_pb2.TRACE_KIND_REPLACED
+PREPARED = consumer_pb2.TRACE_KIND_PREPARED
+COMMITTED = consumer_pb2.TRACE_KIND_COMMITTED
+ROLLED_BACK = consumer_pb2.TRACE_KIND_ROLLED_BACK
+GIVEN_UP = consumer_pb2.TRACE_KIND_GIVEN_UP
 # Order of the events of one attempt within one millisecond: as they can happen.
 _ORDER = (
+    *(PREPARED, ROLLED_BACK, GIVEN_UP, COMMITTED),
     *(ACCEPTED, RESTORED, REDRIVEN, RECEIVED, ACKNOWLEDGED, EXPIRED, FAILED, DEFERRED, RESCHEDULED, DEAD, DISCARDED),
     *(CANCELLED, REPLACED, QUARANTINED),
 )
 
+# One of them stands at the beginning.
+_FIRST = (ACCEPTED, QUARANTINED, PREPARED, COMMITTED)
+
 Event = consumer_pb2.TraceEvent
 Place = tuple[str, int, int]  # topic, queue on the shard, offset
 _DIGITS_MAX = 18
+# Nobody receives from them.
+_UNREAD = (HALF_TOPIC, GIVEN_UP_TOPIC)
 _LANE_ENTRY = record.LANE_ENTRY.encode()
 
 
@@ -148,11 +167,11 @@ class MessageTraces:
         for seen in records:
             self._add_record(life, seen)
             await walk.turn_if_over()
-        if not more and all(event.kind not in (ACCEPTED, QUARANTINED) for event in life.events):
+        if not more and all(event.kind not in _FIRST for event in life.events):
             life.gaps.append("the record with which it was accepted is no longer stored: retention has deleted it")
         await self._add_end(walk, life, records)
         # No message is received from a lane, so the journal's hours while it was deferred are not read.
-        given = [seen for seen in records if seen.lane is None]
+        given = [seen for seen in records if seen.lane is None and seen.record.topic not in _UNREAD]
         if given:
             places = {_place(seen) for seen in given}
             await self._read_journal(walk, life, places, min(seen.record.stored_at_ms for seen in given))
@@ -170,14 +189,20 @@ class MessageTraces:
             error = consumer_pb2.HandlerError(message=seen.properties.get(record.FAULT, ""))
             life.add(QUARANTINED, at_ms, place, error=error, **entry)
             return
+        if found.topic in _UNREAD:
+            self._add_half(life, seen, place)
+            return
+        first = ACCEPTED if halves.commits(found.sys_flag, found.properties) is None else COMMITTED
         copy = {"group": group, "attempt": _attempt_of(seen)} if group else {}
         life.before[place] = _attempt_of(seen) - found.reconsume_times
         if seen.lane is not None:
             due_at_ms, said = self._due_at_ms(seen), {"level": seen.lane, **copy}
-            if value_of(found.properties, _LANE_ENTRY) and any(event.kind == ACCEPTED for event in life.events):
+            if value_of(found.properties, _LANE_ENTRY) and any(
+                event.kind in (ACCEPTED, COMMITTED) for event in life.events
+            ):
                 life.add(RESCHEDULED, at_ms, place, due_at_ms=due_at_ms, **said)
                 return
-            self._add_copy(life, seen, group, due_at_ms) if group else life.add(ACCEPTED, at_ms, place)
+            self._add_copy(life, seen, group, due_at_ms) if group else life.add(first, at_ms, place)
             life.add(DEFERRED, at_ms, place, due_at_ms=due_at_ms, **said)
         elif seen.entry:
             life.add(RESTORED, at_ms, place, late_ms=at_ms - seen.entry[2], **entry, **copy)
@@ -185,7 +210,29 @@ class MessageTraces:
         elif group:
             self._add_copy(life, seen, group, at_ms)
         else:
-            life.add(ACCEPTED, at_ms, place)
+            life.add(first, at_ms, place)
+
+    def _add_half(self, life: _Life, seen: Seen, place: Place) -> None:
+        """Adds a half message, which brokers append once more when they ask, or its copy where it was given up."""
+        found = seen.record
+        said = {"group": halves.group_of(found.properties)}
+        if found.topic == GIVEN_UP_TOPIC:
+            life.add(GIVEN_UP, found.stored_at_ms, place, **said)
+            return
+        if all(event.kind != PREPARED for event in life.events):
+            life.add(PREPARED, found.stored_at_ms, place, **said)
+        units = self._store.halves.units(np.array([found.queue_offset]))
+        (end,) = self._store.halves.published_ends(units)
+        if end is not None and end.code == halves.ROLLED_BACK:
+            op = (
+                self._store.visible_log.record_at(end.position)
+                if end.position >= self._store.log.min_position
+                else None
+            )
+            if op is None:
+                life.gaps.append("it was rolled back; the record of that is no longer stored")
+            else:
+                life.add(ROLLED_BACK, op.stored_at_ms, (OP_TOPIC, op.queue, op.queue_offset), **said)
 
     def _due_at_ms(self, seen: Seen) -> int:
         unit = self._store.queues.find(seen.record.topic, seen.record.queue).read(seen.record.queue_offset, 1)
