@@ -32,7 +32,7 @@ from duetime import AsyncProducer, Decision, Message
 from duetime.v1 import gateway_pb2, gateway_pb2_grpc, message_pb2, transactions_pb2
 from duetime_core.ondisk import state
 from duetime_core.serving import make_channel
-from duetime_format.levels import DelayLevels
+from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.names import HALF_TOPIC
 
 from bench.processes import NAMES, Processes
@@ -186,7 +186,7 @@ def faults(
 
 def half_count(folder: Path) -> int:
     """Half messages that were ever stored by a shard."""
-    found = state.read(folder, DelayLevels())
+    found = state.read(folder, DelayLevels.parse(DEFAULT_DELAY_LEVELS))
     queue = found.queues.get((HALF_TOPIC, 0))
     return queue.max_offset if queue else 0
 
