@@ -109,6 +109,24 @@ OVERVIEW = Dashboard(
         ),
         (
             panel(
+                "Open transactions",
+                ("sum(duetime_store_transactions_open)", "open"),
+                ("max(duetime_store_transactions_oldest_seconds)", "age of the oldest, s"),
+                text="Prepared, and neither committed nor rolled back.",
+            ),
+            panel(
+                "Transactions and their checks a second",
+                (f"sum by (result) (rate(duetime_store_prepares_total{RATE}))", "prepare: {{result}}"),
+                (
+                    f"sum by (decision, result) (rate(duetime_store_transaction_ends_total{RATE}))",
+                    "{{decision}}: {{result}}",
+                ),
+                (f"sum by (result) (rate(duetime_store_transaction_checks_total{RATE}))", "check: {{result}}"),
+                (f"sum(rate(duetime_store_transactions_given_up_total{RATE}))", "given up"),
+            ),
+        ),
+        (
+            panel(
                 "Burn rate of the lateness budget",
                 ("duetime:late_messages:ratio_rate5m / 0.005", "5 min"),
                 ("duetime:late_messages:ratio_rate1h / 0.005", "1 h"),
@@ -255,7 +273,7 @@ PROCESSES = Dashboard(
                     "{{job}} {{method}}",
                 ),
                 unit="s",
-                text="Receive, Pull, PullDue and AwaitMessages wait for messages.",
+                text="Receive, Pull, PullDue and AwaitMessages wait for messages, TakeChecks for checks.",
             ),
         ),
         (

@@ -35,6 +35,10 @@ REQUEST_ID_CHARS_MAX = 32
 SEND_BACK_TOKEN_CHARS_MAX = 64
 PENDING_COUNT_DEFAULT = 100
 PENDING_COUNT_MAX = 1_000
+# Checks of open transactions: groups whose checks one call takes, checks that it takes, and that a call reports.
+CHECK_GROUPS_MAX = 1_024
+CHECKS_TAKEN_MAX = 1_024
+CHECKS_REPORTED_MAX = 4_096
 PULL_DUE_COUNT_MAX = 4_096
 WAIT_MS_MAX = 30_000
 # How long before their due time entries may be given out, and restored records be taken and held.

@@ -8,6 +8,8 @@ QUARANTINE_TOPIC = "DT_QUARANTINE"
 GROUPS_TOPIC = "DT_GROUPS"
 # Ends of pending messages that were cancelled: one queue on each shard.
 CANCELLED_TOPIC = "DT_CANCELLED"
+# Checks of transactions that producers have heard: one queue on each shard.
+CHECKS_TOPIC = "DT_CHECKS"
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 
@@ -27,6 +29,7 @@ SYSTEM_TOPICS = frozenset(
         QUARANTINE_TOPIC,
         GROUPS_TOPIC,
         CANCELLED_TOPIC,
+        CHECKS_TOPIC,
         HALF_TOPIC,
         OP_TOPIC,
         "RMQ_SYS_TRACE_TOPIC",

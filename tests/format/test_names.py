@@ -20,6 +20,7 @@ def test_other_names_are_refused(name: str) -> None:
         "SCHEDULE_TOPIC_XXXX",
         "DT_QUARANTINE",
         "DT_CANCELLED",
+        "DT_CHECKS",
         "TBW102",
         "rmq_sys_wheel_timer",
         "DT_x",

@@ -152,7 +152,8 @@ class Tables(RuleBasedStateMachine):
     @rule(share=st.floats(0, 1), checks=st.integers(0, 4))
     def replay(self, share: float, checks: int) -> None:
         offsets = self.some(share)
-        self.table.replay_heard(ints(offsets), np.full(len(offsets), checks), self.now + 500)
+        nexts = np.full(len(offsets), self.now + 500)
+        self.table.replay_heard(ints(offsets), np.full(len(offsets), checks), nexts)
         for offset in offsets:
             row = self.model[offset]
             if checks > row.checks:

@@ -70,15 +70,19 @@ class StoreMetrics:
         self.index_behind = Gauge(
             "duetime_store_index_behind_bytes", "Log bytes that are not indexed yet", registry=registry
         )
+        self._count_scans(registry)
+        self._count_retention(registry)
+        self._count_lanes(registry)
+        self._count_endings(registry)
+        self._count_transactions(registry)
+
+    def _count_scans(self, registry: CollectorRegistry) -> None:
         self.scanning_seconds = Gauge(
             "duetime_store_scanning_seconds",
             "Time of the event loop that filters, searches, traces and lists took",
             registry=registry,
         )
         self.scans_waiting = Gauge("duetime_store_scans_waiting", "Scans that wait for their turn", registry=registry)
-        self._count_retention(registry)
-        self._count_lanes(registry)
-        self._count_endings(registry)
 
     def _count_retention(self, registry: CollectorRegistry) -> None:
         self.retention_segments = Counter(
@@ -112,6 +116,28 @@ class StoreMetrics:
             "duetime_store_replaces_total",
             "Messages sent to replace those of their keys",
             ["result"],
+            registry=registry,
+        )
+
+    def _count_transactions(self, registry: CollectorRegistry) -> None:
+        self.prepares = Counter(
+            "duetime_store_prepares_total", "Half messages to be stored", ["result"], registry=registry
+        )
+        self.transaction_ends = Counter(
+            "duetime_store_transaction_ends_total",
+            "Transactions to be ended",
+            ["decision", "result"],
+            registry=registry,
+        )
+        self.checks = Counter(
+            "duetime_store_transaction_checks_total",
+            "Checks of open transactions that were taken, and how they went",
+            ["result"],
+            registry=registry,
+        )
+        self.given_up = Counter(
+            "duetime_store_transactions_given_up_total",
+            "Transactions whose checks or time were used up",
             registry=registry,
         )
 

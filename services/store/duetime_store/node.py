@@ -210,6 +210,8 @@ class StoreNode:
             group.create_task(parts.cleaner.run())
             group.create_task(parts.receiver.run())
             group.create_task(parts.surveyor.run())
+            group.create_task(parts.checks.run())
+            group.create_task(parts.giving_up.run())
             if self._settings.flush_mode == "async":
                 group.create_task(parts.flusher.run_periodic())
 

@@ -50,9 +50,12 @@ from duetime_store.recovery.ordersaving import Keepers, OrderKeeper
 from duetime_store.recovery.recovery import Opened
 from duetime_store.recovery.retention import Cleaner, Policy
 from duetime_store.settings import StoreSettings
+from duetime_store.transactions.checks import Checks
 from duetime_store.transactions.ending import Ending
+from duetime_store.transactions.giving_up import GivingUp
 from duetime_store.transactions.keeping import TransactionKeeper
 from duetime_store.transactions.looking import Looking
+from duetime_store.transactions.metrics import TransactionCollector
 from duetime_store.transactions.preparing import Preparing
 from duetime_store.transactions.results import Results
 from duetime_store.transactions.table import OpenTransactions
@@ -129,6 +132,8 @@ class StoreParts:
     preparing: Preparing
     ending: Ending
     looking: Looking
+    checks: Checks
+    giving_up: GivingUp
     stand_ins: StandIns
     cleaner: Cleaner
     exporter: Exporter
@@ -161,6 +166,7 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
     search = LogSearch(store, finder)
     targets = Targets(store, search, turns)
     transactions, results = opened.transactions, Results(store, shard=shard)
+    giving_up, checks = _make_checks(base, opened, alarm, flusher)
     return StoreParts(
         store=store,
         alarm=alarm,
@@ -188,6 +194,8 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
         preparing=_make_preparing(base, opened, flusher),
         ending=Ending(store, transactions, results, flusher, turns),
         looking=Looking(store, transactions, results, finder, turns, shard=shard),
+        checks=checks,
+        giving_up=giving_up,
         stand_ins=StandIns(store, metrics),
         cleaner=_make_cleaner(base, opened, reader, flusher, checkpointer, groups, offsets, indexer),
         exporter=Exporter(
@@ -212,6 +220,15 @@ def _make_preparing(base: Base, opened: Opened, flusher: Flusher) -> Preparing:
         timeout_ms=base.settings.transaction_timeout_ms,
         transactions_max=base.settings.transactions_max,
     )
+
+
+def _make_checks(base: Base, opened: Opened, alarm: Alarm, flusher: Flusher) -> tuple[GivingUp, Checks]:
+    settings, metrics, table = base.settings, base.metrics, opened.transactions
+    clock = opened.store.clock
+    base.registry.register(TransactionCollector(table, clock, transactions_max=settings.transactions_max))
+    giving_up = GivingUp(opened.store, table, alarm, flusher, metrics, keep_ms=settings.transaction_keep_ms)
+    interval_ms = settings.transaction_check_interval_ms
+    return giving_up, Checks(opened.store, table, giving_up, alarm, flusher, metrics, interval_ms=interval_ms)
 
 
 def _make_flusher(base: Base, store: Store, late: LateWriter) -> tuple[DiskWatch, Flusher]:

@@ -33,6 +33,7 @@ from duetime_store.reading.filters import parsed
 from duetime_store.reading.messages import add_messages
 from duetime_store.reading.offsets import first_stored_at
 from duetime_store.reading.reader import Pulled
+from duetime_store.transactions.metrics import count_ends, count_prepares
 from duetime_store.writing.staging import OK, Outcome
 
 FOUND = gateway_pb2.PULL_STATUS_FOUND
@@ -75,6 +76,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         self._preparing = parts.preparing
         self._ending = parts.ending
         self._looking = parts.looking
+        self._checks = parts.checks
         self._stand_ins = parts.stand_ins
         self._subscription_groups = parts.subscription_groups
         self._metrics = parts.metrics
@@ -135,6 +137,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         prepared = await self._preparing.prepare(request.records)
         self._checkpointer.published()
         outcome = prepared.outcome
+        count_prepares(self._metrics, outcome.statuses)
         response = store_pb2.PrepareRecordsResponse(
             offsets=outcome.queue_offsets, positions=prepared.positions, check_at_ms=prepared.check_at_ms
         )
@@ -146,7 +149,16 @@ class StoreService(store_pb2_grpc.StoreServicer):
     ) -> transactions_pb2.EndTransactionResponse:
         response = await self._ending.end(request)
         self._checkpointer.published()
+        count_ends(self._metrics, request.ends, response.results)
         return response
+
+    async def TakeChecks(self, request: store_pb2.TakeChecksRequest, context: Any) -> store_pb2.TakeChecksResponse:
+        return await self._checks.take(request)
+
+    async def ReportChecks(
+        self, request: store_pb2.ReportChecksRequest, context: Any
+    ) -> store_pb2.ReportChecksResponse:
+        return await self._checks.report(request)
 
     async def ListTransactions(
         self, request: transactions_pb2.ListTransactionsRequest, context: Any

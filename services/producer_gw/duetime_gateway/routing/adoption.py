@@ -16,7 +16,15 @@ from duetime_core.clock import Clock, turn
 from duetime_core.errors import DueTimeError
 from duetime_core.metadata import Groups
 from duetime_format import limits
-from duetime_format.names import CANCELLED_TOPIC, GROUPS_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, is_name
+from duetime_format.names import (
+    CANCELLED_TOPIC,
+    CHECKS_TOPIC,
+    GROUPS_TOPIC,
+    QUARANTINE_TOPIC,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    is_name,
+)
 
 from duetime_gateway.routing.catalog import TopicCatalog
 from duetime_gateway.routing.table import RouteTable
@@ -34,7 +42,7 @@ TIMEOUT_MS_MAX = 1_000
 INSPECTED_AT_ONCE = 1_000
 
 # Every shard has these for itself (shards.route), or a broker makes them at each start and nobody uses them.
-NOT_ADOPTED = {SCHEDULE_TOPIC, TIMER_TOPIC, CANCELLED_TOPIC, QUARANTINE_TOPIC, GROUPS_TOPIC}
+NOT_ADOPTED = {SCHEDULE_TOPIC, TIMER_TOPIC, CANCELLED_TOPIC, CHECKS_TOPIC, QUARANTINE_TOPIC, GROUPS_TOPIC}
 NOT_ADOPTED |= {"TBW102", "SELF_TEST_TOPIC", "BenchmarkTest", "OFFSET_MOVED_EVENT"}
 _READ_OR_WRITE = 4 | 2
 

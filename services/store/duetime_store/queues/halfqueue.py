@@ -87,6 +87,12 @@ class HalfQueue:
             for is_ended, code, position in zip(ended.tolist(), codes.tolist(), positions.tolist(), strict=True)
         ]
 
+    def are_open(self, offsets: Ints) -> Mask:
+        """Which half messages are there and have no end, staged ones included."""
+        units = self.units(offsets)
+        opened: Mask = (units["size"] > 0) & ~are_ended(units["tags"]) & ~self.are_staged(offsets)
+        return opened
+
     def are_staged(self, offsets: Ints) -> Mask:
         """Which half messages have an end that is staged."""
         return np.isin(offsets, list(self._staged)) if self._staged else np.zeros(len(offsets), np.bool_)

@@ -23,6 +23,7 @@ from duetime_format.record import Record, tags_code
 from duetime_format.units import Ints, Units, joined
 
 from duetime_store.queues.consumequeue import ConsumeQueue
+from duetime_store.recovery.checkloading import load_checks
 from duetime_store.recovery.checkpoint import Checkpoint
 from duetime_store.recovery.halfreplay import HalfReplay
 from duetime_store.transactions import tablefile
@@ -67,6 +68,7 @@ def load_transactions(
         loading.judge(folder)
         took_ms = int((time.perf_counter() - started) * 1000)
         log.info("open transactions found in the log", reason=reason, transactions=len(table), took_ms=took_ms)
+    load_checks(store, table, saved.position if saved is not None else 0)
     try:
         store.halves.write()
     except OSError as error:

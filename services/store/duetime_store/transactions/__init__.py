@@ -6,4 +6,6 @@ preparing  Prepare
 ending     EndTransactions
 results    where a committed message is
 looking    GetTransaction and ListTransactions
+checks     TakeChecks and ReportChecks; giving_up: what is asked about no more
+metrics    what is open, and what became of the others
 """

@@ -57,6 +57,17 @@ class Open(NamedTuple):
     # When they were prepared, to the second.
     stored_at_ms: Ints
 
+    def part(self, first: int, stop: int) -> "Open":
+        rows = slice(first, stop)
+        return Open(
+            self.offsets[rows],
+            self.positions[rows],
+            self.groups[rows],
+            self.checks[rows],
+            self.next_check_at_ms[rows],
+            self.stored_at_ms[rows],
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -283,6 +294,11 @@ class OpenTransactions:
         used: Mask = self._marks[rows] & _CHECKS >= self.checks_max
         return used
 
+    @property
+    def has_exhausted(self) -> bool:
+        """Whether some may be to give up (`take_exhausted`)."""
+        return _EXHAUSTED in self._ready
+
     def has_ready(self, group: str) -> bool:
         """Whether checks may be ready; those that have ended since count too, until they are taken."""
         return self._numbers.get(group, _NOBODY) in self._ready
@@ -346,14 +362,21 @@ class OpenTransactions:
         self._push(rows.astype(np.uint32))
         return self._open(rows)
 
-    def replay_heard(self, offsets: Ints, checks: Ints, next_check_at_ms: int) -> None:
+    def give_back(self, offsets: Ints, now_ms: int) -> None:
+        """These were taken, and are handed out to nobody: they are due again."""
+        rows, found = self._find(offsets)
+        rows = rows[found]
+        self._dues[rows] = now_ms
+        self._push(rows.astype(np.uint32))
+
+    def replay_heard(self, offsets: Ints, checks: Ints, next_check_at_ms: Ints) -> None:
         """What a log says after a start: so many checks had been heard, and the next was due then."""
         rows, found = self._find(offsets)
-        rows, checks = rows[found], checks[found]
-        fresh = checks > self._marks[rows] & _CHECKS
-        rows, checks = rows[fresh], checks[fresh]
-        self._marks[rows] = np.minimum(checks, _CHECKS).astype(np.uint16) | _REPORTED
-        self._dues[rows] = np.maximum(self._dues[rows], next_check_at_ms)
+        checks = np.minimum(checks, _CHECKS)
+        found[found] = checks[found] > self._marks[rows[found]] & _CHECKS
+        rows = rows[found]
+        self._marks[rows] = checks[found].astype(np.uint16) | _REPORTED
+        self._dues[rows] = np.maximum(self._dues[rows], next_check_at_ms[found])
         self._push(rows.astype(np.uint32))
 
     def _unreported(self, offsets: Ints) -> Ints:

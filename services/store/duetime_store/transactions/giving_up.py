@@ -1,0 +1,131 @@
+"""Gives up open transactions whose producers were asked as often as is allowed, or that are too old.
+
+Their half messages are copied to TRANS_CHECK_MAX_TIME_TOPIC, and ended by this, in one step of the store's only writer:
+an end that was staged before counts, and one that comes later is refused, but for an operator's.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+import numpy as np
+from duetime_core.errors import DueTimeError
+from duetime_core.logs import sparing
+from duetime_format import halves
+from duetime_format.errors import Damaged
+from duetime_format.halves import GIVEN_UP
+from duetime_format.units import Units, spans
+
+from duetime_store.lanes.alarm import Alarm
+from duetime_store.metrics import StoreMetrics
+from duetime_store.transactions.ending import STEP_BYTES, STEP_COUNT, read_half
+from duetime_store.transactions.table import Open, OpenTransactions
+from duetime_store.transactions.wheel import NEVER
+from duetime_store.writing.flusher import Flusher
+from duetime_store.writing.halves import Decided, end
+from duetime_store.writing.store import Store
+
+log = sparing()
+
+# What could not be stored is tried again after this.
+RETRY_MS = 10_000
+
+
+class GivingUp:
+    """See the module."""
+
+    def __init__(
+        self,
+        store: Store,
+        table: OpenTransactions,
+        alarm: Alarm,
+        flusher: Flusher,
+        metrics: StoreMetrics,
+        *,
+        keep_ms: int,
+    ) -> None:
+        self._store = store
+        self._table = table
+        self._alarm = alarm
+        self._flusher = flusher
+        self._metrics = metrics
+        self._keep_ms = keep_ms
+        self._woken: asyncio.Future[None] | None = None
+        self._wakes_at_ms = NEVER
+
+    def look(self) -> None:
+        """Wakes it if there are some to give up, or will be before it wakes by itself."""
+        if self._woken is None or self._woken.done():
+            return
+        if self._table.has_exhausted or self._table.next_expiry_ms(self._keep_ms) < self._wakes_at_ms:
+            self._woken.set_result(None)
+
+    async def run(self) -> None:
+        while True:
+            self._woken = asyncio.get_running_loop().create_future()
+            try:
+                while await self._step():
+                    pass
+                self._wakes_at_ms = self._table.next_expiry_ms(self._keep_ms)
+            except DueTimeError as error:
+                self._wakes_at_ms = self._store.clock.now_ms() + RETRY_MS
+                log.warning("transactions not given up yet", error=error.text)
+            if self._wakes_at_ms != NEVER:
+                self._alarm.set(self._wakes_at_ms, self._woken)
+            await self._woken
+
+    async def _step(self) -> bool:
+        """Gives up some, durably; whether there were any.
+
+        Raises:
+            DueTimeError: they can't be stored now.
+        """
+        now_ms = self._store.clock.now_ms()
+        rows = self._table.take_exhausted(STEP_COUNT, now_ms, now_ms + RETRY_MS)
+        if not len(rows.offsets):
+            rows = self._table.expired(now_ms - self._keep_ms, STEP_COUNT)
+        units = self._store.halves.units(rows.offsets)
+        for first, stop in spans(units, STEP_BYTES, STEP_COUNT):
+            self._store.gate.check_write()
+            part = rows.part(first, stop)
+            count = self._stage(part, units[first:stop])
+            durable = self._store.when_durable()
+            if durable is not None:
+                self._flusher.wake()
+                await durable
+            # Ends of others have taken some away meanwhile, or they are not in the queue any more.
+            self._table.end(part.offsets[~self._store.halves.are_open(part.offsets)])
+            self._metrics.given_up.inc(count)
+            if count:
+                log.warning("transactions given up", count=count, first_offset=int(part.offsets[0]))
+        return bool(len(rows.offsets))
+
+    def _stage(self, rows: Open, units: Units) -> int:
+        """Stages the ends of those that are open. Returns how many."""
+        is_open = self._store.halves.are_open(rows.offsets).tolist()
+        decided = [
+            Decided(offset, GIVEN_UP, self._copy(offset, position, size, checks))
+            for offset, checks, (position, size, _), chosen in zip(
+                rows.offsets.tolist(), rows.checks.tolist(), units.tolist(), is_open, strict=True
+            )
+            if chosen
+        ]
+        placed = end(self._store, decided, self._ended)
+        refused = [decided[index] for index, place in placed.items() if isinstance(place, str)]
+        if refused:
+            log.error("transactions given up without a copy", count=len(refused), first_offset=refused[0].offset)
+            end(self._store, [Decided(one.offset, GIVEN_UP) for one in refused], self._ended)
+        return len(decided)
+
+    def _ended(self, offsets: Sequence[int]) -> None:
+        self._table.end(np.array(offsets, np.int64))
+
+    def _copy(self, offset: int, position: int, size: int, checks: int) -> bytes:
+        """The record of the copy; empty: there can't be one."""
+        found = read_half(self._store, offset, position, size)
+        try:
+            if found is None:
+                raise Damaged("it can't be read")
+            return halves.given_up(found, checks)
+        except Damaged as error:
+            log.error("transaction given up without a copy", offset=offset, position=position, damage=error.text)
+            return b""
