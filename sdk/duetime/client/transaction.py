@@ -60,3 +60,7 @@ class TransactionRef:
     def topic(self) -> str:
         """Where the message goes once it is committed."""
         raise NotImplementedError
+
+    def _is_ordered(self) -> bool:
+        """Whether the message names its queue, directly or by sharding key: ends must not overtake each other."""
+        return False

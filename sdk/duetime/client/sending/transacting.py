@@ -8,6 +8,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from datetime import datetime, timedelta
 
 from duetime_format.limits import CHECK_IMMUNITY_S_MAX
@@ -26,7 +27,7 @@ from duetime.client.sending.ids import new_id
 from duetime.client.transaction import STATES, Decision, TransactionRef, TransactionState
 from duetime.v1 import transactions_pb2 as pb
 
-# Requests of one `prepare_many` at once.
+# Requests of one `prepare_many` at once, and of one `end_many` and group.
 REQUESTS_IN_FLIGHT_MAX = 4
 # Ends of one request.
 END_COUNT_MAX = 1_024
@@ -41,12 +42,20 @@ log = logging.getLogger("duetime.producer")
 class Prepared(TransactionRef):
     """A message that is stored and seen by nobody until its transaction is committed. Fields are decoded on access."""
 
-    __slots__ = ("_group", "_result", "_topic")
+    __slots__ = ("_group", "_ordered", "_result", "_topic")
 
     def __init__(self, result: pb.PrepareResult, topic: str, group: str) -> None:
         self._result = result
         self._topic = topic
         self._group = group
+        self._ordered = False
+
+    def keep_order(self) -> None:
+        """Ends of this and others follow each other."""
+        self._ordered = True
+
+    def _is_ordered(self) -> bool:
+        return self._ordered
 
     @property
     def id(self) -> str:
@@ -201,6 +210,8 @@ class Transacting:
                 results = await self._deliver(delivery, batch)
                 for index, outcome in zip(indices, results, strict=True):
                     chunks.outcomes[index] = outcome
+                    if batch.ordered and isinstance(outcome, Prepared):
+                        outcome.keep_order()
                 if any(isinstance(one, Prepared) for one in results):
                     self._note_prepared(group)
 
@@ -247,19 +258,23 @@ class Transacting:
     async def end_many(
         self, transactions: Iterable[TransactionRef], decision: Decision, *, given_up: bool
     ) -> list[Ended | DueTimeError]:
-        """An outcome for each, in order. Of one group the requests follow each other: ends keep their order."""
+        """An outcome for each, in order."""
         every = list(transactions)
         _check_decision(decision)
         by_group: dict[str, list[int]] = {}
         for index, transaction in enumerate(every):
             by_group.setdefault(transaction.group, []).append(index)
         outcomes: list[Ended | DueTimeError | None] = [None] * len(every)
+        turn = asyncio.Lock()
 
-        async def work(group: str, indices: list[int]) -> None:
-            delivery = self._group(group).ends(given_up=given_up)
-            for part in _parts(indices):
+        async def work(delivery: Delivery[Ended], parts: Iterator[Sequence[int]]) -> None:
+            for part in parts:
+                ordered = any(every[index]._is_ordered() for index in part)
                 batch = _batch([every[index] for index in part], decision)
-                for index, outcome in zip(part, await delivery.deliver(batch, self._deadline()), strict=True):
+                # The lock is fair: the earlier part gets it first.
+                async with turn if ordered else nullcontext():
+                    ended = await delivery.deliver(batch, self._deadline())
+                for index, outcome in zip(part, ended, strict=True):
                     if isinstance(outcome, DueTimeError):
                         outcomes[index] = _undecided(outcome, every[index], decision)
                     else:
@@ -268,7 +283,9 @@ class Transacting:
         with self._calls:
             async with asyncio.TaskGroup() as workers:
                 for group, indices in by_group.items():
-                    workers.create_task(work(group, indices))
+                    delivery, parts = self._group(group).ends(given_up=given_up), _parts(indices)
+                    for _ in range(REQUESTS_IN_FLIGHT_MAX):
+                        workers.create_task(work(delivery, parts))
         return [outcome for outcome in outcomes if outcome is not None]
 
     async def close(self) -> None:
