@@ -1,7 +1,9 @@
 """Processor time of two versions, side by side: `python -m bench.turns --base CHECKOUT`.
 
-CHECKOUT is another tree after `make setup` there. A cluster of each runs at the same time, and they take turns at the
-same work, so that what else the machine does falls on both alike. Read the ratio of each pair of turns, and its spread.
+CHECKOUT is another tree after `make setup` there, or this one, with other settings: what the window of recent ids costs
+is told by `--base . --base-setting DUETIME_STORE_RECENT_IDS_COUNT=0`. A cluster of each runs at the same time, and they
+take turns at the same work, so that what else the machine does falls on both alike. Read the ratio of each pair of
+turns, and its spread.
 """
 
 import argparse
@@ -113,12 +115,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--base", type=Path, required=True, help="the other tree, with its .venv")
     parser.add_argument("--turns", type=int, default=12)
+    parser.add_argument("--base-setting", action="append", default=[], metavar="NAME=VALUE", help="of the base only")
     arguments = parser.parse_args()
     python = arguments.base.resolve() / ".venv/bin/python"
     if not python.exists():
         parser.error(f"{python} is missing: run make setup there")
     with tempfile.TemporaryDirectory(prefix="duetime-turns-") as root:
-        base, new = DueTime("sync", 8, python=str(python)), DueTime("sync", 8)
+        settings = dict(one.split("=", 1) for one in arguments.base_setting)
+        base, new = DueTime("sync", 8, python=str(python), settings=settings), DueTime("sync", 8)
         try:
             for name, cluster in (("base", base), ("new", new)):
                 cluster.start(Path(root) / name)

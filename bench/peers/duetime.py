@@ -1,7 +1,7 @@
 """DueTime itself: `duetime up`, sent to by gRPC requests, read by AsyncPuller."""
 
 import sys
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +31,18 @@ class DueTime(Peer):
     in_flight = 8
     holds = True
 
-    def __init__(self, mode: str, queue_count: int, python: str = sys.executable) -> None:
+    def __init__(
+        self, mode: str, queue_count: int, python: str = sys.executable, settings: Mapping[str, str] | None = None
+    ) -> None:
+        """`settings`: further environment variables of its processes."""
         self.mode = mode
+        self._settings = settings or {}
         self.cluster: Processes
         self.queue_count = queue_count
         self._python = python
 
     def start(self, directory: Path) -> None:
-        settings = {"DUETIME_STORE_FLUSH_MODE": self.mode, "DUETIME_LOG_LEVEL": "WARNING"}
+        settings = {"DUETIME_STORE_FLUSH_MODE": self.mode, "DUETIME_LOG_LEVEL": "WARNING", **self._settings}
         self.cluster = Processes(directory, settings, python=self._python)
         self.cluster.start()
 
