@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import pytest
 from duetime_core.errors import DueTimeError
 from duetime_core.ondisk import configs, halves
@@ -19,6 +20,8 @@ from duetime_store.offline.export import Exported, Target, export_directory
 from duetime_store.offline.exporthalves import HalfExport
 from duetime_store.offline.report import Report
 from duetime_store.offline.verify import verify
+from duetime_store.transactions import tablefile
+from duetime_store.transactions.table import OpenTransactions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -85,7 +88,7 @@ def test_open_ones_at_the_end_stay_where_they_are(log: HalfLog) -> None:
     log.half("a")
     log.half("b")
     log.asked(1, 1)
-    log.ended("commit", 0)
+    log.ended("rollback", 0)
     exported, made = export(log.write())
     assert exported.transactions == 1
     assert asked_about(made) == [("b", 1)]
@@ -96,10 +99,11 @@ def test_open_ones_before_ended_ones_are_appended(log: HalfLog) -> None:
     for name in "abcd":
         log.half(name)
     log.ended("rollback", 1)
+    log.committed(2, ours=True)
     log.ended("commit", 2)
     root = log.write()
     exported, made = export(root)
-    assert (exported.transactions, exported.records) == (2, 7)
+    assert (exported.transactions, exported.records) == (2, 8)
     assert asked_about(made) == [("d", 0), ("a", 0)]
     assert opened(made) == [("d", 0), ("a", 0)]
     table = (configs.read(made / "config", configs.CONSUMER_OFFSETS) or {})["offsetTable"]
@@ -172,6 +176,19 @@ def test_immune_copies_name_no_older_one(log: HalfLog) -> None:
     (properties,) = brokers_view(made)
     assert "TRAN_PREPARED_QUEUE_OFFSET" not in properties
     assert properties["CHECK_IMMUNITY_TIME_IN_SECONDS"] == "60"
+
+
+def test_checks_that_were_heard_count_for_the_broker(log: HalfLog) -> None:
+    for name in "abc":
+        log.half(name)
+    log.asked(2, 9)
+    root = log.write()
+    table, offsets, moments = OpenTransactions(checks_max=15), np.array([0, 1, 3]), np.full(3, START_MS)
+    table.add(offsets, offsets, ["g"] * 3, moments, moments, np.array([3, 0, 7]))
+    (root / tablefile.FILE).write_bytes(tablefile.encode(table.snapshot(), len(log.data)))
+    _, made = export(root)
+    assert sorted(asked_about(made)) == sorted(opened(made)) == [("a", 3), ("b", 0), ("c", 9)]
+    assert not (made / tablefile.FILE).exists()
 
 
 def test_a_wrong_export_is_reported(log: HalfLog) -> None:

@@ -18,6 +18,7 @@ Source: RocketMQ 4.9.3, 5.3.3 TransactionalMessageServiceImpl.check; CommitLog.a
 """
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 from duetime_core.ondisk import halves
@@ -27,6 +28,7 @@ from duetime_core.ondisk.halves import OpenHalf
 from duetime_core.ondisk.levels import hash_of_tags
 from duetime_core.ondisk.state import State
 from duetime_format import record
+from duetime_format.errors import Damaged
 from duetime_format.halves import checks_of
 from duetime_format.names import HALF_TOPIC, OP_TOPIC
 from duetime_format.properties import NAME_END, VALUE_END, value_of
@@ -38,6 +40,7 @@ from duetime_store.files import configs
 from duetime_store.offline.logend import LogEnd
 from duetime_store.offline.queuefiles import all_units
 from duetime_store.offline.report import Report
+from duetime_store.transactions import tablefile
 
 KEY = (HALF_TOPIC, 0)
 _OPS = (OP_TOPIC, 0)
@@ -52,7 +55,9 @@ class HalfExport:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self.open = halves.of_state(state).open
+        known = _heard(state.root)
+        opened = halves.of_state(state).open
+        self.open = [half._replace(checks=max(half.checks, known.get(half.offset, 0))) for half in opened]
         queue = state.queues.get(KEY)
         self.start = self.end = queue.max_offset if queue is not None else 0
         # The units of what was appended.
@@ -98,6 +103,15 @@ class HalfExport:
         if [half.offset for half in found] != expected:
             what = f"a broker would find {len(found)} half messages open, {len(expected)} are"
             report.add(f"config/{configs.CONSUMER_OFFSETS}", 0, what)
+
+
+def _heard(root: Path) -> dict[int, int]:
+    """Checks that were heard, by half message, as of the newest checkpoint; empty where there is no file of them."""
+    try:
+        rows = tablefile.decode((root / tablefile.FILE).read_bytes()).rows
+    except (OSError, Damaged):
+        return {}
+    return dict(zip(rows.offsets.tolist(), rows.checks.tolist(), strict=True))
 
 
 def _has_delay(properties: bytes) -> bool:
