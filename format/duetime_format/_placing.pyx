@@ -11,8 +11,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from duetime_format._bytes cimport crc_init, fill_crc_mark, store32, store64
 from duetime_format.layout cimport (
-    BORN_HOST_AT, KEY_OF, POSITION_AT, PROPERTIES_AT, QUEUE_OFFSET_AT, RECORD_BYTES_MIN, ROWS, SIZES, STARTS,
-    SYS_FLAG_AT, TAGS_CODES, TIMER_AT, TIMER_OUT_DIGITS, UNIT_BYTES
+    BORN_HOST_AT, KEY_OF, POSITION_AT, PREPARED_FROM_TAIL, PROPERTIES_AT, QUEUE_OFFSET_AT, RECORD_BYTES_MIN, ROWS,
+    SIZES, STARTS, SYS_FLAG_AT, TAGS_CODES, TIMER_AT, TIMER_OUT_DIGITS, UNIT_BYTES
 )
 from duetime_format.timers cimport placed_due
 
@@ -48,9 +48,15 @@ cdef struct Place:
     int64_t unit_at
 
 
-def place(bytes records not None, columns not None, positions not None, list next_offsets, list dues, int64_t now_ms):
+def place(
+    bytes records not None, columns not None, positions not None, list next_offsets, list dues, int64_t now_ms,
+    marks=None,
+):
     """(data, offsets, units, counts, dues, past) of placing.Placed."""
     cdef Numbers column = Numbers(columns), position = Numbers(positions)
+    cdef Numbers batches = None if marks is None else Numbers(marks)
+    if batches is not None and batches.count != position.count:
+        raise ValueError(f"{batches.count} marks for {position.count} records")
     cdef int64_t key, keys = len(next_offsets)
     if column.count != ROWS * position.count or len(dues) != keys:
         raise ValueError(f"{column.count} values for {position.count} records, {len(dues)} dues for {keys} keys")
@@ -61,7 +67,10 @@ def place(bytes records not None, columns not None, positions not None, list nex
         places[key].due = dues[key]
     count_keys(PyBytes_GET_SIZE(records), column.at, position.count, places, keys)
     cdef list own_dues = [None] * position.count if OWN_DUE in dues else [], past = []
-    data, offsets, units = fill_in(records, column.at, position.at, position.count, places, now_ms, own_dues, past)
+    data, offsets, units = fill_in(
+        records, column.at, position.at, position.count, places, now_ms, own_dues, past,
+        NULL if batches is None else batches.at,
+    )
     return data, offsets, units, [places[key].count for key in range(keys)], own_dues, past
 
 
@@ -107,7 +116,7 @@ cdef int64_t fill_due(uint8_t *digits, int64_t now_ms, bint *is_past) noexcept n
 
 cdef tuple fill_in(
     bytes records, const int64_t *column, const int64_t *positions, int64_t count, Place *places, int64_t now_ms,
-    list own_dues, list past
+    list own_dues, list past, const int64_t *marks
 ):
     data = PyByteArray_FromStringAndSize(PyBytes_AS_STRING(records), PyBytes_GET_SIZE(records))
     units = PyBytes_FromStringAndSize(NULL, count * UNIT_BYTES)
@@ -125,6 +134,8 @@ cdef tuple fill_in(
         store64(at + start + POSITION_AT, positions[index])
         time_at = start + BORN_HOST_AT + 8 + 12 * (at[start + SYS_FLAG_AT + 3] >> 4 & 1)
         store64(at + time_at, now_ms)
+        if marks != NULL and marks[index]:
+            store64(at + time_at + 16 + 12 * (at[start + SYS_FLAG_AT + 3] >> 5 & 1) + PREPARED_FROM_TAIL, marks[index])
         size, due_at_ms = column[SIZES * count + index], own.due
         if has_own:
             if due_at_ms == OWN_DUE:

@@ -6,7 +6,7 @@ The compiled twin does it in one pass over the bytes.
 
 from dataclasses import dataclass
 
-from duetime_format import layout, record
+from duetime_format import batches, layout, record
 from duetime_format.columns import Ints, Run
 from duetime_format.compiled import twin
 from duetime_format.timers import placed_due
@@ -33,7 +33,9 @@ class Placed:
     past: list[int]
 
 
-def place(run: Run, positions: Ints, next_offsets: list[int], dues: list[int], now_ms: int) -> Placed:
+def place(
+    run: Run, positions: Ints, next_offsets: list[int], dues: list[int], now_ms: int, marks: Ints | None = None
+) -> Placed:
     """Gives every record its place; the other lists have a value for each key.
 
     Args:
@@ -41,9 +43,10 @@ def place(run: Run, positions: Ints, next_offsets: list[int], dues: list[int], n
         next_offsets: the offset that the first record of a key gets.
         dues: the due time that replaces the tags' hash in the units of a key; 0: none does; OWN_DUE: that of each
             record, which has to have TIMER_OUT_MS as a sender writes it (`Run.timer_at`).
+        marks: of the batch that each record is part of (batches.py); 0: of none. None: all are of none.
     """
     if _twin is not None:
-        return Placed(*_twin.place(run.data, run.columns, positions, next_offsets, dues, now_ms))
+        return Placed(*_twin.place(run.data, run.columns, positions, next_offsets, dues, now_ms, marks))
     data, offsets, units = bytearray(run.data), [], [b""] * len(run.keys)
     counts = [0] * len(run.keys)
     own_dues: list[int] = []
@@ -60,6 +63,8 @@ def place(run: Run, positions: Ints, next_offsets: list[int], dues: list[int], n
         time_at = start + layout.stored_at(flags)
         layout.OFFSET_POSITION.pack_into(data, start + layout.QUEUE_OFFSET_AT, offset, position)
         layout.I64.pack_into(data, time_at, now_ms)
+        if marks is not None and marks[index]:
+            layout.I64.pack_into(data, start + layout.tail_at(flags) + layout.PREPARED_FROM_TAIL, int(marks[index]))
         _fill_crc(data, start, size, properties_at)
         units[key] += UNIT.pack(position, size, due_at_ms or tags_code)
         offsets.append(offset)
@@ -68,8 +73,11 @@ def place(run: Run, positions: Ints, next_offsets: list[int], dues: list[int], n
 
 
 def reposition(run: Run, positions: Ints) -> bytearray:
-    """The records unchanged, except for their position in the log and the CRC."""
+    """The records unchanged, except for their position in the log and the CRC. They are no part of a batch any more."""
     data = bytearray(run.data)
+    for row in batches.spans_of(run)[0].tolist():
+        at = int(run.starts[row]) + layout.tail_at(int(run.flags[row])) + layout.PREPARED_FROM_TAIL
+        layout.I64.pack_into(data, at, 0)
     rows = zip(run.starts.tolist(), run.sizes.tolist(), run.properties_at.tolist(), positions.tolist(), strict=True)
     for start, size, properties_at, position in rows:
         layout.I64.pack_into(data, start + layout.POSITION_AT, position)

@@ -2,7 +2,7 @@
 
 import asyncio
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -71,9 +71,9 @@ class Shard:
         self.store = self.opened.store
         return self.opened
 
-    def put(self, *records: bytes) -> Outcome:
+    def put(self, *records: bytes, batches: Sequence[int] = ()) -> Outcome:
         """Puts records and makes them durable."""
-        outcome = self.store.put(b"".join(records))
+        outcome = self.store.put(b"".join(records), batches)
         self.flush()
         return outcome
 

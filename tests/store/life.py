@@ -53,7 +53,7 @@ from tests.store.conftest import MIB, HandClock, sent, timer
 from tests.store.counted import check_counts
 from tests.store.here import Here
 from tests.store.life_lanes import LEVELS, TIMERS, Found, check_levels, check_timers
-from tests.store.life_sends import Message, Put
+from tests.store.life_sends import Message, Put, answered, check_batches, unanswered
 
 T = TypeVar("T")
 TOPICS = ("orders", "mail")
@@ -91,6 +91,7 @@ class Life:
         # Of the lane for any time: entries that were answered as restored.
         self.timers: set[int] = set()
         self.puts: list[Put] = []
+        self.batches: list[list[str]] = []
         # Async mode: what was answered since the last flush, which a power cut may take; lanes at that flush.
         self.unflushed: set[str] = set()
         self.flushed = [0] * (LEVELS + 1)
@@ -196,14 +197,16 @@ class Life:
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
-    def send(self, count: int, topic: str, queue: int, level: int, body_bytes: int) -> None:
-        records, ids = [], []
+    def send(self, count: int, topic: str, queue: int, level: int, body_bytes: int, is_batch: bool = False) -> None:
+        records, ids = [], list[str]()
+        body_bytes = min(body_bytes, 40_000) if is_batch else body_bytes
         for _ in range(count):
             self._count += 1
             ids.append(f"m{self._count}")
-            self.messages[ids[-1]] = Message(topic, queue, level)
+            self.messages[ids[-1]] = Message(topic, queue, self.dice.choice((0, level)) if is_batch else level)
             body = ids[-1].encode() * (body_bytes // len(ids[-1]) + 1)
             records.append(self._sent(ids[-1], self.messages[ids[-1]], body))
+        self.batches += [ids] * is_batch
         self.run(self._send(ids, records))
 
     def _sent(self, message_id: str, message: Message, body: bytes) -> bytes:
@@ -214,7 +217,7 @@ class Life:
 
     async def _send(self, ids: list[str], records: list[bytes], retried: bool = False) -> None:
         try:
-            outcome = self.store.put(b"".join(records))
+            outcome = self.store.put(b"".join(records), (0, len(ids)) if ids in self.batches else ())
         except (DiskFull, ReadOnly):
             if not retried:
                 self._refuse(ids)
@@ -264,22 +267,17 @@ class Life:
             if self.messages[message_id].offset is None:
                 self.messages[message_id].refused = True
 
-    def _ids(self, *, answered: bool) -> list[str]:
-        """Of those that senders send."""
-        return [one for one, at in self.messages.items() if at.topic in TOPICS and (at.offset is not None) == answered]
-
     def _again(self, ids: list[str]) -> list[bytes]:
         return [self._sent(one, self.messages[one], one.encode()) for one in ids]
 
     def send_again(self) -> None:
         """What was not answered, as a gateway does: the ids may be there already."""
-        ids = [one for one in self._ids(answered=False) if not any(one in put.offsets for put in self.puts)][-20:]
-        if ids:
+        for ids in filter(None, unanswered(self.messages, TOPICS, self.puts, self.batches)):
             self.run(self._send(ids, self._again(ids), retried=True))
 
     def repeat(self, count: int) -> None:
         """Sends again some of what was answered: nothing is stored twice, and the answer is the first one's."""
-        ids = self.dice.sample(answered := self._ids(answered=True), min(count, len(answered)))
+        ids = self.dice.sample(known := answered(self.messages, TOPICS), min(count, len(known)))
         with suppress(DiskFull, ReadOnly):
             outcome = self.store.put(b"".join(self._again(ids))) if ids else Outcome([])
             places = zip(outcome.statuses, outcome.queue_offsets, strict=True)
@@ -350,7 +348,8 @@ class Life:
         if at < 0.30:
             body_bytes = dice.choice([10, 100, 3_000, 60_000]) if dice.random() < 0.9 else 300_000
             topic, queue = dice.choice(TOPICS), dice.randrange(QUEUES)
-            self.step(self.send, dice.randint(1, 20), topic, queue, dice.choice([0, 0, 1, 2, TIMERS]), body_bytes)
+            level = dice.choice([0, 0, 1, 2, TIMERS])
+            self.step(self.send, dice.randint(1, 20), topic, queue, level, body_bytes, dice.random() < 0.4)
         elif at < 0.62:
             self.step(self.flush, dice.choice([0, 0, 3])) if at < 0.48 else self.step(
                 self.restore, dice.choice([1, 2, TIMERS]), dice.randint(1, 30), dice.random() < 0.3
@@ -490,6 +489,7 @@ class Life:
             if message.offset is not None:
                 assert at.get(message_id) == message.offset, f"{message_id} was answered and is not there: {message}"
         self._check_lanes(entries, restored)
+        check_batches(self.batches, at)
         for message_id, offset in at.items():
             self.messages[message_id].offset = offset
         check_counts(self.store)

@@ -1,6 +1,7 @@
 """What the model of a shard's lives knows of messages, and of calls that are not answered yet (life.py)."""
 
 import asyncio
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -30,3 +31,25 @@ class Put:
     watermark: int = 0
     # Of a lane for any time: what is restored.
     entries: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+
+
+def answered(messages: Mapping[str, Message], topics: Collection[str]) -> list[str]:
+    return [one for one, message in messages.items() if message.topic in topics and message.offset is not None]
+
+
+def unanswered(
+    messages: Mapping[str, Message], topics: Collection[str], puts: Iterable[Put], batches: Collection[list[str]]
+) -> list[list[str]]:
+    """Ids of sends that no call is waiting for: a few single ones, and a batch."""
+    known = {message_id for put in puts for message_id in put.offsets} | {*answered(messages, topics)}
+    open_ids = [one for one, message in messages.items() if message.topic in topics and one not in known]
+    batched = {message_id for batch in batches for message_id in batch}
+    whole = [batch for batch in batches if batch[0] in open_ids]
+    return [[one for one in open_ids if one not in batched][-20:], *whole[-1:]]
+
+
+def check_batches(batches: Iterable[list[str]], at: Mapping[str, int]) -> None:
+    """All messages of a batch are there or none."""
+    for batch in batches:
+        there = [message_id in at for message_id in batch]
+        assert all(there) or not any(there), f"of the batch {batch} only a part is there: {there}"

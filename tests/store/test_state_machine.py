@@ -40,9 +40,10 @@ class Shard(RuleBasedStateMachine):
         queue=st.integers(0, QUEUES - 1),
         level=st.sampled_from([*range(LEVELS + 1), TIMERS]),
         body_bytes=BODY_BYTES,
+        is_batch=st.booleans(),
     )
-    def send(self, count: int, topic: str, queue: int, level: int, body_bytes: int) -> None:
-        self.life.step(self.life.send, count, topic, queue, level, body_bytes)
+    def send(self, count: int, topic: str, queue: int, level: int, body_bytes: int, is_batch: bool) -> None:
+        self.life.step(self.life.send, count, topic, queue, level, body_bytes, is_batch)
 
     @rule()
     def send_again(self) -> None:

@@ -10,7 +10,7 @@ import pytest
 from duetime_core.ondisk import state
 from duetime_core.ondisk.files import LogFiles, QueueFiles
 from duetime_core.ondisk.folder import LocalFiles
-from duetime_core.ondisk.scan import Blank
+from duetime_core.ondisk.scan import Blank, item_end
 from duetime_format.columns import Run
 from duetime_format.keys import keys_of
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
@@ -100,7 +100,7 @@ def places(root: Path) -> list[tuple[Path, int, int]]:
     """Files and ranges of bytes that something vouches for."""
     log = LogFiles(LocalFiles(root))
     items = list(state.walk(log))
-    end = state.item_end(items[-1])
+    end = item_end(items[-1])
     blank = next(item for item in items if isinstance(item, Blank))
     found = [
         (root / "commitlog" / file_name(0), 0, blank.position + 8),
@@ -219,7 +219,7 @@ def log_end(root: Path) -> int:
     log = LogFiles(LocalFiles(root))
     *_, last = state.walk(log)
     log.close()
-    return state.item_end(last)
+    return item_end(last)
 
 
 def test_torn_tail_of_a_killed_directory_is_said_and_no_damage(killed: Path) -> None:

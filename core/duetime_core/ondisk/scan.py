@@ -47,6 +47,17 @@ class Blank:
     size: int
 
 
+# Of a walk that gives intact records in runs.
+Item = Run | Found | Skipped | Blank
+
+
+def item_end(item: Item) -> int:
+    """The log position after the item."""
+    if isinstance(item, Run):
+        return item.end_position
+    return item.position + (item.record.size if isinstance(item, Found) else item.size)
+
+
 class LogFile(Protocol):
     """What a scan needs of a segment."""
 
@@ -113,7 +124,7 @@ def scan(log: Log, position: int) -> Iterator[Found | Skipped]:
         position = segment.end
 
 
-def scan_runs(log: Log, position: int, end: int | None = None) -> Iterator[Run | Found | Skipped | Blank]:
+def scan_runs(log: Log, position: int, end: int | None = None) -> Iterator[Item]:
     """As `scan`, with intact records in runs, and with BLANK marks. A Found is damaged, or too large for a run.
 
     Goes as far as the record that starts at `end`, if given.

@@ -21,13 +21,14 @@ from duetime_format.units import FILLER_SIZE, UNIT_TYPE, Units, joined
 
 from duetime_core.errors import InvalidArgument, Violation
 from duetime_core.ondisk import checkpoint, configs
+from duetime_core.ondisk.batches import scan_whole
 from duetime_core.ondisk.files import LogFiles, QueueFiles
 from duetime_core.ondisk.folder import IS_FOLDER, Files, LocalFiles
 from duetime_core.ondisk.history import LevelHistory
 from duetime_core.ondisk.laneends import EndsReader
 from duetime_core.ondisk.lanes import Restored
 from duetime_core.ondisk.levels import TagsCodes
-from duetime_core.ondisk.scan import Blank, Found, Skipped, intact_at, scan_runs
+from duetime_core.ondisk.scan import Blank, Found, Item, Skipped, intact_at, item_end
 
 _UNITS_AT_ONCE = 8_192
 # Topics whose records retention appends again, with their queue offset.
@@ -36,7 +37,6 @@ KEPT_TOPICS = LANE_TOPICS | FOREIGN_TOPICS
 _PARTS = ("commitlog", "consumequeue", "config", "checkpoint")
 
 Progress = Callable[[int], None]
-Item = Run | Found | Skipped | Blank
 
 
 def no_progress(position: int) -> None:
@@ -203,16 +203,17 @@ def read(source: Path | Files, levels: DelayLevels, progress: Progress = no_prog
     return state
 
 
-def walk(log: LogFiles, first: int | None = None) -> Iterator[Item]:
-    """Everything from the log's first position, or another one, to its last intact record."""
-    return scan_runs(log, log.min_position if first is None else first)
+def walk(log: LogFiles, first: int | None = None, settled: int = 0) -> Iterator[Item]:
+    """Everything from the log's first position, or another one, to its last intact record; no part of a torn batch.
+    `settled`: where the newest checkpoint is."""
+    return scan_whole(log, log.min_position if first is None else first, settled)
 
 
 def walk_whole(state: State, first: int | None = None) -> Iterator[Item]:
     """As `walk`, without records at the end that a kill has torn, or that a running store has not written whole: their
     CRC does not match, and they have no unit yet."""
     held: list[Found] = []
-    for item in walk(state.log, first):
+    for item in walk(state.log, first, _settled(state.files)):
         if isinstance(item, Found) and item.damage and _may_be_torn(state, item.record):
             held.append(item)
             continue
@@ -231,13 +232,6 @@ def _again(state: State, found: Found) -> Found:
 def _may_be_torn(state: State, found: Record) -> bool:
     queue = state.queues.get((found.topic, found.queue))
     return (queue is None or found.queue_offset >= queue.files.max_offset) and state.files.exists("abort")
-
-
-def item_end(item: Item) -> int:
-    """The log position after the item."""
-    if isinstance(item, Run):
-        return item.end_position
-    return item.position + (item.record.size if isinstance(item, Found) else item.size)
 
 
 class StateReader:
@@ -355,6 +349,12 @@ def restored(state: State) -> dict[int, Restored]:
         low, high = (lanes[level].min_offset, lanes[level].max_offset) if level in lanes else (0, 0)
         found[level] = Restored.of(state.known.get(level, 0), low, high, [state.ends.ends(level).restored_entries])
     return found
+
+
+def _settled(files: Files) -> int:
+    """The log before this position is durable."""
+    point = checkpoint.decode(files.content("checkpoint") or b"")
+    return point.position if point else 0
 
 
 def _known_places(files: Files) -> tuple[Place, ...]:

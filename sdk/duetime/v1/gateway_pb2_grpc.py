@@ -55,6 +55,11 @@ class GatewayStub:
                 request_serializer=duetime_dot_v1_dot_gateway__pb2.SendRequest.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_gateway__pb2.SendResponse.FromString,
                 _registered_method=True)
+        self.SendBatch = channel.unary_unary(
+                '/duetime.v1.Gateway/SendBatch',
+                request_serializer=duetime_dot_v1_dot_gateway__pb2.SendBatchRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_gateway__pb2.SendBatchResponse.FromString,
+                _registered_method=True)
         self.Prepare = channel.unary_unary(
                 '/duetime.v1.Gateway/Prepare',
                 request_serializer=duetime_dot_v1_dot_transactions__pb2.PrepareRequest.SerializeToString,
@@ -284,6 +289,19 @@ class GatewayServicer:
     def SendStream(self, request_iterator, context):
         """Send without waiting: each request of the stream is answered by one response, in order. At most 16 requests of
         a stream are worked on at once; then reading stops until one is answered.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SendBatch(self, request, context):
+        """Stores messages of one topic in one queue, all of them or none, also through a crash: those without a delay have
+        consecutive offsets there, in order, and no reader sees a part of them. One result each, in the order of the request.
+        Durable when answered. Idempotent by topic and message ids within the store's window of recent ids: a batch that is
+        stored is answered with its first results.
+        Any fault refuses all: INVALID_ARGUMENT with the violations of all messages, by index (`messages[3].body`); or more than
+        4,096 messages, or more bytes as they are stored than BATCH_BYTES_MAX. UNIMPLEMENTED: the shard's store is of a release
+        before 0.2. FAILED_PRECONDITION (BATCH_PARTLY_STORED): some of the ids are stored, and not all.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -619,6 +637,11 @@ def add_GatewayServicer_to_server(servicer, server):
                     request_deserializer=duetime_dot_v1_dot_gateway__pb2.SendRequest.FromString,
                     response_serializer=duetime_dot_v1_dot_gateway__pb2.SendResponse.SerializeToString,
             ),
+            'SendBatch': grpc.unary_unary_rpc_method_handler(
+                    servicer.SendBatch,
+                    request_deserializer=duetime_dot_v1_dot_gateway__pb2.SendBatchRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_gateway__pb2.SendBatchResponse.SerializeToString,
+            ),
             'Prepare': grpc.unary_unary_rpc_method_handler(
                     servicer.Prepare,
                     request_deserializer=duetime_dot_v1_dot_transactions__pb2.PrepareRequest.FromString,
@@ -884,6 +907,33 @@ class Gateway:
             '/duetime.v1.Gateway/SendStream',
             duetime_dot_v1_dot_gateway__pb2.SendRequest.SerializeToString,
             duetime_dot_v1_dot_gateway__pb2.SendResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SendBatch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Gateway/SendBatch',
+            duetime_dot_v1_dot_gateway__pb2.SendBatchRequest.SerializeToString,
+            duetime_dot_v1_dot_gateway__pb2.SendBatchResponse.FromString,
             options,
             channel_credentials,
             insecure,

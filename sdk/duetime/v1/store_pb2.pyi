@@ -31,12 +31,14 @@ PUT_STATUS_SETTLED: PutStatus
 PUT_STATUS_CANCELLED: PutStatus
 
 class PutRequest(_message.Message):
-    __slots__ = ("records", "retried")
+    __slots__ = ("records", "retried", "batches")
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     RETRIED_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
     records: bytes
     retried: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, records: _Optional[bytes] = ..., retried: _Optional[_Iterable[int]] = ...) -> None: ...
+    batches: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, records: _Optional[bytes] = ..., retried: _Optional[_Iterable[int]] = ..., batches: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PutResponse(_message.Message):
     __slots__ = ("statuses", "queue_offsets", "due_at_ms", "faults", "stored_at_ms", "duplicate_queues", "past")
@@ -561,7 +563,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("shard", "store_host", "delay_levels_ms", "segment_bytes", "read_only", "now_ms", "min_position", "max_position", "refusal", "timer_lane_count")
+    __slots__ = ("shard", "store_host", "delay_levels_ms", "segment_bytes", "read_only", "now_ms", "min_position", "max_position", "refusal", "timer_lane_count", "takes_batches")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     STORE_HOST_FIELD_NUMBER: _ClassVar[int]
     DELAY_LEVELS_MS_FIELD_NUMBER: _ClassVar[int]
@@ -572,6 +574,7 @@ class DescribeResponse(_message.Message):
     MAX_POSITION_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     TIMER_LANE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    TAKES_BATCHES_FIELD_NUMBER: _ClassVar[int]
     shard: int
     store_host: bytes
     delay_levels_ms: _containers.RepeatedScalarFieldContainer[int]
@@ -582,7 +585,8 @@ class DescribeResponse(_message.Message):
     max_position: int
     refusal: str
     timer_lane_count: int
-    def __init__(self, shard: _Optional[int] = ..., store_host: _Optional[bytes] = ..., delay_levels_ms: _Optional[_Iterable[int]] = ..., segment_bytes: _Optional[int] = ..., read_only: _Optional[bool] = ..., now_ms: _Optional[int] = ..., min_position: _Optional[int] = ..., max_position: _Optional[int] = ..., refusal: _Optional[str] = ..., timer_lane_count: _Optional[int] = ...) -> None: ...
+    takes_batches: bool
+    def __init__(self, shard: _Optional[int] = ..., store_host: _Optional[bytes] = ..., delay_levels_ms: _Optional[_Iterable[int]] = ..., segment_bytes: _Optional[int] = ..., read_only: _Optional[bool] = ..., now_ms: _Optional[int] = ..., min_position: _Optional[int] = ..., max_position: _Optional[int] = ..., refusal: _Optional[str] = ..., timer_lane_count: _Optional[int] = ..., takes_batches: _Optional[bool] = ...) -> None: ...
 
 class AwaitMessagesResponse(_message.Message):
     __slots__ = ("ready",)

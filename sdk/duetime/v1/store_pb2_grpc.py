@@ -295,6 +295,7 @@ class StoreServicer:
         """Stores records. Durable when answered (flush mode `sync`). One status each, in order; a refused record harms no other.
         Idempotent by topic and message id within the window of recent ids; copies for groups (%RETRY%, %DLQ%) only by the
         property DT_SEND_BACK too.
+        Records listed in `batches` are stored all or none, with nothing between them; one that is refused refuses its batch.
         Records are checked as the gateway checks messages: names, queues, sizes, system topics.
         INVALID_ARGUMENT: the bytes are not whole records, or none. RESOURCE_EXHAUSTED: too many bytes wait for the flush, or
         the disk is full.

@@ -82,6 +82,12 @@ class GatewayMetrics:
             ["outcome"],
             registry=registry,
         )
+        self.batches = Counter(
+            "duetime_gateway_batches",
+            "Batches of SendBatch, by outcome: stored, duplicate, or the reason of the refusal.",
+            ["outcome"],
+            registry=registry,
+        )
         self._bytes = Counter(
             "duetime_gateway_bytes",
             "Bytes of Send requests (in) and of Pull and Receive answers (out).",

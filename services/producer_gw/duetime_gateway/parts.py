@@ -18,6 +18,7 @@ from duetime_gateway.consuming.leases import Leases
 from duetime_gateway.consuming.offsets import GroupOffsets
 from duetime_gateway.consuming.puller import Puller
 from duetime_gateway.face.analysis_service import AnalysisService
+from duetime_gateway.face.batches import BatchService
 from duetime_gateway.face.consumer_service import ConsumerService
 from duetime_gateway.face.face import SERVICE_NAMES, Face
 from duetime_gateway.face.pending_service import PendingService
@@ -125,8 +126,8 @@ def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegis
     consumers = ConsumerService(leases, ConsumerGroups(groups, places, shards, clock), retry, traffic.answers)
     pending = _make_pending(settings, clock, routing, traffic)
     transactions = _make_transactions(settings, clock, metrics, database, routing, sender, traffic, tasks)
-    analysis = AnalysisService(shards, backlog, metrics)
-    face = Face(service, consumers, pending, transactions.service, analysis, Scaler(shards, clock))
+    batches, analysis = BatchService(sender, metrics), AnalysisService(shards, backlog, metrics)
+    face = Face(service, batches, consumers, pending, transactions.service, analysis, Scaler(shards, clock))
     server = Server(SERVICE_NAMES, settings.calls_in_flight_max, registry, traffic=traffic)
     face.add_to(server.grpc)
     return GatewayParts(

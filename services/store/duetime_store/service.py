@@ -95,7 +95,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         store_pb2_grpc.add_StoreServicer_to_server(self, server)  # type: ignore[no-untyped-call]
 
     async def Put(self, request: store_pb2.PutRequest, context: Any) -> store_pb2.PutResponse:
-        outcome = await self._durably(self._store.put(request.records))
+        outcome = await self._durably(self._store.put(request.records, request.batches))
         response = self._fill(store_pb2.PutResponse(duplicate_queues=outcome.duplicate_queues), outcome)
         response.due_at_ms.extend(_dues(outcome))
         response.past.extend(outcome.past)
@@ -434,6 +434,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
             max_position=store.published_end,
             refusal=next((refusal.text for refusal in store.gate.refusals()), ""),
             timer_lane_count=store.timer_lane_count,
+            takes_batches=True,
         )
 
     async def ListLanes(self, request: gateway_pb2.ListLanesRequest, context: Any) -> gateway_pb2.ListLanesResponse:

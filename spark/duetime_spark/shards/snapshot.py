@@ -26,9 +26,8 @@ from duetime_core.ondisk.checkpoint import Checkpoint
 from duetime_core.ondisk.folder import Files
 from duetime_core.ondisk.pending import PendingLane
 from duetime_core.ondisk.pending import lanes as pending_lanes
-from duetime_core.ondisk.scan import Skipped
+from duetime_core.ondisk.scan import Item, Skipped
 from duetime_core.ondisk.state import (
-    Item,
     Queue,
     State,
     StateReader,

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""Packs Send requests of `duetime.v1`: from a SendRequest's bytes to records, without an object per message.
+"""Packs Send and SendBatch requests of `duetime.v1`: from a request's bytes to records, without an object per message.
 
 It is the compiled twin of `face.sends` and `sending.encoding` together; see `sending.drafts.Packed` and `Request`.
 
@@ -21,6 +21,11 @@ from libc.string cimport memcpy, memset
 
 from duetime_format._bytes cimport crc32, crc_init, put_decimal, put_varint
 from duetime_format.layout cimport FIXED_BYTES, Host, lane_queue, put_head
+from duetime_gateway.face._message cimport (
+    AFTER, AT, BATCH_QUEUE, BATCH_SHARDING_KEY, BATCH_TOPIC, BODY, BORN_AT_MS, COUNTER_DIGITS, DELAY_LEVEL, DELAY_MS,
+    DELIVER_AT_MS, DUE_FIELDS, FLAG, Group, ID, ID_SIZE, ID_SIZE_MAX, ID_SLOTS_MAX, KEY, MESSAGES, Message_,
+    NAMES_MAX, PROBES_MAX, PROPERTY, QUEUE, RESULT_SIZE_MAX, RETRY, SHARDING_KEY, TAGS, TOPIC,
+)
 from duetime_gateway.face._wire cimport (
     BEYOND_ASCII, FIT, Kind, OUT_DIGITS, Text, UNFIT, _ascii, _digits, _property, _put, _put_field, _put_out, _same,
     _text, _varint,
@@ -35,38 +40,6 @@ from duetime_gateway.shards.batcher import PUT_BYTES_MAX
 
 crc_init()
 
-cdef enum:
-    # Wire keys: field number << 3 | wire type.
-    TOPIC = 0x0A
-    BODY = 0x12
-    PROPERTY = 0x1A
-    TAGS = 0x22
-    KEY = 0x2A
-    SHARDING_KEY = 0x32
-    QUEUE = 0x38
-    DELAY_LEVEL = 0x40
-    DELAY_MS = 0x48
-    DELIVER_AT_MS = 0x50
-    ID = 0x5A
-    BORN_AT_MS = 0x60
-    FLAG = 0x68
-    MESSAGES = 0x0A
-    RETRY = 0x10
-    # Properties of one message that are compared with each other; requests with more are left to the encoder.
-    NAMES_MAX = 32
-    # Where a generated id's counter lies in it.
-    ID_SIZE = 32
-    COUNTER_DIGITS = 12
-    # Bits of the fields of which one says when the message is due.
-    DUE_FIELDS = (1 << 8) | (1 << 9) | (1 << 10)
-    # The most that a result takes beside its id: six numbers of ten bytes with their keys, and three lengths.
-    RESULT_SIZE_MAX = 96
-    ID_SIZE_MAX = 255
-    # Size of the table that finds equal ids, and how far from its slot an id may stand in it: only ids chosen to
-    # collide stand further.
-    ID_SLOTS_MAX = 8192
-    PROBES_MAX = 64
-
 cdef Py_ssize_t BODY_BYTES_MAX = limits.BODY_BYTES_MAX
 cdef Py_ssize_t PROPERTIES_BYTES_MAX = limits.PROPERTIES_BYTES_MAX
 cdef Py_ssize_t DEFERRAL_BYTES_MAX = limits.DEFERRAL_BYTES_MAX
@@ -80,6 +53,7 @@ assert record.TIMER_OUT_DIGITS == OUT_DIGITS
 cdef Py_ssize_t REQUEST_BYTES_MAX = limits.REQUEST_BYTES_MAX
 cdef Py_ssize_t PUT_BYTES = PUT_BYTES_MAX
 cdef Py_ssize_t COUNT_MAX = limits.SEND_COUNT_MAX
+cdef Py_ssize_t BATCH_BYTES = limits.BATCH_BYTES_MAX
 assert limits.ID_CHARS_MAX == ID_SIZE_MAX
 assert 2 * limits.SEND_COUNT_MAX <= ID_SLOTS_MAX
 cdef bytes CRC_ENDING = record.CRC_ENDING
@@ -87,37 +61,6 @@ assert len(CRC_ENDING) == limits.CHECKSUM_BYTES
 cdef bytes LANE_TOPIC = bytes([len(SCHEDULE_TOPIC)]) + SCHEDULE_TOPIC.encode()
 cdef bytes TIMER_LANE_TOPIC = bytes([len(TIMER_TOPIC)]) + TIMER_TOPIC.encode()
 cdef frozenset RESERVED = frozenset(name.encode() for name in record.RESERVED_PROPERTIES)
-
-
-cdef enum Due:
-    BY_LEVEL, AFTER, AT
-
-
-cdef struct Message_:
-    # Where it lies in the request; keys and properties are read from there again when they are written.
-    const uint8_t *start
-    const uint8_t *end
-    Text topic
-    Text body
-    Text tags
-    Text sharding_key
-    Text id
-    int64_t born_at_ms
-    int32_t flag
-    int32_t queue
-    int32_t level
-    # Of one with a due time of its own: what was asked for, and the lane, which is 0 for all others.
-    Due due
-    int64_t asked_ms
-    int32_t lane
-    # Bytes of all keys with a blank between two; of all properties with their two separators each.
-    Py_ssize_t keys_size
-    Py_ssize_t properties_size
-    Py_ssize_t encoded_size
-    Py_ssize_t record_size
-    int group
-    int way
-    bint has_queue
 
 
 cdef str _decoded(Text text):
@@ -205,16 +148,8 @@ cdef class Way:
         return (<const int32_t *>PyBytes_AS_STRING(self.shards))[queue]
 
 
-cdef struct Group:
-    int32_t shard
-    Py_ssize_t size
-    Py_ssize_t count
-    # Of its records, when results are written.
-    Py_ssize_t next
-
-
 cdef class PlainRequest:
-    """A SendRequest whose messages are all plainly right; its records come part by part."""
+    """A SendRequest whose messages are all plainly right; its records come part by part. A SendBatchRequest is one."""
 
     cdef readonly int count
     cdef readonly bint is_retry
@@ -224,6 +159,10 @@ cdef class PlainRequest:
     cdef Group *_groups
     cdef int _group_count
     cdef list _hosts, _ways
+    # Of a batch: all messages have these.
+    cdef bint _is_batch, _has_queue
+    cdef Text _topic, _sharding_key
+    cdef int32_t _queue
 
     def __cinit__(self):
         self._hosts, self._ways = [], []
@@ -240,13 +179,14 @@ cdef class PlainRequest:
         cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(data)
         cdef const uint8_t *end = at + PyBytes_GET_SIZE(data)
         cdef Text message
-        cdef uint64_t number
         cdef Py_ssize_t room
         self._data = data
         if PyBytes_GET_SIZE(data) > REQUEST_BYTES_MAX:
             return False
         room = self._count_messages(at, end)
         if room < 1 or room > COUNT_MAX:
+            return False
+        if self._is_batch and not _is_printable(self._sharding_key):
             return False
         self._messages = <Message_ *>calloc(room, sizeof(Message_))
         self._groups = <Group *>calloc(room, sizeof(Group))
@@ -259,15 +199,43 @@ cdef class PlainRequest:
                     return False
                 if not self.read_message(&self._messages[self.count], message, level_by_ms, highest, body_bytes_min):
                     return False
+                if self._is_batch and not self.join_batch(&self._messages[self.count]):
+                    return False
                 if not self.find_way(self.count, routes) or not self.may_wait(&self._messages[self.count], levels):
                     return False
                 self.count += 1
-            else:
-                at += 1
-                if not _varint(&at, end, &number):
-                    return False
-                self.is_retry = number != 0
+            elif not self.read_field(&at, end):
+                return False
         return self.are_distinct()
+
+    cdef bint read_field(self, const uint8_t **at, const uint8_t *end) noexcept:
+        """Reads a field that is no message."""
+        cdef uint8_t key = at[0][0]
+        cdef uint64_t number
+        at[0] += 1
+        if key == RETRY:
+            if not _varint(at, end, &number):
+                return False
+            self.is_retry = number != 0
+        elif self._is_batch and key == BATCH_TOPIC:
+            return _text(at, end, &self._topic)
+        elif self._is_batch and key == BATCH_SHARDING_KEY:
+            return _text(at, end, &self._sharding_key)
+        elif self._is_batch and key == BATCH_QUEUE:
+            if not _varint(at, end, &number):
+                return False
+            self._queue, self._has_queue = <int32_t>number, True
+        else:
+            return False
+        return True
+
+    cdef bint join_batch(self, Message_ *m) except -1:
+        """Gives a message what all of its batch have; whether it has none of that itself."""
+        if m.has_queue or m.sharding_key.size or (m.topic.size and not _same(m.topic, self._topic)):
+            return False
+        m.topic, m.sharding_key = self._topic, self._sharding_key
+        m.queue, m.has_queue = self._queue, self._has_queue
+        return True
 
     cdef bint are_distinct(self) noexcept:
         """Whether no two messages with ids of their own have the same one and the same topic."""
@@ -298,16 +266,18 @@ cdef class PlainRequest:
         return True
 
     cdef Py_ssize_t _count_messages(self, const uint8_t *at, const uint8_t *end) noexcept:
-        """-1: there is anything but messages and `retry`."""
+        """Reads all fields that are no messages; -1: there is one that no request has."""
         cdef Py_ssize_t count = 0
         cdef Text message
-        cdef uint64_t number
         while at < end:
+            if at[0] != MESSAGES:
+                if not self.read_field(&at, end):
+                    return -1
+                continue
             at += 1
-            if (at - 1)[0] == MESSAGES and _text(&at, end, &message):
-                count += 1
-            elif (at - 1)[0] != RETRY or not _varint(&at, end, &number):
+            if not _text(&at, end, &message):
                 return -1
+            count += 1
         return count
 
     cdef bint read_message(
@@ -455,7 +425,9 @@ cdef class PlainRequest:
         for index in range(self.count):
             m = &self._messages[index]
             way = <Way>self._ways[m.way]
-            if not m.has_queue:
+            if index and self._is_batch:
+                m.queue = self._messages[0].queue
+            elif not m.has_queue:
                 m.queue = way.choose(m.sharding_key, m.id)
             elif not 0 <= m.queue < way.queue_count:
                 return False
@@ -486,7 +458,7 @@ cdef class PlainRequest:
             m.record_size += FIXED_BYTES + host_size + m.encoded_size
             if not self.join_group(m, way):
                 return False
-        return True
+        return not self._is_batch or self._groups[0].size <= BATCH_BYTES
 
     cdef int make_ids(self, object ids) except -1:
         """Ids for the messages that have none, in one buffer."""
@@ -533,7 +505,7 @@ cdef class PlainRequest:
                 break
         else:
             n = -1
-        if n < 0 or self._groups[n].size + m.record_size > PUT_BYTES:
+        if n < 0 or (self._groups[n].size + m.record_size > PUT_BYTES and not self._is_batch):
             n = self._group_count
             self._group_count += 1
             self._groups[n].shard = shard
@@ -704,12 +676,16 @@ cdef uint8_t *_put_result(uint8_t *to, Message_ *m, int32_t shard, int64_t offse
     return _put(put_varint(to + 1, end - result), result, end - result)
 
 
-def take(bytes data not None, dict routes not None, rules not None, bytes born_host not None, int64_t arrived_at_ms):
+def take(
+    bytes data not None, dict routes not None, rules not None, bytes born_host not None, int64_t arrived_at_ms,
+    bint is_batch=False,
+):
     """The request packed if all of it is plainly right, else None.
 
-    `routes`: Route by topic; `rules`: a drafts.Rules; `born_host`: 8 or 20 bytes.
+    `routes`: Route by topic; `rules`: a drafts.Rules; `born_host`: 8 or 20 bytes; `is_batch`: of a SendBatchRequest.
     """
     cdef PlainRequest request = PlainRequest()
+    request._is_batch = is_batch
     request._born_host, request._arrived_at_ms = born_host, arrived_at_ms
     if not request.read(data, routes, rules.levels, rules.body_bytes_min):
         return None

@@ -3,6 +3,7 @@
 import grpc
 
 from duetime_gateway.face.analysis_service import AnalysisService
+from duetime_gateway.face.batches import BatchService
 from duetime_gateway.face.consumer_service import ConsumerService
 from duetime_gateway.face.pending_service import PendingService
 from duetime_gateway.face.scaler import SERVICE_NAME as SCALER_NAME
@@ -15,11 +16,12 @@ SERVICE_NAMES = (SERVICE_NAME, SCALER_NAME)
 
 
 class Face:
-    """`duetime.v1.Gateway`, in five parts, and KEDA's scaler."""
+    """`duetime.v1.Gateway`, in its parts, and KEDA's scaler."""
 
     def __init__(
         self,
         service: GatewayService,
+        batches: BatchService,
         consumers: ConsumerService,
         pending: PendingService,
         transactions: TransactionService,
@@ -27,6 +29,7 @@ class Face:
         scaler: Scaler,
     ) -> None:
         self._service = service
+        self._batches = batches
         self._consumers = consumers
         self._pending = pending
         self._transactions = transactions
@@ -37,6 +40,7 @@ class Face:
         """Registers all calls."""
         handlers = {
             **self._service.handlers(),
+            **self._batches.handlers(),
             **self._consumers.handlers(),
             **self._pending.handlers(),
             **self._transactions.handlers(),

@@ -21,6 +21,8 @@ class EncodedRequest:
 
     __slots__ = ("_data", "size")
 
+    is_batch = False
+
     def __init__(self, data: bytes) -> None:
         self._data = data
         self.size = len(data)

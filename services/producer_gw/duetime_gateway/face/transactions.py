@@ -25,6 +25,8 @@ class EncodedPrepare:
 
     __slots__ = ("_data", "_request", "size")
 
+    is_batch = False
+
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._request = pb.PrepareRequest()

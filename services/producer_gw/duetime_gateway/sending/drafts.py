@@ -5,10 +5,11 @@ the face has a compiled way from its own bytes to records; otherwise it reads th
 the protocol that a message came by.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from duetime_core.errors import Violation
 from duetime_format.levels import DelayLevels
 from duetime_format.policy import Policy
 
@@ -80,6 +81,13 @@ class DraftList:
         return {draft.topic for draft in self.drafts}
 
 
+class WholeDrafts(Drafts, Protocol):
+    """The drafts of a batch, with what is wrong with them beside what is wrong with each alone."""
+
+    def violations(self) -> Iterable[Violation]:
+        """By index: `messages[3].topic`."""
+
+
 class Packed(Protocol):
     """A whole request as records: all of its messages are right, have queues, and their shards are ready.
 
@@ -129,11 +137,15 @@ class Request(Protocol):
     def size(self) -> int:
         """Bytes, as they came."""
 
+    @property
+    def is_batch(self) -> bool:
+        """Whether its messages are stored all or none, in one queue; then its drafts are `WholeDrafts`."""
+
     def pack(self, rules: Rules, routes: dict[str, Route], arrived_at_ms: int, born_host: bytes) -> Packed | None:
         """All of it as records; None: that takes a closer look, draft by draft. May be tried again."""
 
     def drafts(self) -> Drafts:
-        """Raises: InvalidArgument: the bytes are no request."""
+        """`WholeDrafts` of a batch. Raises: InvalidArgument: the bytes are no request."""
 
 
 class HalfRequest(Request, Protocol):
@@ -150,6 +162,7 @@ class DraftRequest:
 
     given: Drafts
     size: int
+    is_batch: bool = False
 
     def pack(self, rules: Rules, routes: dict[str, Route], arrived_at_ms: int, born_host: bytes) -> None:
         return None

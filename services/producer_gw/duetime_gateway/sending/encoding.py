@@ -115,6 +115,13 @@ class Encoder:
         self._ids.renew()
         return request.pack(self._rules, routes, arrived_at_ms, born_host)
 
+    def choose_one(self, batch: Batch, draft: Draft, route: Route) -> None:
+        """One queue for all drafts of a batch, the first of which is `draft`."""
+        if not draft.id:
+            batch.ids[0] = self._ids.make()
+        if draft.queue is None:
+            batch.queues = [route.choose(draft.sharding_key, draft.id or batch.ids[0])] * len(batch.queues)
+
     def encode(self, batch: Batch, indices: Iterable[int], routes: Mapping[str, Route | DueTimeError]) -> None:
         """Puts each draft into the group of its shard, or among the faults or the unready.
 

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
+from typing import cast
 
 from duetime_core.clock import Clock, SystemClock, turn
 from duetime_core.errors import DueTimeError, Overloaded
@@ -14,9 +15,10 @@ from duetime_gateway.errors import shard_unavailable
 from duetime_gateway.metrics import GatewayMetrics
 from duetime_gateway.routing.topics import Topics, not_made
 from duetime_gateway.sending.admission import check_send
-from duetime_gateway.sending.drafts import Caller, Packed, Request
+from duetime_gateway.sending.drafts import Caller, Packed, Request, WholeDrafts
 from duetime_gateway.sending.encoding import Batch, Encoder, Group
 from duetime_gateway.sending.outcomes import Sending
+from duetime_gateway.sending.whole import check_batch
 from duetime_gateway.shards.batcher import PUT_BYTES_MAX, Batcher, Stored
 from duetime_gateway.shards.contract import replacements
 from duetime_gateway.shards.route import Route
@@ -124,13 +126,19 @@ class Sender:
         pack = partial(self._encoder.pack, request, self._topics.routes, now_ms, born_host)
         packed = pack()
         if packed is not None:
-            return await self._begin_packed(packed, size, deadline_ms, order)
+            return await self._begin_packed(packed, size, deadline_ms, order, is_batch=request.is_batch)
         drafts = request.drafts()
         count = len(drafts)
         check_send(count, size)
         half = None if halves is None else await halves(timeout_ms * KNOWN_BY)
         batch = Batch(drafts, now_ms, born_host, half)
         sending = Sending(batch, size, self._metrics)
+        if request.is_batch:
+            packed = await self._encode_whole(cast("WholeDrafts", drafts), batch, timeout_ms, deadline_ms, pack)
+            if packed is not None:
+                return await self._begin_packed(packed, size, deadline_ms, order, is_batch=True)
+            self._submit_whole(sending, batch, drafts.is_retry, deadline_ms)
+            return sending
         names = drafts.topics()
         new_count = sum(name not in self._topics.routes for name in names)
         routes = await self._routes(names, timeout_ms * MADE_BY)
@@ -155,7 +163,43 @@ class Sender:
                     await _CLOCK.sleep(1000 * max(min(_rest_s(began_s), spare_s), 0.0))
         return sending
 
-    async def _begin_packed(self, packed: Packed, size: int, deadline_ms: float, order: object | None) -> Sending:
+    async def _encode_whole(
+        self,
+        drafts: WholeDrafts,
+        batch: Batch,
+        timeout_ms: float,
+        deadline_ms: float,
+        pack: Callable[[], Packed | None],
+    ) -> Packed | None:
+        """As `_encode`, of a batch that is stored all or none.
+
+        Raises:
+            DueTimeError: it is refused.
+        """
+        names = drafts.topics()
+        routes = await self._routes(names, timeout_ms * MADE_BY)
+        topic, first = next(iter(names)), drafts[0]
+        route = routes[topic]
+        if isinstance(route, Route):
+            self._encoder.choose_one(batch, first, route)
+        announced_by_ms = deadline_ms - timeout_ms * (1 - ANNOUNCED_BY)
+        packed = await self._encode(batch, range(len(drafts)), routes, announced_by_ms, pack)
+        if packed is None:
+            check_batch(batch, drafts.violations())
+        return packed
+
+    def _submit_whole(self, sending: Sending, batch: Batch, is_retry: bool, deadline_ms: float) -> None:
+        """Hands an encoded batch, which is one group, to its shard."""
+        for number, group in batch.groups.items():
+            shard, records = self._shards.get(number), group.records
+            shard.check_batches()
+            stored = _submit(shard.batcher, b"".join(records), len(records), is_retry, deadline_ms, None, is_batch=True)
+            sending.add(number, group.indices, stored)
+        batch.clear_groups()
+
+    async def _begin_packed(
+        self, packed: Packed, size: int, deadline_ms: float, order: object | None, *, is_batch: bool = False
+    ) -> Sending:
         sending = Sending(packed, size, self._metrics)
         parts = packed.parts
         # Parts of one request must not overtake each other either.
@@ -166,8 +210,12 @@ class Sender:
                     # Records of a large request are written in steps, so that other requests run in between.
                     await turn()
                 records = packed.records(number)
+                if is_batch:
+                    self._shards.get(shard).check_batches()
                 batcher = self._shards.get(shard).batcher
-                stored = _submit(batcher, records, count, packed.is_retry, deadline_ms, order_of_parts)
+                stored = _submit(
+                    batcher, records, count, packed.is_retry, deadline_ms, order_of_parts, is_batch=is_batch
+                )
                 sending.add(shard, (), stored)
         return sending
 
@@ -297,10 +345,17 @@ class Sender:
 
 
 def _submit(
-    batcher: Batcher, records: bytes, count: int, is_retry: bool, deadline_ms: float, order: object | None
+    batcher: Batcher,
+    records: bytes,
+    count: int,
+    is_retry: bool,
+    deadline_ms: float,
+    order: object | None,
+    *,
+    is_batch: bool = False,
 ) -> "asyncio.Future[Stored] | DueTimeError":
     try:
-        return batcher.submit(records, count, retried=is_retry, deadline_ms=deadline_ms, order=order)
+        return batcher.submit(records, count, retried=is_retry, deadline_ms=deadline_ms, order=order, is_batch=is_batch)
     except DueTimeError as error:
         return error
 

@@ -76,6 +76,8 @@ class Stored:
 
 # Stores records, back to back, of which these (by index) repeat a put whose answer was lost; until then, in ms.
 Put = Callable[[bytes, Sequence[int], float], Awaitable[Stored]]
+# As Put; of some of the records, runs given by first index and count, all are stored or none.
+PutBatches = Callable[[bytes, Sequence[int], float, Sequence[int]], Awaitable[Stored]]
 
 
 @dataclass(slots=True, eq=False)
@@ -89,6 +91,8 @@ class Entry:
     deadline_ms: float
     order: object | None
     result: "asyncio.Future[Stored]"
+    # Whether all of it is stored or nothing.
+    is_batch: bool = False
 
 
 class Batcher:
@@ -104,11 +108,13 @@ class Batcher:
         tasks: asyncio.TaskGroup,
         *,
         count_max: int = PUT_COUNT_MAX,
+        put_batches: PutBatches | None = None,
     ) -> None:
-        """`count_max`: records of one put."""
+        """`count_max`: records of one put. `put_batches`: for puts with entries of which all is stored or nothing."""
         self.shard = shard
         self.count_max = count_max
         self._put = put
+        self._put_batches = put_batches
         self._clock = clock
         self._metrics = metrics
         self._waiting_bytes_max = waiting_bytes_max
@@ -131,10 +137,17 @@ class Batcher:
         self._waiting_bytes = self._waiting_count = 0
 
     def submit(
-        self, records: bytes, count: int, *, retried: bool, deadline_ms: float, order: object | None
+        self,
+        records: bytes,
+        count: int,
+        *,
+        retried: bool,
+        deadline_ms: float,
+        order: object | None,
+        is_batch: bool = False,
     ) -> "asyncio.Future[Stored]":
-        """Takes `count` records, back to back, for the next put. Cancelling the result takes them out again, unless
-        they are in a put already.
+        """Takes `count` records, back to back, for the next put; of those of a batch all are stored or none. Cancelling
+        the result takes them out again, unless they are in a put already.
 
         `deadline_ms` is a moment of the monotonic clock. The put is given until the latest deadline in it: it can
         be cut short for all of its entries only.
@@ -152,7 +165,7 @@ class Batcher:
                 reason="SHARD_OVERLOADED",
             )
         loop = asyncio.get_running_loop()
-        entry = Entry(records, count, retried, deadline_ms, order, loop.create_future())
+        entry = Entry(records, count, retried, deadline_ms, order, loop.create_future(), is_batch)
         self._waiting.append(entry)
         self._waiting_bytes += size
         self._waiting_count += count
@@ -222,13 +235,20 @@ class Batcher:
     async def _store(self, entries: list[Entry]) -> None:
         started_ms = self._clock.monotonic_ms()
         retried: list[int] = []
+        batches: list[int] = []
         count = 0
         for entry in entries:
             if entry.retried:
                 retried.extend(range(count, count + entry.count))
+            if entry.is_batch:
+                batches += count, entry.count
             count += entry.count
         joined = b"".join([entry.records for entry in entries])
-        stored = await self._put(joined, retried, max(entry.deadline_ms for entry in entries) - started_ms)
+        timeout_ms = max(entry.deadline_ms for entry in entries) - started_ms
+        if batches and self._put_batches is not None:
+            stored = await self._put_batches(joined, retried, timeout_ms, batches)
+        else:
+            stored = await self._put(joined, retried, timeout_ms)
         if len(stored.queue_offsets) != count:
             raise shard_unavailable(f"shard {self.shard} answered {len(stored.queue_offsets)} of {count} records")
         _answer(entries, stored)

@@ -143,6 +143,13 @@ class StoreClient:
         request = store_pb2.PutRequest(records=records, retried=retried)
         return stored_of(await self._call(self._stub.Put(request, timeout=timeout_ms / 1000.0)))
 
+    async def put_batches(
+        self, records: bytes, retried: Sequence[int], timeout_ms: float, batches: Sequence[int]
+    ) -> Stored:
+        """See `batcher.PutBatches`."""
+        request = store_pb2.PutRequest(records=records, retried=retried, batches=batches)
+        return stored_of(await self._call(self._stub.Put(request, timeout=timeout_ms / 1000.0)))
+
     async def replace(self, records: bytes, retried: Sequence[int], timeout_ms: float) -> Stored:
         """As `put`, of `contract.replacements`, which need not be named when they are repeated."""
         answer: store_pb2.ReplaceResponse = await self._call(self._replace(records, timeout=timeout_ms / 1000.0))

@@ -9,7 +9,7 @@ from duetime.v1 import store_pb2
 from duetime_core.callers import ClusterSecret
 from duetime_core.clock import Clock
 from duetime_core.defects import outcome
-from duetime_core.errors import DueTimeError, Unavailable
+from duetime_core.errors import DueTimeError, Unavailable, Unsupported, Violation
 from duetime_core.gathering import Gathering
 from duetime_format.levels import DelayLevels
 from duetime_format.limits import REPLACE_COUNT_MAX
@@ -56,6 +56,8 @@ class Description:
     store_host: bytes
     # Lanes for any time; 0: none, as in release 0.1.
     timer_lane_count: int
+    # Whether it stores batches all or none.
+    takes_batches: bool
 
 
 class Misfit(Unavailable):
@@ -90,7 +92,9 @@ class Shard:
         of_shard = metrics.of_shard(number)
         self._up = of_shard.up
         waiting_bytes_max = options.waiting_bytes_max
-        self.batcher = Batcher(self.store.put, clock, of_shard, number, waiting_bytes_max, tasks)
+        self.batcher = Batcher(
+            self.store.put, clock, of_shard, number, waiting_bytes_max, tasks, put_batches=self.store.put_batches
+        )
         # Of messages that replace others; their records are parts of a request (contract.replacements).
         self.replacer = Batcher(
             self.store.replace, clock, of_shard, number, waiting_bytes_max, tasks, count_max=REPLACE_COUNT_MAX
@@ -132,6 +136,12 @@ class Shard:
         """Whether the store has said what it is, and was not lost since."""
         return self._description is not None
 
+    def check_batches(self) -> None:
+        """Raises: Unsupported: the store is of a release that knows no batches."""
+        if self._description is not None and not self._description.takes_batches:
+            text = f"shard {self.number} does not store messages all or none, as release 0.1"
+            raise Unsupported([Violation("messages", text)])
+
     async def describe(self, timeout_ms: float | None = None) -> Description:
         """Asks the store what it is, unless that is known.
 
@@ -157,7 +167,7 @@ class Shard:
         answer = await self.store.describe(timeout_ms)
         self._check(answer)
         await self._listener.reached(self)
-        self._description = Description(answer.store_host, answer.timer_lane_count)
+        self._description = Description(answer.store_host, answer.timer_lane_count, answer.takes_batches)
         self._up.set(1)
         log.info("shard reached", store=self._whom)
         return self._description

@@ -193,6 +193,12 @@ class CommitLog:
             if segment.end > position:
                 segment.cut(max(position, segment.base))
 
+    def erase(self, position: int, end: int) -> None:
+        """Makes the bytes of a batch that was not written whole zeros; `flush_from` makes that durable. Blocking."""
+        segment = self.segment_at(position)
+        if segment is not None:
+            segment.write(position, [bytes(end - position)])
+
     def drop(self, segment: Segment) -> None:
         """Forgets the first segment; the caller deletes its file."""
         assert segment.base == self.min_position

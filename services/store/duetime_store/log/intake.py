@@ -35,9 +35,14 @@ class Name(NamedTuple):
 
 
 class Intake(Run):
-    """They have no place in the log yet: `position` is 0."""
+    """They have no place in the log yet: `position` is 0.
 
-    __slots__ = ()
+    `batches`: the runs of records, [first, stop), of which all are stored or none.
+    """
+
+    __slots__ = ("batches",)
+
+    batches: Sequence[tuple[int, int]]
 
     @property
     def all_have_ids(self) -> bool:
@@ -79,18 +84,20 @@ class Intake(Run):
         end = int(self.starts[stop]) if stop < self.count else len(self.data)
         return parse(self.data[int(self.starts[start]) : end])
 
-    def only(self, indices: Sequence[int]) -> "Intake":
-        """The records at these indices, in this order."""
-        return parse(b"".join([self.bytes_of(index) for index in indices]))
+    def only(self, indices: Sequence[int], batches: Sequence[tuple[int, int]] = ()) -> "Intake":
+        """The records at these indices, in this order. `batches`: theirs."""
+        return parse(b"".join([self.bytes_of(index) for index in indices]), batches)
 
 
-def parse(data: bytes) -> Intake:
+def parse(data: bytes, batches: Sequence[tuple[int, int]] = ()) -> Intake:
     """Raises: InvalidArgument: the bytes are not whole V1 records."""
     try:
         run = columns.parse(data)
     except Damaged as error:
         raise InvalidArgument([Violation("records", error.text)], reason="RECORDS_INVALID") from error
-    return Intake(run.data, run.position, run.end, run.keys, run.columns, run.entries, run.destinations)
+    intake = Intake(run.data, run.position, run.end, run.keys, run.columns, run.entries, run.destinations)
+    intake.batches = batches
+    return intake
 
 
 def whole_bytes(data: bytes) -> int:

@@ -2,8 +2,7 @@
 
 import numpy as np
 from duetime_core.ondisk.pending import PendingLane
-from duetime_core.ondisk.scan import Found
-from duetime_core.ondisk.state import Item
+from duetime_core.ondisk.scan import Found, Item
 from duetime_format import record
 from duetime_format.columns import Ints, Run
 from duetime_format.lanes import lane_of

@@ -2,8 +2,7 @@
 
 import numpy as np
 from duetime_core.ondisk.levels import hash_of_tags
-from duetime_core.ondisk.scan import Found
-from duetime_core.ondisk.state import Item
+from duetime_core.ondisk.scan import Found, Item
 from duetime_format.columns import Ints, Run
 from duetime_format.names import HALF_TOPIC, TIMER_TOPIC
 

@@ -17,10 +17,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from duetime_core.errors import DueTimeError
+from duetime_core.ondisk.batches import scan_whole
 from duetime_core.ondisk.files import LogFiles
 from duetime_core.ondisk.folder import LocalFiles
-from duetime_core.ondisk.scan import scan_runs
-from duetime_core.ondisk.state import Progress, item_end, no_progress
+from duetime_core.ondisk.scan import item_end
+from duetime_core.ondisk.state import Progress, no_progress
 from duetime_format.levels import DelayLevels
 
 from duetime_store.files.disk import Disk
@@ -158,8 +159,9 @@ def records_bytes(path: Path) -> int | None:
     if base not in log.files:
         return None
     end = base
-    for item in scan_runs(log, base, base + log.segment_bytes):
-        end = item_end(item)
+    for item in scan_whole(log, base):
+        if item_end(item) <= base + log.segment_bytes:
+            end = item_end(item)
     log.close()
     return end - base
 

@@ -19,13 +19,11 @@ from duetime_core.ondisk import topics
 from duetime_core.ondisk.files import QueueFiles, numbered
 from duetime_core.ondisk.history import LevelHistory
 from duetime_core.ondisk.records import message
-from duetime_core.ondisk.scan import Blank, Found, Skipped
+from duetime_core.ondisk.scan import Blank, Found, Item, Skipped, item_end
 from duetime_core.ondisk.state import (
     KEPT_TOPICS,
-    Item,
     Progress,
     State,
-    item_end,
     load,
     no_progress,
     walk_whole,

@@ -5,7 +5,7 @@
 2. Units after that position are dropped and made again from the records; a record that carries a lane entry moves
    that lane's watermark.
 3. After the last intact record the log is cut, unless a queue names a record there: damage at the end keeps its place
-   like all other damage.
+   like all other damage. A batch that was not written whole is cut or erased whole (duetime_core.ondisk.batches).
 4. Missing files of the log stop the start, unless the operator has accepted their loss.
 """
 
@@ -19,9 +19,10 @@ import structlog
 from duetime_core.errors import StartupError
 from duetime_core.ondisk import brokertimers
 from duetime_core.ondisk import topics as topic_lines
+from duetime_core.ondisk.batches import Span, Torn, scan_whole
 from duetime_core.ondisk.folder import LocalFiles
 from duetime_core.ondisk.history import LevelHistory
-from duetime_core.ondisk.scan import scan_runs
+from duetime_core.ondisk.scan import item_end, scan_runs
 from duetime_format import layout, record
 from duetime_format.errors import Damaged
 from duetime_format.lanes import TIMER_LANE_FIRST, TIMER_LANES_MAX, is_timer_lane, lane_of, level_of, queue_of
@@ -71,6 +72,8 @@ class Report:
     # Records whose queue has another record at their offset.
     repeated: int = 0
     cut_bytes: int = 0
+    # Of records of which all are stored or none, not written whole.
+    torn_batches: int = 0
     # Missing log files.
     missing_bytes: int = 0
     damage: Damage = field(default_factory=Damage)
@@ -292,10 +295,16 @@ class _Recovery:
         replay = self._replay
         for item in scan_runs(self._log, scan_start, start):
             replay.remember(item)
-        for item in scan_runs(self._log, start):
+        cut: list[Span] = []
+        for item in scan_whole(self._log, start, start, cut):
             replay.replay(item)
+            if isinstance(item, Torn):
+                log.warning("torn batch erased", position=item.position, bytes=item.size)
+                self._log.erase(item.position, item_end(item))
+                self._report.torn_batches += 1
+        self._report.torn_batches += len(cut)
         end = max(replay.end, start)
-        end = max([self._keep_damaged_tail(end), *(gap_end for _, gap_end in self._log.missing)])
+        end = max([self._keep_damaged_tail(end, cut), *(gap_end for _, gap_end in self._log.missing)])
         for queue in self._queues.all():
             queue.publish_all()
         self._queues.count_units()
@@ -323,16 +332,18 @@ class _Recovery:
         numbers = {lane_of(queue.topic, queue.queue): queue.next_offset for queue in self._queues.all()}
         return {number: end for number, end in numbers.items() if number is not None}
 
-    def _keep_damaged_tail(self, end: int) -> int:
+    def _keep_damaged_tail(self, end: int, torn: list[Span]) -> int:
         """The end of the log, including damaged records after its last intact one that queues or a checkpoint name.
 
-        A torn write is not kept: it was never acknowledged.
+        A torn write is not kept: it was never acknowledged. `torn`: batches that were not written whole.
         """
         known_end = end
         for queue, first, units in self._loading.tails:
             for index in np.flatnonzero(_ends(units) > end).tolist():
                 position, size, _ = units[index].tolist()
                 offset = first + index
+                if any(begin <= position < stop for begin, stop in torn):
+                    continue
                 if position >= end and offset >= queue.next_offset and self._was_there(position, size):
                     queue.rebuild(np.array([offset]), units[index : index + 1], np.array([True]))
                     self._replay.damage.add(position, f"message {offset} of queue {queue.queue} of {queue.topic}")

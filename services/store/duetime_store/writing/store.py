@@ -32,9 +32,11 @@ from duetime_store.log.recent import RecentIds
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.queues.halfqueue import HalfQueue
 from duetime_store.queues.queues import Queues
+from duetime_store.writing.batches import among, faults_of, marks_of, refuse_partly_stored, refuse_whole, runs_of
 from duetime_store.writing.faults import Taken, restored_faults, sent_faults
 from duetime_store.writing.originals import Originals
 from duetime_store.writing.repeats import FirstCopy, Repeats, VisibleLog, answer_twins, find_twins
+from duetime_store.writing.runs import runs_in
 from duetime_store.writing.staging import CANCELLED, DUPLICATE, GAP, NOT_DUE, OK, FlushBatch, Outcome, refuse
 
 log = sparing()
@@ -90,9 +92,12 @@ class Store:
 
     # --- writing --------------------------------------------------------------------------------------------------
 
-    def put(self, records: bytes) -> Outcome:
+    def put(self, records: bytes, batches: Sequence[int] = ()) -> Outcome:
         """Stages records; the outcome holds once the batch is durable (`when_durable`). Those that repeat one of the
         newest messages are answered with its place.
+
+        Args:
+            batches: first record and count of each run of which all are stored or none.
 
         Raises:
             ReadOnly: a write or flush failed before.
@@ -101,7 +106,10 @@ class Store:
             InvalidArgument: the bytes are not whole records.
         """
         self.gate.check_send()
-        return self._put_sent(self.admit(records))
+        intake = self.admit(records)
+        if batches:
+            intake.batches = runs_of(batches, intake.count)
+        return self._put_sent(intake)
 
     def admit(self, records: bytes) -> Intake:
         """Parses records to be put. Raises as `put`."""
@@ -145,12 +153,15 @@ class Store:
 
     def _put_sent(self, intake: Intake) -> Outcome:
         faults = self.sent_faults(intake)
+        if intake.batches:
+            faults = {**faults_of(intake, self.log.record_bytes_max), **faults}
         asked = self.repeats.among(intake)
         if not faults and not asked:
             return self._stage_all(intake)
         outcome = Outcome.of_nothing(intake.count, OK, self.clock.now_ms())
         for index, fault in faults.items():
             outcome.refuse(index, fault)
+        refuse_whole(intake, outcome)
         self.repeats.answer(intake, outcome, asked, self.published_end, (self._staged, self._flushing))
         twins = find_twins(intake, outcome, asked)
         for index in twins:
@@ -158,9 +169,10 @@ class Store:
         if not any(outcome.statuses):
             # Only hashes were equal.
             return self._stage_all(intake)
+        refuse_partly_stored(intake, outcome, twins)
         chosen = [index for index, status in enumerate(outcome.statuses) if status == OK]
         stored = Outcome([], stored_at_ms=outcome.stored_at_ms)
-        self.stage_sent(intake.only(chosen), stored)
+        self.stage_sent(intake.only(chosen, among(intake, chosen)), stored)
         outcome.take_places(chosen, stored)
         answer_twins(intake, outcome, twins)
         return outcome
@@ -286,10 +298,11 @@ class Store:
         queues = [self.queues.get_bytes(topic, queue_id) for topic, queue_id in intake.keys]
         lanes = [self.lanes.of(queue) for queue in queues]
         dues = [lane.due_if_stored(now_ms) if lane else 0 for lane in lanes]
-        runs = self._runs(intake)
+        runs, self._end = runs_in(self.log, self._end, intake)
         parts = [intake.starts[start:stop] + shift for start, stop, shift in runs]
         positions = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        placed = place(intake, positions, [queue.next_offset for queue in queues], dues, now_ms)
+        marks = marks_of(intake, positions)
+        placed = place(intake, positions, [queue.next_offset for queue in queues], dues, now_ms, marks)
         outcome.place(placed, dues, intake.key_of)
         batch, at = self._staged, 0
         batch.stored_at_ms = now_ms
@@ -306,29 +319,6 @@ class Store:
             at += count * UNIT.size
         self._add_runs(memoryview(placed.data), intake, runs)
         return positions
-
-    def _runs(self, intake: Intake) -> list[tuple[int, int, int]]:
-        """Where the records go, one after the other; moves the end of the log.
-
-        One run (start, stop, shift) for each segment: records [start, stop), each `shift` bytes further on in the log
-        than in the put.
-        """
-        total = len(intake.data)
-        if self.log.place(self._end, total) == self._end:
-            shift = self._end
-            self._end += total
-            return [(0, intake.count, shift)]
-        starts, ends = intake.starts, intake.starts + intake.sizes
-        runs, first = [], 0
-        while first < intake.count:
-            start = int(starts[first])
-            position = self.log.place(self._end, int(intake.sizes[first]))
-            room = self.log.segment_bytes - position % self.log.segment_bytes - layout.BLANK_BYTES
-            stop = int(np.searchsorted(ends, start + room, "right"))
-            runs.append((first, stop, position - start))
-            self._end = position + int(ends[stop - 1]) - start
-            first = stop
-        return runs
 
     def _add_runs(self, data: memoryview, intake: Intake, runs: list[tuple[int, int, int]]) -> None:
         """Adds the records' bytes to the batch, in one buffer for each segment."""
@@ -362,7 +352,7 @@ class Store:
             queue.repoint(offsets, units)
             return
         intake = parse(records)
-        runs = self._runs(intake)
+        runs, self._end = runs_in(self.log, self._end, intake)
         positions = np.concatenate([intake.starts[start:stop] + shift for start, stop, shift in runs])
         units["position"][units["size"] != FILLER_SIZE] = positions
         self._staged.moved.append((queue, offsets, units))

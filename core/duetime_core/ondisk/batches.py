@@ -1,0 +1,202 @@
+"""Batches in a walk of the log: one that a crash has torn is not there.
+
+    all records intact        a batch
+    torn                      bytes that were never written are missing: the batch was not acknowledged, and none of its
+                              records counts; at the end of the log the log ends before it
+    damaged                   bytes are there, and are wrong: the batch was whole once, and its other records count
+
+What was never written reads as zeros, in whole sectors or from the place where a write ended on: the log's files are
+zeros beyond their records. What lies before a checkpoint is durable, so that nothing there is torn.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from duetime_format import batches
+from duetime_format.columns import Run
+
+from duetime_core.ondisk.scan import Found, Item, Log, Skipped, intact_at, item_end, scan_runs
+
+SECTOR_BYTES = 512
+# Zeros that are fewer, at the edge of a damaged place, may be a record's own.
+_EDGE_BYTES_MIN = 4
+
+Span = tuple[int, int]
+
+
+class Torn(Skipped):
+    """A batch that was not written whole, and what is left of it."""
+
+
+def scan_whole(log: Log, position: int, settled: int = 0, cut: list[Span] | None = None) -> Iterator[Item]:
+    """As `scan_runs`, without what is left of torn batches.
+
+    Args:
+        settled: nothing before this position is torn.
+        cut: gets the batch that the end of the log lies in, if there is one.
+    """
+    return _Walk(log, max(position, settled), [] if cut is None else cut).from_(position)
+
+
+class _Walk:
+    """Holds back damaged places, until it is known which batch they are in, and the batch that is not at its end."""
+
+    def __init__(self, log: Log, first: int, cut: list[Span]) -> None:
+        self._log = log
+        self._first = first
+        self._cut = cut
+        self._held: list[Item] = []
+        self._open: Span | None = None
+
+    def from_(self, position: int) -> Iterator[Item]:
+        """The walk from a position on."""
+        more: int | None = position
+        while more is not None:
+            for item in scan_runs(self._log, more):
+                yield from self._take(item)
+            more = self._written_since()
+        yield from self._settle(at_end=True)
+
+    def _written_since(self) -> int | None:
+        """Where the open batch goes on, if a running store has written more of it meanwhile."""
+        if self._open is None:
+            return None
+        intact = [item_end(item) for item in self._held if not _is_damaged(item)]
+        at = max(intact, default=self._open[0])
+        segment = self._log.segment_from(at)
+        if segment is None or segment.base > at or intact_at(segment, at) is None:
+            return None
+        self._held = [item for item in self._held if _start_of(item) < at]
+        return at
+
+    def _take(self, item: Item) -> Iterator[Item]:
+        if self._open is not None and _start_of(item) >= self._open[1]:
+            yield from self._settle()
+        if _is_damaged(item):
+            self._held.append(item)
+        elif isinstance(item, Run):
+            yield from self._take_run(item)
+        elif isinstance(item, Found):
+            yield from self._take_found(item)
+        else:
+            yield from self._pass(item)
+
+    def _pass(self, item: Item) -> Iterator[Item]:
+        if self._open is None:
+            yield from self._held
+            self._held.clear()
+            yield item
+        else:
+            self._held.append(item)
+
+    def _take_found(self, item: Found) -> Iterator[Item]:
+        span = batches.span_of(item.record, item.position)
+        if span is not None and self._open is None and self._may_open(span, item.position):
+            yield from self._begin(span)
+        yield from self._pass(item)
+        if self._open is not None and item_end(item) == self._open[1]:
+            yield from self._settle()
+
+    def _take_run(self, run: Run) -> Iterator[Item]:
+        rows, starts, ends = batches.spans_of(run)
+        if not len(rows):
+            yield from self._pass(run)
+            return
+        if self._open is None and rows[0] == 0 and starts[0] < _start_of(run):
+            # Its first records are damaged, or lie before the walk.
+            span = int(starts[0]), int(ends[0])
+            if self._may_open(span, _start_of(run)):
+                yield from self._begin(span)
+        if self._open is not None and self._open[1] <= run.end_position:
+            inside = int(np.searchsorted(run.positions, self._open[1]))
+            self._held.append(_part(run, 0, inside))
+            yield from self._settle()
+            run = _part(run, inside, run.count)
+            rows = rows[rows >= inside] - inside
+            starts, ends = starts[len(starts) - len(rows) :], ends[len(ends) - len(rows) :]
+        if self._open is None and len(rows) and ends[-1] > run.end_position:
+            span = int(starts[-1]), int(ends[-1])
+            first = int(np.searchsorted(run.positions, span[0]))
+            if first < run.count and run.positions[first] == span[0] >= self._first:
+                if first:
+                    yield from self._pass(_part(run, 0, first))
+                yield from self._begin(span)
+                run = _part(run, first, run.count)
+        if run.count:
+            yield from self._pass(run)
+
+    def _may_open(self, span: Span, position: int) -> bool:
+        """Whether a batch of which a record lies at `position` begins here or in what is held."""
+        return span[0] >= self._first and (
+            span[0] == position or any(_start_of(item) <= span[0] < item_end(item) for item in self._held)
+        )
+
+    def _begin(self, span: Span) -> Iterator[Item]:
+        """A batch that is not whole so far begins; yields what is held and lies before it."""
+        while self._held and item_end(self._held[0]) <= span[0]:
+            yield self._held.pop(0)
+        self._open = span
+
+    def _settle(self, *, at_end: bool = False) -> Iterator[Item]:
+        """Decides on what is held."""
+        held, self._held, span, self._open = self._held, [], self._open, None
+        if span is None:
+            yield from held
+        elif not self._is_torn(span, held):
+            if not at_end and item_end(held[-1]) > span[1]:
+                # The next batch may begin in it.
+                self._held.append(held.pop())
+            yield from held
+        elif at_end:
+            self._cut.append(span)
+        else:
+            yield Torn(span[0], span[1] - span[0], f"a batch of {span[1] - span[0]} bytes was not written whole")
+            last = held[-1]
+            if item_end(last) > span[1] and isinstance(last, Skipped):
+                self._held.append(Skipped(span[1], item_end(last) - span[1], last.damage))
+
+    def _is_torn(self, span: Span, held: list[Item]) -> bool:
+        """Whether bytes were never written in a place of the batch that no intact record fills."""
+        at, gaps = span[0], []
+        for item in held:
+            if not _is_damaged(item):
+                if _start_of(item) > at:
+                    gaps.append((at, _start_of(item)))
+                at = item_end(item)
+        if at < span[1]:
+            gaps.append((at, span[1]))
+        return any(self._has_hole(*gap, span) for gap in gaps)
+
+    def _has_hole(self, first: int, end: int, span: Span) -> bool:
+        segment = self._log.segment_from(first)
+        if segment is None or segment.base > first:
+            return False
+        data = segment.read_file(first, end - first)
+        if len(data) < end - first or not data[-1]:
+            # No record ends with a zero byte.
+            return True
+        for at in range(first - first % SECTOR_BYTES, end, SECTOR_BYTES):
+            start, stop = max(at, first), min(at + SECTOR_BYTES, end)
+            is_whole = stop - start >= _EDGE_BYTES_MIN or start == span[0]
+            if is_whole and not any(data[start - first : stop - first]):
+                return True
+        return False
+
+
+def _start_of(item: Item) -> int:
+    return int(item.positions[0]) if isinstance(item, Run) else item.position
+
+
+def _is_damaged(item: Item) -> bool:
+    return isinstance(item, Skipped) or (isinstance(item, Found) and bool(item.damage))
+
+
+def _part(run: Run, first: int, stop: int) -> Run:
+    """Rows [first, stop)."""
+    if (first, stop) == (0, run.count):
+        return run
+    end = int(run.starts[stop]) if stop < run.count else run.end
+    # The compiled twins take no array with gaps.
+    entries = None if run.entries is None else np.ascontiguousarray(run.entries[:, first:stop])
+    columns = np.ascontiguousarray(run.columns[:, first:stop])
+    return Run(run.data, run.position, end, run.keys, columns, entries, run.destinations)

@@ -1,0 +1,72 @@
+"""Batches: runs of records of which all are stored or none, as the log shows them.
+
+Every record of a batch says in preparedTransactionOffset, which is 0 in other records without a transaction, where its
+batch begins and how large it is; so whatever a crash has left of a batch tells how much of it is missing:
+
+    bits 56-63   0x44, which no offset has
+    bits 32-55   the batch's bytes
+    bits  0-31   the low bits of the position of its first record
+
+A batch lies within one segment. The store fills this in with the records' places; a copy of a record, wherever it goes,
+is no part of a batch. RocketMQ's brokers look at the field in records of transactions only.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from duetime_format import layout
+from duetime_format.columns import Ints, Run
+from duetime_format.limits import BATCH_BYTES_MAX
+from duetime_format.record import Record
+
+_TAG = 0x44
+_TAG_SHIFT, _SIZE_SHIFT = 56, 32
+_SIZE_MASK, _START_MASK = (1 << 24) - 1, (1 << 32) - 1
+assert BATCH_BYTES_MAX <= _SIZE_MASK
+# How much further it lies after an IPv6 host.
+_WIDER = layout.tail_at(layout.SYS_BORN_V6) - layout.tail_at(0)
+
+
+def mark(start: int, size: int) -> int:
+    """What the records of a batch of `size` bytes at position `start` have in preparedTransactionOffset."""
+    return _TAG << _TAG_SHIFT | size << _SIZE_SHIFT | start & _START_MASK
+
+
+def is_mark(value: int) -> bool:
+    return value >> _TAG_SHIFT == _TAG
+
+
+def span_of(found: Record, position: int) -> tuple[int, int] | None:
+    """[start, end) of the batch that a record at a position is part of; None: of none."""
+    value = found.prepared_transaction_offset
+    if not is_mark(value) or found.sys_flag & layout.SYS_TRANSACTION:
+        return None
+    start = position - ((position - value) & _START_MASK)
+    end = start + (value >> _SIZE_SHIFT & _SIZE_MASK)
+    return (start, end) if start >= 0 and position + found.size <= end else None
+
+
+def spans_of(run: Run) -> tuple[Ints, Ints, Ints]:
+    """(rows, starts, ends) of the records that are part of batches; see `span_of`."""
+    data = np.frombuffer(run.data, np.uint8)
+    fields = _fields(run)
+    rows = np.flatnonzero((data[fields] == _TAG) & (run.flags & layout.SYS_TRANSACTION == 0))
+    values = _loaded(data, fields[rows])
+    positions = run.positions[rows]
+    starts = positions - ((positions - values) & _START_MASK)
+    ends = starts + (values >> _SIZE_SHIFT & _SIZE_MASK)
+    valid = (starts >= 0) & (positions + run.sizes[rows] <= ends)
+    return rows[valid], starts[valid], ends[valid]
+
+
+def _fields(run: Run) -> Ints:
+    """Where preparedTransactionOffset lies in the run's data, of each record."""
+    wide = (run.flags & layout.SYS_BORN_V6 != 0).astype(np.int64) + (run.flags & layout.SYS_STORE_V6 != 0)
+    fields: Ints = run.starts + (layout.tail_at(0) + layout.PREPARED_FROM_TAIL) + wide * _WIDER
+    return fields
+
+
+def _loaded(data: npt.NDArray[np.uint8], fields: Ints) -> Ints:
+    """The big-endian numbers at these indices."""
+    found: Ints = data[fields[:, None] + np.arange(8)].view(">i8").astype(np.int64).reshape(-1)
+    return found

@@ -1,0 +1,118 @@
+"""SendBatch in `duetime.v1`: requests whose messages are stored all or none, and the call itself."""
+
+from collections.abc import Collection, Iterator
+from typing import Any, cast
+
+import grpc
+from duetime.v1 import gateway_pb2, message_pb2
+from duetime_core.decoding import decode
+from duetime_core.errors import DueTimeError, Violation
+from duetime_format.compiled import twin
+
+from duetime_gateway.face.callers import Context, caller
+from duetime_gateway.face.sends import draft_of, encoded_response
+from duetime_gateway.metrics import GatewayMetrics
+from duetime_gateway.sending.drafts import Draft, Packed, Rules
+from duetime_gateway.sending.outcomes import AllStored, Outcomes
+from duetime_gateway.sending.sender import Sender
+from duetime_gateway.shards.route import Route
+
+_twin = twin("duetime_gateway.face._packing")
+
+
+class BatchService:
+    """A part of duetime.v1.Gateway: see proto/duetime/v1/gateway.proto for what the call promises."""
+
+    def __init__(self, sender: Sender, metrics: GatewayMetrics) -> None:
+        self._sender = sender
+        self._metrics = metrics
+
+    def handlers(self) -> "dict[str, grpc.RpcMethodHandler[Any, Any]]":
+        """By call."""
+        return {"SendBatch": grpc.unary_unary_rpc_method_handler(self.send_batch)}
+
+    async def send_batch(self, data: bytes, context: Context) -> bytes:
+        try:
+            sending = await self._sender.begin(EncodedBatch(data), caller(context))
+            del data
+            outcome = await sending.outcome()
+            if isinstance(outcome, Outcomes) and outcome.faults:
+                raise outcome.faults[min(outcome.faults)]
+        except DueTimeError as error:
+            self._metrics.batches.labels(error.reason.lower()).inc()
+            raise
+        self._metrics.batches.labels(_word(outcome)).inc()
+        return encoded_response(outcome)
+
+
+def _word(outcome: AllStored | Outcomes) -> str:
+    return "duplicate" if isinstance(outcome, Outcomes) and outcome.duplicates else "stored"
+
+
+class EncodedBatch:
+    """An encoded SendBatchRequest; see `sending.drafts.Request`."""
+
+    __slots__ = ("_data", "size")
+
+    is_batch = True
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.size = len(data)
+
+    def pack(self, rules: Rules, routes: dict[str, Route], arrived_at_ms: int, born_host: bytes) -> Packed | None:
+        """None also where there is no compiled twin."""
+        if _twin is None:
+            return None
+        return cast("Packed | None", _twin.take(self._data, routes, rules, born_host, arrived_at_ms, True))
+
+    def drafts(self) -> "BatchDrafts":
+        return BatchDrafts(decode(gateway_pb2.SendBatchRequest.FromString, self._data))
+
+
+class BatchDrafts:
+    """The messages of a SendBatchRequest, each a draft when it is asked for, with what the batch says for all."""
+
+    __slots__ = ("_request", "is_retry")
+
+    def __init__(self, request: gateway_pb2.SendBatchRequest) -> None:
+        self._request = request
+        self.is_retry = request.retry
+
+    def __len__(self) -> int:
+        return len(self._request.messages)
+
+    def __getitem__(self, index: int, /) -> Draft:
+        request = self._request
+        draft = draft_of(request.messages[index])
+        draft.topic, draft.sharding_key = request.topic, request.sharding_key
+        draft.queue = request.queue if request.HasField("queue") else None
+        # A violation of its own.
+        draft.replace, draft.max_wait_ms = False, 0
+        return draft
+
+    def topics(self) -> Collection[str]:
+        return {self._request.topic}
+
+    def violations(self) -> Iterator[Violation]:
+        """What messages say that only their batch may say."""
+        topic = self._request.topic
+        firsts: dict[str, int] = {}
+        for index, message in enumerate(self._request.messages):
+            place = f"messages[{index}]"
+            if message.topic not in ("", topic):
+                yield Violation(f"{place}.topic", f"{message.topic} is not {topic}: a batch has one topic")
+            if message.HasField("queue"):
+                yield Violation(f"{place}.queue", "stands beside a batch, which has one queue: set it for the batch")
+            if message.sharding_key:
+                yield Violation(f"{place}.sharding_key", "stands beside a batch, which has one: set it for the batch")
+            yield from _replacing(place, message)
+            first = firsts.setdefault(message.id, index) if message.id else index
+            if first != index:
+                yield Violation(f"{place}.id", f"is that of messages[{first}] too")
+
+
+def _replacing(place: str, message: message_pb2.Message) -> Iterator[Violation]:
+    for name in ("replace", "max_wait_ms"):
+        if getattr(message, name):
+            yield Violation(f"{place}.{name}", "a message of a batch replaces no other")

@@ -1,0 +1,108 @@
+"""The batches of a put: runs of its records of which all are stored or none."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from duetime_core.errors import DueTimeError, FailedPrecondition, InvalidArgument, Violation
+from duetime_format import batches
+from duetime_format.columns import Ints
+from duetime_format.lanes import LANE_TOPIC_NAMES
+from duetime_format.limits import BATCH_BYTES_MAX
+
+from duetime_store.log.intake import Intake
+from duetime_store.writing.staging import DUPLICATE, OK, REFUSED, Outcome
+
+PARTLY_STORED = "BATCH_PARTLY_STORED"
+
+
+def runs_of(flat: Sequence[int], count: int) -> list[tuple[int, int]]:
+    """[first, stop) of each batch of a put of `count` records.
+
+    Raises:
+        InvalidArgument: the numbers name no runs of its records, one after the other.
+    """
+    runs, at = [], 0
+    for first, size in zip(flat[::2], flat[1::2], strict=False):
+        if not at <= first < first + size <= count:
+            text = f"{size} records from {first} on are no batch of {count} records after {at}"
+            raise InvalidArgument([Violation("batches", text)], reason="RECORDS_INVALID")
+        at = first + size
+        runs.append((first, at))
+    if len(flat) % 2:
+        raise InvalidArgument([Violation("batches", "its last batch has no count")], reason="RECORDS_INVALID")
+    return runs
+
+
+def faults_of(intake: Intake, room: int) -> dict[int, str]:
+    """By index of its first record, what is wrong with a batch as such. `room`: the bytes that one segment takes."""
+    faults = {}
+    most = min(room, BATCH_BYTES_MAX)
+    for first, stop in intake.batches:
+        keys = {intake.keys[number] for number in set(intake.key_of[first:stop].tolist())}
+        queues = [key for key in keys if key[0] not in LANE_TOPIC_NAMES]
+        size = span_bytes(intake, first, stop)
+        if len(queues) > 1:
+            faults[first] = f"begins a batch of {len(queues)} queues; a batch has one"
+        elif size > most:
+            faults[first] = f"begins a batch of {size} bytes; the most is {most}"
+    return faults
+
+
+def span_bytes(intake: Intake, first: int, stop: int) -> int:
+    """Of the records [first, stop)."""
+    return int(intake.starts[stop - 1] + intake.sizes[stop - 1] - intake.starts[first])
+
+
+def refuse_whole(intake: Intake, outcome: Outcome) -> None:
+    """Of a batch with a refused record, all are refused."""
+    for first, stop in intake.batches:
+        refused = [index for index in range(first, stop) if outcome.statuses[index] == REFUSED]
+        if refused and len(refused) < stop - first:
+            text = f"record {refused[0] - first} of its batch {outcome.faults[refused[0]]}"
+            error = outcome.errors.get(refused[0])
+            _refuse(outcome, first, stop, text if error is None else error)
+
+
+def refuse_partly_stored(intake: Intake, outcome: Outcome, twins: dict[int, int]) -> None:
+    """Refuses batches of which some records are stored and others are not: only another set of messages has their ids.
+    `twins`: records that repeat others of the put; those of refused ones leave it."""
+    changed = True
+    while changed:
+        changed = False
+        for first, stop in intake.batches:
+            duplicates = sum(status == DUPLICATE for status in outcome.statuses[first:stop])
+            stored = sum(status == OK for status in outcome.statuses[first:stop])
+            if duplicates and stored:
+                text = f"{duplicates} of the {stop - first} messages of the batch are stored, and not the others"
+                _refuse(outcome, first, stop, FailedPrecondition(text, reason=PARTLY_STORED))
+                changed = True
+        for index, original in list(twins.items()):
+            if outcome.statuses[index] == REFUSED:
+                del twins[index]
+            elif outcome.statuses[original] == REFUSED:
+                outcome.refuse(index, outcome.error_of(original))
+                del twins[index]
+                changed = True
+        refuse_whole(intake, outcome)
+
+
+def _refuse(outcome: Outcome, first: int, stop: int, fault: str | DueTimeError) -> None:
+    for index in range(first, stop):
+        if outcome.statuses[index] != REFUSED:
+            outcome.refuse(index, fault)
+
+
+def among(intake: Intake, chosen: Sequence[int]) -> list[tuple[int, int]]:
+    """The batches of `chosen` records, which have all records of a batch or none."""
+    place = {index: at for at, index in enumerate(chosen)}
+    return [(place[first], place[first] + stop - first) for first, stop in intake.batches if first in place]
+
+
+def marks_of(intake: Intake, positions: Ints) -> Ints | None:
+    """What the records have in their heads (duetime_format.batches); None: there is no batch."""
+    if not intake.batches:
+        return None
+    marks = np.zeros(intake.count, np.int64)
+    for first, stop in intake.batches:
+        marks[first:stop] = batches.mark(int(positions[first]), span_bytes(intake, first, stop))
+    return marks

@@ -1,0 +1,31 @@
+"""Where the records of a put go: one after the other, and none over the end of a segment. Pure."""
+
+import numpy as np
+from duetime_format import layout
+
+from duetime_store.log.commitlog import CommitLog
+from duetime_store.log.intake import Intake
+
+
+def runs_in(log: CommitLog, end: int, intake: Intake) -> tuple[list[tuple[int, int, int]], int]:
+    """(runs, where the log ends after them), for records that begin at `end`.
+
+    One run (start, stop, shift) for each segment: records [start, stop), each `shift` bytes further on in the log than
+    in the put. A batch lies within one.
+    """
+    total = len(intake.data)
+    if log.place(end, total) == end:
+        return [(0, intake.count, end)], end + total
+    starts, ends = intake.starts, intake.starts + intake.sizes
+    joined = dict(intake.batches)
+    runs, first = [], 0
+    while first < intake.count:
+        start = int(starts[first])
+        position = log.place(end, int(ends[joined.get(first, first + 1) - 1]) - start)
+        room = log.segment_bytes - position % log.segment_bytes - layout.BLANK_BYTES
+        stop = int(np.searchsorted(ends, start + room, "right"))
+        stop = next((begin for begin, after in intake.batches if begin < stop < after), stop)
+        runs.append((first, stop, position - start))
+        end = position + int(ends[stop - 1]) - start
+        first = stop
+    return runs, end
