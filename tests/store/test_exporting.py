@@ -139,7 +139,7 @@ async def test_chunks_have_at_most_a_mebibyte(store: Exporting) -> None:
 
 
 async def test_log_is_given_as_far_as_it_is_written_and_no_prepared_room(store: Exporting) -> None:
-    await store.put(*(sent(f"{n}", body=bytes(5_000)) for n in range(110)))
+    await store.put(*(sent(f"prepared-{n}", body=bytes(5_000)) for n in range(110)))
     end = store.node.store.published_end
     store.node.store.log.prepare(end)
     found = await store.listed()

@@ -109,6 +109,8 @@ def test_due_records_are_told_apart_from_damaged_ones(shard: Shard, clock: HandC
 
 
 def test_due_records_of_other_shapes_keep_their_place(shard: Shard, clock: HandClock, reading: Reading) -> None:
+    # Ids are used again and again.
+    shard.store.recent.count_max = 0
     plain = record.decode(sent("A", level=1))
     v6 = record.encode(record.Record(plain.topic, 0, b"six", plain.properties, born_host=V6, store_host=V6))
     shard.put(v6, sent("B", level=1), v6, v6, sent("C", level=1))
@@ -124,6 +126,8 @@ def test_due_records_of_other_shapes_keep_their_place(shard: Shard, clock: HandC
 
 
 def test_records_of_several_segments_are_read_in_one_go(shard: Shard, clock: HandClock, reading: Reading) -> None:
+    # Ids are used again and again.
+    shard.store.recent.count_max = 0
     for n in range(30):
         shard.put(sent(f"{n}", level=1, body=bytes(100_000)), sent(f"{n}", body=bytes(100_000)))
     clock.wall_ms += 1_000
@@ -136,6 +140,8 @@ def test_records_of_several_segments_are_read_in_one_go(shard: Shard, clock: Han
 def test_limits_of_bytes_and_count_hold_and_one_is_always_given(
     shard: Shard, clock: HandClock, reading: Reading
 ) -> None:
+    # Ids are used again and again.
+    shard.store.recent.count_max = 0
     shard.put(*(sent(f"{n}", level=1) for n in range(5)), *(sent(f"{n}") for n in range(5)))
     clock.wall_ms += 1_000
     due_size, size = len(sent("0", level=1)), len(sent("0"))
