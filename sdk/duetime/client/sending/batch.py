@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from duetime_format import limits
 
-from duetime.client.errors import DueTimeError, InvalidMessage
+from duetime.client.errors import DueTimeError, InvalidMessage, Violation
 from duetime.client.message import Message, Receipt, refused, wire_fields
 from duetime.client.sending.ids import new_id
 from duetime.v1 import gateway_pb2, transactions_pb2
@@ -16,6 +16,7 @@ REQUEST_COUNT_MAX = 512
 REQUEST_BYTES_MAX = 4 * 1024 * 1024
 # gRPC at either end would drop a larger message before the server sees it.
 MESSAGE_BYTES_MAX = limits.REQUEST_BYTES_MAX
+BATCH_BYTES_MAX = limits.BATCH_BYTES_MAX
 
 T = TypeVar("T")
 
@@ -59,6 +60,60 @@ class SendBatch:
         for n in indices:
             part.add(encoded[n], self.ids[n], self.topics[n])
         return part
+
+
+class WholeBatch(SendBatch):
+    """Messages that are stored all or none: they are repeated together."""
+
+    def part(self, indices: Iterable[int]) -> "SendBatch":
+        return self
+
+
+# What a record takes beside its message in a request, at most.
+_RECORD_BYTES = 256 + limits.TIMER_BYTES_MAX
+
+
+def whole_batches(
+    topic: str, messages: Iterable[Message | bytes], queue: int | None, sharding_key: str, *, split: bool
+) -> Iterator[WholeBatch]:
+    """The messages as one batch, or with `split` as few as the limits allow.
+
+    Raises:
+        InvalidMessage: a message can't be encoded; its place is in the field.
+    """
+    born_at_ms, batch, size = now_ms(), WholeBatch(), 0
+    common = gateway_pb2.SendBatchRequest(topic=topic, sharding_key=sharding_key)
+    if queue is not None:
+        common.queue = queue
+    head = common.SerializeToString()
+    for index, given in enumerate(messages):
+        message = given if isinstance(given, Message) else Message(topic, given)
+        encoded, message_id = _of_batch(message, topic, index, born_at_ms)
+        is_full = len(batch.ids) == limits.SEND_COUNT_MAX or size + len(encoded) + _RECORD_BYTES > BATCH_BYTES_MAX
+        if split and batch.ids and is_full:
+            batch.encoded.append(head)
+            yield batch
+            batch, size = WholeBatch(), 0
+        batch.add(encoded, message_id, topic)
+        size += len(encoded) + _RECORD_BYTES
+    batch.encoded.append(head)
+    yield batch
+
+
+def _of_batch(message: Message, topic: str, index: int, born_at_ms: int) -> tuple[bytes, str]:
+    """The message as a request of it alone, and its id."""
+    message_id = message.id or new_id()
+    fields: dict[str, Any] = {}
+    try:
+        fields = wire_fields(message, message_id, born_at_ms)
+        if fields.get("topic") == topic:
+            del fields["topic"]
+        return gateway_pb2.SendBatchRequest(messages=[fields]).SerializeToString(), message_id
+    except InvalidMessage as error:
+        violations = [Violation(f"messages[{index}].{one.field}", one.description) for one in error.violations]
+        raise InvalidMessage(f"messages[{index}].{error.text}", reason=error.reason, violations=violations) from None
+    except (TypeError, ValueError) as error:
+        raise refused(fields, error).about(message_id) from error
 
 
 def now_ms() -> int:

@@ -15,7 +15,7 @@ from duetime.client import tracing
 from duetime.client.connection import Connection
 from duetime.client.errors import DueTimeError, InvalidArgument, Overloaded
 from duetime.client.message import CancelResult, Message, MessageRef, Receipt, listed
-from duetime.client.sending.batch import Chunks, Outcome, SendBatch, encode, now_ms
+from duetime.client.sending.batch import Chunks, Outcome, SendBatch, encode, now_ms, whole_batches
 from duetime.client.sending.calls import Calls
 from duetime.client.sending.capacity import Capacity
 from duetime.client.sending.checking import CONCURRENCY_MAX, CheckHandler, UndecidedMessage
@@ -36,6 +36,7 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[[UndecidedMessage], Any])
 
 _SEND = "/duetime.v1.Gateway/Send"
+_SEND_BATCH = "/duetime.v1.Gateway/SendBatch"
 _RETRY = gateway_pb2.SendRequest(retry=True).SerializeToString()
 
 
@@ -54,6 +55,9 @@ class AsyncProducer:
         self._capacity = Capacity(max_pending, PENDING_BYTES_MAX)
         self._delivery: Delivery[Receipt] = Delivery(
             self._connection, timeout, _SEND, gateway_pb2.SendResponse, Receipt, repeated=_RETRY
+        )
+        self._whole: Delivery[Receipt] = Delivery(
+            self._connection, timeout, _SEND_BATCH, gateway_pb2.SendBatchResponse, Receipt, repeated=_RETRY
         )
         self._gatherer = Gatherer(self._delivery.deliver)
         self._ending = Ending(self._connection, timeout)
@@ -206,6 +210,44 @@ class AsyncProducer:
 
         return register
 
+    async def send_batch(
+        self,
+        topic: str,
+        messages: Iterable[Message | bytes],
+        *,
+        queue: int | None = None,
+        sharding_key: str = "",
+        split: bool = False,
+    ) -> list[Receipt]:
+        """Sends messages of one topic that are stored all or none, in one queue: those without a delay with consecutive
+        offsets, and no reader sees a part of them, whatever crashes. Each may have a delay of its own.
+
+        `split`: as many batches as their size takes, one after the other, each of which is all or none; an error means
+        that those before it are stored.
+
+        Raises:
+            DueTimeError: none of the batch is stored; `violations` names what is wrong with which message. After a
+                timeout it is not known.
+            TypeError: a body is not bytes.
+        """
+        if tracing.active is None:
+            return await self._send_whole(topic, messages, queue, sharding_key, split)
+        given = [one if isinstance(one, Message) else Message(topic, one) for one in messages]
+        with tracing.active.sending_many(given) as carrying:
+            return await self._send_whole(topic, carrying, queue, sharding_key, split)
+
+    async def _send_whole(
+        self, topic: str, messages: Iterable[Message | bytes], queue: int | None, sharding_key: str, split: bool
+    ) -> list[Receipt]:
+        receipts: list[Receipt] = []
+        with self._calls:
+            for batch in whole_batches(topic, messages, queue, sharding_key, split=split):
+                for outcome in await self._send_batch(batch, self._whole):
+                    if isinstance(outcome, DueTimeError):
+                        raise outcome
+                    receipts.append(outcome)
+        return receipts
+
     # A str is an id, though it is an iterable of them too.
     @overload
     async def cancel(  # type: ignore[overload-overlap]
@@ -343,14 +385,14 @@ class AsyncProducer:
             for index, outcome in zip(indices, results, strict=True):
                 outcomes[index] = outcome
 
-    async def _send_batch(self, batch: SendBatch) -> list[Outcome]:
+    async def _send_batch(self, batch: SendBatch, delivery: Delivery[Receipt] | None = None) -> list[Outcome]:
         count, deadline = len(batch.ids), asyncio.get_running_loop().time() + self._timeout
         try:
             await self._capacity.acquire_within(count, batch.size, deadline, self._timeout)
         except Overloaded as error:
             return [error.about(message_id) for message_id in batch.ids]
         try:
-            return await self._delivery.deliver(batch, deadline)
+            return await (delivery or self._delivery).deliver(batch, deadline)
         finally:
             self._capacity.release(count, batch.size)
 

@@ -246,6 +246,30 @@ class Producer(Closing):
         """
         return in_loop(self._client.check(group, concurrency=concurrency))
 
+    def send_batch(
+        self,
+        topic: str,
+        messages: Iterable[Message | bytes],
+        *,
+        queue: int | None = None,
+        sharding_key: str = "",
+        split: bool = False,
+    ) -> list[Receipt]:
+        """Sends messages of one topic that are stored all or none, in one queue: those without a delay with consecutive
+        offsets, and no reader sees a part of them, whatever crashes. Each may have a delay of its own.
+
+        `split`: as many batches as their size takes, one after the other, each of which is all or none; an error means
+        that those before it are stored.
+
+        Raises:
+            DueTimeError: none of the batch is stored; `violations` names what is wrong with which message. After a
+                timeout it is not known.
+            TypeError: a body is not bytes.
+        """
+        return background.run(
+            self._client.send_batch(topic, list(messages), queue=queue, sharding_key=sharding_key, split=split)
+        )
+
     @overload
     def cancel(  # type: ignore[overload-overlap]
         self, messages: MessageRef | str
