@@ -2,6 +2,7 @@
 
 import random
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule, run_state_machine_as_test
@@ -41,11 +42,18 @@ class TransactionShard(test_state_machine.Shard):
         self.life.step(self.life.flush, 0)
 
 
-def test_transactions_end_once_whenever_power_is_cut() -> None:
+class AsyncTransactionShard(TransactionShard):
+    """What was answered may be lost; what is left fits together."""
+
+    mode = "async"
+
+
+@pytest.mark.parametrize(("machine", "examples"), [(TransactionShard, 80), (AsyncTransactionShard, 40)])
+def test_transactions_end_once_whenever_power_is_cut(machine: type[TransactionShard], examples: int) -> None:
     run_state_machine_as_test(
-        TransactionShard,
+        machine,
         settings=settings(
-            max_examples=100,
+            max_examples=examples,
             stateful_step_count=50,
             deadline=None,
             print_blob=True,

@@ -76,6 +76,13 @@ class TransactionLife(Life):
         self.calls.clear()
         super()._end()
 
+    def _lose(self) -> None:
+        super()._lose()
+        if not self.sync:
+            # Whatever was answered may be gone; what is there must fit together all the same.
+            for name, one in self.transactions.items():
+                one.half = one.state = self.messages[name].offset = None
+
     def _settle(self) -> None:
         super()._settle()
         waiting = []

@@ -7,7 +7,7 @@ op records missing ones are staged
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,7 @@ from duetime_format.record import Record, tags_code
 from duetime_format.units import Ints, Units, joined
 
 from duetime_store.queues.consumequeue import ConsumeQueue
+from duetime_store.queues.halfqueue import End
 from duetime_store.recovery.checkloading import load_checks
 from duetime_store.recovery.checkpoint import Checkpoint
 from duetime_store.recovery.halfreplay import HalfReplay
@@ -59,9 +60,10 @@ def load_transactions(
     if queue is None or queue.max_offset == 0:
         return
     started = time.perf_counter()
-    store.halves.mark(replay.ends())
+    ends = replay.ends()
+    store.halves.mark(ends)
     saved, reason = tablefile.read(folder, point.position) if point else (None, "the whole log was read")
-    loading = _Loading(store, queue, table, timeout_ms)
+    loading = _Loading(store, queue, table, timeout_ms, ends, point.position if point else 0)
     if saved is not None:
         loading.bring_up_to_date(saved, first)
     else:
@@ -81,7 +83,18 @@ def load_transactions(
 
 
 class _Loading:
-    def __init__(self, store: Store, queue: ConsumeQueue, table: OpenTransactions, timeout_ms: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        queue: ConsumeQueue,
+        table: OpenTransactions,
+        timeout_ms: int,
+        ends: Mapping[int, End],
+        since: int,
+    ) -> None:
+        """`ends`: all that the log has from position `since` on."""
+        self._ends = np.array(sorted(ends), np.int64)
+        self._since = since
         self._store = store
         self._queue = queue
         self._table = table
@@ -110,7 +123,7 @@ class _Loading:
         units = store.halves.units(offsets)
         tags = units["tags"].astype(np.int64)
         ended, there = are_ended(tags), units["size"] > 0
-        lost = there & ended & (ends_of(tags).positions >= store.log.end)
+        lost = there & ended & (ends_of(tags).positions >= self._since) & ~np.isin(offsets, self._ends)
         if lost.any():
             store.halves.reopen(offsets[lost], np.array([self._tag_of(unit) for unit in units[lost]], np.int64))
         return offsets[there & (~ended | lost)]

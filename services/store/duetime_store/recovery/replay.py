@@ -18,18 +18,20 @@ from duetime_core.ondisk.scan import Blank, Found, Skipped
 from duetime_format import ends, layout, record
 from duetime_format.columns import Ints, Key, Run, entry_of, id_hash_of
 from duetime_format.errors import Damaged
+from duetime_format.halves import are_ended
 from duetime_format.lanes import LANE_TOPIC_NAMES, LANE_TOPICS, lane_of, level_of
-from duetime_format.names import CANCELLED_TOPIC, FOREIGN_TOPICS, SCHEDULE_TOPIC, TIMER_TOPIC, is_name
+from duetime_format.names import CANCELLED_TOPIC, FOREIGN_TOPICS, HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, is_name
 from duetime_format.units import UNIT_TYPE, Units
 
 from duetime_store.lanes.timerorder import Ended
 from duetime_store.log.recent import RecentIds
+from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.queues.queues import Queues
 from duetime_store.recovery.halfreplay import HalfReplay
 
 log = structlog.get_logger()
 
-_TIMER_TOPIC = TIMER_TOPIC.encode()
+_TIMER_TOPIC, _HALF_TOPIC = TIMER_TOPIC.encode(), HALF_TOPIC.encode()
 _CANCELLED_KEY = (CANCELLED_TOPIC.encode(), 0)
 # Topics whose records retention appends again.
 _KEPT_TOPICS = LANE_TOPIC_NAMES | {topic.encode() for topic in FOREIGN_TOPICS}
@@ -243,10 +245,21 @@ class Replay:
                 copies[first[sorted(free)]] = True
                 rebuilt.repeated = [index for index in rebuilt.repeated if index not in free]
             if copies.any():
-                queue.rebuild_copies(offsets[copies], units[copies])
+                moved = units[copies]
+                if topic == _HALF_TOPIC:
+                    _keep_marks(queue, offsets[copies], moved)
+                queue.rebuild_copies(offsets[copies], moved)
             self.repeated_count += len(rebuilt.repeated)
             self.unit_count += len(offsets) - len(rebuilt.repeated) - len(rebuilt.strays)
             strays = first[rebuilt.strays].tolist()
         for index in strays:
             text = f"it says that it is message {offsets[index]} of queue {queue_id} of {topic!r}, which can't be"
             self.damage.add(int(units["position"][index]), text)
+
+
+def _keep_marks(queue: ConsumeQueue, offsets: Ints, units: Units) -> None:
+    """Copies of half messages that were given up before do not open them again."""
+    queue.publish_all()
+    tags = queue.read_at(offsets)["tags"]
+    marked = are_ended(tags) & (offsets >= queue.min_offset)
+    units["tags"][marked] = tags[marked]
