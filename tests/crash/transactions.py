@@ -225,7 +225,7 @@ async def run(cluster: Processes, folder: Path, count: int, kills: int, dice: ra
         try:
             began_s, killed = time.monotonic(), Counter[str]()
             while decisions.begun_count() < count:
-                await asyncio.sleep(dice.choice([0.1, dice.uniform(0.5, 2.0), dice.uniform(2.0, 4.0)]))
+                await asyncio.sleep(dice.choice([0.1, dice.uniform(0.3, 1.0), dice.uniform(1.0, 2.0)]))
                 if killed.total() < kills:
                     victim = dice.choice([*NAMES, "producer"])
                     if victim == "producer":
