@@ -186,3 +186,57 @@ def test_tags_say_how_a_half_message_ended(code: int, position: int) -> None:
 @pytest.mark.parametrize("tags", [-(2**31), -1, 0, 100, 2**31 - 1])
 def test_tags_of_open_ones_are_hashes(tags: int) -> None:
     assert not halves.are_ended(np.array([tags])).any()
+
+
+# --- the compiled twin -----------------------------------------------------------------------------------------------
+
+OWN = [b"DT_HALF\x014", b"DT_ENTRY\x011000:4:5", b"DT_UPSERT\x015", b"__CRC32#\x015"]
+OTHERS = [
+    b"UNIQ_KEY\x01m1",
+    b"DT_HALFS\x014",
+    b"",
+    b"x",
+    b"DT_ENTRY",
+    b"y\x01" + b"z" * 300,
+    b"REAL_QID\x016",
+    b"\x01v",
+]
+PARTS = st.sampled_from([*OWN, *OTHERS])
+
+
+@given(
+    parts=st.lists(PARTS, max_size=6),
+    marked=st.booleans(),
+    body=st.binary(max_size=20),
+    host_bytes=st.sampled_from([8, 20]),
+    offset=st.integers(0, (1 << 63) - 1),
+    flags=st.sampled_from([0, layout.SYS_COMPRESSED]),
+)
+def test_compiled_run_is_the_python_one(
+    parts: list[bytes], marked: bool, body: bytes, host_bytes: int, offset: int, flags: int
+) -> None:
+    properties = b"\x02".join(parts).rstrip(b"\0")
+    one = Record(
+        HALF_TOPIC,
+        0,
+        body,
+        record.with_crc_mark(properties) if marked else properties,
+        sys_flag=flags,
+        queue_offset=offset,
+        position=POSITION,
+        born_host=bytes(host_bytes),
+        born_at_ms=7,
+    )
+    encoded = record.encode(one)
+    arguments = encoded * 2, [len(encoded)] * 2, [b"orders", b"o" * 127], [6, 0]
+    found = halves.quickest_run(*arguments)
+    assert found == halves.committed_run(*arguments)
+    is_plain = bool(parts) and all(parts) and {*OWN, b"DT_ENTRY"}.isdisjoint(parts)
+    assert (found[0] is not None) == is_plain
+
+
+def test_run_gives_what_each_commit_gives() -> None:
+    made = [half(), half(layout.SYS_COMPRESSED, colour="red")]
+    data = [record.encode(one) for one in made]
+    found = halves.quickest_run(b"".join(data), [len(one) for one in data], [b"orders"] * 2, [6] * 2)
+    assert found == [halves.committed(one, highest=18, timer_lanes=4) for one in made]

@@ -270,14 +270,19 @@ class Life:
     def _again(self, ids: list[str]) -> list[bytes]:
         return [self._sent(one, self.messages[one], one.encode()) for one in ids]
 
+    @property
+    def plain(self) -> dict[str, Message]:
+        """Those that are sent as they are."""
+        return self.messages
+
     def send_again(self) -> None:
         """What was not answered, as a gateway does: the ids may be there already."""
-        for ids in filter(None, unanswered(self.messages, TOPICS, self.puts, self.batches)):
+        for ids in filter(None, unanswered(self.plain, TOPICS, self.puts, self.batches)):
             self.run(self._send(ids, self._again(ids), retried=True))
 
     def repeat(self, count: int) -> None:
         """Sends again some of what was answered: nothing is stored twice, and the answer is the first one's."""
-        ids = self.dice.sample(known := answered(self.messages, TOPICS), min(count, len(known)))
+        ids = self.dice.sample(known := answered(self.plain, TOPICS), min(count, len(known)))
         with suppress(DiskFull, ReadOnly):
             outcome = self.store.put(b"".join(self._again(ids))) if ids else Outcome([])
             places = zip(outcome.statuses, outcome.queue_offsets, strict=True)

@@ -77,6 +77,21 @@ async def test_rolled_back_message_is_never_delivered(store: Running) -> None:
     assert not await delivered(store)
 
 
+async def test_id_is_that_of_a_message_or_of_a_transaction(store: Running) -> None:
+    """Which first one a repetition would be answered with is then known."""
+    await store.put(sent("plain"))
+    refused = await prepare(store, half("plain"), half("half"))
+    assert [*refused.statuses] == [store_pb2.PUT_STATUS_REFUSED, store_pb2.PUT_STATUS_OK]
+    assert refused.faults[0].reason == "MESSAGE_SENT"
+    again = await store.put(sent("half"))
+    assert ([*again.statuses], again.faults[0].reason) == ([store_pb2.PUT_STATUS_REFUSED], "MESSAGE_PREPARED")
+    one = store_pb2.Half(offset=refused.offsets[1], position=refused.positions[1])
+    await end(store, end_of(one, "half"))
+    again = await store.put(sent("half"))
+    assert ([*again.statuses], [*again.queue_offsets]) == ([store_pb2.PUT_STATUS_DUPLICATE], [1])
+    assert await delivered(store) == ["plain", "half"]
+
+
 async def test_second_end_is_answered_with_the_first(store: Running) -> None:
     (one,) = await prepared(store, "m0")
     (first,) = await end(store, end_of(one, "m0"))

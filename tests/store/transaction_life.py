@@ -98,6 +98,10 @@ class TransactionLife(Life):
     def _ids(self, *, answered: bool) -> list[str]:
         return [one for one in super()._ids(answered=answered) if one not in self.transactions]
 
+    @property
+    def plain(self) -> dict[str, Message]:
+        return {name: message for name, message in self.messages.items() if name not in self.transactions}
+
     # --- steps ------------------------------------------------------------------------------------------------------
 
     def prepare(self, count: int, topic: str, queue: int, level: int) -> None:

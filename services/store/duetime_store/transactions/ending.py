@@ -26,13 +26,12 @@ from duetime_format import halves, record
 from duetime_format.errors import Damaged
 from duetime_format.halves import COMMITTED, ENDED, GIVEN_UP, ROLLED_BACK
 from duetime_format.limits import ENDS_COUNT_MAX
-from duetime_format.names import HALF_TOPIC
-from duetime_format.properties import as_text, value_of
-from duetime_format.record import Record
+from duetime_format.properties import as_text
 from duetime_format.units import spans
 
 from duetime_store.queues.halfqueue import End
 from duetime_store.reading.turns import Turns
+from duetime_store.transactions.reading import Half, read_halves
 from duetime_store.transactions.results import Results
 from duetime_store.transactions.table import OpenTransactions
 from duetime_store.writing.flusher import Flusher
@@ -44,7 +43,6 @@ STEP_COUNT = 256
 STEP_BYTES = 4 * 1024 * 1024
 
 Result = transactions_pb2.EndTransactionResult
-_REAL_TOPIC = record.REAL_TOPIC.encode()
 _CODES = {transactions_pb2.DECISION_COMMIT: COMMITTED, transactions_pb2.DECISION_ROLLBACK: ROLLED_BACK}
 STATES = {
     COMMITTED: transactions_pb2.TRANSACTION_STATE_COMMITTED,
@@ -128,66 +126,87 @@ class Ending:
     def stage(self, request: store_pb2.EndTransactionsRequest, results: list[Result], indices: Sequence[int]) -> None:
         """Judges ends, stages those that are first, and fills in the results, which hold once all of it is durable."""
         store = self._store
-        offsets = np.array([request.ends[index].half.offset for index in indices], np.int64)
+        ends = [request.ends[index] for index in indices]
+        offsets = np.array([one.half.offset for one in ends], np.int64)
         units = store.halves.units(offsets)
-        chosen: dict[int, tuple[int, Decided, Record]] = {}
+        chosen: dict[int, tuple[int, int, Half]] = {}
         later: list[int] = []
-        rows = zip(indices, units.tolist(), store.halves.ends(offsets, units), strict=True)
-        for index, (position, size, _), known in rows:
-            one = request.ends[index]
-            if one.half.offset in chosen:
+        rows = zip(
+            *(indices, ends, offsets.tolist(), units["size"].tolist()),
+            *(store.halves.ends(offsets, units), read_halves(store, offsets, units)),
+            strict=True,
+        )
+        for index, one, offset, size, known, found in rows:
+            if offset in chosen:
                 later.append(index)
                 continue
             try:
-                found = self._half(one, request.group, position, size, known)
+                self._check(one, request.group, size, known, found)
                 code = self._code(one, known, given_up=request.given_up)
                 if code is None or found is None:
                     results[index].CopyFrom(self._known(one, known))
-                    continue
-                real = self._real(found) if code == COMMITTED else b""
+                else:
+                    chosen[offset] = index, code, found
             except DueTimeError as error:
                 results[index].fault.CopyFrom(fault_of(error))
-            else:
-                chosen[one.half.offset] = index, Decided(one.half.offset, code, real), found
-        self._stage_chosen(results, list(chosen.values()))
+        self._stage_chosen(results, chosen)
         if later:
             self.stage(request, results, later)
 
-    def _stage_chosen(self, results: list[Result], chosen: list[tuple[int, Decided, Record]]) -> None:
-        placed = end(self._store, [decided for _, decided, _ in chosen], self._ended)
-        for row, (index, decided, found) in enumerate(chosen):
+    def _stage_chosen(self, results: list[Result], chosen: dict[int, tuple[int, int, Half]]) -> None:
+        ends = [(offset, *row) for offset, row in chosen.items()]
+        reals = iter(self._reals([found for _, _, code, found in ends if code == COMMITTED]))
+        decided: list[Decided] = []
+        staged: list[tuple[int, Half]] = []
+        for offset, index, code, found in ends:
+            real = next(reals) if code == COMMITTED else b""
+            if isinstance(real, Damaged):
+                _refuse(results[index], real.text)
+            else:
+                decided.append(Decided(offset, code, real))
+                staged.append((index, found))
+        placed = end(self._store, decided, self._ended)
+        for row, (index, found) in enumerate(staged):
             place, result = placed.get(row), results[index]
             if isinstance(place, str):
-                refused = InvalidArgument([Violation("half", place)], reason="RECORD_REFUSED")
-                result.fault.CopyFrom(fault_of(refused))
+                _refuse(result, place)
                 continue
-            result.state = STATES[decided.code]
+            result.state = STATES[decided[row].code]
             if place is not None:
-                result.topic = topic_of(found)
-                result.sent.CopyFrom(self._results.of_place(place, found.properties))
+                result.topic = as_text(found.topic)
+                self._results.fill(result.sent, place, found)
+
+    def _reals(self, committed: Sequence[Half]) -> list[bytes | Damaged]:
+        """The records of commits, or why there can't be one."""
+        quick = [one for one in committed if one.queue is not None and one.delay is None and not one.is_timer]
+        made = halves.quickest_run(
+            b"".join([one.data for one in quick]),
+            [len(one.data) for one in quick],
+            [one.topic for one in quick],
+            [one.queue or 0 for one in quick],
+        )
+        known = {id(one): real for one, real in zip(quick, made, strict=True) if real is not None}
+        return [known.get(id(one)) or self._real(one) for one in committed]
 
     def _ended(self, offsets: Sequence[int]) -> None:
         self._table.end(np.array(offsets, np.int64))
 
-    def _half(self, one: store_pb2.HalfEnd, group: str, position: int, size: int, known: End | None) -> Record | None:
-        """The half record; None: it has ended and left the log.
+    def _check(self, one: store_pb2.HalfEnd, group: str, size: int, known: End | None, found: Half | None) -> None:
+        """Returns if the end is that of this half message. `found` None: its record has left the log.
 
         Raises:
             NotFound, PermissionDenied: the end is another transaction's.
         """
-        found = read_half(self._store, one.half.offset, position, size)
         if found is None:
             if known is not None and size:
-                return None
+                return
             raise not_found(one.half.offset)
-        message_id = halves.message_id_of(found.properties)
         # Retention may have appended the record again.
-        if message_id != one.message_id or one.half.position > found.position:
+        if as_text(found.message_id) != one.message_id or one.half.position > found.position:
             raise not_found(one.half.offset, f" with id {shown(one.message_id)} at {one.half.position}")
-        if halves.group_of(found.properties) != group:
-            text = f"transaction of message {shown(message_id)} is not one of group {shown(group)}"
+        if as_text(found.group) != group:
+            text = f"transaction of message {shown(one.message_id)} is not one of group {shown(group)}"
             raise PermissionDenied(text, reason="TRANSACTION_OF_ANOTHER_GROUP")
-        return found
 
     def _code(self, one: store_pb2.HalfEnd, known: End | None, *, given_up: bool) -> int | None:
         """How the transaction ends now; None: it has ended before, or stays open.
@@ -208,12 +227,13 @@ class Ending:
             raise FailedPrecondition(text, reason="TRANSACTION_GIVEN_UP")
         return None
 
-    def _real(self, found: Record) -> bytes:
-        """The record of a commit. Raises: InvalidArgument: there can't be one."""
+    def _real(self, found: Half) -> bytes | Damaged:
+        """The record of a commit, or why there can't be one."""
+        half = record.decode(found.data, check_crc=False)
         try:
-            return halves.committed(found, self._store.levels.highest, self._store.timer_lane_count)
+            return halves.committed(half, self._store.levels.highest, self._store.timer_lane_count)
         except Damaged as error:
-            raise InvalidArgument([Violation("half", error.text)], reason="RECORD_REFUSED") from error
+            return error
 
     def _known(self, one: store_pb2.HalfEnd, known: End | None) -> Result:
         """The answer to an end that changes nothing."""
@@ -229,21 +249,9 @@ class Ending:
         return result
 
 
-def topic_of(found: Record) -> str:
-    """Where a half message goes."""
-    return as_text(value_of(found.properties, _REAL_TOPIC))
-
-
-def read_half(store: Store, offset: int, position: int, size: int) -> Record | None:
-    """The half record that a unit names; None: it has left the log, or is damaged."""
-    if not size or not store.log.min_position <= position < store.published_end:
-        return None
-    try:
-        found = record.decode(store.read_record(position, size))
-    except Damaged:
-        return None
-    is_it = (found.topic, found.queue, found.queue_offset, found.position) == (HALF_TOPIC, 0, offset, position)
-    return found if is_it else None
+def _refuse(result: Result, why: str) -> None:
+    refused = InvalidArgument([Violation("half", why)], reason="RECORD_REFUSED")
+    result.fault.CopyFrom(fault_of(refused))
 
 
 def fault_of(error: DueTimeError) -> message_pb2.Fault:

@@ -17,7 +17,8 @@ from duetime_format.units import Units, spans
 
 from duetime_store.lanes.alarm import Alarm
 from duetime_store.metrics import StoreMetrics
-from duetime_store.transactions.ending import STEP_BYTES, STEP_COUNT, read_half
+from duetime_store.transactions.ending import STEP_BYTES, STEP_COUNT
+from duetime_store.transactions.reading import read_half
 from duetime_store.transactions.table import Open, OpenTransactions
 from duetime_store.transactions.wheel import NEVER
 from duetime_store.writing.flusher import Flusher

@@ -21,7 +21,8 @@ from duetime_format.timers import java_long
 from duetime_store.finding.finder import Finder
 from duetime_store.queues.halfqueue import End
 from duetime_store.reading.turns import Turns, Walk
-from duetime_store.transactions.ending import OPEN, STATES, not_found, read_half, topic_of
+from duetime_store.transactions.ending import OPEN, STATES, not_found
+from duetime_store.transactions.reading import read_half, topic_of
 from duetime_store.transactions.results import Results
 from duetime_store.transactions.table import OpenTransactions
 from duetime_store.writing.store import Store

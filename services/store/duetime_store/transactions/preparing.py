@@ -4,8 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from duetime_core.errors import InvalidArgument, Overloaded, Violation
-from duetime_format import halves
+from duetime_format import halves, record
+from duetime_format.columns import values
 from duetime_format.limits import REQUEST_BYTES_MAX
+from duetime_format.properties import as_text
 
 from duetime_store.log.intake import Intake
 from duetime_store.transactions.table import OpenTransactions
@@ -16,7 +18,8 @@ from duetime_store.writing.repeats import VisibleLog
 from duetime_store.writing.staging import DUPLICATE, OK, Outcome
 from duetime_store.writing.store import Store
 
-_NONE = -1
+_IMMUNITY = record.CHECK_IMMUNITY_S.encode()
+_GROUP = (record.PRODUCER_GROUP.encode(),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +70,22 @@ class Preparing:
         text = f"the shard has {open_count} open transactions, {self._transactions_max} at most"
         full = Overloaded(text, reason="TRANSACTIONS_EXHAUSTED")
         room = max(self._transactions_max - open_count, 0)
-        outcome = prepare(store, intake, half_faults(store, intake), room, full)
-        positions, check_at_ms = [_NONE] * intake.count, [0] * intake.count
+        outcome, positions = prepare(store, intake, half_faults(store, intake), room, full)
         new = [index for index, status in enumerate(outcome.statuses) if status == OK]
-        for index in new:
-            immune_ms = halves.immunity_ms(intake.properties(index), self._timeout_ms)
-            check_at_ms[index] = outcome.stored_at_ms + immune_ms
-        known = [index for index, status in enumerate(outcome.statuses) if status in (OK, DUPLICATE)]
-        places = store.halves.staged_positions([outcome.queue_offsets[index] for index in known])
-        for index, position in zip(known, places, strict=True):
-            positions[index] = position
+        check_at_ms = self._check_at_ms(intake, outcome, new)
         self._answer_repeated(outcome, positions, check_at_ms)
         if new:
             self._add(intake, outcome, new, positions, check_at_ms)
         return Prepared(outcome, positions, check_at_ms)
+
+    def _check_at_ms(self, intake: Intake, outcome: Outcome, new: list[int]) -> list[int]:
+        """When new ones are checked first; 0 for others."""
+        found = [0] * intake.count
+        asks = _IMMUNITY in intake.data
+        for index in new:
+            immune_ms = halves.immunity_ms(intake.properties(index), self._timeout_ms) if asks else self._timeout_ms
+            found[index] = outcome.stored_at_ms + immune_ms
+        return found
 
     def _answer_repeated(self, outcome: Outcome, positions: list[int], check_at_ms: list[int]) -> None:
         log: VisibleLog | None = None
@@ -99,7 +104,8 @@ class Preparing:
             np.array([column[index] for index in new], np.int64)
             for column in (outcome.queue_offsets, positions, check_at_ms)
         )
-        groups = [halves.group_of(intake.properties(index)) for index in new]
+        (named,) = values(intake.data, intake.sizes.tolist(), _GROUP)
+        groups = [as_text(named[index] or b"") for index in new]
         stored_at_ms = np.full(len(new), outcome.stored_at_ms, np.int64)
         self._staged_count += len(new)
 

@@ -8,6 +8,7 @@ from duetime_format.properties import as_text, value_of
 from duetime_format.replacing import asked_by
 from duetime_format.timers import java_long
 
+from duetime_store.transactions.reading import Half
 from duetime_store.writing.halves import Placed
 from duetime_store.writing.store import Store
 
@@ -22,24 +23,30 @@ class Results:
         self._store = store
         self._shard = shard
 
-    def of_place(self, place: Placed, properties: bytes) -> message_pb2.SendResult:
-        """Of a message that has these properties and lies there."""
-        result = message_pb2.SendResult(
-            message_id=as_text(value_of(properties, _UNIQ_KEY)),
-            shard=self._shard,
-            queue=place.queue,
-            offset=place.offset,
-            deliver_at_ms=place.due_at_ms,
-            was_past=place.was_past,
-        )
+    def fill(self, result: message_pb2.SendResult, place: Placed, found: Half) -> None:
+        """Of a half message whose real record lies there."""
+        self._fill(result, place, as_text(found.message_id), found.queue, found.delay)
+
+    def _fill(
+        self,
+        result: message_pb2.SendResult,
+        place: Placed,
+        message_id: str,
+        queue: int | None,
+        delay: bytes | None,
+    ) -> None:
+        result.message_id, result.shard, result.offset = message_id, self._shard, place.offset
+        if place.topic not in LANE_TOPIC_NAMES:
+            result.queue = place.queue
+            return
+        result.deliver_at_ms, result.was_past, result.queue = place.due_at_ms, place.was_past, queue or 0
         lane = lane_of(place.topic.decode(), place.queue)
-        if lane is not None:
-            result.lane, result.queue = lane, java_long(value_of(properties, _REAL_QID)) or 0
-            if not is_timer_lane(lane):
-                result.delay_level = level_of(place.queue)
-                asked = java_long(value_of(properties, _DELAY)) or 0
-                result.requested_level = asked if asked > result.delay_level else 0
-        return result
+        assert lane is not None
+        result.lane = lane
+        if not is_timer_lane(lane):
+            result.delay_level = level_of(place.queue)
+            asked = java_long(delay or b"") or 0
+            result.requested_level = asked if asked > result.delay_level else 0
 
     def at(self, position: int, message_id: str) -> tuple[str, message_pb2.SendResult]:
         """The topic of the record at a position, and its result; if it has left the log, only the id."""
@@ -55,4 +62,7 @@ class Results:
         elif found.topic in LANE_TOPIC_NAMES:
             due_at_ms = self._store.history.due_at_ms(level_of(found.queue), position, found.stored_at_ms)
         place = Placed(found.topic, found.queue, found.queue_offset, due_at_ms, was_past)
-        return as_text(found.name[0]), self.of_place(place, found.properties)
+        own_id, queue, delay = (value_of(found.properties, name) for name in (_UNIQ_KEY, _REAL_QID, _DELAY))
+        result = message_pb2.SendResult()
+        self._fill(result, place, as_text(own_id), java_long(queue), delay)
+        return as_text(found.name[0]), result

@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from duetime_core.errors import DueTimeError
+from duetime_core.bounds import shown
+from duetime_core.errors import AlreadyExists, DueTimeError
 from duetime_format import halves
 from duetime_format.halves import half_of
 from duetime_format.names import HALF_TOPIC
+from duetime_format.properties import as_text
 
 from duetime_store.log.intake import Intake, parse
 from duetime_store.queues.halfqueue import End
@@ -22,6 +24,7 @@ from duetime_store.writing.staging import DUPLICATE, OK, Outcome
 from duetime_store.writing.store import Store
 
 _TOPIC = HALF_TOPIC.encode()
+_UNKNOWN = -1
 
 
 class Decided(NamedTuple):
@@ -49,8 +52,9 @@ def prepare(
     faults: Mapping[int, str | DueTimeError],
     room: int,
     full: DueTimeError,
-) -> Outcome:
-    """Stages half records that have no fault and were not prepared before.
+) -> tuple[Outcome, list[int]]:
+    """Stages half records that have no fault and were not prepared before. Returns also where each lies; -1: it is
+    refused, or unknown.
 
     Args:
         room: how many more may be open; others are refused with `full`.
@@ -62,6 +66,10 @@ def prepare(
     for index, first in store.first_copies(intake, [one for one in asked if outcome.statuses[one] == OK]).items():
         if (offset := _half_offset(first)) is not None:
             outcome.statuses[index], outcome.queue_offsets[index] = DUPLICATE, offset
+            continue
+        topic, message_id = as_text(first.name[0]), as_text(first.name[1])
+        text = f"id {shown(message_id)} of topic {topic} is that of a message that was sent without a transaction"
+        outcome.refuse(index, AlreadyExists(text, reason="MESSAGE_SENT"))
     twins = find_twins(intake, outcome, asked)
     for index in twins:
         outcome.statuses[index] = DUPLICATE
@@ -70,13 +78,25 @@ def prepare(
         outcome.refuse(index, full)
     chosen = chosen[:room]
     stored = Outcome([], stored_at_ms=outcome.stored_at_ms)
-    store.stage_sent(intake if len(chosen) == intake.count else intake.only(chosen), stored)
+    staged = store.stage_sent(intake if len(chosen) == intake.count else intake.only(chosen), stored).tolist()
     outcome.take_places(chosen, stored)
     answer_twins(intake, outcome, twins)
     for index, first_index in twins.items():
         if outcome.statuses[first_index] not in (OK, DUPLICATE):
             outcome.refuse(index, outcome.error_of(first_index))
-    return outcome
+    return outcome, _positions(store, outcome, chosen, staged)
+
+
+def _positions(store: Store, outcome: Outcome, chosen: Sequence[int], staged: Sequence[int]) -> list[int]:
+    """Where the half records lie: those that were staged now, and those that were there."""
+    positions = [_UNKNOWN] * len(outcome.statuses)
+    for index, position in zip(chosen, staged, strict=True):
+        positions[index] = position
+    known = [index for index, status in enumerate(outcome.statuses) if status == DUPLICATE]
+    places = store.halves.staged_positions([outcome.queue_offsets[index] for index in known])
+    for index, position in zip(known, places, strict=True):
+        positions[index] = position
+    return positions
 
 
 def _half_offset(first: FirstCopy) -> int | None:
@@ -94,12 +114,15 @@ def end(store: Store, ends: Sequence[Decided], ended: Callable[[Sequence[int]], 
     placed, positions = _stage_records(store, ends)
     marks: dict[int, End] = {}
     for code in sorted({one.code for one in ends}):
-        offsets = [
-            one.offset for index, one in enumerate(ends) if one.code == code and not isinstance(placed.get(index), str)
-        ]
+        offsets = sorted(
+            one.offset for index, one in enumerate(ends) if one.code == code and type(placed.get(index)) is not str
+        )
+        at = 0
         for body in halves.op_bodies(offsets):
             op_position = store.stage_own(halves.op_record(body, code, store.clock.now_ms()))
-            marks |= {offset: End(code, positions.get(offset, op_position)) for offset in halves.ended_by(body)}
+            stop = at + body.count(b",")
+            marks |= {offset: End(code, positions.get(offset, op_position)) for offset in offsets[at:stop]}
+            at = stop
     if marks:
         store.halves.stage(marks)
         store.staged.marks.append(partial(store.halves.publish, marks))

@@ -16,11 +16,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from duetime_core.bounds import shown
+from duetime_core.errors import AlreadyExists
 from duetime_core.ondisk.history import LevelHistory
 from duetime_format import layout, record, timers
 from duetime_format.lanes import BOUND_TOPIC_NAMES, LANE_TOPIC_NAMES, level_of
-from duetime_format.names import TIMER_TOPIC
-from duetime_format.properties import value_of
+from duetime_format.names import HALF_TOPIC, TIMER_TOPIC
+from duetime_format.properties import as_text, value_of
 
 from duetime_store.files.disk import Buffer
 from duetime_store.lanes.alarm import ShardClock
@@ -29,7 +31,7 @@ from duetime_store.log.intake import GROUP_PREFIXES, Intake, Name
 from duetime_store.log.recent import RecentIds
 from duetime_store.writing.staging import DUPLICATE, OK, FlushBatch, Outcome
 
-_TIMER_TOPIC = TIMER_TOPIC.encode()
+_TIMER_TOPIC, _HALF_TOPIC = TIMER_TOPIC.encode(), HALF_TOPIC.encode()
 _UNIQ_KEY, _REAL_TOPIC, _REAL_QID, _SEND_BACK = (
     name.encode() for name in (record.UNIQ_KEY, record.REAL_TOPIC, record.REAL_QID, record.SEND_BACK)
 )
@@ -146,13 +148,21 @@ class Repeats:
         for index in asked:
             name = intake.name_of(index)
             candidates = found[hashes[index]] if name.is_one else ()
-            firsts = (log.record_at(position) for position in candidates)
-            first = next((one for one in firsts if one and one.stored_at_ms > since_ms and one.name == name), None)
-            if first is not None:
-                known[index] = first
+            for one in (log.record_at(position) for position in candidates):
+                if one and one.stored_at_ms > since_ms and one.name == name:
+                    known[index] = one
+                    if one.topic != _HALF_TOPIC:
+                        break
+                    # If it was committed, its message is there too.
         return known
 
     def _answer_with(self, first: FirstCopy, outcome: Outcome, index: int) -> None:
+        if first.topic == _HALF_TOPIC:
+            # Its place is another one, if it is ever committed.
+            topic, message_id = as_text(first.name[0]), as_text(first.name[1])
+            text = f"id {shown(message_id)} of topic {topic} is that of a message that was prepared as a transaction"
+            outcome.refuse(index, AlreadyExists(text, reason="MESSAGE_PREPARED"))
+            return
         outcome.statuses[index] = DUPLICATE
         outcome.queue_offsets[index] = first.queue_offset
         outcome.duplicate_queues[index] = first.topic_queue
