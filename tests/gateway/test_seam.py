@@ -80,6 +80,7 @@ class Halves:
 
     drafts_: Sequence[Draft]
     size: int = 0
+    is_batch: bool = False
 
     def pack(self, rules: Rules, routes: dict[str, Route], arrived_at_ms: int, born_host: bytes) -> None:
         return None
@@ -133,6 +134,7 @@ class Bodies:
     bodies: Sequence[bytes]
     size = 100
     is_retry = False
+    is_batch = False
 
     def pack(self, rules: Rules, routes: dict[str, Route], arrived_at_ms: int, born_host: bytes) -> "Bodies | None":
         route = routes.get("orders")

@@ -117,7 +117,8 @@ async def test_retention_takes_a_log_with_cancels(tmp_path: Path) -> None:
         assert await statuses(store, *refs) == [ANSWERED] * len(ended)
         await store.clock.advance(10)
         while store.node.store.published_end < 3 << 20:
-            await store.put(*[sent("filler", body=b"x" * 10_000)] * 50)
+            end = store.node.store.published_end
+            await store.put(*[sent(f"filler{end}-{number}", body=b"x" * 10_000) for number in range(50)])
         # A full segment's age counts from when that is seen.
         await run(store.clock, store.node.parts.cleaner.clean())
         await store.clock.advance(5_000)

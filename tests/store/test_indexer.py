@@ -92,8 +92,8 @@ async def test_nothing_is_written_for_a_log_without_keys(shard: Shard, thread: T
 
 async def test_files_follow_each_other_and_no_record_is_split(shard: Shard, thread: ThreadPoolExecutor) -> None:
     words = b" ".join(b"k%d" % number for number in range(149))
-    one = sent("ID").replace(b"TAGS\x01paid", b"KEYS\x01" + words)
-    shard.put(*[record.encode(record.decode(fixed(one))) for _ in range(7)])
+    all_sent = [sent(f"ID{number}").replace(b"TAGS\x01paid", b"KEYS\x01" + words) for number in range(7)]
+    shard.put(*[record.encode(record.decode(fixed(one))) for one in all_sent])
     async with Built(shard, thread) as indexer:
         assert [len(entries) for entries in contents(indexer)] == [300, 300, 300, 150]
         assert len(found(indexer, "k7")) == 7

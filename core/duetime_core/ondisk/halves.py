@@ -119,7 +119,7 @@ def judge(files: Files, offsets: Ints, units: Units, *, queue: int = 0, end: int
     """
     there = (units["size"] > 0) & (units["size"] != FILLER_SIZE)
     unmarked = there & ~halves.are_ended(units["tags"])
-    passed = offsets < _progress(files, queue, int(offsets[-1]) + 1 if len(offsets) else 0)
+    passed = offsets < (progress_of(files, queue, int(offsets[-1]) + 1 if len(offsets) else 0) or 0)
     ended = dict.fromkeys(offsets[unmarked & passed].tolist(), halves.end_tag(halves.ENDED, 0))
     chosen = unmarked & ~passed
     log = LogFiles(files)
@@ -152,11 +152,11 @@ def progress_name(topic: str) -> str:
     return f"{topic}@{GROUP}"
 
 
-def _progress(files: Files, queue: int, end: int) -> int:
-    """A broker's progress in the half queue, which ends at `end`; 0: it is not known."""
+def progress_of(files: Files, queue: int, end: int) -> int | None:
+    """A broker's progress in the half queue, which ends at `end`; None: it is not known."""
     table = configs.table_of(configs.load_from(files, configs.CONSUMER_OFFSETS).value, "offsetTable")
     found = configs.table_of(table, progress_name(HALF_TOPIC)).get(str(queue))
-    return found if isinstance(found, int) and found <= end else 0
+    return found if isinstance(found, int) and found <= end else None
 
 
 def _read(log: LogFiles, position: int, size: int) -> _Half | None:

@@ -178,7 +178,7 @@ class _Export:
         self._broker = broker
         self.lanes = lanes(state)
         self._lane_export = LaneExport(state, self.lanes, now_ms)
-        self._half_export = HalfExport(state)
+        self._half_export = HalfExport(state, reads_many=broker.has_timers)
         self._target = target
         self._disk = Disk()
         self._log_end = LogEnd(self._disk, target / "commitlog", state.log.segment_bytes, state.end)

@@ -11,6 +11,8 @@ broker is to read none of them, and nothing but open half messages:
 A copy is what a broker appends when it asks: the half message again, with a new offset and TRANSACTION_CHECK_TIMES.
 Whoever reads the directory later takes the newest copy for the transaction (duetime_core.ondisk.halves).
 
+Where a broker alone has ended transactions, and the target finds by its records what is open, all stays as it is.
+
 A delay would lose the message: a broker that asks defers the half message itself, and discards it when it falls due.
 So a copy has none, and its message is delivered when it is committed.
 
@@ -29,7 +31,7 @@ from duetime_core.ondisk.levels import hash_of_tags
 from duetime_core.ondisk.state import State
 from duetime_format import record
 from duetime_format.errors import Damaged
-from duetime_format.halves import checks_of
+from duetime_format.halves import ENDED, checks_of, decision_of, ended_by
 from duetime_format.names import HALF_TOPIC, OP_TOPIC
 from duetime_format.properties import NAME_END, VALUE_END, value_of
 from duetime_format.record import Record
@@ -53,7 +55,8 @@ _NOT_COPIED = frozenset((_LEVEL, *_TIMES, _CHECKS, halves.PREPARED_OFFSET.encode
 class HalfExport:
     """Writes the open half messages of queue 0 into a copy of the log."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, *, reads_many: bool = True) -> None:
+        """`reads_many`: the target reads op records of several half messages, as brokers from 5.1 on do."""
         self._state = state
         known = _heard(state.root)
         opened = halves.of_state(state).open
@@ -63,10 +66,31 @@ class HalfExport:
         # The units of what was appended.
         self.appended = np.empty(0, UNIT_TYPE)
         self.delayed_count = sum(_has_delay(self._read(half).properties) for half in self.open)
+        self._stays = self._is_a_brokers(reads_many=reads_many)
+        if self._stays:
+            self.start = self.open[0].offset if self.open else self.end
+            return
         for half in reversed(self.open):
             if half.offset != self.start - 1 or not _is_plain(self._read(half).properties, half.checks):
                 break
             self.start = half.offset
+
+    def _is_a_brokers(self, *, reads_many: bool) -> bool:
+        """Whether a broker that finds its own queues and progress asks about the open ones, and about no other."""
+        progress = halves.progress_of(self._state.files, 0, self.end)
+        if progress is None or not all(_is_plain(self._read(half).properties, half.checks) for half in self.open):
+            return False
+        queue, ended = self._state.queues.get(_OPS), set[int]()
+        for _, units in queue.read() if queue is not None else ():
+            for position, size, _ in units.tolist():
+                try:
+                    found = record.decode(self._state.log.read(position, size), check_crc=False)
+                    ended.update(ended_by(found.body))
+                except Damaged:
+                    return False
+                if decision_of(found.properties) != ENDED or (b"," in found.body and not reads_many):
+                    return False
+        return [half.offset for half in self.open] == [one for one in range(progress, self.end) if one not in ended]
 
     def _read(self, half: OpenHalf) -> Record:
         return record.decode(self._state.log.read(half.position, half.size), check_crc=False)
@@ -84,7 +108,10 @@ class HalfExport:
         self.appended = np.array(units, UNIT_TYPE)
 
     def progress(self) -> dict[str, dict[int, int]]:
-        """A broker's progress, as consumerOffset.json has it; nothing where there never was a half message."""
+        """A broker's progress, as consumerOffset.json has it; nothing where there never was a half message, or where it
+        stays as it is."""
+        if self._stays:
+            return {}
         queues = self._state.queues
         ops = queues[_OPS].max_offset if _OPS in queues else 0
         known = {HALF_TOPIC: self.start, OP_TOPIC: ops} if KEY in queues else {}
