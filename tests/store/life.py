@@ -13,7 +13,7 @@ begins with recovery, and with the question whether what it found is what the mo
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -64,7 +64,9 @@ RESERVE_BYTES = 256 * 1024
 
 
 class Life:
-    """See the module. `check` after each opening is the test."""
+    """See the module. `check` after each opening is the test. `others`: ids that are not sent again as they are."""
+
+    others: Collection[str] = ()
 
     def __init__(self, root: Path, dice: random.Random, *, mode: str = "sync", timer_lanes: int = 1) -> None:
         self.root = root
@@ -210,22 +212,20 @@ class Life:
         self.run(self._send(ids, records))
 
     def _sent(self, message_id: str, message: Message, body: bytes) -> bytes:
-        topic, queue = message.topic, message.queue
+        place: dict[str, Any] = {"topic": message.topic, "queue": message.queue, "body": body}
         if message.level == TIMERS:
-            return timer(message_id, self.dice.choice(DELAYS_MS), topic=topic, queue=queue, body=body)
-        return sent(message_id, topic=topic, queue=queue, level=message.level, body=body)
+            return timer(message_id, self.dice.choice(DELAYS_MS), **place)
+        return sent(message_id, level=message.level, **place)
 
     async def _send(self, ids: list[str], records: list[bytes], retried: bool = False) -> None:
         try:
             outcome = self.store.put(b"".join(records), (0, len(ids)) if ids in self.batches else ())
         except (DiskFull, ReadOnly):
-            if not retried:
-                self._refuse(ids)
-            # Else nobody knows what became of the first attempt.
+            # Nobody knows what became of the first attempt.
+            self._refuse([] if retried else ids)
             return
-        assert set(outcome.statuses) <= {OK, DUPLICATE}
+        assert set(outcome.statuses) <= ({OK, DUPLICATE} if retried else {OK})
         for message_id, status in zip(ids, outcome.statuses, strict=True):
-            assert status == OK or retried
             if status == OK:
                 self.messages[message_id].refused = False
             assert not self.messages[message_id].refused
@@ -270,19 +270,14 @@ class Life:
     def _again(self, ids: list[str]) -> list[bytes]:
         return [self._sent(one, self.messages[one], one.encode()) for one in ids]
 
-    @property
-    def plain(self) -> dict[str, Message]:
-        """Those that are sent as they are."""
-        return self.messages
-
     def send_again(self) -> None:
         """What was not answered, as a gateway does: the ids may be there already."""
-        for ids in filter(None, unanswered(self.plain, TOPICS, self.puts, self.batches)):
+        for ids in filter(None, unanswered(self.messages, TOPICS, self.puts, self.batches, self.others)):
             self.run(self._send(ids, self._again(ids), retried=True))
 
     def repeat(self, count: int) -> None:
         """Sends again some of what was answered: nothing is stored twice, and the answer is the first one's."""
-        ids = self.dice.sample(known := answered(self.plain, TOPICS), min(count, len(known)))
+        ids = self.dice.sample(known := answered(self.messages, TOPICS, self.others), min(count, len(known)))
         with suppress(DiskFull, ReadOnly):
             outcome = self.store.put(b"".join(self._again(ids))) if ids else Outcome([])
             places = zip(outcome.statuses, outcome.queue_offsets, strict=True)

@@ -33,15 +33,20 @@ class Put:
     entries: Ints = field(default_factory=lambda: np.empty(0, np.int64))
 
 
-def answered(messages: Mapping[str, Message], topics: Collection[str]) -> list[str]:
-    return [one for one, message in messages.items() if message.topic in topics and message.offset is not None]
+def answered(messages: Mapping[str, Message], topics: Collection[str], others: Collection[str] = ()) -> list[str]:
+    known = [one for one, message in messages.items() if message.topic in topics and message.offset is not None]
+    return [one for one in known if one not in others]
 
 
 def unanswered(
-    messages: Mapping[str, Message], topics: Collection[str], puts: Iterable[Put], batches: Collection[list[str]]
+    messages: Mapping[str, Message],
+    topics: Collection[str],
+    puts: Iterable[Put],
+    batches: Collection[list[str]],
+    others: Collection[str],
 ) -> list[list[str]]:
     """Ids of sends that no call is waiting for: a few single ones, and a batch."""
-    known = {message_id for put in puts for message_id in put.offsets} | {*answered(messages, topics)}
+    known = {message_id for put in puts for message_id in put.offsets} | {*answered(messages, topics), *others}
     open_ids = [one for one, message in messages.items() if message.topic in topics and one not in known]
     batched = {message_id for batch in batches for message_id in batch}
     whole = [batch for batch in batches if batch[0] in open_ids]

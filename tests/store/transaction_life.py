@@ -7,7 +7,7 @@ others           it is not
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -95,12 +95,9 @@ class TransactionLife(Life):
                 call.refused()
         self.calls = waiting
 
-    def _ids(self, *, answered: bool) -> list[str]:
-        return [one for one in super()._ids(answered=answered) if one not in self.transactions]
-
     @property
-    def plain(self) -> dict[str, Message]:
-        return {name: message for name, message in self.messages.items() if name not in self.transactions}
+    def others(self) -> Collection[str]:  # type: ignore[override] # Life's is what it never changes
+        return self.transactions
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
