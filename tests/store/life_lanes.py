@@ -38,7 +38,9 @@ def check_timers(life: "Life", entries: Found, restored: Found) -> None:
     done = {number for one, number in restored if one == TIMERS}
     known = {number: message_id for (one, number), message_id in entries.items() if one == TIMERS}
     assert life.timers <= done, f"forgot what was answered as restored: {life.timers - done}"
-    assert done <= known.keys()
+    # As in `check_levels`: without a flush between them the entry may be lost.
+    assert done <= known.keys() or not life.sync
+    done &= known.keys()
     units = lane.queue.read_at(np.array(sorted(known), np.int64))
     gone = lane.progress().gone(np.array(sorted(known), np.int64), units["tags"].astype(np.int64))
     fillers = {number for number, unit in zip(sorted(known), units.tolist(), strict=True) if unit[1] == FILLER_SIZE}
