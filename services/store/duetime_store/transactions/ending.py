@@ -10,8 +10,9 @@ import asyncio
 from collections.abc import Sequence
 
 import numpy as np
-from duetime.v1 import message_pb2, store_pb2, transactions_pb2
+from duetime.v1 import store_pb2, transactions_pb2
 from duetime_core.bounds import shown
+from duetime_core.calls import fault_of
 from duetime_core.errors import (
     DiskFull,
     DueTimeError,
@@ -21,7 +22,6 @@ from duetime_core.errors import (
     PermissionDenied,
     Violation,
 )
-from duetime_core.serving import code_of
 from duetime_format import halves, record
 from duetime_format.errors import Damaged
 from duetime_format.halves import COMMITTED, ENDED, GIVEN_UP, ROLLED_BACK
@@ -252,14 +252,6 @@ class Ending:
 def _refuse(result: Result, why: str) -> None:
     refused = InvalidArgument([Violation("half", why)], reason="RECORD_REFUSED")
     result.fault.CopyFrom(fault_of(refused))
-
-
-def fault_of(error: DueTimeError) -> message_pb2.Fault:
-    """The error, as the answer has it for one of several."""
-    fault = message_pb2.Fault(code=code_of(error.status), reason=error.reason, message=error.text)
-    for one in error.violations:
-        fault.violations.add(field=one.field, description=one.description)
-    return fault
 
 
 def not_found(offset: int, what: str = "") -> NotFound:
