@@ -1,6 +1,7 @@
 """How commands show messages, for people and for machines."""
 
 import base64
+import textwrap
 from typing import Any
 
 from duetime.cli.output import iso, local, on_one_line
@@ -24,6 +25,17 @@ def message_line(message: ReceivedMessage | FoundMessage) -> str:
     except Damaged as error:
         parts.append(f"({error})")
     return "  ".join(parts)
+
+
+def content_lines(message: MessageView) -> list[str]:
+    """Tags, keys, properties and body for people."""
+    lines = [f"tags        {message.tags}"] if message.tags else []
+    lines += [f"keys        {', '.join(message.keys)}"] if message.keys else []
+    lines += [f"property    {name}={value}" for name, value in message.properties.items()]
+    try:
+        return [*lines, "", "body", textwrap.indent(message.body.decode("utf-8", "backslashreplace"), "  ")]
+    except Damaged as error:
+        return [*lines, "", "body", f"  ({error})"]
 
 
 def message_object(message: ReceivedMessage | FoundMessage) -> dict[str, Any]:

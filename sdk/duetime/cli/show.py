@@ -1,17 +1,16 @@
 """`duetime show`: one message by its id, and where it is."""
 
 import asyncio
-import textwrap
 from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
 
 from duetime.cli.gateway import CALL_TIMEOUT_S, reach
-from duetime.cli.messages import message_object
+from duetime.cli.messages import content_lines, message_object
 from duetime.cli.options import Json, Server
 from duetime.cli.output import about, iso, local, now_ms, print_json
-from duetime.client.errors import Damaged, DueTimeError
+from duetime.client.errors import DueTimeError
 from duetime.client.finding.finder import AsyncFinder, FoundMessage
 from duetime.client.finding.trace import TraceEvent
 from duetime.client.message import at_ms
@@ -75,14 +74,7 @@ def _page(message: FoundMessage, end: TraceEvent | None = None) -> str:
     lines += [f"due         {local(message.due_at)}"] if message.due_at else []
     lines += [f"late        {message.late_ms} ms"] if message.late_ms is not None else []
     lines += [f"born        {local(message.born_at)}", f"stored      {local(message.stored_at)}"]
-    lines += [f"tags        {message.tags}"] if message.tags else []
-    lines += [f"keys        {', '.join(message.keys)}"] if message.keys else []
-    lines += [f"property    {name}={value}" for name, value in message.properties.items()]
-    try:
-        lines += ["", "body", textwrap.indent(message.body.decode("utf-8", "backslashreplace"), "  ")]
-    except Damaged as error:
-        lines += ["", "body", f"  ({error})"]
-    return "\n".join(lines)
+    return "\n".join([*lines, *content_lines(message)])
 
 
 def shown_object(message: FoundMessage) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import asyncio
 import sys
-import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import aclosing
@@ -13,10 +12,10 @@ from typing import Annotated, Any, Literal
 import typer
 
 from duetime.cli.gateway import CALL_TIMEOUT_S, reach
-from duetime.cli.messages import body_object
+from duetime.cli.messages import body_object, content_lines
 from duetime.cli.options import Json, Server, given
 from duetime.cli.output import about, iso, local, now_ms, print_json
-from duetime.client.errors import Damaged, DueTimeError
+from duetime.client.errors import DueTimeError
 from duetime.client.finding.finder import AsyncFinder
 from duetime.client.finding.transactions import FoundTransaction
 from duetime.client.message import Receipt, at_ms, delay_ms
@@ -326,11 +325,4 @@ def _page(one: FoundTransaction) -> str:
         lines.append(f"message in  {place}")
     if message is None:
         return "\n".join([*lines, "", "(the half message has left the log)"])
-    lines += [f"tags        {message.tags}"] if message.tags else []
-    lines += [f"keys        {', '.join(message.keys)}"] if message.keys else []
-    lines += [f"property    {name}={value}" for name, value in message.properties.items()]
-    try:
-        lines += ["", "body", textwrap.indent(message.body.decode("utf-8", "backslashreplace"), "  ")]
-    except Damaged as error:
-        lines += ["", "body", f"  ({error})"]
-    return "\n".join(lines)
+    return "\n".join([*lines, *content_lines(message)])
