@@ -191,6 +191,17 @@ def test_checks_that_were_heard_count_for_the_broker(log: HalfLog) -> None:
     assert not (made / tablefile.FILE).exists()
 
 
+def test_the_last_one_of_the_queue_is_no_more_open_where_it_is_appended_again(log: HalfLog) -> None:
+    """An export appends it after what ended it, lest a broker that makes its queues from the log forgets the offset."""
+    log.half("a")
+    log.half("b")
+    log.kept(0)
+    log.op("1")
+    exported, made = export(log.write(half_progress=1))
+    assert (exported.records, exported.transactions) == (5, 0)
+    assert opened(made) == asked_about(made) == []
+
+
 def test_a_wrong_export_is_reported(log: HalfLog) -> None:
     log.half("a")
     log.half("b")

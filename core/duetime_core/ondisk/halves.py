@@ -133,7 +133,7 @@ def judge(files: Files, offsets: Ints, units: Units, *, queue: int = 0, end: int
             candidates[offset] = found
     walk = _Walk(queue)
     if candidates:
-        for item in scan_runs(log, _start(log, list(candidates.values())), end):
+        for item in scan_runs(log, _start(log, candidates, int(offsets[-1])), end):
             walk.see(item)
     log.close()
     left = []
@@ -197,10 +197,11 @@ def _opened(half: _Half) -> OpenHalf:
     )
 
 
-def _start(log: LogFiles, candidates: list[_Half]) -> int:
-    """The position from which on the log may say something of these."""
-    start = min(half.position for half in candidates)
-    born_at_ms = [half.born_at_ms for half in candidates if half.is_copy]
+def _start(log: LogFiles, candidates: dict[int, _Half], last: int) -> int:
+    """The position from which on the log may say something of these. An export may have appended the last of the queue
+    again, after what ended it."""
+    start = min(half.position for half in candidates.values())
+    born_at_ms = [half.born_at_ms for offset, half in candidates.items() if half.is_copy or offset == last]
     return min(start, log.first_by(min(born_at_ms) - _CLOCK_STEP_MS)) if born_at_ms else start
 
 
