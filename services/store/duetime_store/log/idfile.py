@@ -12,7 +12,6 @@ and so does a block once the file has twice the ids of the window. A torn block 
 """
 
 import struct
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from struct import Struct
@@ -21,13 +20,13 @@ from typing import NamedTuple
 import numpy as np
 from duetime_format.errors import Damaged
 
+from duetime_store.files import derived
 from duetime_store.files.disk import Disk
 from duetime_store.log.recent import Ids
 
 FILE = "duetimeIds"
 MAGIC, VERSION = b"DTID", 1
-_MARK = Struct(">4sI")
-_HEAD = Struct(">HHIIqq")
+_HEAD = Struct(">IIqq")
 _GRAIN = Struct(">qI")
 _ID_BYTES = 12
 
@@ -42,11 +41,10 @@ class Block(NamedTuple):
 
 def encode(block: Block) -> bytes:
     ids = block.ids
-    parts = [_HEAD.pack(VERSION, 0, len(ids.hashes), len(ids.grains), block.start, block.stop)]
+    parts = [_HEAD.pack(len(ids.hashes), len(ids.grains), block.start, block.stop)]
     parts += [_GRAIN.pack(*grain) for grain in ids.grains]
     parts += [ids.hashes.astype(">u4").tobytes(), ids.positions.astype(">i8").tobytes()]
-    body = b"".join(parts)
-    return _MARK.pack(MAGIC, zlib.crc32(body)) + body
+    return derived.sealed(MAGIC, VERSION, parts)
 
 
 def decode(data: bytes) -> Iterator[Block]:
@@ -60,17 +58,16 @@ def decode(data: bytes) -> Iterator[Block]:
 def _block_at(data: bytes, at: int) -> tuple[Block, int]:
     """The block at an index, and the index after it."""
     try:
-        magic, crc = _MARK.unpack_from(data, at)
-        version, _, id_count, grain_count, start, stop = _HEAD.unpack_from(data, at + _MARK.size)
+        id_count, grain_count, start, stop = _HEAD.unpack_from(data, at + derived.SEAL_BYTES)
     except struct.error as error:
         raise Damaged(f"{len(data) - at} bytes at {at} are no block of ids") from error
-    grains_at = at + _MARK.size + _HEAD.size
+    grains_at = at + derived.SEAL_BYTES + _HEAD.size
     ids_at = grains_at + grain_count * _GRAIN.size
     end = ids_at + id_count * _ID_BYTES
-    if magic != MAGIC or end > len(data) or zlib.crc32(memoryview(data)[at + _MARK.size : end]) != crc:
+    block = memoryview(data)[at:end]
+    if end > len(data) or not derived.is_intact(block, MAGIC):
         raise Damaged(f"the block at {at} does not match its CRC")
-    if version != VERSION:
-        raise Damaged(f"its version is {version}, {VERSION} is known")
+    derived.check_version(block, VERSION)
     grains = [_GRAIN.unpack_from(data, grains_at + number * _GRAIN.size) for number in range(grain_count)]
     hashes = np.frombuffer(data, ">u4", id_count, ids_at).astype(np.int64)
     positions = np.frombuffer(data, ">i8", id_count, ids_at + 4 * id_count).astype(np.int64)
@@ -110,10 +107,7 @@ def _before(blocks: list[Block], position: int) -> Ids:
 
 def replace(disk: Disk, folder: Path, data: bytes) -> None:
     """Replaces the file by one block; durable on return."""
-    temporary = folder / f"{FILE}.tmp"
-    disk.write_file(temporary, data, durable=True)
-    disk.replace(temporary, folder / FILE)
-    disk.sync_directory(folder)
+    derived.write(disk, folder, FILE, data)
 
 
 def append(disk: Disk, folder: Path, data: bytes, at: int) -> None:
