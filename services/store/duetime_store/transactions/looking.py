@@ -5,6 +5,8 @@ whose half messages still say so. A page token is the place of the next one: `o:
 """
 
 import re
+from collections.abc import MutableSequence
+from dataclasses import dataclass
 
 import numpy as np
 from duetime.v1 import store_pb2, transactions_pb2
@@ -38,6 +40,19 @@ _UNSPECIFIED = transactions_pb2.TRANSACTION_STATE_UNSPECIFIED
 _GIVEN_UP = transactions_pb2.TRANSACTION_STATE_GIVEN_UP
 
 
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """What a page is asked for, and what it has so far."""
+
+    request: transactions_pb2.ListTransactionsRequest
+    count: int
+    halves: MutableSequence[store_pb2.HalfTransaction]
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.halves) == self.count
+
+
 class Looking:
     """Serves both calls."""
 
@@ -66,11 +81,7 @@ class Looking:
             offset = request.half.offset
         else:
             raise InvalidArgument([Violation("half", "neither it nor message_id is set")])
-        offsets = np.array([offset], np.int64)
-        units = self._store.halves.units(offsets)
-        position, size, _ = units[0].item()
-        # What is staged is not durable yet.
-        (end,) = self._store.halves.published_ends(units)
+        position, size, end = self._unit(offset)
         found = read_half(self._store, offset, position, size)
         if not size or (found is None and end is None):
             raise not_found(offset)
@@ -83,6 +94,13 @@ class Looking:
             _, sent = self._results.at(end.position, response.half.transaction.message_id)
             response.sent.CopyFrom(sent)
         return response
+
+    def _unit(self, offset: int) -> tuple[int, int, End | None]:
+        """Position and size of a half message, and its end; what is staged is not durable yet."""
+        units = self._store.halves.units(np.array([offset], np.int64))
+        position, size, _ = units[0].item()
+        (end,) = self._store.halves.published_ends(units)
+        return position, size, end
 
     async def _offset_of(self, message_id: str) -> int:
         """Of the newest half message with this id."""
@@ -135,75 +153,62 @@ class Looking:
         """
         kind, place, count = _asked(request)
         response = store_pb2.ListHalvesResponse()
+        page = _Page(request, count, response.halves)
         with self._turns.walk() as walk:
             walk.start()
             if kind == "o":
-                place, is_over = await self._open(request, response, place, count, walk)
-                if not is_over:
-                    response.next_page_token = f"o:{place}"
-                    return response
-                if request.state == OPEN:
+                following = await self._open(page, place, walk)
+                if following is not None:
+                    response.next_page_token = f"o:{following}"
+                if following is not None or request.state == OPEN:
                     return response
                 place = 0
-            place, is_over = await self._given_up(request, response, place, count, walk)
-            if not is_over:
-                response.next_page_token = f"g:{place}"
+            following = await self._given_up(page, place, walk)
+            if following is not None:
+                response.next_page_token = f"g:{following}"
         return response
 
-    async def _open(
-        self,
-        request: transactions_pb2.ListTransactionsRequest,
-        response: store_pb2.ListHalvesResponse,
-        place: int,
-        count: int,
-        walk: Walk,
-    ) -> tuple[int, bool]:
-        """Fills in open ones from `place` on. Returns the next place, and whether there are no more."""
+    async def _open(self, page: _Page, place: int, walk: Walk) -> int | None:
+        """Fills in open ones from `place` on. Returns the next place; None: there are no more."""
+        request = page.request
         for _ in range(LOOK_MAX // _PIECE):
             rows = self._table.page(place - 1, request.group, _PIECE)
             if not len(rows.offsets):
-                return place, True
+                return None
             units = self._store.halves.units(rows.offsets)
             for offset, (position, size, _) in zip(rows.offsets.tolist(), units.tolist(), strict=True):
-                if len(response.halves) == count:
-                    return place, False
+                if page.is_full:
+                    return place
                 place = offset + 1
                 found = read_half(self._store, offset, position, size)
                 if found is None:
                     continue
                 if request.prepared_before_ms and found.stored_at_ms >= request.prepared_before_ms:
-                    return place, True
+                    return None
                 if not request.topic or topic_of(found) == request.topic:
-                    response.halves.append(self._described(offset, position, found, None))
+                    page.halves.append(self._described(offset, position, found, None))
             await walk.turn_if_over()
-        return place, False
+        return place
 
-    async def _given_up(
-        self,
-        request: transactions_pb2.ListTransactionsRequest,
-        response: store_pb2.ListHalvesResponse,
-        place: int,
-        count: int,
-        walk: Walk,
-    ) -> tuple[int, bool]:
+    async def _given_up(self, page: _Page, place: int, walk: Walk) -> int | None:
         """As `_open`; `place` is one of TRANS_CHECK_MAX_TIME_TOPIC."""
         queue = self._store.queues.known(GIVEN_UP_TOPIC.encode(), 0)
         if queue is None:
-            return place, True
+            return None
         for _ in range(LOOK_MAX // _PIECE):
             place = max(place, queue.min_offset)
             units = queue.read(place, _PIECE)
             if not len(units):
-                return place, True
+                return None
             for position, size, _ in units.tolist():
-                if len(response.halves) == count:
-                    return place, False
+                if page.is_full:
+                    return place
                 place += 1
                 half = self._half_given_up(position, size)
-                if half is not None and _is_wanted(half.transaction, request):
-                    response.halves.append(half)
+                if half is not None and _is_wanted(half.transaction, page.request):
+                    page.halves.append(half)
             await walk.turn_if_over()
-        return place, False
+        return place
 
     def _half_given_up(self, position: int, size: int) -> store_pb2.HalfTransaction | None:
         """None: it has been ended since, or has left the log."""
@@ -214,11 +219,9 @@ class Looking:
         offset = halves.half_of(copy.properties)
         if offset is None:
             return None
-        units = self._store.halves.units(np.array([offset], np.int64))
-        (end,) = self._store.halves.published_ends(units)
+        half_position, half_size, end = self._unit(offset)
         if end is None or end.code != GIVEN_UP:
             return None
-        half_position, half_size, _ = units[0].item()
         found = read_half(self._store, offset, half_position, half_size)
         half = self._described(offset, half_position, found or copy, end)
         half.transaction.checks = halves.checks_of(copy.properties)
