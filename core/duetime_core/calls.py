@@ -1,6 +1,6 @@
 """Calls to other processes: their statuses become this project's errors here, and nowhere else."""
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import TypeVar
 
 import grpc
@@ -122,3 +122,9 @@ def fault_of(error: DueTimeError) -> message_pb2.Fault:
         violations=[message_pb2.FieldViolation(field=v.field, description=v.description) for v in short.violations],
         retriable=error.retriable,
     )
+
+
+def faults_of(errors: Mapping[int, DueTimeError]) -> dict[int, message_pb2.Fault]:
+    """As `fault_of`, of a batch's messages by index: an error that several share becomes a fault once."""
+    made = {error: fault_of(error) for error in set(errors.values())}
+    return {index: made[error] for index, error in errors.items()}

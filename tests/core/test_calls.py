@@ -10,7 +10,7 @@ import pytest
 from duetime.client.errors import DueTimeError as ClientError
 from duetime.client.errors import from_status
 from duetime.v1 import store_pb2
-from duetime_core.calls import Answered, Unreadable, answer_of, fault_of, translate
+from duetime_core.calls import Answered, Unreadable, answer_of, fault_of, faults_of, translate
 from duetime_core.defects import outcome
 from duetime_core.errors import DueTimeError, FailedPrecondition, InvalidArgument, Unavailable, Violation
 from duetime_core.serving import Server, make_channel, status_of
@@ -42,6 +42,14 @@ def test_garbage_in_the_details_leaves_grpcs_own_status(
     assert status_of(translated).code is translated.status
     assert fault_of(translated).reason
     assert isinstance(from_status(error, "here:1"), ClientError)
+
+
+def test_messages_that_share_an_error_share_its_fault() -> None:
+    away, wrong = Unavailable("shard 0 is away"), InvalidArgument([Violation("topic", "is empty")])
+    faults = faults_of({0: away, 3: wrong, 7: away})
+    assert faults[0] is faults[7]
+    assert {index: fault.retriable for index, fault in faults.items()} == {0: True, 3: False, 7: True}
+    assert [one.field for one in faults[3].violations] == ["topic"]
 
 
 @given(st.integers(0, 2_000), st.integers(0, 255))

@@ -4,9 +4,8 @@ from collections.abc import Collection
 from typing import cast
 
 from duetime.v1 import gateway_pb2, message_pb2, transactions_pb2
-from duetime_core.calls import fault_of
+from duetime_core.calls import faults_of
 from duetime_core.decoding import decode
-from duetime_core.errors import DueTimeError
 from duetime_format.compiled import twin
 
 from duetime_gateway.sending.drafts import Draft, Packed, Rules
@@ -120,11 +119,6 @@ def response_of(outcomes: Outcomes) -> gateway_pb2.SendResponse:
         response.results[index].was_past = True
     for index, replaced_id in outcomes.replaced.items():
         response.results[index].replaced_id = replaced_id
-    # The messages of a part share one error: it becomes a fault once.
-    faults: dict[DueTimeError, message_pb2.Fault] = {}
-    for index, error in outcomes.faults.items():
-        fault = faults.get(error)
-        if fault is None:
-            fault = faults[error] = fault_of(error)
+    for index, fault in faults_of(outcomes.faults).items():
         response.results[index].fault.CopyFrom(fault)
     return response

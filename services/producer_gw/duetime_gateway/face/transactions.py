@@ -4,9 +4,8 @@ from collections.abc import Iterable
 
 from duetime.v1 import message_pb2
 from duetime.v1 import transactions_pb2 as pb
-from duetime_core.calls import fault_of
+from duetime_core.calls import faults_of
 from duetime_core.decoding import decode
-from duetime_core.errors import DueTimeError
 from duetime_format import record
 from duetime_format.properties import decode_properties
 from duetime_format.record import Record, host_text
@@ -60,12 +59,7 @@ def prepare_response(outcomes: Outcomes) -> pb.PrepareResponse:
         response.results[index].requested_level = level
     for index in outcomes.duplicates:
         response.results[index].duplicate = True
-    # The messages of a part share one error: it becomes a fault once.
-    faults: dict[DueTimeError, message_pb2.Fault] = {}
-    for index, error in outcomes.faults.items():
-        fault = faults.get(error)
-        if fault is None:
-            fault = faults[error] = fault_of(error)
+    for index, fault in faults_of(outcomes.faults).items():
         response.results[index].fault.CopyFrom(fault)
     return response
 
