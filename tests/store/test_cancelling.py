@@ -132,6 +132,8 @@ async def test_each_target_has_its_own_result(store: Running) -> None:
     results = await cancel(store, *refs)
     assert [one.status for one in results] == [CANCELLED, 0, 0, CANCELLED, NOT_FOUND, CANCELLED, 0]
     assert [one.fault.reason for one in results] == ["", *["INVALID_ARGUMENT"] * 2, "", "", "", "INVALID_ARGUMENT"]
+    fields = [[violation.field for violation in one.fault.violations] for one in results]
+    assert fields == [[], *[["message.message_id"]] * 2, [], [], [], ["message.entry"]]
 
 
 async def test_a_call_has_1_to_4096_targets(store: Running) -> None:

@@ -288,6 +288,7 @@ async def test_shard_takes_so_many_open_transactions(tmp_path: Path) -> None:
         fault = full.faults[2]
         assert (fault.reason, fault.code) == ("TRANSACTIONS_EXHAUSTED", grpc.StatusCode.RESOURCE_EXHAUSTED.value[0])
         assert "2 open transactions, 3 at most" in fault.message
+        assert fault.retriable
         await end(store, end_of(halves_of[0], "m0"))
         await prepared(store, "m3")
 

@@ -17,6 +17,7 @@ from duetime.v1 import (
     transactions_pb2,
 )
 from duetime_core.callers import caller_of
+from duetime_core.calls import faults_of
 from duetime_core.errors import InvalidArgument, ReadOnly, Violation
 from duetime_core.serving import code_of
 from duetime_core.traffic import COUNTED_BYTES_MIN
@@ -40,6 +41,7 @@ FOUND = gateway_pb2.PULL_STATUS_FOUND
 NO_NEW = gateway_pb2.PULL_STATUS_NO_NEW
 NO_MATCH = gateway_pb2.PULL_STATUS_NO_MATCH
 OUT_OF_RANGE = gateway_pb2.PULL_STATUS_OFFSET_OUT_OF_RANGE
+_INVALID = code_of(StatusCode.INVALID_ARGUMENT)
 _STATUS_NAMES = store_pb2.PutStatus.keys()
 SERVICE_NAME = "duetime.v1.Store"
 
@@ -205,11 +207,10 @@ class StoreService(store_pb2_grpc.StoreServicer):
             for status, count in Counter(outcome.statuses).items():
                 if status != OK:
                     self._metrics.refused.labels(_STATUS_NAMES[status].removeprefix("PUT_STATUS_")).inc(count)
+        faults = faults_of(outcome.errors)
         for index, text in outcome.faults.items():
-            error = outcome.errors.get(index)
-            code = code_of(error.status if error else StatusCode.INVALID_ARGUMENT)
-            reason = error.reason if error else "RECORD_REFUSED"
-            response.faults[index].CopyFrom(message_pb2.Fault(code=code, reason=reason, message=text))
+            own = message_pb2.Fault(code=_INVALID, reason="RECORD_REFUSED", message=text)
+            response.faults[index].CopyFrom(faults.get(index, own))
 
     async def Pull(self, request: gateway_pb2.PullRequest, context: Any) -> gateway_pb2.PullResponse:
         queue = self._store.queues.find(request.topic, request.queue)
@@ -408,8 +409,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
             raise InvalidArgument([Violation("topics", text)])
         response = store_pb2.PutTopicsResponse()
         refused = await self._topics.put_all([(topic.name, topic.queue_count) for topic in request.topics])
-        for index, error in refused.items():
-            fault = message_pb2.Fault(code=code_of(error.status), reason=error.reason, message=error.text)
+        for index, fault in faults_of(refused).items():
             response.faults[index].CopyFrom(fault)
         return response
 

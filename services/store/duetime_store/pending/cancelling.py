@@ -11,13 +11,14 @@ from collections.abc import Sequence
 
 import numpy as np
 from duetime.v1 import pending_pb2
-from duetime_core.errors import DiskFull, InvalidArgument, Violation
+from duetime_core.calls import fault_of, faults_of
+from duetime_core.errors import DiskFull, DueTimeError, InvalidArgument, Violation
 from duetime_format.limits import CANCEL_COUNT_MAX
 from duetime_format.units import Ints, dues_of
 
 from duetime_store.lanes.lane import Lane
 from duetime_store.metrics import StoreMetrics
-from duetime_store.pending.targets import ROUNDS_MAX, Fate, Target, Targets, contended, fault_of
+from duetime_store.pending.targets import ROUNDS_MAX, Fate, Target, Targets, contended
 from duetime_store.writing.ends import cancel
 from duetime_store.writing.flusher import Flusher
 from duetime_store.writing.store import Store
@@ -87,16 +88,19 @@ class Cancelling:
         """Ends those that are pending, and fills in results. Returns the indices of those to be sought again."""
         unclear: list[int] = []
         pending: dict[Lane, dict[int, list[int]]] = {}
+        errors: dict[int, DueTimeError] = {}
         for index, verdict in zip(indices, self._targets.judge([targets[index] for index in indices]), strict=True):
             error = targets[index].error
             if error is not None:
-                results[index] = pending_pb2.CancelResult(fault=fault_of(error))
+                errors[index] = error
             elif verdict.lane is not None:
                 pending.setdefault(verdict.lane, {}).setdefault(verdict.entry, []).append(index)
             elif verdict.fate is Fate.UNCLEAR:
                 unclear.append(index)
             else:
                 results[index] = pending_pb2.CancelResult(status=_STATUSES[verdict.fate])
+        for index, fault in faults_of(errors).items():
+            results[index] = pending_pb2.CancelResult(fault=fault)
         ended: list[tuple[Lane, Ints, Ints]] = []
         for lane, of_entry in pending.items():
             entries = np.array(list(of_entry), np.int64)

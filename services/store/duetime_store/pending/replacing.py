@@ -16,6 +16,7 @@ from zlib import crc32
 
 import numpy as np
 from duetime.v1 import pending_pb2, store_pb2
+from duetime_core.calls import fault_of
 from duetime_core.errors import DataLoss, DueTimeError, InvalidArgument, Unsupported, Violation
 from duetime_format import record
 from duetime_format.columns import entry_of
@@ -31,7 +32,7 @@ from duetime_store.lanes.lane import PENDING, RESTORED, Lane
 from duetime_store.metrics import StoreMetrics
 from duetime_store.pending.jobs import Job, Rescheduling, Upserting, job_of
 from duetime_store.pending.keys import Name, Upsert, UpsertKeys
-from duetime_store.pending.targets import ROUNDS_MAX, Fate, Place, Targets, contended, fault_of
+from duetime_store.pending.targets import ROUNDS_MAX, Fate, Place, Targets, contended
 from duetime_store.reading.turns import Turns, Walk
 from duetime_store.writing.ends import replace, state_of
 from duetime_store.writing.flusher import Flusher
@@ -88,7 +89,8 @@ class Replacing:
         try:
             await self._keys.learn([job.name for job in jobs if isinstance(job, Upserting)])
         except DueTimeError as error:
-            jobs = [Result(fault=fault_of(error)) if isinstance(job, Upserting) else job for job in jobs]
+            failed = Result(fault=fault_of(error))
+            jobs = [failed if isinstance(job, Upserting) else job for job in jobs]
         results = await self._work_all(jobs)
         await self._durable()
         self._count(request.replacements, results)

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from duetime.v1 import message_pb2, pending_pb2
+from duetime.v1 import pending_pb2
 from duetime_core.bounds import shown
 from duetime_core.errors import DueTimeError, InvalidArgument, Unavailable, Violation
-from duetime_core.serving import code_of
 from duetime_format import record
 from duetime_format.columns import values
 from duetime_format.lanes import LANE_TOPICS, lane_of
@@ -172,11 +171,6 @@ class Target:
 def contended(target: Target) -> DueTimeError:
     """The error for a message of which calls took the place again and again."""
     return Unavailable(f"other calls replace message {shown(target.message_id)} all the time", reason="CONTENDED")
-
-
-def fault_of(error: DueTimeError) -> message_pb2.Fault:
-    """The error, as the answer has it for one of several."""
-    return message_pb2.Fault(code=code_of(error.status), reason=error.reason, message=error.text)
 
 
 class Targets:
