@@ -436,7 +436,7 @@ async def test_metrics_tell_what_is_open_and_what_became_of_it(tmp_path: Path) -
         value = store.node.registry.get_sample_value
         assert value("duetime_store_transactions_oldest_seconds") == 0
         halves_ = await prepared(store, "m0", "m1", "m2")
-        await prepare(store, half("m0"), retried=[0])
+        await prepare(store, half("m0"))
         await passes(store, 90_000)
         await take(store)
         await report(store, heard=[0, 1], unheard=[2])

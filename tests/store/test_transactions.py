@@ -222,7 +222,7 @@ async def test_answer_says_when_it_is_checked(store: Running, properties: dict[s
 async def test_repeated_prepare_is_answered_with_the_first(store: Running) -> None:
     first = await prepare(store, half("m0"), half("m1"))
     await store.clock.advance(1_000)
-    again = await prepare(store, half("m2"), half("m1"), half("m0", topic="others"), retried=[0, 1, 2])
+    again = await prepare(store, half("m2"), half("m1"), half("m0", topic="others"))
     assert list(again.statuses) == [0, store_pb2.PUT_STATUS_DUPLICATE, 0]
     assert again.offsets[1] == first.offsets[1]
     assert again.positions[1] == first.positions[1]
@@ -233,7 +233,7 @@ async def test_repeated_prepare_is_answered_with_the_first(store: Running) -> No
 async def test_prepare_repeated_after_its_end_opens_nothing(store: Running) -> None:
     (one,) = await prepared(store, "m0")
     await end(store, end_of(one, "m0"))
-    again = await prepare(store, half("m0"), retried=[0])
+    again = await prepare(store, half("m0"))
     assert list(again.statuses) == [store_pb2.PUT_STATUS_DUPLICATE]
     assert (again.offsets[0], again.positions[0]) == (one.offset, one.position)
     assert not await listed(store)
@@ -281,7 +281,7 @@ async def test_half_topic_is_closed_to_other_calls(store: Running) -> None:
 async def test_shard_takes_so_many_open_transactions(tmp_path: Path) -> None:
     async with Running(tmp_path / "store", transactions_max=3) as store:
         halves_of = await prepared(store, "m0", "m1")
-        full = await prepare(store, half("m0"), half("m2"), half("m3"), half("m4"), retried=[0])
+        full = await prepare(store, half("m0"), half("m2"), half("m3"), half("m4"))
         assert list(full.statuses) == [
             *(store_pb2.PUT_STATUS_DUPLICATE, 0, store_pb2.PUT_STATUS_REFUSED, store_pb2.PUT_STATUS_REFUSED),
         ]

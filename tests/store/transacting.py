@@ -33,8 +33,8 @@ def half(
     return record.encode(Record(HALF_TOPIC, 0, body, with_crc_mark(encode_properties(named))))
 
 
-async def prepare(store: Running, *records: bytes, **options: Any) -> store_pb2.PrepareRecordsResponse:
-    request = store_pb2.PrepareRecordsRequest(records=b"".join(records), **options)
+async def prepare(store: Running, *records: bytes) -> store_pb2.PrepareRecordsResponse:
+    request = store_pb2.PrepareRecordsRequest(records=b"".join(records))
     return await store.stub.Prepare(request, timeout=30)
 
 

@@ -339,12 +339,10 @@ class Half(_message.Message):
     def __init__(self, offset: _Optional[int] = ..., position: _Optional[int] = ...) -> None: ...
 
 class PrepareRecordsRequest(_message.Message):
-    __slots__ = ("records", "retried")
+    __slots__ = ("records",)
     RECORDS_FIELD_NUMBER: _ClassVar[int]
-    RETRIED_FIELD_NUMBER: _ClassVar[int]
     records: bytes
-    retried: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, records: _Optional[bytes] = ..., retried: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, records: _Optional[bytes] = ...) -> None: ...
 
 class PrepareRecordsResponse(_message.Message):
     __slots__ = ("statuses", "offsets", "positions", "check_at_ms", "faults")

@@ -156,8 +156,8 @@ class StoreClient:
         return replaced_of(answer)
 
     async def prepare(self, records: bytes, retried: Sequence[int], timeout_ms: float) -> Stored:
-        """As `put`, of half messages."""
-        request = store_pb2.PrepareRecordsRequest(records=records, retried=retried)
+        """As `put`, of half messages, which need not be named when they are repeated."""
+        request = store_pb2.PrepareRecordsRequest(records=records)
         return prepared_of(await self._call(self._stub.Prepare(request, timeout=timeout_ms / 1000.0)))
 
     async def take_checks(
