@@ -1,23 +1,19 @@
 """SendBatch in `duetime.v1`: requests whose messages are stored all or none, and the call itself."""
 
 from collections.abc import Collection, Iterator
-from typing import Any, cast
+from typing import Any
 
 import grpc
 from duetime.v1 import gateway_pb2, message_pb2
 from duetime_core.decoding import decode
 from duetime_core.errors import DueTimeError, Violation
-from duetime_format.compiled import twin
 
 from duetime_gateway.face.callers import Context, caller
-from duetime_gateway.face.sends import draft_of, encoded_response
+from duetime_gateway.face.sends import EncodedRequest, draft_of, encoded_response
 from duetime_gateway.metrics import GatewayMetrics
-from duetime_gateway.sending.drafts import Draft, Packed, Rules
+from duetime_gateway.sending.drafts import Draft
 from duetime_gateway.sending.outcomes import AllStored, Outcomes
 from duetime_gateway.sending.sender import Sender
-from duetime_gateway.shards.route import Route
-
-_twin = twin("duetime_gateway.face._packing")
 
 
 class BatchService:
@@ -49,22 +45,12 @@ def _word(outcome: AllStored | Outcomes) -> str:
     return "duplicate" if isinstance(outcome, Outcomes) and outcome.duplicates else "stored"
 
 
-class EncodedBatch:
-    """An encoded SendBatchRequest; see `sending.drafts.Request`."""
+class EncodedBatch(EncodedRequest):
+    """An encoded SendBatchRequest."""
 
-    __slots__ = ("_data", "size")
+    __slots__ = ()
 
     is_batch = True
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self.size = len(data)
-
-    def pack(self, rules: Rules, routes: dict[str, Route], arrived_at_ms: int, born_host: bytes) -> Packed | None:
-        """None also where there is no compiled twin."""
-        if _twin is None:
-            return None
-        return cast("Packed | None", _twin.take(self._data, routes, rules, born_host, arrived_at_ms, True))
 
     def drafts(self) -> "BatchDrafts":
         return BatchDrafts(decode(gateway_pb2.SendBatchRequest.FromString, self._data))

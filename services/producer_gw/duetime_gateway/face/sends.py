@@ -1,6 +1,6 @@
 """Send in `duetime.v1`: requests as drafts or packed records, and outcomes as results."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import cast
 
 from duetime.v1 import gateway_pb2, message_pb2, transactions_pb2
@@ -8,7 +8,7 @@ from duetime_core.calls import faults_of
 from duetime_core.decoding import decode
 from duetime_format.compiled import twin
 
-from duetime_gateway.sending.drafts import Draft, Packed, Rules
+from duetime_gateway.sending.drafts import Draft, Drafts, Packed, Rules
 from duetime_gateway.sending.outcomes import AllStored, Outcomes
 from duetime_gateway.shards.route import Route
 
@@ -20,7 +20,7 @@ class EncodedRequest:
 
     __slots__ = ("_data", "size")
 
-    is_batch = False
+    is_batch: bool = False
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -30,9 +30,9 @@ class EncodedRequest:
         """None also where there is no compiled twin."""
         if _twin is None:
             return None
-        return cast("Packed | None", _twin.take(self._data, routes, rules, born_host, arrived_at_ms))
+        return cast("Packed | None", _twin.take(self._data, routes, rules, born_host, arrived_at_ms, self.is_batch))
 
-    def drafts(self) -> "MessageDrafts":
+    def drafts(self) -> Drafts:
         return MessageDrafts(decode(gateway_pb2.SendRequest.FromString, self._data))
 
 
@@ -111,14 +111,21 @@ def response_of(outcomes: Outcomes) -> gateway_pb2.SendResponse:
             if lane:
                 result.lane = lane
                 result.deliver_at_ms = due_at_ms
-    for index, level in outcomes.requested_levels.items():
-        response.results[index].requested_level = level
-    for index in outcomes.duplicates:
-        response.results[index].duplicate = True
     for index in outcomes.past:
         response.results[index].was_past = True
     for index, replaced_id in outcomes.replaced.items():
         response.results[index].replaced_id = replaced_id
-    for index, fault in faults_of(outcomes.faults).items():
-        response.results[index].fault.CopyFrom(fault)
+    fill_oddities(response.results, outcomes)
     return response
+
+
+def fill_oddities(
+    results: Sequence[message_pb2.SendResult] | Sequence[transactions_pb2.PrepareResult], outcomes: Outcomes
+) -> None:
+    """What few of the messages have, sent or prepared."""
+    for index, level in outcomes.requested_levels.items():
+        results[index].requested_level = level
+    for index in outcomes.duplicates:
+        results[index].duplicate = True
+    for index, fault in faults_of(outcomes.faults).items():
+        results[index].fault.CopyFrom(fault)

@@ -4,13 +4,12 @@ from collections.abc import Iterable
 
 from duetime.v1 import message_pb2
 from duetime.v1 import transactions_pb2 as pb
-from duetime_core.calls import faults_of
 from duetime_core.decoding import decode
 from duetime_format import record
 from duetime_format.properties import decode_properties
 from duetime_format.record import Record, host_text
 
-from duetime_gateway.face.sends import MessageDrafts
+from duetime_gateway.face.sends import MessageDrafts, fill_oddities
 from duetime_gateway.sending.drafts import Rules
 from duetime_gateway.sending.outcomes import Outcomes
 from duetime_gateway.shards.route import Route
@@ -55,12 +54,7 @@ def prepare_response(outcomes: Outcomes) -> pb.PrepareResponse:
             add(message_id=message_id, transaction_id=transaction_id, shard=shard, check_at_ms=check_at_ms)
         else:
             add(message_id=message_id)
-    for index, level in outcomes.requested_levels.items():
-        response.results[index].requested_level = level
-    for index in outcomes.duplicates:
-        response.results[index].duplicate = True
-    for index, fault in faults_of(outcomes.faults).items():
-        response.results[index].fault.CopyFrom(fault)
+    fill_oddities(response.results, outcomes)
     return response
 
 
