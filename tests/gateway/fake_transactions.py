@@ -102,27 +102,39 @@ class FakeTransactions:
             index += 1
         return answer
 
-    def end(self, request: store_pb2.EndTransactionsRequest) -> pb.EndTransactionResponse:
+    def end(self, request: store_pb2.EndTransactionsRequest) -> store_pb2.EndTransactionsResponse:
         self.ends.append(request)
-        results = []
-        for one in request.ends:
+        answer = store_pb2.EndTransactionsResponse()
+        columns = zip(request.offsets, request.positions, request.message_ids, request.decisions, strict=True)
+        for index, (offset, position, message_id, decision) in enumerate(columns):
+            half = store_pb2.Half(offset=offset, position=position)
             try:
-                results.append(self._end(request.group, one, request.given_up))
+                result = self._end(request, half, message_id.decode(), decision)
             except DueTimeError as error:
-                results.append(pb.EndTransactionResult(fault=fault_of(error)))
-        return pb.EndTransactionResponse(results=results)
+                result = pb.EndTransactionResult(fault=fault_of(error))
+            is_plain = result.HasField("sent") and not result.duplicate
+            answer.states.append(result.state)
+            answer.offsets.append(result.sent.offset if is_plain else -1)
+            answer.queues.append(result.sent.queue if is_plain else 0)
+            answer.topic_of.append(index)
+            answer.topics.append(result.topic)
+            if not is_plain and (result.HasField("fault") or result.duplicate):
+                answer.others[index].CopyFrom(result)
+        return answer
 
-    def _end(self, group: str, end: store_pb2.HalfEnd, given_up: bool) -> pb.EndTransactionResult:
-        half = self._find(end.half)
-        if half is None or half.message_id != end.message_id:
+    def _end(
+        self, request: store_pb2.EndTransactionsRequest, named: store_pb2.Half, message_id: str, decision: int
+    ) -> pb.EndTransactionResult:
+        half = self._find(named)
+        if half is None or half.message_id != message_id:
             raise NotFound("no such transaction", reason="TRANSACTION_NOT_FOUND")
-        if half.group != group:
+        if half.group != request.group:
             raise DueTimeError("another group's", reason="TRANSACTION_OF_ANOTHER_GROUP")
-        if half.state == GIVEN_UP and not given_up:
+        if half.state == GIVEN_UP and not request.given_up:
             raise FailedPrecondition("given up", reason="TRANSACTION_GIVEN_UP")
         duplicate = half.state in (COMMITTED, ROLLED_BACK)
-        if not duplicate and end.decision != pb.DECISION_UNKNOWN:
-            half.state = COMMITTED if end.decision == pb.DECISION_COMMIT else ROLLED_BACK
+        if not duplicate and decision != pb.DECISION_UNKNOWN:
+            half.state = COMMITTED if decision == pb.DECISION_COMMIT else ROLLED_BACK
         result = pb.EndTransactionResult(state=half.state, duplicate=duplicate)
         if half.state == COMMITTED:
             properties = half.properties

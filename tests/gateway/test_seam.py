@@ -15,7 +15,7 @@ from duetime_gateway.sending.drafts import Caller, Draft, DraftList, DraftReques
 from duetime_gateway.sending.outcomes import AllStored, Outcomes
 from duetime_gateway.shards.contract import receipts_of
 from duetime_gateway.shards.route import Route
-from duetime_gateway.transactions.calls import End
+from duetime_gateway.transactions.columns import Ends
 from duetime_gateway.transactions.ending import Decision
 from duetime_gateway.transactions.names import TransactionName
 
@@ -101,10 +101,10 @@ async def test_transactions_are_prepared_ended_and_watched(parts: GatewayParts) 
         TransactionName(outcomes.shards[index], outcomes.offsets[index], outcomes.positions[index], outcomes.ids[index])
         for index in (0, 2)
     ]
-    ends = [End(names[0], Decision.COMMIT), End(names[1], Decision.ROLLBACK)]
-    committed, rolled_back = await transactions.ender.end("billing", ends)
-    assert (committed.sent.message_id, committed.sent.queue, committed.sent.offset) == ("one", 2, 0)
-    assert not rolled_back.HasField("sent")
+    ends = Ends.of([(names[0], Decision.COMMIT), (names[1], Decision.ROLLBACK)])
+    ended = await transactions.ender.end("billing", ends)
+    assert (ended.topics[0], ended.queues[0], ended.offsets) == ("orders", 2, [0, -1])
+    assert (len(set(ended.states)), ended.others) == (2, {})
     watcher = await transactions.watching.join("billing")
     transactions.watching.end()
     with pytest.raises(Unavailable, match="stopping"):

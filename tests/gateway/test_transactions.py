@@ -50,7 +50,19 @@ def test_id_of_a_transaction_names_it(shard: int, offset: int, position: int, me
 
 
 @pytest.mark.parametrize(
-    "text", ["", "1", "1.2.3", "1.2.3.", "a.2.3.x", "1.-2.3.x", "1.2.²3.x", "1.2.3" + "0" * 19 + ".x", ". . . ."]
+    "text",
+    [
+        "",
+        "1",
+        "1.2.3",
+        "1.2.3.",
+        "a.2.3.x",
+        "1.-2.3.x",
+        "1.9223372036854775808.3.x",
+        "1.2.²3.x",
+        "1.2.3" + "0" * 19 + ".x",
+        ". . . .",
+    ],
 )
 def test_other_texts_are_no_ids(text: str) -> None:
     assert parse(text) is None

@@ -14,7 +14,7 @@ from duetime_store.transactions.results import Results
 from duetime_store.writing.flusher import Flusher
 
 from tests.store.conftest import Shard
-from tests.store.transacting import end_of, half
+from tests.store.transacting import end_of, half, staged_ends
 
 NO_FLUSHER = cast("Flusher", None)
 
@@ -48,10 +48,7 @@ class HalfShard(Shard):
 
     def stage(self, decisions: dict[str, int], *, given_up: bool = False) -> list[Result]:
         ends = [end_of(self.halves[one], one, decision) for one, decision in decisions.items()]
-        results = [transactions_pb2.EndTransactionResult() for _ in ends]
-        request = store_pb2.EndTransactionsRequest(group="g", ends=ends, given_up=given_up)
-        self.ending.stage(request, results, range(len(ends)))
-        return results
+        return staged_ends(self.ending, "g", ends, given_up=given_up)
 
     def end(self, decisions: dict[str, int], *, given_up: bool = False) -> list[Result]:
         """Durable on return."""

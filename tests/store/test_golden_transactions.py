@@ -22,7 +22,7 @@ from tests.store.conftest import HandClock
 from tests.store.half_shard import HalfShard
 from tests.store.test_export_halves import asked_about, opened
 from tests.store.test_halves import by_manifest
-from tests.store.transacting import COMMIT, COMMITTED, ROLLBACK, ROLLED_BACK, end_of
+from tests.store.transacting import COMMIT, COMMITTED, ROLLBACK, ROLLED_BACK, end_of, staged_ends
 
 LEVELS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
 
@@ -55,10 +55,9 @@ def end(shard: HalfShard, message_id: str, offset: int, decision: int) -> Result
     """Its producer's end."""
     position = int(shard.store.halves.units(np.array([offset]))["position"][0])
     one = end_of(store_pb2.Half(offset=offset, position=position), message_id, decision)
-    results, group = [Result()], f"D{'k' if 'killed' in str(shard.root) else 't'}_tx"
-    shard.ending.stage(store_pb2.EndTransactionsRequest(group=group, ends=[one]), results, range(1))
+    (result,) = staged_ends(shard.ending, f"D{'k' if 'killed' in str(shard.root) else 't'}_tx", [one])
     shard.flush()
-    return results[0]
+    return result
 
 
 def real_messages(root: Path, message_id: str) -> list[Record]:

@@ -39,7 +39,7 @@ def give_up(shard: HalfShard, name: str) -> None:
     offset = shard.halves[name].offset
     position, size, _ = shard.store.halves.units(np.array([offset]))[0].item()
     copy = halves.given_up(record.decode(shard.store.read_record(position, size)), 15)
-    end(shard.store, [Decided(offset, halves.GIVEN_UP, copy)], lambda offsets: shard.table.end(np.array(offsets)))
+    end(shard.store, Decided([offset], [halves.GIVEN_UP], [copy]), lambda offsets: shard.table.end(np.array(offsets)))
 
 
 @pytest.mark.parametrize("table", [True, False])

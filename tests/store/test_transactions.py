@@ -174,7 +174,7 @@ async def test_end_of_another_transaction_is_refused(store: Running, changed: di
 async def test_call_without_ends_or_group_is_refused(store: Running) -> None:
     for group, count in (("g", 0), ("g", ENDS_COUNT_MAX + 1), ("", 1)):
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await end(store, *[store_pb2.HalfEnd()] * count, group=group)
+            await end(store, *[end_of(store_pb2.Half(), "m0")] * count, group=group)
         assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 

@@ -1,12 +1,14 @@
 """Half messages and their ends, as gateways send them to a shard."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-from duetime.v1 import store_pb2, transactions_pb2
+from duetime.v1 import message_pb2, store_pb2, transactions_pb2
 from duetime_format import record
 from duetime_format.names import HALF_TOPIC
 from duetime_format.properties import encode_properties
 from duetime_format.record import Record, with_crc_mark
+from duetime_store.transactions.ending import Answer, Asked, Ending, Result
 
 from tests.store.test_service import Running
 
@@ -46,15 +48,62 @@ async def prepared(store: Running, *ids: str, **options: Any) -> list[store_pb2.
     return [store_pb2.Half(offset=offset, position=position) for offset, position in places]
 
 
-def end_of(one: store_pb2.Half, message_id: str, decision: int = COMMIT) -> store_pb2.HalfEnd:
-    return store_pb2.HalfEnd(half=one, message_id=message_id, decision=decision)  # type: ignore[arg-type]
+class HalfEnd(NamedTuple):
+    """What is to become of a half message."""
+
+    half: store_pb2.Half
+    message_id: str
+    decision: int
 
 
-async def end(
-    store: Running, *ends: store_pb2.HalfEnd, group: str = "g", given_up: bool = False
-) -> list[transactions_pb2.EndTransactionResult]:
-    request = store_pb2.EndTransactionsRequest(group=group, ends=ends, given_up=given_up)
-    return list((await store.stub.EndTransactions(request, timeout=60)).results)
+def end_of(one: store_pb2.Half, message_id: str, decision: int = COMMIT) -> HalfEnd:
+    return HalfEnd(one, message_id, decision)
+
+
+def ends_of(group: str, ends: Sequence[HalfEnd], *, given_up: bool = False) -> store_pb2.EndTransactionsRequest:
+    """As a gateway sends them."""
+    return store_pb2.EndTransactionsRequest(
+        group=group,
+        offsets=[one.half.offset for one in ends],
+        positions=[one.half.position for one in ends],
+        message_ids=[one.message_id.encode() for one in ends],
+        decisions=[one.decision for one in ends],  # type: ignore[misc]
+        given_up=given_up,
+    )
+
+
+def results_of(ids: Sequence[str], answer: store_pb2.EndTransactionsResponse) -> list[Result]:
+    """The columns of shard 0, one by one."""
+    results = []
+    offsets, queues, topic_of = (
+        list(column) or [-1] * len(ids) for column in (answer.offsets, answer.queues, answer.topic_of)
+    )
+    assert len(answer.states) == len(offsets) == len(queues) == len(topic_of) == len(ids)
+    for index, (message_id, state) in enumerate(zip(ids, answer.states, strict=True)):
+        result = Result(state=state)
+        if index in answer.others:
+            assert answer.others[index].state == state
+            result = answer.others[index]
+        elif offsets[index] >= 0:
+            result.topic = answer.topics[topic_of[index]]
+            sent = message_pb2.SendResult(message_id=message_id, queue=queues[index], offset=offsets[index])
+            result.sent.CopyFrom(sent)
+        assert result.state or result.HasField("fault")
+        results.append(result)
+    return results
+
+
+def staged_ends(ending: Ending, group: str, ends: Sequence[HalfEnd], *, given_up: bool = False) -> list[Result]:
+    """Results that hold once all of it is durable."""
+    asked = Asked(ends_of(group, ends, given_up=given_up))
+    answer = Answer(len(ends))
+    ending.stage(asked, answer, range(len(ends)))
+    return results_of([one.message_id for one in ends], answer.response())
+
+
+async def end(store: Running, *ends: HalfEnd, group: str = "g", given_up: bool = False) -> list[Result]:
+    answer = await store.stub.EndTransactions(ends_of(group, ends, given_up=given_up), timeout=60)
+    return results_of([one.message_id for one in ends], answer)
 
 
 async def get(store: Running, one: store_pb2.Half | None = None, message_id: str = "") -> store_pb2.GetHalfResponse:

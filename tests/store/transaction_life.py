@@ -30,7 +30,7 @@ from duetime_store.transactions.results import Results
 from tests.store.life import DELAYS_MS, Life
 from tests.store.life_lanes import TIMERS
 from tests.store.life_sends import Message
-from tests.store.transacting import COMMIT, COMMITTED, OPEN, ROLLBACK, UNKNOWN, end_of, half
+from tests.store.transacting import COMMIT, COMMITTED, OPEN, ROLLBACK, UNKNOWN, end_of, half, staged_ends
 
 
 @dataclass
@@ -147,10 +147,9 @@ class TransactionLife(Life):
     async def _end_these(self, chosen: list[tuple[str, int]]) -> None:
         chosen += [(name, ROLLBACK) for name, _ in chosen[:1]]
         ends = [end_of(cast("store_pb2.Half", self.transactions[name].half), name, code) for name, code in chosen]
-        results = [Result() for _ in ends]
         with suppress(DiskFull, ReadOnly):
             self.store.gate.check_write()
-            self.ending.stage(store_pb2.EndTransactionsRequest(group="g", ends=ends), results, range(len(ends)))
+            results = staged_ends(self.ending, "g", ends)
             self._call(Call(self._future(), partial(self._ended, [name for name, _ in chosen], results)))
 
     def _ended(self, names: list[str], results: list[Result]) -> None:
@@ -184,7 +183,7 @@ class TransactionLife(Life):
         offsets = np.array([self.halves[name] for name in names], np.int64)
         units = self.store.halves.units(offsets)
         opened = []
-        for name, end in zip(names, self.store.halves.ends(offsets, units), strict=True):
+        for name, end in zip(names, self.store.halves.ends(self.store.halves.tags(offsets, units)), strict=True):
             one, message = self.transactions[name], self.messages[name]
             assert not one.refused, f"{name} was refused and is there"
             state = OPEN if end is None else STATES[end.code]

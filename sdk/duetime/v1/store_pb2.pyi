@@ -365,25 +365,44 @@ class PrepareRecordsResponse(_message.Message):
     faults: _containers.MessageMap[int, _message_pb2.Fault]
     def __init__(self, statuses: _Optional[_Iterable[_Union[PutStatus, str]]] = ..., offsets: _Optional[_Iterable[int]] = ..., positions: _Optional[_Iterable[int]] = ..., check_at_ms: _Optional[_Iterable[int]] = ..., faults: _Optional[_Mapping[int, _message_pb2.Fault]] = ...) -> None: ...
 
-class HalfEnd(_message.Message):
-    __slots__ = ("half", "message_id", "decision")
-    HALF_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
-    DECISION_FIELD_NUMBER: _ClassVar[int]
-    half: Half
-    message_id: str
-    decision: _transactions_pb2.Decision
-    def __init__(self, half: _Optional[_Union[Half, _Mapping]] = ..., message_id: _Optional[str] = ..., decision: _Optional[_Union[_transactions_pb2.Decision, str]] = ...) -> None: ...
-
 class EndTransactionsRequest(_message.Message):
-    __slots__ = ("group", "ends", "given_up")
+    __slots__ = ("group", "offsets", "positions", "message_ids", "decisions", "given_up")
     GROUP_FIELD_NUMBER: _ClassVar[int]
-    ENDS_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_IDS_FIELD_NUMBER: _ClassVar[int]
+    DECISIONS_FIELD_NUMBER: _ClassVar[int]
     GIVEN_UP_FIELD_NUMBER: _ClassVar[int]
     group: str
-    ends: _containers.RepeatedCompositeFieldContainer[HalfEnd]
+    offsets: _containers.RepeatedScalarFieldContainer[int]
+    positions: _containers.RepeatedScalarFieldContainer[int]
+    message_ids: _containers.RepeatedScalarFieldContainer[bytes]
+    decisions: _containers.RepeatedScalarFieldContainer[_transactions_pb2.Decision]
     given_up: bool
-    def __init__(self, group: _Optional[str] = ..., ends: _Optional[_Iterable[_Union[HalfEnd, _Mapping]]] = ..., given_up: _Optional[bool] = ...) -> None: ...
+    def __init__(self, group: _Optional[str] = ..., offsets: _Optional[_Iterable[int]] = ..., positions: _Optional[_Iterable[int]] = ..., message_ids: _Optional[_Iterable[bytes]] = ..., decisions: _Optional[_Iterable[_Union[_transactions_pb2.Decision, str]]] = ..., given_up: _Optional[bool] = ...) -> None: ...
+
+class EndTransactionsResponse(_message.Message):
+    __slots__ = ("states", "offsets", "queues", "topic_of", "topics", "others")
+    class OthersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: _transactions_pb2.EndTransactionResult
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[_Union[_transactions_pb2.EndTransactionResult, _Mapping]] = ...) -> None: ...
+    STATES_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_OF_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_FIELD_NUMBER: _ClassVar[int]
+    states: _containers.RepeatedScalarFieldContainer[_transactions_pb2.TransactionState]
+    offsets: _containers.RepeatedScalarFieldContainer[int]
+    queues: _containers.RepeatedScalarFieldContainer[int]
+    topic_of: _containers.RepeatedScalarFieldContainer[int]
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    others: _containers.MessageMap[int, _transactions_pb2.EndTransactionResult]
+    def __init__(self, states: _Optional[_Iterable[_Union[_transactions_pb2.TransactionState, str]]] = ..., offsets: _Optional[_Iterable[int]] = ..., queues: _Optional[_Iterable[int]] = ..., topic_of: _Optional[_Iterable[int]] = ..., topics: _Optional[_Iterable[str]] = ..., others: _Optional[_Mapping[int, _transactions_pb2.EndTransactionResult]] = ...) -> None: ...
 
 class TakeChecksRequest(_message.Message):
     __slots__ = ("gateway", "groups", "max_count", "wait_ms")

@@ -88,7 +88,7 @@ class StoreStub:
         self.EndTransactions = channel.unary_unary(
                 '/duetime.v1.Store/EndTransactions',
                 request_serializer=duetime_dot_v1_dot_store__pb2.EndTransactionsRequest.SerializeToString,
-                response_deserializer=duetime_dot_v1_dot_transactions__pb2.EndTransactionResponse.FromString,
+                response_deserializer=duetime_dot_v1_dot_store__pb2.EndTransactionsResponse.FromString,
                 _registered_method=True)
         self.TakeChecks = channel.unary_unary(
                 '/duetime.v1.Store/TakeChecks',
@@ -685,7 +685,7 @@ def add_StoreServicer_to_server(servicer, server):
             'EndTransactions': grpc.unary_unary_rpc_method_handler(
                     servicer.EndTransactions,
                     request_deserializer=duetime_dot_v1_dot_store__pb2.EndTransactionsRequest.FromString,
-                    response_serializer=duetime_dot_v1_dot_transactions__pb2.EndTransactionResponse.SerializeToString,
+                    response_serializer=duetime_dot_v1_dot_store__pb2.EndTransactionsResponse.SerializeToString,
             ),
             'TakeChecks': grpc.unary_unary_rpc_method_handler(
                     servicer.TakeChecks,
@@ -1126,7 +1126,7 @@ class Store:
             target,
             '/duetime.v1.Store/EndTransactions',
             duetime_dot_v1_dot_store__pb2.EndTransactionsRequest.SerializeToString,
-            duetime_dot_v1_dot_transactions__pb2.EndTransactionResponse.FromString,
+            duetime_dot_v1_dot_store__pb2.EndTransactionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

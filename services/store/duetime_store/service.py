@@ -148,11 +148,11 @@ class StoreService(store_pb2_grpc.StoreServicer):
 
     async def EndTransactions(
         self, request: store_pb2.EndTransactionsRequest, context: Any
-    ) -> transactions_pb2.EndTransactionResponse:
-        response = await self._ending.end(request)
+    ) -> store_pb2.EndTransactionsResponse:
+        asked, answer = await self._ending.end(request)
         self._checkpointer.published()
-        count_ends(self._metrics, request.ends, response.results)
-        return response
+        count_ends(self._metrics, asked.decisions, answer)
+        return answer.response()
 
     async def TakeChecks(self, request: store_pb2.TakeChecksRequest, context: Any) -> store_pb2.TakeChecksResponse:
         return await self._checks.take(request)

@@ -13,10 +13,17 @@ from duetime_format.properties import decode_properties
 
 from duetime_gateway.face.answering import room_in_turn
 from duetime_gateway.face.callers import Context, caller, remaining_ms
-from duetime_gateway.face.transactions import EncodedPrepare, check_message, ends_of, half_message, prepare_response
+from duetime_gateway.face.transactions import (
+    EncodedPrepare,
+    check_message,
+    end_response,
+    ends_of,
+    half_message,
+    prepare_response,
+)
 from duetime_gateway.routing.places import Places
-from duetime_gateway.transactions.calls import End
 from duetime_gateway.transactions.checks import Check
+from duetime_gateway.transactions.columns import Ends
 from duetime_gateway.transactions.ending import Ender
 from duetime_gateway.transactions.listing import TransactionList
 from duetime_gateway.transactions.preparing import Preparer
@@ -70,8 +77,8 @@ class TransactionService:
 
     async def end(self, request: pb.EndTransactionRequest, context: Context) -> pb.EndTransactionResponse:
         ends = ends_of(request.ends)
-        results = await self._ender.end(request.group, ends, remaining_ms(context), given_up=request.given_up)
-        return pb.EndTransactionResponse(results=results)
+        ended = await self._ender.end(request.group, ends, remaining_ms(context), given_up=request.given_up)
+        return end_response(ends, ended)
 
     async def watch(
         self, requests: AsyncIterator[pb.WatchTransactionsRequest], context: Context
@@ -127,7 +134,7 @@ class TransactionService:
 
 async def _answers(
     first: pb.WatchTransactionsRequest, requests: AsyncIterator[pb.WatchTransactionsRequest]
-) -> AsyncIterator[tuple[str, Sequence[End]]]:
+) -> AsyncIterator[tuple[str, Ends]]:
     """What a producer says in its stream, request by request."""
     yield first.group, ends_of(first.ends)
     async for request in requests:

@@ -13,8 +13,8 @@ from duetime_gateway.face.sends import MessageDrafts, fill_oddities
 from duetime_gateway.sending.drafts import Rules
 from duetime_gateway.sending.outcomes import Outcomes
 from duetime_gateway.shards.route import Route
-from duetime_gateway.transactions.calls import End
 from duetime_gateway.transactions.checks import Check
+from duetime_gateway.transactions.columns import NOWHERE, Ended, Ends
 from duetime_gateway.transactions.names import parse, text_of
 
 
@@ -58,9 +58,25 @@ def prepare_response(outcomes: Outcomes) -> pb.PrepareResponse:
     return response
 
 
-def ends_of(ends: Iterable[pb.TransactionEnd]) -> list[End]:
+def ends_of(ends: Iterable[pb.TransactionEnd]) -> Ends:
     """What is said of each transaction."""
-    return [End(parse(one.transaction_id), one.decision) for one in ends]
+    return Ends.of((parse(one.transaction_id), one.decision) for one in ends)
+
+
+def end_response(ends: Ends, ended: Ended) -> pb.EndTransactionResponse:
+    """The results one by one."""
+    response = pb.EndTransactionResponse()
+    add = response.results.add
+    rows = zip(ended.states, ended.topics, ended.queues, ended.offsets, ends.shards, ends.ids, strict=True)
+    for index, (state, topic, queue, offset, shard, message_id) in enumerate(rows):
+        if (other := ended.others.get(index)) is not None:
+            add().CopyFrom(other)
+        elif offset != NOWHERE:
+            sent = message_pb2.SendResult(message_id=message_id, shard=shard, queue=queue, offset=offset)
+            add(state=state, topic=topic, sent=sent)
+        else:
+            add(state=state)
+    return response
 
 
 def check_message(check: Check, queue: int | None) -> pb.TransactionCheck:

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from duetime.v1 import store_pb2
-from duetime.v1 import transactions_pb2 as pb
 from duetime_core.clock import Clock
 from duetime_core.defects import outcome
 from duetime_core.errors import DueTimeError
@@ -13,18 +12,10 @@ from duetime_format.limits import ENDS_COUNT_MAX
 
 from duetime_gateway.errors import shard_unavailable, stopping
 from duetime_gateway.shards.shard import Shard
-from duetime_gateway.transactions.names import TransactionName
+from duetime_gateway.transactions.columns import Ended, Ends
 
 # As many ends or more have a call of their own.
 FEW_MAX = 64
-
-
-class End(NamedTuple):
-    """What is to become of a transaction. `name` None: what the caller has given is no transaction's."""
-
-    name: TransactionName | None
-    # One of `ending.Decision`, once it is checked.
-    decision: int
 
 
 class Group(NamedTuple):
@@ -34,15 +25,11 @@ class Group(NamedTuple):
     given_up: bool
 
 
-# A result for each end, in order.
-Results = Sequence[pb.EndTransactionResult]
-
-
 class _Part(NamedTuple):
     """Ends of one request, and what becomes of them."""
 
-    ends: Sequence[End]
-    answer: "asyncio.Future[Results | DueTimeError]"
+    ends: Ends
+    answer: "asyncio.Future[Ended | DueTimeError]"
 
 
 class EndCalls:
@@ -56,8 +43,8 @@ class EndCalls:
         # What waits while a call is under way, by whose transactions.
         self._waiting: dict[Group, list[_Part]] = {}
 
-    async def end(self, group: Group, ends: Sequence[End], timeout_ms: float) -> Results | DueTimeError:
-        """Their results, or why there are none."""
+    async def end(self, group: Group, ends: Ends, timeout_ms: float) -> Ended | DueTimeError:
+        """What became of them, or why that is not known."""
         if len(ends) >= FEW_MAX:
             return await self._call(group, ends, timeout_ms)
         part = _Part(ends, asyncio.get_running_loop().create_future())
@@ -76,7 +63,9 @@ class EndCalls:
         parts: list[_Part] = []
         try:
             while parts := self._take(group):
-                ends = [end for part in parts for end in part.ends]
+                ends = Ends.of(())
+                for part in parts:
+                    ends.add(part.ends)
                 answer, error = await outcome(lambda ends=ends: self._call(group, ends, self._timeout_ms), "end")  # type: ignore[misc]
                 self._answer(parts, error or answer)
         finally:
@@ -95,28 +84,38 @@ class EndCalls:
                 count += len(part.ends)
         return taken
 
-    def _answer(self, parts: Sequence[_Part], answer: Results | DueTimeError | None) -> None:
+    def _answer(self, parts: Sequence[_Part], answer: Ended | DueTimeError | None) -> None:
         first = 0
         for part in parts:
             stop = first + len(part.ends)
             if not part.answer.done():
-                is_error = answer is None or isinstance(answer, DueTimeError)
-                part.answer.set_result(answer or stopping() if is_error else answer[first:stop])  # type: ignore[index]
+                part.answer.set_result(answer.part(first, stop) if isinstance(answer, Ended) else answer or stopping())
             first = stop
 
-    async def _call(self, group: Group, ends: Sequence[End], timeout_ms: float) -> Results | DueTimeError:
-        request = store_pb2.EndTransactionsRequest(group=group.name, given_up=group.given_up)
-        add = request.ends.add
-        for name, decision in ends:
-            assert name is not None, "what names no transaction is asked of no shard"
-            one = add(message_id=name.message_id, decision=decision)
-            half = one.half
-            half.offset, half.position = name.offset, name.position
+    async def _call(self, group: Group, ends: Ends, timeout_ms: float) -> Ended | DueTimeError:
+        request = store_pb2.EndTransactionsRequest(
+            group=group.name,
+            offsets=ends.offsets,
+            positions=ends.positions,
+            message_ids=[one.encode() for one in ends.ids],
+            decisions=ends.decisions,  # type: ignore[arg-type]
+            given_up=group.given_up,
+        )
         try:
-            answer: pb.EndTransactionResponse = await self._shard.store.ask("EndTransactions", request, timeout_ms)
+            answer: store_pb2.EndTransactionsResponse = await self._shard.store.ask(
+                "EndTransactions", request, timeout_ms
+            )
         except DueTimeError as error:
             return error
-        if len(answer.results) != len(ends):
-            text = f"shard {self._shard.number} answered {len(answer.results)} results for {len(ends)} ends"
-            return shard_unavailable(text)
-        return answer.results
+        if len(answer.states) != len(ends):
+            return shard_unavailable(
+                f"shard {self._shard.number} answered {len(answer.states)} results for {len(ends)} ends"
+            )
+        ended = Ended.of_nothing(len(ends))
+        ended.states = list(answer.states)
+        if answer.offsets:
+            names = list(answer.topics)
+            ended.topics = [names[number] for number in answer.topic_of]
+            ended.queues, ended.offsets = list(answer.queues), list(answer.offsets)
+        ended.others = dict(answer.others)
+        return ended

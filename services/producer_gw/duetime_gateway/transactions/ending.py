@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from enum import IntEnum
 
 from duetime.v1 import transactions_pb2 as pb
@@ -15,10 +15,8 @@ from duetime_gateway.metrics import TransactionMetrics
 from duetime_gateway.routing.places import Places
 from duetime_gateway.shards.shards import Shards
 from duetime_gateway.transactions.admission import check_ends
-from duetime_gateway.transactions.calls import End, EndCalls, Group
-from duetime_gateway.transactions.names import TransactionName
-
-Result = pb.EndTransactionResult
+from duetime_gateway.transactions.calls import EndCalls, Group
+from duetime_gateway.transactions.columns import NOWHERE, Ended, Ends, Result
 
 _STATES = {number: name.removeprefix("TRANSACTION_STATE_").lower() for name, number in pb.TransactionState.items()}
 
@@ -49,61 +47,59 @@ class Ender:
         self._metrics = metrics
         self._timeout_ms = timeout_ms
 
-    async def end(
-        self, group: str, ends: Sequence[End], remaining_ms: float | None = None, *, given_up: bool = False
-    ) -> Sequence[Result]:
-        """One result each. `given_up`: also those that were given up. A shard that does not answer is a fault of its
-        own transactions.
+    async def end(self, group: str, ends: Ends, remaining_ms: float | None = None, *, given_up: bool = False) -> Ended:
+        """`given_up`: also those that were given up. A shard that does not answer is a fault of its own transactions.
 
         Raises:
             InvalidArgument: no group, too many ends, or none.
         """
         check_ends(group, len(ends))
         timeout_ms = shared_timeout_of(self._timeout_ms, remaining_ms)
+        ended = Ended.of_nothing(len(ends))
         parts: dict[int, list[int]] = {}
-        faults: dict[int, DueTimeError] = {}
-        known = self._calls
-        for index, (name, decision) in enumerate(ends):
-            if name is None or not 1 <= decision <= 3 or name[0] not in known:
-                faults[index] = _refusal(name, decision)
-            elif (part := parts.get(name[0])) is not None:
+        for index, (shard, decision) in enumerate(zip(ends.shards, ends.decisions, strict=True)):
+            if not 1 <= decision <= 3 or shard not in self._calls:
+                ended.others[index] = Result(fault=fault_of(_refusal(shard, decision)))
+            elif (part := parts.get(shard)) is not None:
                 part.append(index)
             else:
-                parts[name[0]] = [index]
+                parts[shard] = [index]
         whose = Group(group, given_up)
-        calls = (
-            self._calls[number].end(whose, [ends[index] for index in part], timeout_ms)
-            for number, part in parts.items()
+        answers = await asyncio.gather(
+            *(self._calls[shard].end(whose, ends.only(part), timeout_ms) for shard, part in parts.items())
         )
-        answers = dict(zip(parts, await asyncio.gather(*calls), strict=True))
-        await self._renumber(answers)
-        results = _in_order(len(ends), parts, answers, faults)
-        self._metrics.ended(Counter(map(_label, results)))
-        return results
+        for (shard, part), answer in zip(parts.items(), answers, strict=True):
+            if isinstance(answer, DueTimeError):
+                ended.others.update(dict.fromkeys(part, Result(fault=fault_of(answer))))
+            else:
+                await self._renumber(shard, answer)
+                ended.put(part, answer)
+        self._metrics.ended(_counted(ended))
+        return ended
 
-    async def _renumber(self, answers: Mapping[int, Sequence[Result] | DueTimeError]) -> None:
+    async def _renumber(self, shard: int, answer: Ended) -> None:
         """Shards number their queues themselves; users know them by the topic's."""
-        found = [(shard, answer) for shard, answer in answers.items() if not isinstance(answer, DueTimeError)]
-        names = {one.topic for _, answer in found for one in answer}
+        names = {*answer.topics, *(one.topic for one in answer.others.values())}
         renumbered = {name: route for name in names if name and (route := await self._places.renumbered(name))}
         if not renumbered:
             return
-        for shard, answer in found:
-            for one in answer:
-                route = renumbered.get(one.topic)
-                if route is not None:
-                    one.sent.queue = route.queue_at(shard, one.sent.queue)
+        for index, topic in enumerate(answer.topics):
+            if (route := renumbered.get(topic)) is not None and answer.offsets[index] != NOWHERE:
+                answer.queues[index] = route.queue_at(shard, answer.queues[index])
+        for one in answer.others.values():
+            if (route := renumbered.get(one.topic)) is not None:
+                one.sent.queue = route.queue_at(shard, one.sent.queue)
 
 
-def _refusal(name: TransactionName | None, decision: int) -> DueTimeError:
+def _refusal(shard: int, decision: int) -> DueTimeError:
     found = []
-    if name is None:
+    if shard == NOWHERE:
         found.append(Violation("transaction_id", "is none that Prepare has given"))
     if not 1 <= decision <= 3:
         found.append(Violation("decision", f"{decision} is not COMMIT (1), ROLLBACK (2) or UNKNOWN (3)"))
-    if found or name is None:
+    if found:
         return InvalidArgument(found)
-    return transaction_not_found(f"shard {name.shard}, which is none of this gateway's, has it")
+    return transaction_not_found(f"shard {shard}, which is none of this gateway's, has it")
 
 
 def transaction_not_found(text: str) -> NotFound:
@@ -111,31 +107,9 @@ def transaction_not_found(text: str) -> NotFound:
     return NotFound(f"there is no such transaction: {text}", reason="TRANSACTION_NOT_FOUND")
 
 
-def _in_order(
-    count: int,
-    parts: Mapping[int, list[int]],
-    answers: Mapping[int, Sequence[Result] | DueTimeError],
-    faults: Mapping[int, DueTimeError],
-) -> Sequence[Result]:
-    """The results in the order of the request."""
-    if len(parts) == 1 and not faults:
-        ((_, answer),) = answers.items()
-        if not isinstance(answer, DueTimeError):
-            # The request's own order.
-            return answer
-    results: list[Result | None] = [None] * count
-    for number, part in parts.items():
-        answer = answers[number]
-        found: Iterable[Result] = (
-            [Result(fault=fault_of(answer))] * len(part) if isinstance(answer, DueTimeError) else answer
-        )
-        for index, one in zip(part, found, strict=True):
-            results[index] = one
-    for index, error in faults.items():
-        results[index] = Result(fault=fault_of(error))
-    return [one for one in results if one is not None]
-
-
-def _label(result: Result) -> str:
-    state = result.state
-    return _STATES[state] if state in _STATES and state else result.fault.reason.lower()
+def _counted(ended: Ended) -> Mapping[str, int]:
+    """How many there are of each state, and of each fault's reason."""
+    counts = Counter(ended.states)
+    faults = Counter(one.fault.reason.lower() for one in ended.others.values() if one.HasField("fault"))
+    del counts[0]
+    return faults + Counter({_STATES[state]: count for state, count in counts.items()})

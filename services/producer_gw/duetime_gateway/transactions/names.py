@@ -6,6 +6,8 @@ shard.offset.position.message id      decimal numbers; the message's id may hold
 import re
 from typing import NamedTuple
 
+from duetime_gateway.rules import INT64_MAX
+
 _NAME = re.compile(r"([0-9]{1,10})\.([0-9]{1,19})\.([0-9]{1,19})\.(.+)", re.DOTALL)
 
 
@@ -30,5 +32,7 @@ def parse(text: str) -> TransactionName | None:
     found = _NAME.fullmatch(text)
     if found is None:
         return None
-    shard, offset, position, message_id = found.groups()
-    return TransactionName(int(shard), int(offset), int(position), message_id)
+    shard, offset, position = map(int, found.groups()[:3])
+    if max(shard, offset, position) > INT64_MAX:
+        return None
+    return TransactionName(shard, offset, position, found[4])

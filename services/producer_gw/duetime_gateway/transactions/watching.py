@@ -1,7 +1,7 @@
 """Producers that watch the transactions of their groups, through a stream of any protocol."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 
 from duetime.v1 import store_pb2
 from duetime.v1 import transactions_pb2 as pb
@@ -13,8 +13,8 @@ from duetime_gateway.metrics import TransactionMetrics
 from duetime_gateway.shards.shard import Shard
 from duetime_gateway.shards.shards import Shards
 from duetime_gateway.transactions.admission import check_answers, check_watch
-from duetime_gateway.transactions.calls import End
 from duetime_gateway.transactions.checks import Desk, Watcher
+from duetime_gateway.transactions.columns import Ends
 from duetime_gateway.transactions.ending import Decision, Ender
 from duetime_gateway.transactions.producers import ProducerGroups
 from duetime_gateway.transactions.taking import Reports, Taker
@@ -104,7 +104,7 @@ class Watching:
             return error.retriable
         return bool(answer.halves)
 
-    async def answer(self, watcher: Watcher, group: str, ends: Sequence[End]) -> None:
+    async def answer(self, watcher: Watcher, group: str, ends: Ends) -> None:
         """What a watcher says to checks: what comes of it nobody is told.
 
         Raises:
@@ -112,18 +112,19 @@ class Watching:
         """
         check_answers(group, watcher.group, len(ends))
         # What is unknown stays open: that needs no shard.
-        decided = [end for end in ends if end.decision != Decision.UNKNOWN]
+        decided = [index for index, decision in enumerate(ends.decisions) if decision != Decision.UNKNOWN]
         if not decided:
             return
-        for result in await self._ender.end(watcher.group, decided):
+        ended = await self._ender.end(watcher.group, ends.only(decided))
+        for result in ended.others.values():
             if result.HasField("fault"):
                 log.info("answer to a check not taken", group=watcher.group, why=result.fault.message)
 
-    def follow(self, watcher: Watcher, answers: "AsyncIterator[tuple[str, Sequence[End]]]") -> "asyncio.Task[None]":
+    def follow(self, watcher: Watcher, answers: "AsyncIterator[tuple[str, Ends]]") -> "asyncio.Task[None]":
         """Reads the answers of a watcher's stream, with whose end the watcher ends."""
         return self._tasks.create_task(self._follow(watcher, answers))
 
-    async def _follow(self, watcher: Watcher, answers: "AsyncIterator[tuple[str, Sequence[End]]]") -> None:
+    async def _follow(self, watcher: Watcher, answers: "AsyncIterator[tuple[str, Ends]]") -> None:
         try:
             async for group, ends in answers:
                 await self.answer(watcher, group, ends)

@@ -222,7 +222,7 @@ class MessageTraces:
         if all(event.kind != PREPARED for event in life.events):
             life.add(PREPARED, found.stored_at_ms, place, **said)
         units = self._store.halves.units(np.array([found.queue_offset]))
-        (end,) = self._store.halves.published_ends(units)
+        (end,) = self._store.halves.ends(units["tags"])
         if end is not None and end.code == halves.ROLLED_BACK:
             op = (
                 self._store.visible_log.record_at(end.position)

@@ -32,8 +32,9 @@ class HalfQueue:
 
     def __init__(self, queues: Queues) -> None:
         self._queues = queues
-        self._staged: dict[int, End] = {}
-        self._unwritten: dict[int, End] = {}
+        # By offset: the tagsCodes that say how they ended.
+        self._staged: dict[int, int] = {}
+        self._unwritten: dict[int, int] = {}
 
     @property
     def queue(self) -> ConsumeQueue | None:
@@ -54,7 +55,7 @@ class HalfQueue:
         units["size"][(offsets < queue.min_offset) | (units["size"] == FILLER_SIZE)] = 0
         if self._unwritten:
             for index in np.flatnonzero(np.isin(offsets, list(self._unwritten))).tolist():
-                units["tags"][index] = end_tag(*self._unwritten[int(offsets[index])])
+                units["tags"][index] = self._unwritten[int(offsets[index])]
         return units
 
     def staged_positions(self, offsets: Sequence[int]) -> list[int]:
@@ -70,17 +71,16 @@ class HalfQueue:
                 found[index], _, _ = UNIT.unpack_from(queue.staged, at)
         return found
 
-    def ends(self, offsets: Ints, units: Units) -> list[End | None]:
-        """How the half messages of `units` have ended, staged ends included; None: they are open."""
-        found = self.published_ends(units)
-        if self._staged:
-            found = [self._staged.get(offset, end) for offset, end in zip(offsets.tolist(), found, strict=True)]
-        return found
+    def tags(self, offsets: Ints, units: Units) -> Ints:
+        """The tagsCodes of `units`, with the ends that are staged."""
+        tags = units["tags"].astype(np.int64)
+        for index in np.flatnonzero(self.are_staged(offsets)).tolist():
+            tags[index] = self._staged[int(offsets[index])]
+        return tags
 
     @staticmethod
-    def published_ends(units: Units) -> list[End | None]:
-        """As `ends`, of durable ones."""
-        tags = units["tags"].astype(np.int64)
+    def ends(tags: Ints) -> list[End | None]:
+        """How half messages ended, by their tagsCodes; None: they are open."""
         ended, (codes, positions) = are_ended(tags), ends_of(tags)
         return [
             End(code, position) if is_ended else None
@@ -97,17 +97,18 @@ class HalfQueue:
         """Which half messages have an end that is staged."""
         return np.isin(offsets, list(self._staged)) if self._staged else np.zeros(len(offsets), np.bool_)
 
-    def stage(self, ends: Mapping[int, End]) -> None:
-        """Ends of half messages are staged: all who ask from now on get these answers."""
-        self._staged.update(ends)
+    def stage(self, tags: Mapping[int, int]) -> None:
+        """Ends of half messages are staged, by offset: all who ask from now on get these answers."""
+        self._staged.update(tags)
 
-    def publish(self, ends: Mapping[int, End]) -> None:
+    def publish(self, tags: Mapping[int, int]) -> None:
         """Staged ends are durable. Raises: OSError: their marks wait in memory."""
-        self._unwritten.update(ends)
-        for offset, end in ends.items():
+        self._unwritten.update(tags)
+        staged = self._staged
+        for offset, tag in tags.items():
             # One that was given up may have another end staged by now.
-            if self._staged.get(offset) == end:
-                del self._staged[offset]
+            if staged.get(offset) == tag:
+                del staged[offset]
         self.write()
 
     def undo(self) -> None:
@@ -119,20 +120,17 @@ class HalfQueue:
         queue = self.queue
         offsets = np.array(sorted(ends), np.int64)
         units = self.units(offsets)
-        for offset, known, size in zip(
-            offsets.tolist(), self.ends(offsets, units), units["size"].tolist(), strict=True
-        ):
+        known_ends = self.ends(self.tags(offsets, units))
+        for offset, known, size in zip(offsets.tolist(), known_ends, units["size"].tolist(), strict=True):
             end = ends[offset]
             if queue is None or not size or known == end:
                 continue
             if known is None or known.code == GIVEN_UP or known.position >= end.position:
-                self._unwritten[offset] = end
+                self._unwritten[offset] = end_tag(*end)
 
     def mark_tags(self, offsets: Ints, tags: Ints) -> None:
         """As `mark`, by tagsCodes of half messages that have no mark."""
-        codes, positions = ends_of(tags)
-        for offset, code, position in zip(offsets.tolist(), codes.tolist(), positions.tolist(), strict=True):
-            self._unwritten[offset] = End(code, position)
+        self._unwritten.update(zip(offsets.tolist(), tags.tolist(), strict=True))
 
     def write(self) -> None:
         """Writes the marks that wait. Raises: OSError: they still do."""
@@ -143,7 +141,7 @@ class HalfQueue:
         kept = offsets[offsets >= queue.min_offset]
         if len(kept):
             units = queue.read_at(kept).copy()
-            units["tags"] = [end_tag(*self._unwritten[offset]) for offset in kept.tolist()]
+            units["tags"] = [self._unwritten[offset] for offset in kept.tolist()]
             queue.repoint(kept, units)
         self._unwritten.clear()
 

@@ -2,12 +2,17 @@
 
     read units and half records ──▶ judge, and stage real records, op records and ends ──▶ durable ──▶ answer
 
+All of it is done by columns, for the ends of a step together; what is not plain takes a closer look, one by one.
+
 Judging and staging are one step of the store's only writer: whichever end of a transaction is staged first counts, and
 every other one, then or later, gets its result. The answer waits until all that it rests on is durable.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
+from operator import eq
+from typing import NamedTuple
 
 import numpy as np
 from duetime.v1 import store_pb2, transactions_pb2
@@ -24,18 +29,19 @@ from duetime_core.errors import (
 )
 from duetime_format import halves, record
 from duetime_format.errors import Damaged
-from duetime_format.halves import COMMITTED, ENDED, GIVEN_UP, ROLLED_BACK
+from duetime_format.halves import COMMITTED, ENDED, GIVEN_UP, ROLLED_BACK, are_ended
+from duetime_format.lanes import LANE_TOPIC_NAMES
 from duetime_format.limits import ENDS_COUNT_MAX
 from duetime_format.properties import as_text
-from duetime_format.units import spans
+from duetime_format.units import Ints, spans
 
-from duetime_store.queues.halfqueue import End
+from duetime_store.queues import halfqueue
 from duetime_store.reading.turns import Turns
-from duetime_store.transactions.reading import Half, read_halves
-from duetime_store.transactions.results import Results
+from duetime_store.transactions.reading import Halves, read_halves
+from duetime_store.transactions.results import Place, Results
 from duetime_store.transactions.table import OpenTransactions
 from duetime_store.writing.flusher import Flusher
-from duetime_store.writing.halves import Decided, end
+from duetime_store.writing.halves import Decided, Placed, end
 from duetime_store.writing.store import Store
 
 # Judged and staged in one step, which takes a few milliseconds; so many bytes of half messages at most, but always one.
@@ -43,13 +49,90 @@ STEP_COUNT = 256
 STEP_BYTES = 4 * 1024 * 1024
 
 Result = transactions_pb2.EndTransactionResult
-_CODES = {transactions_pb2.DECISION_COMMIT: COMMITTED, transactions_pb2.DECISION_ROLLBACK: ROLLED_BACK}
+_CODES: dict[int, int] = {transactions_pb2.DECISION_COMMIT: COMMITTED, transactions_pb2.DECISION_ROLLBACK: ROLLED_BACK}
 STATES = {
     COMMITTED: transactions_pb2.TRANSACTION_STATE_COMMITTED,
     ROLLED_BACK: transactions_pb2.TRANSACTION_STATE_ROLLED_BACK,
     GIVEN_UP: transactions_pb2.TRANSACTION_STATE_GIVEN_UP,
 }
 OPEN = transactions_pb2.TRANSACTION_STATE_OPEN
+# In place of an offset or topic.
+NOWHERE = -1
+
+
+class Asked:
+    """The ends of a request, as columns."""
+
+    def __init__(self, request: store_pb2.EndTransactionsRequest) -> None:
+        """Raises: InvalidArgument: no end, or too many; no group; columns of different lengths."""
+        violations = []
+        if not 1 <= len(request.offsets) <= ENDS_COUNT_MAX:
+            violations.append(Violation("offsets", f"{len(request.offsets)} are not 1 to {ENDS_COUNT_MAX}"))
+        for name in ("positions", "message_ids", "decisions"):
+            count = len(getattr(request, name))
+            if count != len(request.offsets):
+                violations.append(Violation(name, f"{count} for {len(request.offsets)} ends"))
+        if not request.group:
+            violations.append(Violation("group", "is empty"))
+        if violations:
+            raise InvalidArgument(violations)
+        self.group = request.group.encode()
+        self.given_up = request.given_up
+        self.offsets = np.array(request.offsets, np.int64)
+        self.positions = np.array(request.positions, np.int64)
+        self.ids = list(request.message_ids)
+        self.decisions = list(request.decisions)
+
+
+class Answer:
+    """Results of ends, as columns."""
+
+    def __init__(self, count: int) -> None:
+        self.states = [0] * count
+        self._offsets = [NOWHERE] * count
+        self._queues = [0] * count
+        self._topic_of = [0] * count
+        self._topics: dict[bytes, int] = {}
+        self.others: dict[int, Result] = {}
+
+    def topic(self, name: bytes) -> int:
+        """The number of a topic."""
+        return self._topics.setdefault(name, len(self._topics))
+
+    def committed(self, index: int, topic: int, queue: int, offset: int) -> None:
+        """A message is in a queue of the topic with this number."""
+        self._topic_of[index], self._queues[index], self._offsets[index] = topic, queue, offset
+
+    def tell(self, index: int, result: Result) -> None:
+        """There is more to say than the columns do."""
+        self.states[index], self.others[index] = result.state, result
+
+    def refuse(self, index: int, error: DueTimeError) -> None:
+        self.tell(index, Result(fault=fault_of(error)))
+
+    def clear(self, indices: Iterable[int]) -> None:
+        for index in indices:
+            self.states[index], self._offsets[index] = 0, NOWHERE
+            self.others.pop(index, None)
+
+    def response(self) -> store_pb2.EndTransactionsResponse:
+        response = store_pb2.EndTransactionsResponse(states=self.states)  # type: ignore[arg-type]
+        if self._topics:
+            response.offsets.extend(self._offsets)
+            response.queues.extend(self._queues)
+            response.topic_of.extend(self._topic_of)
+            response.topics.extend(map(as_text, self._topics))
+        for index, result in self.others.items():
+            response.others[index].CopyFrom(result)
+        return response
+
+
+class End(NamedTuple):
+    """An end that takes a closer look."""
+
+    offset: int
+    position: int
+    message_id: str
 
 
 class Ending:
@@ -69,42 +152,33 @@ class Ending:
         self._flusher = flusher
         self._turns = turns
 
-    async def end(self, request: store_pb2.EndTransactionsRequest) -> transactions_pb2.EndTransactionResponse:
+    async def end(self, request: store_pb2.EndTransactionsRequest) -> tuple[Asked, Answer]:
         """Durable on return.
 
         Raises:
-            InvalidArgument: no end, or too many; no group.
+            InvalidArgument: see Asked.
             ReadOnly: a write or flush failed before.
             DiskFull: there is no room, not even the reserve's.
         """
-        violations = []
-        if not 1 <= len(request.ends) <= ENDS_COUNT_MAX:
-            violations.append(Violation("ends", f"{len(request.ends)} are not 1 to {ENDS_COUNT_MAX}"))
-        if not request.group:
-            violations.append(Violation("group", "is empty"))
-        if violations:
-            raise InvalidArgument(violations)
-        results = [Result() for _ in request.ends]
-        offsets = np.array([one.half.offset for one in request.ends], np.int64)
-        steps = [range(*span) for span in spans(self._store.halves.units(offsets), STEP_BYTES, STEP_COUNT)]
-        refused, _ = await self._end(request, results, steps)
+        asked = Asked(request)
+        answer = Answer(len(asked.ids))
+        steps = [range(*span) for span in spans(self._store.halves.units(asked.offsets), STEP_BYTES, STEP_COUNT)]
+        refused, _ = await self._end(asked, answer, steps)
         if refused:
             # The reserve is free now.
-            _, error = await self._end(request, results, refused)
+            _, error = await self._end(asked, answer, refused)
             if error is not None:
                 raise error
-        return transactions_pb2.EndTransactionResponse(results=results)
+        return asked, answer
 
-    async def _end(
-        self, request: store_pb2.EndTransactionsRequest, results: list[Result], steps: Sequence[range]
-    ) -> tuple[list[range], DiskFull | None]:
+    async def _end(self, asked: Asked, answer: Answer, steps: Sequence[range]) -> tuple[list[range], DiskFull | None]:
         """Returns the steps that the disk had no room for, and the error."""
         durables: list[asyncio.Future[None] | None] = []
         with self._turns.walk() as walk:
             walk.start()
             for step in steps:
                 self._store.gate.check_write()
-                self.stage(request, results, step)
+                self.stage(asked, answer, step)
                 self._flusher.wake()
                 # In one step with the staging: another batch may be the newest one later.
                 durables.append(self._store.when_durable())
@@ -117,109 +191,125 @@ class Ending:
             if isinstance(outcome, DiskFull):
                 error = outcome
                 refused.append(step)
-                for index in step:
-                    results[index].Clear()
+                answer.clear(step)
             elif outcome is not None:
                 raise outcome
         return refused, error
 
-    def stage(self, request: store_pb2.EndTransactionsRequest, results: list[Result], indices: Sequence[int]) -> None:
-        """Judges ends, stages those that are first, and fills in the results, which hold once all of it is durable."""
-        store = self._store
-        ends = [request.ends[index] for index in indices]
-        offsets = np.array([one.half.offset for one in ends], np.int64)
-        units = store.halves.units(offsets)
-        chosen: dict[int, tuple[int, int, Half]] = {}
-        later: list[int] = []
-        rows = zip(
-            *(indices, ends, offsets.tolist(), units["size"].tolist()),
-            *(store.halves.ends(offsets, units), read_halves(store, offsets, units)),
-            strict=True,
-        )
-        for index, one, offset, size, known, found in rows:
-            if offset in chosen:
-                later.append(index)
-                continue
+    def stage(self, asked: Asked, answer: Answer, indices: Sequence[int]) -> None:
+        """Judges ends, stages those that are first, and fills in the answer, which holds once all of it is durable."""
+        own = np.array(indices, np.int64)
+        _, firsts = np.unique(asked.offsets[own], return_index=True)
+        later = np.delete(own, firsts)
+        part = _Part(self._store, asked, np.sort(own[firsts]))
+        self._stage_chosen(answer, part, self._judged(asked, answer, part))
+        if len(later):
+            self.stage(asked, answer, later.tolist())
+
+    def _judged(self, asked: Asked, answer: Answer, part: "_Part") -> dict[int, int]:
+        """Codes of the ends that count, by their places in the part. Answers all others."""
+        plain = part.are_plain
+        codes = {at: _CODES[asked.decisions[part.indices[at]]] for at in np.flatnonzero(plain).tolist()}
+        for at in np.flatnonzero(~plain).tolist():
+            index = part.indices[at]
+            one = End(int(asked.offsets[index]), int(asked.positions[index]), as_text(asked.ids[index]))
+            (known,) = self._store.halves.ends(part.tags[at : at + 1])
             try:
-                self._check(one, request.group, size, known, found)
-                code = self._code(one, known, given_up=request.given_up)
-                if code is None or found is None:
-                    results[index].CopyFrom(self._known(one, known))
+                self._check(one, asked, part, at, known)
+                code = self._code(one, asked.decisions[index], known, given_up=asked.given_up)
+                if code is None or not part.found.sizes[at]:
+                    answer.tell(index, self._known(one, known))
                 else:
-                    chosen[offset] = index, code, found
+                    codes[at] = code
             except DueTimeError as error:
-                results[index].fault.CopyFrom(fault_of(error))
-        self._stage_chosen(results, chosen)
-        if later:
-            self.stage(request, results, later)
+                answer.refuse(index, error)
+        return codes
 
-    def _stage_chosen(self, results: list[Result], chosen: dict[int, tuple[int, int, Half]]) -> None:
-        ends = [(offset, *row) for offset, row in chosen.items()]
-        reals = iter(self._reals([found for _, _, code, found in ends if code == COMMITTED]))
-        decided: list[Decided] = []
-        staged: list[tuple[int, Half]] = []
-        for offset, index, code, found in ends:
-            real = next(reals) if code == COMMITTED else b""
+    def _stage_chosen(self, answer: Answer, part: "_Part", codes: Mapping[int, int]) -> None:
+        chosen = sorted(codes)
+        reals = self._reals(part.found, [at for at in chosen if codes[at] == COMMITTED])
+        for at, real in reals.items():
             if isinstance(real, Damaged):
-                _refuse(results[index], real.text)
-            else:
-                decided.append(Decided(offset, code, real))
-                staged.append((index, found))
-        placed = end(self._store, decided, self._ended)
-        for row, (index, found) in enumerate(staged):
-            place, result = placed.get(row), results[index]
-            if isinstance(place, str):
-                _refuse(result, place)
-                continue
-            result.state = STATES[decided[row].code]
-            if place is not None:
-                result.topic = as_text(found.topic)
-                self._results.fill(result.sent, place, found)
-
-    def _reals(self, committed: Sequence[Half]) -> list[bytes | Damaged]:
-        """The records of commits, or why there can't be one."""
-        quick = [one for one in committed if one.queue is not None and one.delay is None and not one.is_timer]
-        made = halves.quickest_run(
-            b"".join([one.data for one in quick]),
-            [len(one.data) for one in quick],
-            [one.topic for one in quick],
-            [one.queue or 0 for one in quick],
+                answer.refuse(part.indices[at], _refused(real.text))
+                chosen.remove(at)
+        decided = Decided(
+            [part.offset_list[at] for at in chosen],
+            [codes[at] for at in chosen],
+            [reals.get(at, b"") for at in chosen],  # type: ignore[misc]
         )
-        known = {id(one): real for one, real in zip(quick, made, strict=True) if real is not None}
-        return [known.get(id(one)) or self._real(one) for one in committed]
+        placed = end(self._store, decided, self._ended)
+        for at in chosen:
+            answer.states[part.indices[at]] = STATES[codes[at]]
+        for number, why in placed.refused.items():
+            answer.refuse(part.indices[chosen[number]], _refused(why))
+        self._answer_placed(answer, part, chosen, placed)
+
+    def _answer_placed(self, answer: Answer, part: "_Part", chosen: Sequence[int], placed: Placed) -> None:
+        topics = [answer.topic(topic) if topic not in LANE_TOPIC_NAMES else NOWHERE for topic, _ in placed.keys]
+        past = set(placed.past)
+        columns = zip(placed.ends, placed.key_of, placed.offsets, placed.due_at_ms, strict=True)
+        for row, (number, key, offset, due_at_ms) in enumerate(columns):
+            at = chosen[number]
+            index, (name, queue) = part.indices[at], placed.keys[key]
+            if topics[key] != NOWHERE:
+                answer.committed(index, topics[key], queue, offset)
+                continue
+            found, place = part.found, Place(name, queue, offset, due_at_ms, row in past)
+            sent = self._results.sent(place, as_text(found.ids[at] or b""), found.queues[at], found.levels[at])
+            topic = as_text(found.topics[at] or b"")
+            answer.tell(index, Result(state=STATES[COMMITTED], topic=topic, sent=sent))
+
+    def _reals(self, found: Halves, commits: Sequence[int]) -> dict[int, bytes | Damaged]:
+        """The records of commits, or why there can't be one."""
+        quick = [at for at in commits if found.queues[at] is not None and at not in found.delayed]
+        are_all = len(quick) == len(found.sizes)
+        made = halves.quickest_run(
+            found.data if are_all else b"".join(found.records(quick)),
+            [found.sizes[at] for at in quick],
+            [found.topics[at] or b"" for at in quick],
+            [found.queues[at] or 0 for at in quick],
+        )
+        reals: dict[int, bytes | Damaged] = {at: real for at, real in zip(quick, made, strict=True) if real is not None}
+        others = [at for at in commits if at not in reals]
+        for at, data in zip(others, found.records(others), strict=True):
+            reals[at] = self._real(data)
+        return reals
 
     def _ended(self, offsets: Sequence[int]) -> None:
         self._table.end(np.array(offsets, np.int64))
 
-    def _check(self, one: store_pb2.HalfEnd, group: str, size: int, known: End | None, found: Half | None) -> None:
-        """Returns if the end is that of this half message. `found` None: its record has left the log.
+    def _check(self, one: End, asked: Asked, part: "_Part", at: int, known: halfqueue.End | None) -> None:
+        """Returns if the end is that of this half message.
 
         Raises:
             NotFound, PermissionDenied: the end is another transaction's.
         """
-        if found is None:
-            if known is not None and size:
+        found = part.found
+        if not found.sizes[at]:
+            # Its record has left the log.
+            if known is not None and part.units["size"][at]:
                 return
-            raise not_found(one.half.offset)
+            raise not_found(one.offset)
         # Retention may have appended the record again.
-        if as_text(found.message_id) != one.message_id or one.half.position > found.position:
-            raise not_found(one.half.offset, f" with id {shown(one.message_id)} at {one.half.position}")
-        if as_text(found.group) != group:
-            text = f"transaction of message {shown(one.message_id)} is not one of group {shown(group)}"
+        if as_text(found.ids[at] or b"") != one.message_id or one.position > part.units["position"][at]:
+            raise not_found(one.offset, f" with id {shown(one.message_id)} at {one.position}")
+        if found.groups[at] != asked.group:
+            group = shown(as_text(asked.group))
+            text = f"transaction of message {shown(one.message_id)} is not one of group {group}"
             raise PermissionDenied(text, reason="TRANSACTION_OF_ANOTHER_GROUP")
 
-    def _code(self, one: store_pb2.HalfEnd, known: End | None, *, given_up: bool) -> int | None:
+    def _code(self, one: End, decision: int, known: halfqueue.End | None, *, given_up: bool) -> int | None:
         """How the transaction ends now; None: it has ended before, or stays open.
 
         Raises:
             FailedPrecondition: it was given up.
             InvalidArgument: that is no decision.
         """
-        if one.decision == transactions_pb2.DECISION_UNKNOWN:
+        if decision == transactions_pb2.DECISION_UNKNOWN:
             return None
-        code = _CODES.get(one.decision)
+        code = _CODES.get(decision)
         if code is None:
-            raise InvalidArgument([Violation("decision", f"{one.decision} is not COMMIT, ROLLBACK or UNKNOWN")])
+            raise InvalidArgument([Violation("decision", f"{decision} is not COMMIT, ROLLBACK or UNKNOWN")])
         if known is None or (known.code == GIVEN_UP and given_up):
             return code
         if known.code == GIVEN_UP:
@@ -227,20 +317,20 @@ class Ending:
             raise FailedPrecondition(text, reason="TRANSACTION_GIVEN_UP")
         return None
 
-    def _real(self, found: Half) -> bytes | Damaged:
+    def _real(self, data: bytes) -> bytes | Damaged:
         """The record of a commit, or why there can't be one."""
-        half = record.decode(found.data, check_crc=False)
+        half = record.decode(data, check_crc=False)
         try:
             return halves.committed(half, self._store.levels.highest, self._store.timer_lane_count)
         except Damaged as error:
             return error
 
-    def _known(self, one: store_pb2.HalfEnd, known: End | None) -> Result:
+    def _known(self, one: End, known: halfqueue.End | None) -> Result:
         """The answer to an end that changes nothing."""
         if known is None:
             return Result(state=OPEN)
         if known.code == ENDED:
-            raise not_found(one.half.offset, ": a broker has ended it, and does not say how")
+            raise not_found(one.offset, ": a broker has ended it, and does not say how")
         result = Result(state=STATES[known.code], duplicate=True)
         if known.code == COMMITTED:
             result.topic, sent = self._results.at(known.position, one.message_id)
@@ -249,9 +339,29 @@ class Ending:
         return result
 
 
-def _refuse(result: Result, why: str) -> None:
-    refused = InvalidArgument([Violation("half", why)], reason="RECORD_REFUSED")
-    result.fault.CopyFrom(fault_of(refused))
+class _Part:
+    """Ends that are judged in one step, of a half message each, and what is known of these."""
+
+    def __init__(self, store: Store, asked: Asked, indices: Ints) -> None:
+        offsets = asked.offsets[indices]
+        self.indices: list[int] = indices.tolist()
+        self.offset_list: list[int] = offsets.tolist()
+        self.units = store.halves.units(offsets)
+        self.tags = store.halves.tags(offsets, self.units)
+        self.found = found = read_halves(store, offsets, self.units)
+        # Of half messages that are open, by ids, groups and decisions that need no closer look.
+        ids, decisions = ([column[index] for index in self.indices] for column in (asked.ids, asked.decisions))
+        self.are_plain = ~are_ended(self.tags) & (asked.positions[indices] <= self.units["position"])
+        for columns in (
+            map(eq, found.ids, ids),
+            map(eq, found.groups, repeat(asked.group)),
+            map(_CODES.__contains__, decisions),
+        ):
+            self.are_plain &= np.fromiter(columns, np.bool_, len(indices))
+
+
+def _refused(why: str) -> InvalidArgument:
+    return InvalidArgument([Violation("half", why)], reason="RECORD_REFUSED")
 
 
 def not_found(offset: int, what: str = "") -> NotFound:

@@ -102,20 +102,17 @@ class GivingUp:
 
     def _stage(self, rows: Open, units: Units) -> int:
         """Stages the ends of those that are open. Returns how many."""
-        is_open = self._store.halves.are_open(rows.offsets).tolist()
-        decided = [
-            Decided(offset, GIVEN_UP, self._copy(offset, position, size, checks))
-            for offset, checks, (position, size, _), chosen in zip(
-                rows.offsets.tolist(), rows.checks.tolist(), units.tolist(), is_open, strict=True
-            )
-            if chosen
-        ]
-        placed = end(self._store, decided, self._ended)
-        refused = [decided[index] for index, place in placed.items() if isinstance(place, str)]
-        if refused:
-            log.error("transactions given up without a copy", count=len(refused), first_offset=refused[0].offset)
-            end(self._store, [Decided(one.offset, GIVEN_UP) for one in refused], self._ended)
-        return len(decided)
+        chosen = np.flatnonzero(self._store.halves.are_open(rows.offsets))
+        offsets = rows.offsets[chosen].tolist()
+        columns = zip(offsets, rows.checks[chosen].tolist(), units[chosen].tolist(), strict=True)
+        copies = [self._copy(offset, position, size, checks) for offset, checks, (position, size, _) in columns]
+        placed = end(self._store, Decided(offsets, [GIVEN_UP] * len(offsets), copies), self._ended)
+        if placed.refused:
+            refused = [offsets[index] for index in placed.refused]
+            log.error("transactions given up without a copy", count=len(refused), first_offset=refused[0])
+            without = Decided(refused, [GIVEN_UP] * len(refused), [b""] * len(refused))
+            end(self._store, without, self._ended)
+        return len(offsets)
 
     def _ended(self, offsets: Sequence[int]) -> None:
         self._table.end(np.array(offsets, np.int64))

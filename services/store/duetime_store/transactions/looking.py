@@ -99,7 +99,7 @@ class Looking:
         """Position and size of a half message, and its end; what is staged is not durable yet."""
         units = self._store.halves.units(np.array([offset], np.int64))
         position, size, _ = units[0].item()
-        (end,) = self._store.halves.published_ends(units)
+        (end,) = self._store.halves.ends(units["tags"])
         return position, size, end
 
     async def _offset_of(self, message_id: str) -> int:

@@ -1,18 +1,23 @@
 """Open transactions as Prometheus metrics, read from their table when scraped."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from duetime.v1 import store_pb2, transactions_pb2
+from duetime.v1 import transactions_pb2
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from duetime_store.lanes.alarm import ShardClock
 from duetime_store.metrics import StoreMetrics
+from duetime_store.transactions.ending import Answer
 from duetime_store.transactions.table import OpenTransactions
 from duetime_store.writing.staging import DUPLICATE, OK
 
 _PREPARES = {OK: "PREPARED", DUPLICATE: "REPEATED"}
+_STATES = {
+    number: name.removeprefix("TRANSACTION_STATE_") for name, number in transactions_pb2.TransactionState.items()
+}
+_STATES[transactions_pb2.TRANSACTION_STATE_UNSPECIFIED] = "FAULT"
 _DECISIONS = {number: name.removeprefix("DECISION_") for name, number in transactions_pb2.Decision.items()}
 
 
@@ -43,19 +48,12 @@ def count_prepares(metrics: StoreMetrics, statuses: Iterable[int]) -> None:
         metrics.prepares.labels(result).inc(count)
 
 
-def count_ends(
-    metrics: StoreMetrics,
-    ends: Iterable[store_pb2.HalfEnd],
-    results: Iterable[transactions_pb2.EndTransactionResult],
-) -> None:
-    for labels, count in Counter(map(_labels, ends, results)).items():
-        metrics.transaction_ends.labels(*labels).inc(count)
-
-
-def _labels(one: store_pb2.HalfEnd, result: transactions_pb2.EndTransactionResult) -> tuple[str, str]:
+def count_ends(metrics: StoreMetrics, decisions: Sequence[int], answer: Answer) -> None:
     """What was to be done, and how it stands."""
-    decision = _DECISIONS.get(one.decision, "")
-    if result.HasField("fault"):
-        return decision, "FAULT"
-    state = transactions_pb2.TransactionState.Name(result.state).removeprefix("TRANSACTION_STATE_")
-    return decision, "REPEATED" if result.duplicate else state
+    states: list[int | str] = list(answer.states)
+    for index, result in answer.others.items():
+        if result.duplicate:
+            states[index] = "REPEATED"
+    for (decision, state), count in Counter(zip(decisions, states, strict=True)).items():
+        name = state if isinstance(state, str) else _STATES[state]
+        metrics.transaction_ends.labels(_DECISIONS.get(decision, ""), name).inc(count)

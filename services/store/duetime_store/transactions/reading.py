@@ -1,7 +1,8 @@
 """Reads half records by the units of their queue, many together."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 from duetime_format import record
@@ -27,24 +28,33 @@ _NAMES = tuple(
 )
 
 
-class Half(NamedTuple):
-    """A half message. Texts are empty where the record has none."""
+@dataclass(slots=True)
+class Halves:
+    """Half messages, as columns. One that has left the log, or is damaged, has a size of 0 and no values."""
 
+    # The records, back to back.
     data: bytes
-    position: int
-    message_id: bytes
-    group: bytes
-    # The destination; `queue` None: it names none.
-    topic: bytes
-    queue: int | None
-    # DELAY as it stands there, and whether it has a property of a timer.
-    delay: bytes | None
-    is_timer: bool
+    sizes: list[int]
+    ids: list[bytes | None]
+    groups: list[bytes | None]
+    # Their destinations; a queue None: it names none.
+    topics: list[bytes | None]
+    queues: list[int | None]
+    # DELAY as it stands there.
+    levels: list[bytes | None]
+    # Indices of those that have DELAY or a property of a timer.
+    delayed: set[int]
+
+    def records(self, chosen: Sequence[int]) -> list[bytes]:
+        """The bytes of some."""
+        ends = list(accumulate(self.sizes))
+        return [self.data[ends[index] - self.sizes[index] : ends[index]] for index in chosen]
 
 
-def read_halves(store: Store, offsets: Ints, units: Units) -> list[Half | None]:
-    """The half messages that units name; None: the record has left the log, or is damaged."""
-    found: list[Half | None] = [None] * len(units)
+def read_halves(store: Store, offsets: Ints, units: Units) -> Halves:
+    """The half messages that units name."""
+    sizes = np.zeros(len(units), np.int64)
+    parts: list[bytes] = []
     inside = (units["size"] > 0) & (units["position"] >= store.log.min_position)
     rows = np.flatnonzero(inside & (units["position"] < store.published_end))
     at = 0
@@ -58,22 +68,25 @@ def read_halves(store: Store, offsets: Ints, units: Units) -> list[Half | None]:
             half = read_half(store, int(offsets[part[0]]), position, size)
             data = b"" if half is None else store.read_record(position, size)
         if data:
-            _add(found, taken.tolist(), data, units[taken])
+            parts.append(data)
+            sizes[taken] = units["size"][taken]
         at += len(taken)
-    return found
+    return _columns(b"".join(parts), sizes.tolist())
 
 
-def _add(found: list[Half | None], rows: Sequence[int], data: bytes, units: Units) -> None:
-    sizes = units["size"].tolist()
-    at = 0
-    columns = zip(rows, sizes, units["position"].tolist(), *values(data, sizes, _NAMES), strict=True)
-    for row, size, position, message_id, group, topic, queue, delay, *timers in columns:
-        number = java_long(queue or b"")
-        found[row] = Half(
-            *(data[at : at + size], position, message_id or b"", group or b"", topic or b""),
-            *(number, delay, timers != [None, None, None]),
-        )
-        at += size
+def _columns(data: bytes, sizes: list[int]) -> Halves:
+    ids, groups, topics, queues, *delays = values(data, sizes, _NAMES)
+    # Most are of few queues.
+    numbers = {text: java_long(text) for text in set(queues) if text}
+    delayed = {
+        index
+        for column in delays
+        if column.count(None) < len(column)
+        for index, text in enumerate(column)
+        if text is not None
+    }
+    queue_numbers = [numbers.get(text) if text else None for text in queues]
+    return Halves(data, sizes, ids, groups, topics, queue_numbers, delays[0], delayed)
 
 
 def read_half(store: Store, offset: int, position: int, size: int) -> Record | None:

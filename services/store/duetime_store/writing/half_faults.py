@@ -22,7 +22,7 @@ _OWN_PROPERTIES = tuple(name.encode() + b"\x01" for name in (record.LANE_ENTRY, 
 _NAMES = tuple(
     name.encode()
     for name in (
-        *(record.TRAN_MSG, record.PRODUCER_GROUP, record.UNIQ_KEY, record.REAL_TOPIC, record.REAL_QID),
+        *(record.UNIQ_KEY, record.TRAN_MSG, record.PRODUCER_GROUP, record.REAL_TOPIC, record.REAL_QID),
         *(record.DELAY, record.TIMER_DELAY_SEC, record.TIMER_DELAY_MS, record.TIMER_DELIVER_MS),
     )
 )
@@ -43,12 +43,14 @@ def half_faults(store: Store, intake: Intake) -> dict[int, str | DueTimeError]:
     has_own = any(name in intake.data for name in _OWN_PROPERTIES)
     faults: dict[int, str | DueTimeError] = {}
     targets: dict[int, tuple[bytes, int]] = {}
-    rows = zip(
-        *(intake.key_of.tolist(), intake.sizes.tolist(), odd.tolist()),
-        *values(intake.data, intake.sizes.tolist(), _NAMES),
-        strict=True,
-    )
-    for index, (key, size, is_odd, *named) in enumerate(rows):
+    # Most records of a call differ in their ids only.
+    judged: dict[tuple[Text, ...], str | tuple[bytes, int]] = {}
+    ids, *named = values(intake.data, intake.sizes.tolist(), _NAMES)
+    rows = zip(intake.key_of.tolist(), intake.sizes.tolist(), odd.tolist(), ids, zip(*named, strict=True), strict=True)
+    for index, (key, size, is_odd, message_id, names) in enumerate(rows):
+        target = judged.get(names)
+        if target is None:
+            target = judged[names] = _judge(names, taken.highest, now_ms)
         fault = _own_fault(intake, index) if has_own else ""
         if intake.keys[key] != _HALF_KEY:
             fault = f"is no record of queue 0 of {HALF_TOPIC}"
@@ -56,11 +58,11 @@ def half_faults(store: Store, intake: Intake) -> dict[int, str | DueTimeError]:
             fault = "has bits of a transaction in its sysFlag, or is born before 1970"
         elif size > sizes_max:
             fault = f"record of {size} bytes; the most is {sizes_max}"
-        fault = fault or _name_fault(named[:5]) or _delay_fault(named[5:], taken.highest, now_ms)
-        if fault:
+        fault = fault or (target if isinstance(target, str) else "") or _id_fault(message_id)
+        if isinstance(target, str) or fault:
             faults[index] = fault
         else:
-            targets[index] = named[3], int(named[4])
+            targets[index] = target
     _add_crowded(store, faults, targets)
     return faults
 
@@ -81,15 +83,28 @@ def _own_fault(intake: Intake, index: int) -> str:
     return ""
 
 
-def _name_fault(named: list[Text]) -> str:
-    """What is wrong with TRAN_MSG, PGROUP, UNIQ_KEY, REAL_TOPIC or REAL_QID."""
-    tran_msg, group, message_id, topic, queue = (as_text(text or b"") for text in named)
+def _judge(named: tuple[Text, ...], highest: int, now_ms: int) -> str | tuple[bytes, int]:
+    """What is wrong with the properties of a half message, but for its id; its destination, if nothing is."""
+    tran_msg, group, topic, queue, *delay = named
+    fault = _name_fault(tran_msg, group, topic, queue) or _delay_fault(delay, highest, now_ms)
+    return fault or (topic or b"", int(queue or b""))
+
+
+def _id_fault(message_id: Text) -> str:
+    """What is wrong with UNIQ_KEY."""
+    if message_id is not None and len(message_id) <= ID_CHARS_MAX:
+        return ""
+    count = len(as_text(message_id or b""))
+    return "" if 1 <= count <= ID_CHARS_MAX else f"{record.UNIQ_KEY} of {count} characters; it has 1 to {ID_CHARS_MAX}"
+
+
+def _name_fault(*named: Text) -> str:
+    """What is wrong with TRAN_MSG, PGROUP, REAL_TOPIC or REAL_QID."""
+    tran_msg, group, topic, queue = (as_text(text or b"") for text in named)
     if tran_msg != "true":
         return f"{record.TRAN_MSG} is {tran_msg[:32]!r}, not true"
     if not (1 <= len(group) <= GROUP_CHARS_MAX and is_name(group)):
         return f"{record.PRODUCER_GROUP} {group[:64]!r} is not 1 to {GROUP_CHARS_MAX} characters of [%|a-zA-Z0-9_-]"
-    if not 1 <= len(message_id) <= ID_CHARS_MAX:
-        return f"{record.UNIQ_KEY} of {len(message_id)} characters; it has 1 to {ID_CHARS_MAX}"
     if not (queue.isascii() and queue.isdigit() and len(queue) <= 10):
         return f"{record.REAL_QID} {queue[:32]!r} is no number of a queue"
     if not topic:

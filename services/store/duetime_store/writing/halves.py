@@ -6,18 +6,17 @@ an end        the real record of a committed one, or the copy of one that is giv
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 from duetime_core.bounds import shown
 from duetime_core.errors import AlreadyExists, DueTimeError
 from duetime_format import halves
-from duetime_format.halves import half_of
+from duetime_format.halves import end_tag, half_of
 from duetime_format.names import HALF_TOPIC
 from duetime_format.properties import as_text
 
 from duetime_store.log.intake import Intake, parse
-from duetime_store.queues.halfqueue import End
 from duetime_store.writing.faults import ended_faults
 from duetime_store.writing.repeats import FirstCopy, answer_twins, find_twins
 from duetime_store.writing.staging import DUPLICATE, OK, Outcome
@@ -27,23 +26,32 @@ _TOPIC = HALF_TOPIC.encode()
 _UNKNOWN = -1
 
 
-class Decided(NamedTuple):
-    """The end of an open half message. `record`: of a commit the real one, of a give-up the copy."""
+@dataclass(slots=True)
+class Decided:
+    """Ends of open half messages, as columns."""
 
-    offset: int
-    code: int
-    record: bytes = b""
+    offsets: list[int]
+    codes: list[int]
+    # Of a commit the real record, of a give-up the copy; empty: there is none.
+    records: list[bytes]
 
 
-class Placed(NamedTuple):
-    """Where the record of an end lies, and when it falls due; 0 outside of lanes."""
+@dataclass(slots=True)
+class Placed:
+    """Where the records of ends lie, as columns: one value for each that was stored."""
 
-    topic: bytes
-    queue: int
-    offset: int
-    due_at_ms: int
-    # The time that it asks for was past.
-    was_past: bool
+    # Indices of the ends.
+    ends: list[int]
+    # Topics and queues, and which of them each record is in.
+    keys: list[tuple[bytes, int]]
+    key_of: list[int]
+    offsets: list[int]
+    # 0 outside of lanes.
+    due_at_ms: list[int]
+    # Of records whose due time was past: indices of these columns.
+    past: list[int]
+    # Why others can't be stored, by index of the end.
+    refused: dict[int, str]
 
 
 def prepare(
@@ -104,24 +112,26 @@ def _half_offset(first: FirstCopy) -> int | None:
     return first.queue_offset if first.topic == _TOPIC else half_of(first.properties)
 
 
-def end(store: Store, ends: Sequence[Decided], ended: Callable[[Sequence[int]], None]) -> dict[int, Placed | str]:
-    """Stages ends of half messages, each of which is there once. Returns by index of `ends` where the record of a
-    commit or give-up lies, or why it can't be stored.
+def end(store: Store, ends: Decided, ended: Callable[[Sequence[int]], None]) -> Placed:
+    """Stages ends of half messages, each of which is there once.
 
     Args:
-        ended: called with the offsets of those that are staged, once their ends are durable.
+        ended: called with the offsets of those that are staged, ascending, once their ends are durable.
     """
     placed, positions = _stage_records(store, ends)
-    marks: dict[int, End] = {}
-    for code in sorted({one.code for one in ends}):
+    marks: dict[int, int] = {}
+    for code in sorted(set(ends.codes)):
         offsets = sorted(
-            one.offset for index, one in enumerate(ends) if one.code == code and type(placed.get(index)) is not str
+            offset
+            for index, (offset, own) in enumerate(zip(ends.offsets, ends.codes, strict=True))
+            if own == code and index not in placed.refused
         )
         at = 0
         for body in halves.op_bodies(offsets):
             op_position = store.stage_own(halves.op_record(body, code, store.clock.now_ms()))
             stop = at + body.count(b",")
-            marks |= {offset: End(code, positions.get(offset, op_position)) for offset in offsets[at:stop]}
+            for offset in offsets[at:stop]:
+                marks[offset] = end_tag(code, positions.get(offset, op_position))
             at = stop
     if marks:
         store.halves.stage(marks)
@@ -130,22 +140,20 @@ def end(store: Store, ends: Sequence[Decided], ended: Callable[[Sequence[int]], 
     return placed
 
 
-def _stage_records(store: Store, ends: Sequence[Decided]) -> tuple[dict[int, Placed | str], dict[int, int]]:
-    """By index what `end` returns, and by half offset where the records lie."""
-    owners = [index for index, one in enumerate(ends) if one.record]
+def _stage_records(store: Store, ends: Decided) -> tuple[Placed, dict[int, int]]:
+    """Returns also where the records lie, by half offset."""
+    owners = [index for index, record in enumerate(ends.records) if record]
     if not owners:
-        return {}, {}
-    intake = parse(b"".join([ends[index].record for index in owners]))
+        return Placed([], [], [], [], [], [], {}), {}
+    intake = parse(b"".join(ends.records))
     faults = ended_faults(intake, store.log.record_bytes_max)
-    placed: dict[int, Placed | str] = {owners[index]: fault for index, fault in faults.items()}
+    refused = {owners[index]: fault for index, fault in faults.items()}
     if faults:
         chosen = [index for index in range(intake.count) if index not in faults]
         owners, intake = [owners[index] for index in chosen], intake.only(chosen)
     stored = Outcome([], stored_at_ms=store.clock.now_ms())
     positions = store.stage_sent(intake, stored).tolist()
-    past = set(stored.past)
-    places = zip(intake.key_of.tolist(), stored.queue_offsets, stored.due_at_ms, strict=True)
-    for row, (key, offset, due_at_ms) in enumerate(places):
-        topic, queue = intake.keys[key]
-        placed[owners[row]] = Placed(topic, queue, offset, due_at_ms, row in past)
-    return placed, {ends[owner].offset: position for owner, position in zip(owners, positions, strict=True)}
+    offsets = [ends.offsets[index] for index in owners]
+    columns = stored.queue_offsets, stored.due_at_ms, stored.past
+    placed = Placed(owners, list(intake.keys), intake.key_of.tolist(), *columns, refused)
+    return placed, dict(zip(offsets, positions, strict=True))
