@@ -1,11 +1,13 @@
-"""A fake gateway on port 0, for each test."""
+"""A fake gateway on port 0, for each test; and a whole cluster on a fake clock, for each file."""
 
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+from duetime import Finder, Producer
 from duetime.client import connection
+from duetime_core.testing import LocalCluster
 
 from tests.sdk.fake_gateway import FakeGateway
 from tests.sdk.fake_groups import FakeGroups
@@ -56,3 +58,21 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients that try again at once."""
     monkeypatch.setattr(connection, "BACKOFF_S_MIN", 0.001)
     monkeypatch.setattr(connection, "BACKOFF_S_MAX", 0.02)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def producer(cluster: LocalCluster) -> Iterator[Producer]:
+    with Producer(cluster.address) as producer:
+        yield producer
+
+
+@pytest.fixture
+def finder(cluster: LocalCluster) -> Iterator[Finder]:
+    with Finder(cluster.address) as finder:
+        yield finder

@@ -1,44 +1,15 @@
 """Messages for any time through the SDK and the whole cluster on a fake clock: delivered, cancelled, rescheduled,
 replaced."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from duetime import CancelResult, Finder, InvalidMessage, Message, Producer, Puller, Receipt
 from duetime_core.testing import LocalCluster
 
+from tests.sdk.arrivals import bodies
+
 CANCELLED, FIRED, NOT_FOUND = CancelResult.CANCELLED, CancelResult.ALREADY_FIRED, CancelResult.NOT_FOUND
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster() as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def producer(cluster: LocalCluster) -> Iterator[Producer]:
-    with Producer(cluster.address) as producer:
-        yield producer
-
-
-@pytest.fixture
-def finder(cluster: LocalCluster) -> Iterator[Finder]:
-    with Finder(cluster.address) as finder:
-        yield finder
-
-
-def bodies(cluster: LocalCluster, topic: str, count: int) -> list[bytes]:
-    """Of the first messages of a topic that arrive, in their order; fewer when nothing more comes."""
-    found: list[bytes] = []
-    with Puller(cluster.address, topic, start="earliest") as puller:
-        while len(found) < count:
-            messages = puller.poll(wait="10s")
-            if not messages:
-                break
-            found += [message.body for message in messages]
-    return found
 
 
 def test_any_delay_and_due_time_is_kept_to_the_millisecond(cluster: LocalCluster, producer: Producer) -> None:

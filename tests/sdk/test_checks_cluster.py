@@ -4,7 +4,6 @@ import json
 import queue
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 from duetime import (
@@ -14,44 +13,15 @@ from duetime import (
     Decision,
     Finder,
     Producer,
-    Puller,
     UndecidedMessage,
 )
 from duetime.cli.app import run
 from duetime_core.testing import Cluster, LocalCluster
 
+from tests.sdk.arrivals import bodies
+
 COMMIT, ROLLBACK, UNKNOWN = Decision.COMMIT, Decision.ROLLBACK, Decision.UNKNOWN
 WAIT_S = 60.0
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster() as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def producer(cluster: LocalCluster) -> Iterator[Producer]:
-    with Producer(cluster.address) as producer:
-        yield producer
-
-
-@pytest.fixture
-def finder(cluster: LocalCluster) -> Iterator[Finder]:
-    with Finder(cluster.address) as finder:
-        yield finder
-
-
-def bodies(cluster: LocalCluster, topic: str, count: int) -> list[bytes]:
-    """Of the first messages of a topic that arrive, sorted; fewer when nothing more comes."""
-    found: list[bytes] = []
-    with Puller(cluster.address, topic, start="earliest") as puller:
-        while len(found) < count:
-            messages = puller.poll(wait="10s")
-            if not messages:
-                break
-            found += [message.body for message in messages]
-    return sorted(found)
 
 
 def test_a_group_is_asked_until_it_knows(cluster: LocalCluster, producer: Producer, finder: Finder) -> None:

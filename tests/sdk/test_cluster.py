@@ -1,7 +1,6 @@
 """The SDK against the whole cluster on a fake clock."""
 
 import random
-from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
@@ -21,18 +20,6 @@ from duetime.client.errors import DueTimeError
 from duetime_core.testing import LocalCluster
 
 HALF_HOUR = timedelta(minutes=30)
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster() as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def producer(cluster: LocalCluster) -> Iterator[Producer]:
-    with Producer(cluster.address) as producer:
-        yield producer
 
 
 def test_a_delayed_message_arrives_when_it_is_due_and_not_before(cluster: LocalCluster, producer: Producer) -> None:

@@ -1,6 +1,5 @@
 """Transactions through the SDK, the command line and the whole cluster on a fake clock."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
@@ -21,38 +20,10 @@ from duetime import (
 from duetime.client.transaction import TransactionRef
 from duetime_core.testing import LocalCluster
 
+from tests.sdk.arrivals import bodies
+
 COMMIT, ROLLBACK, UNKNOWN = Decision.COMMIT, Decision.ROLLBACK, Decision.UNKNOWN
 WAIT_S = 60.0
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster() as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def producer(cluster: LocalCluster) -> Iterator[Producer]:
-    with Producer(cluster.address) as producer:
-        yield producer
-
-
-@pytest.fixture
-def finder(cluster: LocalCluster) -> Iterator[Finder]:
-    with Finder(cluster.address) as finder:
-        yield finder
-
-
-def bodies(cluster: LocalCluster, topic: str, count: int) -> list[bytes]:
-    """Of the first messages of a topic that arrive, sorted; fewer when nothing more comes."""
-    found: list[bytes] = []
-    with Puller(cluster.address, topic, start="earliest") as puller:
-        while len(found) < count:
-            messages = puller.poll(wait="10s")
-            if not messages:
-                break
-            found += [message.body for message in messages]
-    return sorted(found)
 
 
 class Broken(Exception):
@@ -71,7 +42,7 @@ def test_what_is_committed_is_delivered_and_nothing_else(
     with producer.transaction("ends", b"open", group="ends-group") as left:
         left.leave_open()
     assert tx.result is not None
-    assert bodies(cluster, "ends", 2) == [b"committed", b"plain"]
+    assert sorted(bodies(cluster, "ends", 2)) == [b"committed", b"plain"]
     with Puller(cluster.address, "ends", start="earliest") as puller:
         (found,) = [message for message in puller.poll(max=10, wait="10s") if message.body == b"committed"]
     assert (found.id, found.queue, found.offset) == (tx.message_id, tx.result.queue, tx.result.offset)
@@ -135,7 +106,7 @@ def test_many_are_prepared_and_ended(cluster: LocalCluster, producer: Producer) 
         ("committed", True),
         ("rolled back", True),
     ] * 750
-    assert bodies(cluster, "many", 750) == [b"%04d" % n for n in range(0, 1_500, 2)]
+    assert sorted(bodies(cluster, "many", 750)) == [b"%04d" % n for n in range(0, 1_500, 2)]
     (refused,) = producer.end_many([OfAnotherGroup(good[0])], COMMIT)
     assert isinstance(refused, PermissionDenied)
     assert refused.reason == "TRANSACTION_OF_ANOTHER_GROUP"
