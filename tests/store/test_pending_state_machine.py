@@ -6,17 +6,15 @@ RUNS, an environment variable, says how many lives: `make lives` has thousands.
 
 import os
 import random
-import shutil
-import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import invariant, rule
 
 from tests.store.counted import check_counts
 from tests.store.life import DELAYS_MS
+from tests.store.life_machine import LifeMachine, run_lives
 from tests.store.pending_life import KEYS, LANES, PendingLife
 
 RUNS = int(os.environ.get("RUNS") or 40)
@@ -26,25 +24,20 @@ DELAYS = st.sampled_from(DELAYS_MS)
 TIMER_LANES = st.sampled_from([lane for lane in LANES if lane >= 1_000])
 
 
-class PendingShard(RuleBasedStateMachine):
-    """Each rule is a step of the shard's life; the life is checked after each crash, its counts after each step."""
+class PendingShard(LifeMachine):
+    """A shard's life whose counts are checked after each step."""
 
-    @initialize(seed=st.integers(0, 1 << 32))
-    def begin(self, seed: int) -> None:
-        self.folder = Path(tempfile.mkdtemp())
-        self.life = PendingLife(self.folder / "store", random.Random(seed))
+    life: PendingLife
+
+    def born(self, root: Path, dice: random.Random) -> PendingLife:
+        life = PendingLife(root, dice)
         for lane in LANES:
-            self.life.send(6, "orders", 0, lane, 10)
-        self.life.flush()
+            life.send(6, "orders", 0, lane, 10)
+        life.flush()
+        return life
 
-    def teardown(self) -> None:
-        if hasattr(self, "life"):
-            try:
-                self.life.step(self.life.answer_all)
-                self.life.step(self.life.cut_power)
-            finally:
-                self.life.close()
-                shutil.rmtree(self.folder)
+    def finish(self) -> None:
+        self.life.step(self.life.answer_all)
 
     @invariant()
     def counts_are_a_recount(self) -> None:
@@ -94,52 +87,10 @@ class PendingShard(RuleBasedStateMachine):
         self.life.step(self.life.look)
 
     @rule()
-    def checkpoint(self) -> None:
-        self.life.step(self.life.checkpoint)
-
-    @rule()
     def retain(self) -> None:
         self.life.step(self.life.retain)
-
-    @rule()
-    def write_late(self) -> None:
-        self.life.step(self.life.write_late)
-
-    @rule(free_bytes=st.sampled_from([0, 8_192, 100_000, 400_000]))
-    def fill_disk(self, free_bytes: int) -> None:
-        self.life.step(self.life.fill_disk, free_bytes)
-
-    @rule()
-    def free_disk(self) -> None:
-        self.life.step(self.life.free_disk)
-
-    @rule()
-    def restart(self) -> None:
-        self.life.step(self.life.restart)
-
-    @rule()
-    def kill(self) -> None:
-        self.life.step(self.life.kill)
-
-    @rule()
-    def cut_power(self) -> None:
-        self.life.step(self.life.cut_power)
-
-    @rule(operations=st.integers(1, 30), next_life=st.booleans())
-    def cut_power_in(self, operations: int, next_life: bool) -> None:
-        self.life.cut_power_in(operations, next_life=next_life)
 
 
 @pytest.mark.timeout(300 + RUNS * 5)
 def test_of_a_message_and_what_replaces_it_one_is_delivered_once() -> None:
-    run_state_machine_as_test(
-        PendingShard,
-        settings=settings(
-            max_examples=RUNS,
-            stateful_step_count=STEPS,
-            deadline=None,
-            database=None,
-            print_blob=True,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    run_lives(PendingShard, RUNS, STEPS)

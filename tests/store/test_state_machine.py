@@ -1,38 +1,26 @@
 """A store on a disk that loses power, fills up and forgets what was not flushed, against a plain model (life.py)."""
 
 import random
-import shutil
-import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from hypothesis.stateful import rule
 
 from tests.store.life import LEVELS, QUEUES, TIMERS, TOPICS, Life
+from tests.store.life_machine import LifeMachine, run_lives
 
 COUNTS = st.integers(1, 20)
 BODY_BYTES = st.sampled_from([10, 100, 3_000, 60_000, 300_000])
 
 
-class Shard(RuleBasedStateMachine):
-    """Each rule is a step of the shard's life; `Life.check` runs after each crash."""
+class Shard(LifeMachine):
+    """A shard's life with messages of all kinds, one by one and in batches."""
 
     mode = "sync"
 
-    @initialize(seed=st.integers(0, 1 << 32))
-    def begin(self, seed: int) -> None:
-        self.folder = Path(tempfile.mkdtemp())
-        self.life = Life(self.folder / "store", random.Random(seed), mode=self.mode)
-
-    def teardown(self) -> None:
-        if hasattr(self, "life"):
-            try:
-                self.life.step(self.life.cut_power)
-            finally:
-                self.life.close()
-                shutil.rmtree(self.folder)
+    def born(self, root: Path, dice: random.Random) -> Life:
+        return Life(root, dice, mode=self.mode)
 
     @rule(
         count=COUNTS,
@@ -70,44 +58,12 @@ class Shard(RuleBasedStateMachine):
         self.life.step(self.life.flush_written)
 
     @rule()
-    def checkpoint(self) -> None:
-        self.life.step(self.life.checkpoint)
-
-    @rule()
     def add_topic(self) -> None:
         self.life.step(self.life.add_topic)
 
     @rule()
-    def write_late(self) -> None:
-        self.life.step(self.life.write_late)
-
-    @rule()
     def fold_topics(self) -> None:
         self.life.step(self.life.fold_topics)
-
-    @rule(free_bytes=st.sampled_from([0, 8_192, 100_000, 400_000]))
-    def fill_disk(self, free_bytes: int) -> None:
-        self.life.step(self.life.fill_disk, free_bytes)
-
-    @rule()
-    def free_disk(self) -> None:
-        self.life.step(self.life.free_disk)
-
-    @rule()
-    def restart(self) -> None:
-        self.life.step(self.life.restart)
-
-    @rule()
-    def kill(self) -> None:
-        self.life.step(self.life.kill)
-
-    @rule()
-    def cut_power(self) -> None:
-        self.life.step(self.life.cut_power)
-
-    @rule(operations=st.integers(1, 30), next_life=st.booleans())
-    def cut_power_in(self, operations: int, next_life: bool) -> None:
-        self.life.cut_power_in(operations, next_life=next_life)
 
 
 class AsyncShard(Shard):
@@ -116,14 +72,4 @@ class AsyncShard(Shard):
 
 @pytest.mark.parametrize(("machine", "examples"), [(Shard, 200), (AsyncShard, 60)])
 def test_nothing_answered_is_lost_whenever_power_is_cut(machine: type[Shard], examples: int) -> None:
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=40,
-            deadline=None,
-            database=None,
-            print_blob=True,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    run_lives(machine, examples, 40)

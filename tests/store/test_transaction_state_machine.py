@@ -1,14 +1,15 @@
 """Transactions on a disk that loses power and fills up, against a plain model (transaction_life.py)."""
 
 import random
+from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize, rule, run_state_machine_as_test
+from hypothesis.stateful import rule
 
 from tests.store import test_state_machine
 from tests.store.life import LEVELS, QUEUES, TIMERS, TOPICS
+from tests.store.life_machine import run_lives
 from tests.store.test_state_machine import COUNTS
 from tests.store.transaction_life import TransactionLife
 
@@ -18,10 +19,8 @@ class TransactionShard(test_state_machine.Shard):
 
     life: TransactionLife
 
-    @initialize(seed=st.integers(0, 1 << 32))
-    def begin(self, seed: int) -> None:
-        self.folder = test_state_machine.Path(test_state_machine.tempfile.mkdtemp())
-        self.life = TransactionLife(self.folder / "store", random.Random(seed), mode=self.mode)
+    def born(self, root: Path, dice: random.Random) -> TransactionLife:
+        return TransactionLife(root, dice, mode=self.mode)
 
     @rule(
         count=COUNTS,
@@ -50,13 +49,4 @@ class AsyncTransactionShard(TransactionShard):
 
 @pytest.mark.parametrize(("machine", "examples"), [(TransactionShard, 80), (AsyncTransactionShard, 40)])
 def test_transactions_end_once_whenever_power_is_cut(machine: type[TransactionShard], examples: int) -> None:
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=50,
-            deadline=None,
-            print_blob=True,
-            suppress_health_check=[HealthCheck.too_slow],
-        ),
-    )
+    run_lives(machine, examples, 50)
