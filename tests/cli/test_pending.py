@@ -1,8 +1,6 @@
 """Commands about pending messages against a fake gateway: what they print, and their exit codes."""
 
-import asyncio
 import json
-import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -17,30 +15,16 @@ from duetime.client.message import moment
 
 from tests.cli.cluster import run_duetime
 from tests.sdk.fake_pending import DUE_MS, FakePendingGateway
+from tests.sdk.threaded import served
 
 
 @pytest.fixture
 def gateway(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakePendingGateway]:
     """On an event loop in a thread of its own; `m0` to `m4` are pending, `m5` has fired."""
     gateway = FakePendingGateway(count=6, fired={"m5"})
-    started = threading.Event()
-    ends: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
-
-    async def serve() -> None:
-        await gateway.start()
-        ends.append((asyncio.get_running_loop(), asyncio.Event()))
-        started.set()
-        await ends[0][1].wait()
-        await gateway.stop()
-
-    thread = threading.Thread(target=asyncio.run, args=(serve(),))
-    thread.start()
-    assert started.wait(10)
-    monkeypatch.setenv("DUETIME_SERVER", gateway.address)
-    yield gateway
-    loop, end = ends[0]
-    loop.call_soon_threadsafe(end.set)
-    thread.join()
+    with served(gateway):
+        monkeypatch.setenv("DUETIME_SERVER", gateway.address)
+        yield gateway
 
 
 def objects(capsys: pytest.CaptureFixture[str]) -> list[Any]:

@@ -1,10 +1,8 @@
 """`duetime transactions` against a fake gateway: what it prints, and its exit codes."""
 
-import asyncio
 import io
 import json
 import sys
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,34 +12,21 @@ from duetime.cli.app import run
 from duetime.client.message import moment
 
 from tests.sdk.fake_transactions import COMMITTED, GIVEN_UP, NOW_MS, OPEN, ROLLED_BACK, FakeTransactions
+from tests.sdk.threaded import served
 
 
 @pytest.fixture
 def gateway(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeTransactions]:
     """On an event loop in a thread of its own; `m0` to `m4` are open, but for `m3`, which was given up."""
-    gateway, started = FakeTransactions(), threading.Event()
-    ends: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
-
-    async def serve() -> None:
-        await gateway.start()
-        ends.append((asyncio.get_running_loop(), asyncio.Event()))
-        started.set()
-        await ends[0][1].wait()
-        await gateway.stop()
-
-    thread = threading.Thread(target=asyncio.run, args=(serve(),))
-    thread.start()
-    assert started.wait(10)
-    monkeypatch.setenv("DUETIME_SERVER", gateway.address)
-    with Producer(gateway.address) as producer:
+    gateway = FakeTransactions()
+    with served(gateway):
+        monkeypatch.setenv("DUETIME_SERVER", gateway.address)
         messages = [Message("orders", b"body %d" % n, id=f"m{n}", delay="15m" if n == 4 else None) for n in range(5)]
-        assert all(isinstance(one, Prepared) for one in producer.prepare_many(messages, group="billing"))
-    gateway.halves["t3"].state = GIVEN_UP
-    gateway.halves["t3"].checks = 15
-    yield gateway
-    loop, end = ends[0]
-    loop.call_soon_threadsafe(end.set)
-    thread.join()
+        with Producer(gateway.address) as producer:
+            assert all(isinstance(one, Prepared) for one in producer.prepare_many(messages, group="billing"))
+        gateway.halves["t3"].state = GIVEN_UP
+        gateway.halves["t3"].checks = 15
+        yield gateway
 
 
 def objects(capsys: pytest.CaptureFixture[str]) -> list[Any]:

@@ -1,7 +1,5 @@
 """A fake gateway on port 0, for each test; and a whole cluster on a fake clock, for each file."""
 
-import asyncio
-import threading
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -11,6 +9,7 @@ from duetime_core.testing import LocalCluster
 
 from tests.sdk.fake_gateway import FakeGateway
 from tests.sdk.fake_groups import FakeGroups
+from tests.sdk.threaded import served
 
 
 @pytest.fixture
@@ -25,24 +24,8 @@ async def gateway() -> AsyncIterator[FakeGateway]:
 def threaded_gateway() -> Iterator[FakeGroups]:
     """The same on an event loop in a thread of its own, for tests of what blocks."""
     gateway = FakeGroups()
-    started = threading.Event()
-    ends: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
-
-    async def serve() -> None:
-        end = asyncio.Event()
-        await gateway.start()
-        ends.append((asyncio.get_running_loop(), end))
-        started.set()
-        await end.wait()
-        await gateway.stop()
-
-    thread = threading.Thread(target=asyncio.run, args=(serve(),))
-    thread.start()
-    assert started.wait(10)
-    yield gateway
-    loop, end = ends[0]
-    loop.call_soon_threadsafe(end.set)
-    thread.join()
+    with served(gateway):
+        yield gateway
 
 
 @pytest.fixture

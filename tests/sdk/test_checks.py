@@ -13,6 +13,7 @@ from duetime.client.sending import checking
 from duetime.v1 import transactions_pb2 as pb
 
 from tests.sdk.fake_transactions import COMMITTED, NOW_MS, OPEN, ROLLED_BACK, FakeTransactions
+from tests.sdk.threaded import served
 
 COMMIT, ROLLBACK, UNKNOWN = Decision.COMMIT, Decision.ROLLBACK, Decision.UNKNOWN
 
@@ -269,23 +270,9 @@ async def test_a_group_has_one_handler(producer: AsyncProducer) -> None:
 @pytest.fixture
 def threaded(quick: None) -> Iterator[tuple[FakeTransactions, asyncio.AbstractEventLoop]]:
     """A gateway on an event loop in a thread of its own."""
-    gateway, started = FakeTransactions(), threading.Event()
-    ends: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
-
-    async def serve() -> None:
-        await gateway.start()
-        ends.append((asyncio.get_running_loop(), asyncio.Event()))
-        started.set()
-        await ends[0][1].wait()
-        await gateway.stop()
-
-    thread = threading.Thread(target=asyncio.run, args=(serve(),))
-    thread.start()
-    assert started.wait(10)
-    loop, end = ends[0]
-    yield gateway, loop
-    loop.call_soon_threadsafe(end.set)
-    thread.join()
+    gateway = FakeTransactions()
+    with served(gateway) as loop:
+        yield gateway, loop
 
 
 def test_plain_code_has_transactions_and_checks(
