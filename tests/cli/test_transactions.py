@@ -88,6 +88,25 @@ def test_one_is_shown_with_its_message(gateway: FakeTransactions, capsys: pytest
     assert "no transaction none" in capsys.readouterr().err
 
 
+def test_a_message_is_shown_with_its_transaction(gateway: FakeTransactions, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["show", "m1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["id          m1", "state       prepared"]
+    assert lines[3:5] == ["transaction t1", "group       billing"]
+    assert lines[5].startswith("prepared    ")
+    assert lines[6] == "checks      0"
+    assert run(["show", "m3", "--json"]) == 0
+    (found,) = objects(capsys)
+    transaction = found["transaction"]
+    assert (found["state"], transaction["id"], transaction["checks"]) == ("given up", "t3", 15)
+    gateway.halves["t2"].state, gateway.halves["t4"].state = ROLLED_BACK, COMMITTED
+    assert run(["show", "m2"]) == 0
+    assert "state       rolled back\n" in capsys.readouterr().out
+    assert run(["show", "m4", "--json"]) == 0
+    (found,) = objects(capsys)
+    assert (found["state"], found["transaction"]) == ("stored", None)
+
+
 def test_transactions_are_ended_by_an_operator(gateway: FakeTransactions, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["transactions", "commit", "m4", "--yes"]) == 0
     assert capsys.readouterr().out.startswith("committed  m4  due ")

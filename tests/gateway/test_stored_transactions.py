@@ -79,6 +79,15 @@ async def test_transactions_are_found_and_listed(two_shards: Gateway) -> None:
     assert len(flat(await pages(two_shards))) == 5
 
 
+async def test_message_of_an_open_transaction_is_found_by_its_id(two_shards: Gateway) -> None:
+    await prepare(two_shards, *(message(b"%d" % queue, id=f"id{queue}", queue=queue) for queue in range(4)))
+    for queue in range(4):
+        request = gateway_pb2.GetMessageRequest(id=f"id{queue}")
+        found = await two_shards.stub.GetMessage(request, timeout=10)
+        assert found.state == gateway_pb2.MESSAGE_STATE_PREPARED
+        assert (found.message.topic, found.message.queue, found.message.body) == ("orders", queue, b"%d" % queue)
+
+
 @pytest.mark.parametrize("delay", [{}, {"delay_level": 18}])
 async def test_queues_have_the_numbers_of_their_topic(tmp_path: Path, delay: dict[str, int]) -> None:
     """Of two brokers' directories, whose queues of one topic are numbered alike."""

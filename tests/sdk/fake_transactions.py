@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
-from duetime.v1 import message_pb2
+from duetime.v1 import gateway_pb2, message_pb2
 from duetime.v1 import transactions_pb2 as pb
 from duetime_core import errors
 from duetime_core.serving import status_of
@@ -18,6 +18,12 @@ NOW_MS = 1_800_000_000_000
 OPEN, COMMITTED = pb.TRANSACTION_STATE_OPEN, pb.TRANSACTION_STATE_COMMITTED
 ROLLED_BACK, GIVEN_UP = pb.TRANSACTION_STATE_ROLLED_BACK, pb.TRANSACTION_STATE_GIVEN_UP
 _STATES = {pb.DECISION_COMMIT: COMMITTED, pb.DECISION_ROLLBACK: ROLLED_BACK}
+_MESSAGE_STATES = {
+    OPEN: gateway_pb2.MESSAGE_STATE_PREPARED,
+    COMMITTED: gateway_pb2.MESSAGE_STATE_STORED,
+    ROLLED_BACK: gateway_pb2.MESSAGE_STATE_ROLLED_BACK,
+    GIVEN_UP: gateway_pb2.MESSAGE_STATE_GIVEN_UP,
+}
 
 
 @dataclass
@@ -192,6 +198,13 @@ class FakeTransactions(FakeGateway):
             status_of(errors.NotFound(f"no transaction {request.id}", reason="TRANSACTION_NOT_FOUND"))
         )
         raise AssertionError
+
+    async def GetMessage(self, request: gateway_pb2.GetMessageRequest, context: Any) -> gateway_pb2.FoundMessage:
+        half = self.halves[self.ids[request.id]]
+        found = gateway_pb2.FoundMessage(message=message_pb2.StoredMessage(id=request.id, topic=half.message.topic))
+        found.state = _MESSAGE_STATES[half.state]  # type: ignore[assignment]
+        found.message.body = half.message.body
+        return found
 
     def _transaction(self, transaction_id: str) -> pb.Transaction:
         half = self.halves[transaction_id]

@@ -8,17 +8,25 @@ from typing import Any
 import grpc
 import pytest
 from duetime.v1 import gateway_pb2, store_pb2
-from duetime_format import record
+from duetime_format import halves, record
 from duetime_format.keys import key_hash
+from duetime_format.names import GIVEN_UP_TOPIC
 from duetime_format.properties import encode_properties
 from duetime_store.finding import finder
+from duetime_store.writing.halves import Decided
+from duetime_store.writing.halves import end as stage_end
 
 from tests.store.conftest import MIB, restored, sent
 from tests.store.test_service import Running
+from tests.store.transacting import ROLLBACK, end, end_of, prepared
+from tests.store.transacting import get as get_half
 
 STORED = gateway_pb2.MESSAGE_STATE_STORED
 PENDING = gateway_pb2.MESSAGE_STATE_PENDING
 QUARANTINED = gateway_pb2.MESSAGE_STATE_QUARANTINED
+PREPARED = gateway_pb2.MESSAGE_STATE_PREPARED
+GIVEN_UP = gateway_pb2.MESSAGE_STATE_GIVEN_UP
+ROLLED_BACK = gateway_pb2.MESSAGE_STATE_ROLLED_BACK
 
 
 @pytest.fixture
@@ -169,6 +177,35 @@ async def test_a_message_put_aside_is_quarantined(store: Running, settle: Any) -
     assert (found.state, found.message.topic, found.message.body) == (QUARANTINED, "orders", b"body")
     (raw,) = await query(store, "A", topic="DT_QUARANTINE")
     assert (raw.state, raw.message.topic) == (QUARANTINED, "DT_QUARANTINE")
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_half_message_is_found_as_what_became_of_it(store: Running, settle: Any, again: bool) -> None:
+    names = ["open", "committed", "rolled back", "given up"]
+    halves_of = dict(zip(names, await prepared(store, *names, topic="orders", queue=3), strict=True))
+    place = (await get(store, "committed")).offset_id
+    await end(
+        store, end_of(halves_of["committed"], "committed"), end_of(halves_of["rolled back"], "rolled back", ROLLBACK)
+    )
+    copy = halves.given_up(record.decode((await get_half(store, halves_of["given up"])).record), 15)
+    decided = [Decided(halves_of["given up"].offset, halves.GIVEN_UP, copy)]
+    stage_end(store.node.store, decided, lambda _: None)
+    await store.put(keyed("behind"))
+    if again:
+        await end(store, end_of(halves_of["given up"], "given up", ROLLBACK), given_up=True)
+    await settle(store)
+    expected = {"open": PREPARED, "committed": STORED, "rolled back": ROLLED_BACK}
+    expected["given up"] = ROLLED_BACK if again else GIVEN_UP
+    for name, state in expected.items():
+        for topic in ("", "orders"):
+            found = await get(store, name, topic=topic)
+            assert (found.state, found.message.topic, found.message.queue) == (state, "orders", 3)
+            # The offset id of any of its records leads to the same.
+            assert await get(store, found.offset_id) == found
+    # That of the half message leads to the message too, which has another one.
+    assert await get(store, place) == await get(store, "committed")
+    assert await ids(store, "open") == []
+    assert await ids(store, "given up", topic=GIVEN_UP_TOPIC) == ["given up"]
 
 
 async def test_one_id_in_several_topics(store: Running, settle: Any) -> None:

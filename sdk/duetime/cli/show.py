@@ -2,7 +2,7 @@
 
 import asyncio
 from contextlib import suppress
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -10,10 +10,20 @@ from duetime.cli.gateway import CALL_TIMEOUT_S, reach
 from duetime.cli.messages import content_lines, message_object
 from duetime.cli.options import Json, Server
 from duetime.cli.output import about, iso, local, now_ms, print_json
+from duetime.cli.transactions import progress_lines, transaction_object
 from duetime.client.errors import DueTimeError
 from duetime.client.finding.finder import AsyncFinder, FoundMessage
 from duetime.client.finding.trace import TraceEvent
+from duetime.client.finding.transactions import FoundTransaction
 from duetime.client.message import at_ms
+
+
+class _Shown(NamedTuple):
+    """A message, and what else is known of it: how it ended, or how far its transaction is."""
+
+    message: FoundMessage
+    end: TraceEvent | None = None
+    transaction: FoundTransaction | None = None
 
 
 def show(
@@ -25,34 +35,40 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show a message: pending, with its due time and how many come before it; in its topic; cancelled;
-    replaced, and by which; or dead.
+    replaced, and by which; dead; or prepared, given up or rolled back by a transaction, with its checks.
 
     \b
     Examples:
       duetime show 7F0000010001070D0D0D000000000000
       duetime show order-42 --topic orders --json | jq .state
     """
-    found, end = asyncio.run(_find(server, message_id, topic))
+    shown = asyncio.run(_find(server, message_id, topic))
     if as_json:
-        ended = {"ended_at": iso(end.at if end else None), "replaced_by": end.replaced_by or None if end else None}
-        print_json(shown_object(found) | ended)
+        end, transaction = shown.end, shown.transaction
+        more: dict[str, Any] = {"ended_at": iso(end.at if end else None)}
+        more["replaced_by"] = end.replaced_by or None if end else None
+        more["transaction"] = transaction_object(transaction) if transaction else None
+        print_json(shown_object(shown.message) | more)
     else:
-        print(_page(found, end))
+        print(_page(shown))
 
 
-async def _find(server: str | None, message_id: str, topic: str) -> tuple[FoundMessage, TraceEvent | None]:
-    """The message, and how it ended, if it was cancelled or replaced and that is known still."""
+async def _find(server: str | None, message_id: str, topic: str) -> _Shown:
     async with AsyncFinder(await reach(server), timeout=CALL_TIMEOUT_S) as finder:
         found = await finder.get(message_id, topic=topic)
-        events: list[TraceEvent] = []
-        if found.state == "cancelled":
-            # What the message is, is known without its trace.
-            with suppress(DueTimeError):
+        # What the message is, is known without the rest.
+        with suppress(DueTimeError):
+            if found.state == "cancelled":
                 events = (await finder.trace(message_id, topic=topic)).events
-    return found, next((event for event in reversed(events) if event.kind in ("cancelled", "replaced")), None)
+                ended = (event for event in reversed(events) if event.kind in ("cancelled", "replaced"))
+                return _Shown(found, next(ended, None))
+            if found.state in ("prepared", "given up", "rolled back"):
+                return _Shown(found, transaction=await finder.transaction(found.id))
+    return _Shown(found)
 
 
-def _page(message: FoundMessage, end: TraceEvent | None = None) -> str:
+def _page(shown: _Shown) -> str:
+    message, end, transaction = shown
     state: str = message.state
     if end is not None:
         state = f"replaced by {end.replaced_by or 'another message'}" if end.kind == "replaced" else state
@@ -69,6 +85,8 @@ def _page(message: FoundMessage, end: TraceEvent | None = None) -> str:
     ]
     if message.lane is not None:
         lines.append(f"waits in    lane {message.lane}, entry {message.entry}, shard {message.shard}")
+    elif transaction is not None:
+        lines += [f"transaction {transaction.id}", f"group       {transaction.group}", *progress_lines(transaction)]
     elif message.state == "stored":
         lines.append(f"stored in   offset {message.offset}, shard {message.shard}")
     lines += [f"due         {local(message.due_at)}"] if message.due_at else []

@@ -306,6 +306,13 @@ def _details(one: FoundTransaction) -> dict[str, Any]:
     return told | ({"receipt": receipt} if receipt else {})
 
 
+def progress_lines(one: FoundTransaction) -> list[str]:
+    """How far a transaction is, for people."""
+    lines = [f"prepared    {local(one.prepared_at)}, {about(_age_ms(one))} ago", f"checks      {one.checks}"]
+    lines += [f"next check  {local(one.next_check_at)}"] if one.next_check_at else []
+    return [*lines, *([f"ended       {local(one.ended_at)}"] if one.ended_at else [])]
+
+
 def _page(one: FoundTransaction) -> str:
     lines = [
         f"transaction {one.id}",
@@ -314,11 +321,8 @@ def _page(one: FoundTransaction) -> str:
         f"state       {one.state}",
         f"topic       {one.topic}[{one.queue}]",
         f"shard       {one.shard}",
-        f"prepared    {local(one.prepared_at)}, {about(_age_ms(one))} ago",
-        f"checks      {one.checks}",
+        *progress_lines(one),
     ]
-    lines += [f"next check  {local(one.next_check_at)}"] if one.next_check_at else []
-    lines += [f"ended       {local(one.ended_at)}"] if one.ended_at else []
     receipt, message = one.receipt, one.message
     if receipt is not None:
         place = f"lane {receipt.lane}, due {local(receipt.deliver_at)}" if receipt.lane else f"offset {receipt.offset}"

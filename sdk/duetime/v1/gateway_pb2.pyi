@@ -35,6 +35,9 @@ class MessageState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     MESSAGE_STATE_QUARANTINED: _ClassVar[MessageState]
     MESSAGE_STATE_CANCELLED: _ClassVar[MessageState]
     MESSAGE_STATE_DEAD: _ClassVar[MessageState]
+    MESSAGE_STATE_PREPARED: _ClassVar[MessageState]
+    MESSAGE_STATE_GIVEN_UP: _ClassVar[MessageState]
+    MESSAGE_STATE_ROLLED_BACK: _ClassVar[MessageState]
 PULL_STATUS_UNSPECIFIED: PullStatus
 PULL_STATUS_FOUND: PullStatus
 PULL_STATUS_NO_NEW: PullStatus
@@ -48,6 +51,9 @@ MESSAGE_STATE_PENDING: MessageState
 MESSAGE_STATE_QUARANTINED: MessageState
 MESSAGE_STATE_CANCELLED: MessageState
 MESSAGE_STATE_DEAD: MessageState
+MESSAGE_STATE_PREPARED: MessageState
+MESSAGE_STATE_GIVEN_UP: MessageState
+MESSAGE_STATE_ROLLED_BACK: MessageState
 
 class SendRequest(_message.Message):
     __slots__ = ("messages", "retry")

@@ -18,7 +18,7 @@ from duetime.v1 import consumer_pb2, gateway_pb2, pending_pb2, transactions_pb2
 
 PAGE_COUNT = 256
 
-State = Literal["stored", "pending", "quarantined", "cancelled", "dead"]
+State = Literal["stored", "pending", "quarantined", "cancelled", "dead", "prepared", "given up", "rolled back"]
 
 _STATES: dict[int, State] = {
     gateway_pb2.MESSAGE_STATE_STORED: "stored",
@@ -26,13 +26,17 @@ _STATES: dict[int, State] = {
     gateway_pb2.MESSAGE_STATE_QUARANTINED: "quarantined",
     gateway_pb2.MESSAGE_STATE_CANCELLED: "cancelled",
     gateway_pb2.MESSAGE_STATE_DEAD: "dead",
+    gateway_pb2.MESSAGE_STATE_PREPARED: "prepared",
+    gateway_pb2.MESSAGE_STATE_GIVEN_UP: "given up",
+    gateway_pb2.MESSAGE_STATE_ROLLED_BACK: "rolled back",
 }
 
 
 class FoundMessage(MessageView, MessageRef):
     """A message that was found, and its state; `cancel` and `reschedule` take it. Fields are decoded on access.
 
-    A pending, cancelled or quarantined message has the topic and queue of its destination, and its offset in the lane.
+    A pending, cancelled or quarantined message has the topic and queue of its destination, and its offset in the lane;
+    one of a transaction that was not committed likewise, and its offset among those.
     """
 
     __slots__ = ("_found",)
@@ -44,7 +48,7 @@ class FoundMessage(MessageView, MessageRef):
     @property
     def state(self) -> State:
         """`stored` in its topic, `pending` until it is due, `cancelled` before it was, `dead`: a dead letter of a
-        group, or `quarantined`: it could not be restored."""
+        group, or `quarantined`: it could not be restored. Of a transaction: `prepared`, `given up` or `rolled back`."""
         return _STATES[self._found.state]
 
     @property

@@ -5,6 +5,7 @@
 The index gives positions by hash, so every record is read and compared: its topic, and its message id or one word of
 its KEYS. A deferred message is a record of a lane that names its real topic. It is searched for beside the
 real topic's records, and found while it is pending or when it was quarantined; once restored, its copy is found.
+Likewise half messages are found by id, until they are committed.
 """
 
 import asyncio
@@ -19,11 +20,19 @@ from duetime.v1 import gateway_pb2
 from duetime_core.errors import InvalidArgument, NotFound, Unavailable, Unsupported, Violation
 from duetime_core.logs import sparing
 from duetime_core.ondisk.lanes import Progress
-from duetime_format import layout, limits, record
+from duetime_format import halves, layout, limits, record
 from duetime_format.columns import take
 from duetime_format.keys import hash_codes, key_hash, key_hashes, keys_of
 from duetime_format.lanes import LANE_TOPICS, lane_of, level_of
-from duetime_format.names import DLQ_PREFIX, QUARANTINE_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, is_system_topic
+from duetime_format.names import (
+    DLQ_PREFIX,
+    GIVEN_UP_TOPIC,
+    HALF_TOPIC,
+    QUARANTINE_TOPIC,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    is_system_topic,
+)
 from duetime_format.properties import decode_properties
 from duetime_format.units import are_ended, due_of
 
@@ -41,8 +50,14 @@ PENDING = gateway_pb2.MESSAGE_STATE_PENDING
 QUARANTINED = gateway_pb2.MESSAGE_STATE_QUARANTINED
 CANCELLED = gateway_pb2.MESSAGE_STATE_CANCELLED
 DEAD = gateway_pb2.MESSAGE_STATE_DEAD
+PREPARED = gateway_pb2.MESSAGE_STATE_PREPARED
+GIVEN_UP = gateway_pb2.MESSAGE_STATE_GIVEN_UP
+ROLLED_BACK = gateway_pb2.MESSAGE_STATE_ROLLED_BACK
 
 _LANE_TOPICS = sorted(LANE_TOPICS)
+# Of half messages: themselves, and copies of those given up.
+_HALF_TOPICS = (HALF_TOPIC, GIVEN_UP_TOPIC)
+_HALF_STATES = {halves.GIVEN_UP: GIVEN_UP, halves.ROLLED_BACK: ROLLED_BACK}
 # Bytes not indexed are read for each query; more than this takes too long.
 TAIL_BYTES_MAX = 64 * 1024 * 1024
 TAIL_STEP_BYTES = 64 * 1024
@@ -80,8 +95,8 @@ class Seen:
 
     @property
     def real_topic(self) -> str:
-        """The topic that the message is for; a lane record has it in a property."""
-        if self.lane is not None:
+        """The topic that the message is for; records of lanes and of half messages have it in a property."""
+        if self.lane is not None or self.record.topic in _HALF_TOPICS:
             return self.properties.get(record.REAL_TOPIC, "")
         return self.record.topic
 
@@ -144,7 +159,7 @@ class Finder:
                         continue
                     if not from_ms <= seen.record.stored_at_ms <= to_ms:
                         continue
-                    message = await self._resolve(walk, view, seen, as_is=topic in LANE_TOPICS)
+                    message = await self._resolve(walk, view, seen, as_is=topic in (*LANE_TOPICS, *_HALF_TOPICS))
                     if message is None or (message.state == CANCELLED and seen.id in ids):
                         # It went on as another record, which was met before.
                         continue
@@ -164,7 +179,7 @@ class Finder:
         """
         seen = self._at(message_id)
         if seen is not None and topic in ("", seen.record.topic, seen.real_topic):
-            if seen.lane is None:
+            if seen.lane is None and seen.record.topic not in _HALF_TOPICS:
                 return self._found(seen, _state(seen))
             view = await self.view()
             with self._turns.walk() as walk:
@@ -278,11 +293,14 @@ class Finder:
     async def _resolve(
         self, walk: Walk, view: View, seen: Seen, *, as_is: bool = False
     ) -> gateway_pb2.FoundMessage | None:
-        """The message as it stood at the view's moment; None: a lane record whose message has been restored.
+        """The message as it stood at the view's moment; None: a record whose message has been restored or committed.
 
         `as_is`: the record itself, whatever became of it.
         """
         number = seen.lane
+        if seen.record.topic in _HALF_TOPICS and not as_is:
+            state = self._half_state(view, seen)
+            return None if state is None else self._found(seen, state)
         if number is None or as_is:
             return self._found(seen, _state(seen))
         if number not in view.progress:
@@ -295,6 +313,20 @@ class Finder:
         if are_ended(tags)[0]:
             return self._found(seen, CANCELLED)
         return self._found(seen, QUARANTINED) if await self._is_aside(walk, view, seen) else None
+
+    def _half_state(self, view: View, seen: Seen) -> gateway_pb2.MessageState | None:
+        """None: it was committed, and is found where that has put it."""
+        is_half = seen.record.topic == HALF_TOPIC
+        offset = seen.record.queue_offset if is_half else halves.half_of(seen.record.properties)
+        if offset is None:
+            # A broker gave it up.
+            return STORED
+        units = self._store.halves.units(np.array([offset]))
+        (end,) = self._store.halves.published_ends(units)
+        if end is None or end.position >= view.end:
+            return PREPARED if is_half else GIVEN_UP
+        # How a broker has ended it is not known.
+        return None if end.code == halves.COMMITTED else _HALF_STATES.get(end.code, STORED)
 
     def _is_copied(self, view: View, number: int, seen: Seen) -> bool:
         """Whether retention has appended a lane record again within the view: then the copy is found instead."""
@@ -326,11 +358,14 @@ class Finder:
             offset_id=record.offset_message_id(found.store_host, found.position),
         )
         number = seen.lane
-        if number is None or number not in self._store.lanes or state == STORED:
+        is_lane = number is not None and number in self._store.lanes
+        if state == STORED or not (is_lane or found.topic in _HALF_TOPICS):
             return answer
-        lane = self._store.lanes[number]
         answer.message.topic = seen.real_topic
         answer.message.queue = _number(seen.properties.get(record.REAL_QID, ""))
+        if number is None:
+            return answer
+        lane = self._store.lanes[number]
         answer.message.delay_level = level_of(found.queue) if found.topic == SCHEDULE_TOPIC else 0
         answer.message.due_at_ms = due_of(int(lane.units(np.array([found.queue_offset]))["tags"][0]))
         if state == PENDING:
@@ -400,11 +435,11 @@ class Finder:
 
 
 async def hashes_in_topics(walk: Walk, topics: Sequence[str], message_id: str) -> list[int]:
-    """Hashes of an id under each of the topics, and under lanes. Raises: InvalidArgument."""
+    """Hashes of an id under each of the topics, under lanes and as a half message. Raises: InvalidArgument."""
     if len(topics) > TOPICS_MAX:
         description = f"is not given, and the shard has {len(topics)} topics; {TOPICS_MAX} are searched at most"
         raise InvalidArgument([Violation("topic", description)])
-    names, found = list(dict.fromkeys([*topics, *_LANE_TOPICS])), set[int]()
+    names, found = list(dict.fromkeys([*topics, *_LANE_TOPICS, *_HALF_TOPICS])), set[int]()
     for first in range(0, len(names), _HASHES_MAX):
         texts = [f"{name}#{message_id}" for name in names[first : first + _HASHES_MAX]]
         found.update(key_hashes(hash_codes(texts)).tolist())
