@@ -1,8 +1,8 @@
-"""A shard's directory opened without a process around it: puts are made durable by hand."""
+"""A shard's directory opened without a process around it, whose puts are made durable by hand; and a store node."""
 
 import asyncio
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +23,7 @@ from duetime_store.writing.staging import Outcome
 from duetime_store.writing.store import Store
 
 from tests.store.here import Here
-
-MIB = 1024 * 1024
+from tests.store.running import MIB, Running
 
 
 def unhurried() -> Walk:
@@ -207,3 +206,9 @@ def shard(tmp_path: Path, clock: HandClock) -> Iterator[Shard]:
     shard = Shard(tmp_path / "store", clock)
     yield shard
     shard.crash()
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Running]:
+    async with Running(tmp_path / "store") as running:
+        yield running

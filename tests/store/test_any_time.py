@@ -17,8 +17,8 @@ from duetime_store.writing.staging import CANCELLED, DUPLICATE, GAP, OK, REFUSED
 
 from tests.store.conftest import MIB, HandClock, Shard, ids, sent
 from tests.store.duelane import timed, with_timers
+from tests.store.running import Running
 from tests.store.test_repair import Reading, flip
-from tests.store.test_service import Running
 from tests.twins import compiled
 
 NOW = 1_700_000_000_000

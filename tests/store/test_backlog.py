@@ -18,7 +18,7 @@ from duetime_store.pending import backlog, listing
 
 from tests.store.conftest import Shard, flip, log_file, restored, sent, timer
 from tests.store.counted import check_counts, pending
-from tests.store.test_service import Running
+from tests.store.running import Running
 
 LEVELS = "1s 90s 9m 1h 3d 70d"
 MINUTE_MS, DAY_MS = 60_000, 86_400_000

@@ -8,8 +8,8 @@ from duetime.v1 import store_pb2
 from duetime_format.restore import Entry, restore
 
 from tests.store.conftest import sent
+from tests.store.running import Running
 from tests.store.test_cancelling import ALREADY_FIRED, CANCELLED, cancel, ref
-from tests.store.test_service import Running
 
 ROUNDS = 20
 MESSAGES = 1_000

@@ -1,7 +1,6 @@
 """Cancel over gRPC: by place and by id, what each answer means, and what is left after a restart."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import grpc
@@ -10,17 +9,11 @@ from duetime.v1 import consumer_pb2, gateway_pb2, message_pb2, pending_pb2, stor
 from duetime_format.limits import CANCEL_COUNT_MAX
 
 from tests.store.conftest import restored, sent
-from tests.store.test_service import Running
+from tests.store.running import Running
 
 CANCELLED = pending_pb2.CANCEL_STATUS_CANCELLED
 ALREADY_FIRED = pending_pb2.CANCEL_STATUS_ALREADY_FIRED
 NOT_FOUND = pending_pb2.CANCEL_STATUS_NOT_FOUND
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Running]:
-    async with Running(tmp_path / "store") as running:
-        yield running
 
 
 def ref(message_id: str, entry: int = -1, *, lane: int = 1, topic: str = "") -> pending_pb2.PendingRef:

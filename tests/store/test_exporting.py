@@ -21,7 +21,7 @@ from duetime_store.exporting import CHUNK_BYTES, Throttle
 from duetime_store.node import StoreNode
 
 from tests.store.conftest import MIB, sent
-from tests.store.test_service import Running
+from tests.store.running import Running
 
 LOG = "commitlog/" + "0" * 20
 WHEEL_BYTES = 3 * MIB + 77

@@ -1,7 +1,6 @@
 """Messages found by key, id and offset id on one shard, in every state and at every moment."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from duetime_store.writing.halves import Decided
 from duetime_store.writing.halves import end as stage_end
 
 from tests.store.conftest import MIB, restored, sent
-from tests.store.test_service import Running
+from tests.store.running import Running
 from tests.store.transacting import ROLLBACK, end, end_of, prepared
 from tests.store.transacting import get as get_half
 
@@ -27,12 +26,6 @@ QUARANTINED = gateway_pb2.MESSAGE_STATE_QUARANTINED
 PREPARED = gateway_pb2.MESSAGE_STATE_PREPARED
 GIVEN_UP = gateway_pb2.MESSAGE_STATE_GIVEN_UP
 ROLLED_BACK = gateway_pb2.MESSAGE_STATE_ROLLED_BACK
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Running]:
-    async with Running(tmp_path / "store") as running:
-        yield running
 
 
 def keyed(message_id: str, *keys: str, level: int = 0, topic: str = "orders", body: bytes = b"body") -> bytes:

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from tests.faulty_disk import FaultyDisk
 from tests.format import golden
 from tests.store.conftest import MIB, sent
-from tests.store.test_service import Running
+from tests.store.running import Running
 
 FILE = configs.CONSUMER_OFFSETS
 

@@ -11,7 +11,7 @@ from duetime_format import record
 from duetime_format.limits import AHEAD_MS_MAX
 
 from tests.store.conftest import MIB, ids, restored, sent
-from tests.store.test_service import Running
+from tests.store.running import Running
 
 OK, DUPLICATE, GAP, NOT_DUE, REFUSED = range(5)
 

@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.store.conftest import sent
-from tests.store.test_service import Running
+from tests.store.running import Running
 
 (SERVICE,) = store_pb2.DESCRIPTOR.services_by_name.values()
 CALLS = sorted(method.name for method in SERVICE.methods)

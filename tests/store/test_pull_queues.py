@@ -12,7 +12,8 @@ from duetime_format import record
 from duetime_store.reading import reader
 
 from tests.store.conftest import sent
-from tests.store.test_service import FOUND, NO_MATCH, OUT_OF_RANGE, Running
+from tests.store.running import Running
+from tests.store.test_service import FOUND, NO_MATCH, OUT_OF_RANGE
 
 QUEUES = 4
 

@@ -8,12 +8,11 @@ from duetime.v1 import pending_pb2, store_pb2
 from duetime_format.lanes import TIMER_LANE_FIRST as LANE
 
 from tests.store.conftest import restored, timer
-from tests.store.test_cancelling import CANCELLED, delivered, ref, statuses, store
-from tests.store.test_service import Running
+from tests.store.running import Running
+from tests.store.test_cancelling import CANCELLED, delivered, ref, statuses
 
 RESCHEDULED = pending_pb2.RESCHEDULE_STATUS_RESCHEDULED
 FIRED = pending_pb2.RESCHEDULE_STATUS_ALREADY_FIRED
-assert store
 
 
 def asked(request_id: str, *, delay_ms: int = 50, entry: int = 0) -> store_pb2.Replacement:

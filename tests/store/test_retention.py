@@ -16,8 +16,8 @@ from duetime_format.units import FILLER_SIZE, UNIT
 from duetime_store.recovery.retention import MOVE_COUNT, Policy, _steps
 
 from tests.store.conftest import MIB, ids, sent
+from tests.store.running import Running
 from tests.store.test_recovery import flip
-from tests.store.test_service import Running
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS

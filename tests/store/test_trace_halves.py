@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from duetime.v1 import consumer_pb2
 
-from tests.store.test_service import Running
+from tests.store.running import Running
 from tests.store.transacting import COMMIT, ROLLBACK, end, end_of, prepared
 
 

@@ -18,7 +18,7 @@ from duetime_store.transactions.table import UNHEARD_MS
 from grpc.aio import AioRpcError
 
 from tests.store.conftest import MIB
-from tests.store.test_service import Running
+from tests.store.running import Running
 from tests.store.transacting import (
     COMMIT,
     COMMITTED,

@@ -10,7 +10,7 @@ import pytest
 
 from tests.power_disk import PowerCut, PowerDisk
 from tests.store.conftest import sent
-from tests.store.test_service import Running
+from tests.store.running import Running
 from tests.store.test_transaction_checks import INTERVAL_MS, TIMEOUT_MS, passes, report, take
 from tests.store.transacting import (
     COMMIT,

@@ -1,7 +1,7 @@
 """Transactions over gRPC: what is stored, what is answered, and what is left after a restart."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc
@@ -14,7 +14,7 @@ from duetime_format.names import HALF_TOPIC, OP_TOPIC
 from duetime_format.properties import decode_properties
 
 from tests.store.conftest import MIB, sent
-from tests.store.test_service import Running
+from tests.store.running import Running
 from tests.store.transacting import (
     COMMIT,
     COMMITTED,
@@ -31,12 +31,6 @@ from tests.store.transacting import (
     prepare,
     prepared,
 )
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Running]:
-    async with Running(tmp_path / "store") as running:
-        yield running
 
 
 async def delivered(store: Running) -> list[str]:

@@ -2,9 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +14,8 @@ from duetime_store.reading.filters import Filter
 from duetime_store.reading.turns import LONG_S, STEP_S, Turns
 
 from tests.store.conftest import sent
+from tests.store.running import Running
 from tests.store.test_finder import keyed
-from tests.store.test_service import Running
 
 
 class Stopwatch:
@@ -31,12 +29,6 @@ class Stopwatch:
     def __call__(self) -> float:
         self.now_s += self.tick_s
         return self.now_s
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Running]:
-    async with Running(tmp_path / "store") as running:
-        yield running
 
 
 def hurried(store: Running) -> Turns:

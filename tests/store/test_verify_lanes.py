@@ -17,7 +17,7 @@ from duetime_store.offline.summary import summary
 from duetime_store.offline.verify import verify
 
 from tests.store.conftest import flip, sent, timer
-from tests.store.test_service import Running
+from tests.store.running import Running
 
 LEVELS = DelayLevels.parse("1s 1h")
 LEVEL, TIMER = "SCHEDULE_TOPIC_XXXX/1", "rmq_sys_wheel_timer/0"

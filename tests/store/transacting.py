@@ -10,7 +10,7 @@ from duetime_format.properties import encode_properties
 from duetime_format.record import Record, with_crc_mark
 from duetime_store.transactions.ending import Answer, Asked, Ending, Result
 
-from tests.store.test_service import Running
+from tests.store.running import Running
 
 COMMIT, ROLLBACK, UNKNOWN = (
     transactions_pb2.DECISION_COMMIT,

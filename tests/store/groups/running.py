@@ -11,7 +11,7 @@ from duetime_format.names import retry_topic
 from duetime_format.properties import encode_properties
 
 from tests.store.conftest import sent
-from tests.store.test_service import Running
+from tests.store.running import Running
 
 OK = consumer_pb2.RECEIPT_STATUS_OK
 EXPIRED = consumer_pb2.RECEIPT_STATUS_EXPIRED
