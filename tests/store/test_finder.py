@@ -181,7 +181,7 @@ async def test_a_half_message_is_found_as_what_became_of_it(store: Running, sett
         store, end_of(halves_of["committed"], "committed"), end_of(halves_of["rolled back"], "rolled back", ROLLBACK)
     )
     copy = halves.given_up(record.decode((await get_half(store, halves_of["given up"])).record), 15)
-    decided = [Decided(halves_of["given up"].offset, halves.GIVEN_UP, copy)]
+    decided = Decided([halves_of["given up"].offset], [halves.GIVEN_UP], [copy])
     stage_end(store.node.store, decided, lambda _: None)
     await store.put(keyed("behind"))
     if again:

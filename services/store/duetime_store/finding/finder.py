@@ -322,7 +322,7 @@ class Finder:
             # A broker gave it up.
             return STORED
         units = self._store.halves.units(np.array([offset]))
-        (end,) = self._store.halves.published_ends(units)
+        (end,) = self._store.halves.ends(units["tags"])
         if end is None or end.position >= view.end:
             return PREPARED if is_half else GIVEN_UP
         # How a broker has ended it is not known.
