@@ -27,7 +27,7 @@ def trace(
 ) -> None:
     """Show what happened to a message, oldest first.
 
-    Prepared, committed, rolled back, given up; accepted, deferred, rescheduled, cancelled, replaced, restored;
+    Prepared, checked, committed, rolled back, given up; accepted, deferred, rescheduled, cancelled, replaced, restored;
     received, acknowledged, failed; dead, redriven. Possible gaps are listed at the end.
     With --json: one event per line, gaps as `{"gap": ...}`.
 
@@ -71,6 +71,8 @@ def event_line(event: TraceEvent, due_before: datetime | None = None) -> str:
         parts.append(f"due {f'{local(due_before)} -> ' if due_before else ''}{local(event.due_at)}")
     if event.kind in ("cancelled", "replaced") and event.due_at is not None:
         parts.append(f"was due {local(event.due_at)}")
+    parts += [f"{event.checks} time{'' if event.checks == 1 else 's'}"] if event.kind == "checked" else []
+    parts += [f"after {event.checks} checks"] if event.kind == "given_up" else []
     parts += [f"by {event.replaced_by}"] if event.replaced_by else []
     parts += [f"{event.late_ms} ms late"] if event.late_ms is not None else []
     parts += [on_one_line(event.error.encode())] if event.error else []
@@ -95,4 +97,5 @@ def event_object(event: TraceEvent) -> dict[str, Any]:
         "error_message": event.error_message,
         "trace": event.trace,
         "replaced_by": event.replaced_by,
+        "checks": event.checks,
     }

@@ -55,6 +55,7 @@ class TraceKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TRACE_KIND_COMMITTED: _ClassVar[TraceKind]
     TRACE_KIND_ROLLED_BACK: _ClassVar[TraceKind]
     TRACE_KIND_GIVEN_UP: _ClassVar[TraceKind]
+    TRACE_KIND_CHECKED: _ClassVar[TraceKind]
 RECEIVE_ENCODING_MESSAGES: ReceiveEncoding
 RECEIVE_ENCODING_RECORDS: ReceiveEncoding
 RECEIPT_STATUS_OK: ReceiptStatus
@@ -88,6 +89,7 @@ TRACE_KIND_PREPARED: TraceKind
 TRACE_KIND_COMMITTED: TraceKind
 TRACE_KIND_ROLLED_BACK: TraceKind
 TRACE_KIND_GIVEN_UP: TraceKind
+TRACE_KIND_CHECKED: TraceKind
 
 class QueueNumber(_message.Message):
     __slots__ = ("queue", "shard_queue")
@@ -526,7 +528,7 @@ class TraceMessageRequest(_message.Message):
     def __init__(self, id: _Optional[str] = ..., topic: _Optional[str] = ...) -> None: ...
 
 class TraceEvent(_message.Message):
-    __slots__ = ("kind", "at_ms", "shard", "topic", "queue", "offset", "level", "due_at_ms", "late_ms", "group", "attempt", "error", "replaced_by_id")
+    __slots__ = ("kind", "at_ms", "shard", "topic", "queue", "offset", "level", "due_at_ms", "late_ms", "group", "attempt", "error", "replaced_by_id", "checks")
     KIND_FIELD_NUMBER: _ClassVar[int]
     AT_MS_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
@@ -540,6 +542,7 @@ class TraceEvent(_message.Message):
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     REPLACED_BY_ID_FIELD_NUMBER: _ClassVar[int]
+    CHECKS_FIELD_NUMBER: _ClassVar[int]
     kind: TraceKind
     at_ms: int
     shard: int
@@ -553,7 +556,8 @@ class TraceEvent(_message.Message):
     attempt: int
     error: HandlerError
     replaced_by_id: str
-    def __init__(self, kind: _Optional[_Union[TraceKind, str]] = ..., at_ms: _Optional[int] = ..., shard: _Optional[int] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., level: _Optional[int] = ..., due_at_ms: _Optional[int] = ..., late_ms: _Optional[int] = ..., group: _Optional[str] = ..., attempt: _Optional[int] = ..., error: _Optional[_Union[HandlerError, _Mapping]] = ..., replaced_by_id: _Optional[str] = ...) -> None: ...
+    checks: int
+    def __init__(self, kind: _Optional[_Union[TraceKind, str]] = ..., at_ms: _Optional[int] = ..., shard: _Optional[int] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., level: _Optional[int] = ..., due_at_ms: _Optional[int] = ..., late_ms: _Optional[int] = ..., group: _Optional[str] = ..., attempt: _Optional[int] = ..., error: _Optional[_Union[HandlerError, _Mapping]] = ..., replaced_by_id: _Optional[str] = ..., checks: _Optional[int] = ...) -> None: ...
 
 class TraceMessageResponse(_message.Message):
     __slots__ = ("id", "events", "gaps")

@@ -9,6 +9,7 @@ from duetime.v1 import consumer_pb2
 
 TraceKind = Literal[
     "prepared",
+    "checked",
     "committed",
     "rolled_back",
     "given_up",
@@ -56,6 +57,8 @@ class TraceEvent:
     trace: str = ""
     # Replaced: the id of the message that has taken its place.
     replaced_by: str = ""
+    # Checked, given up: how often producers of the transaction were asked.
+    checks: int = 0
 
     @property
     def error(self) -> str:
@@ -96,4 +99,5 @@ def _event(event: consumer_pb2.TraceEvent) -> TraceEvent:
         error_message=event.error.message,
         trace=event.error.trace,
         replaced_by=event.replaced_by_id,
+        checks=event.checks,
     )

@@ -2,6 +2,7 @@
 
     its records      prepared, and committed, rolled back or given up; accepted, deferred, restored; copies in
                      %RETRY%group and %DLQ%group; put aside in DT_QUARANTINE
+    DT_CHECKS        of a transaction: how often its producers were asked
     DT_ATTEMPTS      of the copies: deliveries that failed, and their errors
     DT_GROUPS        the journal, from when it first could be received on: received, acknowledged, leases that ended
 
@@ -20,6 +21,7 @@ from duetime_format import events, halves, record
 from duetime_format.attempts import LEASE_EXPIRED, UNREADABLE, Attempt
 from duetime_format.errors import Damaged
 from duetime_format.names import (
+    CHECKS_TOPIC,
     DLQ_PREFIX,
     GIVEN_UP_TOPIC,
     GROUPS_TOPIC,
@@ -31,6 +33,8 @@ from duetime_format.names import (
 from duetime_format.properties import as_text, value_of
 from duetime_format.units import due_of
 
+from duetime_store.finding.check_search import BYTES_MAX as CHECKS_BYTES_MAX
+from duetime_store.finding.check_search import last_check
 from duetime_store.finding.end_search import ended_at
 from duetime_store.finding.event_search import MessageEvent, message_events
 from duetime_store.finding.finder import Finder, Seen
@@ -65,9 +69,10 @@ PREPARED = consumer_pb2.TRACE_KIND_PREPARED
 COMMITTED = consumer_pb2.TRACE_KIND_COMMITTED
 ROLLED_BACK = consumer_pb2.TRACE_KIND_ROLLED_BACK
 GIVEN_UP = consumer_pb2.TRACE_KIND_GIVEN_UP
+CHECKED = consumer_pb2.TRACE_KIND_CHECKED
 # Order of the events of one attempt within one millisecond: as they can happen.
 _ORDER = (
-    *(PREPARED, ROLLED_BACK, GIVEN_UP, COMMITTED),
+    *(PREPARED, CHECKED, ROLLED_BACK, GIVEN_UP, COMMITTED),
     *(ACCEPTED, RESTORED, REDRIVEN, RECEIVED, ACKNOWLEDGED, EXPIRED, FAILED, DEFERRED, RESCHEDULED, DEAD, DISCARDED),
     *(CANCELLED, REPLACED, QUARANTINED),
 )
@@ -169,6 +174,7 @@ class MessageTraces:
             await walk.turn_if_over()
         if not more and all(event.kind not in _FIRST for event in life.events):
             life.gaps.append("the record with which it was accepted is no longer stored: retention has deleted it")
+        await self._add_checks(walk, life, records)
         await self._add_end(walk, life, records)
         # No message is received from a lane, so the journal's hours while it was deferred are not read.
         given = [seen for seen in records if seen.lane is None and seen.record.topic not in _UNREAD]
@@ -217,7 +223,7 @@ class MessageTraces:
         found = seen.record
         said = {"group": halves.group_of(found.properties)}
         if found.topic == GIVEN_UP_TOPIC:
-            life.add(GIVEN_UP, found.stored_at_ms, place, **said)
+            life.add(GIVEN_UP, found.stored_at_ms, place, checks=halves.checks_of(found.properties), **said)
             return
         if all(event.kind != PREPARED for event in life.events):
             life.add(PREPARED, found.stored_at_ms, place, **said)
@@ -233,6 +239,21 @@ class MessageTraces:
                 life.gaps.append("it was rolled back; the record of that is no longer stored")
             else:
                 life.add(ROLLED_BACK, op.stored_at_ms, (OP_TOPIC, op.queue, op.queue_offset), **said)
+
+    async def _add_checks(self, walk: Walk, life: _Life, records: Sequence[Seen]) -> None:
+        """Adds how often producers were asked about the newest half message, at the time of the last check."""
+        newest = next((seen.record for seen in reversed(records) if seen.record.topic == HALF_TOPIC), None)
+        if newest is None:
+            return
+        offset = newest.queue_offset
+        (end,) = self._store.halves.ends(self._store.halves.units(np.array([offset]))["tags"])
+        stop = self._store.published_end if end is None else end.position
+        last, is_whole = await last_check(walk, self._store, offset, newest.stored_at_ms, stop)
+        if last is not None:
+            place, group = (CHECKS_TOPIC, 0, last.offset), halves.group_of(newest.properties)
+            life.add(CHECKED, last.at_ms, place, checks=last.checks, group=group)
+        if not is_whole:
+            life.gaps.append(f"checks of transactions were read for {CHECKS_BYTES_MAX} bytes only")
 
     def _due_at_ms(self, seen: Seen) -> int:
         unit = self._store.queues.find(seen.record.topic, seen.record.queue).read(seen.record.queue_offset, 1)
