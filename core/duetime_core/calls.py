@@ -109,7 +109,9 @@ def refused(fault: message_pb2.Fault) -> DueTimeError:
     """The error that a fault in another process's answer stands for."""
     status = _CODES.get(fault.code, grpc.StatusCode.UNKNOWN)
     violations = [Violation(one.field, one.description) for one in fault.violations]
-    return Answered(status, fault.message, fault.reason, violations)
+    error = Answered(status, fault.message, fault.reason, violations)
+    error.retriable = fault.retriable
+    return error
 
 
 def fault_of(error: DueTimeError) -> message_pb2.Fault:

@@ -10,9 +10,9 @@ import pytest
 from duetime.client.errors import DueTimeError as ClientError
 from duetime.client.errors import from_status
 from duetime.v1 import store_pb2
-from duetime_core.calls import Answered, Unreadable, answer_of, fault_of, faults_of, translate
+from duetime_core.calls import Answered, Unreadable, answer_of, fault_of, faults_of, refused, translate
 from duetime_core.defects import outcome
-from duetime_core.errors import DueTimeError, FailedPrecondition, InvalidArgument, Unavailable, Violation
+from duetime_core.errors import DueTimeError, FailedPrecondition, InvalidArgument, Overloaded, Unavailable, Violation
 from duetime_core.serving import Server, make_channel, status_of
 from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
@@ -50,6 +50,15 @@ def test_messages_that_share_an_error_share_its_fault() -> None:
     assert faults[0] is faults[7]
     assert {index: fault.retriable for index, fault in faults.items()} == {0: True, 3: False, 7: True}
     assert [one.field for one in faults[3].violations] == ["topic"]
+
+
+@pytest.mark.parametrize("retriable", [True, False])
+def test_an_error_stays_what_it_is_as_a_fault(retriable: bool) -> None:
+    error = Overloaded("has as many as it may", reason="TOPICS_EXHAUSTED")
+    error.retriable = retriable
+    again = refused(fault_of(error))
+    assert (again.status, again.text, again.reason) == (error.status, error.text, error.reason)
+    assert again.retriable is retriable
 
 
 @given(st.integers(0, 2_000), st.integers(0, 255))

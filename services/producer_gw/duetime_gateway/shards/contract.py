@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from duetime.v1 import consumer_pb2, gateway_pb2, message_pb2, store_pb2
+from duetime.v1 import consumer_pb2, gateway_pb2, store_pb2
 from duetime_core.calls import refused
-from duetime_core.errors import DueTimeError
 
 from duetime_gateway.queries import Encoding, Pull, PullQueues, QueueEnd, ReceiptStatus, Receive, Selection
 from duetime_gateway.shards.batcher import DUPLICATE, Stored
@@ -45,7 +44,7 @@ def stored_of(answer: store_pb2.PutResponse) -> Stored:
         answer.statuses,
         answer.queue_offsets,
         answer.due_at_ms,
-        {index: _error_of(fault) for index, fault in answer.faults.items()} if answer.faults else {},
+        {index: refused(fault) for index, fault in answer.faults.items()} if answer.faults else {},
         answer.duplicate_queues if answer.duplicate_queues else {},
         answer.past,
     )
@@ -53,7 +52,7 @@ def stored_of(answer: store_pb2.PutResponse) -> Stored:
 
 def prepared_of(answer: store_pb2.PrepareRecordsResponse) -> Stored:
     """The columns of a prepare's answer."""
-    faults = {index: _error_of(fault) for index, fault in answer.faults.items()} if answer.faults else {}
+    faults = {index: refused(fault) for index, fault in answer.faults.items()} if answer.faults else {}
     return Stored(answer.statuses, answer.offsets, answer.check_at_ms, faults, {}, positions=answer.positions)
 
 
@@ -74,18 +73,12 @@ def replaced_of(answer: store_pb2.ReplaceResponse) -> Stored:
         [DUPLICATE if one.duplicate else 0 for one in results],
         [-1 if one.HasField("fault") else one.entry for one in results],
         [one.due_at_ms for one in results],
-        {index: _error_of(one.fault) for index, one in enumerate(results) if one.HasField("fault")},
+        {index: refused(one.fault) for index, one in enumerate(results) if one.HasField("fault")},
         {},
         [index for index, one in enumerate(results) if one.was_past],
         {index: one.lane for index, one in enumerate(results)},
         {index: one.replaced_id for index, one in enumerate(results) if one.replaced_id},
     )
-
-
-def _error_of(fault: message_pb2.Fault) -> DueTimeError:
-    error = refused(fault)
-    error.retriable = fault.retriable
-    return error
 
 
 def pull_request(pull: Pull, shard_queue: int) -> gateway_pb2.PullRequest:
