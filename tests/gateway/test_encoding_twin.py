@@ -327,6 +327,7 @@ def test_results_are_in_the_order_of_the_request(
         (
             [first + n for n in range(count)],
             [NOW_MS + n for n in range(count)] if dues_are_given else [],
+            (),
         )
         for _, count in taken.parts
     ]
@@ -366,6 +367,6 @@ def test_a_large_request_comes_in_parts_that_fit_into_a_put() -> None:
 
 def test_answers_that_do_not_fit_are_refused() -> None:
     taken = take_data(gateway_pb2.SendRequest(messages=[message()]).SerializeToString(), [0])
-    for answers in ([], [([], [])], [([1, 2], [])], [([1], [1, 2])]):
+    for answers in ([], [([], [], ())], [([1, 2], [], ())], [([1], [1, 2], ())]):
         with pytest.raises(ValueError, match="part"):
             taken.response(answers)

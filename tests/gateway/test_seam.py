@@ -135,6 +135,7 @@ class Bodies:
     size = 100
     is_retry = False
     is_batch = False
+    is_half = False
 
     def pack(self, rules: Rules, routes: dict[str, Route], arrived_at_ms: int, born_host: bytes) -> "Bodies | None":
         route = routes.get("orders")
@@ -164,8 +165,8 @@ class Bodies:
             for body, one in zip(self.bodies, self._ids, strict=True)
         )
 
-    def response(self, answers: list[tuple[Sequence[int], Sequence[int]]]) -> bytes:
-        ((offsets, _),) = answers
+    def response(self, answers: list[tuple[Sequence[int], Sequence[int], Sequence[int]]]) -> bytes:
+        ((offsets, _, _),) = answers
         return repr(list(offsets)).encode()
 
     def columns(self) -> tuple[list[str], list[int], list[int], list[int], list[int]]:

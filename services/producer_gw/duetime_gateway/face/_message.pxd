@@ -24,6 +24,11 @@ cdef enum:
     BATCH_TOPIC = 0x1A
     BATCH_QUEUE = 0x20
     BATCH_SHARDING_KEY = 0x2A
+    # Of a PrepareRequest, in place of MESSAGES and RETRY, and beside them.
+    HALF_GROUP = 0x0A
+    HALF_MESSAGES = 0x12
+    HALF_RETRY = 0x18
+    HALF_IMMUNITY = 0x20
     # Properties of one message that are compared with each other; requests with more are left to the encoder.
     NAMES_MAX = 32
     # Where a generated id's counter lies in it.
@@ -31,8 +36,9 @@ cdef enum:
     COUNTER_DIGITS = 12
     # Bits of the fields of which one says when the message is due.
     DUE_FIELDS = (1 << 8) | (1 << 9) | (1 << 10)
-    # The most that a result takes beside its id: six numbers of ten bytes with their keys, and three lengths.
-    RESULT_SIZE_MAX = 96
+    # The most that a result takes beside its id: six numbers of ten bytes with their keys, and three lengths; that of a
+    # half message, beside its id twice: five numbers, of which three are in decimal digits.
+    RESULT_SIZE_MAX = 128
     ID_SIZE_MAX = 255
     # Size of the table that finds equal ids, and how far from its slot an id may stand in it: only ids chosen to
     # collide stand further.

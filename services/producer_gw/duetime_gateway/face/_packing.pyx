@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""Packs Send and SendBatch requests of `duetime.v1`: from a request's bytes to records, without an object per message.
+"""Packs Send, SendBatch and Prepare requests of `duetime.v1`: from bytes to records, without an object per message.
 
 It is the compiled twin of `face.sends` and `sending.encoding` together; see `sending.drafts.Packed` and `Request`.
 
@@ -19,22 +19,24 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
-from duetime_format._bytes cimport crc32, crc_init, put_decimal, put_varint
+from duetime_format._bytes cimport crc32, crc_init, put_decimal
 from duetime_format.layout cimport FIXED_BYTES, Host, lane_queue, put_head
 from duetime_gateway.face._message cimport (
     AFTER, AT, BATCH_QUEUE, BATCH_SHARDING_KEY, BATCH_TOPIC, BODY, BORN_AT_MS, COUNTER_DIGITS, DELAY_LEVEL, DELAY_MS,
-    DELIVER_AT_MS, DUE_FIELDS, FLAG, Group, ID, ID_SIZE, ID_SIZE_MAX, ID_SLOTS_MAX, KEY, MESSAGES, Message_,
-    NAMES_MAX, PROBES_MAX, PROPERTY, QUEUE, RESULT_SIZE_MAX, RETRY, SHARDING_KEY, TAGS, TOPIC,
+    DELIVER_AT_MS, DUE_FIELDS, FLAG, Group, HALF_GROUP, HALF_IMMUNITY, HALF_MESSAGES, HALF_RETRY, ID, ID_SIZE,
+    ID_SIZE_MAX, ID_SLOTS_MAX, KEY, MESSAGES, Message_, NAMES_MAX, PROBES_MAX, PROPERTY, QUEUE, RESULT_SIZE_MAX, RETRY,
+    SHARDING_KEY, TAGS, TOPIC,
 )
+from duetime_gateway.face._results cimport put_half, put_result
 from duetime_gateway.face._wire cimport (
-    BEYOND_ASCII, FIT, Kind, OUT_DIGITS, Text, UNFIT, _ascii, _digits, _property, _put, _put_field, _put_out, _same,
-    _text, _varint,
+    BEYOND_ASCII, FIT, Kind, OUT_DIGITS, Text, UNFIT, _ascii, _digits, _property, _put, _put_out, _same, _text,
+    _varint,
 )
 
 from duetime_format import limits, record
 from duetime_format.lanes import TIMER_LANE_FIRST
 from duetime_format.levels import DELAY_MS_MAX
-from duetime_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from duetime_format.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from duetime_gateway.sending.admission import CLOCKS_APART_MS, is_tag, is_word
 from duetime_gateway.shards.batcher import PUT_BYTES_MAX
 
@@ -44,6 +46,7 @@ cdef Py_ssize_t BODY_BYTES_MAX = limits.BODY_BYTES_MAX
 cdef Py_ssize_t PROPERTIES_BYTES_MAX = limits.PROPERTIES_BYTES_MAX
 cdef Py_ssize_t DEFERRAL_BYTES_MAX = limits.DEFERRAL_BYTES_MAX
 cdef Py_ssize_t TIMER_BYTES_MAX = limits.TIMER_BYTES_MAX
+cdef Py_ssize_t HALF_BYTES_MAX = limits.HALF_BYTES_MAX
 cdef Py_ssize_t CHECKSUM_BYTES = limits.CHECKSUM_BYTES
 cdef int64_t LONGEST_DELAY_MS = DELAY_MS_MAX
 cdef int64_t FURTHEST_MS = DELAY_MS_MAX + CLOCKS_APART_MS
@@ -60,6 +63,7 @@ cdef bytes CRC_ENDING = record.CRC_ENDING
 assert len(CRC_ENDING) == limits.CHECKSUM_BYTES
 cdef bytes LANE_TOPIC = bytes([len(SCHEDULE_TOPIC)]) + SCHEDULE_TOPIC.encode()
 cdef bytes TIMER_LANE_TOPIC = bytes([len(TIMER_TOPIC)]) + TIMER_TOPIC.encode()
+cdef bytes HALF_TOPIC_FIELD = bytes([len(HALF_TOPIC)]) + HALF_TOPIC.encode()
 cdef frozenset RESERVED = frozenset(name.encode() for name in record.RESERVED_PROPERTIES)
 
 
@@ -149,10 +153,11 @@ cdef class Way:
 
 
 cdef class PlainRequest:
-    """A SendRequest whose messages are all plainly right; its records come part by part. A SendBatchRequest is one."""
+    """A SendRequest whose messages are all plainly right; its records come part by part. A SendBatchRequest is one, and
+    a PrepareRequest, whose records are half messages."""
 
     cdef readonly int count
-    cdef readonly bint is_retry
+    cdef readonly bint is_retry, is_half
     cdef bytes _data, _made_ids, _born_host
     cdef int64_t _arrived_at_ms
     cdef Message_ *_messages
@@ -163,9 +168,15 @@ cdef class PlainRequest:
     cdef bint _is_batch, _has_queue
     cdef Text _topic, _sharding_key
     cdef int32_t _queue
+    # Of half messages: what they are prepared with, and the properties that all have for it.
+    cdef Text _group
+    cdef int32_t _immunity_s
+    cdef bytes _half
+    cdef uint8_t _messages_key, _retry_key
 
     def __cinit__(self):
         self._hosts, self._ways = [], []
+        self._messages_key, self._retry_key = MESSAGES, RETRY
 
     def __dealloc__(self):
         free(self._messages)
@@ -173,7 +184,9 @@ cdef class PlainRequest:
 
     # --- first walk: what is asked for ----------------------------------------------------------------------------
 
-    cdef bint read(self, bytes data, dict routes, object levels, Py_ssize_t body_bytes_min) except -1:
+    cdef bint read(
+        self, bytes data, dict routes, object levels, Py_ssize_t body_bytes_min, object half_of
+    ) except -1:
         cdef dict level_by_ms = levels.level_by_ms
         cdef int32_t highest = levels.highest
         cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(data)
@@ -188,12 +201,14 @@ cdef class PlainRequest:
             return False
         if self._is_batch and not _is_printable(self._sharding_key):
             return False
+        if self.is_half and not self.find_half(half_of):
+            return False
         self._messages = <Message_ *>calloc(room, sizeof(Message_))
         self._groups = <Group *>calloc(room, sizeof(Group))
         if self._messages == NULL or self._groups == NULL:
             raise MemoryError
         while at < end:
-            if at[0] == MESSAGES:
+            if at[0] == self._messages_key:
                 at += 1
                 if not _text(&at, end, &message):
                     return False
@@ -213,7 +228,7 @@ cdef class PlainRequest:
         cdef uint8_t key = at[0][0]
         cdef uint64_t number
         at[0] += 1
-        if key == RETRY:
+        if key == self._retry_key:
             if not _varint(at, end, &number):
                 return False
             self.is_retry = number != 0
@@ -225,9 +240,22 @@ cdef class PlainRequest:
             if not _varint(at, end, &number):
                 return False
             self._queue, self._has_queue = <int32_t>number, True
+        elif self.is_half and key == HALF_GROUP:
+            return _text(at, end, &self._group)
+        elif self.is_half and key == HALF_IMMUNITY:
+            if not _varint(at, end, &number):
+                return False
+            self._immunity_s = <int32_t>number
         else:
             return False
         return True
+
+    cdef bint find_half(self, object half_of) except -1:
+        """Whether half messages of this group have all that they need."""
+        if _ascii(self._group, 0x21) != FIT:
+            return False
+        self._half = half_of(self._group.at[:self._group.size].decode("ascii"), self._immunity_s)
+        return self._half is not None
 
     cdef bint join_batch(self, Message_ *m) except -1:
         """Gives a message what all of its batch have; whether it has none of that itself."""
@@ -270,7 +298,7 @@ cdef class PlainRequest:
         cdef Py_ssize_t count = 0
         cdef Text message
         while at < end:
-            if at[0] != MESSAGES:
+            if at[0] != self._messages_key:
                 if not self.read_field(&at, end):
                     return -1
                 continue
@@ -439,12 +467,22 @@ cdef class PlainRequest:
             if m.sharding_key.size:
                 m.encoded_size += 15 + m.sharding_key.size  # __SHARDINGKEY=;
             if m.encoded_size > PROPERTIES_BYTES_MAX - (
-                TIMER_BYTES_MAX if m.due else DEFERRAL_BYTES_MAX if m.level else CHECKSUM_BYTES
+                HALF_BYTES_MAX if self.is_half
+                else TIMER_BYTES_MAX if m.due else DEFERRAL_BYTES_MAX if m.level else CHECKSUM_BYTES
             ):
                 return False
             m.encoded_size += CHECKSUM_BYTES
             m.record_size = m.body.size
-            if m.due:
+            if self.is_half:
+                # ;__transactionId__=id, what is asked for, what all have, ;REAL_TOPIC=topic;REAL_QID=queue
+                m.encoded_size += 19 + m.id.size + PyBytes_GET_SIZE(self._half) + 12 + m.topic.size
+                m.encoded_size += 10 + _digits(m.queue)
+                if m.due:
+                    m.encoded_size += (18 if m.due == AT else 16) + _digits(m.asked_ms)
+                elif m.level:
+                    m.encoded_size += 7 + _digits(m.level)
+                m.record_size += PyBytes_GET_SIZE(HALF_TOPIC_FIELD)
+            elif m.due:
                 # ;TIMER_DELAY_MS=asked or ;TIMER_DELIVER_MS=asked, ;TIMER_OUT_MS=digits;REAL_TOPIC=topic;REAL_QID=queue
                 m.encoded_size += (18 if m.due == AT else 16) + _digits(m.asked_ms)
                 m.encoded_size += 14 + OUT_DIGITS + 12 + m.topic.size + 10 + _digits(m.queue)
@@ -497,7 +535,8 @@ cdef class PlainRequest:
         if m.due:
             if not way.ready_timers:
                 return False
-            m.lane = FIRST_TIMER_LANE + m.queue % way.ready_timers
+            if not self.is_half:
+                m.lane = FIRST_TIMER_LANE + m.queue % way.ready_timers
         # Hosts of 20 bytes take 12 more than the record's size has for them so far.
         m.record_size += PyBytes_GET_SIZE(<bytes>way.store_hosts[shard])
         for n in range(self._group_count - 1, -1, -1):
@@ -542,10 +581,16 @@ cdef class PlainRequest:
         self, uint8_t *to, Message_ *m, bytes born_host, bytes store_host, int64_t arrived_at_ms
     ):
         cdef Way way = <Way>self._ways[m.way]
-        cdef bytes topic_field = TIMER_LANE_TOPIC if m.due else LANE_TOPIC if m.level else way.topic_field
+        cdef bytes topic_field = (
+            HALF_TOPIC_FIELD if self.is_half
+            else TIMER_LANE_TOPIC if m.due else LANE_TOPIC if m.level else way.topic_field
+        )
         cdef Host born = Host(<const uint8_t *>PyBytes_AS_STRING(born_host), PyBytes_GET_SIZE(born_host))
         cdef Host store = Host(<const uint8_t *>PyBytes_AS_STRING(store_host), PyBytes_GET_SIZE(store_host))
-        cdef int32_t queue = m.lane - FIRST_TIMER_LANE if m.due else lane_queue(m.level) if m.level else m.queue
+        cdef int32_t queue = (
+            0 if self.is_half
+            else m.lane - FIRST_TIMER_LANE if m.due else lane_queue(m.level) if m.level else m.queue
+        )
         to = put_head(
             to, m.record_size, queue, m.flag, m.born_at_ms or arrived_at_ms, born, store, m.body.at, m.body.size
         )
@@ -568,17 +613,21 @@ cdef class PlainRequest:
         if m.properties_size:
             to = self.write_all(to, m, PROPERTY)
         to = _put(_put(to, b"UNIQ_KEY\x01", 9), m.id.at, m.id.size)
-        if m.due:
-            if m.due == AT:
-                to = put_decimal(_put(to, b"\x02TIMER_DELIVER_MS\x01", 18), m.asked_ms)
-            else:
-                to = put_decimal(_put(to, b"\x02TIMER_DELAY_MS\x01", 16), m.asked_ms)
+        if self.is_half:
+            to = _put(_put(to, b"\x02__transactionId__\x01", 19), m.id.at, m.id.size)
+        if m.due == AT:
+            to = put_decimal(_put(to, b"\x02TIMER_DELIVER_MS\x01", 18), m.asked_ms)
+        elif m.due == AFTER:
+            to = put_decimal(_put(to, b"\x02TIMER_DELAY_MS\x01", 16), m.asked_ms)
+        elif m.level:
+            to = put_decimal(_put(to, b"\x02DELAY\x01", 7), m.level)
+        if self.is_half:
+            to = _put(to, <const uint8_t *>PyBytes_AS_STRING(self._half), PyBytes_GET_SIZE(self._half))
+        elif m.due:
             to = _put(to, b"\x02TIMER_OUT_MS\x01", 14)
             # As record.timer_out.
             to = _put_out(to, m.asked_ms if m.due == AFTER else max(m.asked_ms - 1, OUT_MIN))
-        elif m.level:
-            to = put_decimal(_put(to, b"\x02DELAY\x01", 7), m.level)
-        if m.due or m.level:
+        if m.due or m.level or self.is_half:
             to = _put(_put(to, b"\x02REAL_TOPIC\x01", 12), m.topic.at, m.topic.size)
             to = put_decimal(_put(to, b"\x02REAL_QID\x01", 10), m.queue)
         return _put(to, <const uint8_t *>PyBytes_AS_STRING(CRC_ENDING), CHECKSUM_BYTES)
@@ -609,8 +658,10 @@ cdef class PlainRequest:
     # --- the answer -----------------------------------------------------------------------------------------------
 
     def response(self, list answers not None):
-        """SendResponse bytes. `answers`: (queue offsets, due times or nothing) of each part, all of it stored."""
+        """SendResponse or PrepareResponse bytes. `answers`: (queue offsets, due times or nothing, log positions or
+        nothing) of each part, all of it stored."""
         cdef list offsets, dues
+        cdef object positions
         cdef bytes buffer
         cdef uint8_t *first
         cdef uint8_t *to
@@ -621,20 +672,29 @@ cdef class PlainRequest:
         if len(answers) != self._group_count:
             raise ValueError(f"{len(answers)} answers for {self._group_count} parts")
         for n in range(self._group_count):
-            offsets, dues = answers[n]
-            if len(offsets) != self._groups[n].count or (dues and len(dues) != self._groups[n].count):
+            offsets, dues, positions = answers[n]
+            if (
+                len(offsets) != self._groups[n].count
+                or (dues and len(dues) != self._groups[n].count)
+                or (self.is_half and not len(dues) == len(positions) == self._groups[n].count)
+            ):
                 raise ValueError(f"part {n} has {self._groups[n].count} records, and {len(offsets)} offsets")
             self._groups[n].next = 0
         for n in range(self.count):
-            size += self._messages[n].id.size + RESULT_SIZE_MAX
+            size += (2 if self.is_half else 1) * self._messages[n].id.size + RESULT_SIZE_MAX
         buffer = PyBytes_FromStringAndSize(NULL, size)
         first = to = <uint8_t *>PyBytes_AS_STRING(buffer)
         for n in range(self.count):
             m = &self._messages[n]
             group = &self._groups[m.group]
-            offsets, dues = <tuple>answers[m.group]
-            due_at_ms = dues[group.next] if dues and (m.level or m.due) else 0
-            to = _put_result(to, m, group.shard, offsets[group.next], due_at_ms)
+            offsets, dues, positions = <tuple>answers[m.group]
+            if self.is_half:
+                to = put_half(
+                    to, m, group.shard, offsets[group.next], positions[group.next], dues[group.next]
+                )
+            else:
+                due_at_ms = dues[group.next] if dues and (m.level or m.due) else 0
+                to = put_result(to, m, group.shard, offsets[group.next], due_at_ms)
             group.next += 1
         return buffer[:to - first]
 
@@ -644,7 +704,7 @@ cdef class PlainRequest:
             [self._messages[n].id.at[:self._messages[n].id.size].decode("ascii") for n in range(self.count)],
             [self._messages[n].queue for n in range(self.count)],
             [self._messages[n].level for n in range(self.count)],
-            [self._messages[n].lane or self._messages[n].level for n in range(self.count)],
+            [0 if self.is_half else self._messages[n].lane or self._messages[n].level for n in range(self.count)],
             [self._messages[n].group for n in range(self.count)],
         )
 
@@ -654,40 +714,29 @@ cdef class PlainRequest:
         cdef int n
         cdef dict found = {}
         for n in range(self.count):
-            if self._messages[n].due:
+            if self._messages[n].lane:
                 shard = self._groups[self._messages[n].group].shard
                 found[shard] = (<Way>self._ways[self._messages[n].way]).timers.get(shard, 1)
         return found
 
 
-cdef uint8_t *_put_result(uint8_t *to, Message_ *m, int32_t shard, int64_t offset, int64_t due_at_ms) noexcept nogil:
-    cdef uint8_t result[ID_SIZE_MAX + RESULT_SIZE_MAX]
-    cdef uint8_t *end = result
-    end[0] = 0x0A
-    end = _put(put_varint(end + 1, m.id.size), m.id.at, m.id.size)
-    end = _put_field(end, 0x10, shard)
-    end = _put_field(end, 0x18, m.queue)
-    end = _put_field(end, 0x20, offset)
-    if m.level or m.due:
-        end = _put_field(end, 0x28, m.level)
-        end = _put_field(end, 0x30, due_at_ms)
-        end = _put_field(end, 0x48, m.lane or m.level)
-    to[0] = 0x0A
-    return _put(put_varint(to + 1, end - result), result, end - result)
-
-
 def take(
     bytes data not None, dict routes not None, rules not None, bytes born_host not None, int64_t arrived_at_ms,
-    bint is_batch=False,
+    bint is_batch=False, half_of=None,
 ):
     """The request packed if all of it is plainly right, else None.
 
-    `routes`: Route by topic; `rules`: a drafts.Rules; `born_host`: 8 or 20 bytes; `is_batch`: of a SendBatchRequest.
+    `routes`: Route by topic; `rules`: a drafts.Rules; `born_host`: 8 or 20 bytes; `is_batch`: of a SendBatchRequest;
+    `half_of`: of a PrepareRequest: gives the properties that all its half messages have, or None, by its group and
+    check_immunity_s.
     """
     cdef PlainRequest request = PlainRequest()
     request._is_batch = is_batch
+    if half_of is not None:
+        request.is_half = True
+        request._messages_key, request._retry_key = HALF_MESSAGES, HALF_RETRY
     request._born_host, request._arrived_at_ms = born_host, arrived_at_ms
-    if not request.read(data, routes, rules.levels, rules.body_bytes_min):
+    if not request.read(data, routes, rules.levels, rules.body_bytes_min, half_of):
         return None
     if not request.settle(rules.ids, PyBytes_GET_SIZE(born_host)):
         return None

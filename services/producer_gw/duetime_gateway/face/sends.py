@@ -1,6 +1,6 @@
 """Send in `duetime.v1`: requests as drafts or packed records, and outcomes as results."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import cast
 
 from duetime.v1 import gateway_pb2, message_pb2, transactions_pb2
@@ -14,23 +14,30 @@ from duetime_gateway.shards.route import Route
 
 _twin = twin("duetime_gateway.face._packing")
 
+# The properties that all half messages of a group have, which are not checked for so many seconds; None: that is not
+# known at once.
+HalfOf = Callable[[str, int], bytes | None]
+
 
 class EncodedRequest:
     """An encoded SendRequest; see `sending.drafts.Request`."""
 
-    __slots__ = ("_data", "size")
+    __slots__ = ("_data", "_half_of", "size")
 
     is_batch: bool = False
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, half_of: HalfOf | None = None) -> None:
+        """`half_of`: of a PrepareRequest; see the twin."""
         self._data = data
+        self._half_of = half_of
         self.size = len(data)
 
     def pack(self, rules: Rules, routes: dict[str, Route], arrived_at_ms: int, born_host: bytes) -> Packed | None:
         """None also where there is no compiled twin."""
         if _twin is None:
             return None
-        return cast("Packed | None", _twin.take(self._data, routes, rules, born_host, arrived_at_ms, self.is_batch))
+        found = _twin.take(self._data, routes, rules, born_host, arrived_at_ms, self.is_batch, self._half_of)
+        return cast("Packed | None", found)
 
     def drafts(self) -> Drafts:
         return MessageDrafts(decode(gateway_pb2.SendRequest.FromString, self._data))

@@ -53,7 +53,7 @@ class TransactionService:
         """By call."""
         unary = grpc.unary_unary_rpc_method_handler
         return {
-            "Prepare": unary(self.prepare, None, pb.PrepareResponse.SerializeToString),
+            "Prepare": unary(self.prepare),
             "EndTransaction": unary(
                 self.end, pb.EndTransactionRequest.FromString, pb.EndTransactionResponse.SerializeToString
             ),
@@ -72,8 +72,10 @@ class TransactionService:
         """Watchers end at once: their producers go to another gateway."""
         self._watching.end()
 
-    async def prepare(self, data: bytes, context: Context) -> pb.PrepareResponse:
-        return prepare_response(await self._preparer.prepare(EncodedPrepare(data), caller(context)))
+    async def prepare(self, data: bytes, context: Context) -> bytes:
+        request = EncodedPrepare(data, self._preparer.half_of)
+        del data
+        return prepare_response(await self._preparer.prepare(request, caller(context)))
 
     async def end(self, request: pb.EndTransactionRequest, context: Context) -> pb.EndTransactionResponse:
         ends = ends_of(request.ends)

@@ -9,29 +9,21 @@ from duetime_format import record
 from duetime_format.properties import decode_properties
 from duetime_format.record import Record, host_text
 
-from duetime_gateway.face.sends import MessageDrafts, fill_oddities
-from duetime_gateway.sending.drafts import Rules
-from duetime_gateway.sending.outcomes import Outcomes
-from duetime_gateway.shards.route import Route
+from duetime_gateway.face.sends import EncodedRequest, HalfOf, MessageDrafts, fill_oddities
+from duetime_gateway.sending.outcomes import AllStored, Outcomes
 from duetime_gateway.transactions.checks import Check
 from duetime_gateway.transactions.columns import NOWHERE, Ended, Ends
 from duetime_gateway.transactions.names import parse, text_of
 
 
-class EncodedPrepare:
+class EncodedPrepare(EncodedRequest):
     """An encoded PrepareRequest; see `sending.drafts.HalfRequest`."""
 
-    __slots__ = ("_data", "_request", "size")
+    __slots__ = ("_request",)
 
-    is_batch = False
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
+    def __init__(self, data: bytes, half_of: HalfOf) -> None:
+        super().__init__(data, half_of)
         self._request = pb.PrepareRequest()
-        self.size = len(data)
-
-    def pack(self, rules: Rules, routes: dict[str, Route], arrived_at_ms: int, born_host: bytes) -> None:
-        return None
 
     def drafts(self) -> MessageDrafts:
         self._request = decode(pb.PrepareRequest.FromString, self._data)
@@ -41,8 +33,10 @@ class EncodedPrepare:
         return self._request.group, self._request.check_immunity_s
 
 
-def prepare_response(outcomes: Outcomes) -> pb.PrepareResponse:
-    """The results one by one."""
+def prepare_response(outcomes: AllStored | Outcomes) -> bytes:
+    """A PrepareResponse."""
+    if isinstance(outcomes, AllStored):
+        return outcomes.response()
     response = pb.PrepareResponse()
     add = response.results.add
     for message_id, shard, offset, position, check_at_ms in zip(
@@ -55,7 +49,7 @@ def prepare_response(outcomes: Outcomes) -> pb.PrepareResponse:
         else:
             add(message_id=message_id)
     fill_oddities(response.results, outcomes)
-    return response
+    return response.SerializeToString()
 
 
 def ends_of(ends: Iterable[pb.TransactionEnd]) -> Ends:

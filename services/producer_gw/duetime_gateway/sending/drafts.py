@@ -103,15 +103,19 @@ class Packed(Protocol):
         """Whether it repeats a request whose answer was lost."""
 
     @property
+    def is_half(self) -> bool:
+        """Whether the records are half messages."""
+
+    @property
     def parts(self) -> list[tuple[int, int]]:
         """(shard, how many records) of each part, which is one put at most; those of one shard are in order."""
 
     def records(self, part: int) -> bytes:
         """Those of a part, back to back."""
 
-    def response(self, answers: list[tuple[Sequence[int], Sequence[int]]]) -> bytes:
-        """The answer in the face's protocol, encoded, from (queue offsets, due times or nothing) of each part, all of
-        it stored."""
+    def response(self, answers: list[tuple[Sequence[int], Sequence[int], Sequence[int]]]) -> bytes:
+        """The answer in the face's protocol, encoded, from (queue offsets, due times or nothing, log positions of half
+        messages) of each part, all of it stored."""
 
     def columns(self) -> tuple[list[str], list[int], list[int], list[int], list[int]]:
         """(ids, queues, levels, lanes, which part each message is in), where not all of it is stored."""
@@ -149,7 +153,7 @@ class Request(Protocol):
 
 
 class HalfRequest(Request, Protocol):
-    """One request to prepare transactions. It is never packed."""
+    """One request to prepare transactions."""
 
     def transactions(self) -> tuple[str, int]:
         """The group of their producer, and how many seconds they are not checked; 0: as long as their shard's timeout.

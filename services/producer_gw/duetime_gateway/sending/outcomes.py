@@ -20,8 +20,8 @@ class AllStored:
     """The outcome of a packed request of which every message is stored: nothing is said of them one by one."""
 
     packed: Packed
-    # (queue offsets, due times or nothing) of each part.
-    columns: list[tuple[Sequence[int], Sequence[int]]]
+    # (queue offsets, due times or nothing, log positions of half messages) of each part.
+    columns: list[tuple[Sequence[int], Sequence[int], Sequence[int]]]
 
     def response(self) -> bytes:
         """The answer in the protocol of the face that packed it, encoded."""
@@ -113,19 +113,25 @@ class Sending:
         if isinstance(request, Batch):
             return self._one_by_one(request, answers)
         columns = [
-            (answer.queue_offsets, answer.due_at_ms)
+            (answer.queue_offsets, answer.due_at_ms, answer.positions)
             for answer in answers
             if isinstance(answer, Stored) and answer.all_stored
         ]
         if len(columns) < len(answers):
             return self._one_by_one(self._unpacked(request), answers)
-        self._metrics.sent(self._size, request.count, [], 0)
+        self._count(request.count, [], 0, is_half=request.is_half)
         return AllStored(request, columns)
+
+    def _count(self, count: int, reasons: list[str], duplicates: int, *, is_half: bool) -> None:
+        if is_half:
+            self._metrics.transactions.prepared(count, reasons, duplicates)
+        else:
+            self._metrics.sent(self._size, count, reasons, duplicates)
 
     def _unpacked(self, request: Packed) -> Batch:
         """What is known of each message of a packed request."""
         ids, queues, levels, lanes, parts = request.columns()
-        batch = Batch(DraftList(()), 0, b"")
+        batch = Batch(DraftList(()), 0, b"", b"" if request.is_half else None)
         batch.ids, batch.queues, batch.levels, batch.lanes = ids, queues, levels, lanes
         batch.timer_lanes = request.timer_lanes
         self._parts = [
@@ -183,10 +189,7 @@ class Sending:
             # One that was refused for its form keeps its sender's id, if it has one, cut to the length of ids.
             batch.ids[index] = batch.ids[index] or batch.drafts[index].id[:ID_CHARS_MAX]
         reasons = [fault.reason for fault in faults.values()]
-        if batch.half is None:
-            self._metrics.sent(self._size, count, reasons, len(duplicates))
-        else:
-            self._metrics.transactions.prepared(count, reasons, len(duplicates))
+        self._count(count, reasons, len(duplicates), is_half=batch.half is not None)
         requested = {index: level for index, level in batch.requested_levels.items() if index not in faults}
         return Outcomes(
             batch.ids,

@@ -212,7 +212,8 @@ class Sender:
                 records = packed.records(number)
                 if is_batch:
                     self._shards.get(shard).check_batches()
-                batcher = self._shards.get(shard).batcher
+                found = self._shards.get(shard)
+                batcher = found.preparer if packed.is_half else found.batcher
                 stored = _submit(
                     batcher, records, count, packed.is_retry, deadline_ms, order_of_parts, is_batch=is_batch
                 )

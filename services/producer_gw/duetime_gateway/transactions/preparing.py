@@ -1,8 +1,10 @@
 """Prepares half messages: a Send whose records are the half topic's."""
 
+from duetime_format.limits import CHECK_IMMUNITY_S_MAX
+
 from duetime_gateway.sending.drafts import Caller, HalfRequest
 from duetime_gateway.sending.encoding import half_properties
-from duetime_gateway.sending.outcomes import Outcomes
+from duetime_gateway.sending.outcomes import AllStored, Outcomes
 from duetime_gateway.sending.sender import Sender
 from duetime_gateway.transactions.admission import check_prepare
 from duetime_gateway.transactions.producers import ProducerGroups
@@ -15,7 +17,13 @@ class Preparer:
         self._sender = sender
         self._groups = groups
 
-    async def prepare(self, request: HalfRequest, caller: Caller) -> Outcomes:
+    def half_of(self, group: str, check_immunity_s: int) -> bytes | None:
+        """The properties that half messages of a known group have; None: that takes a closer look."""
+        if not (self._groups.is_known(group) and 0 <= check_immunity_s <= CHECK_IMMUNITY_S_MAX):
+            return None
+        return half_properties(group, check_immunity_s)
+
+    async def prepare(self, request: HalfRequest, caller: Caller) -> AllStored | Outcomes:
         """What happened to each message: `offsets` are those of the half topic, `due_at_ms` their first checks.
 
         Raises:
@@ -30,6 +38,4 @@ class Preparer:
             await self._groups.ensure(group, wait_ms)
             return half_properties(group, check_immunity_s)
 
-        outcome = await (await self._sender.begin(request, caller, halves=halves)).outcome()
-        assert isinstance(outcome, Outcomes), "half messages are encoded one by one"
-        return outcome
+        return await (await self._sender.begin(request, caller, halves=halves)).outcome()

@@ -50,6 +50,10 @@ class ProducerGroups:
     def stop(self) -> None:
         self._questions.stop()
 
+    def is_known(self, name: str) -> bool:
+        """Whether it is remembered."""
+        return name in self._known
+
     async def ensure(self, name: str, wait_ms: float) -> None:
         """Makes the group known.
 
