@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from duetime_core.ondisk.scan import Blank, Found, Skipped, scan_runs
 from duetime_format import layout, record
+from duetime_format.batches import mark as batch_mark
 from duetime_format.record import Record
 from duetime_spark.decoding import decode
 from duetime_spark.decoding.decode import DEFAULT_COLUMNS, SCHEMA, Decoder, batches
@@ -128,7 +129,7 @@ def test_all_fields_of_a_record(make: Callable[..., Any]) -> None:
         b"\0body",
         text.encode(),
         flag=-9,
-        sys_flag=0x301,
+        sys_flag=0x301 | layout.SYS_TRANSACTION_COMMIT,
         born_at_ms=1_700_000_000_001,
         born_host=record.host_bytes("10.1.2.3", 40_000),
         stored_at_ms=1_700_000_000_002,
@@ -160,7 +161,7 @@ def test_all_fields_of_a_record(make: Callable[..., Any]) -> None:
         "born_host": "10.1.2.3:40000",
         "store_host": "[::1]:10911",
         "flag": -9,
-        "sys_flag": 0x301 | layout.SYS_STORE_V6,
+        "sys_flag": 0x301 | layout.SYS_TRANSACTION_COMMIT | layout.SYS_STORE_V6,
         "reconsume_times": 2,
         "prepared_offset": 1 << 40,
         "body_crc": record.body_crc(b"\0body"),
@@ -169,6 +170,14 @@ def test_all_fields_of_a_record(make: Callable[..., Any]) -> None:
         "properties": [tuple(part.split("\x01")) for part in text.split("\x02")],
         "damage": None,
     }
+
+
+def test_record_of_a_batch_has_no_prepared_offset(make: Callable[..., Any]) -> None:
+    mark = batch_mark(BASE, 400)
+    for flag, expected in ((0, 0), (layout.SYS_TRANSACTION_PREPARED, mark), (layout.SYS_TRANSACTION_ROLLBACK, mark)):
+        found = Record("orders", 0, b"body", b"", sys_flag=flag, prepared_transaction_offset=mark)
+        (row,) = whole(encoded(found, BASE, with_crc=True), make)
+        assert row["prepared_offset"] == expected
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ cdef enum:
     NAMES_MAX = 32
     DIGITS_MAX = 18, ENTRY_DIGITS_MAX = 19
     HOST_TEXT_MAX = 64
+    SYS_TRANSACTION = 0xC
     TIMER_TOPIC_BYTES = 19
 
 # Columns of numbers: first those of 32 bits.
@@ -264,6 +265,7 @@ cdef class Rows:
         return at
 
     cdef int _add_fixed(self, const uint8_t *data, int64_t at, int64_t size, Parts *parts) except -1:
+        cdef bint is_transaction
         self._set32(QUEUE, load32(data + at + QUEUE_ID_AT))
         self._set32(SIZE, <int32_t>size)
         self._set32(FLAG, load32(data + at + FLAG_AT))
@@ -275,7 +277,9 @@ cdef class Rows:
         self._set64(POSITION, load64(data + at + POSITION_AT))
         self._set64(BORN, load64(data + at + BORN_AT))
         self._set64(STORED, load64(data + parts.stored_at))
-        self._set64(PREPARED, load64(data + parts.tail + PREPARED_FROM_TAIL))
+        # Of others it is no offset.
+        is_transaction = load32(data + at + SYS_FLAG_AT) & SYS_TRANSACTION != 0
+        self._set64(PREPARED, load64(data + parts.tail + PREPARED_FROM_TAIL) if is_transaction else 0)
         if self.text[BORN_HOST].is_wanted:
             put_host(
                 &self.text[BORN_HOST], &self.hosts[0], data + at + BORN_HOST_AT, parts.stored_at - at - BORN_HOST_AT

@@ -99,7 +99,8 @@ def _row(found: Record) -> dict[str, Any]:
         "flag": found.flag,
         "sys_flag": found.sys_flag,
         "reconsume_times": found.reconsume_times,
-        "prepared_offset": found.prepared_transaction_offset,
+        # Of others it is no offset.
+        "prepared_offset": found.prepared_transaction_offset if found.sys_flag & layout.SYS_TRANSACTION else 0,
         "body_crc": found.body_crc,
         "body_size": len(found.body),
         "body": found.body,
