@@ -100,6 +100,46 @@ def test_lines_that_are_refused_harm_no_other(server: str, topic: str) -> None:
     assert done.stderr.startswith(b"duetime: body: ")
 
 
+def test_lines_are_stored_all_or_none_with_batch(server: str, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    done = run_duetime("send", topic, "--batch", "--queue", "1", stdin=b"a\nb\nc")
+    assert done.stdout.decode() == f"sent 3 messages to {topic} queue 1 offsets 0 to 2, all or none\n"
+    done = run_duetime("send", topic, "--batch", "--sharding-key", "order-42", "--json", stdin=b"d\ne\n")
+    receipts = [json.loads(line) for line in done.stdout.splitlines()]
+    assert receipts[1]["queue"] == receipts[0]["queue"]
+    assert receipts[1]["offset"] == receipts[0]["offset"] + 1
+    done = run_duetime("send", topic, "--batch", "--delay", "1h", stdin=b"later\n")
+    assert b", due " in done.stdout
+    assert sorted(message["body"] for message in pulled(capsys, topic)) == ["a", "b", "c", "d", "e"]
+
+
+@pytest.mark.parametrize(
+    ("stdin", "options", "code", "said"),
+    [
+        (b"", (), 2, b"there is no line to send"),
+        (b"a\n" * 4_097, (), 2, b"more than 4,096 lines"),
+        (b"a\nb\n", ("--replace", "--key", "k"), 2, b"a batch replaces nothing"),
+        (b"x" * 4_200_000 + b"\n" + b"y" * 100_000, (), 2, b"more than 4,259,840 bytes"),
+        (b"x" * 4_000_000 + b"\n" + b"y" * 259_800, (), 1, b"bytes"),
+        (b"a\nb\n", ("--delay", "nonsense"), 1, b"messages[0].delay"),
+    ],
+)
+def test_a_batch_that_can_not_be_is_refused_whole(
+    server: str,
+    topic: str,
+    capsys: pytest.CaptureFixture[str],
+    stdin: bytes,
+    options: tuple[str, ...],
+    code: int,
+    said: bytes,
+) -> None:
+    run(["topics", "create", topic])
+    capsys.readouterr()
+    done = run_duetime("send", topic, "--batch", *options, stdin=stdin)
+    assert (done.returncode, done.stdout) == (code, b"")
+    assert said in b" ".join(done.stderr.replace("│".encode(), b"").split())
+    assert pulled(capsys, topic) == []
+
+
 def test_progress_is_shown_at_a_terminal_only(server: str, topic: str) -> None:
     ours, theirs = os.openpty()
     with os.fdopen(ours, "rb") as terminal:

@@ -1,4 +1,4 @@
-"""`duetime send`: a message from an argument, a file or standard input, or one per line."""
+"""`duetime send`: a message from an argument, a file or standard input, or one per line, as a batch if so wished."""
 
 import asyncio
 import os
@@ -10,6 +10,7 @@ from functools import partial
 from typing import Annotated, Any, BinaryIO
 
 import typer
+from duetime_format.limits import BATCH_BYTES_MAX, SEND_COUNT_MAX
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -44,6 +45,9 @@ def send(
         str | None, typer.Option(metavar="LENGTH", help="With --replace: wait at most so long after the first one.")
     ] = None,
     lines: Annotated[bool, typer.Option("--lines", help="Send each line as a message.")] = False,
+    batch: Annotated[
+        bool, typer.Option("--batch", help="Send the lines as one batch: all are stored, in one queue, or none.")
+    ] = False,
     tags: Annotated[str, typer.Option(help="The tag, by which filters select.")] = "",
     key: Annotated[list[str] | None, typer.Option(help="A business key; may be repeated.")] = None,
     prop: Annotated[list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="May be repeated.")] = None,
@@ -60,7 +64,10 @@ def send(
       duetime send orders "wake up" --deliver-at 2026-12-24T18:00:00Z
       duetime send carts @cart.json --delay 30m --replace --key cart-42 --max-wait 2h
       seq 100000 | duetime send orders --lines --delay 1m
+      duetime send orders @items.txt --batch --sharding-key order-42
     """
+    if batch and replace:
+        raise typer.BadParameter("--batch and --replace exclude each other: a batch replaces nothing")
     if (delay is not None) + (level is not None) + (deliver_at is not None) > 1:
         raise typer.BadParameter("give one of --delay, --deliver-at and --level")
     make = partial(
@@ -80,7 +87,7 @@ def send(
     with ExitStack() as opened:
         if body == "-" and sys.stdin.isatty():
             raise typer.BadParameter("BODY is missing, and standard input is a terminal")
-        work = _send_lines if lines else _send_one
+        work = _send_batch if batch else _send_lines if lines else _send_one
         failed = asyncio.run(work(server, make, _Source(body, opened), as_json))
     if failed:
         raise typer.Exit(1)
@@ -133,6 +140,33 @@ async def _send_one(server: str | None, make: Callable[..., Message], source: _S
         print_json(receipt_object(receipt))
     else:
         print(receipt_line(receipt))
+    return 0
+
+
+async def _send_batch(server: str | None, make: Callable[..., Message], source: _Source, as_json: bool) -> int:
+    """Sends all lines as one batch. Its limits are looked at here too: input may have no end."""
+    bodies: list[bytes] = []
+    size = 0
+    for group in source.line_groups():
+        bodies += group
+        size += sum(map(len, group))
+        if len(bodies) > SEND_COUNT_MAX:
+            raise typer.BadParameter(f"--batch: more than {SEND_COUNT_MAX:,} lines, which a batch has at most")
+        if size > BATCH_BYTES_MAX:
+            raise typer.BadParameter(f"--batch: more than {BATCH_BYTES_MAX:,} bytes, which a batch has at most")
+    if not bodies:
+        raise typer.BadParameter("--batch: there is no line to send")
+    whole, messages = make(b""), [make(body, queue=None, sharding_key="") for body in bodies]
+    async with AsyncProducer(await reach(server)) as producer:
+        receipts = await producer.send_batch(whole.topic, messages, queue=whole.queue, sharding_key=whole.sharding_key)
+    if as_json:
+        for receipt in receipts:
+            print_json(receipt_object(receipt))
+        return 0
+    first, last = receipts[0], receipts[-1]
+    where = f"queue {first.queue}" + ("" if first.lane else f" offsets {first.offset} to {last.offset}")
+    due = f", due {local(first.deliver_at)}" if first.lane else ""
+    print(f"sent {len(receipts):,} messages to {whole.topic} {where}{due}, all or none")
     return 0
 
 
