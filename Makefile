@@ -8,7 +8,7 @@ BENCH_STAMP := $(VENV)/.bench-installed
 SOURCES := format sdk core services spark deploy tests bench hatch_build.py
 TWINS := $(wildcard format/*/*.p?[xd] services/*/*/_*.pyx services/*/*/*/_*.pyx spark/*/*/_*.p??)
 
-.PHONY: help setup java run test repeat compose-test k8s-test upgrade-test release-fixtures hostile soak check format proto sync torture lives races transactions bench bench-any-time bench-turns bench-spark bench-docs clean
+.PHONY: help setup java run test repeat compose-test k8s-test upgrade-test release-fixtures hostile soak check format proto sync torture explore lives races transactions bench bench-any-time bench-turns bench-spark bench-docs clean
 
 help: ## list the tasks
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -69,8 +69,11 @@ sync: setup ## generate the synchronous clients from the asynchronous ones
 torture: setup ## 1,000 crashes, most of them power cuts, and after each: is all there; POINTS=1000 MINUTES=10 SEED=
 	POINTS=$(or $(POINTS),1000) MINUTES=$(or $(MINUTES),10) SEED=$(SEED) $(BIN)/python -m tests.crash.torture
 
+explore: setup ## tests by examples, with new ones each time: 2,000 where a test does not say how many
+	$(BIN)/pytest -q -n $(or $(WORKERS),2) --hypothesis-profile=explore --timeout 3000 $$(grep -rl --include='test_*.py' hypothesis tests)
+
 lives: setup ## thousands of lives of pending messages against a sorted list, through crashes and power cuts; RUNS=3000
-	RUNS=$(or $(RUNS),3000) $(BIN)/pytest -q tests/store/test_pending_state_machine.py
+	RUNS=$(or $(RUNS),3000) $(BIN)/pytest -q --hypothesis-profile=explore tests/store/test_pending_state_machine.py
 
 races: setup ## cancels, reschedules and replacements at the moment when messages fall due; PAIRS=100000 KILLS=0 SEED=
 	PAIRS=$(or $(PAIRS),100000) KILLS=$(or $(KILLS),0) SEED=$(SEED) $(BIN)/python -m tests.crash.races

@@ -14,6 +14,7 @@ from duetime import (
     NotFound,
     Receipt,
     ServerError,
+    Timeout,
     Unavailable,
 )
 from duetime.client.message import moment
@@ -103,9 +104,10 @@ async def test_lost_answers_and_shards_that_are_away_are_asked_again(
 async def test_what_stays_unknown_is_an_error_of_its_own(gateway: FakePendingGateway, producer: AsyncProducer) -> None:
     gateway.statuses.extend([grpc.StatusCode.UNAVAILABLE] * 1_000)
     (error,) = await producer.cancel(["m0"])
-    assert isinstance(error, Unavailable)
+    # The last attempt may run into the deadline.
+    assert isinstance(error, Unavailable | Timeout)
     assert error.message_id == "m0"
-    with pytest.raises(Unavailable):
+    with pytest.raises((Unavailable, Timeout)):
         await producer.cancel("m0")
     gateway.statuses.clear()
     gateway.statuses.append(grpc.StatusCode.NOT_FOUND)
