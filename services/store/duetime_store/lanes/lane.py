@@ -13,6 +13,7 @@ Cursors are bytes that only the lane reads. Of two of one lane the earlier is th
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -74,6 +75,12 @@ class Lane(ABC):
         self.attendance = Attendance()
         self.lateness = Lateness()
         self.quarantined_count = 0
+
+    def _go_on_after(self, named: Sequence[Ints], first: int = 0) -> None:
+        """Recovery: new entries come after all that records of the log name, and not before `first`. A power cut in the
+        async mode may have taken an entry's record and left the one that restores or ends it: whoever had its number
+        next would count as restored or ended too."""
+        self.queue.go_on_at(max([first, *(int(entries.max()) + 1 for entries in named if len(entries))]))
 
     # --- reading due entries: changes nothing -------------------------------------------------------------------------
 

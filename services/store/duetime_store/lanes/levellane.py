@@ -257,7 +257,7 @@ class LevelLane(Lane):
         the log end, with their due times: they are marked. Unless it `may_have_ended` entries at all, no unit is
         read."""
         found = list(found)
-        self.queue.go_on_at(max([checkpoint, *(int(entries.max()) + 1 for entries in found if len(entries))]))
+        self._go_on_after([*found, ended[0]], checkpoint)
         low, end, mark = self.queue.min_offset, self.queue.max_offset, max(checkpoint, broker)
         if mark > end:
             log.warning("watermark is after the end of its lane", lane=self.number, watermark=mark, end=end)

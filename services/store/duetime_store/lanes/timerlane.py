@@ -363,8 +363,7 @@ class TimerLane(Lane):
             OSError: the order can't be read.
         """
         restored = np.unique(np.concatenate([_NONE, *found]))
-        if len(restored):
-            self.queue.go_on_at(int(restored[-1]) + 1)
+        self._go_on_after([restored, *(one.entries for one in ended)])
         low, end = self.queue.min_offset, self.queue.max_offset
         restored = restored[(restored >= low) & (restored < end)]
         self._ends.restore(*joined_ends(ended))

@@ -58,8 +58,9 @@ def load_counts(
     else:
         countfile.fill(counts, saved, ledger.numbers.number)
         for lane in lanes:
-            _come(ledger, lane, ends.get(lane.number, 0))
-            _leave(ledger, lane, left.get(lane.number, ()))
+            first = ends.get(lane.number, 0)
+            _come(ledger, lane, first)
+            _leave(ledger, lane, first, left.get(lane.number, ()))
         ledger.check(lanes)
         reason = "counts do not add up"
     wanted = sorted(counts.suspects)
@@ -91,14 +92,17 @@ def _come(ledger: Ledger, lane: Lane, first: int) -> None:
         _change(ledger, lane, entries, dues_of(lane.units(entries)["tags"]), 1)
 
 
-def _leave(ledger: Ledger, lane: Lane, runs: Sequence[tuple[Ints, Ints]]) -> None:
-    """Takes entries off. When each was due the log says: a crash may have torn the mark of its end in its unit."""
+def _leave(ledger: Ledger, lane: Lane, first: int, runs: Sequence[tuple[Ints, Ints]]) -> None:
+    """Takes entries off. When those before `first` were due the log says: a crash may have torn the mark of an end in
+    its unit. Later ones came as their new units say, also where their records are damaged or lost."""
     if not runs:
         return
-    entries, first = np.unique(np.concatenate([run[0] for run in runs]), return_index=True)
-    dues = np.concatenate([run[1] for run in runs])[first]
+    entries, once = np.unique(np.concatenate([run[0] for run in runs]), return_index=True)
+    dues = np.concatenate([run[1] for run in runs])[once]
     there = (entries >= lane.queue.min_offset) & (entries < lane.queue.max_offset)
     entries, dues = entries[there], dues[there]
+    come = entries >= first
+    dues[come] = dues_of(lane.units(entries[come])["tags"])
     for at in range(0, len(entries), _STEP_ENTRIES):
         _change(ledger, lane, entries[at : at + _STEP_ENTRIES], dues[at : at + _STEP_ENTRIES], -1)
 

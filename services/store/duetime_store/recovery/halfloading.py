@@ -18,6 +18,7 @@ from duetime_core.ondisk.halves import OpenHalf
 from duetime_format import halves, record
 from duetime_format.errors import Damaged
 from duetime_format.halves import are_ended, ends_of
+from duetime_format.names import HALF_TOPIC
 from duetime_format.properties import value_of
 from duetime_format.record import Record, tags_code
 from duetime_format.units import Ints, Units, joined
@@ -35,6 +36,7 @@ from duetime_store.writing.store import Store
 log = structlog.get_logger()
 
 _STEP_UNITS = 8_192
+_HALF_TOPIC = HALF_TOPIC.encode()
 _TAGS = record.TAGS.encode()
 
 
@@ -56,6 +58,9 @@ def load_transactions(
     Raises:
         OSError.
     """
+    if replay.next_offset:
+        # A power cut in the async mode may have taken a half message and left its end: new ones get no such offset.
+        store.queues.get_bytes(_HALF_TOPIC, 0).go_on_at(replay.next_offset)
     queue = store.halves.queue
     if queue is None or queue.max_offset == 0:
         return

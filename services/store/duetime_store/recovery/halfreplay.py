@@ -77,6 +77,11 @@ class HalfReplay:
         decided = [end for end in self._ops.get(offset, ()) if end.code not in self._records]
         yield from sorted([*of_records, *decided], key=lambda end: end.position)
 
+    @property
+    def next_offset(self) -> int:
+        """After all half messages that are named; 0: none is."""
+        return max([-1, *self._ops, *self._records[COMMITTED], *self._records[GIVEN_UP]]) + 1
+
     def torn(self) -> dict[int, list[int]]:
         """Half messages that ended without an op record, by decision."""
         found: dict[int, list[int]] = {}

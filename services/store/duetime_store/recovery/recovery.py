@@ -172,6 +172,7 @@ class _Recovery:
             table,
             self._settings.transaction_timeout_ms,
         )
+        self._queues.count_units()
         save_history(self._history, self._directory.disk, self._directory.config, self._settings.shard)
         report, replay = self._report, self._replay
         report.records, report.rebuilt_units = replay.record_count, replay.unit_count
@@ -293,6 +294,7 @@ class _Recovery:
         scan_start = self._load_ids(point) if point else start
         self._report.from_position = start
         replay = self._replay
+        replay.before_ms = point.stored_at_ms if point else 0
         for item in scan_runs(self._log, scan_start, start):
             replay.remember(item)
         cut: list[Span] = []
@@ -307,7 +309,6 @@ class _Recovery:
         end = max([self._keep_damaged_tail(end, cut), *(gap_end for _, gap_end in self._log.missing)])
         for queue in self._queues.all():
             queue.publish_all()
-        self._queues.count_units()
         self._clock.seen(max(replay.stored_at_ms, point.now_ms if point else 0))
         self._cut(end)
         # The log may be in the page cache only, from a process that was killed; from now on it counts as durable.
@@ -368,8 +369,17 @@ class _Recovery:
             if self._report.cut_bytes:
                 log.warning("torn tail cut", position=end, bytes=self._report.cut_bytes)
             if self._report.cut_bytes or self._log.max_position - end > self._log.segment_bytes:
+                self._forget_units()
                 self._log.cut(end)
         self._log.end = end
+
+    def _forget_units(self) -> None:
+        """Makes durable that queues name no record after the end of the log, before files of the log go: else units
+        that a power cut brings back would name files which then seem to be missing. In the async mode units may be on
+        disk before their records are."""
+        flush = self._queues.shared.capture()
+        flush.run()
+        self._queues.shared.done(flush, failed=False)
 
     def _make_timers(self, store: Store, point: Checkpoint | None) -> None:
         """One lane for each queue that there is or that new messages go to."""

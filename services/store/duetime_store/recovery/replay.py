@@ -59,7 +59,7 @@ class Damage:
 
 
 class Replay:
-    """Takes in the items of a scan."""
+    """Takes in the items of a scan. `before_ms`: the store time of the last record before those that are replayed."""
 
     def __init__(self, queues: Queues, history: LevelHistory, recent: RecentIds) -> None:
         self._queues = queues
@@ -74,6 +74,7 @@ class Replay:
         self.left: dict[int, list[tuple[Ints, Ints]]] = {}
         # Ends of half messages after the checkpoint.
         self.halves = HalfReplay()
+        self.before_ms = 0
         # The two largest store times.
         self._latest_ms = [0, 0]
         # From this offset on only damaged records claim places in the queue so far.
@@ -91,6 +92,11 @@ class Replay:
         """The largest store time, without one far from all others: that is a flipped bit which no CRC covers."""
         before, last = self._latest_ms
         return before if before and last - before > _LEAP_MS_MAX else last
+
+    @property
+    def _now_ms(self) -> int:
+        """The store time that the walk has reached."""
+        return max(self.stored_at_ms, self.before_ms)
 
     def _see(self, stored_at_ms: Ints) -> None:
         self._latest_ms = np.sort(np.concatenate((self._latest_ms, stored_at_ms)))[-2:].tolist()
@@ -127,7 +133,7 @@ class Replay:
 
     def replay(self, item: Run | Found | Skipped | Blank) -> None:
         """Takes an item after the checkpoint: its units are made again."""
-        before_ms = self.stored_at_ms
+        before_ms = self._now_ms
         self.remember(item)
         if isinstance(item, Run):
             self.halves.see(item)
@@ -193,10 +199,10 @@ class Replay:
         code = 0
         if found.topic == SCHEDULE_TOPIC:
             # Keeps the lane in the order of due times.
-            code = self._history.due_at_ms(level_of(found.queue), item.position, self.stored_at_ms)
+            code = self._history.due_at_ms(level_of(found.queue), item.position, self._now_ms)
         elif found.topic == TIMER_TOPIC:
-            # Its due time is unknown: it is put aside next.
-            code = self.stored_at_ms
+            # Its due time is unknown: it is put aside next. At 0 it would count as restored.
+            code = max(self._now_ms, 1)
         unit = np.array([(item.position, found.size, code)], UNIT_TYPE)
         first = self._doubtful.pop(key, found.queue_offset)
         self._rebuild(key, np.array([found.queue_offset]), unit, np.array([False]))
