@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,13 +13,15 @@ from duetime_store.files.disk import Disk
 from duetime_store.lanes.alarm import ShardClock
 from duetime_store.lanes.lane import CANCELLED, PENDING
 from duetime_store.pending.countkeeper import CountKeeper
+from duetime_store.recovery import checkpoint
 from duetime_store.recovery.recovery import open_store
 from duetime_store.writing.ends import cancel
 
-from tests.store.conftest import MIB, HandClock, Shard, ids, log_file, sent, timer
+from tests.store.conftest import MIB, HandClock, Shard, ids, log_file, remove, sent, timer
 from tests.store.counted import check_counts
 from tests.store.half_shard import HalfShard
 from tests.store.here import Here
+from tests.store.life import Life
 from tests.store.transacting import COMMIT, OPEN, ROLLBACK
 
 TIMERS, LEVEL_TOPIC = 1_000, "SCHEDULE_TOPIC_XXXX"
@@ -183,3 +186,31 @@ def test_end_of_a_lost_entry_is_not_that_of_the_next_one(shard: Shard, lane: int
     shard.reopen()
     assert shard.store.lanes[lane].states(np.arange(3)).tolist() == [PENDING, CANCELLED, PENDING]
     check_counts(shard.store)
+
+
+def test_checkpoint_that_queues_contradict_is_gone_before_they_change(shard: Shard) -> None:
+    shard.put(sent("A"))
+    shard.checkpoint()
+    shard.put(sent("B", topic="mail"))
+    shard.checkpoint()
+    shard.crash()
+    remove(shard.root / "consumequeue" / "mail")
+    # Nor is it believed after a power cut that leaves as many other units.
+    report = shard.open().report
+    assert (report.whole_log, report.from_position) == (False, shard.store.queues.find("orders", 0).read(0, 1)["size"])
+    assert [point.unit_count for point in checkpoint.read_all(shard.root / "checkpoint")] == [1]
+
+
+def test_unit_that_is_torn_behind_the_checkpoint_costs_no_reading_of_the_log(tmp_path: Path) -> None:
+    life = Life(tmp_path / "store", random.Random(1))
+    life.send(3, "orders", 0, 0, 10)
+    life.flush()
+    life.checkpoint()
+    life.send(3, "mail", 0, 0, 10)
+    life.flush()
+    with (life.root / "consumequeue" / "mail" / "0" / ("0" * 20)).open("r+b") as file:
+        # Without its position.
+        file.write(bytes(8))
+    life.kill()
+    assert life.opened.report.from_position > 0
+    life.close()

@@ -18,7 +18,7 @@ from duetime_core.ondisk.checkpoint import (
 
 from duetime_store.files.disk import Disk
 
-__all__ = ["Checkpoint", "damaged_slots", "decode", "read", "next_serial", "read_all", "read_slots", "write"]
+__all__ = ["Checkpoint", "damaged_slots", "decode", "discard", "read", "next_serial", "read_all", "read_slots", "write"]
 
 
 def next_serial(path: Path) -> int:
@@ -41,3 +41,14 @@ def write(disk: Disk, path: Path, checkpoint: Checkpoint) -> None:
         disk.sync(fd)
     finally:
         disk.close(fd)
+
+
+def discard(disk: Disk, path: Path, serial: int) -> None:
+    """Removes the checkpoint with this serial; durable on return."""
+    for slot in [slot for known, slot, _ in slots(path.read_bytes()) if known == serial]:
+        fd = disk.open(path)
+        try:
+            disk.write(fd, bytes(SLOT_BYTES), SLOTS_AT[slot])
+            disk.sync(fd)
+        finally:
+            disk.close(fd)

@@ -117,11 +117,13 @@ class QueueLoading:
     def cut_to(self, point: Checkpoint) -> bool:
         """Drops units written after the checkpoint. Returns whether the queues are as its table says."""
         for queue, row in self._read.items():
-            if not queue.fault:
-                queue.cut(queue.end_before(point.position))
             wanted = row.max_offset if row else 0
-            if queue.fault or queue.max_offset != wanted:
-                fault = queue.fault or f"it ends at {queue.max_offset}, it had {wanted} at the checkpoint"
+            if not queue.fault and queue.max_offset >= wanted:
+                # A power cut may have torn units after them, so that these seem to be older.
+                queue.cut(wanted)
+            end = queue.max_offset if queue.fault else queue.end_before(point.position)
+            if queue.fault or end != wanted or queue.max_offset != wanted:
+                fault = queue.fault or f"it ends at {end}, it had {wanted} at the checkpoint"
                 log.warning("the table of queues is not believed", topic=queue.topic, queue=queue.queue, fault=fault)
                 return False
         return True

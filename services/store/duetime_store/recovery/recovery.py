@@ -124,12 +124,12 @@ class _Recovery:
         self._log = CommitLog(
             directory.disk, directory.commit_log, settings.segment_bytes, accept_missing=self._accept_missing
         )
-        slots = self._read_points()
-        self._points = [point for _, point in slots]
+        self._slots = self._read_points()
+        self._points = [point for _, point in self._slots]
         self._queues = self._make_queues()
         counts = dict(self._queues.counts)
         reach = self._log.min_position, self._log.max_position
-        self._loading = QueueLoading(directory, self._queues, reach, slots)
+        self._loading = QueueLoading(directory, self._queues, reach, self._slots)
         # Queues beyond their topic's present count stay readable.
         self._queues.counts.set(counts)
         self._history = self._load_history()
@@ -266,21 +266,23 @@ class _Recovery:
             self._loading.read_all()
         reason = "no checkpoint"
         faults = [f"queue {queue.queue} of {queue.topic}: {queue.fault}" for queue in self._queues.all() if queue.fault]
-        for point in self._points if not faults else ():
+        for serial, point in self._slots if not faults else ():
             if not self._log.min_position <= point.position <= self._log.max_position:
                 reason = "the log does not reach the checkpoint"
-                continue
-            for queue in self._queues.all():
-                queue.cut(queue.end_before(point.position))
-            units = sum(queue.max_offset - queue.min_offset for queue in self._queues.all())
-            if units == point.unit_count:
-                return point
-            reason = f"queues hold {units} units, the checkpoint counts {point.unit_count}"
+            else:
+                for queue in self._queues.all():
+                    queue.cut(queue.end_before(point.position))
+                units = sum(queue.max_offset - queue.min_offset for queue in self._queues.all())
+                if units == point.unit_count:
+                    return point
+                reason = f"queues hold {units} units, the checkpoint counts {point.unit_count}"
+            # For good before queues are cut further: a crash on the way may leave the same number of other units.
+            checkpoint.discard(self._directory.disk, self._directory.checkpoint, serial)
         if self._log.max_position > self._log.min_position:
             log.warning("reading the whole log", reason="; ".join(faults) or reason)
         self._report.whole_log = True
         if self._points:
-            # Discarded for good before queues change: a crash on the way may leave the same number of other units.
+            # In the same way.
             disk = self._directory.disk
             disk.unlink(self._directory.checkpoint)
             disk.sync_directory(self._directory.root)
