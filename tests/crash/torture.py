@@ -32,8 +32,8 @@ KILLS_SHARE = 20
 def one_life(folder: Path, seed: int) -> int:
     """A shard from its first opening on; how many crashes it had."""
     dice, root = random.Random(seed), folder / f"life-{seed}"
-    is_pending = dice.random() < 0.5
-    life = PendingLife(root, dice) if is_pending else Life(root, dice, mode="async" if dice.random() < 0.25 else "sync")
+    kind = PendingLife if dice.random() < 0.5 else Life
+    life = kind(root, dice, mode="async" if dice.random() < 0.25 else "sync")
     try:
         for _ in range(STEPS):
             life.random_step()

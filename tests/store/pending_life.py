@@ -8,6 +8,7 @@ import asyncio
 import random
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -88,14 +89,16 @@ class Sent:
 class PendingLife(Life):
     """See the module."""
 
-    def __init__(self, root: Path, dice: random.Random) -> None:
-        self.truth = Truth()
+    def __init__(self, root: Path, dice: random.Random, *, mode: str = "sync") -> None:
+        self.truth = Truth(loses=mode == "async")
+        # Async mode: what is certain also after a power cut.
+        self.certain = deepcopy(self.truth)
         self.calls: list[Call] = []
         self.sends: list[Sent] = []
         # Ids of messages with a delay, and of those sent with `replace`, by key: what calls may name.
         self.named: list[str] = []
         self.of_key: dict[str, list[str]] = {key: [] for key in KEYS}
-        super().__init__(root, dice, timer_lanes=TIMER_LANES)
+        super().__init__(root, dice, mode=mode, timer_lanes=TIMER_LANES)
 
     def make_clock(self) -> HandClock:
         return ReadyClock()
@@ -104,6 +107,8 @@ class PendingLife(Life):
 
     def _begin(self) -> None:
         super()._begin()
+        if not self.sync:
+            self._note_flushes()
         store, turns = self.store, Turns(lambda: 1.0)
         reader = Reader(store, Alarm(store.clock), self.metrics, turns)
         assert self.directory is not None
@@ -125,6 +130,25 @@ class PendingLife(Life):
         )
         with suppress(OSError):
             self.run(self.indexer._open())
+
+    def _note_flushes(self) -> None:
+        flush_written = self.flusher.flush_written
+
+        async def noted() -> None:
+            await flush_written()
+            self._all_flushed()
+
+        self.flusher.flush_written = noted  # type: ignore[method-assign] # whoever flushes
+
+    def _all_flushed(self) -> None:
+        super()._all_flushed()
+        if not self.sync:
+            self.certain = deepcopy(self.truth)
+
+    def _lose(self) -> None:
+        super()._lose()
+        if not self.sync:
+            self.truth.go_back_to(self.certain)
 
     def _dropped(self, position: int) -> Any:
         self.indexer.drop_before(position)
@@ -395,6 +419,7 @@ class PendingLife(Life):
 
     def check(self) -> None:
         self.truth.check(self.store)
+        self._all_flushed()
         check_counts(self.store)
         self.look()
 
@@ -436,6 +461,7 @@ class PendingLife(Life):
             (6, self.pass_time, (dice.choice((1, 500, 1_000, 5_000, 40_000, -3_000)),)),
             (5, self.index, (dice.randint(1, 3),)),
             (4, self.checkpoint, ()),
+            (3, self.flush_written, ()),
             (4, self.retain, ()),
             (2, self.write_late, ()),
             (1, self.fill_disk, (dice.choice((0, 8_192, 100_000, 400_000)),)),

@@ -10,6 +10,7 @@ and of each message that was answered as sent one thing is true: it is pending a
 cancelled, or replaced by another message.
 """
 
+from copy import deepcopy
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -125,6 +126,8 @@ def _take_delivered(found: Found, one: Record) -> None:
 class Truth:
     """See the module. What is answered is added by the life; `check` adds what a crash has decided."""
 
+    # A power cut may take what was answered since the last flush, and leave what came later.
+    loses: bool = False
     entries: dict[Place, Seen] = field(default_factory=dict)
     gone: dict[Place, int] = field(default_factory=dict)
     delivered: dict[str, Place] = field(default_factory=dict)
@@ -142,6 +145,15 @@ class Truth:
     # Since the last check: messages that calls may have ended or given another place, and bodies that they gave them.
     aimed_at: set[str] = field(default_factory=set)
     bodies: dict[str, set[str]] = field(default_factory=dict)
+
+    def go_back_to(self, certain: "Truth") -> None:
+        """Power was cut: of what was answered since nothing is certain, but what was refused is not there."""
+        known = deepcopy(certain)
+        known.aimed_at |= self.aimed_at | self.cancelled | self.replaced | self.stopped
+        known.aimed_at |= {self.entries[place].message_id for place in self.gone.keys() & self.entries.keys()}
+        known.refused |= self.refused
+        known.bodies = self.bodies
+        self.__dict__.update(known.__dict__)
 
     def check(self, store: Store) -> None:
         found = look(store)
@@ -206,6 +218,8 @@ class Truth:
             seen = self.entries.get(place)
             if not message_id:
                 assert seen is None, f"{place}, {seen}, was put aside"
+                continue
+            if seen is None and self.loses:
                 continue
             assert seen is not None, f"{place} was delivered and never sent"
             assert (message_id, body) == (seen.message_id, seen.body), f"{place}, {seen}, was delivered as another"

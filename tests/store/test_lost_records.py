@@ -11,7 +11,9 @@ import pytest
 from duetime_store.files.directory import StoreDirectory
 from duetime_store.files.disk import Disk
 from duetime_store.lanes.alarm import ShardClock
+from duetime_store.lanes.ends import Ends
 from duetime_store.lanes.lane import CANCELLED, PENDING
+from duetime_store.log.segment import Segment
 from duetime_store.pending.countkeeper import CountKeeper
 from duetime_store.recovery import checkpoint
 from duetime_store.recovery.recovery import open_store
@@ -213,4 +215,21 @@ def test_unit_that_is_torn_behind_the_checkpoint_costs_no_reading_of_the_log(tmp
         file.write(bytes(8))
     life.kill()
     assert life.opened.report.from_position > 0
+    life.close()
+
+
+def test_async_mode_marks_no_unit_before_the_end_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    life, steps = Life(tmp_path / "store", random.Random(1), mode="async"), list[str]()
+    life.send(2, "orders", 0, 1, 10)
+    life.flush()
+    for owner, name in ((Segment, "flush"), (Ends, "publish")):
+        real = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *args, _real=real, _name=name: (steps.append(_name), _real(*args)))
+    lane = life.store.lanes[1]
+    cancel(life.store, [(lane, np.array([1]), lane.units(np.array([1]))["tags"].astype(np.int64))])
+    life.flush()
+    assert steps == ["flush", "publish"]
+    life.send(1, "orders", 0, 0, 10)
+    life.flush()
+    assert steps == ["flush", "publish"]
     life.close()

@@ -28,9 +28,10 @@ class PendingShard(LifeMachine):
     """A shard's life whose counts are checked after each step."""
 
     life: PendingLife
+    mode = "sync"
 
     def born(self, root: Path, dice: random.Random) -> PendingLife:
-        life = PendingLife(root, dice)
+        life = PendingLife(root, dice, mode=self.mode)
         for lane in LANES:
             life.send(6, "orders", 0, lane, 10)
         life.flush()
@@ -91,6 +92,17 @@ class PendingShard(LifeMachine):
         self.life.step(self.life.retain)
 
 
+class AsyncPendingShard(PendingShard):
+    """What was answered may be lost; what is left is one thing each."""
+
+    mode = "async"
+
+    @rule()
+    def flush_written(self) -> None:
+        self.life.step(self.life.flush_written)
+
+
 @pytest.mark.timeout(300 + RUNS * 5)
-def test_of_a_message_and_what_replaces_it_one_is_delivered_once() -> None:
-    run_lives(PendingShard, RUNS, STEPS)
+@pytest.mark.parametrize(("machine", "share"), [(PendingShard, 1), (AsyncPendingShard, 4)])
+def test_of_a_message_and_what_replaces_it_one_is_delivered_once(machine: type[PendingShard], share: int) -> None:
+    run_lives(machine, RUNS // share, STEPS)

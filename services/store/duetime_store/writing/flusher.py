@@ -132,7 +132,7 @@ class Flusher:
                 self._metrics.flush_error(error)
                 raise _NotWritten(error) from error
             raise
-        if self._sync:
+        if self._sync or batch.changes_units:
             _flush_all(segments)
         return segments
 

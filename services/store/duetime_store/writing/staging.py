@@ -106,6 +106,11 @@ class FlushBatch:
         """Those that it changes."""
         return {lane for changes in (self.added, self.restored, self.ended) for lane, *_ in changes}
 
+    @property
+    def changes_units(self) -> bool:
+        """Whether published units are written again: a power cut that leaves these must leave the records too."""
+        return bool(self.moved or self.ended or self.marks)
+
     def end_entries(self) -> OSError | None:
         """The ends are durable: their entries are marked. Returns the error that kept marks from being written."""
         trouble = None
