@@ -24,6 +24,7 @@ from tests.store.transacting import (
     UNKNOWN,
     end,
     end_of,
+    ends_of,
     get,
     half,
     ids,
@@ -170,6 +171,17 @@ async def test_call_without_ends_or_group_is_refused(store: Running) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await end(store, *[end_of(store_pb2.Half(), "m0")] * count, group=group)
         assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("column", ["offsets", "positions", "message_ids", "decisions"])
+async def test_columns_of_other_lengths_are_refused(store: Running, column: str) -> None:
+    (one,) = await prepared(store, "m0")
+    request = ends_of("g", [end_of(one, "m0")] * 2)
+    getattr(request, column).pop()
+    with pytest.raises(grpc.aio.AioRpcError, match="for . ends") as refused:
+        await store.stub.EndTransactions(request, timeout=10)
+    assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert ids(await listed(store)) == ["m0"]
 
 
 # --- delays ---------------------------------------------------------------------------------------------------------
