@@ -11,6 +11,7 @@ import pytest
 from duetime.v1 import gateway_pb2, store_pb2
 from duetime_format.levels import DEFAULT_DELAY_LEVELS
 from duetime_store.files import configs
+from duetime_store.files.disk import Disk
 from structlog.testing import capture_logs
 
 from tests.faulty_disk import FaultyDisk
@@ -215,3 +216,19 @@ async def test_groups_of_a_broker_go_on_at_their_offsets(tmp_path: Path, name: s
     after = configs.read(directory / "config", FILE)
     before["offsetTable"][key]["0"] = 1
     assert after == before
+
+
+async def test_offsets_behind_the_end_of_their_queue_go_back_to_it(tmp_path: Path) -> None:
+    async with Groups(tmp_path / "store") as store:
+        await store.fill()
+        await store.commit({0: 3, 1: 2})
+    # A power cut in the async mode has taken messages that were read.
+    config = tmp_path / "store" / "config"
+    table = {"orders@billing": {"0": 7, "1": 2}, "RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS": {"0": 9}}
+    configs.write(Disk(), config, FILE, {"offsetTable": table})
+    async with Groups(tmp_path / "store") as store:
+        assert await store.offsets() == {0: 3, 1: 2}
+        assert store.file == {"offsetTable": table | {"orders@billing": {"0": 3, "1": 2}}}
+        await store.put(*(sent(f"new{n}") for n in range(2)))
+    async with Groups(tmp_path / "store") as store:
+        assert await store.offsets() == {0: 3, 1: 2}

@@ -155,6 +155,7 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
     watch, flusher = _make_flusher(base, store, late)
     topics = TopicFile(store.queues.counts, directory, threads.topics, clock)
     offsets = GroupOffsets(directory, watch, threads.checkpoint)
+    offsets.fit(store.queues)
     lines = Lines()
     groups, keeper = _make_groups(base, store, offsets, flusher, lines)
     receiver = Receiver(store, reader, groups, lines, offsets, flusher, alarm, turns)

@@ -21,7 +21,7 @@ from duetime_core.bounds import shown
 from duetime_core.errors import DiskFull, InvalidArgument, Unavailable, Violation
 from duetime_core.logs import sparing
 from duetime_format import limits
-from duetime_format.names import is_name
+from duetime_format.names import is_name, is_system_topic
 
 from duetime_store.files import configs
 from duetime_store.files.directory import StoreDirectory
@@ -57,7 +57,25 @@ class GroupOffsets:
         }
         self._commits = 0
         self._commits_durable = 0
+        self._is_fitted = False
         self._writing = asyncio.Lock()
+
+    def fit(self, queues: Queues) -> None:
+        """Takes offsets behind the end of their queue back to it: a power cut has taken messages that were read before
+        they were on disk, and others get their offsets. A broker's own progress stays: behind the end it says nothing.
+        Durable with the next checkpoint."""
+        for group, topic, number, offset in list(self.all()):
+            queue = queues.known(topic.encode(), number)
+            if queue is not None and offset > queue.max_offset and not is_system_topic(topic):
+                key, end = f"{topic}@{group}", queue.max_offset
+                log.warning("a group is ahead of its queue", group=group, topic=topic, queue=number, at=offset, end=end)
+                self._table[key] = self._table[key] | {number: end}
+                self._is_fitted = True
+
+    @property
+    def is_news(self) -> bool:
+        """Whether the file has to be written for what the start has found in it."""
+        return self.is_brokers or self._is_fitted
 
     def find(self, group: str, topic: str) -> dict[int, int]:
         """Next offset by queue, where one was committed.
@@ -109,11 +127,11 @@ class GroupOffsets:
 
     async def adopt(self) -> None:
         """Makes a broker's file ours: its offsets have been applied, and must not count again once groups have moved on
-        from them, or back.
+        from them, or back. Makes durable what `fit` has changed.
 
         Raises: OSError.
         """
-        if self.is_brokers:
+        if self.is_news:
             async with self._writing:
                 await self._replace({**self._rest, _TABLE: dict(self._table)})
 
@@ -168,7 +186,7 @@ class GroupOffsets:
         disk, config = self._directory.disk, self._directory.config
         run = asyncio.get_running_loop().run_in_executor
         await run(self._executor, configs.write, disk, config, configs.CONSUMER_OFFSETS, content)
-        self.is_brokers = False
+        self.is_brokers = self._is_fitted = False
 
 
 def _is_number(key: object) -> bool:

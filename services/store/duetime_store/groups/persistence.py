@@ -47,7 +47,7 @@ class GroupKeeper:
     def capture(self) -> Callable[[], Awaitable[None]] | None:
         queue = self._store.queues.known(GROUPS_TOPIC.encode(), 0)
         if queue is None or queue.max_offset == self._written:
-            return self._offsets.adopt if self._offsets.is_brokers else None
+            return self._offsets.adopt if self._offsets.is_news else None
         offset = queue.max_offset
         captured = snapshot.capture(self._groups.progress, self._groups.gone, offset)
 
