@@ -66,8 +66,9 @@ proto: setup ## generate duetime.v1 from proto/
 sync: setup ## generate the synchronous clients from the asynchronous ones
 	$(BIN)/python sdk/make_sync.py
 
-torture: setup ## 1,000 crashes, most of them power cuts, and after each: is all there; POINTS=1000 MINUTES=10 SEED=
+torture: setup ## 1,000 crashes, most of them power cuts, and after each: is all there; batches cut at every byte; POINTS=1000 MINUTES=10 SEED=
 	POINTS=$(or $(POINTS),1000) MINUTES=$(or $(MINUTES),10) SEED=$(SEED) $(BIN)/python -m tests.crash.torture
+	CUT_STEP=1 $(BIN)/pytest -q -n 2 tests/store/test_batches.py -k any_byte
 
 explore: setup ## tests by examples, with new ones each time: 2,000 where a test does not say how many
 	$(BIN)/pytest -q -n $(or $(WORKERS),2) --hypothesis-profile=explore --timeout 3000 $$(grep -rl --include='test_*.py' hypothesis tests)

@@ -1,5 +1,9 @@
-"""Batches: stored all or none, also where a crash has torn what was written of them."""
+"""Batches: stored all or none, also where a crash has torn what was written of them.
 
+`make torture` cuts a batch at every byte (CUT_STEP=1).
+"""
+
+import os
 import random
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +20,8 @@ from duetime_store.writing.staging import DUPLICATE, OK, REFUSED
 from tests.store.conftest import MIB, Shard, flip, ids, log_file, remove, sent, timer
 
 SECTOR = 512
+# Of cuts in a batch; a start takes its time.
+CUT_STEP = int(os.environ.get("CUT_STEP", "7"))
 LEVELS = DelayLevels.parse("1s 5s")
 
 
@@ -100,7 +106,9 @@ def test_batch_torn_at_any_byte_is_cut_whole(shard: Shard, after: bool) -> None:
     shard.crash()
     data = log_file(shard).read_bytes()[begin:end]
     shard.open()
-    for length in range(0, len(data), 7) if not after else (*range(40), *range(len(data) - 40, len(data))):
+    edges = {*range(40), *range(len(data) - 40, len(data))} if after else set()
+    every = range(0, len(data), CUT_STEP) if CUT_STEP == 1 or not after else ()
+    for length in sorted({*every, *edges}):
         kept(shard, begin, data[:length])
         assert offline(shard.root) == {"A", "E"}
         report = shard.open().report
