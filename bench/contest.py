@@ -13,7 +13,7 @@ import numpy.typing as npt
 from bench.consume import consume, stock
 from bench.consumer import Arrivals, Consumer, consumer
 from bench.figures import PERCENTILES, RATES
-from bench.load import Target, closed_loop, make, open_loop, produce, send_count
+from bench.load import Send, Target, WholeTarget, closed_loop, make, open_loop, produce, send_count
 from bench.machine import Meanwhile
 from bench.peers import BURST_DELAY_S, DELAY_S, FAR_DELAY_S, Peer, Sender
 from bench.peers.anytime import AnyTime
@@ -24,6 +24,8 @@ from bench.transactions import transact
 BATCH = 256
 BATCHES_IN_FLIGHT = 8
 SINGLES_IN_FLIGHT = 64
+# Of rates of which one is to be told from another by some percent.
+TURNS = 6
 # A peer that accepts less than this for the burst, and for the 50,000, is given as much less to do.
 ACCEPTED_MIN = 20_000
 # What a rate must leave to spare.
@@ -79,6 +81,8 @@ class Contest:
     duetime: DueTime
     # The other flush mode: measured in the first round, to tell what syncing costs.
     unsynced: DueTime
+    # One that keeps no ids of messages.
+    forgetful: DueTime
     peers: list[Peer]
     say: Callable[[str], None]
     cpu_us: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -95,6 +99,8 @@ class Contest:
         clusters = {"duetime": self.duetime, **extra}
         for name, cluster in clusters.items():
             found[name] = asyncio.run(self._at_once(name, cluster, number))
+        self.say("all or none, and without ids")
+        found["duetime"] |= asyncio.run(self._in_turns())
         any_time = AnyTime(self.duetime)
         systems: dict[str, Peer] = {**clusters, **{peer.name: peer for peer in (any_time, *self.peers)}}
         # No system is always the first after the pause, nor always after the same other.
@@ -135,6 +141,29 @@ class Contest:
         )
         self.cpu_us[f"{name} transactions"] = meter.us_each(total)
         return figures | await self._received(name, cluster, number)
+
+    async def _in_turns(self) -> Figures:
+        """Batches of one size to be read at once, of several kinds: a short while of each, again and again."""
+        topic, address = "accepted", self.duetime.cluster.address
+        targets: dict[str, Target | WholeTarget] = {
+            "plain": Target(address, echo=False),
+            "plain again": Target(address, echo=False),
+            "all or none": WholeTarget(address, topic),
+            "without ids": Target(self.forgetful.cluster.address, echo=False),
+        }
+        rates: dict[str, list[float]] = {name: [] for name in targets}
+        for turn in range(TURNS):
+            for name in sorted(targets, reverse=turn % 2 == 1):
+                rate, _ = await closed_loop(
+                    _sends(targets[name], topic),
+                    batch=BATCH,
+                    in_flight=BATCHES_IN_FLIGHT,
+                    seconds=self.plan.seconds / 4,
+                )
+                rates[name].append(rate)
+        for target in targets.values():
+            await target.close()
+        return {name: float(np.mean(found)) for name, found in rates.items()}
 
     async def _received(self, name: str, cluster: DueTime, number: int) -> Figures:
         """Leased and acknowledged; deliveries to all groups count."""
@@ -224,6 +253,10 @@ class Contest:
         finally:
             peer.release(BURST_DELAY_S)
         return {"burst count": count, "burst": count / (arrivals.last_at - started)}
+
+
+def _sends(target: Target | WholeTarget, topic: str) -> Send:
+    return lambda count: target.send(make(topic, count))
 
 
 def sustained(peer: Peer, topic: str, seconds: float) -> tuple[float, dict[str, float]]:

@@ -31,6 +31,10 @@ FIGURES = [
     Figure("single", "single Sends, 64 in flight, messages/s"),
     Figure("producer", "accepted from AsyncProducer.send_many, batches of 256, messages/s"),
     Figure("transactions", "prepared and committed, batches of 256, transactions/s"),
+    Figure("plain", "batches of 256 in turns with the next three, messages/s"),
+    Figure("plain again", "the same once more: the noise of these ratios"),
+    Figure("all or none", "batches of 256 that are stored all or none, messages/s"),
+    Figure("without ids", "batches of 256 to a store that keeps no ids to know repetitions by, messages/s"),
     Figure("received", "received and acknowledged, batches of 256, one group, messages/s"),
     Figure("received by ten", "the same by ten groups of one topic, deliveries/s"),
     Figure("accepted", "accepted with a delay, batches of 256, messages/s"),
@@ -64,6 +68,9 @@ TARGETS = [
     Target("sustained", "echo", 0.15),
     Target("received", "echo", 0.15),
     Target("transactions", "duetime", 0.25),
+    Target("all or none", "duetime", 1.0),
+    # The ids cost 5 % at most.
+    Target("without ids", "duetime", 1 / 0.95, at_most=True),
     Target("accepted", "postgres", 1.0),
     Target("through", "postgres", 1.2),
     Target("burst", "postgres", 0.8),
@@ -81,8 +88,9 @@ LATE_5000_MS_MAX = {"p50": 5.0, "p99": 20.0}
 _OF_BATCHES = ("batch", "accepted", "producer", "received", "received by ten", "sustained")
 ECHO_FIGURES = dict.fromkeys(_OF_BATCHES, "batch") | {"single": "single"}
 # What is measured of one system alone is compared with this.
-BESIDE_BATCHES = ("transactions",)
-_SAME = {"scattered": "accepted"} | dict.fromkeys(BESIDE_BATCHES, "batch")
+_BESIDE_PLAIN = ("plain again", "all or none", "without ids")
+BESIDE_BATCHES = ("transactions", *_BESIDE_PLAIN)
+_SAME = {"scattered": "accepted", "transactions": "batch"} | dict.fromkeys(_BESIDE_PLAIN, "plain")
 # A delivery to one of ten groups costs at most so many times one to the only group.
 TEN_GROUPS_COST_MAX = 2.0
 

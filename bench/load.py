@@ -16,7 +16,9 @@ from bench.echo import METHOD
 from bench.peers import BODY
 
 SEND_METHOD = "/duetime.v1.Gateway/Send"
+SEND_BATCH_METHOD = "/duetime.v1.Gateway/SendBatch"
 CALL_TIMEOUT_S = 30.0
+CHANNEL_OPTIONS = [("grpc.max_receive_message_length", 64 * 1024 * 1024), ("grpc.use_local_subchannel_pool", 1)]
 # What completes before this is warm-up.
 WARM_UP_S = 0.3
 TICK_S = 0.005
@@ -33,8 +35,7 @@ class Target:
     """Where requests go: one channel, and what is read of an answer."""
 
     def __init__(self, address: str, *, echo: bool) -> None:
-        options = [("grpc.max_receive_message_length", 64 * 1024 * 1024), ("grpc.use_local_subchannel_pool", 1)]
-        self._channel = grpc.aio.insecure_channel(address, options=options)
+        self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
         response = gateway_pb2.SendRequest if echo else gateway_pb2.SendResponse
         self._call = self._channel.unary_unary(
             METHOD if echo else SEND_METHOD,
@@ -57,13 +58,38 @@ class Target:
         await self._channel.close()
 
 
+class WholeTarget:
+    """As Target, of batches that are stored all or none; messages of one topic."""
+
+    def __init__(self, address: str, topic: str) -> None:
+        self._topic = topic
+        self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self._call = self._channel.unary_unary(
+            SEND_BATCH_METHOD,
+            request_serializer=gateway_pb2.SendBatchRequest.SerializeToString,
+            response_deserializer=gateway_pb2.SendBatchResponse.FromString,
+        )
+
+    async def send(self, messages: Iterable[Message]) -> int:
+        born_at_ms = now_ms()
+        fields = [wire_fields(message, new_id(), born_at_ms) for message in messages]
+        for one in fields:
+            # The batch has it.
+            del one["topic"]
+        request = gateway_pb2.SendBatchRequest(topic=self._topic, messages=fields)
+        return _read_results(await self._call(request, timeout=CALL_TIMEOUT_S))
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+
 def _read_echo(response: gateway_pb2.SendRequest) -> int:
     for message in response.messages:
         _ = message.id, message.body
     return len(response.messages)
 
 
-def _read_results(response: gateway_pb2.SendResponse) -> int:
+def _read_results(response: gateway_pb2.SendResponse | gateway_pb2.SendBatchResponse) -> int:
     for result in response.results:
         if result.HasField("fault"):
             raise RefusedError(result.fault.message)

@@ -8,7 +8,7 @@ from duetime.client.sending.ids import new_id
 from duetime.v1 import gateway_pb2_grpc
 from duetime.v1 import transactions_pb2 as pb
 
-from bench.load import CALL_TIMEOUT_S, RefusedError, closed_loop, make
+from bench.load import CALL_TIMEOUT_S, CHANNEL_OPTIONS, RefusedError, closed_loop, make
 
 GROUP = "bench"
 COMMIT = pb.DECISION_COMMIT
@@ -17,8 +17,7 @@ COMMITTED = pb.TRANSACTION_STATE_COMMITTED
 
 async def transact(address: str, topic: str, *, batch: int, in_flight: int, seconds: float) -> tuple[float, int]:
     """(transactions/s, transactions in all) that are prepared by one call and committed by the next."""
-    options = [("grpc.max_receive_message_length", 64 * 1024 * 1024), ("grpc.use_local_subchannel_pool", 1)]
-    async with grpc.aio.insecure_channel(address, options=options) as channel:
+    async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
         stub = gateway_pb2_grpc.GatewayStub(channel)
 
         async def both(count: int) -> None:

@@ -125,6 +125,21 @@ def test_lane_for_any_time_is_compared_with_levels_of_the_same_round() -> None:
     assert met == [True, False]
 
 
+def test_kinds_of_batches_are_compared_with_plain_ones_of_the_same_turns() -> None:
+    figures = {"batch": 500.0, "plain": 100.0, "plain again": 99.0, "all or none": 101.0, "without ids": 106.0}
+    table = next(
+        one
+        for one in tables(a_result(a_round(duetime=figures | {"transactions": 130.0})))
+        if "beside batches" in one.title
+    )
+    assert [(row[2], row[3], row[5]) for row in table.rows] == [
+        ("500", "0.26", ">= 0.25 met"),
+        ("100", "0.99", ""),
+        ("100", "1.01", ">= 1.00 met"),
+        ("100", "1.06", "<= 1.05 MISSED"),
+    ]
+
+
 def test_pending_messages_for_any_time_are_judged_by_what_they_cost() -> None:
     store = {"resident_mb": 290.0, "anonymous_mb": 90.0}
     found = {
