@@ -22,8 +22,8 @@ os.environ.setdefault("DUETIME_STORE_RESERVE_BYTES", "0")
 os.environ.setdefault("DUETIME_STORE_DISK_USED_MAX", "1")
 os.environ.setdefault("DUETIME_STORE_DISK_FORCE", "1")
 
-# How long an example takes, and to make one, is the machine's affair: a busy one is no fault. Examples are the same each
-# time, so that a change fails for what it changed; `make explore` looks for new ones.
+# How long an example takes, and to make one, is the machine's affair: a busy one is no fault. Examples are the same
+# each time, so that a change fails for what it changed; `make explore` looks for new ones.
 settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=2_000)
 settings.register_profile("duetime", settings.get_profile("explore"), derandomize=True, max_examples=100)
 settings.load_profile("duetime")

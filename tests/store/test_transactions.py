@@ -178,7 +178,7 @@ async def test_columns_of_other_lengths_are_refused(store: Running, column: str)
     (one,) = await prepared(store, "m0")
     request = ends_of("g", [end_of(one, "m0")] * 2)
     getattr(request, column).pop()
-    with pytest.raises(grpc.aio.AioRpcError, match="for . ends") as refused:
+    with pytest.raises(grpc.aio.AioRpcError, match=r"for . ends") as refused:
         await store.stub.EndTransactions(request, timeout=10)
     assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
     assert ids(await listed(store)) == ["m0"]
