@@ -142,6 +142,17 @@ def test_restored_entries_that_are_lost_leave_the_counts_as_they_came(shard: Sha
     check_counts(shard.store)
 
 
+def test_head_has_no_entry_that_is_restored_ahead_of_others(shard: Shard, clock: HandClock) -> None:
+    shard.put(*(sent(f"D{n}", level=1) for n in range(4)))
+    clock.wall_ms += 1_000
+    shard.restore(1, 0, 3)
+    lose(shard, "orders", 0, 0)
+    shard.reopen()
+    lane = shard.store.lanes[1]
+    assert lane.progress().gone(np.arange(4), np.zeros(4, np.int64)).tolist() == [False, True, True, False]
+    assert lane.head(b"", 10).entries.tolist() == [0, 3]
+
+
 def test_queues_that_go_on_after_lost_entries_are_counted(shard: Shard, clock: HandClock) -> None:
     shard.put(*(sent(f"D{n}", level=1) for n in range(2)))
     clock.wall_ms += 1_000

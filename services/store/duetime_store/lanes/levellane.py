@@ -65,7 +65,7 @@ class LevelLane(Lane):
         if len(after) not in (0, _CURSOR_BYTES):
             raise InvalidArgument([Violation("next", f"is no cursor of lane {self.number}")])
         first = max(int.from_bytes(after, "big"), self._cursor)
-        if not self._has_ends:
+        if not self._has_ends and not len(self._restored.ahead):
             units = self.queue.read(first, count)
             return Head(np.arange(first, first + len(units)), units)
         return Head(*self._take(first, count, units_max=HEAD_UNITS_MAX))
