@@ -11,13 +11,12 @@ from duetime_format.errors import Damaged
 from duetime_format.limits import BODY_BYTES_MAX, PULL_ANSWER_BYTES_MAX
 from duetime_format.properties import decode_properties
 
+from duetime_gateway.face import ends
 from duetime_gateway.face.answering import room_in_turn
 from duetime_gateway.face.callers import Context, caller, remaining_ms
 from duetime_gateway.face.transactions import (
     EncodedPrepare,
     check_message,
-    end_response,
-    ends_of,
     half_message,
     prepare_response,
 )
@@ -54,9 +53,7 @@ class TransactionService:
         unary = grpc.unary_unary_rpc_method_handler
         return {
             "Prepare": unary(self.prepare),
-            "EndTransaction": unary(
-                self.end, pb.EndTransactionRequest.FromString, pb.EndTransactionResponse.SerializeToString
-            ),
+            "EndTransaction": unary(self.end),
             "WatchTransactions": grpc.stream_stream_rpc_method_handler(
                 self.watch, pb.WatchTransactionsRequest.FromString, pb.WatchTransactionsResponse.SerializeToString
             ),
@@ -77,10 +74,11 @@ class TransactionService:
         del data
         return prepare_response(await self._preparer.prepare(request, caller(context)))
 
-    async def end(self, request: pb.EndTransactionRequest, context: Context) -> pb.EndTransactionResponse:
-        ends = ends_of(request.ends)
-        ended = await self._ender.end(request.group, ends, remaining_ms(context), given_up=request.given_up)
-        return end_response(ends, ended)
+    async def end(self, data: bytes, context: Context) -> bytes:
+        request = ends.read(data)
+        del data
+        ended = await self._ender.end(request.group, request.ends, remaining_ms(context), given_up=request.given_up)
+        return ends.write(request.ends, ended)
 
     async def watch(
         self, requests: AsyncIterator[pb.WatchTransactionsRequest], context: Context
@@ -138,6 +136,6 @@ async def _answers(
     first: pb.WatchTransactionsRequest, requests: AsyncIterator[pb.WatchTransactionsRequest]
 ) -> AsyncIterator[tuple[str, Ends]]:
     """What a producer says in its stream, request by request."""
-    yield first.group, ends_of(first.ends)
+    yield first.group, ends.ends_of(first.ends)
     async for request in requests:
-        yield request.group, ends_of(request.ends)
+        yield request.group, ends.ends_of(request.ends)

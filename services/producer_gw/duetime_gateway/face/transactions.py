@@ -1,7 +1,5 @@
 """Requests about transactions in `duetime.v1` as the gateway's own, and what comes of them as messages."""
 
-from collections.abc import Iterable
-
 from duetime.v1 import message_pb2
 from duetime.v1 import transactions_pb2 as pb
 from duetime_core.decoding import decode
@@ -12,8 +10,7 @@ from duetime_format.record import Record, host_text
 from duetime_gateway.face.sends import EncodedRequest, HalfOf, MessageDrafts, fill_oddities
 from duetime_gateway.sending.outcomes import AllStored, Outcomes
 from duetime_gateway.transactions.checks import Check
-from duetime_gateway.transactions.columns import NOWHERE, Ended, Ends
-from duetime_gateway.transactions.names import parse, text_of
+from duetime_gateway.transactions.names import text_of
 
 
 class EncodedPrepare(EncodedRequest):
@@ -50,27 +47,6 @@ def prepare_response(outcomes: AllStored | Outcomes) -> bytes:
             add(message_id=message_id)
     fill_oddities(response.results, outcomes)
     return response.SerializeToString()
-
-
-def ends_of(ends: Iterable[pb.TransactionEnd]) -> Ends:
-    """What is said of each transaction."""
-    return Ends.of((parse(one.transaction_id), one.decision) for one in ends)
-
-
-def end_response(ends: Ends, ended: Ended) -> pb.EndTransactionResponse:
-    """The results one by one."""
-    response = pb.EndTransactionResponse()
-    add = response.results.add
-    rows = zip(ended.states, ended.topics, ended.queues, ended.offsets, ends.shards, ends.ids, strict=True)
-    for index, (state, topic, queue, offset, shard, message_id) in enumerate(rows):
-        if (other := ended.others.get(index)) is not None:
-            add().CopyFrom(other)
-        elif offset != NOWHERE:
-            sent = message_pb2.SendResult(message_id=message_id, shard=shard, queue=queue, offset=offset)
-            add(state=state, topic=topic, sent=sent)
-        else:
-            add(state=state)
-    return response
 
 
 def check_message(check: Check, queue: int | None) -> pb.TransactionCheck:
