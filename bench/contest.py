@@ -13,7 +13,7 @@ import numpy.typing as npt
 from bench.consume import consume, stock
 from bench.consumer import Arrivals, Consumer, consumer
 from bench.figures import PERCENTILES, RATES
-from bench.load import Send, Target, WholeTarget, closed_loop, make, open_loop, produce, send_count
+from bench.load import Send, Target, closed_loop, make, open_loop, produce, send_count
 from bench.machine import Meanwhile
 from bench.peers import BURST_DELAY_S, DELAY_S, FAR_DELAY_S, Peer, Sender
 from bench.peers.anytime import AnyTime
@@ -145,10 +145,10 @@ class Contest:
     async def _in_turns(self) -> Figures:
         """Batches of one size to be read at once, of several kinds: a short while of each, again and again."""
         topic, address = "accepted", self.duetime.cluster.address
-        targets: dict[str, Target | WholeTarget] = {
+        targets: dict[str, Target] = {
             "plain": Target(address, echo=False),
             "plain again": Target(address, echo=False),
-            "all or none": WholeTarget(address, topic),
+            "all or none": Target(address, echo=False, whole=topic),
             "without ids": Target(self.forgetful.cluster.address, echo=False),
         }
         rates: dict[str, list[float]] = {name: [] for name in targets}
@@ -255,7 +255,7 @@ class Contest:
         return {"burst count": count, "burst": count / (arrivals.last_at - started)}
 
 
-def _sends(target: Target | WholeTarget, topic: str) -> Send:
+def _sends(target: Target, topic: str) -> Send:
     return lambda count: target.send(make(topic, count))
 
 

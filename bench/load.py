@@ -34,12 +34,15 @@ class RefusedError(Exception):
 class Target:
     """Where requests go: one channel, and what is read of an answer."""
 
-    def __init__(self, address: str, *, echo: bool) -> None:
+    def __init__(self, address: str, *, echo: bool, whole: str = "") -> None:
+        """`whole`: of this topic each request is a batch that is stored all or none."""
+        self._head = gateway_pb2.SendBatchRequest(topic=whole).SerializeToString()
         self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
         response = gateway_pb2.SendRequest if echo else gateway_pb2.SendResponse
         self._call = self._channel.unary_unary(
-            METHOD if echo else SEND_METHOD,
-            request_serializer=gateway_pb2.SendRequest.SerializeToString,
+            METHOD if echo else SEND_BATCH_METHOD if whole else SEND_METHOD,
+            request_serializer=self._encode,
+            # That of SendBatch has the same results.
             response_deserializer=response.FromString,
         )
         self._read: Read = _read_echo if echo else _read_results
@@ -54,30 +57,10 @@ class Target:
         request = gateway_pb2.SendRequest(messages=[wire_fields(message, new_id(), born_at_ms) for message in messages])
         return self._read(await self._call(request, timeout=CALL_TIMEOUT_S))
 
-    async def close(self) -> None:
-        await self._channel.close()
-
-
-class WholeTarget:
-    """As Target, of batches that are stored all or none; messages of one topic."""
-
-    def __init__(self, address: str, topic: str) -> None:
-        self._topic = topic
-        self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
-        self._call = self._channel.unary_unary(
-            SEND_BATCH_METHOD,
-            request_serializer=gateway_pb2.SendBatchRequest.SerializeToString,
-            response_deserializer=gateway_pb2.SendBatchResponse.FromString,
-        )
-
-    async def send(self, messages: Iterable[Message]) -> int:
-        born_at_ms = now_ms()
-        fields = [wire_fields(message, new_id(), born_at_ms) for message in messages]
-        for one in fields:
-            # The batch has it.
-            del one["topic"]
-        request = gateway_pb2.SendBatchRequest(topic=self._topic, messages=fields)
-        return _read_results(await self._call(request, timeout=CALL_TIMEOUT_S))
+    def _encode(self, request: gateway_pb2.SendRequest) -> bytes:
+        """Messages stand in a SendBatchRequest as they do in a SendRequest; the topic of all follows."""
+        encoded = request.SerializeToString()
+        return encoded + self._head if self._head else encoded
 
     async def close(self) -> None:
         await self._channel.close()
@@ -89,7 +72,7 @@ def _read_echo(response: gateway_pb2.SendRequest) -> int:
     return len(response.messages)
 
 
-def _read_results(response: gateway_pb2.SendResponse | gateway_pb2.SendBatchResponse) -> int:
+def _read_results(response: gateway_pb2.SendResponse) -> int:
     for result in response.results:
         if result.HasField("fault"):
             raise RefusedError(result.fault.message)
