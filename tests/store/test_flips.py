@@ -75,7 +75,8 @@ class Drained:
             outcome = self.shard.put_entries(batch.records, lane=level, first_entry=batch.first)
             # A restored record that is damaged is restored again; those behind it are there.
             assert {OK, DUPLICATE} >= set(outcome.statuses), (outcome.statuses, outcome.faults)
-            assert lane.watermark == batch.end
+            # Those after it may be restored already.
+            assert lane.watermark >= batch.end
 
     def _due(self, level: int) -> Due:
         async def ask() -> Due:

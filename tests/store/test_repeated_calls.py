@@ -125,3 +125,17 @@ async def test_odd_names_of_requests_are_refused(store: Running, wrong: str) -> 
     (answer,) = await replace(store, asked(wrong))
     assert answer.HasField("fault")
     assert store.node.store.lanes[LANE].pending_count == 1
+
+
+async def test_upserts_of_one_key_are_not_flushed_together(store: Running) -> None:
+    """A power cut during a flush may leave any of its records: the last one alone would end only the one before it."""
+
+    def flushes() -> float:
+        return store.node.registry.get_sample_value("duetime_store_flush_seconds_count") or 0.0
+
+    before = flushes()
+    assert [one.replaced_id for one in await replace(store, *[upsert(f"a{n}", f"k{n}") for n in range(3)])] == [""] * 3
+    assert flushes() == before + 1
+    results = await replace(store, *[upsert(f"b{n}", "k0") for n in range(3)], upsert("b3", "k1"))
+    assert [one.replaced_id for one in results] == ["a0", "b0", "b1", "a1"]
+    assert flushes() == before + 4

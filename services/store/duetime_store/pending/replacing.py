@@ -131,7 +131,7 @@ class Replacing:
     async def _look_again(self, job: Job) -> None:
         if isinstance(job, Upserting):
             if self._keys.knows(job.name):
-                # The record that it repeats is staged, and can be read once it is published.
+                # The record that it repeats, or takes the place of, is staged.
                 await self._durable()
             await self._keys.learn([job.name])
             return
@@ -204,7 +204,10 @@ class Replacing:
         if not self._keys.knows(job.name):
             return None
         old = self._keys.newest(job.name)
-        if old is not None and not self._is_pending(old):
+        if old is not None and (old.lane, old.entry) in self._staged:
+            # A power cut might take it and leave the new one, which ends no other: the one before it would be pending.
+            return None
+        if old is not None and state_of(self._store, old.lane, old.entry) != PENDING:
             old = None
         if old is not None and old.message_id == job.message_id:
             return self._upserted_before(old.lane, old.entry, job)
@@ -236,10 +239,6 @@ class Replacing:
                 old = self._read(self._store.lanes[place[0]], place[1])
                 result.replaced_id = decode_properties(old.properties).get(record.UNIQ_KEY, "")
         return result
-
-    def _is_pending(self, upsert: Upsert) -> bool:
-        place = upsert.lane, upsert.entry
-        return place in self._staged or state_of(self._store, *place) == PENDING
 
     # --- both -------------------------------------------------------------------------------------------------------
 
