@@ -34,7 +34,6 @@ MEMBERS = st.lists(st.builds(joined, FITTING, named=st.booleans()), min_size=1, 
 REQUESTS = st.builds(
     gateway_pb2.SendBatchRequest,
     messages=MEMBERS,
-    retry=st.booleans(),
     topic=st.just(TOPIC),
     queue=st.none() | st.integers(0, 3),
     sharding_key=st.just("") | CLEAN,
@@ -72,7 +71,7 @@ def test_fitting_batches_are_taken_as_the_encoder_takes_them(
     data = request.SerializeToString()
     taken = take_batch(data, shards, born_host, store_host)
     assert taken is not None
-    assert (taken.count, taken.is_retry) == (len(request.messages), request.retry)
+    assert (taken.count, taken.is_retry) == (len(request.messages), False)
     assert len(taken.parts) == 1
     assert_same(taken, reference(data, shards, born_host, store_host))
 

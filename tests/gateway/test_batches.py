@@ -142,7 +142,7 @@ async def test_largest_message_fits_into_a_batch(gateway: Gateway, way: str) -> 
 async def test_repeated_batch_is_answered_with_its_first_results(gateway: Gateway, way: str) -> None:
     messages = [plain(id=f"id{number}", delay_level=number % 2) for number in range(4)]
     first = await send(gateway, *messages)
-    again = await send(gateway, *messages, retry=True)
+    again = await send(gateway, *messages)
     assert all(one.duplicate for one in again)
     assert [(one.queue, one.offset) for one in again] == [(one.queue, one.offset) for one in first]
     assert gateway.metric("duetime_gateway_batches_total", outcome="duplicate") == 1
@@ -150,7 +150,7 @@ async def test_repeated_batch_is_answered_with_its_first_results(gateway: Gatewa
 
 async def test_batch_of_which_some_messages_are_stored_is_refused(gateway: Gateway, way: str) -> None:
     await send(gateway, plain(id="a"), queue=0)
-    request = batch(plain(id="a"), plain(id="b"), queue=0, retry=True)
+    request = batch(plain(id="a"), plain(id="b"), queue=0)
     error = await refused(gateway.stub.SendBatch(request, timeout=10))
     assert (error.status, error.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "BATCH_PARTLY_STORED")
     assert await stored(gateway) == 1

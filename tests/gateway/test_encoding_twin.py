@@ -93,7 +93,7 @@ def take_data(data: bytes, shards: list[int], born_host: bytes = HOST, store_hos
 
 def reference(data: bytes, shards: list[int], born_host: bytes = HOST, store_host: bytes = HOST) -> Batch:
     request = gateway_pb2.SendRequest.FromString(data)
-    batch = Batch(MessageDrafts(request), NOW_MS, born_host)
+    batch = Batch(MessageDrafts(request.messages), NOW_MS, born_host)
     known = routes(shards, store_host)
     indices = [n for n, message in enumerate(request.messages) if message.topic in known]
     if len(indices) < len(request.messages):

@@ -38,7 +38,7 @@ def reference(data: bytes, shards: list[int], born_host: bytes = HOST, store_hos
     request = pb.PrepareRequest.FromString(data)
     half = half_of(request.group, request.check_immunity_s)
     assert half is not None
-    batch = Batch(MessageDrafts(request), NOW_MS, born_host, half)
+    batch = Batch(MessageDrafts(request.messages), NOW_MS, born_host, half)
     known = routes(shards, store_host)
     indices = [number for number, one in enumerate(request.messages) if one.topic in known]
     if len(indices) < len(request.messages):
@@ -48,20 +48,19 @@ def reference(data: bytes, shards: list[int], born_host: bytes = HOST, store_hos
 
 
 @settings(max_examples=300)
-@given(DISTINCT, SHARDS, HOSTS, HOSTS, st.booleans(), st.integers(0, 99))
+@given(DISTINCT, SHARDS, HOSTS, HOSTS, st.integers(0, 99))
 def test_fitting_halves_are_packed_as_they_are_encoded(
     sent: list[message_pb2.Message],
     shards: list[int],
     born_host: bytes,
     store_host: bytes,
-    retry: bool,
     check_immunity_s: int,
 ) -> None:
-    request = pb.PrepareRequest(group=GROUP, messages=sent, retry=retry, check_immunity_s=check_immunity_s)
+    request = pb.PrepareRequest(group=GROUP, messages=sent, check_immunity_s=check_immunity_s)
     data = request.SerializeToString()
     taken = take_half(data, shards, born_host, store_host)
     assert taken is not None
-    assert (taken.count, taken.is_retry, taken.is_half) == (len(sent), retry, True)
+    assert (taken.count, taken.is_retry, taken.is_half) == (len(sent), False, True)
     assert_same(taken, reference(data, shards, born_host, store_host))
 
 

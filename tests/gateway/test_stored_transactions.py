@@ -55,7 +55,7 @@ async def test_delay_counts_from_the_commit(two_shards: Gateway) -> None:
 async def test_repeated_prepare_names_the_same_transaction(two_shards: Gateway) -> None:
     sent = [message(id=f"id{number}") for number in range(10)]
     first = await prepare(two_shards, *sent)
-    again = await prepare(two_shards, *sent, retry=True)
+    again = await prepare(two_shards, *sent)
     assert [one.transaction_id for one in again] == [one.transaction_id for one in first]
     assert all(one.duplicate for one in again)
     assert len(flat(await pages(two_shards))) == 10

@@ -172,7 +172,7 @@ async def test_faults_of_single_messages_harm_no_others(faked: Gateway, fakes: l
 
 async def test_repeated_prepare_is_answered_as_the_first(faked: Gateway, fakes: list[FakeStore]) -> None:
     sent = [message(id=f"id-{number}") for number in range(10)]
-    first, again = await prepare(faked, *sent), await prepare(faked, *sent, retry=True)
+    first, again = await prepare(faked, *sent), await prepare(faked, *sent)
     assert [one.transaction_id for one in again] == [one.transaction_id for one in first]
     assert all(one.duplicate for one in again)
     assert not any(one.duplicate for one in first)

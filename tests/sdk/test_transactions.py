@@ -86,7 +86,7 @@ async def test_the_end_of_the_block_commits(gateway: FakeTransactions, producer:
         assert tx.result is None
     assert states(gateway) == [COMMITTED]
     (request,), (message,) = gateway.prepares, gateway.prepares[0].messages
-    assert (request.group, request.check_immunity_s, request.retry) == ("billing", 60, False)
+    assert (request.group, request.check_immunity_s) == ("billing", 60)
     assert (message.topic, message.body, message.delay_ms, message.id) == ("orders", b"cancel 42", 900_000, "m42")
     assert (message.tags, list(message.keys), dict(message.properties)) == ("timeout", ["42", "43"], {"a": "b"})
     assert (message.sharding_key, message.queue, message.flag, message.retry.max_attempts) == ("42", 1, 7, 3)
@@ -133,7 +133,6 @@ async def test_lost_answers_are_asked_for_again(gateway: FakeTransactions, produ
     lose(gateway, "EndTransaction", 2)
     async with producer.transaction("orders", b"x", group="billing") as tx:
         pass
-    assert [request.retry for request in gateway.prepares] == [False, True]
     assert [request.group for request in gateway.prepares] == ["billing", "billing"]
     assert [request.group for request in gateway.ends] == ["billing"] * 3
     assert [list(request.ends) for request in gateway.ends] == [list(gateway.ends[0].ends)] * 3

@@ -70,18 +70,16 @@ class SendResponse(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[_message_pb2.SendResult, _Mapping]]] = ...) -> None: ...
 
 class SendBatchRequest(_message.Message):
-    __slots__ = ("messages", "retry", "topic", "queue", "sharding_key")
+    __slots__ = ("messages", "topic", "queue", "sharding_key")
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
-    RETRY_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     SHARDING_KEY_FIELD_NUMBER: _ClassVar[int]
     messages: _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]
-    retry: bool
     topic: str
     queue: int
     sharding_key: str
-    def __init__(self, messages: _Optional[_Iterable[_Union[_message_pb2.Message, _Mapping]]] = ..., retry: _Optional[bool] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., sharding_key: _Optional[str] = ...) -> None: ...
+    def __init__(self, messages: _Optional[_Iterable[_Union[_message_pb2.Message, _Mapping]]] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., sharding_key: _Optional[str] = ...) -> None: ...
 
 class SendBatchResponse(_message.Message):
     __slots__ = ("results",)

@@ -25,45 +25,45 @@ _sym_db = _symbol_database.Default()
 from duetime.v1 import message_pb2 as duetime_dot_v1_dot_message__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x64uetime/v1/transactions.proto\x12\nduetime.v1\x1a\x18\x64uetime/v1/message.proto\"o\n\x0ePrepareRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12%\n\x08messages\x18\x02 \x03(\x0b\x32\x13.duetime.v1.Message\x12\r\n\x05retry\x18\x03 \x01(\x08\x12\x18\n\x10\x63heck_immunity_s\x18\x04 \x01(\x05\"\xad\x01\n\rPrepareResult\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\x16\n\x0etransaction_id\x18\x02 \x01(\t\x12\r\n\x05shard\x18\x03 \x01(\x05\x12\x13\n\x0b\x63heck_at_ms\x18\x04 \x01(\x03\x12\x11\n\tduplicate\x18\x05 \x01(\x08\x12\x17\n\x0frequested_level\x18\x06 \x01(\x05\x12 \n\x05\x66\x61ult\x18\x0f \x01(\x0b\x32\x11.duetime.v1.Fault\"=\n\x0fPrepareResponse\x12*\n\x07results\x18\x01 \x03(\x0b\x32\x19.duetime.v1.PrepareResult\"P\n\x0eTransactionEnd\x12\x16\n\x0etransaction_id\x18\x01 \x01(\t\x12&\n\x08\x64\x65\x63ision\x18\x02 \x01(\x0e\x32\x14.duetime.v1.Decision\"b\n\x15\x45ndTransactionRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12(\n\x04\x65nds\x18\x02 \x03(\x0b\x32\x1a.duetime.v1.TransactionEnd\x12\x10\n\x08given_up\x18\x03 \x01(\x08\"\xad\x01\n\x14\x45ndTransactionResult\x12+\n\x05state\x18\x01 \x01(\x0e\x32\x1c.duetime.v1.TransactionState\x12\x11\n\tduplicate\x18\x02 \x01(\x08\x12$\n\x04sent\x18\x03 \x01(\x0b\x32\x16.duetime.v1.SendResult\x12\r\n\x05topic\x18\x04 \x01(\t\x12 \n\x05\x66\x61ult\x18\x0f \x01(\x0b\x32\x11.duetime.v1.Fault\"K\n\x16\x45ndTransactionResponse\x12\x31\n\x07results\x18\x01 \x03(\x0b\x32 .duetime.v1.EndTransactionResult\"S\n\x18WatchTransactionsRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12(\n\x04\x65nds\x18\x02 \x03(\x0b\x32\x1a.duetime.v1.TransactionEnd\"I\n\x19WatchTransactionsResponse\x12,\n\x06\x63hecks\x18\x01 \x03(\x0b\x32\x1c.duetime.v1.TransactionCheck\"f\n\x10TransactionCheck\x12\x16\n\x0etransaction_id\x18\x01 \x01(\t\x12*\n\x07message\x18\x02 \x01(\x0b\x32\x19.duetime.v1.StoredMessage\x12\x0e\n\x06number\x18\x03 \x01(\x05\"\xf9\x01\n\x0bTransaction\x12\x16\n\x0etransaction_id\x18\x01 \x01(\t\x12\x12\n\nmessage_id\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\t\x12\r\n\x05topic\x18\x04 \x01(\t\x12\r\n\x05queue\x18\x05 \x01(\x05\x12\r\n\x05shard\x18\x06 \x01(\x05\x12+\n\x05state\x18\x07 \x01(\x0e\x32\x1c.duetime.v1.TransactionState\x12\x16\n\x0eprepared_at_ms\x18\x08 \x01(\x03\x12\x0e\n\x06\x63hecks\x18\t \x01(\x05\x12\x18\n\x10next_check_at_ms\x18\n \x01(\x03\x12\x13\n\x0b\x65nded_at_ms\x18\x0b \x01(\x03\"\xa7\x01\n\x17ListTransactionsRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12+\n\x05state\x18\x03 \x01(\x0e\x32\x1c.duetime.v1.TransactionState\x12\x1a\n\x12prepared_before_ms\x18\x04 \x01(\x03\x12\x11\n\tpage_size\x18\x05 \x01(\x05\x12\x12\n\npage_token\x18\x06 \x01(\t\"b\n\x18ListTransactionsResponse\x12-\n\x0ctransactions\x18\x01 \x03(\x0b\x32\x17.duetime.v1.Transaction\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"#\n\x15GetTransactionRequest\x12\n\n\x02id\x18\x01 \x01(\t\"\x98\x01\n\x16GetTransactionResponse\x12,\n\x0btransaction\x18\x01 \x01(\x0b\x32\x17.duetime.v1.Transaction\x12*\n\x07message\x18\x02 \x01(\x0b\x32\x19.duetime.v1.StoredMessage\x12$\n\x04sent\x18\x03 \x01(\x0b\x32\x16.duetime.v1.SendResult*f\n\x08\x44\x65\x63ision\x12\x18\n\x14\x44\x45\x43ISION_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x44\x45\x43ISION_COMMIT\x10\x01\x12\x15\n\x11\x44\x45\x43ISION_ROLLBACK\x10\x02\x12\x14\n\x10\x44\x45\x43ISION_UNKNOWN\x10\x03*\xb5\x01\n\x10TransactionState\x12!\n\x1dTRANSACTION_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16TRANSACTION_STATE_OPEN\x10\x01\x12\x1f\n\x1bTRANSACTION_STATE_COMMITTED\x10\x02\x12!\n\x1dTRANSACTION_STATE_ROLLED_BACK\x10\x03\x12\x1e\n\x1aTRANSACTION_STATE_GIVEN_UP\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x64uetime/v1/transactions.proto\x12\nduetime.v1\x1a\x18\x64uetime/v1/message.proto\"`\n\x0ePrepareRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12%\n\x08messages\x18\x02 \x03(\x0b\x32\x13.duetime.v1.Message\x12\x18\n\x10\x63heck_immunity_s\x18\x03 \x01(\x05\"\xad\x01\n\rPrepareResult\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\x16\n\x0etransaction_id\x18\x02 \x01(\t\x12\r\n\x05shard\x18\x03 \x01(\x05\x12\x13\n\x0b\x63heck_at_ms\x18\x04 \x01(\x03\x12\x11\n\tduplicate\x18\x05 \x01(\x08\x12\x17\n\x0frequested_level\x18\x06 \x01(\x05\x12 \n\x05\x66\x61ult\x18\x0f \x01(\x0b\x32\x11.duetime.v1.Fault\"=\n\x0fPrepareResponse\x12*\n\x07results\x18\x01 \x03(\x0b\x32\x19.duetime.v1.PrepareResult\"P\n\x0eTransactionEnd\x12\x16\n\x0etransaction_id\x18\x01 \x01(\t\x12&\n\x08\x64\x65\x63ision\x18\x02 \x01(\x0e\x32\x14.duetime.v1.Decision\"b\n\x15\x45ndTransactionRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12(\n\x04\x65nds\x18\x02 \x03(\x0b\x32\x1a.duetime.v1.TransactionEnd\x12\x10\n\x08given_up\x18\x03 \x01(\x08\"\xad\x01\n\x14\x45ndTransactionResult\x12+\n\x05state\x18\x01 \x01(\x0e\x32\x1c.duetime.v1.TransactionState\x12\x11\n\tduplicate\x18\x02 \x01(\x08\x12$\n\x04sent\x18\x03 \x01(\x0b\x32\x16.duetime.v1.SendResult\x12\r\n\x05topic\x18\x04 \x01(\t\x12 \n\x05\x66\x61ult\x18\x0f \x01(\x0b\x32\x11.duetime.v1.Fault\"K\n\x16\x45ndTransactionResponse\x12\x31\n\x07results\x18\x01 \x03(\x0b\x32 .duetime.v1.EndTransactionResult\"S\n\x18WatchTransactionsRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12(\n\x04\x65nds\x18\x02 \x03(\x0b\x32\x1a.duetime.v1.TransactionEnd\"I\n\x19WatchTransactionsResponse\x12,\n\x06\x63hecks\x18\x01 \x03(\x0b\x32\x1c.duetime.v1.TransactionCheck\"f\n\x10TransactionCheck\x12\x16\n\x0etransaction_id\x18\x01 \x01(\t\x12*\n\x07message\x18\x02 \x01(\x0b\x32\x19.duetime.v1.StoredMessage\x12\x0e\n\x06number\x18\x03 \x01(\x05\"\xf9\x01\n\x0bTransaction\x12\x16\n\x0etransaction_id\x18\x01 \x01(\t\x12\x12\n\nmessage_id\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\t\x12\r\n\x05topic\x18\x04 \x01(\t\x12\r\n\x05queue\x18\x05 \x01(\x05\x12\r\n\x05shard\x18\x06 \x01(\x05\x12+\n\x05state\x18\x07 \x01(\x0e\x32\x1c.duetime.v1.TransactionState\x12\x16\n\x0eprepared_at_ms\x18\x08 \x01(\x03\x12\x0e\n\x06\x63hecks\x18\t \x01(\x05\x12\x18\n\x10next_check_at_ms\x18\n \x01(\x03\x12\x13\n\x0b\x65nded_at_ms\x18\x0b \x01(\x03\"\xa7\x01\n\x17ListTransactionsRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12+\n\x05state\x18\x03 \x01(\x0e\x32\x1c.duetime.v1.TransactionState\x12\x1a\n\x12prepared_before_ms\x18\x04 \x01(\x03\x12\x11\n\tpage_size\x18\x05 \x01(\x05\x12\x12\n\npage_token\x18\x06 \x01(\t\"b\n\x18ListTransactionsResponse\x12-\n\x0ctransactions\x18\x01 \x03(\x0b\x32\x17.duetime.v1.Transaction\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"#\n\x15GetTransactionRequest\x12\n\n\x02id\x18\x01 \x01(\t\"\x98\x01\n\x16GetTransactionResponse\x12,\n\x0btransaction\x18\x01 \x01(\x0b\x32\x17.duetime.v1.Transaction\x12*\n\x07message\x18\x02 \x01(\x0b\x32\x19.duetime.v1.StoredMessage\x12$\n\x04sent\x18\x03 \x01(\x0b\x32\x16.duetime.v1.SendResult*f\n\x08\x44\x65\x63ision\x12\x18\n\x14\x44\x45\x43ISION_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x44\x45\x43ISION_COMMIT\x10\x01\x12\x15\n\x11\x44\x45\x43ISION_ROLLBACK\x10\x02\x12\x14\n\x10\x44\x45\x43ISION_UNKNOWN\x10\x03*\xb5\x01\n\x10TransactionState\x12!\n\x1dTRANSACTION_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16TRANSACTION_STATE_OPEN\x10\x01\x12\x1f\n\x1bTRANSACTION_STATE_COMMITTED\x10\x02\x12!\n\x1dTRANSACTION_STATE_ROLLED_BACK\x10\x03\x12\x1e\n\x1aTRANSACTION_STATE_GIVEN_UP\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'duetime.v1.transactions_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DECISION']._serialized_start=1836
-  _globals['_DECISION']._serialized_end=1938
-  _globals['_TRANSACTIONSTATE']._serialized_start=1941
-  _globals['_TRANSACTIONSTATE']._serialized_end=2122
+  _globals['_DECISION']._serialized_start=1821
+  _globals['_DECISION']._serialized_end=1923
+  _globals['_TRANSACTIONSTATE']._serialized_start=1926
+  _globals['_TRANSACTIONSTATE']._serialized_end=2107
   _globals['_PREPAREREQUEST']._serialized_start=71
-  _globals['_PREPAREREQUEST']._serialized_end=182
-  _globals['_PREPARERESULT']._serialized_start=185
-  _globals['_PREPARERESULT']._serialized_end=358
-  _globals['_PREPARERESPONSE']._serialized_start=360
-  _globals['_PREPARERESPONSE']._serialized_end=421
-  _globals['_TRANSACTIONEND']._serialized_start=423
-  _globals['_TRANSACTIONEND']._serialized_end=503
-  _globals['_ENDTRANSACTIONREQUEST']._serialized_start=505
-  _globals['_ENDTRANSACTIONREQUEST']._serialized_end=603
-  _globals['_ENDTRANSACTIONRESULT']._serialized_start=606
-  _globals['_ENDTRANSACTIONRESULT']._serialized_end=779
-  _globals['_ENDTRANSACTIONRESPONSE']._serialized_start=781
-  _globals['_ENDTRANSACTIONRESPONSE']._serialized_end=856
-  _globals['_WATCHTRANSACTIONSREQUEST']._serialized_start=858
-  _globals['_WATCHTRANSACTIONSREQUEST']._serialized_end=941
-  _globals['_WATCHTRANSACTIONSRESPONSE']._serialized_start=943
-  _globals['_WATCHTRANSACTIONSRESPONSE']._serialized_end=1016
-  _globals['_TRANSACTIONCHECK']._serialized_start=1018
-  _globals['_TRANSACTIONCHECK']._serialized_end=1120
-  _globals['_TRANSACTION']._serialized_start=1123
-  _globals['_TRANSACTION']._serialized_end=1372
-  _globals['_LISTTRANSACTIONSREQUEST']._serialized_start=1375
-  _globals['_LISTTRANSACTIONSREQUEST']._serialized_end=1542
-  _globals['_LISTTRANSACTIONSRESPONSE']._serialized_start=1544
-  _globals['_LISTTRANSACTIONSRESPONSE']._serialized_end=1642
-  _globals['_GETTRANSACTIONREQUEST']._serialized_start=1644
-  _globals['_GETTRANSACTIONREQUEST']._serialized_end=1679
-  _globals['_GETTRANSACTIONRESPONSE']._serialized_start=1682
-  _globals['_GETTRANSACTIONRESPONSE']._serialized_end=1834
+  _globals['_PREPAREREQUEST']._serialized_end=167
+  _globals['_PREPARERESULT']._serialized_start=170
+  _globals['_PREPARERESULT']._serialized_end=343
+  _globals['_PREPARERESPONSE']._serialized_start=345
+  _globals['_PREPARERESPONSE']._serialized_end=406
+  _globals['_TRANSACTIONEND']._serialized_start=408
+  _globals['_TRANSACTIONEND']._serialized_end=488
+  _globals['_ENDTRANSACTIONREQUEST']._serialized_start=490
+  _globals['_ENDTRANSACTIONREQUEST']._serialized_end=588
+  _globals['_ENDTRANSACTIONRESULT']._serialized_start=591
+  _globals['_ENDTRANSACTIONRESULT']._serialized_end=764
+  _globals['_ENDTRANSACTIONRESPONSE']._serialized_start=766
+  _globals['_ENDTRANSACTIONRESPONSE']._serialized_end=841
+  _globals['_WATCHTRANSACTIONSREQUEST']._serialized_start=843
+  _globals['_WATCHTRANSACTIONSREQUEST']._serialized_end=926
+  _globals['_WATCHTRANSACTIONSRESPONSE']._serialized_start=928
+  _globals['_WATCHTRANSACTIONSRESPONSE']._serialized_end=1001
+  _globals['_TRANSACTIONCHECK']._serialized_start=1003
+  _globals['_TRANSACTIONCHECK']._serialized_end=1105
+  _globals['_TRANSACTION']._serialized_start=1108
+  _globals['_TRANSACTION']._serialized_end=1357
+  _globals['_LISTTRANSACTIONSREQUEST']._serialized_start=1360
+  _globals['_LISTTRANSACTIONSREQUEST']._serialized_end=1527
+  _globals['_LISTTRANSACTIONSRESPONSE']._serialized_start=1529
+  _globals['_LISTTRANSACTIONSRESPONSE']._serialized_end=1627
+  _globals['_GETTRANSACTIONREQUEST']._serialized_start=1629
+  _globals['_GETTRANSACTIONREQUEST']._serialized_end=1664
+  _globals['_GETTRANSACTIONRESPONSE']._serialized_start=1667
+  _globals['_GETTRANSACTIONRESPONSE']._serialized_end=1819
 # @@protoc_insertion_point(module_scope)

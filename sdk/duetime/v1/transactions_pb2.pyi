@@ -33,16 +33,14 @@ TRANSACTION_STATE_ROLLED_BACK: TransactionState
 TRANSACTION_STATE_GIVEN_UP: TransactionState
 
 class PrepareRequest(_message.Message):
-    __slots__ = ("group", "messages", "retry", "check_immunity_s")
+    __slots__ = ("group", "messages", "check_immunity_s")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
-    RETRY_FIELD_NUMBER: _ClassVar[int]
     CHECK_IMMUNITY_S_FIELD_NUMBER: _ClassVar[int]
     group: str
     messages: _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]
-    retry: bool
     check_immunity_s: int
-    def __init__(self, group: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[_message_pb2.Message, _Mapping]]] = ..., retry: _Optional[bool] = ..., check_immunity_s: _Optional[int] = ...) -> None: ...
+    def __init__(self, group: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[_message_pb2.Message, _Mapping]]] = ..., check_immunity_s: _Optional[int] = ...) -> None: ...
 
 class PrepareResult(_message.Message):
     __slots__ = ("message_id", "transaction_id", "shard", "check_at_ms", "duplicate", "requested_level", "fault")

@@ -57,7 +57,7 @@ class AsyncProducer:
             self._connection, timeout, _SEND, gateway_pb2.SendResponse, Receipt, repeated=_RETRY
         )
         self._whole: Delivery[Receipt] = Delivery(
-            self._connection, timeout, _SEND_BATCH, gateway_pb2.SendBatchResponse, Receipt, repeated=_RETRY
+            self._connection, timeout, _SEND_BATCH, gateway_pb2.SendBatchResponse, Receipt
         )
         self._gatherer = Gatherer(self._delivery.deliver)
         self._ending = Ending(self._connection, timeout)

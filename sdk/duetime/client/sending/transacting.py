@@ -34,7 +34,6 @@ END_COUNT_MAX = 1_024
 
 _PREPARE = "/duetime.v1.Gateway/Prepare"
 _END = "/duetime.v1.Gateway/EndTransaction"
-_REPEATED = pb.PrepareRequest(retry=True).SerializeToString()
 
 log = logging.getLogger("duetime.producer")
 
@@ -143,9 +142,7 @@ class _Group:
         def read(result: pb.PrepareResult, topic: str) -> Prepared:
             return Prepared(result, topic, self._name)
 
-        return Delivery(
-            self._connection, self._timeout, _PREPARE, pb.PrepareResponse, read, common=common, repeated=_REPEATED
-        )
+        return Delivery(self._connection, self._timeout, _PREPARE, pb.PrepareResponse, read, common=common)
 
     def ends(self, *, given_up: bool = False) -> Delivery[Ended]:
         common = pb.EndTransactionRequest(group=self._name, given_up=given_up).SerializeToString()

@@ -20,15 +20,14 @@ cdef enum:
     FLAG = 0x68
     MESSAGES = 0x0A
     RETRY = 0x10
-    # Of a SendBatchRequest, beside these.
-    BATCH_TOPIC = 0x1A
-    BATCH_QUEUE = 0x20
-    BATCH_SHARDING_KEY = 0x2A
-    # Of a PrepareRequest, in place of MESSAGES and RETRY, and beside them.
+    # Of a SendBatchRequest, beside MESSAGES.
+    BATCH_TOPIC = 0x12
+    BATCH_QUEUE = 0x18
+    BATCH_SHARDING_KEY = 0x22
+    # Of a PrepareRequest.
     HALF_GROUP = 0x0A
     HALF_MESSAGES = 0x12
-    HALF_RETRY = 0x18
-    HALF_IMMUNITY = 0x20
+    HALF_IMMUNITY = 0x18
     # Properties of one message that are compared with each other; requests with more are left to the encoder.
     NAMES_MAX = 32
     # Where a generated id's counter lies in it.

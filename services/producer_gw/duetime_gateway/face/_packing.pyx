@@ -23,7 +23,7 @@ from duetime_format._bytes cimport crc32, crc_init, put_decimal
 from duetime_format.layout cimport FIXED_BYTES, Host, lane_queue, put_head
 from duetime_gateway.face._message cimport (
     AFTER, AT, BATCH_QUEUE, BATCH_SHARDING_KEY, BATCH_TOPIC, BODY, BORN_AT_MS, COUNTER_DIGITS, DELAY_LEVEL, DELAY_MS,
-    DELIVER_AT_MS, DUE_FIELDS, FLAG, Group, HALF_GROUP, HALF_IMMUNITY, HALF_MESSAGES, HALF_RETRY, ID, ID_SIZE,
+    DELIVER_AT_MS, DUE_FIELDS, FLAG, Group, HALF_GROUP, HALF_IMMUNITY, HALF_MESSAGES, ID, ID_SIZE,
     ID_SIZE_MAX, ID_SLOTS_MAX, KEY, MESSAGES, Message_, NAMES_MAX, PROBES_MAX, PROPERTY, QUEUE, RESULT_SIZE_MAX, RETRY,
     SHARDING_KEY, TAGS, TOPIC,
 )
@@ -172,11 +172,11 @@ cdef class PlainRequest:
     cdef Text _group
     cdef int32_t _immunity_s
     cdef bytes _half
-    cdef uint8_t _messages_key, _retry_key
+    cdef uint8_t _messages_key
 
     def __cinit__(self):
         self._hosts, self._ways = [], []
-        self._messages_key, self._retry_key = MESSAGES, RETRY
+        self._messages_key = MESSAGES
 
     def __dealloc__(self):
         free(self._messages)
@@ -228,7 +228,7 @@ cdef class PlainRequest:
         cdef uint8_t key = at[0][0]
         cdef uint64_t number
         at[0] += 1
-        if key == self._retry_key:
+        if key == RETRY and not self._is_batch and not self.is_half:
             if not _varint(at, end, &number):
                 return False
             self.is_retry = number != 0
@@ -734,7 +734,7 @@ def take(
     request._is_batch = is_batch
     if half_of is not None:
         request.is_half = True
-        request._messages_key, request._retry_key = HALF_MESSAGES, HALF_RETRY
+        request._messages_key = HALF_MESSAGES
     request._born_host, request._arrived_at_ms = born_host, arrived_at_ms
     if not request.read(data, routes, rules.levels, rules.body_bytes_min, half_of):
         return None

@@ -59,11 +59,12 @@ class EncodedBatch(EncodedRequest):
 class BatchDrafts:
     """The messages of a SendBatchRequest, each a draft when it is asked for, with what the batch says for all."""
 
-    __slots__ = ("_request", "is_retry")
+    __slots__ = ("_request",)
+
+    is_retry = False
 
     def __init__(self, request: gateway_pb2.SendBatchRequest) -> None:
         self._request = request
-        self.is_retry = request.retry
 
     def __len__(self) -> int:
         return len(self._request.messages)

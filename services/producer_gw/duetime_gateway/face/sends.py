@@ -40,7 +40,8 @@ class EncodedRequest:
         return cast("Packed | None", found)
 
     def drafts(self) -> Drafts:
-        return MessageDrafts(decode(gateway_pb2.SendRequest.FromString, self._data))
+        request = decode(gateway_pb2.SendRequest.FromString, self._data)
+        return MessageDrafts(request.messages, is_retry=request.retry)
 
 
 class MessageDrafts:
@@ -48,9 +49,9 @@ class MessageDrafts:
 
     __slots__ = ("_messages", "is_retry")
 
-    def __init__(self, request: gateway_pb2.SendRequest | transactions_pb2.PrepareRequest) -> None:
-        self._messages = request.messages
-        self.is_retry = request.retry
+    def __init__(self, messages: Sequence[message_pb2.Message], *, is_retry: bool = False) -> None:
+        self._messages = messages
+        self.is_retry = is_retry
 
     def __len__(self) -> int:
         return len(self._messages)

@@ -24,7 +24,7 @@ class EncodedPrepare(EncodedRequest):
 
     def drafts(self) -> MessageDrafts:
         self._request = decode(pb.PrepareRequest.FromString, self._data)
-        return MessageDrafts(self._request)
+        return MessageDrafts(self._request.messages)
 
     def transactions(self) -> tuple[str, int]:
         return self._request.group, self._request.check_immunity_s

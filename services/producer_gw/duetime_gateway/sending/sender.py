@@ -137,7 +137,7 @@ class Sender:
             packed = await self._encode_whole(cast("WholeDrafts", drafts), batch, timeout_ms, deadline_ms, pack)
             if packed is not None:
                 return await self._begin_packed(packed, size, deadline_ms, order, is_batch=True)
-            self._submit_whole(sending, batch, drafts.is_retry, deadline_ms)
+            self._submit_whole(sending, batch, deadline_ms)
             return sending
         names = drafts.topics()
         new_count = sum(name not in self._topics.routes for name in names)
@@ -188,12 +188,12 @@ class Sender:
             check_batch(batch, drafts.violations())
         return packed
 
-    def _submit_whole(self, sending: Sending, batch: Batch, is_retry: bool, deadline_ms: float) -> None:
+    def _submit_whole(self, sending: Sending, batch: Batch, deadline_ms: float) -> None:
         """Hands an encoded batch, which is one group, to its shard."""
         for number, group in batch.groups.items():
             shard, records = self._shards.get(number), group.records
             shard.check_batches()
-            stored = _submit(shard.batcher, b"".join(records), len(records), is_retry, deadline_ms, None, is_batch=True)
+            stored = _submit(shard.batcher, b"".join(records), len(records), False, deadline_ms, None, is_batch=True)
             sending.add(number, group.indices, stored)
         batch.clear_groups()
 
