@@ -319,9 +319,10 @@ class GatewayServicer:
 
     def EndTransaction(self, request, context):
         """Ends transactions: a committed one's message is in its topic, or in a lane if it has a delay or due time, in the same
-        step. Durable when answered. Idempotent: of several ends the first counts, and all are answered with it. UNKNOWN changes
-        nothing. One result each, in order; faults of single ones: INVALID_ARGUMENT (the id is none, or the decision), NOT_FOUND (TRANSACTION_NOT_FOUND), PERMISSION_DENIED
-        (TRANSACTION_OF_ANOTHER_GROUP), FAILED_PRECONDITION (TRANSACTION_GIVEN_UP).
+        step. Durable when answered. Idempotent: of several ends the first counts, and all are answered with it. UNKNOWN
+        changes nothing. One result each, in order; faults of single ones: INVALID_ARGUMENT (the id is none, or the decision),
+        NOT_FOUND (TRANSACTION_NOT_FOUND), PERMISSION_DENIED (TRANSACTION_OF_ANOTHER_GROUP), FAILED_PRECONDITION
+        (TRANSACTION_GIVEN_UP).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
