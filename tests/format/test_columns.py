@@ -205,3 +205,13 @@ def test_every_blank_mark_is_told(tmp_path: Path) -> None:
     marks = [item for item in scan_runs(log, 0) if isinstance(item, Blank)]
     assert marks == [Blank(len(data), SEGMENT_BYTES - len(data))]
     log.close()
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 4_095, 4_096, 4_097, 4_098, 4_099, 10_000])
+def test_three_bytes_are_found_wherever_they_stand(size: int) -> None:
+    blank = b"D" * size
+    assert not columns.holds(blank, b"DT_")
+    for at in {0, 1, size // 2, 4_093, 4_094, 4_095, 4_096, size - 4, size - 3}:
+        if 0 <= at <= size - 3:
+            assert columns.holds(blank[:at] + b"DT_" + blank[at + 3 :], b"DT_")
+    assert not columns.holds(blank[2:] + b"DT", b"DT_")

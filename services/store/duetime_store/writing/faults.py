@@ -11,6 +11,7 @@ from itertools import starmap
 import numpy as np
 import numpy.typing as npt
 from duetime_format import layout, record, timers
+from duetime_format.columns import holds
 from duetime_format.lanes import LANE_TOPIC_NAMES, level_of
 from duetime_format.levels import DELAY_MS_MAX
 from duetime_format.limits import (
@@ -43,8 +44,10 @@ SENT_BYTES_MAX = BODY_BYTES_MAX + PROPERTIES_BYTES_MAX + 256
 # No record may be restored to these: only a broker or the store itself fills them.
 _CLOSED = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_TOPIC})
 _OURS = "DT_"
-# Properties that the store alone gives, as they begin.
+# Properties that the store alone gives, as they begin, and what all of these begin with.
 _OWN_PROPERTIES = tuple(name.encode() + b"\x01" for name in (record.LANE_ENTRY, record.UPSERT))
+OWN_BEGINNING = b"DT_"
+assert all(name.startswith(OWN_BEGINNING) for name in _OWN_PROPERTIES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +95,8 @@ def ended_faults(intake: Intake, size_max: int) -> dict[int, str]:
 def _of_own_properties(intake: Intake) -> dict[int, str]:
     """They say what a record ends and which is the newest of its key: whoever sent them would decide that."""
     faults: dict[int, str] = {}
-    for name in _OWN_PROPERTIES:
-        # One search for all: hardly ever is there one.
+    # One search for all: hardly ever is there one.
+    for name in _OWN_PROPERTIES if holds(intake.data, OWN_BEGINNING) else ():
         if name in intake.data:
             for index in range(intake.count):
                 if any(part.startswith(name) for part in intake.properties(index).split(VALUE_END)):
@@ -110,10 +113,10 @@ def _add(faults: dict[int, str], intake: Intake, of_keys: list[str]) -> None:
 
 def _add_timers(faults: dict[int, str], intake: Intake, now_ms: int) -> None:
     """Records for any time have to leave room for their due time, ask for one time, and not for one too far ahead."""
-    keys = [number for number, (topic, _) in enumerate(intake.keys) if topic == _TIMER_TOPIC]
-    if not keys:
+    are_timers = np.array([topic == _TIMER_TOPIC for topic, _ in intake.keys], np.bool_)
+    if not are_timers.any():
         return
-    rows = np.flatnonzero(np.isin(intake.key_of, keys))
+    rows = np.flatnonzero(are_timers[intake.key_of])
     has_room = intake.timer_at[rows] >= 0
     for index in rows[~has_room].tolist():
         faults.setdefault(index, f"{record.TIMER_OUT_MS} is not {record.TIMER_OUT_DIGITS} digits")
@@ -122,9 +125,9 @@ def _add_timers(faults: dict[int, str], intake: Intake, now_ms: int) -> None:
     for index in rows[~timers.agree(intake, rows)].tolist():
         faults.setdefault(index, f"asks for another due time than {record.TIMER_OUT_MS} says, or for none")
     ahead = np.where(values < record.TIMER_OUT_MIN, values, values + 1 - now_ms)
-    for index, ahead_ms in zip(rows.tolist(), ahead.tolist(), strict=True):
-        if ahead_ms > DELAY_MS_MAX:
-            faults.setdefault(index, f"falls due {ahead_ms} ms ahead, {DELAY_MS_MAX} (ten years) at most")
+    for at in np.flatnonzero(ahead > DELAY_MS_MAX).tolist():
+        text = f"falls due {ahead[at]} ms ahead, {DELAY_MS_MAX} (ten years) at most"
+        faults.setdefault(int(rows[at]), text)
 
 
 def _add_sizes(faults: dict[int, str], intake: Intake, most: int, segment: int) -> None:

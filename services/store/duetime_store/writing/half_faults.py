@@ -3,7 +3,7 @@
 import numpy as np
 from duetime_core.errors import DueTimeError
 from duetime_format import halves, layout, record
-from duetime_format.columns import values
+from duetime_format.columns import holds, values
 from duetime_format.lanes import LANE_TOPICS
 from duetime_format.levels import DELAY_MS_MAX
 from duetime_format.limits import GROUP_CHARS_MAX, ID_CHARS_MAX
@@ -12,7 +12,7 @@ from duetime_format.properties import NAME_END, VALUE_END, as_text
 from duetime_format.timers import java_long
 
 from duetime_store.log.intake import Intake
-from duetime_store.writing.faults import SENT_BYTES_MAX, Taken, sent_key_fault
+from duetime_store.writing.faults import OWN_BEGINNING, SENT_BYTES_MAX, Taken, sent_key_fault
 from duetime_store.writing.store import Store
 
 _HALF_KEY = HALF_TOPIC.encode(), 0
@@ -40,7 +40,7 @@ def half_faults(store: Store, intake: Intake) -> dict[int, str | DueTimeError]:
     born = np.frombuffer(intake.data, np.uint8)[intake.starts + layout.BORN_AT]
     odd = ((intake.flags & layout.SYS_TRANSACTION) != 0) | ((born & 0x80) != 0)
     sizes_max = min(SENT_BYTES_MAX, taken.record_bytes_max - COMMIT_BYTES_MAX)
-    has_own = any(name in intake.data for name in _OWN_PROPERTIES)
+    has_own = holds(intake.data, OWN_BEGINNING) and any(name in intake.data for name in _OWN_PROPERTIES)
     faults: dict[int, str | DueTimeError] = {}
     targets: dict[int, tuple[bytes, int]] = {}
     # Most records of a call differ in their ids only.
