@@ -174,7 +174,7 @@ def parse(data: bytes) -> Run:
 
 
 def holds(data: bytes, three: bytes) -> bool:
-    """Whether these three bytes stand anywhere in `data`. A record costs 0.01 µs, where `in` takes ten times as long."""
+    """Whether these three bytes stand anywhere in `data`. A record costs 0.01 µs, a tenth of what it costs `in`."""
     if _twin is not None:
         return bool(_twin.holds(data, three))
     return three in data
