@@ -1,6 +1,7 @@
 """Compiled twins in tests: tests of one are left out where it is not built, unless a build is asked for."""
 
 import os
+import random
 from types import ModuleType
 
 import pytest
@@ -15,3 +16,11 @@ def compiled(name: str) -> ModuleType:
             pytest.fail(f"{name} is not built")
         pytest.skip(f"{name} is not built here", allow_module_level=True)
     return module
+
+
+def damaged(data: bytes, chance: random.Random, flips: int) -> bytes:
+    """With some bytes changed, and sometimes cut."""
+    found = bytearray(data)
+    for _ in range(flips):
+        found[chance.randrange(len(found))] = chance.randrange(256)
+    return bytes(found[: chance.randint(0, len(found))] if chance.random() < 0.3 else found)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.gateway.test_admission import CLEAN, FIELD, HOSTS
 from tests.gateway.test_encoding_twin import ANY, FITTING, HOST, NOW_MS, SHARDS, assert_same, routes, rules, take
+from tests.twins import damaged
 
 TOPIC = "orders"
 
@@ -90,10 +91,7 @@ def test_other_batches_are_taken_alike_or_left(request: gateway_pb2.SendBatchReq
 def test_damaged_batches_are_taken_alike_or_left(
     request: gateway_pb2.SendBatchRequest, chance: random.Random, flips: int
 ) -> None:
-    data = bytearray(request.SerializeToString())
-    for _ in range(flips):
-        data[chance.randrange(len(data))] = chance.randrange(256)
-    cut = bytes(data[: chance.randint(0, len(data))] if chance.random() < 0.3 else data)
+    cut = damaged(request.SerializeToString(), chance, flips)
     taken = take_batch(cut, [0, 0, 0, 0])
     if taken is None:
         return

@@ -20,7 +20,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.gateway.test_admission import CLEAN, FIELD, HOSTS, TEXT
-from tests.twins import compiled
+from tests.twins import compiled, damaged
 
 take = compiled("duetime_gateway.face._packing").take
 
@@ -166,10 +166,7 @@ def test_other_messages_are_taken_alike_or_left(sent: list[message_pb2.Message],
 def test_damaged_requests_are_taken_alike_or_left(
     sent: list[message_pb2.Message], chance: random.Random, flips: int
 ) -> None:
-    data = bytearray(gateway_pb2.SendRequest(messages=sent).SerializeToString())
-    for _ in range(flips):
-        data[chance.randrange(len(data))] = chance.randrange(256)
-    cut = bytes(data[: chance.randint(0, len(data))] if chance.random() < 0.3 else data)
+    cut = damaged(gateway_pb2.SendRequest(messages=sent).SerializeToString(), chance, flips)
     taken = take_data(cut, [0, 0, 0, 0])
     if taken is None:
         return

@@ -20,6 +20,7 @@ from tests.gateway.fake_store import FakeStore
 from tests.gateway.test_admission import HOSTS
 from tests.gateway.test_encoding_twin import ANY, FITTING, HOST, NOW_MS, SHARDS, assert_same, routes, rules, take
 from tests.gateway.test_transactions import prepare
+from tests.twins import damaged
 
 GROUP = "billing"
 DISTINCT = st.lists(FITTING, min_size=1, max_size=5, unique_by=lambda one: (one.topic, one.id or object()))
@@ -79,10 +80,7 @@ def test_other_halves_are_packed_alike_or_left(sent: list[message_pb2.Message], 
 def test_damaged_requests_are_packed_alike_or_left(
     sent: list[message_pb2.Message], chance: random.Random, flips: int
 ) -> None:
-    data = bytearray(pb.PrepareRequest(group=GROUP, messages=sent, check_immunity_s=7).SerializeToString())
-    for _ in range(flips):
-        data[chance.randrange(len(data))] = chance.randrange(256)
-    cut = bytes(data[: chance.randint(0, len(data))] if chance.random() < 0.3 else data)
+    cut = damaged(pb.PrepareRequest(group=GROUP, messages=sent, check_immunity_s=7).SerializeToString(), chance, flips)
     taken = take_half(cut, [0, 0, 0, 0])
     if taken is None:
         return
