@@ -45,9 +45,8 @@ SENT_BYTES_MAX = BODY_BYTES_MAX + PROPERTIES_BYTES_MAX + 256
 _CLOSED = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_TOPIC})
 _OURS = "DT_"
 # Properties that the store alone gives, as they begin, and what all of these begin with.
-_OWN_PROPERTIES = tuple(name.encode() + b"\x01" for name in (record.LANE_ENTRY, record.UPSERT))
-OWN_BEGINNING = b"DT_"
-assert all(name.startswith(OWN_BEGINNING) for name in _OWN_PROPERTIES)
+OWN_PROPERTIES = tuple(name.encode() + b"\x01" for name in (record.LANE_ENTRY, record.UPSERT))
+_OWN_BEGINNING = b"DT_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ class Taken:
 
 def sent_faults(intake: Intake, taken: Taken, now_ms: int, *, replace: bool = False) -> dict[int, str]:
     """Faults of records that are sent, by index. `replace`: the store itself has made them, to replace others."""
-    faults = {} if replace else _of_own_properties(intake)
+    faults = {} if replace else own_faults(intake, OWN_PROPERTIES)
     if not intake.count:
         return faults
     _add(faults, intake, [sent_key_fault(*key, taken.highest, taken.timer_lanes) for key in intake.keys])
@@ -92,11 +91,12 @@ def ended_faults(intake: Intake, size_max: int) -> dict[int, str]:
     return faults
 
 
-def _of_own_properties(intake: Intake) -> dict[int, str]:
-    """They say what a record ends and which is the newest of its key: whoever sent them would decide that."""
+def own_faults(intake: Intake, names: tuple[bytes, ...]) -> dict[int, str]:
+    """Of records that have one of these properties, as they begin: all begin with DT_. They say what a record ends and
+    which is the newest of its key: whoever sent them would decide that."""
     faults: dict[int, str] = {}
     # One search for all: hardly ever is there one.
-    for name in _OWN_PROPERTIES if holds(intake.data, OWN_BEGINNING) else ():
+    for name in names if holds(intake.data, _OWN_BEGINNING) else ():
         if name in intake.data:
             for index in range(intake.count):
                 if any(part.startswith(name) for part in intake.properties(index).split(VALUE_END)):

@@ -3,22 +3,22 @@
 import numpy as np
 from duetime_core.errors import DueTimeError
 from duetime_format import halves, layout, record
-from duetime_format.columns import holds, values
+from duetime_format.columns import values
 from duetime_format.lanes import LANE_TOPICS
 from duetime_format.levels import DELAY_MS_MAX
 from duetime_format.limits import GROUP_CHARS_MAX, ID_CHARS_MAX
 from duetime_format.names import HALF_TOPIC, is_name
-from duetime_format.properties import NAME_END, VALUE_END, as_text
+from duetime_format.properties import as_text
 from duetime_format.timers import java_long
 
 from duetime_store.log.intake import Intake
-from duetime_store.writing.faults import OWN_BEGINNING, SENT_BYTES_MAX, Taken, sent_key_fault
+from duetime_store.writing.faults import OWN_PROPERTIES, SENT_BYTES_MAX, Taken, own_faults, sent_key_fault
 from duetime_store.writing.store import Store
 
 _HALF_KEY = HALF_TOPIC.encode(), 0
 # What a commit adds to a record at most: DT_HALF, TIMER_OUT_MS and a longer topic.
 COMMIT_BYTES_MAX = 256
-_OWN_PROPERTIES = tuple(name.encode() + b"\x01" for name in (record.LANE_ENTRY, record.UPSERT, halves.HALF))
+_OWN_PROPERTIES = (*OWN_PROPERTIES, halves.HALF.encode() + b"\x01")
 _NAMES = tuple(
     name.encode()
     for name in (
@@ -40,7 +40,7 @@ def half_faults(store: Store, intake: Intake) -> dict[int, str | DueTimeError]:
     born = np.frombuffer(intake.data, np.uint8)[intake.starts + layout.BORN_AT]
     odd = ((intake.flags & layout.SYS_TRANSACTION) != 0) | ((born & 0x80) != 0)
     sizes_max = min(SENT_BYTES_MAX, taken.record_bytes_max - COMMIT_BYTES_MAX)
-    has_own = holds(intake.data, OWN_BEGINNING) and any(name in intake.data for name in _OWN_PROPERTIES)
+    own = own_faults(intake, _OWN_PROPERTIES)
     faults: dict[int, str | DueTimeError] = {}
     targets: dict[int, tuple[bytes, int]] = {}
     # Most records of a call differ in their ids only.
@@ -51,7 +51,7 @@ def half_faults(store: Store, intake: Intake) -> dict[int, str | DueTimeError]:
         target = judged.get(names)
         if target is None:
             target = judged[names] = _judge(names, taken.highest, now_ms)
-        fault = _own_fault(intake, index) if has_own else ""
+        fault = own.get(index, "")
         if intake.keys[key] != _HALF_KEY:
             fault = f"is no record of queue 0 of {HALF_TOPIC}"
         elif is_odd:
@@ -73,14 +73,6 @@ def _add_crowded(store: Store, faults: dict[int, str | DueTimeError], targets: d
     if crowded := store.queues.refuse_new(keys):
         refused = {keys[number]: error for number, error in crowded.items()}
         faults.update((index, refused[key]) for index, key in targets.items() if key in refused)
-
-
-def _own_fault(intake: Intake, index: int) -> str:
-    for part in intake.properties(index).split(VALUE_END):
-        if part.startswith(_OWN_PROPERTIES):
-            name, _, _ = part.partition(NAME_END)
-            return f"property {name.decode()} is the store's own"
-    return ""
 
 
 def _judge(named: tuple[Text, ...], highest: int, now_ms: int) -> str | tuple[bytes, int]:
