@@ -321,8 +321,7 @@ class Finder:
         if offset is None:
             # A broker gave it up.
             return STORED
-        units = self._store.halves.units(np.array([offset]))
-        (end,) = self._store.halves.ends(units["tags"])
+        _, _, end = self._store.halves.published(offset)
         if end is None or end.position >= view.end:
             return PREPARED if is_half else GIVEN_UP
         # How a broker has ended it is not known.

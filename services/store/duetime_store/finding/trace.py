@@ -227,8 +227,7 @@ class MessageTraces:
             return
         if all(event.kind != PREPARED for event in life.events):
             life.add(PREPARED, found.stored_at_ms, place, **said)
-        units = self._store.halves.units(np.array([found.queue_offset]))
-        (end,) = self._store.halves.ends(units["tags"])
+        _, _, end = self._store.halves.published(found.queue_offset)
         if end is not None and end.code == halves.ROLLED_BACK:
             op = (
                 self._store.visible_log.record_at(end.position)
@@ -246,7 +245,7 @@ class MessageTraces:
         if newest is None:
             return
         offset = newest.queue_offset
-        (end,) = self._store.halves.ends(self._store.halves.units(np.array([offset]))["tags"])
+        _, _, end = self._store.halves.published(offset)
         stop = self._store.published_end if end is None else end.position
         last, is_whole = await last_check(walk, self._store, offset, newest.stored_at_ms, stop)
         if last is not None:

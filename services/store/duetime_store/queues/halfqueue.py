@@ -87,6 +87,13 @@ class HalfQueue:
             for is_ended, code, position in zip(ended.tolist(), codes.tolist(), positions.tolist(), strict=True)
         ]
 
+    def published(self, offset: int) -> tuple[int, int, End | None]:
+        """Position and size of a half message, 0 if it is not there, and its durable end."""
+        units = self.units(np.array([offset], np.int64))
+        position, size, _ = units[0].item()
+        (end,) = self.ends(units["tags"])
+        return position, size, end
+
     def are_open(self, offsets: Ints) -> Mask:
         """Which half messages are there and have no end, staged ones included."""
         units = self.units(offsets)

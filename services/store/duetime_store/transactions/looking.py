@@ -81,7 +81,7 @@ class Looking:
             offset = request.half.offset
         else:
             raise InvalidArgument([Violation("half", "neither it nor message_id is set")])
-        position, size, end = self._unit(offset)
+        position, size, end = self._store.halves.published(offset)
         found = read_half(self._store, offset, position, size)
         if not size or (found is None and end is None):
             raise not_found(offset)
@@ -94,13 +94,6 @@ class Looking:
             _, sent = self._results.at(end.position, response.half.transaction.message_id)
             response.sent.CopyFrom(sent)
         return response
-
-    def _unit(self, offset: int) -> tuple[int, int, End | None]:
-        """Position and size of a half message, and its end; what is staged is not durable yet."""
-        units = self._store.halves.units(np.array([offset], np.int64))
-        position, size, _ = units[0].item()
-        (end,) = self._store.halves.ends(units["tags"])
-        return position, size, end
 
     async def _offset_of(self, message_id: str) -> int:
         """Of the newest half message with this id."""
@@ -219,7 +212,7 @@ class Looking:
         offset = halves.half_of(copy.properties)
         if offset is None:
             return None
-        half_position, half_size, end = self._unit(offset)
+        half_position, half_size, end = self._store.halves.published(offset)
         if end is None or end.code != GIVEN_UP:
             return None
         found = read_half(self._store, offset, half_position, half_size)
