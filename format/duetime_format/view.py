@@ -1,6 +1,9 @@
 """A record as its reader sees it: fields are decoded on demand, and nothing is checked."""
 
+from typing import TypeVar
+
 from duetime_format import layout, record
+from duetime_format.compiled import twin
 from duetime_format.errors import Damaged
 from duetime_format.properties import as_text, decode_properties, value_of
 
@@ -13,12 +16,16 @@ _UNIQ_KEY, _TAGS, _KEYS = (name.encode() for name in (record.UNIQ_KEY, record.TA
 
 
 class View:
-    """A view of the bytes of one record. Times are Unix ms."""
+    """A view of the bytes of one record. Times are Unix ms.
 
-    __slots__ = ("_encoded", "_record")
+    A class on top of it says what a compressed body is.
+    """
 
-    def __init__(self, record: bytes) -> None:
+    __slots__ = ("_encoded", "_queue", "_record")
+
+    def __init__(self, record: bytes, queue: int | None = None) -> None:
         self._record = record
+        self._queue = queue
         self._encoded: bytes | None = None
 
     @property
@@ -35,6 +42,11 @@ class View:
     def queue_id(self) -> int:
         """The number of its queue on its shard."""
         return int(layout.I32.unpack_from(self._record, layout.QUEUE_ID_AT)[0])
+
+    @property
+    def queue(self) -> int:
+        """The topic's queue that it was read from. The record has the queue's number on the shard, which may differ."""
+        return self.queue_id if self._queue is None else self._queue
 
     @property
     def offset(self) -> int:
@@ -58,6 +70,15 @@ class View:
         """As it is in the log."""
         at, end = self._body_span
         return self._record[at:end]
+
+    @property
+    def body(self) -> bytes:
+        """The body as sent, decompressed where necessary.
+
+        Raises:
+            Damaged: of the SDK; compressed by an algorithm other than zlib, or not decompressible.
+        """
+        return self._decompressed() if self.is_compressed else self.stored_body
 
     @property
     def tags(self) -> str:
@@ -86,6 +107,12 @@ class View:
     def lane_entry(self) -> tuple[int, int, int] | None:
         """(level, offset, due time) of the entry that it was restored from; None: it was not delayed."""
         return record.find_lane_entry(self._properties)
+
+    @property
+    def late_ms(self) -> int | None:
+        """From due to stored in its topic, 0 or more; None: it was not delayed."""
+        entry = self.lane_entry
+        return self.stored_at_ms - entry[2] if entry else None
 
     @property
     def attempt(self) -> int:
@@ -130,6 +157,9 @@ class View:
         """The value of one property, empty: it has none; the others are not decoded."""
         return as_text(value_of(self._properties, name))
 
+    def _decompressed(self) -> bytes:
+        raise NotImplementedError
+
     @property
     def _place(self) -> str:
         head = self._head
@@ -151,3 +181,25 @@ def split(records: bytes) -> list[bytes]:
         parts.append(records[at : at + size])
         at += size
     return parts
+
+
+# What the twin is compared with, and asks for what it leaves alone.
+PythonView = View
+_compiled = twin("duetime_format._view")
+if _compiled is not None:
+    View = _compiled.View  # type: ignore[misc]
+
+Kind = TypeVar("Kind", bound=PythonView)
+
+
+def views(kind: type[Kind], records: bytes, queue: int | None = None) -> list[Kind]:
+    """Records of a queue that stand back to back, each as a `kind`, which has no __init__ of its own.
+
+    Raises:
+        Damaged: the bytes are not whole records.
+    """
+    return [kind(record, queue) for record in split(records)]
+
+
+quickest_split = split if _compiled is None else _compiled.split
+quickest_views = views if _compiled is None else _compiled.views

@@ -7,7 +7,7 @@ from duetime_format import errors
 from duetime_format.lanes import is_timer_lane
 from duetime_format.layout import SYS_COMPRESSED
 from duetime_format.record import RESERVED_PROPERTIES
-from duetime_format.view import View, split
+from duetime_format.view import View, quickest_split, quickest_views
 
 from duetime.client.errors import Damaged
 from duetime.client.message import moment
@@ -21,25 +21,7 @@ _COMPRESSION_NAMES = {1: "LZ4", 2: "ZSTD"}
 class ReceivedMessage(View):
     """A message read from a queue: one record's bytes, decoded on access."""
 
-    __slots__ = ("_queue",)
-
-    def __init__(self, record: bytes, queue: int | None = None) -> None:
-        super().__init__(record)
-        self._queue = queue
-
-    @property
-    def queue(self) -> int:
-        """The topic's queue that it was read from. The record has the queue's number on the shard, which may differ."""
-        return self.queue_id if self._queue is None else self._queue
-
-    @property
-    def body(self) -> bytes:
-        """The body as sent, decompressed where necessary.
-
-        Raises:
-            Damaged: compressed by an algorithm other than zlib, or not decompressible.
-        """
-        return decompressed(self.stored_body, self.sys_flag) if self.is_compressed else self.stored_body
+    __slots__ = ()
 
     @property
     def properties(self) -> dict[str, str]:
@@ -63,12 +45,6 @@ class ReceivedMessage(View):
         return moment(entry[2]) if entry else None
 
     @property
-    def late_ms(self) -> int | None:
-        """From due to stored in its topic, 0 or more; None: it was not delayed."""
-        entry = self.lane_entry
-        return self.stored_at_ms - entry[2] if entry else None
-
-    @property
     def delay_level(self) -> int:
         """The delay level; 0: it was not delayed, or for a time that is no level's."""
         entry = self.lane_entry
@@ -80,6 +56,9 @@ class ReceivedMessage(View):
         delayed."""
         entry = self.lane_entry
         return entry[0] if entry else None
+
+    def _decompressed(self) -> bytes:
+        return decompressed(self.stored_body, self.sys_flag)
 
     def __repr__(self) -> str:
         return f"ReceivedMessage({self.id}, topic={self.topic!r}, queue={self.queue}, offset={self.offset})"
@@ -101,7 +80,10 @@ def decompressed(body: bytes, sys_flag: int) -> bytes:
 
 def split_records(records: bytes, queue: int | None = None) -> list[ReceivedMessage]:
     """Messages of a queue's records that stand back to back. Raises: Damaged."""
-    return [ReceivedMessage(record, queue) for record in slices(records)]
+    try:
+        return quickest_views(ReceivedMessage, records, queue)
+    except errors.Damaged as error:
+        raise Damaged(error.text, reason="RECORD_DAMAGED") from error
 
 
 def slices(records: bytes) -> list[bytes]:
@@ -111,6 +93,6 @@ def slices(records: bytes) -> list[bytes]:
         Damaged: the bytes are not whole records.
     """
     try:
-        return split(records)
+        return quickest_split(records)
     except errors.Damaged as error:
         raise Damaged(error.text, reason="RECORD_DAMAGED") from error

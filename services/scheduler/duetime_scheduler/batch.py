@@ -7,7 +7,7 @@ from duetime.v1 import store_pb2
 from duetime_core.defects import defect
 from duetime_core.logs import sparing
 from duetime_format.restore import Entries, Unrestorable, quarantine, quickest_run, restore
-from duetime_format.view import split
+from duetime_format.view import quickest_split
 
 log = sparing()
 
@@ -52,7 +52,7 @@ class EntryBatch:
 
     def split(self) -> list[bytes]:
         """The records one by one."""
-        return split(self.records)
+        return quickest_split(self.records)
 
     def from_index(self, index: int) -> bytes:
         """The records from `index` on."""

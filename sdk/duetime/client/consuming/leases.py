@@ -56,9 +56,7 @@ class LeasedMessage(ReceivedMessage):
         lease_ends_at_ms: int,
         ends_at_s: float,
     ) -> None:
-        self._record = record
-        self._queue = queue
-        self._encoded = None
+        super().__init__(record, queue)
         self._topic = topic
         self._retry = retry
         self.receipt = receipt
