@@ -8,7 +8,7 @@ from duetime_spark.session import start
 from pyspark.sql import SparkSession
 
 # A cold JVM on a machine that others use compiles for minutes what takes it seconds alone.
-TIMEOUT_S = 600
+TIMEOUT_S = 1_800
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

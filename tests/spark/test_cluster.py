@@ -20,9 +20,9 @@ from tests.format import golden
 
 SPARK_HOME = Path(pyspark.__file__).parent
 MAIN = Path(duetime_spark.__file__).with_name("__main__.py")
-READY_S = 120
-# A minute and a half on a quiet machine: two workers, a driver, and Python on each.
-SUBMIT_S = 540
+READY_S = 300
+# A minute and a half on a quiet machine: two workers, a driver, and Python on each. The limits only end what hangs.
+SUBMIT_S = 900
 ENVIRONMENT = {
     **{name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))},
     "SPARK_HOME": str(SPARK_HOME),
