@@ -64,8 +64,8 @@ class SchedulerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PauseLane(self, request, context):
-        """Stops restoring a lane, on whichever scheduler holds it, within a second; messages wait and nothing is lost.
-        Idempotent. NOT_FOUND: no such lane.
+        """Stops restoring a lane: at once on the scheduler that is asked, on any other that holds it within a second; messages
+        wait and nothing is lost. Idempotent. NOT_FOUND: no such lane.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -1,7 +1,7 @@
 """The database side of lane leases: one tick is a heartbeat, a read of all rows, and claims by compare-and-swap."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from duetime_core.metadata import Database, LaneLeaseModel, SchedulerModel
@@ -21,6 +21,11 @@ class Tick:
     dead: frozenset[str]
     # Lanes of all shards whose lease no live member holds.
     unowned: frozenset[LaneKey] = frozenset()
+
+    def with_pauses(self, changes: Mapping[LaneKey, bool]) -> "Tick":
+        """As if these lanes had been paused (True) or resumed before it."""
+        resumed = {key for key, paused in changes.items() if not paused}
+        return replace(self, paused=(self.paused - resumed) | (changes.keys() - resumed))
 
 
 class LaneLeases:

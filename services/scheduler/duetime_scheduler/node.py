@@ -100,7 +100,7 @@ class SchedulerNode:
             settings.secret,
             traffic=Traffic(settings.traffic_limits, self.registry),
         )
-        service = SchedulerService(self._database, serving.tick_at_once)
+        service = SchedulerService(self._database, serving.set_paused)
         scheduler_pb2_grpc.add_SchedulerServicer_to_server(service, server.grpc)  # type: ignore[no-untyped-call]
         return _Parts(server, list(channels.values()), serving)
 

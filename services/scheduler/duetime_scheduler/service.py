@@ -9,11 +9,14 @@ from duetime_core.metadata import Database, DelayOffsetModel, LaneLeaseModel
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from duetime_scheduler.sharing import LaneKey
+
 
 class SchedulerService(scheduler_pb2_grpc.SchedulerServicer):
-    """See proto/duetime/v1/scheduler.proto. `changed` is called after a pause or resume, to act on it at once."""
+    """See proto/duetime/v1/scheduler.proto."""
 
-    def __init__(self, database: Database, changed: Callable[[], None]) -> None:
+    def __init__(self, database: Database, changed: Callable[[LaneKey, bool], None]) -> None:
+        """`changed`: acts on a pause (True) or resume that the database has."""
         self._database = database
         self._changed = changed
 
@@ -30,7 +33,7 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServicer):
 
     async def _set_paused(self, request: scheduler_pb2.LaneRequest, *, paused: bool) -> scheduler_pb2.LaneLease:
         lease = await self._database.run(lambda session: _pause(session, request.shard, request.level, paused))
-        self._changed()
+        self._changed((request.shard, request.level), paused)
         return lease
 
 

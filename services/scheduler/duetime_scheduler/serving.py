@@ -63,6 +63,8 @@ class Serving:
         self._lanes: dict[int, set[int]] = {}
         self._tick = Tick(frozenset(), frozenset(), frozenset(), frozenset())
         self._ticked_at_ms = -math.inf
+        # Pauses (True) and resumes since the last tick began, which may not have read them.
+        self._pauses: dict[LaneKey, bool] = {}
         self._restorers: dict[LaneKey, asyncio.Task[None]] = {}
         self._group = asyncio.TaskGroup()
         self._tick_now: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -95,8 +97,16 @@ class Serving:
         """Which of this scheduler's lanes stand still, in words; empty: none."""
         return await self._liveness.why(set(self._restorers))
 
-    def tick_at_once(self) -> None:
-        """Makes the next tick come at once: the database has changed."""
+    def set_paused(self, key: LaneKey, paused: bool) -> None:
+        """Acts on a pause or resume that the database has: at once where the lane is this scheduler's, and the other
+        schedulers read it with their next ticks."""
+        self._pauses[key] = paused
+        self._tick = self._tick.with_pauses({key: paused})
+        self._serve()
+        self._tick_at_once()
+
+    def _tick_at_once(self) -> None:
+        """Makes the next tick come at once."""
         if not self._tick_now.done():
             self._tick_now.set_result(None)
 
@@ -113,7 +123,7 @@ class Serving:
             await self._clock.sleep(backoff_ms)
             backoff_ms = min(2 * backoff_ms, BACKOFF_MS_MAX)
         self._lanes[shard] = {lane.level for lane in lanes.lanes}
-        self.tick_at_once()
+        self._tick_at_once()
 
     async def _list_lanes(self, shard: int) -> gateway_pb2.ListLanesResponse:
         """Raises: DueTimeError."""
@@ -133,15 +143,16 @@ class Serving:
 
     async def _tick_once(self) -> None:
         leases, now_ms = self._leases, self._clock.monotonic_ms()
+        self._pauses.clear()
         tick, _ = await outcome(lambda: leases.tick(self._lanes, now_ms), "tick")
         if tick is None:
             # The lanes held are still served: others may take them over meanwhile, and the stores' watermarks fence.
             self._metrics.database_errors.inc()
             return
-        before, self._tick = self._tick, tick
+        before, self._tick = self._tick, tick.with_pauses(self._pauses)
         self._ticked_at_ms = self._clock.monotonic_ms()
-        self._stand_ins.renewed(tick.held, tick.paused)
-        self._log_changes(before, tick)
+        self._stand_ins.renewed(self._tick.held, self._tick.paused)
+        self._log_changes(before, self._tick)
         self._serve()
         if tick.held - before.held and not self._publish_now.done():
             self._publish_now.set_result(None)
