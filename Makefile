@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH_STAMP := $(VENV)/.bench-installed
+TASKS_STAMP := $(VENV)/.tasks-installed
 SOURCES := format sdk core services spark deploy tests bench hatch_build.py
 TWINS := $(wildcard format/*/*.p?[xd] services/*/*/_*.pyx services/*/*/*/_*.pyx spark/*/*/_*.p??)
 
@@ -97,7 +98,7 @@ hostile: setup ## an adversary with valid requests, slow connections, full disks
 soak: setup ## ten minutes of mixed delays on segments that soon leave, on a fast clock; MINUTES=10 SEED=0
 	DUETIME_SOAK_MINUTES=$(or $(MINUTES),10) DUETIME_SOAK_SEED=$(or $(SEED),0) $(BIN)/pytest tests/soak -s
 
-bench: setup $(if $(PEERS),$(BENCH_STAMP)) ## measure beside a PostgreSQL queue and a bare grpcio echo; PEERS=all: and more
+bench: setup $(if $(PEERS),$(BENCH_STAMP)) $(if $(findstring tasks,$(PEERS)),$(TASKS_STAMP)) ## measure beside a PostgreSQL queue and a bare grpcio echo; PEERS=all: and more servers; PEERS=tasks: Celery, dramatiq, Taskiq
 	$(BIN)/python -m bench $(if $(PEERS),--peers $(PEERS))
 
 bench-any-time: setup ## many due at one instant, and millions pending for any time; PENDING=10000000 INSTANT=500000
@@ -115,6 +116,10 @@ bench-docs: setup $(BENCH_STAMP) ## write the last run into docs/benchmarks.md, 
 
 $(BENCH_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	@touch $@
+
+$(TASKS_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[tasks]'
 	@touch $@
 
 clean: ## remove what the tasks made, the data directory excepted

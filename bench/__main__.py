@@ -1,4 +1,4 @@
-"""Runs the benchmark: `python -m bench [--quick] [--peers all] [--pending N]`."""
+"""Runs the benchmark: `python -m bench [--quick] [--peers all] [--pending N]`, or draws earlier runs: `--history`."""
 
 import argparse
 import contextlib
@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
-from bench import any_time, contest, measure, report
+from bench import any_time, contest, history, measure, report
 from bench.echo import echo_server
 from bench.figures import STOLEN_SHARE_MAX
 from bench.machine import Meanwhile, core_count, machine
@@ -22,13 +22,19 @@ from bench.peers import Missing, Peer
 from bench.peers.duetime import DueTime
 
 LAST = Path(__file__).with_name("last.json")
-# Module and class of each; the others than the first are there for `--peers all`.
+HISTORY = Path(__file__).with_name("history.svg")
+# Module and class of each; the others than the first are there for `--peers all` and `--peers tasks`.
 PEERS = {
     "postgres": ("bench.peers.postgres", "Postgres"),
     "beanstalkd": ("bench.peers.beanstalkd", "Beanstalkd"),
     "redis": ("bench.peers.redis", "Redis"),
     "rabbitmq": ("bench.peers.rabbitmq", "RabbitMQ"),
+    "celery": ("bench.peers.tasks", "Celery"),
+    "dramatiq": ("bench.peers.tasks", "Dramatiq"),
+    "taskiq": ("bench.peers.tasks", "Taskiq"),
 }
+TASKS = ["celery", "dramatiq", "taskiq"]
+GROUPS = {"all": [name for name in PEERS if name not in TASKS], "tasks": TASKS, "none": []}
 
 
 @dataclass(frozen=True)
@@ -42,9 +48,14 @@ class Extras:
 
 def main() -> int:
     arguments = _parser().parse_args()
+    if arguments.history:
+        return show_history(arguments.history)
     plan = contest.QUICK if arguments.quick else contest.PLAN
     plan = replace(plan, queues=arguments.queues, rounds=arguments.rounds or plan.rounds)
-    names = list(PEERS) if "all" in arguments.peers else [name for name in arguments.peers if name != "none"]
+    plan = replace(plan, lateness_seconds=arguments.lateness or plan.lateness_seconds)
+    # Each once, in the order of the table.
+    wanted = {name for given in arguments.peers for name in GROUPS.get(given, [given])}
+    names = [name for name in PEERS if name in wanted]
     # Progress goes to standard error, so that the tables can be piped.
     progress, tables = Console(stderr=True), Console(width=None if sys.stdout.isatty() else 130)
     try:
@@ -63,6 +74,22 @@ def main() -> int:
         from bench.pictures import draw
 
         draw(result)
+    return 0
+
+
+def show_history(paths: list[Path]) -> int:
+    """Of runs that were kept: `cp bench/last.json SOMEWHERE`."""
+    try:
+        runs = history.read(paths)
+    except (OSError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    report.draw_tables([history.table_of(runs)], Console(width=None if sys.stdout.isatty() else 130))
+    # Of the bench's own extra.
+    from bench.pictures import draw_history
+
+    draw_history(runs, HISTORY)
+    print(f"drawn in {HISTORY}", file=sys.stderr)
     return 0
 
 
@@ -126,12 +153,15 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=description)
     parser.add_argument("--quick", action="store_true", help="one short round, a minute")
     parser.add_argument("--rounds", type=int, default=0, metavar="N", help="rounds, default 3, with --quick 1")
+    lateness = "how long lateness is measured at each rate, default 30, with --quick 2"
+    parser.add_argument("--lateness", type=float, default=0, metavar="SECONDS", help=lateness)
     parser.add_argument(
         "--peers",
         nargs="*",
         default=["postgres"],
-        choices=[*PEERS, "all", "none"],
-        help="what is measured beside it, default postgres; what is not installed is named and left out",
+        choices=[*PEERS, *GROUPS],
+        help="what is measured beside it, default postgres; all: and other servers, tasks: libraries of task queues; "
+        "what is not installed is named and left out",
     )
     parser.add_argument("--pending", type=int, default=0, metavar="N", help="also measure with N messages pending")
     burst = "also measure lateness on one lane while another has N messages due at once"
@@ -140,6 +170,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--retries", type=int, default=0, metavar="N", help=retries)
     queues = "queues of each topic, default %(default)s; a topic that makes itself has 4"
     parser.add_argument("--queues", type=int, default=contest.PLAN.queues, metavar="N", help=queues)
+    kept = "measure nothing: show and draw (bench/history.svg) the figures of runs that were kept, oldest first"
+    parser.add_argument("--history", type=Path, nargs="+", metavar="FILE", help=kept)
     parser.add_argument("--pictures", action="store_true", help="also draw docs/pictures (needs matplotlib)")
     parser.add_argument(
         "--directory", default="/var/tmp", help="where the data lie meanwhile; on a disk, not in memory"

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bench.clients import from_threads, handle, one_by_one
 from bench.consume import consume, stock
 from bench.consumer import Arrivals, Consumer, consumer
 from bench.figures import PERCENTILES, RATES
@@ -24,6 +25,8 @@ from bench.transactions import transact
 BATCH = 256
 BATCHES_IN_FLIGHT = 8
 SINGLES_IN_FLIGHT = 64
+# Of those who send through the SDK one message a call.
+SENDING_TASKS, SENDING_THREADS = 1_024, 64
 # Of rates of which one is to be told from another by some percent.
 TURNS = 6
 # A peer that accepts less than this for the burst, and for the 50,000, is given as much less to do.
@@ -49,7 +52,8 @@ class Plan:
     queues: int = 1
 
 
-PLAN = Plan(rounds=3, seconds=2.0, sustained_seconds=3.0, lateness_seconds=5.0)
+# 30,000 messages at the lower rate: 30 are later than p99.9.
+PLAN = Plan(rounds=3, seconds=2.0, sustained_seconds=3.0, lateness_seconds=30.0)
 QUICK = Plan(rounds=1, seconds=1.0, sustained_seconds=1.0, lateness_seconds=2.0)
 
 
@@ -134,6 +138,10 @@ class Contest:
         figures["producer"] = await produce(
             address, "accepted", batch=BATCH, in_flight=BATCHES_IN_FLIGHT, seconds=self.plan.seconds
         )
+        figures["tasks"] = await one_by_one(address, "accepted", tasks=SENDING_TASKS, seconds=self.plan.seconds)
+        figures["threads"] = await asyncio.to_thread(
+            from_threads, address, "accepted", threads=SENDING_THREADS, seconds=self.plan.seconds
+        )
         self.say(f"transactions: {name}")
         meter = Meter(cluster.cluster.pids())
         figures["transactions"], total = await transact(
@@ -168,6 +176,11 @@ class Contest:
     async def _received(self, name: str, cluster: DueTime, number: int) -> Figures:
         """Leased and acknowledged; deliveries to all groups count."""
         figures = {}
+        self.say(f"handled: {name}")
+        topic = f"handled-{number}"
+        cluster.make_topic(topic)
+        await stock(cluster.cluster.address, topic, self.plan.received_count)
+        figures["handled"] = await handle(cluster.cluster.address, topic, count=self.plan.received_count)
         for kind, groups, count in (
             ("received", 1, self.plan.received_count),
             ("received by ten", 10, self.plan.received_by_ten_count),
@@ -237,6 +250,8 @@ class Contest:
         return found
 
     def _burst(self, name: str, peer: Peer, number: int, figures: Figures) -> Figures:
+        if not peer.bursts:
+            return {}
         count, topic = _scaled(self.plan.burst_count, figures), f"burst-{name.replace(' ', '-')}-{number}"
         peer.make_topic(topic)
         peer.hold(BURST_DELAY_S)

@@ -8,10 +8,11 @@ import matplotlib
 matplotlib.use("agg")
 import matplotlib.pyplot as plt
 
-from bench.figures import FIGURES, PERCENTILES, RATES, TARGETS, Figure, ratio, value
+from bench import history
+from bench.figures import FIGURES, ONE_PROCESS, PERCENTILES, RATES, TARGETS, Figure, ratio, value
 
 FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
-COLOURS = {"duetime": "#d1495b", "postgres": "#336791", "echo": "#8d99ae"}
+COLOURS = {"duetime": "#d1495b", ONE_PROCESS: "#edae49", "postgres": "#336791", "echo": "#8d99ae"}
 OTHERS = ("#edae49", "#66a182", "#8d6a9f")
 RATE_FIGURES = ("accepted", "through", "sustained", "burst")
 # Equal input gives an equal file.
@@ -22,14 +23,40 @@ def draw(result: dict[str, Any]) -> None:
     """Writes docs/pictures/*.svg."""
     FOLDER.mkdir(exist_ok=True)
     plt.rcParams |= {"svg.hashsalt": "duetime", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
-    systems = {"duetime": "DueTime"} | {name: one["title"] for name, one in result["systems"].items()}
-    _save(_rates(result, systems), "rates.svg")
-    _save(_lateness(result, systems), "lateness.svg")
-    _save(_ratios(result), "ratios.svg")
+    systems = {"duetime": "DueTime", ONE_PROCESS: "DueTime, one process"}
+    systems = {name: title for name, title in systems.items() if value(result, name, "accepted")}
+    systems |= {name: one["title"] for name, one in result["systems"].items()}
+    _save(_rates(result, systems), FOLDER / "rates.svg")
+    _save(_lateness(result, systems), FOLDER / "lateness.svg")
+    _save(_ratios(result), FOLDER / "ratios.svg")
 
 
-def _save(figure: Any, name: str) -> None:
-    figure.savefig(FOLDER / name, bbox_inches="tight", metadata=METADATA)
+def draw_history(runs: dict[str, dict[str, Any]], to: Path) -> None:
+    """A panel for each figure: its ratio to PostgreSQL's in each run, whiskers for the spread of the rounds."""
+    drawn, panels = plt.subplots(1, len(history.SHOWN), figsize=(2.2 * len(history.SHOWN), 3), squeeze=False)
+    for panel, figure in zip(panels[0], history.SHOWN, strict=True):
+        for system, title in history.SYSTEMS.items():
+            spreads = history.rows(runs, figure, system)
+            at = [number for number, spread in enumerate(spreads) if spread]
+            found = [spread for spread in spreads if spread]
+            if found:
+                medians = [spread.median for spread in found]
+                ends = [[one.median - one.low for one in found], [one.high - one.median for one in found]]
+                panel.errorbar(at, medians, yerr=ends, marker="o", capsize=3, color=COLOURS[system], label=title)
+                bound, _ = history.bound_of(figure, system)
+                if bound is not None:
+                    panel.axhline(bound, color=COLOURS[system], linewidth=1, linestyle=":")
+        panel.set_title(history.NAMES[figure.name])
+        panel.set_xticks(range(len(runs)), list(runs), rotation=40, ha="right")
+        panel.set_ylim(bottom=0)
+    panels[0][0].set_ylabel("share of PostgreSQL's figure")
+    panels[0][0].legend()
+    drawn.tight_layout()
+    _save(drawn, to)
+
+
+def _save(figure: Any, to: Path) -> None:
+    figure.savefig(to, bbox_inches="tight", metadata=METADATA)
     plt.close(figure)
 
 

@@ -25,17 +25,18 @@ BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 def show(result: dict[str, Any], console: Console) -> None:
     """Prints what `bench.__main__` gathered."""
-    _draw([*tables(result), *any_time_tables(result.get("any_time", {}))], console)
+    draw_tables([*tables(result), *any_time_tables(result.get("any_time", {}))], console)
     for remark in remarks(result):
         console.print(remark, highlight=False)
 
 
 def show_any_time(found: dict[str, Any], console: Console) -> None:
     """Prints what `bench.any_time` gathered."""
-    _draw(any_time_tables(found), console)
+    draw_tables(any_time_tables(found), console)
 
 
-def _draw(found: list[Table], console: Console) -> None:
+def draw_tables(found: list[Table], console: Console) -> None:
+    """Prints tables."""
     for table in found:
         drawn = RichTable(title=table.title, title_justify="left")
         for number, heading in enumerate(table.headings):

@@ -7,9 +7,12 @@ from bench.figures import (
     ANY_TIME,
     BESIDE_BATCHES,
     FIGURES,
+    FLOORS,
     LATE_5000_MS_MAX,
+    ONE_PROCESS,
     PERCENTILES,
     RATES,
+    SDK_FIGURES,
     STOLEN_SHARE_MAX,
     TARGETS,
     TEN_GROUPS_COST_MAX,
@@ -42,7 +45,10 @@ def tables(result: dict[str, Any]) -> list[Table]:
     """All of a run, what was compared first."""
     found = [_beside(result, "echo", "bare echo")]
     found += [_beside(result, name, system["title"]) for name, system in result["systems"].items()]
+    found += [_beside(result, "echo", "bare echo", ONE_PROCESS)]
+    found += [_beside(result, name, system["title"], ONE_PROCESS) for name, system in result["systems"].items()]
     found += [
+        _sdk(result),
         _beside_batches(result),
         _any_time(result),
         _systems(result),
@@ -84,11 +90,14 @@ def remarks(result: dict[str, Any]) -> list[str]:
 def losses(result: dict[str, Any]) -> list[str]:
     """Each figure in which DueTime is behind another system, by how much."""
     said = []
-    for name, system in result["systems"].items():
-        for figure in FIGURES:
-            spread = ratio(result, figure.name, name)
-            if spread and (spread.median > 1 if figure.lower_is_better else spread.median < 1):
-                said.append(f"{system['title']}: {figure.title}: {spread.median:.2f} of its figure ({_range(spread)})")
+    for ours in ("duetime", ONE_PROCESS):
+        whose = "" if ours == "duetime" else f" (DueTime in {ours})"
+        for name, system in result["systems"].items():
+            for figure in FIGURES:
+                spread = ratio(result, figure.name, name, ours)
+                if spread and (spread.median > 1 if figure.lower_is_better else spread.median < 1):
+                    behind = f"{spread.median:.2f} of its figure ({_range(spread)})"
+                    said.append(f"{system['title']}{whose}: {figure.title}: {behind}")
     return said
 
 
@@ -103,19 +112,39 @@ def _scaled(result: dict[str, Any]) -> list[str]:
     return said
 
 
-def _beside(result: dict[str, Any], other: str, title: str) -> Table:
+def _beside(result: dict[str, Any], other: str, title: str, system: str = "duetime") -> Table:
     """DueTime against one other, ratios taken within each round."""
-    table = Table(
-        f"DueTime beside {title}, synced before answered", ["", "DueTime", title, "ratio", "spread", "target"]
-    )
+    whose = "DueTime" if system == "duetime" else f"DueTime in {system}"
+    table = Table(f"{whose} beside {title}, synced before answered", ["", whose, title, "ratio", "spread", "target"])
     for figure in FIGURES:
-        spread, ours = ratio(result, figure.name, other), value(result, "duetime", figure.name)
+        spread, ours = ratio(result, figure.name, other, system), value(result, system, figure.name)
         if spread is None or ours is None:
             continue
         theirs = value(result, other, counterpart(figure.name, other))
         cells = [_number(figure, ours), _number(figure, theirs), f"{spread.median:.2f}"]
-        table.rows.append([figure.title, *cells, _range(spread), _targets(figure, other, spread)])
+        table.rows.append([figure.title, *cells, _range(spread), _targets(figure, other, spread, system)])
     return table
+
+
+def _sdk(result: dict[str, Any]) -> Table:
+    """The SDK's ways in and out, which no other system has."""
+    systems = [name for name in ("duetime", ONE_PROCESS) if value(result, name, SDK_FIGURES[0])]
+    headings = [f"{'cluster' if name == 'duetime' else name}{rest}" for name in systems for rest in ("", ", target")]
+    table = Table("DueTime by its SDK", ["", *headings])
+    for figure in FIGURES:
+        if figure.name in SDK_FIGURES and systems:
+            cells = [cell for name in systems for cell in _floored(result, name, figure)]
+            table.rows.append([figure.title, *cells])
+    return table
+
+
+def _floored(result: dict[str, Any], system: str, figure: Figure) -> tuple[str, str]:
+    found = value(result, system, figure.name)
+    floors = [floor for floor in FLOORS if (floor.figure, floor.system) == (figure.name, system)]
+    bound = floors[0].of(result) if floors else None
+    if found is None or bound is None:
+        return _number(figure, found), ""
+    return _number(figure, found), f">= {bound:,.0f} {'met' if found.median >= bound else 'MISSED'}"
 
 
 def _any_time(result: dict[str, Any]) -> Table:

@@ -75,6 +75,8 @@ class Peer(ABC):
     in_flight: int = 8
     # Whether `hold` keeps back what is due. Of the others the receiver is kept back.
     holds: ClassVar[bool] = False
+    # Whether it can be kept back until all of a burst is due.
+    bursts: ClassVar[bool] = True
     # Of its server; known once started.
     version: str = ""
 

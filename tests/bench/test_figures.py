@@ -1,11 +1,13 @@
 """Ratios, targets and marks of a run."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from bench import history
 from bench.any_time_tables import any_time_tables
 from bench.contest import latest
 from bench.figures import Spread, judged, ratio, stolen_rounds, value
@@ -63,8 +65,8 @@ def test_delayed_path_is_compared_with_the_batches_of_the_echo() -> None:
     assert ratio(result, "burst", "echo") is None
 
 
-@pytest.mark.parametrize(("late_ms", "met"), [(2.0, False), (1.0, True), (0.5, True)])
-def test_lateness_must_not_exceed_the_others(late_ms: float, met: bool) -> None:
+@pytest.mark.parametrize(("late_ms", "met"), [(1.6, False), (1.5, True), (0.5, True)])
+def test_lateness_must_not_exceed_the_others_by_more_than_the_bound(late_ms: float, met: bool) -> None:
     result = a_result(a_round(duetime={"late 1000 p50": late_ms}, postgres={"late 1000 p50": 1.0}))
     ((target, spread),) = judged(result)
     assert target.met(spread.median) == met
@@ -120,7 +122,7 @@ def test_lane_for_any_time_is_compared_with_levels_of_the_same_round() -> None:
     result = a_result(a_round(**{"duetime": {"accepted": 100.0}, "any time": {"accepted": 90.0, "scattered": 70.0}}))
     assert ratio(result, "scattered", "duetime", "any time") == Spread(0.7, 0.7, 0.7)
     table = next(one for one in tables(result) if one.title.startswith("messages for any time"))
-    assert [row[-1] for row in table.rows] == [">= 0.80 met", ">= 0.80 MISSED"]
+    assert [row[-1] for row in table.rows] == [">= 0.90 met", ">= 0.90 MISSED"]
     met = [target.met(spread.median) for target, spread in judged(result) if target.system == "any time"]
     assert met == [True, False]
 
@@ -179,3 +181,59 @@ def test_lateness_beside_an_instant_is_judged_by_the_usual() -> None:
     found = {"count": 5, "usual": late, "beside": late | {"p99": 20.1}, "restored_per_s": 9.0}
     (table,) = any_time_tables({"instant": found})
     assert [row[-1] for row in table.rows] == ["", "<= 2 times MISSED", "", ""]
+
+
+def test_one_process_is_compared_and_judged_apart() -> None:
+    figures = {"postgres": {"accepted": 100.0}, "one process": {"accepted": 109.0}, "duetime": {"accepted": 100.0}}
+    result = a_result(a_round(**figures))
+    assert [(target.system, target.met(spread.median)) for target, spread in judged(result)] == [
+        ("duetime", True),
+        ("one process", False),
+    ]
+    (table,) = [one for one in tables(result) if one.title.startswith("DueTime in one process beside PostgreSQL")]
+    assert table.rows[0][1:4] == ["109", "100", "1.09"]
+    assert not losses(result)
+    figures["one process"]["accepted"] = 90.0
+    (loss,) = losses(a_result(a_round(**figures)))
+    assert loss.startswith("PostgreSQL queue (DueTime in one process): accepted with a delay")
+
+
+def test_what_only_the_sdk_has_is_judged_by_itself_or_by_the_machine() -> None:
+    figures = {"producer": 1.0, "threads": 15_000.0, "handled": 59_999.0, "received": 65_000.0}
+    result = a_result(a_round(duetime=figures, postgres={"accepted": 215_000.0}))
+    table = next(one for one in tables(result) if one.title == "DueTime by its SDK")
+    assert {row[0].split(" ")[0]: row[2] for row in table.rows if row[2]} == {
+        "Producer.send": ">= 15,000 met",
+        "handled": ">= 60,000 MISSED",
+        "received": ">= 65,000 met",
+    }
+    result = a_result(a_round(duetime=figures))
+    table = next(one for one in tables(result) if one.title == "DueTime by its SDK")
+    assert [row[2] for row in table.rows if row[0].startswith("received")] == [""]
+
+
+def test_runs_are_told_in_a_row(tmp_path: Path) -> None:
+    files = []
+    for number, accepted in enumerate((50.0, 120.0)):
+        result = a_result(a_round(duetime={"accepted": accepted}, postgres={"accepted": 100.0}))
+        files.append(tmp_path / f"run-{number}.json")
+        files[-1].write_text(json.dumps(result))
+    runs = history.read(files)
+    table = history.table_of(runs)
+    assert table.headings == ["", "run-0", "run-1", "target"]
+    assert [row[1:] for row in table.rows] == [["0.50", "1.20", ">= 1.00"]]
+    again = tmp_path / "again"
+    again.mkdir()
+    (again / "run-0.json").write_text(files[0].read_text())
+    assert list(history.read([files[0], again / "run-0.json"])) == ["run-0", str(again / "run-0.json")]
+    files[0].write_text("[]")
+    with pytest.raises(ValueError, match="no rounds"):
+        history.read(files)
+
+
+def test_runs_are_drawn_in_a_row(tmp_path: Path) -> None:
+    pictures = pytest.importorskip("bench.pictures", reason="matplotlib is not installed")
+    late = {"accepted": 50.0, "late 1000 p50": 2.0}
+    result = a_result(a_round(**{"duetime": late, "one process": late, "postgres": late}))
+    pictures.draw_history({"first": result, "second": a_result(a_round())}, tmp_path / "drawn.svg")
+    assert (tmp_path / "drawn.svg").read_text().count("</svg>") == 1

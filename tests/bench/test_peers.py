@@ -13,6 +13,7 @@ from bench.peers.beanstalkd import Beanstalkd, BeanstalkdReceiver
 from bench.peers.postgres import Postgres
 from bench.peers.rabbitmq import RabbitMQ
 from bench.peers.redis import Redis
+from bench.peers.tasks import Celery, Dramatiq, Taskiq
 
 
 def test_receiver_is_told_of_a_nearer_moment_and_of_one_behind_what_it_was_promised() -> None:
@@ -61,7 +62,9 @@ def directory() -> Iterator[Path]:
         yield Path(root)
 
 
-@pytest.mark.parametrize("kind", [Postgres, Redis, Beanstalkd, RabbitMQ], ids=lambda kind: kind.name)
+@pytest.mark.parametrize(
+    "kind", [Postgres, Redis, Beanstalkd, RabbitMQ, Celery, Dramatiq, Taskiq], ids=lambda kind: kind.name
+)
 async def test_each_message_arrives_once_and_not_early(kind: type[Peer], directory: Path) -> None:
     peer = kind()
     try:

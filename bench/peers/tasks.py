@@ -1,0 +1,261 @@
+"""The task queues that Python programs use, on Redis: a job with a delay, and a worker that runs it when it is due.
+
+    sender ── a call of the library for each job, 4 threads ──▶ Redis ──▶ worker, in the receiver's process
+
+The job notes its number and the moment. Each library is used as its documentation says, with its own defaults. A
+worker of Celery and of dramatiq takes what is delayed before it is due and keeps it in its memory; Taskiq's scheduler
+looks for what is due. So nothing can be kept back until all is due, and there is no burst.
+"""
+
+import asyncio
+import importlib.metadata
+import itertools
+import logging
+import queue
+import threading
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Hashable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, ClassVar
+
+from bench.peers import BODY, Missing, Receiver, Sender
+from bench.peers.redis import Redis
+
+TEXT = BODY.decode()
+# Threads that send, and jobs that a worker runs at once.
+THREADS = 4
+WORKERS = 8
+# Taskiq's scheduler sends what is due at each whole second; of new schedules it learns once a minute, or this often.
+LOOK = timedelta(seconds=1)
+
+# A job's number, its due moment and when it ran, in Unix ms.
+Ran = tuple[int, int, float]
+Note = Callable[[int, str, int], None]
+
+
+class TaskQueue(Redis):
+    """One of the libraries, on a Redis server of its own that syncs before it answers."""
+
+    bursts = False
+    in_flight = THREADS
+    package: ClassVar[str]
+
+    def start(self, directory: Path) -> None:
+        try:
+            version = importlib.metadata.version(self.package)
+        except importlib.metadata.PackageNotFoundError as error:
+            raise Missing(f"{self.package} is not installed: pip install duetime[tasks]") from error
+        super().start(directory)
+        self.version = f"{version}, Redis {self.version}"
+
+    def settle(self) -> None:
+        """What is left of one measure, such as a topic's jobs of an hour, burdens no other."""
+        import redis
+
+        with redis.Redis(unix_socket_path=self._socket) as client:
+            client.flushall()
+
+
+class Job:
+    """Sends jobs of a topic and runs its worker; made anew in each process, since none of these libraries' parts can be
+    pickled."""
+
+    def __init__(self, socket: str, topic: str) -> None:
+        self.socket, self.topic = socket, topic
+
+    @abstractmethod
+    async def connect(self, note: Note) -> None:
+        """Declares the job; `note` is what it does."""
+
+    @abstractmethod
+    async def send(self, number: int, due_at_ms: int, delay_s: float) -> None: ...
+
+    @abstractmethod
+    async def work(self) -> None:
+        """Begins to run jobs."""
+
+    async def close(self) -> None:
+        return
+
+
+class JobSender(Sender):
+    """A call of the library for each job."""
+
+    _numbers = itertools.count()
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    async def send(self, count: int, delay_s: float) -> None:
+        for number in itertools.islice(self._numbers, count):
+            await self._job.send(number, time.time_ns() // 1_000_000 + round(delay_s * 1000), delay_s)
+
+    async def close(self) -> None:
+        await self._job.close()
+
+
+class JobReceiver(Receiver):
+    """A worker, and what its jobs noted."""
+
+    def __init__(self, kind: type[Job], socket: str, topic: str) -> None:
+        self._kind, self._socket, self._topic = kind, socket, topic
+
+    async def open(self) -> None:
+        self._ran: queue.SimpleQueue[Ran] = queue.SimpleQueue()
+        self._job = self._kind(self._socket, self._topic)
+        await self._job.connect(self._note)
+        await self._job.work()
+
+    def _note(self, number: int, text: str, due_at_ms: int) -> None:
+        self._ran.put(((number, len(text))[0], due_at_ms, time.time_ns() / 1e6))
+
+    async def receive(self, wait_s: float) -> list[Ran]:
+        end = time.monotonic() + wait_s
+        # Jobs run in threads or on this loop. When they ran they have noted, so how soon it is seen here is the same.
+        while self._ran.empty() and time.monotonic() < end:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        return [self._ran.get_nowait() for _ in range(self._ran.qsize())]
+
+    def read(self, messages: list[Any]) -> list[Hashable]:
+        return [number for number, _, _ in messages]
+
+    def late_ms(self, messages: list[Any], wall_ms: float) -> list[float]:
+        return [ran_at_ms - due_at_ms for _, due_at_ms, ran_at_ms in messages]
+
+    async def close(self) -> None:
+        await self._job.close()
+
+
+class CeleryJob(Job):
+    """`apply_async(countdown=)`, and a worker with a pool of threads."""
+
+    async def connect(self, note: Note) -> None:
+        import celery
+
+        self._app = celery.Celery("bench", broker=f"redis+socket://{self.socket}")
+        self._app.conf.update(task_ignore_result=True, task_default_queue=self.topic, worker_hijack_root_logger=False)
+        self._task = self._app.task(note, name="job")
+
+    async def send(self, number: int, due_at_ms: int, delay_s: float) -> None:
+        await asyncio.to_thread(self._task.apply_async, (number, TEXT, due_at_ms), countdown=delay_s)
+
+    async def work(self) -> None:
+        started = threading.Event()
+        controller = type("Worker", (self._app.WorkController,), {"on_consumer_ready": lambda *_: started.set()})
+        worker = controller(app=self._app, pool="threads", concurrency=WORKERS, queues=[self.topic])
+        threading.Thread(target=worker.start, daemon=True).start()
+        await asyncio.to_thread(started.wait)
+
+    async def close(self) -> None:
+        self._app.close()
+
+
+class DramatiqJob(Job):
+    """`send_with_options(delay=)`, and a worker of 8 threads."""
+
+    async def connect(self, note: Note) -> None:
+        import dramatiq
+        from dramatiq.brokers.redis import RedisBroker
+
+        self._broker = RedisBroker(url=f"unix://{self.socket}")
+        self._actor = dramatiq.actor(note, actor_name="job", queue_name=self.topic, broker=self._broker)
+
+    async def send(self, number: int, due_at_ms: int, delay_s: float) -> None:
+        await asyncio.to_thread(
+            self._actor.send_with_options, args=(number, TEXT, due_at_ms), delay=round(delay_s * 1000)
+        )
+
+    async def work(self) -> None:
+        import dramatiq
+
+        dramatiq.Worker(self._broker, worker_threads=WORKERS).start()
+
+    async def close(self) -> None:
+        self._broker.client.close()
+
+
+class TaskiqJob(Job):
+    """`schedule_by_time` into a source of schedules, a scheduler and a worker on one loop."""
+
+    async def connect(self, note: Note) -> None:
+        from taskiq import TaskiqScheduler
+        from taskiq_redis import ListQueueBroker, ListRedisScheduleSource
+
+        url = f"unix://{self.socket}"
+
+        async def job(number: int, text: str, due_at_ms: int) -> None:
+            note(number, text, due_at_ms)
+
+        self._broker = ListQueueBroker(url, queue_name=self.topic)
+        self._task = self._broker.task(task_name="job")(job)
+        self._source = ListRedisScheduleSource(url, prefix=f"{self.topic}-schedules")
+        self._scheduler = TaskiqScheduler(self._broker, [self._source])
+        self._running: list[asyncio.Task[None]] = []
+        logging.getLogger("taskiq").setLevel(logging.ERROR)
+
+    async def send(self, number: int, due_at_ms: int, delay_s: float) -> None:
+        when = datetime.fromtimestamp(due_at_ms / 1000, UTC)
+        await self._task.schedule_by_time(self._source, when, number, TEXT, due_at_ms)
+
+    async def work(self) -> None:
+        from taskiq.api import run_receiver_task, run_scheduler_task
+
+        # The names of tasks are looked up in the worker's own broker.
+        self._running = [
+            asyncio.create_task(run_receiver_task(self._broker, run_startup=True)),
+            asyncio.create_task(run_scheduler_task(self._scheduler, interval=LOOK)),
+        ]
+
+    async def close(self) -> None:
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+        await self._broker.shutdown()
+        # It has no way to close them.
+        await self._source._connection_pool.disconnect()
+
+
+class Celery(TaskQueue):
+    """Celery's worker takes delayed jobs at once, and holds them until they are due."""
+
+    name, title, package = "celery", "Celery", "celery"
+
+    async def sender(self, topic: str) -> JobSender:
+        return await _sender(CeleryJob(self._socket, topic))
+
+    def receiver(self, topic: str) -> JobReceiver:
+        return JobReceiver(CeleryJob, self._socket, topic)
+
+
+class Dramatiq(TaskQueue):
+    """dramatiq's worker does too, from a queue of the delayed."""
+
+    name, title, package = "dramatiq", "dramatiq", "dramatiq"
+
+    async def sender(self, topic: str) -> JobSender:
+        return await _sender(DramatiqJob(self._socket, topic))
+
+    def receiver(self, topic: str) -> JobReceiver:
+        return JobReceiver(DramatiqJob, self._socket, topic)
+
+
+class Taskiq(TaskQueue):
+    """Taskiq's scheduler finds what is due and sends it to the worker."""
+
+    name, title, package = "taskiq", "Taskiq", "taskiq-redis"
+
+    async def sender(self, topic: str) -> JobSender:
+        return await _sender(TaskiqJob(self._socket, topic))
+
+    def receiver(self, topic: str) -> JobReceiver:
+        return JobReceiver(TaskiqJob, self._socket, topic)
+
+
+async def _sender(job: Job) -> JobSender:
+    def never(number: int, text: str, due_at_ms: int) -> None:
+        raise AssertionError("the sender runs no jobs")
+
+    await job.connect(never)
+    return JobSender(job)
