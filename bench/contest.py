@@ -13,7 +13,7 @@ import numpy.typing as npt
 from bench.clients import from_threads, handle, one_by_one
 from bench.consume import consume, stock
 from bench.consumer import Arrivals, Consumer, consumer
-from bench.figures import PERCENTILES, RATES
+from bench.figures import PERCENTILES, RATES, SLOW_RATE
 from bench.load import Send, Target, closed_loop, make, open_loop, produce, send_count
 from bench.machine import Meanwhile
 from bench.peers import BURST_DELAY_S, DELAY_S, FAR_DELAY_S, Peer, Sender
@@ -213,7 +213,7 @@ class Contest:
             sender = await connecting
             rate, _ = await closed_loop(
                 lambda count: sender.send(count, FAR_DELAY_S),
-                batch=BATCH,
+                batch=peer.batch,
                 in_flight=peer.in_flight,
                 seconds=self.plan.seconds,
             )
@@ -241,7 +241,7 @@ class Contest:
 
     def _lateness(self, name: str, peer: Peer, number: int, figures: Figures) -> Figures:
         found: Figures = {}
-        for rate in RATES:
+        for rate in (SLOW_RATE, *RATES) if any(one.is_slow for one in self.peers) else RATES:
             if figures["accepted"] < rate * HEADROOM:
                 self.faults.append(f"{name}: no lateness at {rate:,}/s, it accepts {figures['accepted']:,.0f}/s")
                 continue
@@ -281,7 +281,7 @@ def sustained(peer: Peer, topic: str, seconds: float) -> tuple[float, dict[str, 
         sender = await peer.sender(topic)
         started = time.monotonic()
         _, sent = await closed_loop(
-            lambda count: sender.send(count, DELAY_S), batch=BATCH, in_flight=peer.in_flight, seconds=seconds
+            lambda count: sender.send(count, DELAY_S), batch=peer.batch, in_flight=peer.in_flight, seconds=seconds
         )
         await sender.close()
         return started, sent, check(await far_end.all(sent), sent)
@@ -345,7 +345,7 @@ async def _send(peer: Peer, topic: str, count: int, delay_s: float) -> float:
     sender = await peer.sender(topic)
     # Connected and known to each other before the clock runs.
     started = time.monotonic()
-    await send_count(lambda taken: sender.send(taken, delay_s), count, batch=BATCH, in_flight=peer.in_flight)
+    await send_count(lambda taken: sender.send(taken, delay_s), count, batch=peer.batch, in_flight=peer.in_flight)
     await sender.close()
     return started
 

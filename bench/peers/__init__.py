@@ -71,12 +71,15 @@ class Peer(ABC):
 
     name: ClassVar[str]
     title: ClassVar[str]
-    # Batches under way at once: what suits the peer best.
+    # Messages in a batch, and batches under way at once: what suits the peer best.
+    batch: int = 256
     in_flight: int = 8
     # Whether `hold` keeps back what is due. Of the others the receiver is kept back.
     holds: ClassVar[bool] = False
     # Whether it can be kept back until all of a burst is due.
     bursts: ClassVar[bool] = True
+    # Whether it may take less than a thousand messages a second: lateness is then measured of all at a lower rate too.
+    is_slow: ClassVar[bool] = False
     # Of its server; known once started.
     version: str = ""
 

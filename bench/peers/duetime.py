@@ -118,7 +118,7 @@ class DueTimeReceiver(Receiver):
         return [(message.id, len(message.body))[0] for message in messages]
 
     def late_ms(self, messages: list[Any], wall_ms: float) -> list[float]:
-        return [wall_ms - message.due_at.timestamp() * 1000 for message in messages]
+        return [wall_ms - (message.stored_at_ms - message.late_ms) for message in messages]
 
     def early_count(self, messages: list[Any], wall_ms: float) -> int:
         # Stored before it was due, or not delayed at all.
