@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from bench.any_time_tables import any_time_tables
+from bench.model import modelled
 from bench.tables import Table, losses, remarks, tables
 
 LAST = Path(__file__).with_name("last.json")
@@ -25,9 +26,14 @@ BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 def show(result: dict[str, Any], console: Console) -> None:
     """Prints what `bench.__main__` gathered."""
-    draw_tables([*tables(result), *any_time_tables(result.get("any_time", {}))], console)
+    draw_tables(_all(result), console)
     for remark in remarks(result):
         console.print(remark, highlight=False)
+
+
+def _all(result: dict[str, Any]) -> list[Table]:
+    model = modelled(result)
+    return [*tables(result), *any_time_tables(result.get("any_time", {})), *([model] if model.rows else [])]
 
 
 def show_any_time(found: dict[str, Any], console: Console) -> None:
@@ -54,7 +60,7 @@ def markdown(result: dict[str, Any]) -> str:
     for name, says in PICTURES.items():
         if (DOCUMENT.parent / "pictures" / f"{name}.svg").is_file():
             parts += [f"![{says}](pictures/{name}.svg)", ""]
-    for table in [*tables(result), *any_time_tables(result.get("any_time", {}))]:
+    for table in _all(result):
         parts += [f"### {table.title[0].upper()}{table.title[1:]}", "", *_lines(table), ""]
     parts += ["### Where DueTime is behind", "", *_bullets(losses(result) or ["nowhere"]), ""]
     return "\n".join([*parts, "### To be known before a figure is believed", "", *_bullets(remarks(result))])

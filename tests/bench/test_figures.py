@@ -11,6 +11,7 @@ from bench import history
 from bench.any_time_tables import any_time_tables
 from bench.contest import latest
 from bench.figures import Spread, judged, ratio, stolen_rounds, value
+from bench.model import modelled
 from bench.report import BEGIN, END, into, markdown
 from bench.tables import losses, remarks, tables
 
@@ -237,3 +238,14 @@ def test_runs_are_drawn_in_a_row(tmp_path: Path) -> None:
     result = a_result(a_round(**{"duetime": late, "one process": late, "postgres": late}))
     pictures.draw_history({"first": result, "second": a_result(a_round())}, tmp_path / "drawn.svg")
     assert (tmp_path / "drawn.svg").read_text().count("</svg>") == 1
+
+
+def test_more_shards_carry_what_the_busiest_of_their_processes_can() -> None:
+    result = a_result(a_round())
+    costs = {"client": 3.0, "gateway": 2.8, "store": 7.0, "scheduler": 1.0}
+    result["cpu_us"] = {"duetime sustained": costs, "duetime batch": costs | {"gateway": 14.0}, "echo batch": costs}
+    assert modelled(result).rows == [
+        ["accepted, batches of 256", "gateways", "200,000", "1.4", "2.8", "0.2", "0.6"],
+        ["delayed, sent and received", "stores", "400,000", "2.8", "1.1", "0.4", "1.2"],
+    ]
+    assert modelled(a_result(a_round())).rows == []
