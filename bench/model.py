@@ -17,15 +17,7 @@ LOADS = {
     "delayed, sent and received": "duetime sustained",
     "received and acknowledged": "duetime received",
 }
-HEADINGS = [
-    "",
-    "first to fill",
-    "messages/s",
-    "stores, cores",
-    "gateways, cores",
-    "schedulers, cores",
-    "clients, cores",
-]
+USED = {"store": "stores", "gateway": "gateways", "scheduler": "schedulers", "client": "clients"}
 
 
 def modelled(result: dict[str, Any]) -> Table:
