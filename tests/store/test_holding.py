@@ -1,6 +1,7 @@
 """Restored records that come before their time, over gRPC on a fake clock."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 from duetime.v1 import store_pb2
 from duetime_format import record
 from duetime_format.limits import AHEAD_MS_MAX
+from duetime_store.files.disk import Disk
+from duetime_store.writing.holding import TURN_COUNT
 
 from tests.store.conftest import MIB, ids, restored, sent
 from tests.store.running import Running
@@ -42,7 +45,7 @@ class Lane(Running):
         found = []
         for queue in store.queues.all():
             if queue.topic == "orders":
-                for position, size, _ in queue.read(0, 1_000).tolist():
+                for position, size, _ in queue.read(0, queue.next_offset).tolist():
                     found.append(record.decode(store.read_record(position, size)))
         return ids(found)
 
@@ -89,6 +92,38 @@ async def test_a_batch_waits_behind_the_one_before_it(lane: Lane) -> None:
     assert not (await first).statuses
     assert not (await second).statuses
     assert lane.stored() == ["A", "B", "C", "D"]
+
+
+class Held(Disk):
+    """Flushes wait while `is_free` is not set."""
+
+    def __init__(self) -> None:
+        self.is_free = threading.Event()
+        self.is_free.set()
+
+    def datasync(self, fd: int) -> None:
+        assert self.is_free.wait(10)
+        super().datasync(fd)
+
+
+async def test_a_backlog_leaves_other_lanes_their_place_in_each_flush(tmp_path: Path) -> None:
+    disk = Held()
+    async with Lane(tmp_path / "store", disk, delay_levels="1s 2s") as lane:
+        await lane.put(*(sent(f"A{number}", level=1) for number in range(3 * TURN_COUNT)))
+        await lane.put(sent("B", level=2))
+        lane.clock.move(2_000)
+        disk.is_free.clear()
+        puts = []
+        for number in range(3):
+            puts.append(lane.begin(number * TURN_COUNT, TURN_COUNT))
+            await lane.stub.Describe(store_pb2.DescribeRequest(), timeout=10)
+        puts.append(asyncio.create_task(lane.put_entries(restored(lane.node.store, 2, 0, 1), lane=2, first_entry=0)))
+        await lane.stub.Describe(store_pb2.DescribeRequest(), timeout=10)
+        disk.is_free.set()
+        for put in puts:
+            assert not (await put).statuses
+        # One batch of the backlog was under way to the disk, and one staged.
+        assert lane.stored().index("B") == 2 * TURN_COUNT
 
 
 async def test_what_is_held_twice_is_stored_once(lane: Lane) -> None:

@@ -42,8 +42,9 @@ OVERTAKEN_AHEAD_MS = 10
 OVERTAKEN_MS = 2_000
 # How often a lane begins again at once, with nothing restored in between.
 OVERTAKEN_COUNT_MAX = 3
-# Batches on their way to the store or held there: one that is about to be answered, and the next.
-FLIGHTS_MAX = 2
+# Batches on their way to the store or held there: one that is written, one that is staged meanwhile, and one that is
+# restored. The store gives other lanes their turn between them.
+FLIGHTS_MAX = 3
 BACKOFF_MS_MIN = 50
 BACKOFF_MS_MAX = 2_000
 
@@ -64,11 +65,6 @@ class Flight:
     batch: EntryBatch
     began_ns: int
     answer: "asyncio.Task[store_pb2.RestoreResponse]"
-
-
-def _may_pull(flights: deque[Flight]) -> bool:
-    """Whether to pull more. A full batch goes alone: more of the backlog would stand before other lanes' calls."""
-    return not flights or (len(flights) < FLIGHTS_MAX and flights[-1].batch.count < BATCH_COUNT_MAX)
 
 
 class Restorer:
@@ -140,7 +136,7 @@ class Restorer:
         pull: asyncio.Task[store_pb2.PullDueResponse | None] | None = None
         try:
             while True:
-                if pull is None and _may_pull(flights):
+                if pull is None and len(flights) < FLIGHTS_MAX:
                     # With all puts answered the store knows where its lane stands, whatever this loop has assumed.
                     pull = asyncio.create_task(self._pull(flights[-1].batch if flights else None))
                 waiting = {pull, flights[0].answer if flights else None} - {None}

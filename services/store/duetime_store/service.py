@@ -1,7 +1,7 @@
 """The Store's gRPC surface: translate in, call, translate out."""
 
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any, TypeVar
 
 import grpc
@@ -104,8 +104,10 @@ class StoreService(store_pb2_grpc.StoreServicer):
         return response
 
     async def Restore(self, request: store_pb2.RestoreRequest, context: Any) -> store_pb2.RestoreResponse:
-        outcome = await self._holding.restore(request.records, request.lane, request.first_entry, request.entries)
-        await self._durably(outcome)
+        outcome, durable = await self._holding.restore(
+            request.records, request.lane, request.first_entry, request.entries
+        )
+        await self._until(durable)
         return self._fill(store_pb2.RestoreResponse(watermark=outcome.watermark), outcome)
 
     async def Settle(self, request: store_pb2.SettleRequest, context: Any) -> store_pb2.SettleResponse:
@@ -173,12 +175,12 @@ class StoreService(store_pb2_grpc.StoreServicer):
     async def PutMessage(self, request: store_pb2.PutMessageRequest, context: Any) -> store_pb2.PutMessageResponse:
         """Put, Restore and Settle as one call, as release 0.1 makes it."""
         if request.lane:
-            outcome = await self._holding.restore(request.records, request.lane, request.first_entry)
+            outcome, durable = await self._holding.restore(request.records, request.lane, request.first_entry)
+            await self._until(durable)
         elif request.settles:
-            outcome = self._groups.settle(request.records, request.settles)
+            outcome = await self._durably(self._groups.settle(request.records, request.settles))
         else:
-            outcome = self._store.put(request.records)
-        await self._durably(outcome)
+            outcome = await self._durably(self._store.put(request.records))
         response = store_pb2.PutMessageResponse(
             watermark=outcome.watermark, duplicate_queues=outcome.duplicate_queues, due_at_ms=_dues(outcome)
         )
@@ -187,11 +189,13 @@ class StoreService(store_pb2_grpc.StoreServicer):
     async def _durably(self, outcome: Outcome) -> Outcome:
         """The outcome, once all staged bytes are durable."""
         self._flusher.wake()
-        durable = self._store.when_durable()
+        await self._until(self._store.when_durable())
+        return outcome
+
+    async def _until(self, durable: Awaitable[None] | None) -> None:
         if durable is not None:
             await durable
             self._checkpointer.published()
-        return outcome
 
     def _fill(self, response: Answer, outcome: Outcome) -> Answer:
         """Fills in the fields that all answers have."""

@@ -24,6 +24,9 @@ from duetime_store.writing.flusher import Flusher
 from duetime_store.writing.staging import CANCELLED, DUPLICATE, OK, Outcome
 from duetime_store.writing.store import Store
 
+# A lane that has staged so many records in a put lets them go to the disk before it stages its next put: a backlog,
+# several of whose batches are here at once, leaves other lanes their place in each flush.
+TURN_COUNT = 1_024
 # Far beyond the entries that a queue can have.
 ENTRY_MAX = 1 << 56
 _GOING_ON = frozenset((OK, DUPLICATE, CANCELLED))
@@ -41,8 +44,12 @@ class Holding:
         # Fair locks: puts of one lane are handled in the order of their arrival.
         self._turns: dict[int, asyncio.Lock] = {}
 
-    async def restore(self, records: bytes, number: int, first_entry: int, named: Sequence[int] = ()) -> Outcome:
+    async def restore(
+        self, records: bytes, number: int, first_entry: int, named: Sequence[int] = ()
+    ) -> tuple[Outcome, "asyncio.Future[None] | None"]:
         """Stages each record once its entry is due; all are staged or refused on return.
+
+        Returns the outcome, and when it holds: when all staged records are durable; None: they are.
 
         Args:
             named: the entries, one for each record; empty: consecutive ones from `first_entry` on.
@@ -58,7 +65,11 @@ class Holding:
         lane.attendance.begin_put()
         try:
             async with self._turns.setdefault(number, asyncio.Lock()):
-                return await self._stage(intake, lane, entries)
+                outcome, durable = await self._stage(intake, lane, entries), self._store.when_durable()
+                taken = self._store.when_taken() if intake.count >= TURN_COUNT else None
+                if taken is not None:
+                    await taken
+                return outcome, durable
         finally:
             self._bytes -= len(records)
             lane.attendance.end_put(self._store.clock.clock.monotonic_ms())

@@ -93,6 +93,8 @@ class FlushBatch:
     moved: list[tuple[ConsumeQueue, Ints, Units]] = field(default_factory=list)
     moved_count: int = 0
     done: "list[asyncio.Future[None]]" = field(default_factory=list)
+    # Wait until it goes to the disk, or is dropped.
+    taken: "list[asyncio.Future[None]]" = field(default_factory=list)
     # Group events in this batch, and their waiters.
     entries: list[Entry] = field(default_factory=list)
     event_waiters: "list[asyncio.Future[None]]" = field(default_factory=list)
@@ -132,3 +134,17 @@ def refuse(callers: "Iterable[asyncio.Future[None]]", error: DueTimeError) -> No
     for future in callers:
         if not future.done():
             future.set_exception(error)
+
+
+def waiter(waiters: "list[asyncio.Future[None]]") -> "asyncio.Future[None]":
+    """One more future among those that wait for something."""
+    future = asyncio.get_running_loop().create_future()
+    waiters.append(future)
+    return future
+
+
+def wake(waiters: "Iterable[asyncio.Future[None]]") -> None:
+    """What they wait for has come."""
+    for future in waiters:
+        if not future.done():
+            future.set_result(None)

@@ -37,7 +37,18 @@ from duetime_store.writing.faults import Taken, restored_faults, sent_faults
 from duetime_store.writing.originals import Originals
 from duetime_store.writing.repeats import FirstCopy, Repeats, VisibleLog, answer_twins, find_twins
 from duetime_store.writing.runs import runs_in
-from duetime_store.writing.staging import CANCELLED, DUPLICATE, GAP, NOT_DUE, OK, FlushBatch, Outcome, refuse
+from duetime_store.writing.staging import (
+    CANCELLED,
+    DUPLICATE,
+    GAP,
+    NOT_DUE,
+    OK,
+    FlushBatch,
+    Outcome,
+    refuse,
+    waiter,
+    wake,
+)
 
 log = sparing()
 
@@ -362,28 +373,23 @@ class Store:
     def when_durable(self) -> "asyncio.Future[None] | None":
         """Done when everything staged so far is durable. None: nothing is staged or being flushed."""
         batch = self._staged if self._staged.count else self._flushing
-        if batch is None:
-            return None
-        future = asyncio.get_running_loop().create_future()
-        batch.done.append(future)
-        return future
+        return None if batch is None else waiter(batch.done)
+
+    def when_taken(self) -> "asyncio.Future[None] | None":
+        """Done when everything staged so far goes to the disk, or is dropped. None: nothing is staged."""
+        return waiter(self._staged.taken) if self._staged.count else None
 
     def when_events_durable(self) -> "asyncio.Future[None] | None":
         """Done when every group event so far is durable, even if they have to be written a second time because the disk
         was full. None: all are durable."""
         for holder in (self.journal, self._staged, self._flushing):
             if holder is not None and holder.entries:
-                future = asyncio.get_running_loop().create_future()
-                waiters = holder.waiters if isinstance(holder, Journal) else holder.event_waiters
-                waiters.append(future)
-                return future
+                return waiter(holder.waiters if isinstance(holder, Journal) else holder.event_waiters)
         return None
 
     def next_publish(self) -> "asyncio.Future[None]":
         """Done at the next publish."""
-        future = asyncio.get_running_loop().create_future()
-        self._publish_waiters.append(future)
-        return future
+        return waiter(self._publish_waiters)
 
     # --- flushing -------------------------------------------------------------------------------------------------
 
@@ -396,6 +402,7 @@ class Store:
         if not self._staged.count:
             return None
         self._flushing, self._staged = self._staged, FlushBatch()
+        wake(self._flushing.taken)
         return self._flushing
 
     def publish(self, batch: FlushBatch, now_ms: float) -> OSError | None:
@@ -436,9 +443,7 @@ class Store:
         for callback in batch.settles:
             callback(True)
         waiters, self._publish_waiters = self._publish_waiters, []
-        for future in (*batch.done, *batch.event_waiters, *waiters):
-            if not future.done():
-                future.set_result(None)
+        wake((*batch.done, *batch.event_waiters, *waiters))
         for queue in batch.queues:
             queue.wake()
         return trouble
@@ -457,6 +462,7 @@ class Store:
                 for callback in batch.settles:
                     callback(False)
                 callers += self._undo_events(batch)
+        wake(self._staged.taken)
         self._flushing, self._staged = None, FlushBatch()
         self._end = self.published_end
         self.recent.cut(self._end)
