@@ -74,7 +74,9 @@ class FakeStore:
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
         unary, pb = grpc.unary_unary_rpc_method_handler, store_pb2
         handlers = {
-            "Put": unary(self.put, pb.PutRequest.FromString, pb.PutResponse.SerializeToString),
+            "PutStream": grpc.stream_stream_rpc_method_handler(
+                self.put_stream, pb.PutRequest.FromString, pb.PutResponse.SerializeToString
+            ),
             "Pull": unary(self.pull, gateway_pb2.PullRequest.FromString, None),
             "PutTopics": unary(self.put_topics, pb.PutTopicsRequest.FromString, pb.PutTopicsResponse.SerializeToString),
             "ListTopics": unary(
@@ -121,6 +123,11 @@ class FakeStore:
 
     async def _enter(self, context: Any) -> None:
         self.remaining.append(context.time_remaining())
+        await self._pass_gate()
+        if self.error is not None:
+            await context.abort_with_status(status_of(self.error))
+
+    async def _pass_gate(self) -> None:
         self.waiting += 1
         async with self.arrived:
             self.arrived.notify_all()
@@ -128,13 +135,24 @@ class FakeStore:
             await self.gate.wait()
         finally:
             self.waiting -= 1
-        if self.error is not None:
-            await context.abort_with_status(status_of(self.error))
 
-    async def put(self, request: store_pb2.PutRequest, context: Any) -> store_pb2.PutResponse:
+    async def put_stream(self, requests: Any, context: Any) -> None:
+        """Puts do not wait for each other."""
+        writing = asyncio.Lock()
+        async with asyncio.TaskGroup() as puts:
+            async for request in requests:
+                puts.create_task(self._put(request, context, writing))
+
+    async def _put(self, request: store_pb2.PutRequest, context: Any, writing: asyncio.Lock) -> None:
         self.puts.append(request)
-        await self._enter(context)
-        return self.answer or self._append(request.records)
+        await self._pass_gate()
+        if self.error is None:
+            response = self.answer or self._append(request.records)
+        else:
+            response = store_pb2.PutResponse(fault=fault_of(self.error))
+        response.number = request.number
+        async with writing:
+            await context.write(response)
 
     def _append(self, data: bytes) -> store_pb2.PutResponse:
         response = store_pb2.PutResponse(stored_at_ms=NOW_MS)

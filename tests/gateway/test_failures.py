@@ -14,7 +14,7 @@ from google.rpc import code_pb2, error_details_pb2
 from grpc_status import rpc_status
 
 from tests.faulty_disk import FaultyDisk
-from tests.gateway.conftest import Gateway, error_of, message, real_store, request
+from tests.gateway.conftest import Gateway, error_of, message, real_store
 from tests.gateway.fake_store import NOW_MS, FakeStore
 
 # Queues of a topic with the default four, on two shards.
@@ -81,7 +81,7 @@ async def test_late_shard_fails_its_messages_after_the_timeout(tmp_path: Path) -
             store.gate.clear()
             (result,) = await gateway.send(message(id="a"))
             assert (result.message_id, result.fault.reason) == ("a", "SHARD_UNAVAILABLE")
-            assert "DEADLINE_EXCEEDED" in result.fault.message
+            assert "does not answer: nothing came within" in result.fault.message
             assert len(store.puts) == 1, "a put is never repeated by the gateway itself"
     finally:
         store.gate.set()
@@ -90,15 +90,11 @@ async def test_late_shard_fails_its_messages_after_the_timeout(tmp_path: Path) -
 
 async def test_callers_deadline_is_passed_on(faked: Gateway, fakes: list[FakeStore]) -> None:
     await faked.send(message(queue=0))
-    await faked.stub.Send(request(message(queue=0)), timeout=2)
     await faked.stub.Pull(gateway_pb2.PullRequest(topic="orders"), timeout=2)
-    await faked.stub.Send(request(message(queue=0)), timeout=60)
     await faked.stub.Pull(gateway_pb2.PullRequest(topic="orders", wait_ms=30_000))
     (store,) = [store for store in fakes if store.remaining]
-    _, short_send, short_pull, long_send, long_pull = [remaining or 0.0 for remaining in store.remaining]
-    assert 1 < short_send < 2.5
+    short_pull, long_pull = [remaining or 0.0 for remaining in store.remaining]
     assert 1 < short_pull < 2.5
-    assert 4 < long_send < 5.5
     assert 34 < long_pull < 35.5
 
 

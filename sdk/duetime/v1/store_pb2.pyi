@@ -31,17 +31,19 @@ PUT_STATUS_SETTLED: PutStatus
 PUT_STATUS_CANCELLED: PutStatus
 
 class PutRequest(_message.Message):
-    __slots__ = ("records", "retried", "batches")
+    __slots__ = ("records", "retried", "batches", "number")
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     RETRIED_FIELD_NUMBER: _ClassVar[int]
     BATCHES_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     records: bytes
     retried: _containers.RepeatedScalarFieldContainer[int]
     batches: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, records: _Optional[bytes] = ..., retried: _Optional[_Iterable[int]] = ..., batches: _Optional[_Iterable[int]] = ...) -> None: ...
+    number: int
+    def __init__(self, records: _Optional[bytes] = ..., retried: _Optional[_Iterable[int]] = ..., batches: _Optional[_Iterable[int]] = ..., number: _Optional[int] = ...) -> None: ...
 
 class PutResponse(_message.Message):
-    __slots__ = ("statuses", "queue_offsets", "due_at_ms", "faults", "stored_at_ms", "duplicate_queues", "past")
+    __slots__ = ("statuses", "queue_offsets", "due_at_ms", "faults", "stored_at_ms", "duplicate_queues", "past", "number", "fault")
     class FaultsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -63,6 +65,8 @@ class PutResponse(_message.Message):
     STORED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     DUPLICATE_QUEUES_FIELD_NUMBER: _ClassVar[int]
     PAST_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    FAULT_FIELD_NUMBER: _ClassVar[int]
     statuses: _containers.RepeatedScalarFieldContainer[PutStatus]
     queue_offsets: _containers.RepeatedScalarFieldContainer[int]
     due_at_ms: _containers.RepeatedScalarFieldContainer[int]
@@ -70,7 +74,9 @@ class PutResponse(_message.Message):
     stored_at_ms: int
     duplicate_queues: _containers.ScalarMap[int, int]
     past: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, statuses: _Optional[_Iterable[_Union[PutStatus, str]]] = ..., queue_offsets: _Optional[_Iterable[int]] = ..., due_at_ms: _Optional[_Iterable[int]] = ..., faults: _Optional[_Mapping[int, _message_pb2.Fault]] = ..., stored_at_ms: _Optional[int] = ..., duplicate_queues: _Optional[_Mapping[int, int]] = ..., past: _Optional[_Iterable[int]] = ...) -> None: ...
+    number: int
+    fault: _message_pb2.Fault
+    def __init__(self, statuses: _Optional[_Iterable[_Union[PutStatus, str]]] = ..., queue_offsets: _Optional[_Iterable[int]] = ..., due_at_ms: _Optional[_Iterable[int]] = ..., faults: _Optional[_Mapping[int, _message_pb2.Fault]] = ..., stored_at_ms: _Optional[int] = ..., duplicate_queues: _Optional[_Mapping[int, int]] = ..., past: _Optional[_Iterable[int]] = ..., number: _Optional[int] = ..., fault: _Optional[_Union[_message_pb2.Fault, _Mapping]] = ...) -> None: ...
 
 class RestoreRequest(_message.Message):
     __slots__ = ("records", "lane", "first_entry", "entries")

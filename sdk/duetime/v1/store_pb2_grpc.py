@@ -50,6 +50,11 @@ class StoreStub:
                 request_serializer=duetime_dot_v1_dot_store__pb2.PutRequest.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_store__pb2.PutResponse.FromString,
                 _registered_method=True)
+        self.PutStream = channel.stream_stream(
+                '/duetime.v1.Store/PutStream',
+                request_serializer=duetime_dot_v1_dot_store__pb2.PutRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_store__pb2.PutResponse.FromString,
+                _registered_method=True)
         self.Restore = channel.unary_unary(
                 '/duetime.v1.Store/Restore',
                 request_serializer=duetime_dot_v1_dot_store__pb2.RestoreRequest.SerializeToString,
@@ -299,6 +304,16 @@ class StoreServicer:
         Records are checked as the gateway checks messages: names, queues, sizes, system topics.
         INVALID_ARGUMENT: the bytes are not whole records, or none. RESOURCE_EXHAUSTED: too many bytes wait for the flush, or
         the disk is full.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PutStream(self, request_iterator, context):
+        """Put without waiting: each request is answered by the response with its number, as soon as it is durable or refused;
+        requests take effect in order. A put that is refused as a whole is answered with `fault`, and harms no other. At most 64
+        requests of a stream are worked on at once; then reading stops until one is answered. It ends with the caller's
+        requests, and with UNAVAILABLE (STOPPING) when the store stops, after all that it has taken is answered.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -647,6 +662,11 @@ def add_StoreServicer_to_server(servicer, server):
                     request_deserializer=duetime_dot_v1_dot_store__pb2.PutRequest.FromString,
                     response_serializer=duetime_dot_v1_dot_store__pb2.PutResponse.SerializeToString,
             ),
+            'PutStream': grpc.stream_stream_rpc_method_handler(
+                    servicer.PutStream,
+                    request_deserializer=duetime_dot_v1_dot_store__pb2.PutRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_store__pb2.PutResponse.SerializeToString,
+            ),
             'Restore': grpc.unary_unary_rpc_method_handler(
                     servicer.Restore,
                     request_deserializer=duetime_dot_v1_dot_store__pb2.RestoreRequest.FromString,
@@ -909,6 +929,33 @@ class Store:
             request,
             target,
             '/duetime.v1.Store/Put',
+            duetime_dot_v1_dot_store__pb2.PutRequest.SerializeToString,
+            duetime_dot_v1_dot_store__pb2.PutResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PutStream(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/duetime.v1.Store/PutStream',
             duetime_dot_v1_dot_store__pb2.PutRequest.SerializeToString,
             duetime_dot_v1_dot_store__pb2.PutResponse.FromString,
             options,

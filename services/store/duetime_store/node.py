@@ -58,6 +58,7 @@ class StoreNode:
         self._report: Report | None = None
         self._parts: StoreParts | None = None
         self._serving: _Serving | None = None
+        self._service: StoreService | None = None
         self._stopping = False
 
     @property
@@ -147,7 +148,7 @@ class StoreNode:
 
     async def _serve(self, parts: StoreParts, server: Server, config: Path) -> None:
         settings = self._settings
-        service = StoreService(parts, shard=settings.shard)
+        service = self._service = StoreService(parts, shard=settings.shard)
         service.add_to(server.grpc)
         await server.start(settings.host, settings.port)
         port = settings.advertise_port or advertised_port(config) or server.port
@@ -225,6 +226,8 @@ class StoreNode:
         parts, directory = self._parts, self._directory
         if parts:
             parts.exporter.end()
+        if self._service:
+            self._service.end_streams()
         if self._serving:
             await self._serving.server.stop(self._settings.drain_ms)
         if parts:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable
+from contextlib import aclosing
 from typing import Any, TypeVar
 
 import grpc
@@ -17,7 +18,7 @@ from duetime.v1 import (
     transactions_pb2,
 )
 from duetime_core.callers import caller_of
-from duetime_core.calls import faults_of
+from duetime_core.calls import fault_of, faults_of
 from duetime_core.errors import InvalidArgument, ReadOnly, Violation
 from duetime_core.serving import code_of
 from duetime_core.traffic import COUNTED_BYTES_MIN
@@ -36,6 +37,7 @@ from duetime_store.reading.offsets import first_stored_at
 from duetime_store.reading.reader import Pulled
 from duetime_store.transactions.metrics import count_ends, count_prepares
 from duetime_store.writing.staging import OK, Outcome
+from duetime_store.writing.streams import PutStreams
 
 FOUND = gateway_pb2.PULL_STATUS_FOUND
 NO_NEW = gateway_pb2.PULL_STATUS_NO_NEW
@@ -84,6 +86,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         self._metrics = parts.metrics
         self._turns = parts.turns
         self._shard = shard
+        self._put_streams = PutStreams(parts.store, parts.flusher)
         # Set once the server listens.
         self.store_host = b""
 
@@ -97,7 +100,26 @@ class StoreService(store_pb2_grpc.StoreServicer):
         store_pb2_grpc.add_StoreServicer_to_server(self, server)  # type: ignore[no-untyped-call]
 
     async def Put(self, request: store_pb2.PutRequest, context: Any) -> store_pb2.PutResponse:
-        outcome = await self._durably(self._store.put(request.records, request.batches))
+        return self._put_response(await self._durably(self._store.put(request.records, request.batches)))
+
+    async def PutStream(
+        self, requests: AsyncIterator[store_pb2.PutRequest], context: Any
+    ) -> AsyncIterator[store_pb2.PutResponse]:
+        async with aclosing(self._put_streams.answers(requests)) as answers:
+            async for number, outcome in answers:
+                if isinstance(outcome, Outcome):
+                    response = self._put_response(outcome)
+                    self._checkpointer.published()
+                else:
+                    response = store_pb2.PutResponse(fault=fault_of(outcome))
+                response.number = number
+                yield response
+
+    def end_streams(self) -> None:
+        """Streams end once what they have taken is answered, and none begins."""
+        self._put_streams.end()
+
+    def _put_response(self, outcome: Outcome) -> store_pb2.PutResponse:
         response = self._fill(store_pb2.PutResponse(duplicate_queues=outcome.duplicate_queues), outcome)
         response.due_at_ms.extend(_dues(outcome))
         response.past.extend(outcome.past)

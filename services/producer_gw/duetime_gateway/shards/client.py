@@ -27,6 +27,7 @@ from duetime_gateway.shards.contract import (
     search_request,
     stored_of,
 )
+from duetime_gateway.shards.pipe import Pipe
 from duetime_gateway.shards.streams import Streams, as_is
 
 T = TypeVar("T")
@@ -65,6 +66,12 @@ class StoreClient:
         self._pull_queues = self._as_bytes("PullQueues", gateway_pb2.PullQueuesRequest)
         self._receive = self._as_bytes("Receive", consumer_pb2.ReceiveRequest)
         self._list_files = self._as_bytes("ListFiles", None)
+        puts: Any = self._channel.stream_stream(
+            "/duetime.v1.Store/PutStream",
+            request_serializer=store_pb2.PutRequest.SerializeToString,
+            response_deserializer=store_pb2.PutResponse.FromString,
+        )
+        self._puts: Pipe[store_pb2.PutRequest, store_pb2.PutResponse] = Pipe(puts, whom, self._translated, tasks)
         self._replace = self._channel.unary_unary(
             "/duetime.v1.Store/Replace",
             request_serializer=as_is,
@@ -140,15 +147,17 @@ class StoreClient:
 
     async def put(self, records: bytes, retried: Sequence[int], timeout_ms: float) -> Stored:
         """See `batcher.Put`."""
-        request = store_pb2.PutRequest(records=records, retried=retried)
-        return stored_of(await self._call(self._stub.Put(request, timeout=timeout_ms / 1000.0)))
+        return await self.put_batches(records, retried, timeout_ms, ())
 
     async def put_batches(
         self, records: bytes, retried: Sequence[int], timeout_ms: float, batches: Sequence[int]
     ) -> Stored:
         """See `batcher.PutBatches`."""
         request = store_pb2.PutRequest(records=records, retried=retried, batches=batches)
-        return stored_of(await self._call(self._stub.Put(request, timeout=timeout_ms / 1000.0)))
+        answer = await self._puts.ask(request, timeout_ms)
+        if answer.HasField("fault"):
+            raise refused(answer.fault)
+        return stored_of(answer)
 
     async def replace(self, records: bytes, retried: Sequence[int], timeout_ms: float) -> Stored:
         """As `put`, of `contract.replacements`, which need not be named when they are repeated."""

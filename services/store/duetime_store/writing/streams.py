@@ -1,0 +1,132 @@
+"""Puts in a stream: each is staged as it comes, and answered once it is durable or refused.
+
+    requests ──(one task reads)──▶ staged ──(flush)──▶ answered ──▶ the stream's answers
+
+A put makes no task: the flush that makes it durable hands on its answer.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from functools import partial
+
+from duetime.v1 import store_pb2
+from duetime_core.defects import defect
+from duetime_core.errors import DueTimeError, Unavailable
+
+from duetime_store.writing.flusher import Flusher
+from duetime_store.writing.staging import Outcome
+from duetime_store.writing.store import Store
+
+# Puts of one stream that are staged, or answered and not taken by the caller. A gateway has three under way.
+PUTS_UNDER_WAY_MAX = 64
+
+# A request's number, and what became of it.
+Answer = tuple[int, Outcome | DueTimeError]
+
+
+class PutStreams:
+    """All streams of one store."""
+
+    def __init__(self, store: Store, flusher: Flusher) -> None:
+        self._store = store
+        self._flusher = flusher
+        self._ending = False
+        self._readers: set[asyncio.Task[None]] = set()
+
+    def end(self) -> None:
+        """Streams end once what they have taken is answered, and none begins."""
+        self._ending = True
+        for reader in self._readers:
+            reader.cancel()
+
+    async def answers(self, requests: AsyncIterator[store_pb2.PutRequest]) -> AsyncGenerator[Answer, None]:
+        """The answers to a stream of requests.
+
+        Raises:
+            Unavailable: the store stops.
+            DueTimeError: a request can't be read.
+        """
+        if self._ending:
+            raise _stopping()
+        stream = _Stream(self._store, self._flusher, requests)
+        reader = asyncio.create_task(stream.read())
+        self._readers.add(reader)
+        try:
+            while (answer := await stream.next()) is not None:
+                yield answer
+        finally:
+            self._readers.discard(reader)
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+
+
+class _Stream:
+    """One stream: its reader stages, and its answers wait to be taken."""
+
+    def __init__(self, store: Store, flusher: Flusher, requests: AsyncIterator[store_pb2.PutRequest]) -> None:
+        self._store = store
+        self._flusher = flusher
+        self._requests = requests
+        self._room = asyncio.Semaphore(PUTS_UNDER_WAY_MAX)
+        self._answers: asyncio.Queue[Answer | None] = asyncio.Queue()
+        # Staged and not answered.
+        self._staged_count = 0
+        self._is_read = False
+        # Why no more requests are read; None: there are no more.
+        self._error: DueTimeError | None = None
+
+    async def next(self) -> Answer | None:
+        """The next answer; None: there are no more. Raises: DueTimeError: why no more requests are read."""
+        answer = await self._answers.get()
+        self._room.release()
+        if answer is None and self._error is not None:
+            raise self._error
+        return answer
+
+    async def read(self) -> None:
+        """Stages requests as they come, as long as there is room. Never raises."""
+        try:
+            await self._room.acquire()
+            async for request in self._requests:
+                self._begin(request)
+                await self._room.acquire()
+        except asyncio.CancelledError:
+            self._error = _stopping()
+        except DueTimeError as error:
+            self._error = error
+        except Exception as error:
+            # Here it would be lost with its task.
+            self._error = defect(error, "PutStream")
+        finally:
+            self._is_read = True
+            self._end_if_answered()
+
+    def _begin(self, request: store_pb2.PutRequest) -> None:
+        try:
+            outcome = self._store.put(request.records, request.batches)
+        except Exception as error:
+            refusal = error if isinstance(error, DueTimeError) else defect(error, "PutStream")
+            self._answers.put_nowait((request.number, refusal))
+            return
+        self._flusher.wake()
+        durable = self._store.when_durable()
+        if durable is None:
+            self._answers.put_nowait((request.number, outcome))
+            return
+        self._staged_count += 1
+        durable.add_done_callback(partial(self._flushed, request.number, outcome))
+
+    def _flushed(self, number: int, outcome: Outcome, done: "asyncio.Future[None]") -> None:
+        error = _stopping() if done.cancelled() else done.exception()
+        assert error is None or isinstance(error, DueTimeError), "flushes fail with errors of the store"
+        self._answers.put_nowait((number, error or outcome))
+        self._staged_count -= 1
+        self._end_if_answered()
+
+    def _end_if_answered(self) -> None:
+        if self._is_read and not self._staged_count:
+            self._answers.put_nowait(None)
+
+
+def _stopping() -> Unavailable:
+    return Unavailable("the store is stopping", reason="STOPPING")
