@@ -17,6 +17,7 @@ from duetime_format import record
 from duetime_format.limits import QUEUE_COUNT_MAX
 from duetime_format.names import SCHEDULE_TOPIC, is_group_topic, is_name, is_system_topic
 from google.protobuf.descriptor import FieldDescriptor
+from google.rpc import code_pb2
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -122,12 +123,17 @@ def requests(call: str) -> st.SearchStrategy[Any]:
 
 
 async def answered(store: Running, call: str, request: Any) -> str:
-    """OK, or the name of the status."""
-    method = getattr(store.stub, call)
+    """OK, or the name of the status, or of the fault of a stream's request."""
+    method, descriptor = getattr(store.stub, call), SERVICE.methods_by_name[call]
+
+    async def one() -> AsyncIterator[Any]:
+        yield request
+
     try:
-        if SERVICE.methods_by_name[call].server_streaming:
-            async for _ in method(request, timeout=5):
-                pass
+        if descriptor.server_streaming:
+            async for answer in method(one() if descriptor.client_streaming else request, timeout=5):
+                if descriptor.client_streaming and answer.HasField("fault"):
+                    return str(code_pb2.Code.Name(answer.fault.code))
         else:
             await method(request, timeout=5)
     except grpc.aio.AioRpcError as error:

@@ -56,18 +56,54 @@ MESSAGE_STATE_GIVEN_UP: MessageState
 MESSAGE_STATE_ROLLED_BACK: MessageState
 
 class SendRequest(_message.Message):
-    __slots__ = ("messages", "retry")
+    __slots__ = ("messages", "retry", "pack")
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     RETRY_FIELD_NUMBER: _ClassVar[int]
+    PACK_FIELD_NUMBER: _ClassVar[int]
     messages: _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]
     retry: bool
-    def __init__(self, messages: _Optional[_Iterable[_Union[_message_pb2.Message, _Mapping]]] = ..., retry: _Optional[bool] = ...) -> None: ...
+    pack: Pack
+    def __init__(self, messages: _Optional[_Iterable[_Union[_message_pb2.Message, _Mapping]]] = ..., retry: _Optional[bool] = ..., pack: _Optional[_Union[Pack, _Mapping]] = ...) -> None: ...
 
 class SendResponse(_message.Message):
-    __slots__ = ("results",)
+    __slots__ = ("results", "ranges")
     RESULTS_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
     results: _containers.RepeatedCompositeFieldContainer[_message_pb2.SendResult]
-    def __init__(self, results: _Optional[_Iterable[_Union[_message_pb2.SendResult, _Mapping]]] = ...) -> None: ...
+    ranges: _containers.RepeatedCompositeFieldContainer[ResultRange]
+    def __init__(self, results: _Optional[_Iterable[_Union[_message_pb2.SendResult, _Mapping]]] = ..., ranges: _Optional[_Iterable[_Union[ResultRange, _Mapping]]] = ...) -> None: ...
+
+class Pack(_message.Message):
+    __slots__ = ("topic", "tags", "delay_level", "delay_ms", "deliver_at_ms", "id_prefix", "first_number", "born_at_ms", "sizes", "bodies")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TAGS_FIELD_NUMBER: _ClassVar[int]
+    DELAY_LEVEL_FIELD_NUMBER: _ClassVar[int]
+    DELAY_MS_FIELD_NUMBER: _ClassVar[int]
+    DELIVER_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    ID_PREFIX_FIELD_NUMBER: _ClassVar[int]
+    FIRST_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    BORN_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
+    BODIES_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    tags: str
+    delay_level: int
+    delay_ms: int
+    deliver_at_ms: int
+    id_prefix: str
+    first_number: int
+    born_at_ms: int
+    sizes: _containers.RepeatedScalarFieldContainer[int]
+    bodies: bytes
+    def __init__(self, topic: _Optional[str] = ..., tags: _Optional[str] = ..., delay_level: _Optional[int] = ..., delay_ms: _Optional[int] = ..., deliver_at_ms: _Optional[int] = ..., id_prefix: _Optional[str] = ..., first_number: _Optional[int] = ..., born_at_ms: _Optional[int] = ..., sizes: _Optional[_Iterable[int]] = ..., bodies: _Optional[bytes] = ...) -> None: ...
+
+class ResultRange(_message.Message):
+    __slots__ = ("count", "first")
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    first: _message_pb2.SendResult
+    def __init__(self, count: _Optional[int] = ..., first: _Optional[_Union[_message_pb2.SendResult, _Mapping]] = ...) -> None: ...
 
 class SendBatchRequest(_message.Message):
     __slots__ = ("messages", "topic", "queue", "sharding_key")

@@ -33,6 +33,8 @@ cdef enum:
     # Where a generated id's counter lies in it.
     ID_SIZE = 32
     COUNTER_DIGITS = 12
+    # The last digits of such an id, which do not choose a shard.
+    BLOCK_DIGITS = 2
     # Bits of the fields of which one says when the message is due.
     DUE_FIELDS = (1 << 8) | (1 << 9) | (1 << 10)
     # The most that a result takes beside its id: six numbers of ten bytes with their keys, and three lengths; that of a
@@ -82,3 +84,8 @@ cdef struct Group:
     Py_ssize_t count
     # Of its records, when results are written.
     Py_ssize_t next
+
+
+cdef inline Py_ssize_t block_size(Text message_id) noexcept nogil:
+    # As route._block_of: how much of an id chooses the shard.
+    return message_id.size - BLOCK_DIGITS if message_id.size == ID_SIZE else message_id.size

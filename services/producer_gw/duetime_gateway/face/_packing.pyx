@@ -25,12 +25,12 @@ from duetime_gateway.face._message cimport (
     AFTER, AT, BATCH_QUEUE, BATCH_SHARDING_KEY, BATCH_TOPIC, BODY, BORN_AT_MS, COUNTER_DIGITS, DELAY_LEVEL, DELAY_MS,
     DELIVER_AT_MS, DUE_FIELDS, FLAG, Group, HALF_GROUP, HALF_IMMUNITY, HALF_MESSAGES, ID, ID_SIZE,
     ID_SIZE_MAX, ID_SLOTS_MAX, KEY, MESSAGES, Message_, NAMES_MAX, PROBES_MAX, PROPERTY, QUEUE, RESULT_SIZE_MAX, RETRY,
-    SHARDING_KEY, TAGS, TOPIC,
+    SHARDING_KEY, TAGS, TOPIC, block_size,
 )
 from duetime_gateway.face._results cimport put_half, put_result
 from duetime_gateway.face._wire cimport (
     BEYOND_ASCII, FIT, Kind, OUT_DIGITS, Text, UNFIT, _ascii, _digits, _property, _put, _put_out, _same, _text,
-    _varint,
+    _varint, put_counted,
 )
 
 from duetime_format import limits, record
@@ -113,16 +113,6 @@ cdef inline bint _may_be_reserved(Text name) noexcept nogil:
 cdef class Way:
     """A topic's route while a request is worked on."""
 
-    cdef object route
-    cdef bytes topic_field, shards
-    cdef list turns
-    cdef tuple holders
-    cdef dict store_hosts, timers
-    cdef int queue_count
-    cdef int32_t ready_shard, ready_timers
-    # Of the topic; 0: it has no limit of its own.
-    cdef int64_t max_delay_ms
-
     def __cinit__(self, route):
         self.route = route
         self.topic_field = route.topic_field
@@ -142,37 +132,19 @@ cdef class Way:
         if sharding_key.size:
             return crc32(sharding_key.at, sharding_key.size) % <uint32_t>self.queue_count
         if len(self.holders) > 1:
-            which = crc32(message_id.at, message_id.size) % <uint32_t>len(self.holders)
+            which = crc32(message_id.at, block_size(message_id)) % <uint32_t>len(self.holders)
         holders = <bytes>self.holders[which]
         turn = <int64_t>self.turns[which]
         self.turns[which] = turn + 1
         return (<const int32_t *>PyBytes_AS_STRING(holders))[turn % (PyBytes_GET_SIZE(holders) // 4)]
 
-    cdef inline int32_t shard(self, int32_t queue) noexcept:
+    cdef int32_t shard(self, int32_t queue) noexcept:
         return (<const int32_t *>PyBytes_AS_STRING(self.shards))[queue]
 
 
 cdef class PlainRequest:
     """A SendRequest whose messages are all plainly right; its records come part by part. A SendBatchRequest is one, and
     a PrepareRequest, whose records are half messages."""
-
-    cdef readonly int count
-    cdef readonly bint is_retry, is_half
-    cdef bytes _data, _made_ids, _born_host
-    cdef int64_t _arrived_at_ms
-    cdef Message_ *_messages
-    cdef Group *_groups
-    cdef int _group_count
-    cdef list _hosts, _ways
-    # Of a batch: all messages have these.
-    cdef bint _is_batch, _has_queue
-    cdef Text _topic, _sharding_key
-    cdef int32_t _queue
-    # Of half messages: what they are prepared with, and the properties that all have for it.
-    cdef Text _group
-    cdef int32_t _immunity_s
-    cdef bytes _half
-    cdef uint8_t _messages_key
 
     def __cinit__(self):
         self._hosts, self._ways = [], []
@@ -203,10 +175,7 @@ cdef class PlainRequest:
             return False
         if self.is_half and not self.find_half(half_of):
             return False
-        self._messages = <Message_ *>calloc(room, sizeof(Message_))
-        self._groups = <Group *>calloc(room, sizeof(Group))
-        if self._messages == NULL or self._groups == NULL:
-            raise MemoryError
+        self.make_room(room)
         while at < end:
             if at[0] == self._messages_key:
                 at += 1
@@ -222,6 +191,13 @@ cdef class PlainRequest:
             elif not self.read_field(&at, end):
                 return False
         return self.are_distinct()
+
+    cdef int make_room(self, Py_ssize_t count) except -1:
+        self._messages = <Message_ *>calloc(count, sizeof(Message_))
+        self._groups = <Group *>calloc(count, sizeof(Group))
+        if self._messages == NULL or self._groups == NULL:
+            raise MemoryError
+        return 0
 
     cdef bint read_field(self, const uint8_t **at, const uint8_t *end) noexcept:
         """Reads a field that is no message."""
@@ -453,11 +429,7 @@ cdef class PlainRequest:
         for index in range(self.count):
             m = &self._messages[index]
             way = <Way>self._ways[m.way]
-            if index and self._is_batch:
-                m.queue = self._messages[0].queue
-            elif not m.has_queue:
-                m.queue = way.choose(m.sharding_key, m.id)
-            elif not 0 <= m.queue < way.queue_count:
+            if not self.choose_queue(index, way):
                 return False
             m.encoded_size = m.properties_size + 9 + m.id.size  # UNIQ_KEY=
             if m.tags.size:
@@ -498,10 +470,21 @@ cdef class PlainRequest:
                 return False
         return not self._is_batch or self._groups[0].size <= BATCH_BYTES
 
+    cdef bint choose_queue(self, int index, Way way) except -1:
+        """Whether there is one."""
+        cdef Message_ *m = &self._messages[index]
+        if index and self._is_batch:
+            m.queue = self._messages[0].queue
+        elif not m.has_queue:
+            m.queue = way.choose(m.sharding_key, m.id)
+        elif not 0 <= m.queue < way.queue_count:
+            return False
+        return True
+
     cdef int make_ids(self, object ids) except -1:
         """Ids for the messages that have none, in one buffer."""
         cdef Py_ssize_t missing = 0
-        cdef int index, digit
+        cdef int index
         cdef int64_t number
         cdef uint8_t *to
         for index in range(self.count):
@@ -514,12 +497,11 @@ cdef class PlainRequest:
         for index in range(self.count):
             if self._messages[index].id.size:
                 continue
-            memcpy(to, PyBytes_AS_STRING(<bytes>prefix), ID_SIZE - COUNTER_DIGITS)
-            for digit in range(COUNTER_DIGITS):
-                to[ID_SIZE - 1 - digit] = b"0123456789ABCDEF"[number >> 4 * digit & 15]
             self._messages[index].id.at = to
             self._messages[index].id.size = ID_SIZE
-            to += ID_SIZE
+            to = put_counted(
+                to, <const uint8_t *>PyBytes_AS_STRING(<bytes>prefix), ID_SIZE - COUNTER_DIGITS, number
+            )
             number += 1
         return 0
 
@@ -657,17 +639,8 @@ cdef class PlainRequest:
 
     # --- the answer -----------------------------------------------------------------------------------------------
 
-    def response(self, list answers not None):
-        """SendResponse or PrepareResponse bytes. `answers`: (queue offsets, due times or nothing, log positions or
-        nothing) of each part, all of it stored."""
-        cdef list offsets, dues
-        cdef object positions
-        cdef bytes buffer
-        cdef uint8_t *first
-        cdef uint8_t *to
-        cdef Message_ *m
-        cdef Group *group
-        cdef Py_ssize_t size = 0
+    cdef int check_answers(self, list answers) except -1:
+        """Whether there is an answer to each record. Raises: ValueError."""
         cdef int n
         if len(answers) != self._group_count:
             raise ValueError(f"{len(answers)} answers for {self._group_count} parts")
@@ -680,6 +653,21 @@ cdef class PlainRequest:
             ):
                 raise ValueError(f"part {n} has {self._groups[n].count} records, and {len(offsets)} offsets")
             self._groups[n].next = 0
+        return 0
+
+    def response(self, list answers not None):
+        """SendResponse or PrepareResponse bytes. `answers`: (queue offsets, due times or nothing, log positions or
+        nothing) of each part, all of it stored."""
+        cdef list offsets, dues
+        cdef object positions
+        cdef bytes buffer
+        cdef uint8_t *first
+        cdef uint8_t *to
+        cdef Message_ *m
+        cdef Group *group
+        cdef Py_ssize_t size = 0
+        cdef int n
+        self.check_answers(answers)
         for n in range(self.count):
             size += (2 if self.is_half else 1) * self._messages[n].id.size + RESULT_SIZE_MAX
         buffer = PyBytes_FromStringAndSize(NULL, size)

@@ -7,12 +7,10 @@ from duetime_gateway.face._message cimport ID_SIZE_MAX, Message_, RESULT_SIZE_MA
 from duetime_gateway.face._wire cimport _put, _put_field
 
 
-cdef inline uint8_t *put_result(
-    uint8_t *to, Message_ *m, int32_t shard, int64_t offset, int64_t due_at_ms
+cdef inline uint8_t *put_send_result(
+    uint8_t *end, Message_ *m, int32_t shard, int64_t offset, int64_t due_at_ms
 ) noexcept nogil:
-    # A SendResult.
-    cdef uint8_t result[ID_SIZE_MAX + RESULT_SIZE_MAX]
-    cdef uint8_t *end = result
+    # The fields of a SendResult.
     end[0] = 0x0A
     end = _put(put_varint(end + 1, m.id.size), m.id.at, m.id.size)
     end = _put_field(end, 0x10, shard)
@@ -22,8 +20,35 @@ cdef inline uint8_t *put_result(
         end = _put_field(end, 0x28, m.level)
         end = _put_field(end, 0x30, due_at_ms)
         end = _put_field(end, 0x48, m.lane or m.level)
+    return end
+
+
+cdef inline uint8_t *put_result(
+    uint8_t *to, Message_ *m, int32_t shard, int64_t offset, int64_t due_at_ms
+) noexcept nogil:
+    # One of `results`.
+    cdef uint8_t result[ID_SIZE_MAX + RESULT_SIZE_MAX]
+    cdef uint8_t *end = put_send_result(result, m, shard, offset, due_at_ms)
     to[0] = 0x0A
     return _put(put_varint(to + 1, end - result), result, end - result)
+
+
+cdef inline uint8_t *put_range(
+    uint8_t *to, int count, Message_ *m, int32_t shard, int64_t offset, int64_t due_at_ms
+) noexcept nogil:
+    # One of `ranges`: `count` messages, of which `m` is the first.
+    cdef uint8_t result[ID_SIZE_MAX + RESULT_SIZE_MAX]
+    cdef uint8_t head[8]
+    cdef Py_ssize_t size = put_send_result(result, m, shard, offset, due_at_ms) - result
+    cdef Py_ssize_t head_size
+    head[0] = 0x08
+    cdef uint8_t *end = put_varint(head + 1, count)
+    end[0] = 0x12
+    end = put_varint(end + 1, size)
+    head_size = end - head
+    to[0] = 0x12
+    to = put_varint(to + 1, head_size + size)
+    return _put(_put(to, head, head_size), result, size)
 
 
 cdef inline uint8_t *put_half(

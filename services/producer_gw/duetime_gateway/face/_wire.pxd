@@ -90,6 +90,17 @@ cdef inline uint8_t *_put_out(uint8_t *to, int64_t number) noexcept nogil:
     return to + OUT_DIGITS
 
 
+cdef inline uint8_t *put_counted(
+    uint8_t *to, const uint8_t *prefix, Py_ssize_t size, int64_t number
+) noexcept nogil:
+    # An id: the prefix, and the number in twelve hexadecimal digits.
+    cdef int digit
+    to = _put(to, prefix, size)
+    for digit in range(12):
+        to[11 - digit] = b"0123456789ABCDEF"[number >> 4 * digit & 15]
+    return to + 12
+
+
 cdef inline int _digits(int64_t number) noexcept nogil:
     cdef int count = 1
     while number >= 10:

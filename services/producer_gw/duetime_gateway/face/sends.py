@@ -6,13 +6,16 @@ from typing import cast
 from duetime.v1 import gateway_pb2, message_pb2, transactions_pb2
 from duetime_core.calls import faults_of
 from duetime_core.decoding import decode
+from duetime_core.errors import InvalidArgument, Violation
 from duetime_format.compiled import twin
 
+from duetime_gateway.face.packs import PACK_KEY, PackDrafts, ranges_of
 from duetime_gateway.sending.drafts import Draft, Drafts, Packed, Rules
 from duetime_gateway.sending.outcomes import AllStored, Outcomes
 from duetime_gateway.shards.route import Route
 
 _twin = twin("duetime_gateway.face._packing")
+_packs_twin = twin("duetime_gateway.face._packs")
 
 # The properties that all half messages of a group have, which are not checked for so many seconds; None: that is not
 # known at once.
@@ -22,7 +25,7 @@ HalfOf = Callable[[str, int], bytes | None]
 class EncodedRequest:
     """An encoded SendRequest; see `sending.drafts.Request`."""
 
-    __slots__ = ("_data", "_half_of", "size")
+    __slots__ = ("_data", "_half_of", "in_ranges", "size")
 
     is_batch: bool = False
 
@@ -31,23 +34,36 @@ class EncodedRequest:
         self._data = data
         self._half_of = half_of
         self.size = len(data)
+        # Whether its results are told as ranges. Known once it is packed, or its drafts are made.
+        self.in_ranges = False
 
     def pack(self, rules: Rules, routes: dict[str, Route], arrived_at_ms: int, born_host: bytes) -> Packed | None:
         """None also where there is no compiled twin."""
-        if _twin is None:
+        if _twin is None or _packs_twin is None:
             return None
-        found = _twin.take(self._data, routes, rules, born_host, arrived_at_ms, self.is_batch, self._half_of)
+        if self._data[:1] == PACK_KEY and not self.is_batch and self._half_of is None:
+            found = _packs_twin.take(self._data, routes, rules, born_host, arrived_at_ms)
+            self.in_ranges = self.in_ranges or found is not None
+        else:
+            found = _twin.take(self._data, routes, rules, born_host, arrived_at_ms, self.is_batch, self._half_of)
         return cast("Packed | None", found)
 
     def drafts(self) -> Drafts:
         request = decode(gateway_pb2.SendRequest.FromString, self._data)
-        return MessageDrafts(request.messages, is_retry=request.retry)
+        self.in_ranges = request.HasField("pack")
+        if not self.in_ranges:
+            return MessageDrafts(request.messages, is_retry=request.retry)
+        if request.messages:
+            raise InvalidArgument([Violation("pack", "stands beside messages; a request has one or the other")])
+        return PackDrafts(request.pack, is_retry=request.retry)
 
 
 class MessageDrafts:
     """The messages of a request, each a draft when it is asked for: the encoder takes breaks between them."""
 
     __slots__ = ("_messages", "is_retry")
+
+    in_runs = False
 
     def __init__(self, messages: Sequence[message_pb2.Message], *, is_retry: bool = False) -> None:
         self._messages = messages
@@ -85,10 +101,12 @@ def draft_of(message: message_pb2.Message) -> Draft:
     )
 
 
-def encoded_response(outcome: AllStored | Outcomes) -> bytes:
+def encoded_response(outcome: AllStored | Outcomes, *, in_ranges: bool = False) -> bytes:
     """A SendResponse."""
     if isinstance(outcome, AllStored):
         return outcome.response()
+    if in_ranges:
+        return gateway_pb2.SendResponse(ranges=ranges_of(outcome)).SerializeToString()
     return response_of(outcome).SerializeToString()
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 from duetime.v1 import consumer_pb2, gateway_pb2
@@ -38,6 +38,13 @@ from duetime_gateway.shards.retry import RetryClient
 from duetime_gateway.shards.shards import Shards
 
 STREAM_REQUESTS_MAX = 16
+
+
+class _Begun(NamedTuple):
+    """A request of a stream in work, and whether its results are told as ranges."""
+
+    sending: Sending
+    in_ranges: bool
 
 
 class GatewayService:
@@ -118,15 +125,17 @@ class GatewayService:
             reader.cancel()
 
     async def send(self, data: bytes, context: Context) -> bytes:
-        sending = await self._sender.begin(EncodedRequest(data), caller(context))
+        request = EncodedRequest(data)
+        sending = await self._sender.begin(request, caller(context))
+        in_ranges = request.in_ranges
         # The records are under way: the request is not needed beside them.
-        del data
-        return encoded_response(await sending.outcome())
+        del data, request
+        return encoded_response(await sending.outcome(), in_ranges=in_ranges)
 
     async def send_stream(self, requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
         if self._streams_end:
             raise stopping()
-        begun: asyncio.Queue[Sending | Exception | None] = asyncio.Queue()
+        begun: asyncio.Queue[_Begun | Exception | None] = asyncio.Queue()
         room = asyncio.Semaphore(STREAM_REQUESTS_MAX)
         reader = self._tasks.create_task(self._read(requests, context, begun, room))
         self._readers.add(reader)
@@ -134,21 +143,21 @@ class GatewayService:
             while (sending := await begun.get()) is not None:
                 if isinstance(sending, Exception):
                     raise sending
-                yield encoded_response(await sending.outcome())
+                yield encoded_response(await sending.sending.outcome(), in_ranges=sending.in_ranges)
                 room.release()
         finally:
             self._readers.discard(reader)
             reader.cancel()
             while not begun.empty():
                 left = begun.get_nowait()
-                if isinstance(left, Sending):
-                    left.cancel()
+                if isinstance(left, _Begun):
+                    left.sending.cancel()
 
     async def _read(
         self,
         requests: AsyncIterator[bytes],
         context: Context,
-        begun: "asyncio.Queue[Sending | Exception | None]",
+        begun: "asyncio.Queue[_Begun | Exception | None]",
         room: asyncio.Semaphore,
     ) -> None:
         """Begins the requests of a stream one after the other, as long as there is room; None ends them."""
@@ -156,7 +165,10 @@ class GatewayService:
         try:
             await room.acquire()
             async for data in requests:
-                begun.put_nowait(await self._sender.begin(EncodedRequest(data), caller(context), order))
+                request = EncodedRequest(data)
+                sending = await self._sender.begin(request, caller(context), order)
+                begun.put_nowait(_Begun(sending, request.in_ranges))
+                del request, data
                 await room.acquire()
             begun.put_nowait(None)
         except asyncio.CancelledError:

@@ -56,6 +56,10 @@ class Drafts(Protocol):
     def is_retry(self) -> bool:
         """Whether the request repeats one whose answer was lost."""
 
+    @property
+    def in_runs(self) -> bool:
+        """Whether they take queues in runs (Route.goes_on), so that a few ranges tell where they are."""
+
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int, /) -> Draft: ...
@@ -70,6 +74,7 @@ class DraftList:
 
     drafts: Sequence[Draft]
     is_retry: bool = False
+    in_runs: bool = False
 
     def __len__(self) -> int:
         return len(self.drafts)

@@ -66,6 +66,9 @@ class Batch:
         count = len(drafts)
         self.half = half
         self.drafts = drafts
+        self.in_runs = drafts.in_runs
+        # The queue of the last message for which one was chosen in a run, and its id.
+        self._run = -1, ""
         self.arrived_at_ms = arrived_at_ms
         self.born_host = born_host
         self.ids = [""] * count
@@ -88,6 +91,14 @@ class Batch:
         self.repeats: dict[int, int] = {}
         # Indices of messages whose shard does not know their topic yet, by topic and shard.
         self.unready: dict[tuple[str, int], list[int]] = {}
+
+    def choose_in_run(self, route: Route, message_id: str) -> int:
+        """The queue of a message of a pack, the drafts of which have one topic."""
+        queue, before = self._run
+        if queue < 0 or not route.goes_on(message_id, before):
+            queue = route.choose("", message_id)
+        self._run = queue, message_id
+        return queue
 
     def all_groups(self) -> Iterator[Group]:
         yield from self.groups.values()
@@ -184,7 +195,10 @@ class Encoder:
             queue = batch.queues[index]
             if queue < 0:
                 replace = draft.replace
-                queue = route.choose_for_key(keys[0]) if replace else route.choose(sharding_key, message_id)
+                if batch.in_runs:
+                    queue = batch.choose_in_run(route, message_id)
+                else:
+                    queue = route.choose_for_key(keys[0]) if replace else route.choose(sharding_key, message_id)
         batch.ids[index], batch.queues[index], batch.levels[index] = message_id, queue, max(level, 0)
         if route.renumbered:
             batch.renumbered[index] = route

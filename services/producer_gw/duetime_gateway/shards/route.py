@@ -12,6 +12,9 @@ from duetime_format.names import CANCELLED_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOP
 from duetime_format.properties import NAME_END, VALUE_END, encode_properties
 
 _TIMER_OUT = VALUE_END + record.TIMER_OUT_MS.encode() + NAME_END
+# Ids as senders and gateways make them, and the last digits, which do not choose a shard.
+ID_CHARS = 32
+BLOCK_DIGITS = 2
 # Shapes of routes that are remembered.
 _SHAPES_MAX = 4_096
 
@@ -119,10 +122,14 @@ class Route:
         """
         if sharding_key:
             return self.choose_for_key(sharding_key)
-        which = crc32(message_id.encode()) % len(self.holders) if len(self.holders) > 1 else 0
+        which = crc32(_block_of(message_id).encode()) % len(self.holders) if len(self.holders) > 1 else 0
         turn = self.turns[which]
         self.turns[which] = turn + 1
         return self.holders[which][turn % len(self.holders[which])]
+
+    def goes_on(self, message_id: str, before: str) -> bool:
+        """Whether a message of a pack takes the queue of the one before it, instead of a turn."""
+        return len(self.holders) == 1 or _block_of(message_id) == _block_of(before)
 
     def queue_at(self, shard: int, number: int) -> int:
         """The topic's queue with this number on a shard; the number itself where there is none."""
@@ -158,6 +165,11 @@ class Route:
             real = {record.REAL_TOPIC: self.topic, record.REAL_QID: str(queue)}
             found = self._returns[queue] = VALUE_END + encode_properties(real)
         return found
+
+
+def _block_of(message_id: str) -> str:
+    """What of an id chooses the shard: 256 ids that are counted up have it in common."""
+    return message_id[:-BLOCK_DIGITS] if len(message_id) == ID_CHARS else message_id
 
 
 def shard_places(topic: str, shards: Iterable[int], lane_count: int) -> dict[int, tuple[int, int]] | None:

@@ -1,0 +1,226 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
+"""Packs a SendRequest whose messages come as a `Pack` of `duetime.v1`: what they have in common is read once.
+
+It is the compiled twin of `face.packs` and `sending.encoding` together; see `_packing`, which writes the records. As
+there, only what is plainly right is taken, and the Python encoder does all else.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcmp, memset
+
+from duetime_gateway.face._message cimport (
+    AT, COUNTER_DIGITS, Group, ID_SIZE_MAX, Message_, RESULT_SIZE_MAX, block_size,
+)
+from duetime_gateway.face._packing cimport PlainRequest, Way
+from duetime_gateway.face._results cimport put_range
+from duetime_gateway.face._wire cimport FIT, Text, _ascii, _text, _varint, put_counted
+
+from duetime_format import limits
+from duetime_gateway.face import packs
+from duetime_gateway.sending.admission import is_tag
+
+cdef enum:
+    # Wire keys: field number << 3 | wire type.
+    PACK = 0x1A
+    TOPIC = 0x0A
+    TAGS = 0x12
+    DELAY_LEVEL = 0x18
+    DELAY_MS = 0x20
+    DELIVER_AT_MS = 0x28
+    ID_PREFIX = 0x32
+    FIRST_NUMBER = 0x38
+    BORN_AT_MS = 0x40
+    SIZES = 0x4A
+    BODIES = 0x52
+    # Bits of the fields of which one says when the messages are due.
+    DUE_FIELDS = (1 << 3) | (1 << 4) | (1 << 5)
+
+assert packs.PACK_KEY == bytes([PACK])
+assert packs.COUNTER_DIGITS == COUNTER_DIGITS
+cdef int64_t NUMBER_MAX = packs.NUMBER_MAX
+cdef Py_ssize_t BODY_BYTES_MAX = limits.BODY_BYTES_MAX
+cdef Py_ssize_t REQUEST_BYTES_MAX = limits.REQUEST_BYTES_MAX
+cdef Py_ssize_t COUNT_MAX = limits.SEND_COUNT_MAX
+
+
+cdef class PackRequest(PlainRequest):
+    """A SendRequest with a pack, all of whose messages are plainly right."""
+
+    cdef Text _prefix, _sizes, _bodies
+    cdef int64_t _first_number
+
+    cdef bint read_pack(self, bytes data, dict routes, object levels, Py_ssize_t body_bytes_min) except -1:
+        cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(data)
+        cdef const uint8_t *end = at + PyBytes_GET_SIZE(data)
+        cdef Text pack
+        cdef Message_ common
+        cdef Py_ssize_t count
+        self._data = data
+        memset(&common, 0, sizeof(Message_))
+        if PyBytes_GET_SIZE(data) > REQUEST_BYTES_MAX or at == end or at[0] != PACK:
+            return False
+        at += 1
+        if not _text(&at, end, &pack) or at != end or not self.read_common(pack, &common, levels):
+            return False
+        count = self.count_sizes()
+        if not 1 <= count <= COUNT_MAX or not 0 <= self._first_number <= NUMBER_MAX + 1 - count:
+            return False
+        self.make_room(count)
+        self._messages[0] = common
+        if not self.find_way(0, routes):
+            return False
+        common.way = self._messages[0].way
+        return self.may_wait(&common, levels) and self.spread(&common, count, body_bytes_min)
+
+    cdef bint read_common(self, Text pack, Message_ *common, object levels) except -1:
+        """What all messages have, and where their sizes and bodies lie."""
+        cdef const uint8_t *at = pack.at
+        cdef const uint8_t *end = at + pack.size
+        cdef Text text
+        cdef uint64_t number = 0
+        cdef uint32_t seen = 0, bit
+        cdef uint8_t key
+        while at < end:
+            key = at[0]
+            at += 1
+            if key & 7 == 2:
+                if not _text(&at, end, &text):
+                    return False
+            elif key & 7 or not _varint(&at, end, &number):
+                return False
+            bit = <uint32_t>1 << (key >> 3)
+            if key >= 0x80 or seen & bit:
+                return False
+            seen |= bit
+            if key == TOPIC:
+                common.topic = text
+            elif key == TAGS:
+                common.tags = text
+                if _ascii(text, 0x20) != FIT or not is_tag(text.at[:text.size].decode("ascii")):
+                    return False
+            elif key == DELAY_LEVEL:
+                common.level = <int32_t>number
+            elif key == DELAY_MS:
+                if not self.read_delay(common, number, levels.level_by_ms):
+                    return False
+            elif key == DELIVER_AT_MS:
+                common.asked_ms, common.due = <int64_t>number, AT
+            elif key == ID_PREFIX:
+                self._prefix = text
+                if text.size > ID_SIZE_MAX - COUNTER_DIGITS or _ascii(text, 0x21) != FIT:
+                    return False
+            elif key == FIRST_NUMBER:
+                self._first_number = <int64_t>number
+            elif key == BORN_AT_MS:
+                common.born_at_ms = <int64_t>number
+            elif key == SIZES:
+                self._sizes = text
+            elif key == BODIES:
+                self._bodies = text
+            else:
+                return False
+        bit = seen & DUE_FIELDS
+        return not bit & (bit - 1) and common.born_at_ms >= 0 and 0 <= common.level <= levels.highest
+
+    cdef Py_ssize_t count_sizes(self) noexcept:
+        """-1: they are no numbers."""
+        cdef const uint8_t *at = self._sizes.at
+        cdef const uint8_t *end = at + self._sizes.size
+        cdef Py_ssize_t count = 0
+        cdef uint64_t number
+        while at < end:
+            if not _varint(&at, end, &number):
+                return -1
+            count += 1
+        return count
+
+    cdef bint spread(self, Message_ *common, Py_ssize_t count, Py_ssize_t body_bytes_min) noexcept:
+        """Gives each message its body; whether the sizes are right."""
+        cdef const uint8_t *at = self._sizes.at
+        cdef const uint8_t *end = at + self._sizes.size
+        cdef Text body
+        cdef uint64_t size = 0
+        cdef Py_ssize_t n, left = self._bodies.size
+        body.at = self._bodies.at
+        for n in range(count):
+            _varint(&at, end, &size)
+            if size > <uint64_t>left or not body_bytes_min <= <Py_ssize_t>size <= BODY_BYTES_MAX:
+                return False
+            body.size = <Py_ssize_t>size
+            self._messages[n] = common[0]
+            self._messages[n].body = body
+            body.at += body.size
+            left -= body.size
+        self.count = <int>count
+        return left == 0
+
+    cdef int make_ids(self, object ids) except -1:
+        cdef uint8_t *to
+        cdef Py_ssize_t size = self._prefix.size + COUNTER_DIGITS
+        cdef int n
+        if not self._prefix.size:
+            return PlainRequest.make_ids(self, ids)
+        self._made_ids = PyBytes_FromStringAndSize(NULL, self.count * size)
+        to = <uint8_t *>PyBytes_AS_STRING(self._made_ids)
+        for n in range(self.count):
+            self._messages[n].id.at = to
+            self._messages[n].id.size = size
+            to = put_counted(to, self._prefix.at, self._prefix.size, self._first_number + n)
+        return 0
+
+    cdef bint choose_queue(self, int index, Way way) except -1:
+        cdef Message_ *m = &self._messages[index]
+        cdef Message_ *before = m - 1
+        if index and (
+            len(way.holders) == 1
+            or (m.id.size == before.id.size and memcmp(m.id.at, before.id.at, block_size(m.id)) == 0)
+        ):
+            m.queue = before.queue
+        else:
+            m.queue = way.choose(m.sharding_key, m.id)
+        return True
+
+    def response(self, list answers not None):
+        """SendResponse bytes; see PlainRequest."""
+        cdef list offsets, dues
+        cdef bytes buffer
+        cdef uint8_t *begin
+        cdef uint8_t *to
+        cdef Message_ *m
+        cdef Message_ *first = NULL
+        cdef Group *group
+        cdef int64_t offset, due_at_ms, first_offset = 0, first_due_at_ms = 0
+        cdef int n, count = 0
+        self.check_answers(answers)
+        buffer = PyBytes_FromStringAndSize(NULL, self.count * (self._messages[0].id.size + RESULT_SIZE_MAX))
+        begin = to = <uint8_t *>PyBytes_AS_STRING(buffer)
+        for n in range(self.count):
+            m = &self._messages[n]
+            group = &self._groups[m.group]
+            offsets, dues, _ = <tuple>answers[m.group]
+            offset = offsets[group.next]
+            due_at_ms = dues[group.next] if dues and (m.level or m.due) else 0
+            group.next += 1
+            if (
+                count and m.group == first.group and m.queue == first.queue
+                and offset == first_offset + count and due_at_ms == first_due_at_ms
+            ):
+                count += 1
+                continue
+            if count:
+                to = put_range(to, count, first, self._groups[first.group].shard, first_offset, first_due_at_ms)
+            first, first_offset, first_due_at_ms, count = m, offset, due_at_ms, 1
+        to = put_range(to, count, first, self._groups[first.group].shard, first_offset, first_due_at_ms)
+        return buffer[:to - begin]
+
+
+def take(bytes data not None, dict routes not None, rules not None, bytes born_host not None, int64_t arrived_at_ms):
+    """The request packed if all of it is plainly right, else None. See `_packing.take`."""
+    cdef PackRequest request = PackRequest()
+    request._born_host, request._arrived_at_ms = born_host, arrived_at_ms
+    if not request.read_pack(data, routes, rules.levels, rules.body_bytes_min):
+        return None
+    if not request.settle(rules.ids, PyBytes_GET_SIZE(born_host)):
+        return None
+    return request
