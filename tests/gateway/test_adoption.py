@@ -10,6 +10,7 @@ import pytest
 from duetime import AsyncPuller
 from duetime.v1 import gateway_pb2, store_pb2
 from duetime_format import record
+from duetime_format.levels import DELAY_MS_MAX
 from duetime_format.properties import value_of
 from duetime_gateway.routing import adoption
 from duetime_gateway.routing.adoption import counts
@@ -58,7 +59,8 @@ async def test_topics_of_a_broker_s_directory_are_served(tmp_path: Path, name: s
     directory = golden.unpack(name, tmp_path)
     summary = golden.summary(name)
     async with (
-        real_store(tmp_path, data_dir=directory, segment_bytes=MIB) as store,
+        # The directory's open transactions are older than a store keeps them.
+        real_store(tmp_path, data_dir=directory, segment_bytes=MIB, transaction_keep_ms=DELAY_MS_MAX) as store,
         Gateway(tmp_path, {0: store.port}) as gateway,
     ):
         listed = (await gateway.stub.ListTopics(gateway_pb2.ListTopicsRequest())).topics
