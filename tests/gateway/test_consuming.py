@@ -135,7 +135,7 @@ async def test_group_s_description_shows_where_it_stands(gateway: Gateway) -> No
 
 
 async def test_records_are_given_as_they_lie_in_the_log(two_shards: Gateway) -> None:
-    await two_shards.send(*(message(b"%d" % n) for n in range(8)))
+    await two_shards.send(*(message(b"%d" % n, id=f"id{n}") for n in range(8)))
     answer = await receive(two_shards, encoding=consumer_pb2.RECEIVE_ENCODING_RECORDS)
     assert sum(len(run.receipts) for run in answer.runs) == 8
     assert sorted({run.queue for run in answer.runs}) == [0, 1, 2, 3]

@@ -34,7 +34,8 @@ class Keda:
 
 
 async def send(gateway: Gateway, *levels: int) -> None:
-    results = await gateway.send(*(message(delay_level=level) for level in levels))
+    """Messages whose ids spread them over the shards."""
+    results = await gateway.send(*(message(id=f"id{at}", delay_level=level) for at, level in enumerate(levels)))
     assert not any(result.HasField("fault") for result in results)
 
 

@@ -69,7 +69,8 @@ def test_other_texts_are_no_ids(text: str) -> None:
 
 
 async def test_half_messages_go_to_the_half_topic_of_their_shards(faked: Gateway, fakes: list[FakeStore]) -> None:
-    sent = [message(str(number).encode(), keys=["k"], tags="t", properties={"p": "1"}) for number in range(40)]
+    properties = {"p": "1"}
+    sent = [message(id=f"id{number}", keys=["k"], tags="t", properties=properties) for number in range(40)]
     results = await prepare(faked, *sent, check_immunity_s=60)
     assert {one.shard for one in results} == {0, 1}
     assert [len(fake.transactions.prepares) for fake in fakes] == [1, 1]
@@ -181,10 +182,10 @@ async def test_repeated_prepare_is_answered_as_the_first(faked: Gateway, fakes: 
 
 async def test_full_or_silent_shards_refuse_their_own_messages_alone(faked: Gateway, fakes: list[FakeStore]) -> None:
     fakes[1].transactions.open_max = 0
-    results = await prepare(faked, *(message() for _ in range(20)))
+    results = await prepare(faked, *(message(id=f"id{number}") for number in range(20)))
     assert {one.fault.reason for one in results} == {"", "TRANSACTIONS_EXHAUSTED"}
     await fakes[0].stop()
-    results = await prepare(faked, *(message() for _ in range(20)))
+    results = await prepare(faked, *(message(id=f"later{number}") for number in range(20)))
     assert {one.fault.reason for one in results} == {"SHARD_UNAVAILABLE", "TRANSACTIONS_EXHAUSTED"}
     assert {one.fault.retriable for one in results if one.fault.reason == "SHARD_UNAVAILABLE"} == {True}
 
@@ -206,7 +207,7 @@ async def test_wrong_prepares_are_refused(faked: Gateway, request_: pb.PrepareRe
 
 
 async def test_ends_reach_their_shards_in_one_call_each(faked: Gateway, fakes: list[FakeStore]) -> None:
-    prepared = await prepare(faked, *(message() for _ in range(30)))
+    prepared = await prepare(faked, *(message(id=f"id{number}") for number in range(30)))
     wanted = [(one.transaction_id, (COMMIT, ROLLBACK, UNKNOWN)[at % 3]) for at, one in enumerate(prepared)]
     results = await end(faked, *wanted)
     assert [one.state for one in results] == [(COMMITTED, ROLLED_BACK, OPEN)[at % 3] for at in range(30)]
@@ -222,7 +223,7 @@ async def test_ends_reach_their_shards_in_one_call_each(faked: Gateway, fakes: l
 
 
 async def test_single_ends_go_to_their_shard_together(faked: Gateway, fakes: list[FakeStore]) -> None:
-    prepared = await prepare(faked, *(message() for _ in range(64)))
+    prepared = await prepare(faked, *(message(id=f"id{number}") for number in range(64)))
     one_by_one = [(one.transaction_id, COMMIT if at % 2 else ROLLBACK) for at, one in enumerate(prepared)]
     for fake in fakes:
         fake.gate.clear()

@@ -30,7 +30,12 @@ def send_to_new(rig: Rig, count: int, at_once: int = TOPICS_AT_ONCE) -> Counter[
 def test_one_send_to_two_thousand_new_topics(start: Callable[..., Rig]) -> None:
     rig = start()
     with Bystander(rig.address) as beside:
-        assert send_to_new(rig, 2_000) == {"stored": 2_000}
+        outcomes = send_to_new(rig, 2_000)
+        # A slow machine makes fewer in the time of one call, and says so.
+        assert outcomes.keys() <= {"stored", "TOPIC_NOT_MADE"}
+        assert outcomes["stored"] > 500
+        again = send_to_new(rig, 2_000)
+        assert again == {"stored": 2_000}
         assert beside.phase().errors == {}
 
 

@@ -82,11 +82,20 @@ async def test_messages_are_restored_at_their_due_moment_and_not_before(bench: B
 async def test_backlog_goes_in_full_batches_several_of_which_are_under_way(bench: Bench) -> None:
     await bench.send(*names(9_000))
     bench.clock.move(1_000)
+    released = asyncio.Event()
+
+    async def held(request: Any, forward: Forward, context: Any) -> Any:
+        await released.wait()
+        return await forward(request)
+
+    bench.proxy.meddlings["Restore"] += [held] * FLIGHTS_MAX
     async with running(restorer(bench)):
+        await bench.until(lambda: bench.proxy.puts_in_flight == FLIGHTS_MAX, skip_pauses=False)
+        released.set()
         await bench.until(lambda: len(bench.ids()) == 9_000)
     assert bench.ids() == names(9_000)
     assert [put.first_entry for put in bench.proxy.puts] == list(range(0, 9_000, BATCH_COUNT_MAX))
-    assert 1 < bench.proxy.puts_in_flight_max <= FLIGHTS_MAX
+    assert bench.proxy.puts_in_flight_max == FLIGHTS_MAX
 
 
 async def test_a_few_batches_that_are_not_full_are_in_flight(bench: Bench) -> None:
