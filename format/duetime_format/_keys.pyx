@@ -1,107 +1,135 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The compiled twin of keys.py: properties are walked once, to find message id and KEYS and count their words; then the
-words are hashed after the hash of `topic#`. Text that is not ASCII is decoded by Python. Of equal names the last with a
-value counts."""
+"""The compiled twin of keys.rows_of: hashes a record's words, found by its columns, after the hash of its `topic#`.
+
+Text that is not ASCII is decoded by Python.
+"""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int64_t, uint8_t, uint32_t
-from libc.string cimport memchr
+from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
+from libc.stdint cimport INT32_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memchr, memcpy
 
 from duetime_format.properties import as_text
 
 from duetime_format._buffer cimport Buffer
-from duetime_format.layout cimport FLAGS, KEY_OF, PROPERTIES_AT, ROWS, SIZES, STARTS, SYS_TRANSACTION_ROLLBACK
-from duetime_format.timers cimport is_named
+from duetime_format._bytes cimport load64
+from duetime_format.layout cimport (
+    BORN_HOST_AT, FLAGS, ID_AT, KEY_OF, KEYS_AT, POSITION_AT, RECORD_BYTES_MIN, ROWS, SIZES, STARTS,
+    SYS_TRANSACTION_ROLLBACK
+)
 
-# Properties with words of one record; `begin` is -1 if it has none.
-cdef struct Words:
-    int64_t id_begin
-    int64_t id_end
-    int64_t keys_begin
-    int64_t keys_end
-
-
-cdef int64_t find_words(const uint8_t *data, int64_t at, int64_t end, Words *words) noexcept nogil:
-    """Finds the properties, the last of equal names, and counts their words."""
-    cdef const uint8_t *mark
-    cdef int64_t stop, count = 0
-    words.id_begin = words.keys_begin = -1
-    while at < end:
-        mark = <const uint8_t *>memchr(data + at, 2, end - at)
-        stop = end if mark == NULL else mark - data
-        if data[at] == c"U":
-            if is_named(data + at, data + stop, b"UNIQ_KEY\x01", 9):
-                words.id_begin, words.id_end = at + 9, stop
-        elif data[at] == c"K":
-            if is_named(data + at, data + stop, b"KEYS\x01", 5):
-                words.keys_begin, words.keys_end = at + 5, stop
-        at = stop + 1
-    if words.id_begin >= 0:
-        count = 1
-    if words.keys_begin >= 0:
-        for at in range(words.keys_begin, words.keys_end):
-            if data[at] != c" " and (at == words.keys_begin or data[at - 1] == c" "):
-                count += 1
-    return count
+cdef enum:
+    ROW_BYTES = 20
+    # Powers of 31, for four characters a step.
+    P2 = 961, P3 = 29791, P4 = 923521
 
 
-cdef int64_t hash_word(const uint8_t *data, int64_t begin, int64_t end, uint32_t code) except -1:
+cdef class Rows:
+    """Rows that grow in number."""
+
+    cdef uint8_t *at
+    cdef int64_t count, room
+
+    def __cinit__(self, int64_t room):
+        self.at = <uint8_t *>PyMem_Malloc(ROW_BYTES * room)
+        self.room = room
+        if self.at == NULL:
+            raise MemoryError()
+
+    def __dealloc__(self):
+        PyMem_Free(self.at)
+
+    cdef int add(self, uint32_t code, const int64_t *place) except -1:
+        """`place`: position and store time."""
+        cdef int32_t value = <int32_t>code
+        cdef uint8_t *grown
+        if self.count == self.room:
+            grown = <uint8_t *>PyMem_Realloc(self.at, 2 * ROW_BYTES * self.room)
+            if grown == NULL:
+                raise MemoryError()
+            self.at = grown
+            self.room *= 2
+        if value < 0:
+            value = 0 if value == INT32_MIN else -value
+        memcpy(self.at + ROW_BYTES * self.count, &value, 4)
+        memcpy(self.at + ROW_BYTES * self.count + 4, place, 16)
+        self.count += 1
+        return 0
+
+
+cdef uint32_t hash_word(const uint8_t *data, int64_t begin, int64_t end, uint32_t code) except? 0:
     """Java's String.hashCode of a text with the hash `code`, followed by the word."""
-    cdef int64_t at
-    for at in range(begin, end):
-        if data[at] & 0x80:
-            units = as_text(<bytes>data[at:end]).encode("utf-16-be")
-            for index in range(0, len(units), 2):
-                code = 31 * code + <uint32_t>(units[index] << 8 | units[index + 1])
-            return code
+    cdef int64_t at = begin
+    cdef uint8_t bits = 0
+    cdef uint32_t first = code
+    # The sum in the brackets does not wait for the code so far.
+    while at + 4 <= end:
+        bits |= data[at] | data[at + 1] | data[at + 2] | data[at + 3]
+        code = P4 * code + (P3 * <uint32_t>data[at] + P2 * <uint32_t>data[at + 1] + 31 * data[at + 2] + data[at + 3])
+        at += 4
+    while at < end:
+        bits |= data[at]
         code = 31 * code + data[at]
-    return code
+        at += 1
+    if not bits & 0x80:
+        return code
+    units = as_text(<bytes>data[begin:end]).encode("utf-16-be")
+    for index in range(0, len(units), 2):
+        first = 31 * first + <uint32_t>(units[index] << 8 | units[index + 1])
+    return first
 
 
-def keys_of(bytes records not None, columns not None, bytes prefixes not None):
-    """(codes, owners): u32 hashes and i64 indices of the records, of all keys in order.
+cdef int64_t end_of(const uint8_t *data, int64_t at, int64_t end, int mark) noexcept nogil:
+    """Where the mark stands, or the end."""
+    cdef const uint8_t *found = <const uint8_t *>memchr(data + at, mark, end - at)
+    return end if found == NULL else found - data
 
-    `columns` are those of `take`, i64; `prefixes` the u32 hash of each key's `topic#`.
-    """
-    cdef const uint8_t *data = <const uint8_t *>PyBytes_AS_STRING(records)
-    cdef Buffer numbers = Buffer(columns)
+
+cdef int add_words(Rows rows, const uint8_t *data, int64_t at, int64_t end, uint32_t code, int64_t *place) except -1:
+    """Adds a row for each word, up to the end of the property or of the record."""
+    cdef int64_t stop
+    end = end_of(data, at, end, 2)
+    while at < end:
+        stop = end_of(data, at, end, c" ")
+        if stop > at:
+            rows.add(hash_word(data, at, stop, code), place)
+        at = stop + 1
+    return 0
+
+
+def rows_of(records not None, columns not None, list keys not None, int64_t count_max):
+    """See keys.rows_of. `columns` and `keys` are those of the run."""
+    cdef Buffer buffer = Buffer(records), numbers = Buffer(columns)
+    cdef const uint8_t *data = buffer.at
     cdef const int64_t *column = <const int64_t *>numbers.at
-    cdef const uint32_t *prefix = <const uint32_t *>PyBytes_AS_STRING(prefixes)
-    cdef int64_t count = numbers.view.len // (8 * ROWS), topics = PyBytes_GET_SIZE(prefixes) // 4
-    cdef int64_t length = PyBytes_GET_SIZE(records), index, at, end, total = 0
-    scratch = PyBytes_FromStringAndSize(NULL, count * sizeof(Words))
-    cdef Words *words = <Words *>PyBytes_AS_STRING(scratch)
+    cdef int64_t count = numbers.view.len // (8 * ROWS), length = buffer.view.len, topics = len(keys)
+    cdef int64_t index, start, end, id_at, keys_at
+    cdef int64_t[2] place
+    cdef bytes prefix
+    codes = PyBytes_FromStringAndSize(NULL, 4 * topics)
+    cdef uint32_t *code = <uint32_t *>PyBytes_AS_STRING(codes)
+    for index in range(topics):
+        prefix = keys[index][0] + b"#"
+        code[index] = hash_word(<const uint8_t *>PyBytes_AS_STRING(prefix), 0, PyBytes_GET_SIZE(prefix), 0)
+    cdef Rows rows = Rows(2 * count + 1)
     for index in range(count):
-        at, end = column[PROPERTIES_AT * count + index], column[STARTS * count + index] + column[SIZES * count + index]
-        if not (0 <= at <= end <= length and 0 <= column[KEY_OF * count + index] < topics):
+        start = column[STARTS * count + index]
+        end = start + column[SIZES * count + index]
+        id_at, keys_at = column[ID_AT * count + index], column[KEYS_AT * count + index]
+        if not (
+            0 <= start <= end - RECORD_BYTES_MIN <= length - RECORD_BYTES_MIN
+            and id_at <= end and keys_at <= end
+            and 0 <= column[KEY_OF * count + index] < topics
+        ):
             raise ValueError(f"record {index} is not within {length} bytes and {topics} keys")
         if column[FLAGS * count + index] & SYS_TRANSACTION_ROLLBACK == SYS_TRANSACTION_ROLLBACK:
-            words[index].id_begin = words[index].keys_begin = -1
-        else:
-            total += find_words(data, at, end, &words[index])
-    codes = PyBytes_FromStringAndSize(NULL, 4 * total)
-    owners = PyBytes_FromStringAndSize(NULL, 8 * total)
-    cdef uint32_t *code = <uint32_t *>PyBytes_AS_STRING(codes)
-    cdef int64_t *owner = <int64_t *>PyBytes_AS_STRING(owners)
-    cdef int64_t number = 0, word
-    cdef uint32_t topic
-    for index in range(count):
-        topic = prefix[column[KEY_OF * count + index]]
-        if words[index].id_begin >= 0:
-            code[number] = <uint32_t>hash_word(data, words[index].id_begin, words[index].id_end, topic)
-            owner[number] = index
-            number += 1
-        if words[index].keys_begin < 0:
             continue
-        word = -1
-        end = words[index].keys_end
-        for at in range(words[index].keys_begin, end + 1):
-            if at < end and data[at] != c" ":
-                if word < 0:
-                    word = at
-            elif word >= 0:
-                code[number] = <uint32_t>hash_word(data, word, at, topic)
-                owner[number] = index
-                number += 1
-                word = -1
-    return codes, owners
+        place[0] = load64(data + start + POSITION_AT)
+        place[1] = load64(data + start + BORN_HOST_AT + 8 + 12 * (column[FLAGS * count + index] >> 4 & 1))
+        if id_at >= 0:
+            rows.add(hash_word(data, id_at, end_of(data, id_at, end, 2), code[column[KEY_OF * count + index]]), place)
+        if keys_at >= 0:
+            add_words(rows, data, keys_at, end, code[column[KEY_OF * count + index]], place)
+        if rows.count > count_max:
+            return None
+    return PyBytes_FromStringAndSize(<const char *>rows.at, ROW_BYTES * rows.count)

@@ -22,7 +22,7 @@ from duetime_format.compiled import twin
 from duetime_format.errors import Damaged
 from duetime_format.lanes import BOUND_TOPICS
 from duetime_format.names import TIMER_TOPIC
-from duetime_format.properties import value_of
+from duetime_format.properties import value_at, value_of
 from duetime_format.record import Record
 
 _twin = twin("duetime_format._columns")
@@ -36,7 +36,7 @@ _UNIQ_KEY, _TAGS, _KEYS, _DELAY, _REAL_TOPIC = (
 
 Ints = npt.NDArray[np.int64]
 Key = tuple[bytes, int]  # topic, queue id
-ROWS = 13
+ROWS = 15
 # In place of the CRC-32 of a key: there are several, or the CRC is this number.
 SEVERAL_KEYS = 0xFFFF_FFFF
 
@@ -59,6 +59,8 @@ class Run:
     key_crcs       CRC-32 of its KEYS, or SEVERAL_KEYS; 0 without KEYS or REAL_TOPIC
     timer_at       of TIMER_TOPIC: where the 13 digits of TIMER_OUT_MS begin in `data`; -1 in other topics, and without
                    such digits
+    id_at          where its message id begins in `data`, -1 without one
+    keys_at        where the value of its KEYS begins in `data`, -1 without one
     """
 
     data: bytes
@@ -137,6 +139,14 @@ class Run:
     @property
     def timer_at(self) -> Ints:
         return cast("Ints", self.columns[12])
+
+    @property
+    def id_at(self) -> Ints:
+        return cast("Ints", self.columns[13])
+
+    @property
+    def keys_at(self) -> Ints:
+        return cast("Ints", self.columns[14])
 
     @property
     def queued(self) -> npt.NDArray[np.bool_]:
@@ -271,6 +281,8 @@ class _Rows:
             timer_at, entry = record.find_timer_out(properties)
         else:
             timer_at, entry = -1, record.find_lane_entry(properties)
+        begin = at + found.size - len(properties)
+        id_at, keys_at = (value_at(properties, name) for name in (_UNIQ_KEY, _KEYS))
         row = (
             at,
             found.size,
@@ -281,10 +293,10 @@ class _Rows:
             record.tags_code(tags) if tags else 0,
             int(delay) if delay.isdigit() and len(delay) <= _DIGITS_MAX else -1,
             id_hash_of(found),
-            at + found.size - len(properties),
+            begin,
             self._destinations.setdefault(real, len(self._destinations)) if _is_text(real) else -1,
             key_crc(value_of(properties, _KEYS)) if real else 0,
-            at + found.size - len(properties) + timer_at if timer_at >= 0 else -1,
+            *(begin + place if place >= 0 else -1 for place in (timer_at, id_at, keys_at)),
         )
         self._rows.append(row)
         self._entries.append(entry or _NO_ENTRY)

@@ -1,7 +1,9 @@
 """The index keys of a record: `topic#word` for its message id, then for each word of its KEYS.
 
-A record that rolls a transaction back is not indexed. The compiled twin finds and hashes the words of a run of records
-in one pass: a record costs it about 0.1 µs.
+    row   i32 hash | i64 position | i64 store time, ms        20 bytes, in the machine's byte order
+
+A record that rolls a transaction back is not indexed. The compiled twin takes the words from a run's columns and hashes
+them in one pass: a record with an id costs it 0.03 µs.
 
 Source: RocketMQ 4.9.3 IndexService.buildIndex.
 """
@@ -19,6 +21,10 @@ from duetime_format.properties import as_text, value_of
 
 _twin = twin("duetime_format._keys")
 
+ROW = np.dtype([("hash", "=i4"), ("position", "=i8"), ("stored_at_ms", "=i8")])
+Rows = npt.NDArray[np.void]
+
+NO_ROWS: Rows = np.empty(0, ROW)
 _I32_MAX = (1 << 31) - 1
 _UNIQ_KEY, _KEYS = record.UNIQ_KEY.encode(), record.KEYS.encode()
 
@@ -29,16 +35,39 @@ def words_of(properties: bytes) -> list[bytes]:
     return [word for word in words if word]
 
 
-def keys_of(run: Run) -> tuple[Ints, Ints]:
-    """The hashes of all keys of a run, in order, and which record of it each belongs to."""
-    if not run.count:
-        return np.empty(0, np.int64), np.empty(0, np.int64)
+def rows_of(run: Run) -> Rows:
+    """A row for each key of a run of the log, in order."""
+    rows = rows_placed(run, run.data)
+    assert rows is not None
+    return rows
+
+
+def rows_placed(run: Run, placed: bytes | bytearray, count_max: int = _I32_MAX) -> Rows | None:
+    """As `rows_of`, of the records of a put.
+
+    Args:
+        placed: the run's bytes, with the records' places filled in (placing.py).
+        count_max: None is returned where there are more keys, maybe without looking at the rest.
+    """
     if _twin is not None:
-        prefixes = hash_codes([f"{topic.decode()}#" for topic, _ in run.keys])
-        codes, owners = _twin.keys_of(run.data, run.columns, prefixes.tobytes())
-        return key_hashes(np.frombuffer(codes, np.uint32)), np.frombuffer(owners, np.int64)
+        found = _twin.rows_of(placed, run.columns, run.keys, count_max)
+        return None if found is None else np.frombuffer(found, ROW)
     pairs = list(_texts(run))
-    return key_hashes(hash_codes([text for _, text in pairs])), np.array([index for index, _ in pairs], np.int64)
+    if len(pairs) > count_max:
+        return None
+    rows = np.empty(len(pairs), ROW)
+    rows["hash"] = key_hashes(hash_codes([text for _, text in pairs]))
+    for number, (index, _) in enumerate(pairs):
+        start, flags = int(run.starts[index]), int(run.flags[index])
+        (rows["position"][number],) = layout.I64.unpack_from(placed, start + layout.POSITION_AT)
+        (rows["stored_at_ms"][number],) = layout.I64.unpack_from(placed, start + layout.stored_at(flags))
+    return rows
+
+
+def rows_of_record(topic: str, properties: bytes, position: int, stored_at_ms: int) -> Rows:
+    """The rows of one record."""
+    words = [as_text(word) for word in words_of(properties)]
+    return np.array([(key_hash(topic, word), position, stored_at_ms) for word in words], ROW)
 
 
 def _texts(run: Run) -> Iterator[tuple[int, str]]:

@@ -53,7 +53,7 @@ def place(
     past: list[int] = []
     rows = zip(run.columns.T.tolist(), positions.tolist(), strict=True)
     for index, (row, position) in enumerate(rows):
-        start, size, key, _, flags, _, tags_code, _, _, properties_at, _, _, timer_at = row
+        start, size, key, _, flags, _, tags_code, _, _, properties_at, _, _, timer_at, *_ = row
         due_at_ms = dues[key]
         if due_at_ms == OWN_DUE:
             due_at_ms, is_past = _fill_due(data, timer_at, now_ms)

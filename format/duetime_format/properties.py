@@ -34,15 +34,22 @@ def decode_properties(encoded: bytes) -> dict[str, str]:
 
 def value_of(encoded: bytes, name: bytes) -> bytes:
     """The value of one property, without decoding the others; empty: there is none."""
+    at = value_at(encoded, name)
+    return b"" if at < 0 else encoded[at : _end_of(encoded, at)]
+
+
+def value_at(encoded: bytes, name: bytes) -> int:
+    """Where the value of one property begins; -1: there is none."""
     mark = name + NAME_END
     stop = len(encoded)
     while (at := encoded.rfind(VALUE_END + mark, 0, stop)) >= 0:
-        value = _value_at(encoded, at + 1 + len(mark))
-        if value:
-            return value
+        begin = at + 1 + len(mark)
+        if _end_of(encoded, begin) > begin:
+            return begin
         # An empty value does not hide an earlier one.
         stop = at + 1
-    return _value_at(encoded, len(mark)) if encoded.startswith(mark) else b""
+    begin = len(mark)
+    return begin if encoded.startswith(mark) and _end_of(encoded, begin) > begin else -1
 
 
 def as_text(encoded: bytes) -> str:
@@ -53,6 +60,7 @@ def as_text(encoded: bytes) -> str:
         return _SURROGATE.sub("\ufffd".encode(), encoded).decode("utf-8", "replace")
 
 
-def _value_at(encoded: bytes, at: int) -> bytes:
+def _end_of(encoded: bytes, at: int) -> int:
+    """Where a value ends that begins at `at`."""
     end = encoded.find(VALUE_END, at)
-    return encoded[at:] if end < 0 else encoded[at:end]
+    return len(encoded) if end < 0 else end

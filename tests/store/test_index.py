@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from duetime_format import record
 from duetime_format.errors import Damaged
-from duetime_format.keys import hash_codes, key_hash, key_hashes
+from duetime_format.keys import ROW, Rows, hash_codes, key_hash, key_hashes
 from duetime_store.files.disk import Disk
 from duetime_store.finding.index import (
     ENTRIES_DEFAULT,
@@ -121,10 +121,9 @@ def test_a_damaged_chain_ends(tmp_path: Path) -> None:
     assert list(file.chain(0)) == []
 
 
-def columns(*rows: tuple[str, int, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Hashes, positions and times of (key, position, time)."""
-    keys, positions, times = zip(*rows, strict=True)
-    return key_hashes(hash_codes(keys)), np.array(positions), np.array(times)
+def rows_of(*rows: tuple[str, int, int]) -> Rows:
+    """Of (key, position, time)."""
+    return np.array([(int(key_hashes(hash_codes([key]))[0]), position, time) for key, position, time in rows], ROW)
 
 
 # Bytes that the broker's own classes wrote.
@@ -148,7 +147,7 @@ def test_written_file_is_byte_for_byte_a_brokers(tmp_path: Path, batches: list[i
     writer = IndexWriter.create(Disk(), path, shape, None)
     first = 0
     for count in batches:
-        writer.append(*columns(*FIRST[first : first + count]))
+        writer.append(rows_of(*FIRST[first : first + count]))
         first += count
     assert path.read_bytes()[:40] == Header().encode()
     writer.write_slots()
@@ -160,7 +159,7 @@ def test_file_that_follows_has_the_quirk_of_a_brokers(tmp_path: Path) -> None:
     path, shape = tmp_path / "20260101000000001", Shape(10, 20)
     writer = IndexWriter.create(Disk(), path, shape, Header(end_at_ms=T, end_position=164))
     assert writer.header == Header(T, T, 164, 164)
-    writer.append(*columns(*SECOND))
+    writer.append(rows_of(*SECOND))
     writer.write_slots()
     assert path.read_bytes()[:40].hex() == SECOND_HEADER
     assert path.read_bytes()[shape.entries_at + 20 : shape.entries_at + 60].hex() == SECOND_ENTRIES
@@ -186,7 +185,7 @@ def test_index_finds_what_a_dictionary_finds(
     for batch in batches:
         rows = [(key, position := position + 100, T + position) for key in batch]
         if rows:
-            writer.append(*columns(*rows))
+            writer.append(rows_of(*rows))
         for key, at, _ in rows:
             expected.setdefault(int(key_hashes(hash_codes([key]))[0]), []).insert(0, at)
         headers.append(writer.header)

@@ -12,7 +12,7 @@ from duetime_core.ondisk.files import LogFiles, QueueFiles
 from duetime_core.ondisk.folder import LocalFiles
 from duetime_core.ondisk.scan import Blank, item_end
 from duetime_format.columns import Run
-from duetime_format.keys import keys_of
+from duetime_format.keys import rows_of
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.units import UNIT
 from duetime_store.files.disk import Disk
@@ -55,8 +55,7 @@ def add_index(root: Path) -> None:
     log = LogFiles(LocalFiles(root))
     for run in state.walk(log):
         if isinstance(run, Run):
-            hashes, owners = keys_of(run)
-            writer.append(hashes, run.positions[owners], run.stored_at_ms[owners])
+            writer.append(rows_of(run))
     writer.write_slots()
     writer.close()
     log.close()

@@ -22,7 +22,7 @@ from duetime_core.logs import sparing
 from duetime_core.ondisk.lanes import Progress
 from duetime_format import halves, layout, limits, record
 from duetime_format.columns import take
-from duetime_format.keys import hash_codes, key_hash, key_hashes, keys_of
+from duetime_format.keys import hash_codes, key_hash, key_hashes
 from duetime_format.lanes import LANE_TOPICS, lane_of, level_of
 from duetime_format.names import (
     DLQ_PREFIX,
@@ -37,7 +37,7 @@ from duetime_format.properties import decode_properties
 from duetime_format.units import are_ended, due_of
 
 from duetime_store.finding.index import IndexFile, may_be_within
-from duetime_store.finding.indexer import Indexer, pieces
+from duetime_store.finding.indexer import Indexer, keys_between
 from duetime_store.metrics import StoreMetrics
 from duetime_store.reading.messages import stored_message
 from duetime_store.reading.turns import Turns, Walk
@@ -385,9 +385,9 @@ class Finder:
                 await store.clock.clock.wait_for(opened, OPEN_WAIT_MS)
             finally:
                 opened.cancel()
-        behind = indexer.behind_bytes
-        if not indexer.opened.is_set() or behind > TAIL_BYTES_MAX:
-            text = f"{behind} bytes of the log of shard {self._shard} are not indexed yet; repeat later"
+        unread = indexer.unread_bytes
+        if not indexer.opened.is_set() or unread > TAIL_BYTES_MAX:
+            text = f"{unread} bytes of the log of shard {self._shard} are not indexed yet; repeat later"
             raise Unavailable(text, reason="INDEX_BEHIND")
         return View(indexer, store.published_end, {lane.number: lane.progress() for lane in store.lanes})
 
@@ -423,12 +423,10 @@ class Finder:
                         yield position
 
     async def _tail(self, walk: Walk, view: View, hashes: Sequence[int]) -> list[int]:
-        """Positions in the bytes not indexed yet, newest first."""
+        """Positions of what is not indexed yet, newest first."""
         found: list[int] = []
-        for run, _ in pieces(self._store.log, view.indexer.position, view.end, TAIL_STEP_BYTES):
-            if run is not None:
-                of_run, owners = keys_of(run)
-                found += np.unique(run.positions[owners[np.isin(of_run, hashes)]]).tolist()
+        for rows in keys_between(self._store, view.indexer.position, view.end, TAIL_STEP_BYTES):
+            found += np.unique(rows["position"][np.isin(rows["hash"], hashes)]).tolist()
             await walk.turn_if_over()
         return found[::-1]
 

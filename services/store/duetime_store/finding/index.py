@@ -27,17 +27,17 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 from duetime_format.errors import Damaged
+from duetime_format.keys import Rows
 
 from duetime_store.files.disk import Disk
+from duetime_store.finding.linking import ENTRY_TYPE, quickest_link, unlink
 
 HEADER = Struct(">qqqqii")
 ENTRY = Struct(">iqii")
-ENTRY_TYPE = np.dtype([("hash", ">i4"), ("position", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 SLOT_BYTES = 4
 # A broker's default shape, and its ratio, which gives the shape of a file of another size.
 SLOTS_DEFAULT, ENTRIES_DEFAULT = 5_000_000, 20_000_000
 _ENTRIES_PER_SLOT = ENTRIES_DEFAULT // SLOTS_DEFAULT
-_I32_MAX = (1 << 31) - 1
 # One step of taking a file back: a fraction of a millisecond.
 CUT_STEP_ENTRIES = 4_096
 _BLOCK_SLOTS = 16_384
@@ -240,40 +240,26 @@ class IndexWriter(IndexFile):
         """Entries that still fit."""
         return self.shape.entry_count - self.header.next_entry
 
-    def append(self, hashes: Ints, positions: Ints, times_ms: Ints) -> None:
+    def append(self, rows: Rows) -> None:
         """Adds entries, `room` at most; none where writing them fails. Not durable before `sync`."""
-        if not len(hashes):
+        if not len(rows):
             return
-        first, begin_at_ms = self.header.next_entry, self.header.begin_at_ms
-        numbers = np.arange(first, first + len(hashes))
-        slots = hashes % self.shape.slot_count
-        # Entries of one slot stand together, in their order; each but the first follows the one before it.
-        order = np.argsort(slots, kind="stable")
-        grouped, in_order = slots[order], numbers[order]
-        opens = np.append(True, grouped[1:] != grouped[:-1])
-        heads = self._slots[grouped[opens]]
-        before = np.append(0, in_order[:-1])
-        before[opens] = heads
-        rows = np.empty(len(hashes), ENTRY_TYPE)
-        rows["hash"], rows["position"] = hashes, positions
-        rows["previous"][order] = before
-        if first == 1:
-            # The first entry counts from the end of the file before, the others from the first one.
-            rows["seconds"][:1] = _seconds(times_ms[:1], begin_at_ms)
-            begin_at_ms = int(times_ms[0])
-            rows["seconds"][1:] = _seconds(times_ms[1:], begin_at_ms)
-        else:
-            rows["seconds"] = _seconds(times_ms, begin_at_ms)
-        self._disk.write(self._fd, rows.tobytes(), self.shape.entries_at + first * ENTRY.size)
-        closes = np.append(opens[1:], True)
-        self._assign(grouped[closes], in_order[closes])
+        header, first = self.header, self.header.next_entry
+        entries, used = quickest_link(rows, self._slots, first, header.begin_at_ms)
+        try:
+            self._disk.write(self._fd, entries, self.shape.entries_at + first * ENTRY.size)
+        except BaseException:
+            unlink(entries, self._slots)
+            raise
+        self._dirty[rows["hash"] % self.shape.slot_count // _BLOCK_SLOTS] = True
+        begins = rows[0] if first == 1 else None
         self.header = Header(
-            begin_at_ms,
-            int(times_ms[-1]),
-            int(positions[0]) if first == 1 else self.header.begin_position,
-            int(positions[-1]),
-            self.header.used_slots + int(np.count_nonzero(heads == 0)),
-            first + len(hashes),
+            header.begin_at_ms if begins is None else int(begins["stored_at_ms"]),
+            int(rows["stored_at_ms"][-1]),
+            header.begin_position if begins is None else int(begins["position"]),
+            int(rows["position"][-1]),
+            header.used_slots + used,
+            first + len(rows),
         )
 
     def cut(self, header: Header) -> Iterator[None]:
@@ -290,10 +276,6 @@ class IndexWriter(IndexFile):
             # Of several entries with one slot the last is assigned.
             self._slots[entries["hash"] % self.shape.slot_count] = np.arange(first, first + len(entries))
             yield
-
-    def _assign(self, slots: Ints, numbers: Ints) -> None:
-        self._slots[slots] = numbers
-        self._dirty[slots // _BLOCK_SLOTS] = True
 
     def write_slots(self) -> None:
         """Writes slots and header to disk, so that the file is whole for every reader. Blocking."""
@@ -312,10 +294,3 @@ class IndexWriter(IndexFile):
         if self._fd >= 0:
             self._disk.close(self._fd)
             self._fd = -1
-
-
-def _seconds(times_ms: Ints, begin_at_ms: int) -> Ints:
-    """The seconds that entries hold: 0 where a record is older than the file's first, or where no time is known."""
-    if begin_at_ms <= 0:
-        return np.zeros(len(times_ms), np.int64)
-    return np.clip((times_ms - begin_at_ms) // 1000, 0, _I32_MAX)

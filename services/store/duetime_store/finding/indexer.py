@@ -1,10 +1,11 @@
-"""Builds the index beside the serving path: from the published log, in short steps with pauses.
+"""Builds the index beside the serving path, in short steps with pauses.
 
-    log      | indexed ........................... | not yet: a few ms of log | staged |
-             0                                  position                published_end
+    log      | indexed ......... | to be read | keys kept (newkeys.py) | staged |
+             0               position       start                published_end
 
-No send and no flush waits for it. Messages not indexed yet are found by reading the log (finder.py), so the index may
-lag: after a publish the loop waits a moment, to take many small ones together.
+Keys of new records are kept from their put on, and written when the store has nothing else to do; under load, after a
+second. Only what is older is read from the log: after a crash, or an index that is made again. No send and no flush
+waits for any of it, and messages not indexed yet are found by what is kept and by reading the log (finder.py).
 
 The mark (`config/duetimeIndex.json`) says how far entries are on disk: newest file, its header, log position. It is
 written every half minute, when a file is full, and at the end. A start cuts the newest file back to the mark, makes
@@ -26,9 +27,9 @@ import structlog
 from duetime_core.clock import Clock
 from duetime_core.ondisk.scan import Found, scan
 from duetime_format import layout
-from duetime_format.columns import Ints, Run, take
+from duetime_format.columns import Run, take
 from duetime_format.errors import Damaged
-from duetime_format.keys import keys_of
+from duetime_format.keys import NO_ROWS, Rows, rows_of
 
 from duetime_store.files import configs
 from duetime_store.files.directory import StoreDirectory
@@ -39,11 +40,14 @@ from duetime_store.writing.store import Store
 
 log = structlog.get_logger()
 
-# One step of indexing: under a millisecond of 100-byte records. The pause after it leaves the rest to live traffic.
+# One step of indexing, from the log and from kept keys: under a millisecond of 100-byte records. The pause after it
+# leaves the rest to live traffic.
 STEP_BYTES = 256 * 1024
+STEP_KEYS = 4_096
 PAUSE_MS = 1
-# How long published records may wait for more.
+# How long published records may wait for more, and how long at most for a moment in which the store is idle.
 GATHER_MS = 20
+BUSY_MS_MAX = 1_000
 MARK_INTERVAL_MS = 30_000
 RETRY_MS = 5_000
 # An index that lags by more than this at a start logs when it has caught up.
@@ -112,6 +116,17 @@ def _unusual(commit_log: CommitLog, segment: Segment, position: int, data: bytes
     return None, position + (item.record.size if isinstance(item, Found) else item.size)
 
 
+def keys_between(store: Store, start: int, end: int, step_bytes: int) -> Iterator[Rows]:
+    """The keys of the published records in [start, end), in the order of the log: kept ones as they are kept when this
+    begins, those of older records read from the log in runs of a step's size."""
+    kept_from = max(min(store.new_keys.start, end), start)
+    kept = store.new_keys.between(kept_from, end)
+    for run, _ in pieces(store.log, start, kept_from, step_bytes):
+        if run is not None:
+            yield rows_of(run)
+    yield from kept
+
+
 def _nothing() -> None:
     pass
 
@@ -145,6 +160,11 @@ class Indexer:
         return self._store.published_end - self.position
 
     @property
+    def unread_bytes(self) -> int:
+        """Those of them that have to be read, since their keys are not kept."""
+        return max(self._store.new_keys.start - self.position, 0)
+
+    @property
     def files(self) -> list[IndexFile]:
         """Newest first."""
         return self._files[::-1]
@@ -166,7 +186,7 @@ class Indexer:
             # The thread's remaining work for `run` comes first.
             await asyncio.get_running_loop().run_in_executor(self._executor, _nothing)
             if self.opened.is_set():
-                if self.behind_bytes <= _TOLD_BYTES:
+                if self.unread_bytes <= _TOLD_BYTES:
                     while self.behind_bytes:
                         await self._step()
                 await self._mark(whole=True)
@@ -243,45 +263,57 @@ class Indexer:
     # --- following ------------------------------------------------------------------------------------------------
 
     async def _follow(self) -> None:
-        behind_bytes, started = self.behind_bytes, time.perf_counter()
+        behind_bytes, started = self.unread_bytes, time.perf_counter()
         while True:
-            if not self.behind_bytes:
-                await self._store.next_publish()
-                await self._clock.sleep(GATHER_MS)
-            await self._step()
-            if behind_bytes > _TOLD_BYTES and self.behind_bytes < STEP_BYTES:
-                log.info("index caught up", bytes=behind_bytes, took_ms=round((time.perf_counter() - started) * 1000))
-                behind_bytes = 0
-            if self._clock.monotonic_ms() - self._marked_at_ms >= MARK_INTERVAL_MS:
-                await self._mark()
-            await self._clock.sleep(PAUSE_MS)
+            if not self.unread_bytes:
+                await self._lull()
+            end = self._store.published_end
+            while self.position < end:
+                await self._step()
+                if behind_bytes > _TOLD_BYTES and not self.unread_bytes:
+                    took_ms = round((time.perf_counter() - started) * 1000)
+                    log.info("index caught up", bytes=behind_bytes, took_ms=took_ms)
+                    behind_bytes = 0
+                if self._clock.monotonic_ms() - self._marked_at_ms >= MARK_INTERVAL_MS:
+                    await self._mark()
+                await self._clock.sleep(PAUSE_MS)
+
+    async def _lull(self) -> None:
+        """Waits until something is published, and then for a moment in which the store is idle, but not for long."""
+        if not self.behind_bytes:
+            await self._store.next_publish()
+        for _ in range(BUSY_MS_MAX // GATHER_MS):
+            await self._clock.sleep(GATHER_MS)
+            if self._store.is_idle or self._store.new_keys.are_many:
+                return
 
     async def _step(self) -> None:
-        """Indexes the next piece of the log."""
-        run, position = next(pieces(self._store.log, self.position, self._store.published_end))
-        if run is not None:
-            hashes, owners = keys_of(run)
-            await self._add(hashes, run.positions[owners], run.stored_at_ms[owners])
+        """Indexes the next keys that are kept, or the next piece of the log."""
+        store, kept = self._store, self._store.new_keys
+        if self.unread_bytes:
+            run, position = next(pieces(store.log, self.position, min(kept.start, store.published_end)))
+            rows = NO_ROWS if run is None else rows_of(run)
+        else:
+            rows, position = kept.first(self.position, STEP_KEYS)
+        await self._add(rows)
         self.position = position
+        kept.drop_before(position)
 
-    async def _add(self, hashes: Ints, positions: Ints, times_ms: Ints) -> None:
+    async def _add(self, rows: Rows) -> None:
         """Adds entries. All of one record go into one file, so that a file ends between two records."""
-        first = 0
-        while first < len(hashes):
-            count = len(hashes) - first
-            room = self._writer.room if self._writer else 0
+        while len(rows):
+            count, room = len(rows), self._writer.room if self._writer else 0
             if count > room:
                 # Back to the first entry of the record that does not fit as a whole.
-                count = int(np.searchsorted(positions[first:], positions[first + room]))
+                count = int(np.searchsorted(rows["position"], rows["position"][room]))
                 if not count and self._writer and self._writer.header.next_entry == 1:
                     # It has more keys than a whole file takes.
                     count = room
             if self._writer and count:
-                stop = first + count
-                self._writer.append(hashes[first:stop], positions[first:stop], times_ms[first:stop])
-                first = stop
-            if first < len(hashes):
-                self.position = int(positions[first])
+                self._writer.append(rows[:count])
+                rows = rows[count:]
+            if len(rows):
+                self.position = int(rows["position"][0])
                 await self._roll()
 
     async def _roll(self) -> None:

@@ -7,15 +7,14 @@ every record that is published.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
 
 import numpy as np
-from duetime_format.columns import Run
-from duetime_format.keys import key_hash, keys_of
+from duetime_format.keys import Rows, key_hash
 
 from duetime_store.finding.finder import Finder, Seen, View, hashes_in_topics
-from duetime_store.finding.indexer import pieces
+from duetime_store.finding.indexer import keys_between
 from duetime_store.reading.turns import Walk
 from duetime_store.writing.store import Store
 
@@ -77,8 +76,8 @@ class LogSearch:
             if self._store.published_end - end <= _LAST_BYTES:
                 break
             end = await self._read_tail(walk, end, self._store.published_end, by_hash)
-        for run in self._runs(end, self._store.published_end):
-            self._take_hits(run, by_hash)
+        for rows in keys_between(self._store, end, self._store.published_end, _STEP_BYTES):
+            self._take_hits(rows, by_hash)
 
     async def _look_in_topics(self, walk: Walk, view: View, wanted: Sequence[Wanted]) -> None:
         """Looks for what no lane has: for a few words at a time, since each may be in any topic."""
@@ -108,21 +107,14 @@ class LogSearch:
 
     async def _read_tail(self, walk: Walk, start: int, end: int, by_hash: Mapping[int, Sequence[Wanted]]) -> int:
         """Reads the log from `start` to `end`, in turns. Returns `end`."""
-        for run in self._runs(start, end):
-            self._take_hits(run, by_hash)
+        for rows in keys_between(self._store, start, end, _STEP_BYTES):
+            self._take_hits(rows, by_hash)
             await walk.turn_if_over()
         return end
 
-    def _runs(self, start: int, end: int) -> Iterator[Run]:
-        for run, _ in pieces(self._store.log, start, end, _STEP_BYTES):
-            if run is not None:
-                yield run
-
-    def _take_hits(self, run: Run, by_hash: Mapping[int, Sequence[Wanted]]) -> None:
-        hashes, owners = keys_of(run)
-        hits = np.flatnonzero(np.isin(hashes, np.fromiter(by_hash, np.int64, len(by_hash))))
-        positions = run.positions[owners[hits]].tolist()
-        for value, position in zip(hashes[hits].tolist(), positions, strict=True):
+    def _take_hits(self, rows: Rows, by_hash: Mapping[int, Sequence[Wanted]]) -> None:
+        hits = rows[np.isin(rows["hash"], np.fromiter(by_hash, np.int64, len(by_hash)))]
+        for value, position, _ in hits.tolist():
             for one in by_hash[value]:
                 seen = self._finder.read(position, one.word)
                 if seen is not None:

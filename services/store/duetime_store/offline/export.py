@@ -23,11 +23,10 @@ from duetime_core.ondisk.pending import lanes
 from duetime_core.ondisk.scan import Found, scan_runs
 from duetime_core.ondisk.state import Progress, Queue, State, no_progress, read, restored
 from duetime_format.columns import Ints, Run
-from duetime_format.keys import key_hash, keys_of, words_of
+from duetime_format.keys import rows_of, rows_of_record
 from duetime_format.lanes import LANE_TOPICS, TIMER_LANE_FIRST
 from duetime_format.levels import DelayLevels
 from duetime_format.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
-from duetime_format.properties import as_text
 from duetime_format.units import UNIT, UNIT_TYPE, Units, dues_of, joined
 
 from duetime_store.counting import countfile
@@ -324,15 +323,12 @@ class _Export:
             if isinstance(item, Run):
                 stored_at_ms = int(item.stored_at_ms[-1])
                 if index is not None:
-                    hashes, owners = keys_of(item)
-                    index.add(hashes, item.positions[owners], item.stored_at_ms[owners])
+                    index.add(rows_of(item))
             elif isinstance(item, Found) and not item.damage:
                 stored_at_ms = item.record.stored_at_ms
                 if index is not None:
                     found = item.record
-                    words = [as_text(word) for word in words_of(found.properties)]
-                    hashes = np.array([key_hash(found.topic, word) for word in words], np.int64)
-                    index.add(hashes, *(np.full(len(hashes), value) for value in (item.position, stored_at_ms)))
+                    index.add(rows_of_record(found.topic, found.properties, item.position, stored_at_ms))
         indexed_at_ms = index.close() if index is not None else 0
         return indexed_at_ms, stored_at_ms, index.shape if index is not None else BROKERS
 

@@ -14,7 +14,7 @@ from duetime_core.ondisk.state import State
 from duetime_format import record
 from duetime_format.columns import Ints, Run
 from duetime_format.errors import Damaged
-from duetime_format.keys import key_hash, keys_of, words_of
+from duetime_format.keys import key_hash, rows_of, words_of
 from duetime_format.properties import as_text, decode_properties
 from duetime_format.record import Record
 
@@ -75,8 +75,9 @@ class IndexCheck:
             if not count:
                 return
             if hashes is None:
-                owned, owners = keys_of(run)
-                hashes = np.unique(owners << _HASH_BITS | owned)
+                rows = rows_of(run)
+                owners = np.searchsorted(run.positions, rows["position"])
+                hashes = np.unique(owners << _HASH_BITS | rows["hash"])
             self._compare(file, run, file.waiting[:count], hashes)
             file.waiting = file.waiting[count:]
             file.first_number += count

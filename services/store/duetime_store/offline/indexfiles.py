@@ -3,8 +3,8 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
-from duetime_format.columns import Ints
 from duetime_format.errors import Damaged
+from duetime_format.keys import Rows
 
 from duetime_store.files.disk import Disk
 from duetime_store.finding.index import BROKERS, IndexFile, IndexWriter, Shape
@@ -20,15 +20,14 @@ class IndexFiles:
         self._writer: IndexWriter | None = None
         disk.make_directory(folder)
 
-    def add(self, hashes: Ints, positions: Ints, times_ms: Ints) -> None:
-        at = 0
-        while at < len(hashes):
+    def add(self, rows: Rows) -> None:
+        while len(rows):
             writer = self._writer
             if writer is None or not writer.room:
-                writer = self._roll(int(times_ms[at]))
-            stop = at + writer.room
-            writer.append(hashes[at:stop], positions[at:stop], times_ms[at:stop])
-            at = min(stop, len(hashes))
+                writer = self._roll(int(rows["stored_at_ms"][0]))
+            room = writer.room
+            writer.append(rows[:room])
+            rows = rows[room:]
 
     def _roll(self, at_ms: int) -> IndexWriter:
         """Names are times that ascend."""

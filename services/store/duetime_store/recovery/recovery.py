@@ -39,6 +39,7 @@ from duetime_store.lanes.timerorder import Ended, Reach, joined_ends
 from duetime_store.lanes.timerrows import RowReader
 from duetime_store.log import idfile
 from duetime_store.log.commitlog import CommitLog, missing_text
+from duetime_store.log.newkeys import NewKeys
 from duetime_store.log.recent import RecentIds
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.queues.queuedisk import files_max_by
@@ -154,6 +155,7 @@ class _Recovery:
             self._clock,
             self._recent,
             self._ledger,
+            NewKeys(self._log.end) if self._settings.index else NewKeys(self._log.end, 0),
             waiting_bytes_max=self._settings.waiting_bytes_max,
             flush_stall_ms=self._settings.flush_stall_ms,
             timer_lanes=self._settings.timer_lanes,

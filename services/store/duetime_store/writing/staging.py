@@ -13,7 +13,9 @@ from duetime_format.units import Units
 from duetime_store.counting.ledger import Rows
 from duetime_store.files.disk import Buffer
 from duetime_store.lanes.lane import Lane
+from duetime_store.log.intake import Intake
 from duetime_store.log.journal import Entry
+from duetime_store.log.newkeys import Part
 from duetime_store.queues.consumequeue import ConsumeQueue
 
 OK, DUPLICATE, GAP, NOT_DUE, REFUSED, SETTLED, CANCELLED = range(7)
@@ -102,6 +104,23 @@ class FlushBatch:
     marks: list[Callable[[], None]] = field(default_factory=list)
     # Learn whether the batch became durable.
     settles: list[Callable[[bool], None]] = field(default_factory=list)
+    # Index keys of its records, put by put.
+    keys: list[Part] = field(default_factory=list)
+
+    def add(self, placed: bytearray, intake: Intake, runs: list[tuple[int, int, int]], segment_bytes: int) -> None:
+        """Adds the bytes of a put's records, in one buffer for each segment. `runs`: see runs.runs_in."""
+        data, at = memoryview(placed), 0
+        for _, stop, shift in runs:
+            end = len(data) if stop == intake.count else int(intake.starts[stop])
+            position, buffer = at + shift, data[at:end]
+            if self.runs and self.end == position and position % segment_bytes:
+                self.runs[-1][1].append(buffer)
+            else:
+                self.runs.append((position, [buffer]))
+            self.end = position + len(buffer)
+            at = end
+        self.size += len(data)
+        self.count += intake.count
 
     @property
     def lanes(self) -> set[Lane]:

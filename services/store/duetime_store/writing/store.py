@@ -28,6 +28,7 @@ from duetime_store.lanes.lanes import Lanes
 from duetime_store.log.commitlog import CommitLog
 from duetime_store.log.intake import Intake, parse
 from duetime_store.log.journal import Journal, event_records
+from duetime_store.log.newkeys import NewKeys
 from duetime_store.log.recent import RecentIds
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.queues.halfqueue import HalfQueue
@@ -64,6 +65,7 @@ class Store:
         clock: ShardClock,
         recent: RecentIds,
         ledger: Ledger,
+        new_keys: NewKeys,
         *,
         waiting_bytes_max: int,
         flush_stall_ms: int,
@@ -77,6 +79,7 @@ class Store:
         self.clock = clock
         self.recent = recent
         self.ledger = ledger
+        self.new_keys = new_keys
         self._originals = Originals(log, self._refusal)
         self.repeats = Repeats(log, history, recent, clock)
         self.lanes = Lanes()
@@ -328,25 +331,15 @@ class Store:
             queue.staged += units
             batch.queues[queue] = batch.queues.get(queue, 0) + count
             at += count * UNIT.size
-        self._add_runs(memoryview(placed.data), intake, runs)
+        self._add_runs(placed.data, intake, runs)
         return positions
 
-    def _add_runs(self, data: memoryview, intake: Intake, runs: list[tuple[int, int, int]]) -> None:
-        """Adds the records' bytes to the batch, in one buffer for each segment."""
+    def _add_runs(self, placed: bytearray, intake: Intake, runs: list[tuple[int, int, int]]) -> None:
+        """Adds records to the batch, and their index keys."""
         batch = self._staged
-        at = 0
-        for _, stop, shift in runs:
-            end = len(data) if stop == intake.count else int(intake.starts[stop])
-            position, buffer = at + shift, data[at:end]
-            if batch.runs and batch.end == position and position % self.log.segment_bytes:
-                batch.runs[-1][1].append(buffer)
-            else:
-                batch.runs.append((position, [buffer]))
-            batch.end = position + len(buffer)
-            at = end
-        batch.size += len(data)
-        self._waiting_bytes += len(data)
-        batch.count += intake.count
+        batch.add(placed, intake, runs, self.log.segment_bytes)
+        batch.keys.append((batch.end, self.new_keys.of(intake, placed)))
+        self._waiting_bytes += len(placed)
 
     def move(self, queue: ConsumeQueue, offsets: Ints, units: Units, records: bytes) -> None:
         """Stages copies of records that published units name; `units` replace those at `offsets` once they are durable.
@@ -368,7 +361,12 @@ class Store:
         units["position"][units["size"] != FILLER_SIZE] = positions
         self._staged.moved.append((queue, offsets, units))
         self._staged.moved_count += intake.count
-        self._add_runs(memoryview(reposition(intake, positions)), intake, runs)
+        self._add_runs(reposition(intake, positions), intake, runs)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is staged or being flushed."""
+        return not self._staged.count and self._flushing is None
 
     def when_durable(self) -> "asyncio.Future[None] | None":
         """Done when everything staged so far is durable. None: nothing is staged or being flushed."""
@@ -435,6 +433,7 @@ class Store:
                 # They still name the first copies, which stay until the units are replaced.
                 trouble = error
         trouble = batch.end_entries() or trouble
+        self.new_keys.publish(batch.keys)
         self._flushing = None
         self.published_end, self.published_at_ms = batch.end, batch.stored_at_ms
         self._waiting_bytes -= batch.size

@@ -1,0 +1,117 @@
+"""Index keys of the newest records, kept from their put until the index has them.
+
+    log     | indexed | maybe not: to be read | kept, publish by publish |
+                                              start         published_end
+
+They are hashed while a put's records are in the processor's cache anyway, which saves the index from reading the log.
+Where more wait than there is room for, the oldest are let go: the log has them.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from duetime_format.columns import Run
+from duetime_format.keys import ROW, Rows, rows_placed
+
+# Keys kept: 20 MiB. The index writes them long before, unless its disk does not take them.
+KEYS_MAX = 1_048_576
+# Keys of one put that are kept; one with more, thousands in each record, is read from the log.
+PUT_KEYS_MAX = 65_536
+# What a part costs beside its rows, in rows.
+_PART_ROWS = 16
+# Rows of small parts that are looked at together.
+_JOINED_ROWS = 16_384
+
+# (end of the records, their keys; None: they are not kept).
+Part = tuple[int, Rows | None]
+
+
+class NewKeys:
+    """See the module. Belongs to the event loop's thread."""
+
+    def __init__(self, position: int, keys_max: int = KEYS_MAX) -> None:
+        """`keys_max` 0: none are kept, since there is no index."""
+        self._keys_max = keys_max
+        # The keys of all published records from here on are kept.
+        self.start = position
+        self._parts: deque[tuple[int, Rows]] = deque()
+        self._count = 0
+
+    @property
+    def are_many(self) -> bool:
+        """Whether they should be written soon, so that none have to be read."""
+        return 2 * self._count > self._keys_max
+
+    def of(self, run: Run, placed: bytes | bytearray) -> Rows | None:
+        """The keys of a put's records, with their places; None: they will not be kept."""
+        return rows_placed(run, placed, PUT_KEYS_MAX) if self._keys_max else None
+
+    def publish(self, parts: Sequence[Part]) -> None:
+        """Records became visible, up to the end of the last part."""
+        if not parts:
+            return
+        end = parts[-1][0]
+        found = [rows for _, rows in parts if rows is not None]
+        if len(found) < len(parts):
+            self._parts.clear()
+            self._count, self.start = 0, end
+            return
+        rows = _join(found)
+        if self._parts and not len(rows):
+            self._parts[-1] = (end, self._parts[-1][1])
+            return
+        self._parts.append((end, rows))
+        self._count += len(rows) + _PART_ROWS
+        while self._count > self._keys_max:
+            self._drop()
+
+    def drop_before(self, position: int) -> None:
+        """They are in the index, as far as `position`."""
+        while self._parts and self._parts[0][0] <= position:
+            self._drop()
+
+    def _drop(self) -> None:
+        self.start, rows = self._parts.popleft()
+        self._count -= len(rows) + _PART_ROWS
+
+    def first(self, position: int, count: int) -> tuple[Rows, int]:
+        """The first `count` keys or so of records from `position` on, which is not before `start`; and the end of their
+        records. Those of one record stay together."""
+        parts, found, end = [], 0, position
+        for part_end, part in self._parts:
+            parts.append(part)
+            found, end = found + len(part), part_end
+            if found >= count:
+                break
+        rows = _join(parts)
+        # A step that failed may have taken a part's first ones.
+        rows = rows[int(np.searchsorted(rows["position"], position)) :]
+        if len(rows) > count:
+            # Up to the record that the last of them has a part of, which comes first the next time.
+            stop = int(np.searchsorted(rows["position"], rows["position"][count]))
+            stop = stop or int(np.searchsorted(rows["position"], rows["position"][0], "right"))
+            if stop < len(rows):
+                return rows[:stop], int(rows["position"][stop])
+        return rows, end
+
+    def between(self, start: int, stop: int) -> Iterator[Rows]:
+        """The keys of records in [start, stop), as they are kept now, in the order of the log."""
+        return _joined([rows for end, rows in self._parts if end > start], start, stop)
+
+
+def _joined(parts: Sequence[Rows], start: int, stop: int) -> Iterator[Rows]:
+    """In pieces of some size."""
+    waiting: list[Rows] = []
+    for number, rows in enumerate(parts, 1):
+        waiting.append(rows)
+        if number == len(parts) or sum(map(len, waiting)) >= _JOINED_ROWS:
+            joined = _join(waiting)
+            low, high = np.searchsorted(joined["position"], [start, stop]).tolist()
+            yield joined[low:high]
+            waiting.clear()
+
+
+def _join(parts: Sequence[Rows]) -> Rows:
+    # By their bytes: numpy would copy field by field.
+    return parts[0] if len(parts) == 1 else np.frombuffer(b"".join(parts), ROW)
