@@ -124,6 +124,8 @@ def test_columns_say_what_the_records_say() -> None:
     assert run.entries is not None
     assert run.entries[:, 1].tolist() == [3, 9, 77]
     assert run.properties(0) == lane.properties
+    assert [data[at:][:5] for at in run.keys_at.tolist()] == [b"first"] * 2
+    assert [data[at - 9 : at + 1] for at in run.id_at.tolist()] == [b"UNIQ_KEY\x01k"] * 2
 
 
 def test_columns_of_a_lane_for_any_time_say_where_its_due_time_stands() -> None:

@@ -2,10 +2,12 @@
 
 from types import ModuleType
 
+import numpy as np
 import pytest
 from duetime_format import keys, layout, record
-from duetime_format.columns import take
+from duetime_format.columns import parse, take
 from duetime_format.keys import key_hash
+from duetime_format.placing import place
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -31,8 +33,8 @@ def hashes_of(*records: record.Record) -> list[tuple[int, int]]:
     """(record, hash) of all keys."""
     run = take(log_of(list(records)), 0, 0)
     assert run.count == len(records)
-    hashes, owners = keys.keys_of(run)
-    return list(zip(owners.tolist(), hashes.tolist(), strict=True))
+    rows = keys.rows_of(run)
+    return list(zip(np.searchsorted(run.positions, rows["position"]).tolist(), rows["hash"].tolist(), strict=True))
 
 
 @pytest.fixture(params=["python", "compiled"])
@@ -80,6 +82,31 @@ def test_long_topics_of_version_2_are_read() -> None:
     assert hashes_of(long) == [(0, key_hash(topic, "K1"))]
 
 
+def test_rows_say_where_a_record_lies_and_when_it_was_stored() -> None:
+    four, six = ("orders", bytes(8)), ("orders", bytes(20))
+    data = b""
+    for stored_at_ms, (topic, host) in enumerate([four, six, four], 1_700_000_000_000):
+        data += record.encode(
+            record.Record(
+                topic, 1, b"body", b"UNIQ_KEY\x01ID", born_host=host, position=len(data), stored_at_ms=stored_at_ms
+            )
+        )
+    run = take(data, 0, 0)
+    rows = keys.rows_of(run)
+    assert rows["position"].tolist() == run.positions.tolist()
+    assert rows["stored_at_ms"].tolist() == run.stored_at_ms.tolist() == [1_700_000_000_000 + n for n in range(3)]
+    assert keys.rows_of_record("orders", b"UNIQ_KEY\x01ID", 0, 1_700_000_000_000) == rows[:1]
+
+
+def test_rows_of_a_put_have_the_places_that_were_filled_in() -> None:
+    run = parse(record.encode(encoded(b"UNIQ_KEY\x01ID")) + record.encode(encoded(b"KEYS\x01a b")))
+    placed = place(run, np.array([500, 700]), [0], [0], 42)
+    rows = keys.rows_placed(run, placed.data)
+    assert rows is not None
+    assert rows[["position", "stored_at_ms"]].tolist() == [(500, 42), (700, 42), (700, 42)]
+    assert [keys.rows_placed(run, placed.data, most) is None for most in (2, 3)] == [True, False]
+
+
 PROPERTY = st.one_of(
     st.sampled_from(
         [b"UNIQ_KEY\x01ID", b"KEYS\x01 a  b", b"KEYS\x01", b"KEYS", b"K", b"", b"U\x01\x01", b"XKEYS\x01c"]
@@ -97,6 +124,16 @@ def test_twin_finds_the_same_in_any_bytes(rows: list[tuple[list[bytes], int]]) -
     run = take(log_of(records), 0, 0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(keys, "_twin", None)
-        expected = [column.tolist() for column in keys.keys_of(run)]
+        expected = keys.rows_of(run).tolist()
         patch.setattr(keys, "_twin", twin)
-        assert [column.tolist() for column in keys.keys_of(run)] == expected
+        assert keys.rows_of(run).tolist() == expected
+
+
+def test_twin_does_not_trust_columns() -> None:
+    twin: ModuleType = compiled("duetime_format._keys")
+    run = take(log_of([encoded(b"UNIQ_KEY\x01ID", b"KEYS\x01a b")]), 0, 0)
+    for row, value in ((0, -1), (0, 50), (1, 1 << 40), (1, -5), (2, 1), (2, -1), (13, 1 << 40), (14, 1 << 40)):
+        wrong = run.columns.copy()
+        wrong[row, 0] = value
+        with pytest.raises(ValueError, match="record 0 is not within"):
+            twin.rows_of(run.data, wrong, run.keys, 100)

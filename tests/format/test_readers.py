@@ -86,8 +86,8 @@ def test_all_readers_agree(topic: str, encoded: bytes, host: bytes) -> None:
         assert run.tags_codes.tolist() == [record.java_hash(tags)]
         assert (run.id_hashes[0] >= 0) == bool(message_id)
         assert columns.parse(data).columns.tolist() == run.columns.tolist()
-        for codes, owners in in_both(lambda run=run: keys.keys_of(run), (keys, "_twin", "duetime_format._keys")):  # type: ignore[misc, attr-defined]
-            assert (codes.tolist(), set(owners.tolist())) == (hashes, {0} if words else set())
+        for rows in in_both(lambda run=run: keys.rows_of(run), (keys, "_twin", "duetime_format._keys")):  # type: ignore[misc, attr-defined]
+            assert rows["hash"].tolist() == hashes  # type: ignore[index]
 
     # What readers are given: by the store, by the SDK, by Spark.
     own = {name: value for name, value in told.items() if name not in RESERVED_PROPERTIES}

@@ -8,13 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from duetime_core.clock import SystemClock
+from duetime_core.testing import FakeClock
 from duetime_format import record
 from duetime_format.keys import key_hash
 from duetime_format.levels import DEFAULT_DELAY_LEVELS
 from duetime_format.properties import value_of
 from duetime_store.files import configs
 from duetime_store.finding.index import Header, IndexFile, Shape, file_paths
-from duetime_store.finding.indexer import Indexer, Mark, pieces, read_mark
+from duetime_store.finding.indexer import BUSY_MS_MAX, Indexer, Mark, pieces, read_mark
+from duetime_store.log.newkeys import NewKeys
 
 from tests.format.golden import NAMES, golden_dir, summary, units, unpack
 from tests.store.conftest import MIB, HandClock, Shard, sent
@@ -80,6 +82,66 @@ async def test_every_message_is_in_the_index_once(shard: Shard, thread: ThreadPo
     async with Built(shard, thread) as indexer:
         assert {word: found(indexer, word) for word in expected} == {word: [at] for word, at in expected.items()}
         assert found(indexer, "100") == []
+
+
+async def test_what_is_kept_and_what_is_read_give_the_same_files(shard: Shard, thread: ThreadPoolExecutor) -> None:
+    for number in range(300):
+        shard.put(sent(f"a{number}", level=number % 3), sent(f"b{number}", topic="payments", queue=number % 5))
+        shard.clock.wall_ms += 700
+    assert shard.store.new_keys.start == 0
+    async with Built(shard, thread):
+        pass
+    kept = [path.read_bytes() for path in file_paths(shard.root / "index")]
+    assert shard.store.new_keys.start == shard.store.published_end
+    (shard.directory.config / configs.INDEX).unlink()
+    shard.reopen()
+    assert shard.store.new_keys.start == shard.store.published_end
+    async with Built(shard, thread) as indexer:
+        assert all(len(found(indexer, f"b{number}", "payments")) == 1 for number in range(300))
+    assert [path.read_bytes() for path in file_paths(shard.root / "index")] == kept
+    assert len(kept) > 1
+
+
+async def test_keys_that_were_let_go_are_read_from_the_log(shard: Shard, thread: ThreadPoolExecutor) -> None:
+    shard.store.new_keys = NewKeys(0, 200)
+    shard.put(*(sent(f"{number}") for number in range(100)))
+    shard.put(*(sent(f"{number}") for number in range(100, 150)))
+    shard.put(*(sent(f"{number}") for number in range(150, 300)))
+    assert 0 < shard.store.new_keys.start < shard.store.published_end
+    async with Built(shard, thread) as indexer:
+        entries = flat(contents(indexer))
+        assert len(entries) == len(set(entries)) == 300
+
+
+async def test_keys_of_records_that_were_not_stored_are_not_indexed(shard: Shard, thread: ThreadPoolExecutor) -> None:
+    shard.put(sent("before"))
+    shard.store.put(sent("undone"))
+    shard.store.undo()
+    shard.put(sent("after"))
+    async with Built(shard, thread) as indexer:
+        assert [len(found(indexer, word)) for word in ("before", "undone", "after")] == [1, 0, 1]
+        assert len(flat(contents(indexer))) == 2
+
+
+async def test_under_load_keys_are_written_after_a_while(shard: Shard, thread: ThreadPoolExecutor) -> None:
+    shard.put(sent("first"))
+    clock = FakeClock()
+    indexer = Indexer(shard.store, shard.directory, thread, clock, shape=SMALL)
+    await indexer._open()
+    # From now on something is always staged.
+    shard.store.put(sent("staged"))
+    loop = asyncio.ensure_future(indexer._follow())
+    await clock.advance(0)
+    await clock.advance(BUSY_MS_MAX - 1)
+    assert indexer.behind_bytes
+    await clock.advance(1)
+    async with asyncio.timeout(10):
+        while indexer.behind_bytes:
+            await asyncio.wait({loop}, timeout=0.001)
+    loop.cancel()
+    await asyncio.gather(loop, return_exceptions=True)
+    assert len(found(indexer, "first")) == 1
+    await indexer.close()
 
 
 async def test_nothing_is_written_for_a_log_without_keys(shard: Shard, thread: ThreadPoolExecutor) -> None:

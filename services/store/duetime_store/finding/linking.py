@@ -19,6 +19,7 @@ def link(rows: Rows, slots: Slots, first: int, begin_at_ms: int) -> tuple[bytes,
     """The entries, and how many slots had none before. The slots name the new entries on return.
 
     Args:
+        rows: one at least.
         first: the number of the first entry.
         begin_at_ms: what the seconds in the entries count from. The first entry of a file counts from the end of the
             file before, those after it from the first one's time.
@@ -28,9 +29,9 @@ def link(rows: Rows, slots: Slots, first: int, begin_at_ms: int) -> tuple[bytes,
     # Entries of one slot stand together, in their order; each but the first follows the one before it.
     order = np.argsort(places, kind="stable")
     grouped, in_order = places[order], numbers[order]
-    opens = np.append(True, grouped[1:] != grouped[:-1])[: len(rows)]
+    opens = np.append(True, grouped[1:] != grouped[:-1])
     heads = slots[grouped[opens]]
-    before = np.append(0, in_order[:-1])[: len(rows)]
+    before = np.append(0, in_order[:-1])
     before[opens] = heads
     entries = np.empty(len(rows), ENTRY_TYPE)
     entries["hash"], entries["position"] = rows["hash"], rows["position"]
