@@ -13,7 +13,9 @@ from tests.twins import compiled
 
 T = 1_700_000_000_000
 TIMES = st.one_of(st.integers(T - 5_000, T + 50_000), st.sampled_from([0, -5, 1, T + (1 << 45)]))
-ROWS = st.lists(st.tuples(st.integers(0, 40) | st.integers(0, (1 << 31) - 1), st.integers(0, 1 << 60), TIMES), min_size=1)
+ROWS = st.lists(
+    st.tuples(st.integers(0, 40) | st.integers(0, (1 << 31) - 1), st.integers(0, 1 << 60), TIMES), min_size=1
+)
 
 
 @given(st.lists(ROWS, max_size=4), st.integers(1, 50), st.sampled_from([1, 2, 900]), st.sampled_from([0, T, T + 9]))

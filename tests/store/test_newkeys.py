@@ -4,8 +4,10 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from duetime_format import record
 from duetime_format.keys import ROW, Rows
 from duetime_store.log import newkeys
+from duetime_store.log.intake import parse
 from duetime_store.log.newkeys import NewKeys
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,7 +40,7 @@ def test_keys_are_taken_from_where_the_index_is() -> None:
     # A step that failed has written the first of them.
     assert positions(keys.first(150, 9)[0]) == [150, 180, 200]
     keys.drop_before(180)
-    assert (keys.start, positions(keys.first(180, 9)[0])) == (100, [180, 200])
+    assert (keys.start, positions(keys.first(180, 9)[0])) == (150, [180, 200])
     keys.drop_before(200)
     assert (keys.start, positions(keys.first(200, 9)[0])) == (200, [200])
     keys.drop_before(300)
@@ -70,7 +72,7 @@ def test_the_oldest_are_let_go_where_there_is_no_room() -> None:
     keys = NewKeys(0, 100)
     for at in range(0, 1000, 10):
         keys.publish([(at + 10, rows(at, at + 1, at + 2, at + 3))])
-    # Each publish takes room for 16 more.
+    # Each put takes room for 16 more.
     assert keys.start == 950
     assert positions(keys.first(950, 1)[0]) == [950]
     assert keys.are_many
@@ -87,13 +89,21 @@ def test_publishes_without_keys_take_no_room() -> None:
     assert not keys.are_many
 
 
-def test_a_put_with_too_many_keys_is_left_to_the_log() -> None:
+def test_keys_that_take_more_room_than_their_records_are_not_kept() -> None:
+    keys = NewKeys(0)
+    for words, kept in ((5, True), (500, False)):
+        properties = b"KEYS\x01" + b" ".join(b"k%d" % number for number in range(words))
+        intake = parse(record.encode(record.Record("orders", 0, b"", properties)))
+        assert (keys.of(intake, bytearray(intake.data)) is not None) == kept
+
+
+def test_a_put_whose_keys_are_not_kept_is_left_to_the_log() -> None:
     keys = NewKeys(0)
     keys.publish([(50, rows(0))])
     keys.publish([(100, rows(50)), (200, None), (300, rows(200))])
-    assert (keys.start, between(keys, 0, 300)) == (300, [])
+    assert (keys.start, between(keys, 0, 300)) == (200, [200])
     keys.publish([(400, rows(300))])
-    assert between(keys, 0, 400) == [300]
+    assert between(keys, 0, 400) == [200, 300]
 
 
 def test_nothing_is_kept_for_no_index() -> None:

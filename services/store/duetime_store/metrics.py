@@ -68,7 +68,9 @@ class StoreMetrics:
         )
         self.recovery_seconds = Gauge("duetime_store_recovery_seconds", "Time of the last recovery", registry=registry)
         self.index_behind = Gauge(
-            "duetime_store_index_behind_bytes", "Log bytes that are not indexed yet", registry=registry
+            "duetime_store_index_behind_bytes",
+            "Log bytes that a look-up has to read, since no index has them",
+            registry=registry,
         )
         self._count_scans(registry)
         self._count_retention(registry)

@@ -307,7 +307,7 @@ def _make_indexer(base: Base, store: Store) -> Indexer | None:
         return None
     shape = Shape(settings.index_slots, settings.index_entries)
     indexer = Indexer(store, base.directory, base.threads.checkpoint, base.clock, shape=shape)
-    metrics.index_behind.set_function(lambda: indexer.behind_bytes)
+    metrics.index_behind.set_function(lambda: indexer.unread_bytes)
     return indexer
 
 

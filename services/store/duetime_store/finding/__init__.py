@@ -1,7 +1,8 @@
 """Finding messages: by id, by key, and what happened to each.
 
 index         RocketMQ's index files
-indexer       builds them from the log
+linking       makes their entries
+indexer       builds them
 finder        messages by id and key
 search        records of many pending messages at once
 trace         the life of a message

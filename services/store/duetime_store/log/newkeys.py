@@ -1,10 +1,11 @@
 """Index keys of the newest records, kept from their put until the index has them.
 
-    log     | indexed | maybe not: to be read | kept, publish by publish |
-                                              start         published_end
+    log     | indexed | maybe not: to be read | kept, put by put .. |
+                                              start          published_end
 
 They are hashed while a put's records are in the processor's cache anyway, which saves the index from reading the log.
-Where more wait than there is room for, the oldest are let go: the log has them.
+Where more wait than there is room for, the oldest are let go: the log has them. Keys of a put that would take more room
+than its records, hundreds in each, are not kept at all.
 """
 
 from collections import deque
@@ -16,8 +17,6 @@ from duetime_format.keys import ROW, Rows, rows_placed
 
 # Keys kept: 20 MiB. The index writes them long before, unless its disk does not take them.
 KEYS_MAX = 1_048_576
-# Keys of one put that are kept; one with more, thousands in each record, is read from the log.
-PUT_KEYS_MAX = 65_536
 # What a part costs beside its rows, in rows.
 _PART_ROWS = 16
 # Rows of small parts that are looked at together.
@@ -43,26 +42,21 @@ class NewKeys:
         """Whether they should be written soon, so that none have to be read."""
         return 2 * self._count > self._keys_max
 
-    def of(self, run: Run, placed: bytes | bytearray) -> Rows | None:
+    def of(self, run: Run, placed: bytearray) -> Rows | None:
         """The keys of a put's records, with their places; None: they will not be kept."""
-        return rows_placed(run, placed, PUT_KEYS_MAX) if self._keys_max else None
+        return rows_placed(run, placed, len(placed) // ROW.itemsize) if self._keys_max else None
 
     def publish(self, parts: Sequence[Part]) -> None:
         """Records became visible, up to the end of the last part."""
-        if not parts:
-            return
-        end = parts[-1][0]
-        found = [rows for _, rows in parts if rows is not None]
-        if len(found) < len(parts):
-            self._parts.clear()
-            self._count, self.start = 0, end
-            return
-        rows = _join(found)
-        if self._parts and not len(rows):
-            self._parts[-1] = (end, self._parts[-1][1])
-            return
-        self._parts.append((end, rows))
-        self._count += len(rows) + _PART_ROWS
+        for end, rows in parts:
+            if rows is None:
+                self._parts.clear()
+                self._count, self.start = 0, end
+            elif self._parts and not len(rows):
+                self._parts[-1] = (end, self._parts[-1][1])
+            else:
+                self._parts.append((end, rows))
+                self._count += len(rows) + _PART_ROWS
         while self._count > self._keys_max:
             self._drop()
 
@@ -103,13 +97,16 @@ class NewKeys:
 def _joined(parts: Sequence[Rows], start: int, stop: int) -> Iterator[Rows]:
     """In pieces of some size."""
     waiting: list[Rows] = []
+    count = 0
     for number, rows in enumerate(parts, 1):
         waiting.append(rows)
-        if number == len(parts) or sum(map(len, waiting)) >= _JOINED_ROWS:
+        count += len(rows)
+        if number == len(parts) or count >= _JOINED_ROWS:
             joined = _join(waiting)
             low, high = np.searchsorted(joined["position"], [start, stop]).tolist()
             yield joined[low:high]
             waiting.clear()
+            count = 0
 
 
 def _join(parts: Sequence[Rows]) -> Rows:
