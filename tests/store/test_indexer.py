@@ -267,10 +267,10 @@ async def test_blanks_large_records_and_damage_are_stepped_over(
 async def test_a_full_disk_stops_indexing_until_there_is_room(
     shard: Shard, thread: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shard.put(*(sent(f"{number}") for number in range(10)))
+    shard.put(*(sent(f"{number}") for number in range(100)))
     built = Built(shard, thread)
     await built.caught_up()
-    shard.put(*(sent(f"{number}") for number in range(10, 20)))
+    shard.put(*(sent(f"{number}") for number in range(100, 200)))
     write = shard.directory.disk.write
 
     def full(*_: object) -> None:
@@ -279,10 +279,11 @@ async def test_a_full_disk_stops_indexing_until_there_is_room(
     monkeypatch.setattr(shard.directory.disk, "write", full)
     with pytest.raises(OSError, match="No space"):
         await built.indexer._step()
-    assert sum(map(len, contents(built.indexer))) == 10
+    assert sum(map(len, contents(built.indexer))) == 100
     monkeypatch.setattr(shard.directory.disk, "write", write)
     await built.indexer._step()
-    assert sum(map(len, contents(built.indexer))) == 20
+    assert sum(map(len, contents(built.indexer))) == 200
+    assert all(len(found(built.indexer, f"{number}")) == 1 for number in range(200))
     await built.indexer.close()
 
 
