@@ -111,4 +111,4 @@ def _joined(parts: Sequence[Rows], start: int, stop: int) -> Iterator[Rows]:
 
 def _join(parts: Sequence[Rows]) -> Rows:
     # By their bytes: numpy would copy field by field.
-    return parts[0] if len(parts) == 1 else np.frombuffer(b"".join(parts), ROW)
+    return parts[0] if len(parts) == 1 else np.frombuffer(b"".join([part.data for part in parts]), ROW)
