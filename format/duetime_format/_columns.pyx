@@ -23,7 +23,8 @@ from duetime_format._bytes cimport CRC_ENDING_BYTES, crc32, crc_init, has_crc_ma
 from duetime_format.layout cimport (
     FLAGS, ID_AT, ID_HASHES, KEY_CRCS, KEY_OF, KEYS_AT, LEVELS, OFFSETS, POSITION_AT, PROPERTIES_AT, QUEUE_ID_AT,
     QUEUE_OFFSET_AT, REAL_OF, RECORD_BYTES_MIN, MAGIC_V1, ROWS, SIZES, STARTS, STORED_AT, SYS_FLAG_AT,
-    SYS_TRANSACTION_ROLLBACK, TAGS_CODES, TIMER_AT, TIMER_OUT_DIGITS, Parts, Span, find_parts, is_record_magic, matches_crc
+    SYS_TRANSACTION_ROLLBACK, TAGS_CODES, TIMER_AT, TIMER_OUT_DIGITS, Parts, Span, find_parts, is_record_magic,
+    matches_crc
 )
 
 crc_init()
