@@ -213,8 +213,7 @@ class StoreNode:
             group.create_task(parts.surveyor.run())
             group.create_task(parts.checks.run())
             group.create_task(parts.giving_up.run())
-            if self._settings.flush_mode == "async":
-                group.create_task(parts.flusher.run_periodic())
+            group.create_task(parts.flusher.run_periodic())
 
     async def failed(self) -> None:
         await asyncio.shield(self.loops)

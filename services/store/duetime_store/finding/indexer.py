@@ -1,7 +1,7 @@
-"""Builds the index beside the serving path: from the published log, in short steps with pauses.
+"""Builds the index beside the serving path: from the durable log, in short steps with pauses.
 
     log      | indexed ........................... | not yet: a few ms of log | staged |
-             0                                  position                published_end
+             0                                  position                durable_end
 
 No send and no flush waits for it. Messages not indexed yet are found by reading the log (finder.py), so the index may
 lag: after a publish the loop waits a moment, to take many small ones together.
@@ -142,7 +142,7 @@ class Indexer:
     @property
     def behind_bytes(self) -> int:
         """Bytes of the log that are not indexed yet."""
-        return self._store.published_end - self.position
+        return self._store.durable_end - self.position
 
     @property
     def files(self) -> list[IndexFile]:
@@ -245,7 +245,7 @@ class Indexer:
     async def _follow(self) -> None:
         behind_bytes, started = self.behind_bytes, time.perf_counter()
         while True:
-            if not self.behind_bytes:
+            while not self.behind_bytes:
                 await self._store.next_publish()
                 await self._clock.sleep(GATHER_MS)
             await self._step()
@@ -258,7 +258,7 @@ class Indexer:
 
     async def _step(self) -> None:
         """Indexes the next piece of the log."""
-        run, position = next(pieces(self._store.log, self.position, self._store.published_end))
+        run, position = next(pieces(self._store.log, self.position, self._store.durable_end))
         if run is not None:
             hashes, owners = keys_of(run)
             await self._add(hashes, run.positions[owners], run.stored_at_ms[owners])

@@ -5,8 +5,9 @@
 So at the due moment only the write is left to do: no call lies between it and the log, and a busy lane needs a few
 large puts a second instead of one for every millisecond in which something falls due.
 
-Nothing is decided ahead: when an entry falls due, the store judges its record as if it had just arrived. Held records
-are in memory only; a call that ends early drops its records, and they are restored again.
+Nothing is decided ahead but where a record goes, and that binds nobody (promises.py): when an entry falls due, the
+store judges its record as if it had just arrived. Held records are in memory only; a call that ends early drops its
+records, and they are restored again.
 """
 
 import asyncio
@@ -15,12 +16,15 @@ from collections.abc import Sequence
 import numpy as np
 from duetime_core.errors import DiskFull, InvalidArgument, Overloaded, Violation
 from duetime_format.limits import AHEAD_MS_MAX
-from duetime_format.units import Ints, due_of, dues_of
+from duetime_format.plans import PLAN_MS_MAX
+from duetime_format.units import Ints, dues_of
 
 from duetime_store.lanes.alarm import Alarm
 from duetime_store.lanes.lane import Head, Lane
 from duetime_store.log.intake import Intake
 from duetime_store.writing.flusher import Flusher
+from duetime_store.writing.promises import PROMISE_BY_MS
+from duetime_store.writing.promising import promise
 from duetime_store.writing.staging import CANCELLED, DUPLICATE, OK, Outcome
 from duetime_store.writing.store import Store
 
@@ -75,11 +79,18 @@ class Holding:
             lane.attendance.end_put(self._store.clock.clock.monotonic_ms())
 
     async def _stage(self, intake: Intake, lane: Lane, entries: Ints) -> Outcome:
+        try:
+            return await self._stage_each(intake, lane, entries)
+        finally:
+            # The next put makes its own.
+            self._store.promises.forget(lane)
+
+    async def _stage_each(self, intake: Intake, lane: Lane, entries: Ints) -> Outcome:
         undone_count = self._store.undone_count
         units = lane.units(entries)
         dues = dues_of(units["tags"])
         parts: list[Outcome] = []
-        done = 0
+        done = promised = 0
         while True:
             self._store.gate.check_write()
             if parts and undone_count != self._store.undone_count:
@@ -97,17 +108,35 @@ class Holding:
                 done = stop
             if done == intake.count or (parts and not _GOING_ON.issuperset(parts[-1].statuses)):
                 break
-            await self._until(lane, Head(entries[done:], units[done:]))
+            promised = self._promise(intake, lane, entries, dues, done, max(done, promised))
+            moment_ms = int(dues[done])
+            if promised < intake.count:
+                moment_ms = min(moment_ms, int(dues[promised]) - PROMISE_BY_MS)
+            await self._until(lane, Head(entries[done:], units[done:]), moment_ms)
         if done < intake.count:
             # All others are gaps; the store says so in the outcome.
             parts.append(self._store.restore(intake.part(done, intake.count), lane, entries[done:]))
         return parts[0] if len(parts) == 1 else _joined(parts)
 
-    async def _until(self, lane: Lane, held: Head) -> None:
-        """Returns when the first is due, or an entry has come that falls due before it: the scheduler has to be told of
-        that at once, by the gap."""
+    def _promise(self, intake: Intake, lane: Lane, entries: Ints, dues: Ints, done: int, first: int) -> int:
+        """Promises the records from `first` on their places, if the first is due soon, together with all that are due
+        a little later; those from `done` on to `first` are promised theirs. Returns the first that is not looked at."""
+        now_ms = self._store.clock.now_ms()
+        if first == intake.count or dues[first] > now_ms + PROMISE_BY_MS or not self._flusher.keeps_promises:
+            return first
+        stop = first + int(np.searchsorted(dues[first:], now_ms + PLAN_MS_MAX, "right"))
+        gone = np.flatnonzero(~lane.fence(entries[done:stop]).is_next[first - done :])
+        end = first + int(gone[0]) if len(gone) else stop
+        if end > first:
+            promise(self._store, intake.part(first, end), lane, entries[first:end])
+            self._flusher.wake()
+        return stop
+
+    async def _until(self, lane: Lane, held: Head, at_ms: int) -> None:
+        """Returns at that moment, or when an entry has come that falls due before the first one that is held: the
+        scheduler has to be told of that at once, by the gap."""
         moment = asyncio.get_running_loop().create_future()
-        self._alarm.set(due_of(int(held.units["tags"][0])), moment)
+        self._alarm.set(at_ms, moment)
         lane.wake_before(held, moment)
         try:
             await moment

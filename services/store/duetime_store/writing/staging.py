@@ -13,8 +13,10 @@ from duetime_format.units import Units
 from duetime_store.counting.ledger import Rows
 from duetime_store.files.disk import Buffer
 from duetime_store.lanes.lane import Lane
+from duetime_store.log.intake import Intake
 from duetime_store.log.journal import Entry
 from duetime_store.queues.consumequeue import ConsumeQueue
+from duetime_store.writing.promises import Promise
 
 OK, DUPLICATE, GAP, NOT_DUE, REFUSED, SETTLED, CANCELLED = range(7)
 
@@ -102,6 +104,24 @@ class FlushBatch:
     marks: list[Callable[[], None]] = field(default_factory=list)
     # Learn whether the batch became durable.
     settles: list[Callable[[bool], None]] = field(default_factory=list)
+    # Records that have the places that these promise.
+    promised_count: int = 0
+    promises: list[Promise] = field(default_factory=list)
+
+    def add(self, data: memoryview, intake: Intake, runs: list[tuple[int, int, int]], segment_bytes: int) -> None:
+        """Adds the records' bytes, in one buffer for each segment."""
+        at = 0
+        for _, stop, shift in runs:
+            end = len(data) if stop == intake.count else int(intake.starts[stop])
+            position, buffer = at + shift, data[at:end]
+            if self.runs and self.end == position and position % segment_bytes:
+                self.runs[-1][1].append(buffer)
+            else:
+                self.runs.append((position, [buffer]))
+            self.end = position + len(buffer)
+            at = end
+        self.size += len(data)
+        self.count += intake.count
 
     @property
     def lanes(self) -> set[Lane]:
@@ -112,6 +132,11 @@ class FlushBatch:
     def changes_units(self) -> bool:
         """Whether published units are written again: a power cut that leaves these must leave the records too."""
         return bool(self.moved or self.ended or self.marks)
+
+    @property
+    def is_promised(self) -> bool:
+        """Whether plans that are durable decide all of its places: readers may see it before it is durable."""
+        return self.promised_count == self.count and all(promise.is_durable for promise in self.promises)
 
     def end_entries(self) -> OSError | None:
         """The ends are durable: their entries are marked. Returns the error that kept marks from being written."""
