@@ -22,7 +22,7 @@ from duetime_core.errors import DiskFull, DueTimeError, ReadOnly
 from duetime_format import record
 from duetime_format.errors import Damaged
 from duetime_format.lanes import lane_of
-from duetime_format.names import QUARANTINE_TOPIC
+from duetime_format.names import PLANS_TOPIC, QUARANTINE_TOPIC
 from duetime_format.properties import decode_properties
 from duetime_format.record import Record
 from duetime_format.restore import Entry, quarantine, restore
@@ -53,6 +53,7 @@ from tests.store.conftest import MIB, HandClock, sent, timer
 from tests.store.counted import check_counts
 from tests.store.here import Here
 from tests.store.life_lanes import LEVELS, TIMERS, Found, check_levels, check_timers
+from tests.store.life_promises import Promising
 from tests.store.life_sends import Message, Put, answered, check_batches, unanswered
 
 T = TypeVar("T")
@@ -63,7 +64,7 @@ DELAYS_MS = (1, 300, 1_000, 1_000, 2_500, 40_000)
 RESERVE_BYTES = 256 * 1024
 
 
-class Life:
+class Life(Promising):
     """See the module. `check` after each opening is the test. `others`: ids that are not sent again as they are."""
 
     others: Collection[str] = ()
@@ -93,6 +94,7 @@ class Life:
         # Of the lane for any time: entries that were answered as restored.
         self.timers: set[int] = set()
         self.puts: list[Put] = []
+        self.seen, self.noted = {}, {}
         self.batches: list[list[str]] = []
         # Async mode: what was answered since the last flush, which a power cut may take; lanes at that flush.
         self.unflushed: set[str] = set()
@@ -326,6 +328,7 @@ class Life:
             self.here.before = lambda: self._stage_meanwhile(meanwhile)
         self.run(self.flusher._flush(batch))
         self._settle()
+        self.note_seen()
 
     def _stage_meanwhile(self, count: int) -> None:
         ids = []
@@ -351,9 +354,13 @@ class Life:
             level = dice.choice([0, 0, 1, 2, TIMERS])
             self.step(self.send, dice.randint(1, 20), topic, queue, level, body_bytes, dice.random() < 0.4)
         elif at < 0.62:
-            self.step(self.flush, dice.choice([0, 0, 3])) if at < 0.48 else self.step(
-                self.restore, dice.choice([1, 2, TIMERS]), dice.randint(1, 30), dice.random() < 0.3
-            )
+            level = dice.choice([1, 2, TIMERS])
+            if at < 0.45:
+                self.step(self.flush, dice.choice([0, 0, 3]))
+            elif at < 0.54:
+                self.step(self.fall_due, level, dice.randint(1, 30))
+            else:
+                self.step(self.restore, level, dice.randint(1, 30), dice.random() < 0.3)
         elif at < 0.88:
             plain = [self.write_late, self.flush_written, self.add_topic, self.fold_topics, self.send_again]
             plain += [lambda: self.repeat(10), self.restart, self.kill, self.free_disk]
@@ -455,6 +462,8 @@ class Life:
         at: dict[str, int] = {}
         for topic, queue, offset, one in self.found():
             lane = lane_of(topic, queue)
+            if topic == PLANS_TOPIC:
+                continue
             if one is None:
                 if lane is not None:
                     entries[lane, offset] = ""
@@ -490,6 +499,7 @@ class Life:
                 assert at.get(message_id) == message.offset, f"{message_id} was answered and is not there: {message}"
         self._check_lanes(entries, restored)
         check_batches(self.batches, at)
+        self.check_seen()
         for message_id, offset in at.items():
             self.messages[message_id].offset = offset
         check_counts(self.store)
