@@ -14,7 +14,7 @@ from duetime_format.errors import Damaged
 from duetime_format.plans import PLAN_MS_MAX
 from duetime_format.properties import decode_properties
 from duetime_format.restore import Entry, Unrestorable, restore
-from duetime_format.units import dues_of
+from duetime_format.units import FILLER_SIZE, dues_of
 from duetime_store.log.intake import parse
 from duetime_store.writing import promising
 from duetime_store.writing.flusher import Flusher
@@ -26,15 +26,18 @@ Place = tuple[str, int, int]
 
 
 class Promising:
-    """A part of Life, whose `restore` and `flush` it drives."""
+    """A part of Life, whose steps it takes."""
 
     store: Store
     flusher: Flusher
     clock: HandClock
     sync: bool
     dice: Any
+    send: Callable[..., None]
     restore: Callable[..., None]
     flush: Callable[..., None]
+    cut_power_in: Callable[..., None]
+    cut_power: Callable[..., None]
     # By place: id and body; and by queue, how far readers have looked.
     seen: dict[Place, tuple[str, bytes]]
     noted: dict[tuple[str, int], int]
@@ -56,20 +59,34 @@ class Promising:
                 promising.promise(self.store, parse(b"".join(records)), lane, head.entries[: len(records)])
 
     def fall_due(self, level: int, count: int) -> None:
-        """The head is promised, falls due and is restored; with or without flushes between."""
-        due_at_ms = self.store.lanes[level].next_due_at_ms()
-        if due_at_ms is None:
-            return
-        ahead_ms = due_at_ms - self.dice.randint(0, PLAN_MS_MAX) - self.clock.now_ms()
-        self.clock.wall_ms += max(ahead_ms, 0)
-        self.promise(level, count)
-        if self.dice.random() < 0.8:
-            self.flush()
-        self.clock.wall_ms += self.dice.choice((0, PLAN_MS_MAX, PLAN_MS_MAX))
-        for _ in range(self.dice.randint(1, 3)):
-            self.restore(level, count, False)
-            if self.dice.random() < 0.8:
+        """Again and again the lane's head is promised, falls due and is restored; with or without flushes between, and
+        messages for the same queues. Then power may be cut while these are written."""
+        for _ in range(self.dice.randint(1, 4)):
+            due_at_ms = self.store.lanes[level].next_due_at_ms()
+            if due_at_ms is None:
+                self.send(count, "orders", 0, level, 10)
                 self.flush()
+                continue
+            ahead_ms = due_at_ms - self.dice.randint(0, PLAN_MS_MAX) - self.clock.now_ms()
+            self.clock.wall_ms += max(ahead_ms, 0)
+            self.promise(level, count)
+            self._often(self.flush, 0.9)
+            self._often(self._send_beside, 0.1)
+            self.clock.wall_ms += self.dice.choice((0, PLAN_MS_MAX, PLAN_MS_MAX))
+            self.restore(level, self.dice.randint(1, count), False)
+            self._often(self.flush, 0.9)
+        if self.dice.random() < 0.4:
+            self.cut_power_in(self.dice.randint(1, 4))
+            self._often(self._send_beside, 0.7)
+            self.flush()
+            self.cut_power()
+
+    def _send_beside(self) -> None:
+        self.send(self.dice.randint(1, 3), "orders", 0, 0, self.dice.choice((10, 3_000)))
+
+    def _often(self, step: Callable[[], None], share: float) -> None:
+        if self.dice.random() < share:
+            step()
 
     # --- what readers see -------------------------------------------------------------------------------------------
 
@@ -93,10 +110,17 @@ class Promising:
     def check_seen(self) -> None:
         """After a crash."""
         there = dict(self._visible({}))
-        begins = {(queue.topic, queue.queue): queue.min_offset for queue in self.store.queues.all()}
         for place, content in self.seen.items():
-            if place[2] >= begins.get(place[:2], 0):
+            if place in there or not self._has_left(place):
                 found = there.get(place, ("nothing", b""))
                 assert found == content, f"{place} was seen as {content[0]}, and is {found[0]}"
         self.noted.clear()
         self.note_seen()
+
+    def _has_left(self, place: Place) -> bool:
+        """Whether its record went with the front of the log."""
+        queue = self.store.queues.find(*place[:2])
+        units = queue.read(place[2], 1)
+        if place[2] < queue.min_offset or not len(units):
+            return place[2] < queue.min_offset
+        return bool(units["size"][0] != FILLER_SIZE and units["position"][0] < self.store.log.min_position)

@@ -30,8 +30,9 @@ log = structlog.get_logger()
 
 T = TypeVar("T")
 
-# Promised records are durable so long after they were published. It bounds what a recovery may have to write again.
-FLUSH_LATER_MS = 100
+# Promised records are durable so long after they were published, if nothing is flushed before: their places are safe,
+# so it costs at most one flush a second that nothing else needs.
+FLUSH_LATER_MS = 1_000
 
 
 class _NotWritten(Exception):

@@ -10,8 +10,10 @@ A promise binds nobody: a message that is sent meanwhile gets the place if it co
 the entry gets the next place and waits for its own flush. So nothing waits for what is not due yet.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 from duetime_format.columns import Ints
@@ -29,14 +31,16 @@ PROMISE_BY_MS = 2
 PROMISE_COUNT_MAX = 512
 # How long a queue gets no promises after one was void: what is sent to it mixes with what falls due.
 SHUN_MS = 1_000
+# No plan names so many queues.
+NO_QUEUE = PROMISE_COUNT_MAX
 
 
 @dataclass(slots=True, eq=False)
 class Promise:
-    """One plan. `queues` are those that its rows name by index; rows before `at` have their places."""
+    """One plan. `numbers`: by which its rows name queues. Rows before `at` have got their places."""
 
     plan: Plan
-    queues: list[ConsumeQueue]
+    numbers: dict[ConsumeQueue, int]
     at: int = 0
     is_durable: bool = False
 
@@ -68,20 +72,17 @@ class Promises:
         count = self._count(intake, queues)
         if not 0 < count <= PROMISE_COUNT_MAX:
             return None
-        key_of = intake.key_of[:count]
+        keys, number_of, counts = np.unique(intake.key_of[:count], return_inverse=True, return_counts=True)
+        named = [queue for key in keys.tolist() if (queue := queues[key]) is not None]
+        promised = self._promised()
+        firsts = np.array([queue.next_offset + promised.get(queue, 0) for queue in named])
+        # One after the other in each queue, in the order of the entries.
+        order = np.argsort(number_of, kind="stable")
         offsets = np.empty(count, np.int64)
-        found: list[ConsumeQueue] = []
-        index_of = np.zeros(len(queues), np.int64)
-        for key in np.unique(key_of).tolist():
-            queue = queues[key]
-            assert queue is not None
-            index_of[key] = len(found)
-            found.append(queue)
-            own = np.flatnonzero(key_of == key)
-            offsets[own] = self._next_offset(queue) + np.arange(len(own))
-        names = [(queue.topic.encode(), queue.queue) for queue in found]
-        plan = Plan(lane.number, names, rows_of(index_of[key_of], entries[:count], offsets))
-        promise = Promise(plan, found)
+        offsets[order] = np.repeat(firsts - (np.cumsum(counts) - counts), counts) + np.arange(count)
+        names = [(queue.topic.encode(), queue.queue) for queue in named]
+        plan = Plan(lane.number, names, rows_of(number_of, entries[:count], offsets))
+        promise = Promise(plan, {queue: number for number, queue in enumerate(named)})
         self._open.setdefault(lane.number, []).append(promise)
         return promise
 
@@ -95,17 +96,13 @@ class Promises:
         unfit = np.flatnonzero(~np.array(fit, np.bool_)[intake.key_of])
         return int(unfit[0]) if len(unfit) else intake.count
 
-    def _next_offset(self, queue: ConsumeQueue) -> int:
-        """The offset after all that is staged for the queue, or promised."""
-        promised = 0
-        for one in self._all():
-            if queue in one.queues:
-                promised += int((one.plan.rows["queue"][one.at :] == one.queues.index(queue)).sum())
-        return queue.next_offset + promised
-
-    def _all(self) -> Iterator[Promise]:
-        for promises in self._open.values():
-            yield from promises
+    def _promised(self) -> Counter[ConsumeQueue]:
+        """How many places of each queue are promised."""
+        found: Counter[ConsumeQueue] = Counter()
+        for promise in chain.from_iterable(self._open.values()):
+            counts = np.bincount(promise.plan.rows["queue"][promise.at :], minlength=len(promise.numbers))
+            found.update(dict(zip(promise.numbers, counts.tolist(), strict=True)))
+        return found
 
     def keep(
         self, lane: Lane, queues: Sequence[ConsumeQueue], key_of: Ints, entries: Ints, offsets: Sequence[int]
@@ -115,11 +112,11 @@ class Promises:
         kept: list[Promise] = []
         done, left = 0, self._open.get(lane.number)
         while left and done < len(entries):
-            promise, first = left[0], left[0].at
-            numbers = [promise.queues.index(queue) if queue in promise.queues else -1 for queue in queues]
+            promise = left[0]
+            numbers = np.array([promise.numbers.get(queue, NO_QUEUE) for queue in queues])
             part = slice(done, done + promise.count)
-            found = rows_of(np.array(numbers)[key_of[part]], entries[part], np.array(offsets[part]))
-            expected = promise.plan.rows[first : first + len(found)]
+            found = rows_of(numbers[key_of[part]], entries[part], np.array(offsets[part]))
+            expected = promise.plan.rows[promise.at : promise.at + len(found)]
             other = np.flatnonzero(expected != found)
             if len(other):
                 if expected["entry"][other[0]] == found["entry"][other[0]]:

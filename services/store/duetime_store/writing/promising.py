@@ -12,9 +12,11 @@ from duetime_store.writing.store import Store
 def promise(store: Store, intake: Intake, lane: Lane, entries: Ints) -> None:
     """Stages a plan that gives the lane's next entries, whose records are `intake`, their places.
 
-    While the wall clock is behind the log nobody knows how soon they are due, and there is none."""
+    None while the wall clock is behind the log, since nobody knows how soon they are due, and none on a full disk."""
+    if store.clock.behind_ms or store.gate.full:
+        return
     queues = [store.queues.known(*key) for key in intake.keys]
-    made = None if store.clock.behind_ms else store.promises.make(lane, intake, entries, queues)
+    made = store.promises.make(lane, intake, entries, queues)
     if made is not None:
         body, now_ms = made.plan.encode(), store.clock.now_ms()
         store.stage_own(encode(Record(PLANS_TOPIC, 0, body, with_crc_mark(b""), born_at_ms=now_ms)))
