@@ -70,10 +70,9 @@ class Life(Promising):
     others: Collection[str] = ()
 
     def __init__(self, root: Path, dice: random.Random, *, mode: str = "sync", timer_lanes: int = 1) -> None:
-        self.root = root
-        self.dice = dice
-        self.clock = self.make_clock()
-        self.sync = mode == "sync"
+        super().__init__()
+        self.root, self.dice = root, dice
+        self.clock, self.sync = self.make_clock(), mode == "sync"
         self.settings = StoreSettings.model_validate(
             {
                 "data_dir": root,
@@ -94,7 +93,6 @@ class Life(Promising):
         # Of the lane for any time: entries that were answered as restored.
         self.timers: set[int] = set()
         self.puts: list[Put] = []
-        self.seen, self.noted = {}, {}
         self.batches: list[list[str]] = []
         # Async mode: what was answered since the last flush, which a power cut may take; lanes at that flush.
         self.unflushed: set[str] = set()
@@ -104,8 +102,7 @@ class Life(Promising):
         self.points = 0
         self.told: list[str] = []
         self.disk: PowerDisk | None = None
-        self._next_cut = -1
-        self._count = 0
+        self._next_cut, self._count = -1, 0
         self.directory: StoreDirectory | None = None
         # Topics whose making was answered.
         self.made: set[str] = set()
@@ -312,9 +309,8 @@ class Life(Promising):
         taken = [index for index, status in enumerate(outcome.statuses) if status == OK]
         assert all(dues[index] <= outcome.stored_at_ms for index in taken)
         # What is not taken between them was restored ahead.
-        assert (
-            {*outcome.statuses[: len(taken)]} <= {OK, DUPLICATE} if level != TIMERS else taken == [*range(len(taken))]
-        )
+        assert level == TIMERS or {*outcome.statuses[: len(taken)]} <= {OK, DUPLICATE}
+        assert level != TIMERS or taken == [*range(len(taken))]
         if taken:
             done = entries[taken] if level == TIMERS else entries[:0]
             self._wait_for(Put(self._future(), level=level, watermark=outcome.watermark, entries=done))
@@ -353,14 +349,11 @@ class Life(Promising):
             topic, queue = dice.choice(TOPICS), dice.randrange(QUEUES)
             level = dice.choice([0, 0, 1, 2, TIMERS])
             self.step(self.send, dice.randint(1, 20), topic, queue, level, body_bytes, dice.random() < 0.4)
+        elif at < 0.45:
+            self.step(self.flush, dice.choice([0, 0, 3]))
         elif at < 0.62:
-            level = dice.choice([1, 2, TIMERS])
-            if at < 0.45:
-                self.step(self.flush, dice.choice([0, 0, 3]))
-            elif at < 0.54:
-                self.step(self.fall_due, level, dice.randint(1, 30))
-            else:
-                self.step(self.restore, level, dice.randint(1, 30), dice.random() < 0.3)
+            level, count = dice.choice([1, 2, TIMERS]), dice.randint(1, 30)
+            self.step(lambda: self.fall_due(level, count) if at < 0.54 else self.restore(level, count, at < 0.57))
         elif at < 0.88:
             plain = [self.write_late, self.flush_written, self.add_topic, self.fold_topics, self.send_again]
             plain += [lambda: self.repeat(10), self.restart, self.kill, self.free_disk]
@@ -444,9 +437,9 @@ class Life(Promising):
     # --- what must be -----------------------------------------------------------------------------------------------
 
     def found(self) -> Iterator[tuple[str, int, int, Record | None]]:
-        """Everything that readers are given: topic, queue, offset, record; None: it was torn."""
+        """What readers are given but plans: topic, queue, offset, record; None: it was torn."""
         for queue in self.store.queues.all():
-            for offset in range(queue.min_offset, queue.max_offset):
+            for offset in range(queue.min_offset, queue.max_offset) if queue.topic != PLANS_TOPIC else ():
                 position, size, _ = queue.read(offset, 1).tolist()[0]
                 try:
                     one = record.decode(self.store.read_record(position, size))
@@ -462,8 +455,6 @@ class Life(Promising):
         at: dict[str, int] = {}
         for topic, queue, offset, one in self.found():
             lane = lane_of(topic, queue)
-            if topic == PLANS_TOPIC:
-                continue
             if one is None:
                 if lane is not None:
                     entries[lane, offset] = ""
@@ -499,10 +490,9 @@ class Life(Promising):
                 assert at.get(message_id) == message.offset, f"{message_id} was answered and is not there: {message}"
         self._check_lanes(entries, restored)
         check_batches(self.batches, at)
-        self.check_seen()
         for message_id, offset in at.items():
             self.messages[message_id].offset = offset
-        check_counts(self.store)
+        self.check_rest()
         self._all_flushed()
 
     def _check_lanes(self, entries: Found, restored: Found) -> None:

@@ -21,6 +21,7 @@ from duetime_store.writing.flusher import Flusher
 from duetime_store.writing.store import Store
 
 from tests.store.conftest import HandClock
+from tests.store.counted import check_counts
 
 Place = tuple[str, int, int]
 
@@ -38,9 +39,11 @@ class Promising:
     flush: Callable[..., None]
     cut_power_in: Callable[..., None]
     cut_power: Callable[..., None]
-    # By place: id and body; and by queue, how far readers have looked.
-    seen: dict[Place, tuple[str, bytes]]
-    noted: dict[tuple[str, int], int]
+
+    def __init__(self) -> None:
+        # By place: id and body; and by queue, how far readers have looked.
+        self.seen: dict[Place, tuple[str, bytes]] = {}
+        self.noted: dict[tuple[str, int], int] = {}
 
     def promise(self, level: int, count: int) -> None:
         """As the store does for records that it holds: those of the lane's head that fall due soon."""
@@ -107,8 +110,9 @@ class Promising:
             self.seen.update(self._visible(self.noted))
             self.noted = {(queue.topic, queue.queue): queue.max_offset for queue in self.store.queues.all()}
 
-    def check_seen(self) -> None:
-        """After a crash."""
+    def check_rest(self) -> None:
+        """After a crash: what was seen is there, and counts are right."""
+        check_counts(self.store)
         there = dict(self._visible({}))
         for place, content in self.seen.items():
             if place in there or not self._has_left(place):

@@ -433,8 +433,7 @@ class PendingLife(Life):
     def check(self) -> None:
         self.truth.check(self.store)
         self._all_flushed()
-        self.check_seen()
-        check_counts(self.store)
+        self.check_rest()
         self.look()
 
     def look(self) -> None:

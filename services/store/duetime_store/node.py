@@ -172,6 +172,7 @@ class StoreNode:
             "damaged": report.damage.count,
             "skipped_bytes": report.damage.skipped_bytes,
             "repeated": report.repeated,
+            "promised": report.promised,
             "missing_bytes": report.missing_bytes,
             "config_faults": len(report.config_faults),
         }

@@ -144,6 +144,8 @@ class Flusher:
         trouble = self._store.publish(batch, -self._clock.ms_until(0))
         if flushes:
             self._store.flushed(batch.end)
+        elif batch.is_promised:
+            self._metrics.promised.inc(batch.count)
         self._metrics.flushed(batch.count - batch.moved_count, batch.size, time.perf_counter() - started)
         if trouble is not None:
             await self.units_late(trouble)

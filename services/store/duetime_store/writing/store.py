@@ -202,8 +202,7 @@ class Store:
         events, waiters = self.journal.drain()
         batch.entries += events
         batch.event_waiters += waiters
-        now_ms = self.clock.now_ms()
-        for encoded in event_records(events, now_ms):
+        for encoded in event_records(events, self.clock.now_ms()):
             self.stage_own(encoded)
 
     def stage_own(self, encoded: bytes) -> int:
@@ -241,12 +240,8 @@ class Store:
         return positions
 
     def restore(self, intake: Intake, lane: Lane, entries: Ints) -> Outcome:
-        """Stages the restored records of entries, strictly in order: after one that is not taken all others are gaps,
-        but for those that are restored or cancelled.
-
-        Args:
-            entries: one for each record.
-        """
+        """Stages the restored records of `entries`, one of each, strictly in order: after one that is not taken all
+        others are gaps, but for those that are restored or cancelled."""
         outcome = Outcome.of_nothing(intake.count, GAP, self.clock.now_ms())
         restored, cancelled, is_next = lane.fence(entries)
         for mask, status in ((restored, DUPLICATE), (cancelled, CANCELLED)):
@@ -303,11 +298,11 @@ class Store:
             for index, offset in zip(chosen, stored.queue_offsets, strict=True):
                 outcome.statuses[index], outcome.queue_offsets[index] = OK, offset
         lane.stage(entries)
-        batch, queues = self._staged, [self.queues.get_bytes(*key) for key in taken.keys]
-        batch.restored.append(self.ledger.leaving(lane, taken, entries, dues))
+        self._staged.restored.append(self.ledger.leaving(lane, taken, entries, dues))
+        queues = [self.queues.get_bytes(*key) for key in taken.keys]
         if kept := self.promises.keep(lane, queues, taken.key_of, entries, stored.queue_offsets):
-            batch.promised_count += len(entries)
-            batch.promises += kept
+            self._staged.promises += kept
+            self._staged.promised_count += len(entries)
 
     def _stage(self, intake: Intake, outcome: Outcome) -> Ints:
         """Gives all records queue offset, position and time, and adds them to the batch. Returns their positions."""
@@ -423,7 +418,7 @@ class Store:
                 lane.lateness.observe(dues, now_ms)
         for moved, offsets, units in batch.moved:
             if self.lanes.of(moved) is not None or moved is self.halves.queue:
-                # Entries may have ended since the copies were staged.
+                # They may have ended since the copies were staged.
                 units["tags"] = moved.read_at(offsets)["tags"]
             try:
                 moved.repoint(offsets, units)
@@ -440,8 +435,8 @@ class Store:
             self._events_undone = False
         for callback in batch.settles:
             callback(True)
-        wake((*batch.done, *batch.event_waiters))
-        self._wake_followers()
+        wake((*batch.done, *batch.event_waiters, *self._publish_waiters))
+        self._publish_waiters.clear()
         for queue in batch.queues:
             queue.wake()
         return trouble
@@ -495,11 +490,8 @@ class Store:
         """All that is published before `end` is durable."""
         if self._owed_from is not None and end > self._owed_from:
             self._owed_from = end if end < self.published_end else None
-            self._wake_followers()
-
-    def _wake_followers(self) -> None:
-        waiters, self._publish_waiters = self._publish_waiters, []
-        wake(waiters)
+            wake(self._publish_waiters)
+            self._publish_waiters.clear()
 
     def read_record(self, position: int, size: int) -> bytes:
         """The bytes of a record that a unit names; empty if they are not that record."""
