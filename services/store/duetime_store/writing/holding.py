@@ -33,6 +33,7 @@ from duetime_store.writing.store import Store
 TURN_COUNT = 1_024
 # Far beyond the entries that a queue can have.
 ENTRY_MAX = 1 << 56
+NEVER_MS = 1 << 62
 _GOING_ON = frozenset((OK, DUPLICATE, CANCELLED))
 
 
@@ -102,29 +103,38 @@ class Holding:
             is_next = any(mask.any() for mask in lane.fence(entries[done : done + 1]))
             # The store refuses records that are too early, or after a gap, together with all that are due.
             stop = first_later if is_near and is_next else intake.count
-            if stop > done:
+            has_staged = stop > done
+            if has_staged:
                 parts.append(self._store.restore(intake.part(done, stop), lane, entries[done:stop]))
                 self._flusher.wake()
                 done = stop
             if done == intake.count or (parts and not _GOING_ON.issuperset(parts[-1].statuses)):
                 break
-            promised = self._promise(intake, lane, entries, dues, done, max(done, promised))
-            moment_ms = int(dues[done])
-            if promised < intake.count:
-                moment_ms = min(moment_ms, int(dues[promised]) - PROMISE_BY_MS)
-            await self._until(lane, Head(entries[done:], units[done:]), moment_ms)
+            promised = max(done, promised)
+            moment_ms = self._promise_at_ms(dues, promised)
+            if moment_ms > self._store.clock.now_ms():
+                await self._until(lane, Head(entries[done:], units[done:]), min(int(dues[done]), moment_ms))
+            elif has_staged and (taken := self._store.when_taken()) is not None:
+                # In one batch with a plan they would wait for its flush.
+                await taken
+            else:
+                promised = self._promise(intake, lane, entries, dues, done, promised)
         if done < intake.count:
             # All others are gaps; the store says so in the outcome.
             parts.append(self._store.restore(intake.part(done, intake.count), lane, entries[done:]))
         return parts[0] if len(parts) == 1 else _joined(parts)
 
+    def _promise_at_ms(self, dues: Ints, first: int) -> int:
+        """When the records from `first` on are to be promised their places."""
+        is_none = first == len(dues) or not self._flusher.keeps_promises
+        return NEVER_MS if is_none else int(dues[first]) - PROMISE_BY_MS
+
     def _promise(self, intake: Intake, lane: Lane, entries: Ints, dues: Ints, done: int, first: int) -> int:
-        """Promises the records from `first` on their places, if the first is due soon, together with all that are due
-        a little later; those from `done` on to `first` are promised theirs. Returns the first that is not looked at."""
-        now_ms = self._store.clock.now_ms()
-        if first == intake.count or dues[first] > now_ms + PROMISE_BY_MS or not self._flusher.keeps_promises:
-            return first
-        stop = first + int(np.searchsorted(dues[first:], now_ms + PLAN_MS_MAX, "right"))
+        """Promises the records from `first` on their places, all that are due soon; those from `done` on to `first` are
+        promised theirs. Returns the first that it has not looked at."""
+        by_ms = self._store.clock.now_ms() + PLAN_MS_MAX
+        # At least one: callers may name entries in any order.
+        stop = first + max(int(np.searchsorted(dues[first:], by_ms, "right")), 1)
         gone = np.flatnonzero(~lane.fence(entries[done:stop]).is_next[first - done :])
         end = first + int(gone[0]) if len(gone) else stop
         if end > first:
