@@ -4,7 +4,10 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol
+
+from duetime_core.bell import IS_PRECISE, Bell, PreciseBell
 
 
 class Timer(Protocol):
@@ -31,6 +34,10 @@ class Clock(ABC):
     @abstractmethod
     def call_later(self, delay_ms: float, callback: Callable[[], Any]) -> Timer:
         """Runs `callback` on the running loop once `delay_ms` of monotonic time have passed."""
+
+    def bell(self, callback: Callable[[], None]) -> Bell:
+        """A timer of the running loop, for moments that count."""
+        return _TimerBell(self, callback)
 
     async def sleep(self, delay_ms: float) -> None:
         """Returns after `delay_ms` of monotonic time."""
@@ -61,6 +68,27 @@ class Clock(ABC):
         return future.done()
 
 
+class _TimerBell(Bell):
+    """By `call_later`."""
+
+    def __init__(self, clock: Clock, callback: Callable[[], None]) -> None:
+        self._clock = clock
+        self._callback = callback
+        self._timer: Timer | None = None
+
+    def set(self, delay_ms: float) -> None:
+        self.cancel()
+        self._timer = self._clock.call_later(delay_ms, self._callback)
+
+    def cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def close(self) -> None:
+        self.cancel()
+
+
 class SystemClock(Clock):
     """The machine's clocks."""
 
@@ -75,6 +103,13 @@ class SystemClock(Clock):
 
     def call_later(self, delay_ms: float, callback: Callable[[], Any]) -> Timer:
         return asyncio.get_running_loop().call_later(delay_ms / 1000.0, callback)
+
+    def bell(self, callback: Callable[[], None]) -> Bell:
+        if IS_PRECISE:
+            # Without a descriptor for it, moments are a little less precise.
+            with suppress(OSError):
+                return PreciseBell(callback)
+        return super().bell(callback)
 
 
 async def turn() -> None:

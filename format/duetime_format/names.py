@@ -10,6 +10,8 @@ GROUPS_TOPIC = "DT_GROUPS"
 CANCELLED_TOPIC = "DT_CANCELLED"
 # Checks of transactions that producers have heard: one queue on each shard.
 CHECKS_TOPIC = "DT_CHECKS"
+# Places of messages that fall due within ms (plans.py): one queue on each shard.
+PLANS_TOPIC = "DT_PLANS"
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 
@@ -30,6 +32,7 @@ SYSTEM_TOPICS = frozenset(
         GROUPS_TOPIC,
         CANCELLED_TOPIC,
         CHECKS_TOPIC,
+        PLANS_TOPIC,
         HALF_TOPIC,
         OP_TOPIC,
         "RMQ_SYS_TRACE_TOPIC",

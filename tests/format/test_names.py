@@ -21,6 +21,7 @@ def test_other_names_are_refused(name: str) -> None:
         "DT_QUARANTINE",
         "DT_CANCELLED",
         "DT_CHECKS",
+        "DT_PLANS",
         "TBW102",
         "rmq_sys_wheel_timer",
         "DT_x",

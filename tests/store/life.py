@@ -22,7 +22,7 @@ from duetime_core.errors import DiskFull, DueTimeError, ReadOnly
 from duetime_format import record
 from duetime_format.errors import Damaged
 from duetime_format.lanes import lane_of
-from duetime_format.names import QUARANTINE_TOPIC
+from duetime_format.names import PLANS_TOPIC, QUARANTINE_TOPIC
 from duetime_format.properties import decode_properties
 from duetime_format.record import Record
 from duetime_format.restore import Entry, quarantine, restore
@@ -53,6 +53,7 @@ from tests.store.conftest import MIB, HandClock, sent, timer
 from tests.store.counted import check_counts
 from tests.store.here import Here
 from tests.store.life_lanes import LEVELS, TIMERS, Found, check_levels, check_timers
+from tests.store.life_promises import Promising
 from tests.store.life_sends import Message, Put, answered, check_batches, unanswered
 
 T = TypeVar("T")
@@ -63,16 +64,15 @@ DELAYS_MS = (1, 300, 1_000, 1_000, 2_500, 40_000)
 RESERVE_BYTES = 256 * 1024
 
 
-class Life:
+class Life(Promising):
     """See the module. `check` after each opening is the test. `others`: ids that are not sent again as they are."""
 
     others: Collection[str] = ()
 
     def __init__(self, root: Path, dice: random.Random, *, mode: str = "sync", timer_lanes: int = 1) -> None:
-        self.root = root
-        self.dice = dice
-        self.clock = self.make_clock()
-        self.sync = mode == "sync"
+        super().__init__()
+        self.root, self.dice = root, dice
+        self.clock, self.sync = self.make_clock(), mode == "sync"
         self.settings = StoreSettings.model_validate(
             {
                 "data_dir": root,
@@ -102,8 +102,7 @@ class Life:
         self.points = 0
         self.told: list[str] = []
         self.disk: PowerDisk | None = None
-        self._next_cut = -1
-        self._count = 0
+        self._next_cut, self._count = -1, 0
         self.directory: StoreDirectory | None = None
         # Topics whose making was answered.
         self.made: set[str] = set()
@@ -310,9 +309,8 @@ class Life:
         taken = [index for index, status in enumerate(outcome.statuses) if status == OK]
         assert all(dues[index] <= outcome.stored_at_ms for index in taken)
         # What is not taken between them was restored ahead.
-        assert (
-            {*outcome.statuses[: len(taken)]} <= {OK, DUPLICATE} if level != TIMERS else taken == [*range(len(taken))]
-        )
+        assert level == TIMERS or {*outcome.statuses[: len(taken)]} <= {OK, DUPLICATE}
+        assert level != TIMERS or taken == [*range(len(taken))]
         if taken:
             done = entries[taken] if level == TIMERS else entries[:0]
             self._wait_for(Put(self._future(), level=level, watermark=outcome.watermark, entries=done))
@@ -326,6 +324,7 @@ class Life:
             self.here.before = lambda: self._stage_meanwhile(meanwhile)
         self.run(self.flusher._flush(batch))
         self._settle()
+        self.note_seen()
 
     def _stage_meanwhile(self, count: int) -> None:
         ids = []
@@ -350,10 +349,11 @@ class Life:
             topic, queue = dice.choice(TOPICS), dice.randrange(QUEUES)
             level = dice.choice([0, 0, 1, 2, TIMERS])
             self.step(self.send, dice.randint(1, 20), topic, queue, level, body_bytes, dice.random() < 0.4)
+        elif at < 0.45:
+            self.step(self.flush, dice.choice([0, 0, 3]))
         elif at < 0.62:
-            self.step(self.flush, dice.choice([0, 0, 3])) if at < 0.48 else self.step(
-                self.restore, dice.choice([1, 2, TIMERS]), dice.randint(1, 30), dice.random() < 0.3
-            )
+            level, count = dice.choice([1, 2, TIMERS]), dice.randint(1, 30)
+            self.step(lambda: self.fall_due(level, count) if at < 0.54 else self.restore(level, count, at < 0.57))
         elif at < 0.88:
             plain = [self.write_late, self.flush_written, self.add_topic, self.fold_topics, self.send_again]
             plain += [lambda: self.repeat(10), self.restart, self.kill, self.free_disk]
@@ -437,9 +437,9 @@ class Life:
     # --- what must be -----------------------------------------------------------------------------------------------
 
     def found(self) -> Iterator[tuple[str, int, int, Record | None]]:
-        """Everything that readers are given: topic, queue, offset, record; None: it was torn."""
+        """What readers are given but plans: topic, queue, offset, record; None: it was torn."""
         for queue in self.store.queues.all():
-            for offset in range(queue.min_offset, queue.max_offset):
+            for offset in range(queue.min_offset, queue.max_offset) if queue.topic != PLANS_TOPIC else ():
                 position, size, _ = queue.read(offset, 1).tolist()[0]
                 try:
                     one = record.decode(self.store.read_record(position, size))
@@ -492,7 +492,7 @@ class Life:
         check_batches(self.batches, at)
         for message_id, offset in at.items():
             self.messages[message_id].offset = offset
-        check_counts(self.store)
+        self.check_rest()
         self._all_flushed()
 
     def _check_lanes(self, entries: Found, restored: Found) -> None:

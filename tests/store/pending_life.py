@@ -433,7 +433,7 @@ class PendingLife(Life):
     def check(self) -> None:
         self.truth.check(self.store)
         self._all_flushed()
-        check_counts(self.store)
+        self.check_rest()
         self.look()
 
     def look(self) -> None:
@@ -471,6 +471,7 @@ class PendingLife(Life):
             (10, self.upsert, self.random_upsert()),
             (12, self.restore, (dice.choice(LANES), dice.randint(1, 10), dice.random() < 0.2)),
             (16, self.flush, ()),
+            (10, self.fall_due, (dice.choice(LANES), dice.randint(1, 10))),
             (6, self.pass_time, (dice.choice((1, 500, 1_000, 5_000, 40_000, -3_000)),)),
             (5, self.index, (dice.randint(1, 3),)),
             (4, self.checkpoint, ()),

@@ -12,6 +12,9 @@ from duetime_store.log.newkeys import NewKeys
 from hypothesis import given
 from hypothesis import strategies as st
 
+# Beyond all that these tests keep.
+END = 1 << 40
+
 
 def rows(*positions: int) -> Rows:
     """A key of each record that lies there; its hash is its position."""
@@ -30,28 +33,37 @@ def test_keys_are_taken_from_where_the_index_is() -> None:
     keys = NewKeys(100)
     keys.publish([(150, rows(100, 120)), (200, rows(150, 180))])
     keys.publish([(300, rows(200))])
-    assert [positions(keys.first(100, count)[0]) for count in (1, 3, 4, 5)] == [
+    assert [positions(keys.first(100, count, END)[0]) for count in (1, 3, 4, 5)] == [
         [100],
         [100, 120, 150],
         [100, 120, 150, 180],
         [100, 120, 150, 180, 200],
     ]
-    assert [keys.first(100, count)[1] for count in (1, 3, 4, 5, 9)] == [120, 180, 200, 300, 300]
+    assert [keys.first(100, count, END)[1] for count in (1, 3, 4, 5, 9)] == [120, 180, 200, 300, 300]
     # A step that failed has written the first of them.
-    assert positions(keys.first(150, 9)[0]) == [150, 180, 200]
+    assert positions(keys.first(150, 9, END)[0]) == [150, 180, 200]
     keys.drop_before(180)
-    assert (keys.start, positions(keys.first(180, 9)[0])) == (150, [180, 200])
+    assert (keys.start, positions(keys.first(180, 9, END)[0])) == (150, [180, 200])
     keys.drop_before(200)
-    assert (keys.start, positions(keys.first(200, 9)[0])) == (200, [200])
+    assert (keys.start, positions(keys.first(200, 9, END)[0])) == (200, [200])
     keys.drop_before(300)
-    assert (keys.start, keys.first(300, 9)[1]) == (300, 300)
+    assert (keys.start, keys.first(300, 9, END)[1]) == (300, 300)
+
+
+def test_keys_of_what_is_not_durable_are_not_given() -> None:
+    keys = NewKeys(0)
+    keys.publish([(100, rows(0, 50)), (150, rows())])
+    keys.publish([(200, rows(150, 180))])
+    for stop, found in ((100, [0, 50]), (150, [0, 50]), (200, [0, 50, 150, 180])):
+        given, end = keys.first(0, 9, stop)
+        assert (positions(given), end) == (found, stop)
 
 
 def test_keys_of_one_record_stay_together() -> None:
     keys = NewKeys(0)
     keys.publish([(300, rows(0, *[100] * 5, 200))])
-    assert [positions(keys.first(0, count)[0]) for count in (1, 3, 6)] == [[0], [0], [0, *[100] * 5]]
-    found, end = keys.first(100, 2)
+    assert [positions(keys.first(0, count, END)[0]) for count in (1, 3, 6)] == [[0], [0], [0, *[100] * 5]]
+    found, end = keys.first(100, 2, END)
     assert (positions(found), end) == ([100] * 5, 200)
 
 
@@ -74,7 +86,7 @@ def test_the_oldest_are_let_go_where_there_is_no_room() -> None:
         keys.publish([(at + 10, rows(at, at + 1, at + 2, at + 3))])
     # Each put takes room for 16 more.
     assert keys.start == 950
-    assert positions(keys.first(950, 1)[0]) == [950]
+    assert positions(keys.first(950, 1, END)[0]) == [950]
     assert keys.are_many
     keys.drop_before(980)
     assert not keys.are_many
@@ -85,7 +97,7 @@ def test_publishes_without_keys_take_no_room() -> None:
     for at in range(0, 100_000, 10):
         keys.publish([(at + 10, rows())])
     assert keys.start == 0
-    assert keys.first(0, 5)[1] == 100_000
+    assert keys.first(0, 5, END)[1] == 100_000
     assert not keys.are_many
 
 
@@ -129,7 +141,7 @@ def test_steps_reach_every_key_once(puts: list[list[int]], step: int, start: int
     assert between(keys, start, at) == [position for position in expected if position >= start]
     reached, steps = [], [0]
     while steps[-1] < at:
-        found, end = keys.first(steps[-1], step)
+        found, end = keys.first(steps[-1], step, at)
         reached += positions(found)
         steps.append(end)
         keys.drop_before(end)

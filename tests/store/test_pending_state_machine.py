@@ -70,6 +70,10 @@ class PendingShard(LifeMachine):
     def restore(self, lane: int, count: int, early: bool) -> None:
         self.life.step(self.life.restore, lane, count, early)
 
+    @rule(lane=st.sampled_from(LANES), count=COUNTS)
+    def fall_due(self, lane: int, count: int) -> None:
+        self.life.step(self.life.fall_due, lane, count)
+
     @rule(by_ms=st.sampled_from([1, 500, 1_000, 5_000, 40_000, -3_000]))
     def pass_time(self, by_ms: int) -> None:
         """The clock may also step back."""

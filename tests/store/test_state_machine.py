@@ -45,6 +45,10 @@ class Shard(LifeMachine):
     def restore(self, level: int, count: int, early: bool) -> None:
         self.life.step(self.life.restore, level, count, early)
 
+    @rule(level=st.sampled_from([*range(1, LEVELS + 1), TIMERS]), count=COUNTS)
+    def fall_due(self, level: int, count: int) -> None:
+        self.life.step(self.life.fall_due, level, count)
+
     @rule(by_ms=st.sampled_from([1, 500, 1_000, 5_000]))
     def pass_time(self, by_ms: int) -> None:
         self.life.step(self.life.pass_time, by_ms)

@@ -117,7 +117,7 @@ class Exporter:
     async def list(self) -> export_pb2.ListFilesResponse:
         """Files of the known kinds, by path. Links, and everything below them, are left out."""
         self._check_serving()
-        return await asyncio.wrap_future(self._threads.submit(_list, self._root, self._store.published_end))
+        return await asyncio.wrap_future(self._threads.submit(_list, self._root, self._store.durable_end))
 
     async def read(self, path: str, offset: int, length: int, caller: str = "") -> AsyncIterator[bytes]:
         """The bytes [offset, offset + length) of a file in chunks; length 0: all from `offset`. They end where the file
@@ -141,7 +141,7 @@ class Exporter:
         shares.take(caller)
         self._metrics.exports.set(shares.used)
         try:
-            end = written_bytes(path, await file.open(), self._store.published_end)
+            end = written_bytes(path, await file.open(), self._store.durable_end)
             end = min(end, offset + length) if length else end
             while offset < end:
                 size = min(CHUNK_BYTES, end - offset)

@@ -103,6 +103,11 @@ class StoreMetrics:
         )
 
     def _count_lanes(self, registry: CollectorRegistry) -> None:
+        self.promised = Counter(
+            "duetime_store_promised_total",
+            "Due messages that were read before their own flush, since their places were promised",
+            registry=registry,
+        )
         self.orphaned = Counter(
             "duetime_store_orphaned_lanes_total",
             "Lanes that nobody asked for, given to a scheduler without a lease",

@@ -172,6 +172,7 @@ class StoreNode:
             "damaged": report.damage.count,
             "skipped_bytes": report.damage.skipped_bytes,
             "repeated": report.repeated,
+            "promised": report.promised,
             "missing_bytes": report.missing_bytes,
             "config_faults": len(report.config_faults),
         }
@@ -213,8 +214,7 @@ class StoreNode:
             group.create_task(parts.surveyor.run())
             group.create_task(parts.checks.run())
             group.create_task(parts.giving_up.run())
-            if self._settings.flush_mode == "async":
-                group.create_task(parts.flusher.run_periodic())
+            group.create_task(parts.flusher.run_periodic())
 
     async def failed(self) -> None:
         await asyncio.shield(self.loops)

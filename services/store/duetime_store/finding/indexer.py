@@ -1,7 +1,7 @@
 """Builds the index beside the serving path, in short steps with pauses.
 
-    log      | indexed ......... | to be read | keys kept (newkeys.py) | staged |
-             0               position       start                published_end
+    log      | indexed ......... | to be read | keys kept (newkeys.py) | not durable | staged |
+             0               position       start                durable_end
 
 Keys of new records are kept from their put on, and written when the store has nothing else to do; under load, after a
 second. Only what is older is read from the log: after a crash, or an index that is made again. No send and no flush
@@ -157,7 +157,7 @@ class Indexer:
     @property
     def behind_bytes(self) -> int:
         """Bytes of the log that are not indexed yet."""
-        return self._store.published_end - self.position
+        return self._store.durable_end - self.position
 
     @property
     def unread_bytes(self) -> int:
@@ -267,7 +267,7 @@ class Indexer:
         while True:
             if not self.unread_bytes:
                 await self._lull()
-            end = self._store.published_end
+            end = self._store.durable_end
             while self.position < end:
                 await self._step()
                 if behind_bytes > _TOLD_BYTES and not self.unread_bytes:
@@ -291,10 +291,10 @@ class Indexer:
         """Indexes the next keys that are kept, or the next piece of the log."""
         store, kept = self._store, self._store.new_keys
         if self.unread_bytes:
-            run, position = next(pieces(store.log, self.position, min(kept.start, store.published_end)))
+            run, position = next(pieces(store.log, self.position, min(kept.start, store.durable_end)))
             rows = NO_ROWS if run is None else rows_of(run)
         else:
-            rows, position = kept.first(self.position, STEP_KEYS)
+            rows, position = kept.first(self.position, STEP_KEYS, store.durable_end)
         await self._add(rows)
         self.position = position
         kept.drop_before(position)

@@ -4,7 +4,8 @@ import asyncio
 import heapq
 from typing import Any
 
-from duetime_core.clock import Clock, Timer
+from duetime_core.bell import Bell
+from duetime_core.clock import Clock
 
 # A timer counts monotonic time; the wall clock may step meanwhile. So no timer runs longer than this before the
 # wall clock is read again.
@@ -45,8 +46,9 @@ class Alarm:
         self._clock = clock
         self._heap: list[tuple[int, int, asyncio.Future[Any]]] = []
         self._count = 0
-        self._timer: Timer | None = None
-        self._armed_for_ms = 0
+        # Made with the first moment, on the loop that waits for it.
+        self._bell: Bell | None = None
+        self._armed_for_ms: int | None = None
 
     def set(self, at_ms: int, future: "asyncio.Future[Any]") -> None:
         """Completes `future`, unless it is done by then, at `at_ms` of the shard's clock."""
@@ -55,22 +57,23 @@ class Alarm:
             self._heap = [entry for entry in self._heap if not entry[2].done()]
             heapq.heapify(self._heap)
         heapq.heappush(self._heap, (at_ms, self._count, future))
-        if self._timer is None or at_ms < self._armed_for_ms:
+        if self._armed_for_ms is None or at_ms < self._armed_for_ms:
             self._arm()
 
     def _arm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._bell is None:
+            self._bell = self._clock.clock.bell(self._ring)
         while self._heap and self._heap[0][2].done():
             heapq.heappop(self._heap)
-        if self._heap:
-            self._armed_for_ms = self._heap[0][0]
-            delay_ms = self._clock.clock.ms_until(self._armed_for_ms)
-            self._timer = self._clock.clock.call_later(min(max(delay_ms, 0.0), STEP_CHECK_MS), self._ring)
+        if not self._heap:
+            self._armed_for_ms = None
+            self._bell.cancel()
+            return
+        self._armed_for_ms = self._heap[0][0]
+        delay_ms = self._clock.clock.ms_until(self._armed_for_ms)
+        self._bell.set(min(max(delay_ms, 0.0), STEP_CHECK_MS))
 
     def _ring(self) -> None:
-        self._timer = None
         now_ms = self._clock.now_ms()
         while self._heap and (self._heap[0][0] <= now_ms or self._heap[0][2].done()):
             future = heapq.heappop(self._heap)[2]
@@ -79,6 +82,6 @@ class Alarm:
         self._arm()
 
     def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._bell is not None:
+            self._bell.close()
+            self._bell = None

@@ -69,25 +69,26 @@ class NewKeys:
         self.start, rows = self._parts.popleft()
         self._count -= len(rows) + _PART_ROWS
 
-    def first(self, position: int, count: int) -> tuple[Rows, int]:
-        """The first `count` keys or so of records from `position` on, which is not before `start`; and the end of their
-        records. Those of one record stay together."""
+    def first(self, position: int, count: int, stop: int) -> tuple[Rows, int]:
+        """The first `count` keys or so of records in [position, stop), which begins at `start` or later; and the end of
+        their records. Those of one record stay together."""
         parts, found, end = [], 0, position
         for part_end, part in self._parts:
             parts.append(part)
             found, end = found + len(part), part_end
-            if found >= count:
+            if found >= count or end >= stop:
                 break
         rows = _join(parts)
         # A step that failed may have taken a part's first ones.
-        rows = rows[int(np.searchsorted(rows["position"], position)) :]
+        low, high = np.searchsorted(rows["position"], [position, stop]).tolist()
+        rows = rows[low:high]
         if len(rows) > count:
             # Up to the record that the last of them has a part of, which comes first the next time.
-            stop = int(np.searchsorted(rows["position"], rows["position"][count]))
-            stop = stop or int(np.searchsorted(rows["position"], rows["position"][0], "right"))
-            if stop < len(rows):
-                return rows[:stop], int(rows["position"][stop])
-        return rows, end
+            taken = int(np.searchsorted(rows["position"], rows["position"][count]))
+            taken = taken or int(np.searchsorted(rows["position"], rows["position"][0], "right"))
+            if taken < len(rows):
+                return rows[:taken], int(rows["position"][taken])
+        return rows, min(end, stop)
 
     def between(self, start: int, stop: int) -> Iterator[Rows]:
         """The keys of records in [start, stop), as they are kept now, in the order of the log."""

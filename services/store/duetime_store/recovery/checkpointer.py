@@ -21,6 +21,7 @@ from duetime_store.recovery import checkpoint
 from duetime_store.recovery.checkpoint import Checkpoint
 from duetime_store.recovery.recovery import checkpoint_of
 from duetime_store.writing.flusher import Flusher
+from duetime_store.writing.promising import void_all
 from duetime_store.writing.store import Store
 
 log = structlog.get_logger()
@@ -130,6 +131,8 @@ class Checkpointer:
         same = last is not None and _state(last) == _state(point)
         if same and not store.queues.counts.changed:
             return True
+        # Recovery reads no plans before the checkpoint. What relied on them so far is flushed with it.
+        void_all(store)
         self._capture_rows()
         flush = store.queues.shared.capture()
         keep = self._keeper.capture()

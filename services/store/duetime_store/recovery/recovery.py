@@ -50,6 +50,7 @@ from duetime_store.recovery import checkpoint
 from duetime_store.recovery.checkpoint import Checkpoint
 from duetime_store.recovery.counting import load_counts, make_ledger
 from duetime_store.recovery.halfloading import load_transactions
+from duetime_store.recovery.promised import keep_promises
 from duetime_store.recovery.queueloading import QueueLoading
 from duetime_store.recovery.replay import Damage, Replay
 from duetime_store.settings import StoreSettings
@@ -75,6 +76,8 @@ class Report:
     cut_bytes: int = 0
     # Of records of which all are stored or none, not written whole.
     torn_batches: int = 0
+    # Records written again in the places that plans have given them.
+    promised: int = 0
     # Missing log files.
     missing_bytes: int = 0
     damage: Damage = field(default_factory=Damage)
@@ -174,6 +177,7 @@ class _Recovery:
             table,
             self._settings.transaction_timeout_ms,
         )
+        self._report.promised = keep_promises(store, self._replay.plans)
         self._queues.count_units()
         save_history(self._history, self._directory.disk, self._directory.config, self._settings.shard)
         report, replay = self._report, self._replay

@@ -7,21 +7,30 @@ entry, which would move a watermark. It keeps the place in a queue that it names
 an intact record claims it; elsewhere a filler takes its place when the queue goes on.
 """
 
+from collections import deque
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import structlog
 from duetime_core.ondisk.history import LevelHistory
 from duetime_core.ondisk.levels import TagsCodes
 from duetime_core.ondisk.scan import Blank, Found, Skipped
-from duetime_format import ends, layout, record
+from duetime_format import ends, layout, plans, record
 from duetime_format.columns import Ints, Key, Run, entry_of, id_hash_of
 from duetime_format.errors import Damaged
 from duetime_format.halves import are_ended
 from duetime_format.lanes import LANE_TOPIC_NAMES, LANE_TOPICS, lane_of, level_of
-from duetime_format.names import CANCELLED_TOPIC, FOREIGN_TOPICS, HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, is_name
-from duetime_format.units import UNIT_TYPE, Units
+from duetime_format.names import (
+    CANCELLED_TOPIC,
+    FOREIGN_TOPICS,
+    HALF_TOPIC,
+    PLANS_TOPIC,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    is_name,
+)
+from duetime_format.plans import Plan
+from duetime_format.units import UNIT_TYPE, Mask, Units
 
 from duetime_store.lanes.timerorder import Ended
 from duetime_store.log.recent import RecentIds
@@ -32,7 +41,9 @@ from duetime_store.recovery.halfreplay import HalfReplay
 log = structlog.get_logger()
 
 _TIMER_TOPIC, _HALF_TOPIC = TIMER_TOPIC.encode(), HALF_TOPIC.encode()
-_CANCELLED_KEY = (CANCELLED_TOPIC.encode(), 0)
+_CANCELLED_KEY, _PLANS_KEY = (CANCELLED_TOPIC.encode(), 0), (PLANS_TOPIC.encode(), 0)
+# The newest rows of plans that are kept: far more than were ever promised and not durable.
+_PLANNED_MAX = 1 << 18
 # Topics whose records retention appends again.
 _KEPT_TOPICS = LANE_TOPIC_NAMES | {topic.encode() for topic in FOREIGN_TOPICS}
 # Damaged places that are named one by one; all are counted.
@@ -74,11 +85,16 @@ class Replay:
         self.left: dict[int, list[tuple[Ints, Ints]]] = {}
         # Ends of half messages after the checkpoint.
         self.halves = HalfReplay()
+        # The newest plans after the checkpoint, and when each was made.
+        self.plans: deque[tuple[int, Plan]] = deque()
+        self._planned_count = 0
         self.before_ms = 0
         # The two largest store times.
         self._latest_ms = [0, 0]
         # From this offset on only damaged records claim places in the queue so far.
         self._doubtful: dict[Key, int] = {}
+        # Places that damaged records hold.
+        self._claimed: set[tuple[ConsumeQueue, int]] = set()
         # Position after the last record.
         self.end = 0
         self.record_count = 0
@@ -152,15 +168,19 @@ class Replay:
         offsets = run.offsets[order]
         # Store times ascend, except those of copies, which keep theirs.
         older = run.stored_at_ms < np.maximum(np.maximum.accumulate(run.stored_at_ms), before_ms)
-        copies = older[order]
+        copies, restored = older[order], _name_entries(run)[order]
         bounds = np.searchsorted(run.key_of[order], np.arange(len(run.keys) + 1)).tolist()
         for key, first, stop in zip(run.keys, bounds, bounds[1:], strict=False):
             if stop > first:
-                self._rebuild(key, offsets[first:stop], units[first:stop], copies[first:stop])
+                part = slice(first, stop)
+                self._rebuild(key, offsets[part], units[part], copies[part], restored[part])
         if _CANCELLED_KEY in run.keys:
             for index in np.flatnonzero(run.key_of == run.keys.index(_CANCELLED_KEY)).tolist():
                 found = record.decode(run.data, int(run.starts[index]), check_crc=False)
                 self._end_rows(int(positions[index]), found.body)
+        if _PLANS_KEY in run.keys:
+            for index in np.flatnonzero(run.key_of == run.keys.index(_PLANS_KEY)).tolist():
+                self._plan(record.decode(run.data, int(run.starts[index]), check_crc=False), int(positions[index]))
         if run.entries is not None:
             lanes, timers = (
                 np.array([topic in names for topic, _ in run.keys])[run.key_of]
@@ -179,11 +199,13 @@ class Replay:
         self.halves.see(item)
         found = item.record
         unit = np.array([(item.position, found.size, self._codes.of_record(found))], UNIT_TYPE)
-        copy = np.array([found.stored_at_ms < before_ms])
-        self._rebuild((found.topic.encode(), found.queue), np.array([found.queue_offset]), unit, copy)
+        copy, entry = np.array([found.stored_at_ms < before_ms]), entry_of(found)
+        restored = np.array([entry is not None])
+        self._rebuild((found.topic.encode(), found.queue), np.array([found.queue_offset]), unit, copy, restored)
         if (found.topic.encode(), found.queue) == _CANCELLED_KEY:
             self._end_rows(item.position, found.body)
-        entry = entry_of(found)
+        if (found.topic.encode(), found.queue) == _PLANS_KEY:
+            self._plan(found, item.position)
         if entry is not None and found.topic == TIMER_TOPIC:
             place = np.array([entry[1]]), np.array([entry[2]])
             self._end(entry[0], Ended(0 if copy[0] else item.position, *place))
@@ -205,8 +227,10 @@ class Replay:
             code = max(self._now_ms, 1)
         unit = np.array([(item.position, found.size, code)], UNIT_TYPE)
         first = self._doubtful.pop(key, found.queue_offset)
-        self._rebuild(key, np.array([found.queue_offset]), unit, np.array([False]))
+        no = np.array([False])
+        self._rebuild(key, np.array([found.queue_offset]), unit, no, no)
         self._doubtful[key] = first
+        self._claimed.add((queue, found.queue_offset))
 
     def _end_rows(self, position: int, body: bytes) -> None:
         """Takes the rows of a record of DT_CANCELLED."""
@@ -219,6 +243,18 @@ class Replay:
             own = rows[rows["lane"] == lane]
             self._end(lane, Ended(position, own["entry"].astype(np.int64), own["due"].astype(np.int64)))
 
+    def _plan(self, found: record.Record, position: int) -> None:
+        """Takes a record of DT_PLANS."""
+        try:
+            plan = plans.decode(found.body)
+        except Damaged as error:
+            self.damage.add(position, error.text)
+            return
+        self.plans.append((found.stored_at_ms, plan))
+        self._planned_count += len(plan.rows)
+        while self._planned_count > _PLANNED_MAX:
+            self._planned_count -= len(self.plans.popleft()[1].rows)
+
     def _restore(self, lane: int, entries: Ints, dues: Ints) -> None:
         self.restored.setdefault(lane, []).append(entries)
         self.left.setdefault(lane, []).append((entries, dues))
@@ -228,8 +264,9 @@ class Replay:
         if ended.position:
             self.left.setdefault(lane, []).append((ended.entries, ended.dues))
 
-    def _rebuild(self, key: Key, offsets: Ints, units: Units, copies: npt.NDArray[np.bool_]) -> None:
-        """Adds the units of a queue's records, in the order of the log; their store times tell copies apart."""
+    def _rebuild(self, key: Key, offsets: Ints, units: Units, copies: Mask, restored: Mask) -> None:
+        """Adds the units of a queue's records, in the order of the log; their store times tell copies apart.
+        `restored`: those that name an entry."""
         topic, queue_id = key
         name = topic.decode()
         is_queue = lane_of(name, queue_id) is not None if name in LANE_TOPICS else 0 <= queue_id <= _QUEUE_ID_MAX
@@ -240,7 +277,9 @@ class Replay:
             possible = (offsets >= 0) & (offsets <= units["position"] // layout.RECORD_BYTES_MIN)
             queue = self._queues.get_bytes(topic, queue_id)
             copies &= possible & (topic in _KEPT_TOPICS)
-            first = np.flatnonzero(~copies)
+            # Those that a recovery has written again, after others of the queue that come later in it.
+            again = restored & possible & (offsets < np.maximum.accumulate(offsets)) & (topic not in _KEPT_TOPICS)
+            first = np.flatnonzero(~(copies | again))
             doubtful = self._doubtful.pop(key, None)
             if doubtful is not None and len(first) and doubtful <= offsets[first[0]] < queue.next_offset:
                 queue.take_back(int(offsets[first[0]]))
@@ -250,17 +289,39 @@ class Replay:
                 free = {index for index in rebuilt.repeated if queue.is_free(int(offsets[first[index]]))}
                 copies[first[sorted(free)]] = True
                 rebuilt.repeated = [index for index in rebuilt.repeated if index not in free]
+            elif rebuilt.repeated:
+                again[first[[index for index in rebuilt.repeated if restored[first[index]]]]] = True
+                rebuilt.repeated = [index for index in rebuilt.repeated if not restored[first[index]]]
             if copies.any():
                 moved = units[copies]
                 if topic == _HALF_TOPIC:
                     _keep_marks(queue, offsets[copies], moved)
                 queue.rebuild_copies(offsets[copies], moved)
+            for index in np.flatnonzero(again).tolist():
+                self._fill(queue, offsets[index : index + 1], units[index : index + 1])
             self.repeated_count += len(rebuilt.repeated)
             self.unit_count += len(offsets) - len(rebuilt.repeated) - len(rebuilt.strays)
             strays = first[rebuilt.strays].tolist()
         for index in strays:
             text = f"it says that it is message {offsets[index]} of queue {queue_id} of {topic!r}, which can't be"
             self.damage.add(int(units["position"][index]), text)
+
+    def _fill(self, queue: ConsumeQueue, offset: Ints, unit: Units) -> None:
+        """Gives a restored record the place that it names, unless another intact record has it."""
+        at, place = int(offset[0]), (queue, int(offset[0]))
+        if at >= queue.next_offset:
+            queue.rebuild(offset, unit, np.array([True]))
+        elif at >= queue.min_offset and (queue.is_free(at) or place in self._claimed):
+            self._claimed.discard(place)
+            queue.repoint(offset, unit)
+        else:
+            self.repeated_count += 1
+            self.unit_count -= 1
+
+
+def _name_entries(run: Run) -> Mask:
+    """Which records name an entry of a lane."""
+    return run.entries[0] >= 0 if run.entries is not None else np.zeros(run.count, np.bool_)
 
 
 def _keep_marks(queue: ConsumeQueue, offsets: Ints, units: Units) -> None:

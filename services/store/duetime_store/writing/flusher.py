@@ -4,6 +4,9 @@ If a write finds no room, or no descriptor for a new file, the log is cut back t
 batch, on the disk too: refused records must not come back with the next recovery. Only then do the callers
 get their errors. Any other failed write, and every failed fdatasync, ends all writing: the kernel may have
 dropped the pages, and a second attempt could succeed and prove nothing.
+
+A batch whose places are all promised (promises.py) is published once it is written: it is flushed with the next batch
+that is not, or with the checkpoint, or within FLUSH_LATER_MS.
 """
 
 import asyncio
@@ -26,6 +29,10 @@ from duetime_store.writing.watch import DiskWatch
 log = structlog.get_logger()
 
 T = TypeVar("T")
+
+# Promised records are durable so long after they were published, if nothing is flushed before: their places are safe,
+# so it costs at most one flush a second that nothing else needs.
+FLUSH_LATER_MS = 1_000
 
 
 class _NotWritten(Exception):
@@ -60,7 +67,7 @@ class Flusher:
         self._staged = asyncio.Event()
         # Whether staged records become durable without further calls.
         self.is_running = False
-        # Async mode: written and not yet flushed.
+        # Written and not yet flushed: in async mode all, else what was promised.
         self._unflushed: dict[int, Segment] = {}
 
     def wake(self) -> None:
@@ -78,21 +85,30 @@ class Flusher:
         finally:
             self.is_running = False
 
+    @property
+    def keeps_promises(self) -> bool:
+        """Whether promises gain anything: in async mode no record waits for its flush."""
+        return self._sync
+
     async def run_periodic(self) -> None:
-        """Async mode: flushes written segments, every interval."""
+        """Flushes written segments, every interval."""
         while True:
-            await self._clock.sleep(self._interval_ms)
+            await self._clock.sleep(FLUSH_LATER_MS if self._sync else self._interval_ms)
             await self.flush_written()
 
     async def flush_written(self) -> None:
+        """Everything published is durable on return, unless the shard takes no writes any more."""
+        store, end = self._store, self._store.published_end
         segments, self._unflushed = list(self._unflushed.values()), {}
-        if self._sync:
+        if self._sync and not segments and store.durable_end == end:
             return
         try:
             # Even without segments: those that another call has taken are flushed when this returns.
             await self._on_disk(lambda: _flush_all(segments))
         except OSError as error:
             self._fail(error)
+        else:
+            store.flushed(end)
 
     async def _on_disk(self, work: Callable[[], T]) -> T:
         """Runs `work` on the executor's thread; the gate measures how long it takes."""
@@ -105,26 +121,37 @@ class Flusher:
 
     async def _flush(self, batch: FlushBatch) -> None:
         started = time.perf_counter()
+        flushes = batch.changes_units or (self._sync and not batch.is_promised)
+        owed = list(self._unflushed.values()) if flushes and self._sync else []
         try:
-            segments = await self._on_disk(lambda: self._write(batch))
+            segments = await self._on_disk(lambda: self._write(batch, owed, flushes))
         except _NotWritten as refused:
             await self._take_back(refused.error)
             return
         except OSError as error:
             self._fail(error)
             return
+        if not flushes:
+            self._unflushed.update((segment.base, segment) for segment in segments)
+            if self._sync and not batch.is_promised:
+                # The promises became void meanwhile.
+                await self.flush_written()
         if self._store.read_only_reason:
             # A flush of earlier writes has failed meanwhile, and the callers have their errors.
             return
-        if not self._sync:
-            self._unflushed.update((segment.base, segment) for segment in segments)
+        for segment in owed:
+            self._unflushed.pop(segment.base, None)
         trouble = self._store.publish(batch, -self._clock.ms_until(0))
+        if flushes:
+            self._store.flushed(batch.end)
+        elif batch.is_promised:
+            self._metrics.promised.inc(batch.count)
         self._metrics.flushed(batch.count - batch.moved_count, batch.size, time.perf_counter() - started)
         if trouble is not None:
             await self.units_late(trouble)
 
-    def _write(self, batch: FlushBatch) -> list[Segment]:
-        """On the executor's thread."""
+    def _write(self, batch: FlushBatch, owed: list[Segment], flushes: bool) -> list[Segment]:
+        """On the executor's thread. `owed`: segments to be flushed with those that it writes to."""
         try:
             segments = self._store.log.write(batch.runs)
         except OSError as error:
@@ -132,8 +159,8 @@ class Flusher:
                 self._metrics.flush_error(error)
                 raise _NotWritten(error) from error
             raise
-        if self._sync or batch.changes_units:
-            _flush_all(segments)
+        if flushes:
+            _flush_all([*segments, *(segment for segment in owed if segment not in segments)])
         return segments
 
     async def _take_back(self, why: OSError) -> None:

@@ -5,8 +5,9 @@
 So at the due moment only the write is left to do: no call lies between it and the log, and a busy lane needs a few
 large puts a second instead of one for every millisecond in which something falls due.
 
-Nothing is decided ahead: when an entry falls due, the store judges its record as if it had just arrived. Held records
-are in memory only; a call that ends early drops its records, and they are restored again.
+Nothing is decided ahead but where a record goes, and that binds nobody (promises.py): when an entry falls due, the
+store judges its record as if it had just arrived. Held records are in memory only; a call that ends early drops its
+records, and they are restored again.
 """
 
 import asyncio
@@ -15,12 +16,15 @@ from collections.abc import Sequence
 import numpy as np
 from duetime_core.errors import DiskFull, InvalidArgument, Overloaded, Violation
 from duetime_format.limits import AHEAD_MS_MAX
-from duetime_format.units import Ints, due_of, dues_of
+from duetime_format.plans import PLAN_MS_MAX
+from duetime_format.units import Ints, dues_of
 
 from duetime_store.lanes.alarm import Alarm
 from duetime_store.lanes.lane import Head, Lane
 from duetime_store.log.intake import Intake
 from duetime_store.writing.flusher import Flusher
+from duetime_store.writing.promises import PROMISE_BY_MS
+from duetime_store.writing.promising import promise
 from duetime_store.writing.staging import CANCELLED, DUPLICATE, OK, Outcome
 from duetime_store.writing.store import Store
 
@@ -29,6 +33,7 @@ from duetime_store.writing.store import Store
 TURN_COUNT = 1_024
 # Far beyond the entries that a queue can have.
 ENTRY_MAX = 1 << 56
+NEVER_MS = 1 << 62
 _GOING_ON = frozenset((OK, DUPLICATE, CANCELLED))
 
 
@@ -75,11 +80,18 @@ class Holding:
             lane.attendance.end_put(self._store.clock.clock.monotonic_ms())
 
     async def _stage(self, intake: Intake, lane: Lane, entries: Ints) -> Outcome:
+        try:
+            return await self._stage_each(intake, lane, entries)
+        finally:
+            # The next put makes its own.
+            self._store.promises.forget(lane)
+
+    async def _stage_each(self, intake: Intake, lane: Lane, entries: Ints) -> Outcome:
         undone_count = self._store.undone_count
         units = lane.units(entries)
         dues = dues_of(units["tags"])
         parts: list[Outcome] = []
-        done = 0
+        done = promised = 0
         while True:
             self._store.gate.check_write()
             if parts and undone_count != self._store.undone_count:
@@ -91,23 +103,50 @@ class Holding:
             is_next = any(mask.any() for mask in lane.fence(entries[done : done + 1]))
             # The store refuses records that are too early, or after a gap, together with all that are due.
             stop = first_later if is_near and is_next else intake.count
-            if stop > done:
+            has_staged = stop > done
+            if has_staged:
                 parts.append(self._store.restore(intake.part(done, stop), lane, entries[done:stop]))
                 self._flusher.wake()
                 done = stop
             if done == intake.count or (parts and not _GOING_ON.issuperset(parts[-1].statuses)):
                 break
-            await self._until(lane, Head(entries[done:], units[done:]))
+            promised = max(done, promised)
+            moment_ms = self._promise_at_ms(dues, promised)
+            if moment_ms > self._store.clock.now_ms():
+                await self._until(lane, Head(entries[done:], units[done:]), min(int(dues[done]), moment_ms))
+            elif has_staged and (taken := self._store.when_taken()) is not None:
+                # In one batch with a plan they would wait for its flush.
+                await taken
+            else:
+                promised = self._promise(intake, lane, entries, dues, done, promised)
         if done < intake.count:
             # All others are gaps; the store says so in the outcome.
             parts.append(self._store.restore(intake.part(done, intake.count), lane, entries[done:]))
         return parts[0] if len(parts) == 1 else _joined(parts)
 
-    async def _until(self, lane: Lane, held: Head) -> None:
-        """Returns when the first is due, or an entry has come that falls due before it: the scheduler has to be told of
-        that at once, by the gap."""
+    def _promise_at_ms(self, dues: Ints, first: int) -> int:
+        """When the records from `first` on are to be promised their places."""
+        is_none = first == len(dues) or not self._flusher.keeps_promises
+        return NEVER_MS if is_none else int(dues[first]) - PROMISE_BY_MS
+
+    def _promise(self, intake: Intake, lane: Lane, entries: Ints, dues: Ints, done: int, first: int) -> int:
+        """Promises the records from `first` on their places, all that are due soon; those from `done` on to `first` are
+        promised theirs. Returns the first that it has not looked at."""
+        by_ms = self._store.clock.now_ms() + PLAN_MS_MAX
+        # At least one: callers may name entries in any order.
+        stop = first + max(int(np.searchsorted(dues[first:], by_ms, "right")), 1)
+        gone = np.flatnonzero(~lane.fence(entries[done:stop]).is_next[first - done :])
+        end = first + int(gone[0]) if len(gone) else stop
+        if end > first:
+            promise(self._store, intake.part(first, end), lane, entries[first:end])
+            self._flusher.wake()
+        return stop
+
+    async def _until(self, lane: Lane, held: Head, at_ms: int) -> None:
+        """Returns at that moment, or when an entry has come that falls due before the first one that is held: the
+        scheduler has to be told of that at once, by the gap."""
         moment = asyncio.get_running_loop().create_future()
-        self._alarm.set(due_of(int(held.units["tags"][0])), moment)
+        self._alarm.set(at_ms, moment)
         lane.wake_before(held, moment)
         try:
             await moment

@@ -17,6 +17,7 @@ from duetime_store.log.intake import Intake
 from duetime_store.log.journal import Entry
 from duetime_store.log.newkeys import Part
 from duetime_store.queues.consumequeue import ConsumeQueue
+from duetime_store.writing.promises import Promise
 
 OK, DUPLICATE, GAP, NOT_DUE, REFUSED, SETTLED, CANCELLED = range(7)
 
@@ -106,6 +107,9 @@ class FlushBatch:
     settles: list[Callable[[bool], None]] = field(default_factory=list)
     # Index keys of its records, put by put.
     keys: list[Part] = field(default_factory=list)
+    # Records that have the places that these promise.
+    promised_count: int = 0
+    promises: list[Promise] = field(default_factory=list)
 
     def add(self, placed: bytearray, intake: Intake, runs: list[tuple[int, int, int]], segment_bytes: int) -> None:
         """Adds the bytes of a put's records, in one buffer for each segment. `runs`: see runs.runs_in."""
@@ -131,6 +135,11 @@ class FlushBatch:
     def changes_units(self) -> bool:
         """Whether published units are written again: a power cut that leaves these must leave the records too."""
         return bool(self.moved or self.ended or self.marks)
+
+    @property
+    def is_promised(self) -> bool:
+        """Whether plans that are durable decide all of its places: readers may see it before it is durable."""
+        return self.promised_count == self.count and all(promise.is_durable for promise in self.promises)
 
     def end_entries(self) -> OSError | None:
         """The ends are durable: their entries are marked. Returns the error that kept marks from being written."""

@@ -36,6 +36,7 @@ from duetime_store.queues.queues import Queues
 from duetime_store.writing.batches import among, faults_of, marks_of, refuse_partly_stored, refuse_whole, runs_of
 from duetime_store.writing.faults import Taken, restored_faults, sent_faults
 from duetime_store.writing.originals import Originals
+from duetime_store.writing.promises import Promises
 from duetime_store.writing.repeats import FirstCopy, Repeats, VisibleLog, answer_twins, find_twins
 from duetime_store.writing.runs import runs_in
 from duetime_store.writing.staging import (
@@ -94,8 +95,11 @@ class Store:
         # Records refused because they differ from what their entries give.
         self.mismatched_count = 0
         self._waiting_bytes_max = waiting_bytes_max
-        # Everything before it is durable (written, in async mode), in its queues, and seen by readers.
+        self.promises = Promises(clock.clock.monotonic_ms)
+        # Everything before it is durable (async mode: written; or see promises.py), in its queues, and seen by readers.
         self.published_end = log.end
+        # Where the published records begin that rely on promises. None: all are durable.
+        self._owed_from: int | None = None
         # Store time of the last record before it.
         self.published_at_ms = 0
         self._end = log.end
@@ -160,9 +164,8 @@ class Store:
         # Refused records make no queues.
         taken = {number for index, number in enumerate(key_of) if index not in faults} if faults else None
         if crowded := self.queues.refuse_new(intake.keys, taken):
-            faults.update(
-                (index, crowded[number]) for index, number in enumerate(intake.key_of.tolist()) if number in crowded
-            )
+            key_of = intake.key_of.tolist()
+            faults |= {index: crowded[number] for index, number in enumerate(key_of) if number in crowded}
         return faults
 
     def _put_sent(self, intake: Intake) -> Outcome:
@@ -202,8 +205,7 @@ class Store:
         events, waiters = self.journal.drain()
         batch.entries += events
         batch.event_waiters += waiters
-        now_ms = self.clock.now_ms()
-        for encoded in event_records(events, now_ms):
+        for encoded in event_records(events, self.clock.now_ms()):
             self.stage_own(encoded)
 
     def stage_own(self, encoded: bytes) -> int:
@@ -214,6 +216,10 @@ class Store:
     def staged(self) -> FlushBatch:
         """The batch that collects what is staged now."""
         return self._staged
+
+    @property
+    def unpublished(self) -> list[FlushBatch]:
+        return [self._staged, *filter(None, (self._flushing,))]
 
     def first_copy(self, intake: Intake, index: int) -> FirstCopy | None:
         """The stored or staged record that a record repeats, if it is one of the newest: answered with its place once
@@ -232,20 +238,13 @@ class Store:
     def stage_sent(self, intake: Intake, outcome: Outcome) -> Ints:
         """Stages records that have no fault (writing/faults.py). Returns their positions."""
         positions, hashes = self._stage(intake, outcome), intake.id_hashes
-        if intake.all_have_ids:
-            self.recent.add_all(hashes, positions, outcome.stored_at_ms)
-        else:
-            named = hashes >= 0
-            self.recent.add_all(hashes[named], positions[named], outcome.stored_at_ms)
+        named = slice(None) if intake.all_have_ids else hashes >= 0
+        self.recent.add_all(hashes[named], positions[named], outcome.stored_at_ms)
         return positions
 
     def restore(self, intake: Intake, lane: Lane, entries: Ints) -> Outcome:
-        """Stages the restored records of entries, strictly in order: after one that is not taken all others are gaps,
-        but for those that are restored or cancelled.
-
-        Args:
-            entries: one for each record.
-        """
+        """Stages the restored records of `entries`, one of each, strictly in order: after one that is not taken all
+        others are gaps, but for those that are restored or cancelled."""
         outcome = Outcome.of_nothing(intake.count, GAP, self.clock.now_ms())
         restored, cancelled, is_next = lane.fence(entries)
         for mask, status in ((restored, DUPLICATE), (cancelled, CANCELLED)):
@@ -303,6 +302,10 @@ class Store:
                 outcome.statuses[index], outcome.queue_offsets[index] = OK, offset
         lane.stage(entries)
         self._staged.restored.append(self.ledger.leaving(lane, taken, entries, dues))
+        queues = [self.queues.get_bytes(*key) for key in taken.keys]
+        if kept := self.promises.keep(lane, queues, taken.key_of, entries, stored.queue_offsets):
+            self._staged.promises += kept
+            self._staged.promised_count += len(entries)
 
     def _stage(self, intake: Intake, outcome: Outcome) -> Ints:
         """Gives all records queue offset, position and time, and adds them to the batch. Returns their positions."""
@@ -386,7 +389,7 @@ class Store:
         return None
 
     def next_publish(self) -> "asyncio.Future[None]":
-        """Done at the next publish."""
+        """Done at the next publish, and when what was published is durable."""
         return waiter(self._publish_waiters)
 
     # --- flushing -------------------------------------------------------------------------------------------------
@@ -425,8 +428,9 @@ class Store:
             if len(dues):
                 lane.lateness.observe(dues, now_ms)
         for moved, offsets, units in batch.moved:
-            # Entries may have ended since the copies were staged.
-            units["tags"] = moved.read_at(offsets)["tags"]
+            if self.lanes.of(moved) is not None or moved is self.halves.queue:
+                # They may have ended since the copies were staged.
+                units["tags"] = moved.read_at(offsets)["tags"]
             try:
                 moved.repoint(offsets, units)
             except OSError as error:
@@ -435,14 +439,16 @@ class Store:
         trouble = batch.end_entries() or trouble
         self.new_keys.publish(batch.keys)
         self._flushing = None
+        if batch.is_promised and self._owed_from is None:
+            self._owed_from = self.published_end
         self.published_end, self.published_at_ms = batch.end, batch.stored_at_ms
         self._waiting_bytes -= batch.size
         if batch.entries:
             self._events_undone = False
         for callback in batch.settles:
             callback(True)
-        waiters, self._publish_waiters = self._publish_waiters, []
-        wake((*batch.done, *batch.event_waiters, *waiters))
+        wake((*batch.done, *batch.event_waiters, *self._publish_waiters))
+        self._publish_waiters.clear()
         for queue in batch.queues:
             queue.wake()
         return trouble
@@ -451,16 +457,16 @@ class Store:
         """Drops everything that is staged and not published. Returns the waiting callers, who have to get an error. The
         log has to be cut back to `published_end` before the next batch is written."""
         callers: list[asyncio.Future[None]] = []
-        for batch in (self._staged, self._flushing):
-            if batch is not None:
-                callers += batch.done
-                for queue in batch.queues:
-                    queue.unstage()
-                for lane in batch.lanes:
-                    lane.undo()
-                for callback in batch.settles:
-                    callback(False)
-                callers += self._undo_events(batch)
+        self.promises.clear()
+        for batch in self.unpublished:
+            callers += batch.done
+            for queue in batch.queues:
+                queue.unstage()
+            for lane in batch.lanes:
+                lane.undo()
+            for callback in batch.settles:
+                callback(False)
+            callers += self._undo_events(batch)
         wake(self._staged.taken)
         self._flushing, self._staged = None, FlushBatch()
         self._end = self.published_end
@@ -487,7 +493,17 @@ class Store:
         refuse(self.journal.waiters, error)
         return error
 
-    # --- reading --------------------------------------------------------------------------------------------------
+    @property
+    def durable_end(self) -> int:
+        """Readers see the log up to `published_end`, and a power cut leaves all before this (async mode: may not)."""
+        return self.published_end if self._owed_from is None else self._owed_from
+
+    def flushed(self, end: int) -> None:
+        """All that is published before `end` is durable."""
+        if self._owed_from is not None and end > self._owed_from:
+            self._owed_from = end if end < self.published_end else None
+            wake(self._publish_waiters)
+            self._publish_waiters.clear()
 
     def read_record(self, position: int, size: int) -> bytes:
         """The bytes of a record that a unit names; empty if they are not that record."""

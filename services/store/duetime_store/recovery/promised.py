@@ -1,0 +1,123 @@
+"""Keeps what plans have promised (writing/promises.py): the last step of a recovery.
+
+A reader may have seen a restored record that a power cut took. The plan is in the log, and so is the pending record: so
+the entry gets the place again that it had. It is not known whether it was seen, and it need not be: it was due.
+
+    the entry is restored or has ended             nothing to do: it has a place, or needs none
+    one before it in its lane is pending           it had no place yet
+    a later plan gives the place to another entry  the plan was given up, before the entry had it
+    the place holds another record                 the entry had not got it
+    the entry is not due                           it had no place yet
+
+"Due" is by the shard's clock. Where that was set back since, it goes on to the moment that the plan was made for, at
+most PLAN_MS_MAX after what the log has seen: the start alone has taken longer.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import structlog
+from duetime_format import record
+from duetime_format.columns import Key
+from duetime_format.errors import Damaged
+from duetime_format.placing import place
+from duetime_format.plans import PLAN_MS_MAX, Plan
+from duetime_format.restore import Entry, Unrestorable, restore
+from duetime_format.units import UNIT_TYPE, dues_of
+
+from duetime_store.lanes.lane import PENDING, Lane
+from duetime_store.log.intake import Intake, parse
+from duetime_store.queues.consumequeue import ConsumeQueue
+from duetime_store.writing.staging import OK
+from duetime_store.writing.store import Store
+
+log = structlog.get_logger()
+
+
+class _Promised(NamedTuple):
+    made_at_ms: int
+    lane: Lane
+    entry: int
+    key: Key
+    offset: int
+
+
+def keep_promises(store: Store, plans: Iterable[tuple[int, Plan]]) -> int:
+    """Gives entries the places again that readers may have seen them in. How many; all is durable on return.
+
+    Raises:
+        OSError: there is no room for them.
+    """
+    promised = list(_pending(store, plans))
+    # Of two the later plan counts.
+    last = {(one.key, one.offset): index for index, one in enumerate(promised)}
+    count = sum(_keep(store, one) for index, one in enumerate(promised) if last[one.key, one.offset] == index)
+    batch = store.take()
+    if batch is not None:
+        for segment in store.log.write(batch.runs):
+            segment.flush()
+        store.publish(batch, store.clock.now_ms())
+        log.warning("messages written again in the places that they were given", count=count)
+    return count
+
+
+def _pending(store: Store, plans: Iterable[tuple[int, Plan]]) -> Iterator[_Promised]:
+    """The rows of entries that are pending."""
+    for made_at_ms, plan in plans:
+        if plan.lane in store.lanes:
+            lane = store.lanes[plan.lane]
+            is_pending = lane.states(plan.rows["entry"].astype(np.int64)) == PENDING
+            for number, entry, offset in plan.rows[is_pending].tolist():
+                yield _Promised(made_at_ms, lane, entry, plan.queues[number], offset)
+
+
+def _keep(store: Store, one: _Promised) -> bool:
+    """Stages the restored record of an entry, if it may have had its place."""
+    lane, entries = one.lane, np.array([one.entry])
+    units = lane.units(entries)
+    due_at_ms = int(dues_of(units["tags"])[0])
+    if not lane.fence(entries).is_next[0] or not _is_due(store, due_at_ms, one.made_at_ms):
+        return False
+    position, size, _ = units[0].item()
+    try:
+        intake = parse(restore(Entry(lane.number, one.entry, due_at_ms, store.read_record(position, size))))
+    except (Damaged, Unrestorable):
+        return False
+    if intake.keys != [one.key]:
+        return False
+    queue = store.queues.get_bytes(*one.key)
+    if queue.next_offset == one.offset:
+        return store.restore(intake, lane, entries).statuses == [OK]
+    if not _is_free(store, queue, one.offset):
+        return False
+    _fill(store, intake, one, queue, due_at_ms)
+    return True
+
+
+def _is_due(store: Store, due_at_ms: int, made_at_ms: int) -> bool:
+    clock = store.clock
+    if due_at_ms > clock.now_ms() and due_at_ms <= made_at_ms + PLAN_MS_MAX and clock.behind_ms:
+        clock.seen(due_at_ms)
+    return due_at_ms <= clock.now_ms()
+
+
+def _is_free(store: Store, queue: ConsumeQueue, offset: int) -> bool:
+    """Whether a place in the queue holds no record that can be read."""
+    if not queue.min_offset <= offset < queue.max_offset:
+        return False
+    position, size, _ = queue.read(offset, 1)[0].item()
+    try:
+        record.decode(store.read_record(position, size))
+    except Damaged:
+        return True
+    return False
+
+
+def _fill(store: Store, intake: Intake, one: _Promised, queue: ConsumeQueue, due_at_ms: int) -> None:
+    """Stages the record for a place that the queue has passed: a power cut took it and left what came after."""
+    entries, offsets = np.array([one.entry]), np.array([one.offset])
+    placed = place(intake, np.zeros(1, np.int64), offsets.tolist(), [0], store.clock.now_ms())
+    store.move(queue, offsets, np.frombuffer(placed.units, UNIT_TYPE).copy(), bytes(placed.data))
+    one.lane.stage(entries)
+    store.staged.restored.append(store.ledger.leaving(one.lane, intake, entries, np.array([due_at_ms])))
