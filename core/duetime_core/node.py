@@ -29,16 +29,16 @@ from duetime_core.errors import StartupError
 from duetime_core.lag import LoopLag
 from duetime_core.logs import configure_logs, sparing
 from duetime_core.meter import export_process
-from duetime_core.probes import Health, Pages
+from duetime_core.probes import Condition, Pages
 from duetime_core.secrets import masked
-from duetime_core.settings import NodeSettings
+from duetime_core.settings import ProcessSettings
 from duetime_core.tracing import Exporting
 
 log = structlog.get_logger()
 # For log lines that callers cause.
 often = sparing()
 
-S = TypeVar("S", bound=NodeSettings)
+S = TypeVar("S", bound=ProcessSettings)
 
 # Files 0600, directories 0700.
 PRIVATE_UMASK = 0o077
@@ -63,7 +63,7 @@ GC_THRESHOLD = 5_000
 
 
 class Node(Protocol):
-    """One running service: the same object in a process of its own and in the test kit."""
+    """One running service: the same object in a process of its own, beside others in one, and in the test kit."""
 
     registry: CollectorRegistry
 
@@ -73,7 +73,7 @@ class Node(Protocol):
         ...
 
     @property
-    def health(self) -> Health:
+    def health(self) -> Condition:
         """The health that probes get, once started."""
         ...
 
@@ -151,7 +151,7 @@ def main(process: str, settings_class: type[S], make: Callable[[S, Clock], Node]
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_run(process, settings, make))
     except StartupError as error:
-        print(f"duetime {process}: {masked(error.text)}", file=sys.stderr)
+        print(f"duetime {error.node or process}: {masked(error.text)}", file=sys.stderr)
         raise SystemExit(1) from None
 
 

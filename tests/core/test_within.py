@@ -328,11 +328,14 @@ async def test_an_iterator_that_raises_cancels_its_call(served: Served) -> None:
 async def test_writes_after_the_servers_end_tell_of_it(served: Served) -> None:
     call = served.method("Stream")(timeout=DEADLINE_S)
     await call.write(b"missing")
+
+    async def write_on() -> None:
+        while True:
+            await call.write(b"more")
+            await asyncio.to_thread(lambda: None)
+
     with pytest.raises((grpc.aio.AioRpcError, asyncio.InvalidStateError)):
-        async with asyncio.timeout(DEADLINE_S):
-            while True:
-                await call.write(b"more")
-                await asyncio.to_thread(lambda: None)
+        await asyncio.wait_for(write_on(), DEADLINE_S)
     assert await call.code() is grpc.StatusCode.NOT_FOUND
 
 
@@ -340,10 +343,13 @@ async def test_a_writer_waits_for_a_reader_that_does_not_read(served: Served) ->
     call = served.method("Stream")(timeout=DEADLINE_S)
     await call.write(b"wait")
     await served.servicer.waiting.acquire()
+
+    async def write_on() -> None:
+        for _ in range(64):
+            await call.write(bytes(MIB))
+
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.3):
-            for _ in range(64):
-                await call.write(bytes(MIB))
+        await asyncio.wait_for(write_on(), 0.3)
     assert served.servicer.read_count == 1
     # Half of a request can't be taken back: the call is over.
     assert await call.code() is CANCELLED
