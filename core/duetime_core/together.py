@@ -127,13 +127,6 @@ class _Member:
     async def stop(self) -> None:
         await self._run(self.node.stop())
 
-    async def failed(self) -> None:
-        """See Node.failed."""
-        try:
-            await self.node.failed()
-        finally:
-            log.error("node ended by itself", node=self.name)
-
     async def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return await asyncio.get_running_loop().create_task(work, context=self._variables)
 
@@ -189,10 +182,11 @@ class Together:
         return member.start()
 
     async def failed(self) -> None:
-        ends = [asyncio.create_task(member.failed()) for member in self._members.values()]
+        ends = {asyncio.create_task(member.node.failed()): name for name, member in self._members.items()}
         try:
             done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             for end in done:
+                log.error("node ended by itself, and all others with it", node=ends[end])
                 end.result()
         finally:
             for end in ends:
