@@ -2,145 +2,18 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
 import pytest
 from duetime_core.callers import ClusterSecret
 from duetime_core.calls import translate
-from duetime_core.errors import NotFound, Overloaded
-from duetime_core.serving import Server, make_channel
-from duetime_core.within.channel import Channel
-from duetime_core.within.flow import FLOW_BYTES_MAX
-from duetime_core.within.places import places
+from duetime_core.errors import Overloaded
+from duetime_core.serving import make_channel
 from duetime_format.limits import GRPC_MESSAGE_BYTES_MAX, REQUEST_BYTES_MAX
 
-from tests.cli.test_ports import Ports
-
-DEADLINE_S = 20.0
-MIB = 1024 * 1024
-KINDS = ["Unary", "UnaryStream", "Stream"]
-CANCELLED = grpc.StatusCode.CANCELLED
-
-
-class Servicer:
-    """Does what a request's bytes say, and notes what becomes of its calls."""
-
-    def __init__(self) -> None:
-        self.release = asyncio.Event()
-        self.waiting = asyncio.Semaphore(0)
-        self.cancelled = asyncio.Semaphore(0)
-        self.read_count = self.written_count = 0
-        self.metadata: dict[str, Any] = {}
-        self.remaining_s: float | None = None
-
-    async def unary(self, request: bytes, context: Any) -> bytes:
-        return await self._act(request, context)
-
-    async def unary_stream(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
-        if request.startswith(b"flood"):
-            for _ in range(int(request.split()[1])):
-                yield bytes(MIB)
-                self.written_count += 1
-            return
-        yield request
-        yield await self._act(request, context)
-
-    async def stream(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-        async for request in requests:
-            self.read_count += 1
-            yield await self._act(request, context)
-
-    async def _act(self, request: bytes, context: Any) -> bytes:
-        self.metadata = dict(context.invocation_metadata())
-        self.remaining_s = context.time_remaining()
-        if request == b"wait":
-            self.waiting.release()
-            try:
-                await self.release.wait()
-            except asyncio.CancelledError:
-                self.cancelled.release()
-                raise
-        if request == b"missing":
-            raise NotFound("no topic x", reason="TOPIC_NOT_FOUND")
-        if request == b"bug":
-            raise ZeroDivisionError("secret")
-        if request == b"abort":
-            await context.abort(grpc.StatusCode.ABORTED, "by the service", (("why", "told"),))
-        if request == b"told":
-            await context.send_initial_metadata((("first", "one"),))
-            context.set_trailing_metadata((("last", "two"), ("last-bin", b"\0")))
-        if request.startswith(b"large"):
-            return bytes(int(request.split()[1]))
-        return request
-
-
-class Served:
-    """A server and a channel to it."""
-
-    def __init__(self, port: int) -> None:
-        self.servicer = Servicer()
-        self.address = f"127.0.0.1:{port}"
-        self._port = port
-        self.server = self.make_server()
-        self.channel = make_channel(self.address)
-
-    def make_server(self, secret: ClusterSecret | None = None, calls_in_flight_max: int = 100) -> Server:
-        servicer = self.servicer
-        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-            "Unary": grpc.unary_unary_rpc_method_handler(servicer.unary),
-            "UnaryStream": grpc.unary_stream_rpc_method_handler(servicer.unary_stream),
-            "Stream": grpc.stream_stream_rpc_method_handler(servicer.stream),
-        }
-        server = Server(["T"], calls_in_flight_max, secret=secret)
-        server.grpc.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("T", handlers)])
-        return server
-
-    async def start(self, **options: Any) -> None:
-        """Starts the server, or another one in its place."""
-        if options or self.server.port:
-            self.server = self.make_server(**options)
-        await self.server.start("127.0.0.1", self._port)
-
-    def method(self, kind: str, channel: grpc.aio.Channel | None = None) -> Any:
-        maker = {"Unary": "unary_unary", "UnaryStream": "unary_stream", "Stream": "stream_stream"}
-        return getattr(channel or self.channel, maker[kind])(f"/T/{kind}")
-
-    def begin(self, kind: str, request: bytes, **options: Any) -> Any:
-        """A call that has sent its one request."""
-        return self.method(kind)(iter([request]) if kind == "Stream" else request, **options)
-
-    async def call(self, kind: str, request: bytes, **options: Any) -> list[bytes]:
-        """All answers to one request."""
-        return await answers_of(self.begin(kind, request, **{"timeout": DEADLINE_S, **options}))
-
-
-async def answers_of(call: Any) -> list[bytes]:
-    return [answer async for answer in call] if hasattr(call, "__aiter__") else [await call]
-
-
-@contextmanager
-def free_port() -> Iterator[int]:
-    ports = Ports()
-    try:
-        yield ports.take()
-    finally:
-        ports.close()
-
-
-@asynccontextmanager
-async def made(way: str) -> AsyncIterator[Served]:
-    with free_port() as port, places([f"127.0.0.1:{port}"]) if way == "within" else nullcontext():
-        served = Served(port)
-        assert isinstance(served.channel, Channel) == (way == "within")
-        try:
-            yield served
-        finally:
-            served.servicer.release.set()
-            await served.channel.close()
-            await served.server.stop(0)
+from tests.core.reaching import CANCELLED, DEADLINE_S, KINDS, MIB, Served, answers_of, failure, made, until
 
 
 @pytest.fixture(params=["socket", "within"])
@@ -148,20 +21,6 @@ async def served(request: pytest.FixtureRequest) -> AsyncIterator[Served]:
     async with made(request.param) as served:
         await served.start()
         yield served
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Lets the loop turn until it is so."""
-    async with asyncio.timeout(DEADLINE_S):
-        while not condition():
-            await asyncio.to_thread(lambda: None)
-
-
-async def failure(call: Any) -> grpc.aio.AioRpcError:
-    """The error that a call ends with."""
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await answers_of(call)
-    return caught.value
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -467,86 +326,3 @@ async def test_a_thousand_calls_at_once_have_their_own_answers(served: Served) -
     await served.start(calls_in_flight_max=1_000)
     answers = await asyncio.gather(*(served.call("Unary", b"%d" % n, wait_for_ready=True) for n in range(1_000)))
     assert answers == [[b"%d" % n] for n in range(1_000)]
-
-
-# --- what is only so within a process ---------------------------------------------------------------------------------
-
-
-async def test_within_a_process_nothing_listens_unless_it_is_asked_for() -> None:
-    for listen in (False, True):
-        with free_port() as port, places([f"127.0.0.1:{port}"], listen=listen):
-            served = Served(port)
-            await served.start()
-            try:
-                async with grpc.aio.insecure_channel(served.address) as outside:
-                    state = asyncio.create_task(outside.channel_ready())
-                    done, _ = await asyncio.wait({state}, timeout=DEADLINE_S if listen else 0.3)
-                    state.cancel()
-                    assert bool(done) == listen
-                    if listen:
-                        assert await served.method("Unary", outside)(b"hello", timeout=DEADLINE_S) == b"hello"
-                assert await served.call("Unary", b"hello") == [b"hello"]
-            finally:
-                await served.channel.close()
-                await served.server.stop(0)
-                with suppress(asyncio.CancelledError):
-                    await state
-
-
-async def test_another_event_loop_reaches_the_address_by_its_socket() -> None:
-    def elsewhere(address: str) -> bool:
-        async def look() -> bool:
-            async with make_channel(address) as channel:
-                return isinstance(channel, Channel)
-
-        return asyncio.run(look())
-
-    with free_port() as port, places([f"127.0.0.1:{port}"]):
-        address = f"127.0.0.1:{port}"
-        assert isinstance(make_channel(address), Channel)
-        assert not await asyncio.to_thread(elsewhere, address)
-
-
-async def test_a_call_has_its_servers_variables_and_not_its_callers() -> None:
-    from contextvars import ContextVar
-
-    who: ContextVar[str] = ContextVar("who", default="nobody")
-    async with made("within") as served:
-        told: list[str] = []
-
-        async def act(request: bytes, context: object) -> bytes:
-            told.append(who.get())
-            return request
-
-        served.servicer._act = act  # type: ignore[method-assign]
-        who.set("the server")
-        await served.start()
-        who.set("the caller")
-        await served.call("Unary", b"hello")
-        assert told == ["the server"]
-
-
-async def test_messages_past_the_window_wait_with_their_writer() -> None:
-    async with made("within") as served:
-        await served.start()
-        call = served.method("Stream")(timeout=DEADLINE_S)
-        await call.write(b"wait")
-        await served.servicer.waiting.acquire()
-        await call.write(bytes(FLOW_BYTES_MAX // 2))
-        writing = asyncio.create_task(call.write(bytes(FLOW_BYTES_MAX // 2)))
-        await asyncio.wait({writing}, timeout=0.05)
-        assert not writing.done()
-        served.servicer.release.set()
-        await writing
-        call.cancel()
-
-
-async def test_a_call_that_nobody_holds_is_cancelled() -> None:
-    async with made("within") as served:
-        await served.start()
-        call = served.begin("UnaryStream", b"wait", timeout=DEADLINE_S)
-        assert await call.read() == b"wait"
-        await served.servicer.waiting.acquire()
-        del call
-        async with asyncio.timeout(DEADLINE_S):
-            await served.servicer.cancelled.acquire()

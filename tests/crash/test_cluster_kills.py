@@ -1,4 +1,5 @@
-"""kill -9 of every process, or of one that is all, at random moments, doubled and frozen schedulers: nothing lost, doubled or early."""
+"""kill -9 of every process, or of one that is all, at random moments, doubled and frozen schedulers: nothing lost,
+doubled or early."""
 
 import asyncio
 import os
@@ -55,9 +56,7 @@ async def kill_one(cluster: Processes, name: str) -> None:
             await asyncio.sleep(0.02)
 
 
-async def kill_many(
-    cluster: Processes, kills: int, dice: random.Random, names: Sequence[str] = NAMES
-) -> Counter[str]:
+async def kill_many(cluster: Processes, kills: int, dice: random.Random, names: Sequence[str] = NAMES) -> Counter[str]:
     """`kills` kills of random processes at random moments, within the budget."""
     killed: Counter[str] = Counter()
     end = asyncio.get_running_loop().time() + BUDGET_S

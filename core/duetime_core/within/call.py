@@ -63,9 +63,6 @@ class Call:
         await self._settled()
         return self._rpc.details
 
-    async def wait_for_connection(self) -> None:
-        """There is none to wait for."""
-
     async def _settled(self) -> None:
         if not self._rpc.settled:
             await self._rpc.until(lambda: self._rpc.settled)
