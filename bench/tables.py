@@ -239,8 +239,8 @@ def _groups(result: dict[str, Any]) -> Table:
 
 
 def _cpu(result: dict[str, Any]) -> Table:
-    names = ["client", "echo", "gateway", "store", "scheduler"]
-    table = Table("processor time per message in microseconds", ["", *names])
+    names = ["client", "echo", "gateway", "store", "scheduler", TOGETHER]
+    table = Table("processor time per message in microseconds", ["", *names[:-1], ONE_PROCESS])
     rows = list(result["cpu_us"].items())
     if "pending" in result:
         rows.append((f"duetime sustained, {result['pending']['count']:,} pending", result["pending"]["cpu_us"]))
