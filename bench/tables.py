@@ -22,6 +22,7 @@ from bench.figures import (
     ratio,
     value,
 )
+from bench.processes import TOGETHER
 
 PENDING_RESIDENT_MB_MAX = 300.0
 RESTART_S_MAX = 5.0
