@@ -110,8 +110,8 @@ class UnaryAnswer(Call):
     async def _take(self) -> None:
         """Takes the answer and the status; an answer counts with its status only."""
         rpc = self._rpc
-        if not rpc.settled and rpc.code is None:
-            await rpc.until(lambda: rpc.code is not None)
+        if not rpc.settled:
+            await rpc.until(lambda: rpc.settled)
         if self._is_read:
             return
         self._is_read = True

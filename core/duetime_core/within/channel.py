@@ -68,7 +68,7 @@ class Channel(grpc.aio.Channel):
             wait_for_ready: bool | None = None,
             compression: Any = None,
         ) -> Call:
-            rpc = self._rpc(method, metadata, timeout)
+            rpc = self._rpc(method, metadata, timeout, one_answer=kind is UnaryUnaryCall)
             made = kind(rpc, request_serializer, response_deserializer)
             if isinstance(made, StreamRequest):
                 made.consume(request)
@@ -80,10 +80,10 @@ class Channel(grpc.aio.Channel):
 
         return call
 
-    def _rpc(self, method: str, metadata: Metadata | None, timeout_s: float | None) -> Rpc:
+    def _rpc(self, method: str, metadata: Metadata | None, timeout_s: float | None, *, one_answer: bool) -> Rpc:
         if self._closed:
             raise grpc.aio.UsageError("Channel is closed.")
-        rpc = Rpc(self._place.loop, method, tuple(metadata or ()), timeout_s)
+        rpc = Rpc(self._place.loop, method, tuple(metadata or ()), timeout_s, one_answer=one_answer)
         self._rpcs.add(rpc)
         rpc.when_settled(lambda: self._rpcs.discard(rpc))
         return rpc

@@ -27,6 +27,7 @@ class Rpc:
         "_begun",
         "_callbacks",
         "_deadline",
+        "_one_answer",
         "_timer",
         "_waiters",
         "answers",
@@ -49,8 +50,12 @@ class Rpc:
         method: str,
         metadata: tuple[tuple[str, Any], ...],
         timeout_s: float | None,
+        *,
+        one_answer: bool,
     ) -> None:
+        """`one_answer`: it is settled together with it, whether that is taken or not."""
         self.loop = loop
+        self._one_answer = one_answer
         self.method = method
         self.metadata = metadata
         self.requests = Flow(loop)
@@ -113,7 +118,7 @@ class Rpc:
         self._wake()
         self.requests.drop()
         self.answers.end()
-        if self.answers.is_empty:
+        if self._one_answer or self.answers.is_empty:
             self._settle()
 
     def break_off(self, code: grpc.StatusCode, details: str) -> None:
