@@ -98,8 +98,8 @@ def run(plan: contest.Plan, root: Path, names: list[str], extras: Extras, progre
     started, meanwhile = time.monotonic(), Meanwhile()
     result: dict[str, Any] = {"cores": core_count(), "machine": machine(), "plan": vars(plan), "missing": {}}
     with echo_server() as echo, _started(root, plan, names, result, progress) as (clusters, peers):
-        sync, unsynced, forgetful = clusters
-        rounds = contest.Contest(plan, echo, sync, unsynced, forgetful, peers, progress.print)
+        sync = clusters[0]
+        rounds = contest.Contest(plan, echo, *clusters, peers, progress.print)
         result["rounds"] = rounds.run()
         progress.print("cancels")
         result["any_time"] = {"cancels": any_time.all_cancels(sync)}
@@ -123,11 +123,13 @@ def run(plan: contest.Plan, root: Path, names: list[str], extras: Extras, progre
 def _started(
     root: Path, plan: contest.Plan, names: list[str], result: dict[str, Any], progress: Console
 ) -> Iterator[tuple[list[DueTime], list[Peer]]]:
-    """A cluster for each flush mode, one without ids, and each peer that is installed, all idle until measured."""
+    """A cluster for each flush mode, one without ids, one in one process, and each peer that is installed, all idle
+    until measured."""
     clusters, peers = [DueTime(mode, plan.queues) for mode in ("sync", "async")], []
     clusters.append(DueTime("sync", plan.queues, settings={"DUETIME_STORE_RECENT_IDS_COUNT": "0"}))
+    clusters.append(DueTime("sync", plan.queues, together=True))
     with contextlib.ExitStack() as running:
-        for name, cluster in zip(("sync", "async", "without-ids"), clusters, strict=True):
+        for name, cluster in zip(("sync", "async", "without-ids", "together"), clusters, strict=True):
             progress.print(f"starting DueTime, {name}")
             running.callback(cluster.stop)
             cluster.start(root / name)

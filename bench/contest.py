@@ -13,7 +13,7 @@ import numpy.typing as npt
 from bench.clients import from_threads, handle, one_by_one
 from bench.consume import consume, stock
 from bench.consumer import Arrivals, Consumer, consumer
-from bench.figures import PERCENTILES, RATES, SLOW_RATE
+from bench.figures import ONE_PROCESS, PERCENTILES, RATES, SLOW_RATE
 from bench.load import Send, Target, closed_loop, make, open_loop, produce, send_count
 from bench.machine import Meanwhile
 from bench.peers import BURST_DELAY_S, DELAY_S, FAR_DELAY_S, Peer, Sender
@@ -87,6 +87,8 @@ class Contest:
     unsynced: DueTime
     # One that keeps no ids of messages.
     forgetful: DueTime
+    # All services in one process.
+    together: DueTime
     peers: list[Peer]
     say: Callable[[str], None]
     cpu_us: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -100,7 +102,7 @@ class Contest:
         meanwhile = Meanwhile()
         found: dict[str, Figures] = {"echo": asyncio.run(self._echo())}
         extra = {"duetime async": self.unsynced} if number == 0 else {}
-        clusters = {"duetime": self.duetime, **extra}
+        clusters = {"duetime": self.duetime, ONE_PROCESS: self.together, **extra}
         for name, cluster in clusters.items():
             found[name] = asyncio.run(self._at_once(name, cluster, number))
         self.say("all or none, and without ids")

@@ -1,4 +1,4 @@
-"""The cluster as real processes: `duetime up` and its children, to measure and to kill."""
+"""The cluster as real processes: `duetime up` and its children, one or four, to measure and to kill."""
 
 import json
 import os
@@ -17,6 +17,9 @@ START_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 60.0
 METRICS_TIMEOUT_S = 10.0
 NAMES = ("store", "gateway", "scheduler", "retry")
+# The one process of all four, and the module that each process runs.
+TOGETHER = "cluster"
+MODULES = {TOGETHER: "duetime_core.together", **{name: f"duetime_{name}" for name in NAMES}}
 
 
 # The supervisor waits ever longer before it starts again what keeps dying; who kills on purpose wants it back at once.
@@ -34,22 +37,27 @@ class Processes:
         environment: Mapping[str, str] | None = None,
         *,
         impatient: bool = False,
+        together: bool = False,
         python: str = sys.executable,
     ) -> None:
-        """`python`: that of another tree runs what is installed there."""
+        """`together`: all services are one process. `python`: that of another tree runs what is installed there."""
         self._program = [python, *(["-c", _IMPATIENT] if impatient else ["-m", "duetime"])]
         self.directory = directory
         self.log = directory / "up.log"
         self.serving: dict[str, Any] = {}
         self._environment = {k: v for k, v in os.environ.items() if not k.startswith("DUETIME_")}
         self._environment |= {"DUETIME_LOG_FORMAT": "json", **(environment or {})}
+        self._options = ["--inner-ports"] if together else []
+        if not together:
+            # As a variable: the last release, which has no such option, runs them so in any case.
+            self._environment["DUETIME_UP_PROCESSES"] = "1"
         self._up: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
         """Returns when the cluster serves."""
         self.directory.mkdir(parents=True, exist_ok=True)
         command = [*self._program, "up", "--data", str(self.directory / "data")]
-        command += ["--port", "0", "--json"]
+        command += ["--port", "0", "--json", *self._options]
         with self.log.open("a") as log:
             self._up = subprocess.Popen(
                 command, env=self._environment, stdout=subprocess.PIPE, stderr=log, text=True, cwd=self.directory
@@ -79,12 +87,12 @@ class Processes:
             return str(answer.read().decode())
 
     def pids(self) -> dict[str, int]:
-        """The services that run at this moment."""
+        """The processes that run at this moment, by service; one of all services is `TOGETHER`."""
         found = {}
         for pid in _children(self.pid):
             words = _cmdline(pid)
-            for name in NAMES:
-                if f"duetime_{name}" in words:
+            for name, module in MODULES.items():
+                if module in words:
                     found[name] = pid
         return found
 
@@ -95,7 +103,7 @@ class Processes:
         return {key: value for key, _, value in pairs}
 
     def kill(self, name: str) -> int | None:
-        """kill -9 of one service; None where it does not run right now."""
+        """kill -9 of one process; None where it does not run right now."""
         pid = self.pids().get(name)
         if pid is not None:
             os.kill(pid, signal.SIGKILL)

@@ -22,6 +22,7 @@ from bench.figures import (
     ratio,
     value,
 )
+from bench.processes import TOGETHER
 
 PENDING_RESIDENT_MB_MAX = 300.0
 RESTART_S_MAX = 5.0
@@ -239,8 +240,8 @@ def _groups(result: dict[str, Any]) -> Table:
 
 
 def _cpu(result: dict[str, Any]) -> Table:
-    names = ["client", "echo", "gateway", "store", "scheduler"]
-    table = Table("processor time per message in microseconds", ["", *names])
+    names = ["client", "echo", "gateway", "store", "scheduler", TOGETHER]
+    table = Table("processor time per message in microseconds", ["", *names[:-1], ONE_PROCESS])
     rows = list(result["cpu_us"].items())
     if "pending" in result:
         rows.append((f"duetime sustained, {result['pending']['count']:,} pending", result["pending"]["cpu_us"]))

@@ -3,7 +3,7 @@
 CHECKOUT is another tree after `make setup` there, or this one, with other settings: what the window of recent ids costs
 is told by `--base . --base-setting DUETIME_STORE_RECENT_IDS_COUNT=0`. A cluster of each runs at the same time, and they
 take turns at the same work, so that what else the machine does falls on both alike. Read the ratio of each pair of
-turns, and its spread.
+turns, and its spread. With `--together` the new one is one process, and the sums of both count.
 """
 
 import argparse
@@ -23,6 +23,8 @@ from bench.peers.duetime import LEVELS, DueTime
 from bench.processes import cpu_s
 
 SERVICES = ("gateway", "store", "scheduler")
+# The sum of all of a cluster's processes, the supervisor excepted.
+ALL = "all"
 DELAY_S = 1.0
 RECEIVE_WAIT_S = 1.0
 LEAST_US = 0.01
@@ -77,11 +79,12 @@ WORK = (
 
 
 async def turn(cluster: DueTime, work: Work) -> dict[str, float]:
-    """Microseconds a message, by service."""
+    """Microseconds a message, by process and in all."""
     pids = cluster.cluster.pids()
-    before = {name: cpu_s(pids[name]) for name in work.services}
+    before = {name: cpu_s(pid) for name, pid in pids.items()}
     await work.run(cluster, work.count)
-    return {name: (cpu_s(pids[name]) - before[name]) * 1e6 / work.count for name in work.services}
+    spent = {name: (cpu_s(pid) - before[name]) * 1e6 / work.count for name, pid in pids.items()}
+    return spent | {ALL: sum(spent.values())}
 
 
 def compare(base: DueTime, new: DueTime, turns: int, progress: Console) -> dict[str, list[tuple[float, float]]]:
@@ -94,8 +97,9 @@ def compare(base: DueTime, new: DueTime, turns: int, progress: Console) -> dict[
             order = pair if number % 2 else pair[::-1]
             spent = {id(one): asyncio.run(turn(one, work)) for one in order}
             # The first turn warms up.
-            for name in work.services if number else ():
-                found[f"{work.name}: {name}"].append((spent[id(base)][name], spent[id(new)][name]))
+            for name in (*work.services, ALL) if number else ():
+                if name in spent[id(new)]:
+                    found[f"{work.name}: {name}"].append((spent[id(base)][name], spent[id(new)][name]))
         progress.print(f"{work.name}: {turns} turns each")
     return found
 
@@ -116,13 +120,15 @@ def main() -> None:
     parser.add_argument("--base", type=Path, required=True, help="the other tree, with its .venv")
     parser.add_argument("--turns", type=int, default=12)
     parser.add_argument("--base-setting", action="append", default=[], metavar="NAME=VALUE", help="of the base only")
+    parser.add_argument("--together", action="store_true", help="the new one is one process")
     arguments = parser.parse_args()
     python = arguments.base.resolve() / ".venv/bin/python"
     if not python.exists():
         parser.error(f"{python} is missing: run make setup there")
     with tempfile.TemporaryDirectory(prefix="duetime-turns-") as root:
         settings = dict(one.split("=", 1) for one in arguments.base_setting)
-        base, new = DueTime("sync", 8, python=str(python), settings=settings), DueTime("sync", 8)
+        base = DueTime("sync", 8, python=str(python), settings=settings)
+        new = DueTime("sync", 8, together=arguments.together)
         try:
             for name, cluster in (("base", base), ("new", new)):
                 cluster.start(Path(root) / name)

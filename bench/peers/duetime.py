@@ -32,18 +32,25 @@ class DueTime(Peer):
     holds = True
 
     def __init__(
-        self, mode: str, queue_count: int, python: str = sys.executable, settings: Mapping[str, str] | None = None
+        self,
+        mode: str,
+        queue_count: int,
+        python: str = sys.executable,
+        settings: Mapping[str, str] | None = None,
+        *,
+        together: bool = False,
     ) -> None:
-        """`settings`: further environment variables of its processes."""
+        """`settings`: further environment variables of its processes. `together`: they are one."""
         self.mode = mode
         self._settings = settings or {}
         self.cluster: Processes
         self.queue_count = queue_count
         self._python = python
+        self._together = together
 
     def start(self, directory: Path) -> None:
         settings = {"DUETIME_STORE_FLUSH_MODE": self.mode, "DUETIME_LOG_LEVEL": "WARNING", **self._settings}
-        self.cluster = Processes(directory, settings, python=self._python)
+        self.cluster = Processes(directory, settings, together=self._together, python=self._python)
         self.cluster.start()
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""Channels to other processes: made here, so that they are secured in one place."""
+"""Channels to other nodes: made here, so that they are secured in one place, and it is known here where a node is."""
 
 import ipaddress
 from collections.abc import Sequence
@@ -8,6 +8,8 @@ import grpc
 from duetime_format.limits import GRPC_MESSAGE_BYTES_MAX
 
 from duetime_core.callers import ClusterSecret
+from duetime_core.within.channel import Channel
+from duetime_core.within.places import place_of
 
 MESSAGE_OPTIONS = (
     ("grpc.max_receive_message_length", GRPC_MESSAGE_BYTES_MAX),
@@ -26,7 +28,11 @@ AnyChannel = TypeVar("AnyChannel", grpc.Channel, grpc.aio.Channel)
 
 
 def make_channel(address: str, secret: ClusterSecret = NO_SECRET) -> grpc.aio.Channel:
-    """A channel to another process of the cluster, whose calls show the secret."""
+    """A channel to another node of the cluster, whose calls show the secret; to one within this process, without a
+    socket."""
+    place = place_of(address)
+    if place is not None:
+        return _showing(Channel(place), secret)
     return _showing(grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS), secret)
 
 

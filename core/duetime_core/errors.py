@@ -158,3 +158,6 @@ class DataLoss(DueTimeError):
 
 class StartupError(DueTimeError):
     """The process can't start; the text is the one line that the operator sees."""
+
+    # The node that can't, where a process has several.
+    node: str = ""

@@ -12,8 +12,8 @@ Nothing is polled inside: each question is answered by the event loop at that mo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
 
 import structlog
 from grpc_health.v1 import health, health_pb2
@@ -67,13 +67,42 @@ class Health(health.aio.HealthServicer):  # type: ignore[misc]
         return await super().Check(request, context)
 
 
+class Condition(Protocol):
+    """What the pages ask."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether to give it work."""
+        ...
+
+    async def why_stuck(self) -> str:
+        """See Health.why_stuck."""
+        ...
+
+
+class All:
+    """The condition of several nodes: as good as that of the worst."""
+
+    def __init__(self, conditions: Mapping[str, Condition]) -> None:
+        """`conditions`: by name."""
+        self._conditions = conditions
+
+    @property
+    def ready(self) -> bool:
+        return all(condition.ready for condition in self._conditions.values())
+
+    async def why_stuck(self) -> str:
+        whys = [(name, await condition.why_stuck()) for name, condition in self._conditions.items()]
+        return "; ".join(f"{name}: {why}" for name, why in whys if why)
+
+
 class Pages:
     """`/healthz` and `/readyz` for a thread that serves HTTP: each asks the event loop."""
 
     # A loop that does not answer within it is as good as dead.
     ANSWER_S = 5.0
 
-    def __init__(self, health_of_process: Health, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, health_of_process: Condition, loop: asyncio.AbstractEventLoop) -> None:
         self._health = health_of_process
         self._loop = loop
 

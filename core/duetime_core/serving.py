@@ -41,6 +41,8 @@ from duetime_core.meter import CallMeter, MethodMeter
 from duetime_core.probes import Health, Stuck, never_stuck
 from duetime_core.shedding import Shedding
 from duetime_core.traffic import COUNTED_BYTES_MIN, Traffic, TrafficLimits
+from duetime_core.within.places import Place, place_of
+from duetime_core.within.server import Within
 
 __all__ = ["CHANNEL_OPTIONS", "SERVER_OPTIONS", "Server", "code_of", "make_channel", "status_of"]
 
@@ -263,13 +265,23 @@ class _Bordered(grpc.GenericRpcHandler):
 class _Registrar:
     """Stands in for grpc.aio.Server where generated code adds servicers, with the border in between."""
 
-    def __init__(self, server: grpc.aio.Server, border: _Border, callers: Callers) -> None:
+    def __init__(
+        self,
+        server: grpc.aio.Server,
+        added: list[grpc.GenericRpcHandler],
+        border: _Border,
+        callers: Callers,
+    ) -> None:
+        """`added` gets the handlers too."""
         self._server = server
+        self._added = added
         self._border = border
         self._callers = callers
 
     def add_generic_rpc_handlers(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
-        self._server.add_generic_rpc_handlers([_Bordered(handler, self._border, self._callers) for handler in handlers])
+        bordered = [_Bordered(handler, self._border, self._callers) for handler in handlers]
+        self._server.add_generic_rpc_handlers(bordered)
+        self._added += bordered
 
     def add_registered_method_handlers(self, service_name: str, handlers: Any) -> None:
         """Ignores the same methods, given again for servers that look them up by name; grpc.aio does not."""
@@ -288,7 +300,11 @@ def _probe(host: str, port: int) -> None:
 
 
 class Server:
-    """A gRPC server with health and reflection. `port` is known after `start`."""
+    """A gRPC server with health and reflection. `port` is known after `start`.
+
+    Where its address is a place within this process (duetime_core.within), its calls come without sockets, and it need
+    not listen.
+    """
 
     def __init__(
         self,
@@ -304,15 +320,18 @@ class Server:
         self._shedding = Shedding(self._traffic, SystemClock())
         callers = Callers(secret)
         border = _Border(calls_in_flight_max, CallMeter(calls_in_flight_max, registry), self._traffic)
-        self._registrar = _Registrar(self._server, border, callers)
+        self._handlers: list[grpc.GenericRpcHandler] = []
+        self._registrar = _Registrar(self._server, self._handlers, border, callers)
         self.health = Health(list(service_names), stuck)
         self._stopping = asyncio.Event()
         probes = _Border(PROBES_IN_FLIGHT_MAX, CallMeter(PROBES_IN_FLIGHT_MAX, None), self._traffic)
-        unlimited = _Registrar(self._server, probes, callers)
+        unlimited = _Registrar(self._server, self._handlers, probes, callers)
         health_pb2_grpc.add_HealthServicer_to_server(self.health, unlimited)
         reflected = reflection.aio.ReflectionServicer((*service_names, health.SERVICE_NAME, reflection.SERVICE_NAME))
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflected, unlimited)
         self.port = 0
+        self._place: Place | None = None
+        self._within: Within | None = None
 
     @property
     def grpc(self) -> grpc.aio.Server:
@@ -320,12 +339,22 @@ class Server:
         return cast("grpc.aio.Server", self._registrar)
 
     async def start(self, host: str, port: int) -> None:
-        """Listens and reports SERVING.
+        """Takes calls and reports SERVING.
 
         Raises:
             StartupError: the port is taken or the address is not this machine's.
         """
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self.port = port
+        self._place = place_of(address)
+        if self._place is None or self._place.listens:
+            await self._listen(address, host, port)
+        if self._place is not None:
+            self._within = Within(self._handlers)
+            self._place.open(self._within)
+        await self.report(serving=True)
+
+    async def _listen(self, address: str, host: str, port: int) -> None:
         try:
             _probe(host, port)
             self.port = self._server.add_insecure_port(address)
@@ -334,7 +363,6 @@ class Server:
             raise StartupError(f"can't listen on {address}: {cause.lower()}") from error
         await self._server.start()
         self._shedding.start(self.port)
-        await self.report(serving=True)
 
     async def report(self, *, serving: bool) -> None:
         """Sets the health of all services."""
@@ -343,7 +371,12 @@ class Server:
     async def stop(self, drain_ms: int) -> None:
         """NOT_SERVING first, so that callers turn away; then calls in flight end, within `drain_ms`."""
         await self.report(serving=False)
-        await self._server.stop(drain_ms / 1000.0)
+        if self._place is not None:
+            self._place.close()
+        ends = [self._server.stop(drain_ms / 1000.0)]
+        if self._within is not None:
+            ends.append(self._within.stop(drain_ms / 1000.0))
+        await asyncio.gather(*ends)
         self._shedding.stop()
         self._traffic.stop()
 

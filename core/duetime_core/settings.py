@@ -2,7 +2,7 @@
 
 import os
 import sys
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.limits import GRPC_MESSAGE_BYTES_MAX, PULL_BYTES_MAX
@@ -29,6 +29,33 @@ SHARED_VARIABLES = frozenset(
 SHARED_PREFIXES = ("DUETIME_DELAY", "DUETIME_LOG", "DUETIME_CLUSTER", "DUETIME_TRANSACTION")
 # For commands, which are no processes of the cluster: a password does not belong on a command line.
 DATABASE_URL_VARIABLE = "DUETIME_DATABASE_URL"
+
+
+class ProcessSettings(Protocol):
+    """What a process needs to know beside its nodes."""
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def metrics_port(self) -> int: ...
+
+    @property
+    def log_level(self) -> str: ...
+
+    @property
+    def log_format(self) -> str: ...
+
+    @property
+    def otlp_endpoint(self) -> str: ...
+
+    @property
+    def secret(self) -> ClusterSecret: ...
+
+    @classmethod
+    def read(cls) -> Self:
+        """Raises: StartupError."""
+        ...
 
 
 class NodeSettings(BaseSettings):

@@ -28,9 +28,21 @@ def test_each_row_has_a_pair_for_each_turn(cluster: DueTime, monkeypatch: pytest
     found = turns.compare(cluster, cluster, 2, Console(quiet=True))
     assert {len(pairs) for pairs in found.values()} == {2}
     assert [name for name in found if name.startswith("delayed")] == [
-        f"delayed, and read: {name}" for name in ("gateway", "store", "scheduler")
+        f"delayed, and read: {name}" for name in ("gateway", "store", "scheduler", "all")
     ]
-    assert turns.table_of(found).row_count == len(found) == 7
+    assert turns.table_of(found).row_count == len(found) == 10
+
+
+def test_one_process_is_compared_by_sums(cluster: DueTime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "WORK", tuple(replace(work, count=500) for work in turns.WORK))
+    together = DueTime("sync", 2, together=True)
+    together.start(tmp_path / "together")
+    try:
+        together.make_topic("turns")
+        found = turns.compare(cluster, together, 1, Console(quiet=True))
+    finally:
+        together.stop()
+    assert list(found) == [f"{work.name}: all" for work in turns.WORK]
 
 
 def test_a_ratio_is_told_with_its_spread() -> None:

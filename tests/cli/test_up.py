@@ -1,39 +1,137 @@
-"""`duetime up` with real processes: what it says, refuses, restarts and keeps."""
+"""`duetime up` with real processes, one of all services and one of each: what it says, refuses, restarts and keeps."""
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
+import grpc
 import pytest
-from duetime import Message, Producer, Puller, Receipt
+from duetime import Message, NotFound, Producer, Puller, Receipt
+from duetime.v1 import gateway_pb2, gateway_pb2_grpc, scheduler_pb2, scheduler_pb2_grpc
 
 from tests.cli.cluster import Up, alive, run_duetime
+
+NAMES = ("gateway", "scheduler", "retry", "store")
+# Options, and the processes of the cluster.
+WAYS = [([], ["cluster"]), (["--processes"], [*NAMES])]
+both_ways = pytest.mark.parametrize(("options", "processes"), WAYS, ids=["one", "four"])
 
 
 def strangers(root: Path) -> list[str]:
     """What users other than its owner may read, write or list."""
     found = [root, *root.rglob("*")]
-    assert {"metadata.db", "commitlog", "gateway.log"} <= {path.name for path in found}
+    assert {"metadata.db", "commitlog", "logs"} <= {path.name for path in found}
+    assert any(path.suffix == ".log" for path in found)
     return [f"{path} {path.stat().st_mode:o}" for path in found if path.stat().st_mode & 0o077]
 
 
-def test_it_says_where_it_serves_and_ends_clean_on_sigterm(tmp_path: Path) -> None:
-    with Up(tmp_path / "deep" / "data") as up:
+def answers(port: int) -> bool:
+    """Whether something listens there."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=10):
+            return True
+    except ConnectionRefusedError:
+        return False
+
+
+@both_ways
+def test_it_says_where_it_serves_and_ends_clean_on_sigterm(
+    tmp_path: Path, options: list[str], processes: list[str]
+) -> None:
+    with Up(tmp_path / "deep" / "data", *options) as up:
         assert up.ready["port"] > 0
         assert up.ready["pid"] == up.process.pid
-        pids = [up.pid(name) for name in ("gateway", "scheduler", "retry", "store")]
+        pids = {up.pid(name) for name in NAMES}
+        assert len(pids) == len(processes)
         assert strangers(tmp_path / "deep" / "data") == []
-        for process in up.ready["processes"].values():
-            with socket.create_connection(("127.0.0.1", process["metrics_port"]), timeout=10):
-                pass
+        assert all(answers(process["metrics_port"]) for process in up.ready["processes"].values())
         assert up.end() == (0, "")
     assert not any(alive(pid) for pid in pids)
     logs = tmp_path / "deep" / "data" / "logs"
-    for name in ("gateway", "scheduler", "retry", "store"):
+    assert {path.stem for path in logs.iterdir()} - {"metadata"} == {*processes}
+    for name in processes:
         assert "stopped" in (logs / f"{name}.log").read_text()
+
+
+def test_in_one_process_only_the_gateway_listens_unless_it_is_asked_for(tmp_path: Path) -> None:
+    with Up(tmp_path) as up:
+        told = {name: (one["address"], one["port"]) for name, one in up.ready["processes"].items()}
+        assert told == {
+            "gateway": (up.server, up.ready["port"]),
+            **dict.fromkeys(("scheduler", "retry", "store"), (None, None)),
+        }
+        assert listening(up.pid("store")) == {up.ready["port"], up.ready["processes"]["store"]["metrics_port"]}
+    with Up(tmp_path, "--inner-ports") as up:
+        inner = {one["port"] for one in up.ready["processes"].values()}
+        assert len(inner) == 4
+        assert listening(up.pid("store")) == inner | {up.ready["processes"]["store"]["metrics_port"]}
+        with grpc.insecure_channel(up.ready["processes"]["scheduler"]["address"]) as channel:
+            lane = scheduler_pb2.LaneRequest(shard=0, level=1)
+            assert scheduler_pb2_grpc.SchedulerStub(channel).PauseLane(lane, timeout=30).paused
+
+
+def listening(pid: int) -> set[int]:
+    """The TCP ports on which a process listens."""
+    links = [path.readlink() for path in Path(f"/proc/{pid}/fd").iterdir() if path.is_symlink()]
+    inodes = {str(link)[8:-1] for link in links if str(link).startswith("socket:[")}
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and fields[9] in inodes:
+                found.add(int(fields[1].rpartition(":")[2], 16))
+    return found
+
+
+def test_one_process_has_the_metrics_of_all_services_on_one_page(tmp_path: Path) -> None:
+    with Up(tmp_path) as up, Producer(up.server) as producer:
+        producer.send("orders", b"hello")
+        pages = {one["metrics_port"] for one in up.ready["processes"].values()}
+        assert len(pages) == 1
+        page = read_page(pages.pop(), "metrics")
+        assert 'duetime_gateway_messages_total{outcome="stored",process="gateway"} 1.0' in page
+        assert 'duetime_store_messages_in_total{process="store"} 1.0' in page
+        for name in NAMES:
+            assert f'duetime_calls_in_flight_max{{process="{name}"}}' in page
+        samples = [line.rpartition(" ")[0] for line in page.splitlines() if not line.startswith("#")]
+        assert len(samples) == len(set(samples))
+        # What a process has once is told once.
+        once = ("duetime_loop_lag_seconds_count", "process_resident_memory_bytes", "duetime_build_info")
+        assert [sum(sample.startswith(name) for sample in samples) for name in once] == [1, 1, 1]
+        kinds = [line.split()[2] for line in page.splitlines() if line.startswith("# TYPE")]
+        assert len(kinds) == len(set(kinds))
+        assert read_page(up.ready["processes"]["store"]["metrics_port"], "readyz") == "ready\n"
+        assert read_page(up.ready["processes"]["store"]["metrics_port"], "healthz") == "alive\n"
+
+
+def read_page(port: int, name: str) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/{name}", timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+def test_one_log_says_of_each_line_whose_it_is(tmp_path: Path) -> None:
+    with Up(tmp_path, environment={"DUETIME_LOG_FORMAT": "json"}) as up:
+        assert up.end() == (0, "")
+    lines = [json.loads(line) for line in (tmp_path / "logs" / "cluster.log").read_text().splitlines()]
+    assert {line.get("process") for line in lines} <= {"cluster", *NAMES}
+    assert [line["process"] for line in lines if line["event"] == "recovered"] == ["store"]
+    assert [line["process"] for line in lines if line["event"] == "shard reached"] == ["gateway"]
+    assert [line["event"] for line in lines if line["process"] == "cluster"] == ["serving", "stopping", "stopped"]
+
+
+def test_settings_of_each_service_count_in_one_process(tmp_path: Path) -> None:
+    settings = {"DUETIME_GATEWAY_AUTO_CREATE_TOPICS": "false", "DUETIME_DELAY_LEVELS": "1s 2s"}
+    with Up(tmp_path, environment=settings) as up, Producer(up.server) as producer:
+        with pytest.raises(NotFound):
+            producer.send("orders", b"hello")
+        with grpc.insecure_channel(up.server) as channel:
+            lanes = gateway_pb2_grpc.GatewayStub(channel).ListLanes(gateway_pb2.ListLanesRequest(), timeout=30).lanes
+        assert {lane.level for lane in lanes if lane.level < 1_000} == {1, 2}
 
 
 def test_ctrl_c_ends_it_clean(tmp_path: Path) -> None:
@@ -41,21 +139,25 @@ def test_ctrl_c_ends_it_clean(tmp_path: Path) -> None:
         assert up.end(signal.SIGINT) == (0, "")
 
 
-def test_sigterm_while_it_starts_ends_it_clean(tmp_path: Path) -> None:
+@both_ways
+def test_sigterm_while_it_starts_ends_it_clean(tmp_path: Path, options: list[str], processes: list[str]) -> None:
     # Its log appears with its first child.
-    process = subprocess.Popen([sys.executable, "-m", "duetime", "up", "--data", tmp_path, "--port", "0"])
-    while not (tmp_path / "logs" / "store.log").exists():
+    command = [sys.executable, "-m", "duetime", "up", "--data", str(tmp_path), "--port", "0", *options]
+    process = subprocess.Popen(command)
+    while not (tmp_path / "logs" / f"{processes[-1]}.log").exists():
         os.sched_yield()
     process.terminate()
     assert process.wait(60) == 0
 
 
-def test_pending_messages_are_found_again(tmp_path: Path) -> None:
-    with Up(tmp_path) as up, Producer(up.server) as producer:
+@pytest.mark.parametrize("before", [[], ["--processes"]], ids=["after one", "after four"])
+@pytest.mark.parametrize("after", [[], ["--processes"]], ids=["by one", "by four"])
+def test_pending_messages_are_found_again(tmp_path: Path, before: list[str], after: list[str]) -> None:
+    with Up(tmp_path, *before) as up, Producer(up.server) as producer:
         receipts = producer.send_many([Message("orders", b"%d" % n, delay=("1s", "5s")[n % 2]) for n in range(100)])
         assert all(isinstance(receipt, Receipt) for receipt in receipts)
         up.end()
-    with Up(tmp_path) as up, Puller(up.server, "orders") as puller:
+    with Up(tmp_path, *after) as up, Puller(up.server, "orders") as puller:
         messages = []
         while len(messages) < 100:
             messages += puller.poll(wait="30s")
@@ -66,7 +168,7 @@ def test_pending_messages_are_found_again(tmp_path: Path) -> None:
 
 def test_a_killed_process_is_restarted_on_its_port(tmp_path: Path) -> None:
     names = ("store", "gateway", "scheduler", "retry")
-    with Up(tmp_path) as up, Producer(up.server, timeout=30) as producer:
+    with Up(tmp_path, "--processes") as up, Producer(up.server, timeout=30) as producer:
         for name in names:
             producer.send("orders", f"before {name}".encode(), delay="1s")
             os.kill(up.pid(name), signal.SIGKILL)
@@ -78,6 +180,21 @@ def test_a_killed_process_is_restarted_on_its_port(tmp_path: Path) -> None:
             while len(bodies) < 2 * len(names):
                 bodies += [message.body.decode() for message in puller.poll(wait="30s")]
         assert sorted(bodies) == sorted(f"{when} {name}" for name in names for when in ("before", "after"))
+        assert up.end() == (0, "")
+
+
+def test_one_process_that_is_killed_is_restarted_on_its_port(tmp_path: Path) -> None:
+    with Up(tmp_path) as up, Producer(up.server, timeout=30) as producer:
+        producer.send("orders", b"before", delay="1s")
+        os.kill(up.pid("store"), signal.SIGKILL)
+        line = up.read_line(errors=True)
+        assert line == f"duetime: cluster (pid {up.pid('store')}) ended by SIGKILL; restarting it in 0.2 s\n"
+        producer.send("orders", b"after", delay="1s")
+        with Puller(up.server, "orders", timeout=30) as puller:
+            bodies: list[bytes] = []
+            while len(bodies) < 2:
+                bodies += [message.body for message in puller.poll(wait="30s")]
+        assert sorted(bodies) == [b"after", b"before"]
         assert up.end() == (0, "")
 
 
@@ -116,16 +233,25 @@ def test_an_unwritable_directory_is_refused(tmp_path: Path) -> None:
     assert (done.returncode, b"permission denied" in done.stderr) == (1, True)
 
 
-def test_a_process_that_cannot_start_ends_it_with_its_own_words(tmp_path: Path) -> None:
-    done = run_duetime("up", "--data", tmp_path, "--port", "0", environment={"DUETIME_STORE_FLUSH_MODUS": "sync"})
+@both_ways
+@pytest.mark.parametrize("service", ["store", "scheduler"])
+def test_a_service_that_cannot_start_ends_it_with_its_own_words(
+    tmp_path: Path, options: list[str], processes: list[str], service: str
+) -> None:
+    variable = f"DUETIME_{service.upper()}_FLUSH_MODUS"
+    done = run_duetime("up", "--data", tmp_path, "--port", "0", *options, environment={variable: "sync"})
     assert done.returncode == 1
-    assert done.stderr == b"duetime store: DUETIME_STORE_FLUSH_MODUS is not a setting of this process\n"
+    assert done.stderr.decode() == f"duetime {service}: {variable} is not a setting of this process\n"
     assert done.stdout == b""
 
 
-def test_other_delay_levels_than_the_datas_are_refused(tmp_path: Path) -> None:
+@both_ways
+def test_other_delay_levels_than_the_datas_are_refused(
+    tmp_path: Path, options: list[str], processes: list[str]
+) -> None:
     Up(tmp_path).__exit__()
-    done = run_duetime("up", "--data", tmp_path, "--port", "0", environment={"DUETIME_DELAY_LEVELS": "1s 7s"})
+    levels = {"DUETIME_DELAY_LEVELS": "1s 7s"}
+    done = run_duetime("up", "--data", tmp_path, "--port", "0", *options, environment=levels)
     assert done.returncode == 1
     assert done.stderr.startswith(b"duetime store: ")
     assert done.stderr.count(b"\n") == 1

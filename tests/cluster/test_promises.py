@@ -147,8 +147,9 @@ async def test_paused_lane_waits_and_goes_on(tmp_path: Path) -> None:
         await channel.close()
 
 
-async def test_store_restart_keeps_what_is_pending(tmp_path: Path) -> None:
-    async with Cluster(tmp_path) as cluster, AsyncProducer(cluster.address) as producer:
+@pytest.mark.parametrize("within", [False, True], ids=["by sockets", "within a process"])
+async def test_store_restart_keeps_what_is_pending(tmp_path: Path, within: bool) -> None:
+    async with Cluster(tmp_path, within=within) as cluster, AsyncProducer(cluster.address) as producer:
         receipt = await producer.send("orders", b"x", delay="2h")
         await cluster.stop_node(cluster.stores[0])
         await cluster.start_store(0)

@@ -1,4 +1,5 @@
-"""kill -9 of every process at random moments, doubled and frozen schedulers: nothing lost, doubled or early."""
+"""kill -9 of every process, or of one that is all, at random moments, doubled and frozen schedulers: nothing lost,
+doubled or early."""
 
 import asyncio
 import os
@@ -7,14 +8,14 @@ import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from bench.processes import NAMES, Processes
+from bench.processes import NAMES, TOGETHER, Processes
 from tests.crash.contents import check, drain, read_all
 from tests.crash.workload import Workload
 
@@ -55,7 +56,7 @@ async def kill_one(cluster: Processes, name: str) -> None:
             await asyncio.sleep(0.02)
 
 
-async def kill_many(cluster: Processes, kills: int, dice: random.Random) -> Counter[str]:
+async def kill_many(cluster: Processes, kills: int, dice: random.Random, names: Sequence[str] = NAMES) -> Counter[str]:
     """`kills` kills of random processes at random moments, within the budget."""
     killed: Counter[str] = Counter()
     end = asyncio.get_running_loop().time() + BUDGET_S
@@ -63,7 +64,7 @@ async def kill_many(cluster: Processes, kills: int, dice: random.Random) -> Coun
         assert asyncio.get_running_loop().time() < end, f"only {killed.total()} kills in {BUDGET_S:g} s"
         # Now and then right after the last one: services are killed while they start, too.
         await asyncio.sleep(dice.choice([0.0, dice.uniform(0.0, 1.0), dice.uniform(1.0, 3.0)]))
-        name = dice.choice(NAMES)
+        name = dice.choice(names)
         await kill_one(cluster, name)
         killed[name] += 1
     return killed
@@ -97,6 +98,21 @@ async def test_killing_any_process_at_any_moment_loses_and_doubles_nothing(
         await finish(cluster, workload, running)
     assert killed.total() >= kills
     assert cluster.stop() == 0
+
+
+@pytest.mark.timeout(540)
+async def test_killing_the_one_process_of_all_services_loses_and_doubles_nothing(
+    tmp_path: Path, kills: int, dice: random.Random
+) -> None:
+    with Processes(tmp_path, ENVIRONMENT, impatient=True, together=True) as cluster:
+        workload = Workload(cluster.address, DELAYS_MS, dice)
+        await workload.prepare()
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(workload.run())
+            killed = await kill_many(cluster, max(kills // 10, 1), dice, [TOGETHER])
+            print(dict(killed))
+            await finish(cluster, workload, running)
+        assert cluster.stop() == 0
 
 
 @asynccontextmanager

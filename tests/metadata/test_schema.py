@@ -8,15 +8,25 @@ from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from duetime_core.errors import StartupError
 from duetime_core.metadata import Base, Database, current_revision, head_revision, upgrade
 from duetime_core.metadata.__main__ import main
 from duetime_core.metadata.engine import make_engine, parse_url
 from duetime_core.metadata.faults import reason_of
-from duetime_core.metadata.schema import ADVISORY_LOCK, await_schema
+from duetime_core.metadata.schema import ADVISORY_LOCK, await_schema, revisions
 from sqlalchemy import text
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+
+def test_revisions_are_those_of_the_migrations() -> None:
+    config = Config()
+    config.set_main_option("script_location", "core/duetime_core/metadata/migrations")
+    script = ScriptDirectory.from_config(config)
+    assert revisions() == [one.revision for one in reversed(list(script.walk_revisions()))]
+    assert head_revision() == script.get_current_head()
 
 
 def test_empty_database_has_no_revision(empty_database_url: str) -> None:

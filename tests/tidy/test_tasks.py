@@ -14,6 +14,10 @@ LOOPS = "the node's task group; `failed` awaits it, `stop` cancels it"
 ALLOWED = {
     "core/duetime_core/metadata/database.py": "awaited by the `stop` that makes it",
     "core/duetime_core/node.py": RACE,
+    "core/duetime_core/together.py": "awaited by the function that makes it, in the variables of a node",
+    "core/duetime_core/within/call.py": "writes requests; cancelled when its call is settled",
+    "core/duetime_core/within/channel.py": "waits for a server; held in a set, cancelled when its call is settled",
+    "core/duetime_core/within/server.py": "a call; held until done, cancelled with it, awaited by `stop`",
     "core/duetime_core/testing/cluster.py": "held by node until it stops; or awaited by the function that makes it",
     "sdk/duetime/cli/consume.py": "awaited by the function that makes it",
     "sdk/duetime/cli/up.py": RACE,

@@ -1,13 +1,11 @@
 """The schema's version: the one the code needs, the one a database has, and the migration between them."""
 
+import re
 import sqlite3
+from functools import cache
 from importlib.resources import files
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine, inspect, text
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
 
@@ -18,28 +16,34 @@ from duetime_core.metadata.faults import reason_of
 # A number that no other user of the server takes: it names the lock under which one process migrates at a time.
 ADVISORY_LOCK = 0x64756574696D65
 _MIGRATION_WAIT_S = 60
+_MIGRATIONS = files("duetime_core.metadata") / "migrations"
+_FILE = re.compile(r"r(\d{4})_\w+\.py")
+# Alembic's. It is asked without Alembic, which is loaded only to migrate: loading takes a tenth of a start.
+_VERSION_TABLE = "alembic_version"
 
 
 class _NotYet(StartupError):
     """No answer, or no schema of this version: that may pass."""
 
 
-def _config() -> Config:
-    config = Config()
-    config.set_main_option("script_location", str(files("duetime_core.metadata") / "migrations"))
-    return config
+@cache
+def revisions() -> list[str]:
+    """All revisions that this code knows, the first one first; each file is named by its own."""
+    names = (file.name for file in (_MIGRATIONS / "versions").iterdir())
+    return sorted(match[1] for match in map(_FILE.fullmatch, names) if match)
 
 
 def head_revision() -> str:
     """The revision that this code needs."""
-    head = ScriptDirectory.from_config(_config()).get_current_head()
-    assert head is not None
-    return head
+    return revisions()[-1]
 
 
 def revision_of(connection: Connection) -> str | None:
     """The revision of a database; None when it has no schema."""
-    return MigrationContext.configure(connection).get_current_revision()
+    if not inspect(connection).has_table(_VERSION_TABLE):
+        return None
+    found: str | None = connection.execute(text(f"SELECT version_num FROM {_VERSION_TABLE}")).scalar()  # noqa: S608
+    return found
 
 
 def current_revision(database_url: str) -> str | None:
@@ -121,15 +125,22 @@ def _upgrade(engine: Engine) -> None:
         if current == head_revision():
             return
         refuse_unknown(current)
-        config = _config()
-        config.attributes["connection"] = connection
-        command.upgrade(config, "head")
+        _migrate(connection)
+
+
+def _migrate(connection: Connection) -> None:
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS))
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
 
 
 def refuse_unknown(revision: str | None) -> None:
     """Raises StartupError for a revision unknown to this code."""
-    known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
-    if revision is not None and revision not in known:
+    if revision is not None and revision not in revisions():
         raise StartupError(f"metadata schema {revision} is newer than this version of DueTime")
 
 

@@ -4,9 +4,9 @@ Services are found by the entry points of the group "duetime.nodes", so that thi
 """
 
 import asyncio
+import socket
 import tempfile
-from collections.abc import Callable
-from importlib.metadata import entry_points
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,6 +20,8 @@ from duetime_core.node import Node
 from duetime_core.serving import make_channel
 from duetime_core.settings import cluster_secret_of_commands
 from duetime_core.testing.clock import FakeClock
+from duetime_core.together import node_class
+from duetime_core.within.places import places
 
 # Real time that services get for their answers before one of their pauses is skipped, and before a test is given up.
 NUDGE_S = 0.05
@@ -42,7 +44,9 @@ class Cluster:
         store_settings: dict[str, Any] | None = None,
         gateway_settings: dict[str, Any] | None = None,
         scheduler_settings: dict[str, Any] | None = None,
+        within: bool = False,
     ) -> None:
+        """`within`: nodes call each other as those of `duetime up` do, within the process, and not by sockets."""
         self._temporary = None if directory else tempfile.TemporaryDirectory(prefix="duetime-")
         self._directory = directory or Path(self._temporary.name if self._temporary else ".")
         self._common = {"port": 0, "metrics_port": -1, "delay_levels": delay_levels, "drain_ms": 200}
@@ -62,6 +66,9 @@ class Cluster:
         self._started: list[Node] = []
         self._failures: dict[Node, asyncio.Task[None]] = {}
         self._channels: list[Any] = []
+        self._within = within
+        # What ends with the cluster: places within the process, and the sockets that keep their ports.
+        self._kept = ExitStack()
 
     @property
     def address(self) -> str:
@@ -92,10 +99,11 @@ class Cluster:
     async def _start(self) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
         await asyncio.to_thread(upgrade, self.database_url)
+        ports = self._keep_ports(self._shards + 1) if self._within else [0] * (self._shards + 1)
         for shard in range(self._shards):
-            await self.start_store(shard)
+            await self.start_store(shard, ports[shard])
         shared = {"database_url": self.database_url, "stores": self.store_addresses}
-        await self.start_retry()
+        await self.start_retry(ports[-1])
         retry_address = f"127.0.0.1:{self.retry.port}"
         self.gateway = await self._start_node(
             "gateway", {**shared, "retry_address": retry_address, **self._settings["gateway"]}
@@ -118,18 +126,28 @@ class Cluster:
                 raise TimeoutError("schedulers do not take the lanes")
             await asyncio.wait(self._failures.values(), timeout=NUDGE_S / 5, return_when=asyncio.FIRST_COMPLETED)
 
-    async def start_store(self, shard: int) -> Any:
+    def _keep_ports(self, count: int) -> list[int]:
+        """Free ports, whose addresses are places within this process until the cluster stops."""
+        ports = []
+        for _ in range(count):
+            held = self._kept.enter_context(socket.socket())
+            held.bind(("127.0.0.1", 0))
+            ports.append(int(held.getsockname()[1]))
+        self._kept.enter_context(places(f"127.0.0.1:{port}" for port in ports))
+        return ports
+
+    async def start_store(self, shard: int, port: int = 0) -> Any:
         """Starts a shard on its directory; one that was stopped, at its old port."""
-        port = self.stores[shard].port if shard < len(self.stores) else 0
+        port = self.stores[shard].port if shard < len(self.stores) else port
         settings = {"data_dir": self._directory / f"store-{shard}", "shard": shard, "port": port}
         # A cluster that lives for a test keeps no room for the time when the disk is full.
         node = await self._start_node("store", {"reserve_bytes": 0, **self._settings["store"], **settings})
         self.stores[shard : shard + 1] = [node]
         return node
 
-    async def start_retry(self) -> Any:
+    async def start_retry(self, port: int = 0) -> Any:
         """Starts the retry service; one that was stopped, at its old port."""
-        port = self.retry.port if self.retry else 0
+        port = self.retry.port if self.retry else port
         self.retry = await self._start_node(
             "retry", {"database_url": self.database_url, "stores": self.store_addresses, "port": port}
         )
@@ -143,7 +161,7 @@ class Cluster:
         return node
 
     async def _start_node(self, name: str, values: dict[str, Any]) -> Any:
-        make: Any = _node_class(name)
+        make = node_class(name)
         node = make(make.settings_class(**{**self._common, **values}), self.clock)
         self._started.append(node)
         await node.start()
@@ -161,6 +179,7 @@ class Cluster:
             await channel.close()
         while self._started:
             await self._end(self._started.pop())
+        self._kept.close()
         if self._temporary:
             self._temporary.cleanup()
 
@@ -246,12 +265,6 @@ class Cluster:
 def _overdue(store: Any) -> bool:
     now_ms = store.clock.now_ms()
     return any(lane.pending_count and lane.dues(now_ms)[0] <= now_ms for lane in store.lanes)
-
-
-def _node_class(name: str) -> Callable[..., Node]:
-    found = entry_points(group="duetime.nodes", name=name)
-    loaded: Callable[..., Node] = next(iter(found)).load()
-    return loaded
 
 
 def _length_ms(length: str | float) -> float:

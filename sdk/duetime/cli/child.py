@@ -8,6 +8,7 @@ import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from duetime.cli.preflight import HOST, CannotStart
@@ -16,28 +17,43 @@ from duetime.cli.preflight import HOST, CannotStart
 START_TIMEOUT_S = 600.0
 
 
+@dataclass(frozen=True)
+class Node:
+    """One service, and how it is reached. It runs in a process of its own, or beside others."""
+
+    name: str
+    port: int
+    metrics_port: int
+    settings: Mapping[str, object]
+    # Whether others than its own process reach it at its port.
+    listens: bool = True
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Its settings as variables."""
+        prefix = f"DUETIME_{self.name.upper()}_"
+        own = {"host": HOST, "port": self.port, "metrics_port": self.metrics_port, **self.settings}
+        return {prefix + key.upper(): str(value) for key, value in own.items()}
+
+
 class Child:
     """A process that prints one JSON line when it serves and ends on SIGTERM. Its logs go to a file.
 
     It has a session of its own: Ctrl-C at the terminal reaches only the supervisor, which stops all in order.
     """
 
-    def __init__(
-        self, name: str, module: str, settings: Mapping[str, object], port: int, metrics_port: int, logs: Path
-    ) -> None:
+    def __init__(self, name: str, arguments: Sequence[str], nodes: Sequence[Node], logs: Path) -> None:
+        """`arguments`: of Python. `nodes`: those that run in it."""
         self.name = name
-        self.port = port
-        self.metrics_port = metrics_port
+        self.nodes = nodes
         self.log_path = logs / f"{name}.log"
-        prefix = f"DUETIME_{name.upper()}_"
-        own = {"host": HOST, "port": port, "metrics_port": metrics_port, **settings}
-        self._environment = {prefix + key.upper(): str(value) for key, value in own.items()}
-        self._arguments = ["-m", module]
+        self._arguments = arguments
+        self._environment = {key: value for node in nodes for key, value in node.environment.items()}
         self._process: Process | None = None
-
-    @property
-    def address(self) -> str:
-        return f"{HOST}:{self.port}"
 
     @property
     def pid(self) -> int:

@@ -1,18 +1,21 @@
-"""The cluster on this machine: four processes, started, kept running and stopped in order.
+"""The cluster on this machine, started, kept running and stopped in order: one process, or four.
 
 schema ┐
        ├─▶ gateway, scheduler, retry ─▶ serving ─▶ stop gateway ─▶ scheduler ─▶ retry ─▶ store
 store  ┘                                 │    ▲
                                          └────┘ a process that ends is restarted on its port
+
+One process keeps this order by itself (duetime_core.together).
 """
 
 import asyncio
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from duetime.cli.child import Child, exit_text, run
+from duetime.cli.child import Child, Node, exit_text, run
 from duetime.cli.preflight import CannotStart, Ports
 from duetime.cli.rotation import CHECK_INTERVAL_S, rotate
 
@@ -24,34 +27,41 @@ STEADY_S = 30.0
 STOP_TIMEOUT_S = 10.0
 STORE_STOP_TIMEOUT_S = 30.0
 SHARD = 0
+STORE = "store"
 
 
 class Cluster:
     """One shard and the services around it. Port 0 of the gateway means any free port."""
 
-    def __init__(self, data: Path, port: int) -> None:
+    def __init__(self, data: Path, port: int, *, processes: bool = False, inner_ports: bool = False) -> None:
+        """`processes`: one for each service. `inner_ports`: whether those after the gateway listen in any case."""
         self.data = data
         database_url = f"sqlite:///{data / 'metadata.db'}"
         self._upgrade = ["-m", "duetime_core.metadata", "upgrade", "--database-url", database_url]
         self._ports = Ports()
-        take = self._ports.take
         logs = data / "logs"
         self._metadata_log = logs / "metadata.log"
-        self.store = Child(
-            "store",
-            "duetime_store",
-            {"data_dir": data / f"store-{SHARD}", "shard": SHARD},
-            take(),
-            take(),
-            logs,
-        )
-        above = {"database_url": database_url, "stores": f"{SHARD}={self.store.address}"}
-        self.retry = Child("retry", "duetime_retry", above, take(), take(), logs)
-        self.scheduler = Child("scheduler", "duetime_scheduler", above, take(), take(), logs)
-        settings = above | {"retry_address": self.retry.address}
-        self.gateway = Child("gateway", "duetime_gateway", settings, take(port), take(), logs)
-        # In the order in which they are stopped: callers before those that they call, so that no last call fails.
-        self._children = (self.gateway, self.scheduler, self.retry, self.store)
+        self._nodes = self._make_nodes(port, database_url, one_page=not processes, listen=processes or inner_ports)
+        self.gateway = self._nodes[0]
+        if processes:
+            self._children = [Child(one.name, ["-m", f"duetime_{one.name}"], [one], logs) for one in self._nodes]
+        else:
+            together = ["-m", "duetime_core.together", *(["--inner-ports"] if inner_ports else [])]
+            self._children = [Child("cluster", together, self._nodes, logs)]
+
+    def _make_nodes(self, port: int, database_url: str, *, one_page: bool, listen: bool) -> list[Node]:
+        """In the order in which they are stopped: callers before those that they call, so that no last call fails."""
+        take = self._ports.take
+        page = take()
+
+        def node(name: str, settings: Mapping[str, object]) -> Node:
+            return Node(name, take(), page if one_page else take(), settings, listens=listen)
+
+        store = node(STORE, {"data_dir": self.data / f"store-{SHARD}", "shard": SHARD})
+        above = {"database_url": database_url, "stores": f"{SHARD}={store.address}"}
+        retry, scheduler = node("retry", above), node("scheduler", above)
+        gateway = Node("gateway", take(port), page, above | {"retry_address": retry.address})
+        return [gateway, scheduler, retry, store]
 
     async def start(self) -> None:
         """Returns when all processes serve.
@@ -60,11 +70,15 @@ class Cluster:
             CannotStart: one of them does not; `stop` stops the others.
         """
         try:
+            if len(self._children) > 1:
+                *above, store = self._children
+                async with asyncio.TaskGroup() as starts:
+                    starts.create_task(run(self._upgrade, self._metadata_log))
+                    starts.create_task(store.start())
+            else:
+                above = self._children
             async with asyncio.TaskGroup() as starts:
-                starts.create_task(run(self._upgrade, self._metadata_log))
-                starts.create_task(self.store.start())
-            async with asyncio.TaskGroup() as starts:
-                for child in (self.gateway, self.scheduler, self.retry):
+                for child in above:
                     starts.create_task(child.start())
         except ExceptionGroup as group:
             # One is enough: other failures most likely follow from it.
@@ -85,11 +99,11 @@ class Cluster:
 
     async def stop(self) -> None:
         for child in self._children:
-            await child.stop(STORE_STOP_TIMEOUT_S if child is self.store else STOP_TIMEOUT_S)
+            await child.stop(sum(STORE_STOP_TIMEOUT_S if one.name == STORE else STOP_TIMEOUT_S for one in child.nodes))
         self._ports.close()
 
     def describe(self) -> dict[str, Any]:
-        """Addresses, ports and pids, for machines."""
+        """Addresses, ports and pids, for machines. A service without an address is reached within its process only."""
         return {
             "serving": "cluster",
             "address": self.gateway.address,
@@ -97,14 +111,15 @@ class Cluster:
             "data": str(self.data),
             "pid": os.getpid(),
             "processes": {
-                child.name: {
-                    "address": child.address,
-                    "port": child.port,
-                    "metrics_port": child.metrics_port,
+                node.name: {
+                    "address": node.address if node.listens else None,
+                    "port": node.port if node.listens else None,
+                    "metrics_port": node.metrics_port,
                     "pid": child.pid,
                     "log": str(child.log_path),
                 }
                 for child in self._children
+                for node in child.nodes
             },
         }
 

@@ -20,18 +20,28 @@ def up(
     data: Annotated[Path, typer.Option(metavar="DIR", help="The directory for all data.")] = Path("duetime-data"),
     port: Annotated[int, typer.Option(min=0, max=65_535, help="The gateway's port; 0: any free one.")] = 9800,
     demo: Annotated[bool, typer.Option("--demo", help="Send a few delayed messages and show them arrive.")] = False,
+    processes: Annotated[
+        bool, typer.Option("--processes", envvar="DUETIME_UP_PROCESSES", help="A process for each service.")
+    ] = False,
+    inner_ports: Annotated[
+        bool, typer.Option("--inner-ports", help="Store, scheduler and retry listen too, on free ports.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Start the cluster on this machine: store, gateway, scheduler, retry.
 
-    Prints one line when it is ready. Stop it with Ctrl-C or SIGTERM; the next start continues with the same data,
-    pending messages included. Variables such as DUETIME_STORE_FLUSH_MODE configure its processes.
+    All four run in one process, which is started again if it dies; with --processes each has its own, for machines
+    with cores to spare. Prints one line when it is ready. Stop it with Ctrl-C or SIGTERM; the next start continues with
+    the same data, pending messages included, in either way. Variables such as DUETIME_STORE_FLUSH_MODE configure the
+    services.
 
     \b
     Examples:
       duetime up
       duetime up --demo
       duetime up --data /var/tmp/duetime --port 0 --json
+      duetime up --processes                        one process for each service, as in compose
+      duetime up --inner-ports --json               tells the ports of store, scheduler and retry
     """
     check_software()
     # All files of the cluster are readable by this user only.
@@ -40,7 +50,8 @@ def up(
     with claimed(data):
         if port:
             check_port(port)
-        asyncio.run(_serve(Cluster(data, port), demo=demo, as_json=as_json))
+        cluster = Cluster(data, port, processes=processes, inner_ports=inner_ports)
+        asyncio.run(_serve(cluster, demo=demo, as_json=as_json))
 
 
 async def _serve(cluster: Cluster, *, demo: bool, as_json: bool) -> None:

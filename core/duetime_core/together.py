@@ -1,0 +1,208 @@
+"""The four services as nodes of one process: `python -m duetime_core.together`, which `duetime up` runs.
+
+    schema ┐
+           ├─▶ retry, scheduler, gateway ─▶ serving ─▶ stop gateway ─▶ scheduler ─▶ retry ─▶ store
+    store  ┘
+
+Each node is what it is in a process of its own, with the same settings; their calls stay within the process
+(duetime_core.within). What a process has once, these have together: event loop, collector, log, page of metrics.
+Services are found by the entry points of the group "duetime.nodes", so that this package imports none of them.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import logging
+from collections.abc import Coroutine, Iterable, Mapping
+from contextvars import copy_context
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any, Self, TypeVar
+
+import structlog
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.registry import Collector
+
+from duetime_core.callers import ClusterSecret
+from duetime_core.clock import Clock
+from duetime_core.errors import StartupError
+from duetime_core.metadata import upgrade
+from duetime_core.node import Node, main
+from duetime_core.probes import All
+from duetime_core.settings import NodeSettings
+from duetime_core.within.places import places
+
+log = structlog.get_logger()
+
+PROCESS = "cluster"
+# Those that are called before those that call; the last one stops first, so that no last call fails.
+NAMES = ("store", "retry", "scheduler", "gateway")
+STORE, GATEWAY = NAMES[0], NAMES[-1]
+
+T = TypeVar("T")
+
+
+def node_class(name: str) -> Any:
+    """The class of a service's node."""
+    return next(iter(entry_points(group="duetime.nodes", name=name))).load()
+
+
+@dataclass(frozen=True)
+class TogetherSettings:
+    """The settings of all nodes, read from the same variables as in processes of their own. What the process has once
+    is told by the gateway's, and the log has the finest of their levels."""
+
+    nodes: Mapping[str, NodeSettings]
+    # Whether the nodes after the gateway listen on their ports too, for others than this process.
+    inner_ports: bool
+
+    @classmethod
+    def read(cls) -> Self:
+        """Raises: StartupError: the faults of the first node that has some."""
+        parser = argparse.ArgumentParser(prog="python -m duetime_core.together", description=__doc__.splitlines()[0])
+        parser.add_argument("--inner-ports", action="store_true", help="store, scheduler and retry listen as well")
+        options = parser.parse_args()
+        return cls({name: _read(name) for name in NAMES}, options.inner_ports)
+
+    @property
+    def gateway(self) -> Any:
+        return self.nodes[GATEWAY]
+
+    @property
+    def host(self) -> str:
+        return str(self.gateway.host)
+
+    @property
+    def metrics_port(self) -> int:
+        return int(self.gateway.metrics_port)
+
+    @property
+    def log_level(self) -> str:
+        return min((node.log_level for node in self.nodes.values()), key=logging.getLevelNamesMapping().__getitem__)
+
+    @property
+    def log_format(self) -> str:
+        return str(self.gateway.log_format)
+
+    @property
+    def otlp_endpoint(self) -> str:
+        return str(self.gateway.otlp_endpoint)
+
+    @property
+    def secret(self) -> ClusterSecret:
+        return self.nodes[GATEWAY].secret
+
+    @property
+    def inner_addresses(self) -> list[str]:
+        """Of the nodes that are called from within."""
+        return [f"{node.host}:{node.port}" for name, node in self.nodes.items() if name != GATEWAY]
+
+
+def _read(name: str) -> NodeSettings:
+    try:
+        settings: NodeSettings = node_class(name).settings_class.read([])
+    except StartupError as error:
+        error.node = name
+        raise
+    return settings
+
+
+class _Member:
+    """A node, whose tasks and log lines are known by its name."""
+
+    def __init__(self, name: str, settings: NodeSettings, clock: Clock) -> None:
+        self.name = name
+        self._variables = copy_context()
+        self._variables.run(structlog.contextvars.bind_contextvars, process=name)
+        self.node: Node = self._variables.run(node_class(name), settings, clock)
+
+    async def start(self) -> None:
+        """Raises: StartupError: with the node's name."""
+        try:
+            await self._run(self.node.start())
+        except StartupError as error:
+            error.node = self.name
+            raise
+
+    async def stop(self) -> None:
+        await self._run(self.node.stop())
+
+    async def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return await asyncio.get_running_loop().create_task(work, context=self._variables)
+
+
+class MembersMetrics(Collector):
+    """The metrics of several nodes on one page; the label `process` says whose."""
+
+    def __init__(self, registries: Mapping[str, CollectorRegistry]) -> None:
+        self._registries = registries
+
+    def collect(self) -> Iterable[Metric]:
+        families: dict[str, Metric] = {}
+        for name, registry in self._registries.items():
+            for metric in registry.collect():
+                family = families.get(metric.name)
+                if family is None:
+                    family = families[metric.name] = Metric(metric.name, metric.documentation, metric.type, metric.unit)
+                family.samples += [one._replace(labels={"process": name, **one.labels}) for one in metric.samples]
+        return families.values()
+
+
+class Together:
+    """All nodes as one; see duetime_core.node.Node. If one of them can't continue, none does."""
+
+    def __init__(self, settings: TogetherSettings, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._members: dict[str, _Member] = {}
+        # Undoes what was started, the latest first.
+        self._started = contextlib.AsyncExitStack()
+        self.registry = CollectorRegistry()
+
+    @property
+    def port(self) -> int:
+        """The gateway's."""
+        return self._members[GATEWAY].node.port
+
+    @property
+    def health(self) -> All:
+        return All({name: member.node.health for name, member in self._members.items()})
+
+    async def start(self) -> None:
+        settings = self._settings
+        self._started.enter_context(places(settings.inner_addresses, listen=settings.inner_ports))
+        await _all(asyncio.to_thread(upgrade, settings.gateway.database_url), self._start(STORE))
+        await _all(*(self._start(name) for name in NAMES if name != STORE))
+        self.registry.register(MembersMetrics({name: one.node.registry for name, one in self._members.items()}))
+
+    def _start(self, name: str) -> Coroutine[Any, Any, None]:
+        """Makes a node, to be stopped after all those that are made later. Returns its start."""
+        member = self._members[name] = _Member(name, self._settings.nodes[name], self._clock)
+        self._started.push_async_callback(member.stop)
+        return member.start()
+
+    async def failed(self) -> None:
+        ends = {asyncio.create_task(member.node.failed()): name for name, member in self._members.items()}
+        try:
+            done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            for end in done:
+                log.error("node ended by itself, and all others with it", node=ends[end])
+                end.result()
+        finally:
+            for end in ends:
+                end.cancel()
+
+    async def stop(self) -> None:
+        await self._started.aclose()
+
+
+async def _all(*works: Coroutine[Any, Any, Any]) -> None:
+    """Waits for all, also when one fails: a start that is cancelled half way is harder to undo. Raises the first
+    failure."""
+    for outcome in await asyncio.gather(*works, return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            raise outcome
+
+
+if __name__ == "__main__":
+    main(PROCESS, TogetherSettings, Together)

@@ -1,0 +1,74 @@
+"""Addresses within this process: named before anybody calls them, served once their node has started."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from duetime_core.within.server import Within
+
+
+class Place:
+    """One address. Its server may come, go and come again."""
+
+    def __init__(self, address: str, *, listens: bool) -> None:
+        """`listens`: whether its server listens on the address too, for others than this process."""
+        self.address = address
+        self.listens = listens
+        self.loop = asyncio.get_running_loop()
+        self.server: Within | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def open(self, server: Within) -> None:
+        """Calls go to this server from now on."""
+        self.server = server
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def close(self) -> None:
+        """No further call begins."""
+        self.server = None
+
+    async def served(self) -> Within:
+        """The server, once there is one."""
+        while self.server is None:
+            waiter = self.loop.create_future()
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            finally:
+                self._waiters.remove(waiter)
+        return self.server
+
+
+_places: dict[str, Place] = {}
+
+
+@contextmanager
+def places(addresses: Iterable[str], *, listen: bool = False) -> Iterator[None]:
+    """Within it, servers of these addresses are called without sockets, from the running event loop.
+
+    With `listen` they listen there as well.
+    """
+    ours = {address: Place(address, listens=listen) for address in addresses}
+    _places.update(ours)
+    try:
+        yield
+    finally:
+        for address in ours:
+            del _places[address]
+
+
+def place_of(address: str) -> Place | None:
+    """The place of an address; None: it is reached by a socket, as by code on other event loops."""
+    place = _places.get(address)
+    return place if place is not None and place.loop is _running_loop() else None
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -1,0 +1,175 @@
+"""One call: what its two ends share, and how it ends.
+
+begun ──▶ (messages both ways) ──▶ finished: the status is known ──▶ settled: nothing is left for the caller to take
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import grpc
+from duetime_format.limits import GRPC_MESSAGE_BYTES_MAX
+
+from duetime_core.within.flow import Flow
+
+Metadata = Sequence[tuple[str, Any]]
+
+LOCALLY_CANCELLED = "Locally cancelled by application!"
+DEADLINE_EXCEEDED = "Deadline Exceeded"
+
+
+class Rpc:
+    """The state of one call."""
+
+    __slots__ = (
+        "_begun",
+        "_callbacks",
+        "_deadline",
+        "_one_answer",
+        "_timer",
+        "_waiters",
+        "answers",
+        "code",
+        "details",
+        "initial_metadata",
+        "locally_cancelled",
+        "loop",
+        "metadata",
+        "method",
+        "requests",
+        "serving",
+        "settled",
+        "trailing_metadata",
+    )
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        method: str,
+        metadata: tuple[tuple[str, Any], ...],
+        timeout_s: float | None,
+        *,
+        one_answer: bool,
+    ) -> None:
+        """`one_answer`: it is settled together with it, whether that is taken or not."""
+        self.loop = loop
+        self._one_answer = one_answer
+        self.method = method
+        self.metadata = metadata
+        self.requests = Flow(loop)
+        self.answers = Flow(loop)
+        self.initial_metadata: Metadata = ()
+        self.trailing_metadata: Metadata = ()
+        # None: it has not ended.
+        self.code: grpc.StatusCode | None = None
+        self.details = ""
+        self.locally_cancelled = False
+        self.settled = False
+        # The task that serves it, which ends with the call.
+        self.serving: asyncio.Task[None] | None = None
+        self._begun = False
+        self._waiters: list[asyncio.Future[None]] = []
+        self._callbacks: list[Callable[[], object]] = []
+        self._deadline = None if timeout_s is None else loop.time() + timeout_s
+        self._timer = None if timeout_s is None else loop.call_later(max(timeout_s, 0), self._expire)
+
+    @property
+    def time_remaining_s(self) -> float | None:
+        """Seconds until the deadline; None: there is none."""
+        return None if self._deadline is None else max(self._deadline - self.loop.time(), 0.0)
+
+    def begin(self, initial_metadata: Metadata | None = None) -> None:
+        """The server answers: initial metadata is known, or is empty with the first answer."""
+        if self._begun:
+            return
+        self._begun = True
+        self.initial_metadata = initial_metadata or ()
+        self._wake()
+
+    @property
+    def begun(self) -> bool:
+        return self._begun
+
+    def send(self, flow: Flow, data: bytes) -> None:
+        """Adds a message to one of the flows; one that is larger than gRPC's limit ends the call."""
+        if len(data) <= GRPC_MESSAGE_BYTES_MAX:
+            flow.put(data)
+            return
+        text = f"Sent message larger than max ({len(data)} vs. {GRPC_MESSAGE_BYTES_MAX})"
+        self.break_off(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+
+    async def take_answer(self) -> Any:
+        """The next answer; `grpc.aio.EOF`: there is none, and the status is known."""
+        data = await self.answers.take()
+        if self.code is not None and self.answers.is_empty:
+            self._settle()
+        return data
+
+    def finish(self, code: grpc.StatusCode, details: str, trailing_metadata: Metadata = ()) -> None:
+        """The server's end: answers that are on their way can still be taken. The first end counts."""
+        if self.code is not None:
+            return
+        self.code, self.details, self.trailing_metadata = code, details, trailing_metadata
+        if self._timer is not None:
+            self._timer.cancel()
+        self.begin()
+        self._wake()
+        self.requests.drop()
+        self.answers.end()
+        if self._one_answer or self.answers.is_empty:
+            self._settle()
+
+    def break_off(self, code: grpc.StatusCode, details: str) -> None:
+        """Ends the call at once, both ways."""
+        if self.settled:
+            return
+        self.answers.drop()
+        if self.code is None:
+            self.finish(code, details)
+        else:
+            self._settle()
+        if self.serving is not None:
+            self.serving.cancel()
+
+    def cancel(self, details: str = LOCALLY_CANCELLED) -> bool:
+        """The caller's end. Returns whether the call had not ended before."""
+        if self.settled:
+            return False
+        self.locally_cancelled = True
+        self.break_off(grpc.StatusCode.CANCELLED, details)
+        return True
+
+    def _expire(self) -> None:
+        self.break_off(grpc.StatusCode.DEADLINE_EXCEEDED, DEADLINE_EXCEEDED)
+
+    def _settle(self) -> None:
+        if self.settled:
+            return
+        self.settled = True
+        self._wake()
+        for callback in self._callbacks:
+            callback()
+
+    def when_settled(self, callback: Callable[[], object]) -> None:
+        """Calls back once, when the call is settled; at once where it is."""
+        if self.settled:
+            callback()
+        else:
+            self._callbacks.append(callback)
+
+    async def until(self, reached: Callable[[], bool]) -> None:
+        """Returns once something is so that `begin` or the end of the call brings about."""
+        while not reached():
+            waiter = self.loop.create_future()
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            finally:
+                self._waiters.remove(waiter)
+
+    def _wake(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)

@@ -1,0 +1,171 @@
+"""The server's end: calls become tasks of the handlers that a gRPC server has as well."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from contextvars import Context as Variables
+from contextvars import copy_context
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import grpc
+
+from duetime_core.within.rpc import Metadata, Rpc
+
+# How peers of this kind are named: `within:NUMBER`, with a number for each channel.
+PEER = "within:"
+
+
+@dataclass(slots=True)
+class _Details:
+    """What a generic handler is asked with: gRPC's HandlerCallDetails."""
+
+    method: str
+    invocation_metadata: tuple[tuple[str, Any], ...]
+
+
+class Context(grpc.aio.ServicerContext[Any, Any]):
+    """What a handler sees of its call."""
+
+    def __init__(self, rpc: Rpc, peer: str, compose: Callable[[Any], bytes] | None) -> None:
+        self._rpc = rpc
+        self._peer = peer
+        self._compose = compose
+        self._code: Any = None
+        self._details = ""
+        self._trailing_metadata: Metadata = ()
+
+    async def read(self) -> Any:
+        return await self._rpc.requests.take()
+
+    async def write(self, message: Any) -> None:
+        """Returns once the reader has kept up, save for what a window holds."""
+        self._rpc.begin()
+        self._rpc.send(self._rpc.answers, message if self._compose is None else self._compose(message))
+        await self._rpc.answers.room()
+
+    async def send_initial_metadata(self, initial_metadata: Any) -> None:
+        self._rpc.begin(tuple(initial_metadata))
+
+    async def abort(self, code: Any, details: str = "", trailing_metadata: Any = ()) -> NoReturn:
+        self._code, self._details = code, details
+        self._trailing_metadata = tuple(trailing_metadata)
+        raise grpc.aio.AbortError
+
+    async def abort_with_status(self, status: grpc.Status) -> NoReturn:
+        await self.abort(status.code, status.details, status.trailing_metadata or ())
+
+    def set_trailing_metadata(self, trailing_metadata: Any) -> None:
+        self._trailing_metadata = tuple(trailing_metadata)
+
+    def trailing_metadata(self) -> Any:
+        return self._trailing_metadata
+
+    def invocation_metadata(self) -> Any:
+        return self._rpc.metadata
+
+    def set_code(self, code: grpc.StatusCode) -> None:
+        self._code = code
+
+    def code(self) -> Any:
+        return self._code
+
+    def set_details(self, details: str) -> None:
+        self._details = details
+
+    def details(self) -> str:
+        return self._details
+
+    def set_compression(self, compression: Any) -> None:
+        """Nothing is compressed here."""
+
+    def disable_next_message_compression(self) -> None:
+        """Nothing is compressed here."""
+
+    def peer(self) -> str:
+        return self._peer
+
+    def peer_identities(self) -> None:
+        return None
+
+    def peer_identity_key(self) -> None:
+        return None
+
+    def auth_context(self) -> dict[str, Sequence[bytes]]:
+        return {}
+
+    def time_remaining(self) -> Any:
+        return self._rpc.time_remaining_s
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        self._rpc.when_settled(lambda: callback(self))
+
+    def cancelled(self) -> bool:
+        return self._rpc.code is grpc.StatusCode.CANCELLED
+
+    def done(self) -> bool:
+        return self._rpc.code is not None
+
+    def end(self) -> None:
+        """Ends the call with what the handler has set."""
+        code = self._code or grpc.StatusCode.OK
+        self._rpc.finish(code, self._details, self._trailing_metadata)
+
+
+class Within:
+    """The calls of one server from within its process."""
+
+    def __init__(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
+        """`handlers`: as a gRPC server has them, with behaviours that read and write by themselves."""
+        self._handlers = handlers
+        self._loop = asyncio.get_running_loop()
+        # Log lines and spans of a call are the server's, and not its caller's.
+        self._variables: Variables = copy_context()
+        self._calls: dict[asyncio.Task[None], Rpc] = {}
+
+    def serve(self, rpc: Rpc, peer: str) -> None:
+        """Begins a call."""
+        handler = self._find(_Details(rpc.method, rpc.metadata))
+        if handler is None:
+            rpc.finish(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+            return
+        context = Context(rpc, peer, handler.response_serializer)
+        behaviour = handler.stream_stream if handler.response_streaming else handler.stream_unary
+        task = self._loop.create_task(_serve(behaviour, rpc, context), context=self._variables.copy())
+        rpc.serving = task
+        self._calls[task] = rpc
+        task.add_done_callback(self._ended)
+
+    def _find(self, details: _Details) -> Any:
+        for handlers in self._handlers:
+            handler = handlers.service(details)
+            if handler is not None:
+                return handler
+        return None
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        rpc = self._calls.pop(task)
+        # It was cancelled before its first step, or its border is broken: the caller must hear of it.
+        rpc.finish(grpc.StatusCode.CANCELLED if task.cancelled() else grpc.StatusCode.UNKNOWN, "the call broke off")
+
+    async def stop(self, drain_s: float) -> None:
+        """Returns when calls in flight have ended, those left after `drain_s` by force."""
+        if self._calls and drain_s > 0:
+            await asyncio.wait(list(self._calls), timeout=drain_s)
+        for rpc in list(self._calls.values()):
+            rpc.break_off(grpc.StatusCode.UNAVAILABLE, "Cancelling all calls")
+        if self._calls:
+            await asyncio.wait(list(self._calls))
+
+
+async def _serve(behaviour: Any, rpc: Rpc, context: Context) -> None:
+    try:
+        answer = await behaviour(None, context)
+    except grpc.aio.AbortError:
+        context.end()
+        return
+    if answer is not None:
+        rpc.begin()
+        rpc.send(rpc.answers, answer)
+    context.end()
