@@ -18,9 +18,9 @@ from typing import Any
 import grpc
 import numpy as np
 from duetime import AsyncPuller, Message
+from duetime.client.ids import new_id
 from duetime.client.message import wire_fields
 from duetime.client.sending.batch import now_ms
-from duetime.client.sending.ids import new_id
 from duetime.v1 import gateway_pb2, gateway_pb2_grpc, message_pb2, pending_pb2
 from rich.console import Console
 

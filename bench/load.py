@@ -7,9 +7,9 @@ from typing import Any
 
 import grpc
 from duetime import AsyncProducer, DueTimeError, Message
+from duetime.client.ids import new_id
 from duetime.client.message import wire_fields
 from duetime.client.sending.batch import now_ms
-from duetime.client.sending.ids import new_id
 from duetime.v1 import gateway_pb2
 
 from bench.echo import METHOD

@@ -7,6 +7,8 @@ on the background thread. Signatures and docstrings are copied as they are writt
     def m(...) -> AsyncGenerator[T, None]    def m(...) -> Iterator[T]:    return iterate(self._client.m(...))
     messages: Iterable[T]                    passed on as list(messages): iterated over in the caller's thread
     messages: T | U | Iterable[T | U]        the same, unless it is a T or a U
+    messages: Iterable[T] | str              the same, unless it is a str
+    messages: Iterable[T] | None             the same, unless it is None
     @overload async def m(...) -> T: ...     @overload def m(...) -> T: ...
     def m(...) -> Callable[[F], F]           def m(...):                   return in_loop(self._client.m(...))
     def m(...) -> AsyncT                     def m(...) -> T:              return T(self._client.m(...))
@@ -211,7 +213,7 @@ def _generated(node: FunctionNode) -> str | None:
 
 def _arguments(arguments: ast.arguments) -> Iterator[str]:
     """Every parameter, passed on by position or name as it is declared."""
-    yield from (_value(one) for one in arguments.args[1:])
+    yield from (_value(one) for one in [*arguments.posonlyargs, *arguments.args][1:])
     yield from (f"{one.arg}={_value(one)}" for one in arguments.kwonlyargs)
     if arguments.kwarg is not None:
         yield f"**{arguments.kwarg.arg}"
@@ -220,10 +222,14 @@ def _arguments(arguments: ast.arguments) -> Iterator[str]:
 def _value(parameter: ast.arg) -> str:
     """A parameter passed on; a generator of the caller's must run in the caller's thread."""
     name, kind = parameter.arg, ast.unparse(parameter.annotation) if parameter.annotation else ""
-    if kind.startswith("Iterable["):
+    if re.fullmatch(r"Iterable\[[^\]]+\]", kind):
         return f"list({name})"
     if match := re.fullmatch(r"(\w+(?: \| \w+)*) \| Iterable\[\1\]", kind):
         return f"{name} if isinstance({name}, {match[1]}) else list({name})"
+    if re.fullmatch(r"Iterable\[\w+\] \| str", kind):
+        return f"{name} if isinstance({name}, str) else list({name})"
+    if re.fullmatch(r"Iterable\[\w+\] \| None", kind):
+        return f"None if {name} is None else list({name})"
     assert "Iterable" not in kind, f"{name}: {kind} has no rule"
     return name
 

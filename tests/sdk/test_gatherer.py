@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 from duetime.client.message import Receipt
-from duetime.client.sending.batch import Outcome, SendBatch
+from duetime.client.sending.batch import SendBatch
 from duetime.client.sending.capacity import Capacity
 from duetime.client.sending.gatherer import Gatherer
+from duetime.client.sending.outcomes import Outcome
 from duetime.v1 import message_pb2
 
 

@@ -112,7 +112,7 @@ def test_a_forked_child_makes_ids_and_connections_of_its_own(threaded_gateway: F
         """
         import os
         from duetime import Producer
-        from duetime.client.sending.ids import new_id
+        from duetime.client.ids import new_id
         mine = new_id()
         if os.fork() == 0:
             with Producer() as producer:

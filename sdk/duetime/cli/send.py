@@ -19,7 +19,7 @@ from duetime.cli.options import Json, Server, due_time
 from duetime.cli.output import iso, local, print_json
 from duetime.client.errors import DueTimeError
 from duetime.client.message import Message, Receipt
-from duetime.client.sending.batch import Outcome
+from duetime.client.sending.outcomes import Outcome
 from duetime.client.sending.producer import AsyncProducer
 
 READ_BYTES = 1024 * 1024

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -38,7 +38,7 @@ class Gatherer(Generic[T]):
     a linger. The linger grows with the average, from none for a lone sender to 5 ms.
     """
 
-    def __init__(self, deliver: Callable[[SendBatch, float], Awaitable[list[T | DueTimeError]]]) -> None:
+    def __init__(self, deliver: Callable[[SendBatch, float], Awaitable[Sequence[T | DueTimeError]]]) -> None:
         self._deliver = deliver
         self._waiting: deque[_Gathered[T]] = deque()
         self._timer: asyncio.Handle | None = None
