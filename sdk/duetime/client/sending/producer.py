@@ -24,6 +24,7 @@ from duetime.client.sending.chunks import Chunks
 from duetime.client.sending.delivery import Delivery, for_each
 from duetime.client.sending.ending import CancelProgress, Ending, Rescheduled
 from duetime.client.sending.gatherer import Gatherer
+from duetime.client.sending.handing import Handing
 from duetime.client.sending.outcomes import Outcome, Outcomes
 from duetime.client.sending.packs import Bodies
 from duetime.client.sending.sends import Sends
@@ -63,6 +64,8 @@ class AsyncProducer:
         self._gatherer = Gatherer(self._sends.deliver)
         self._ending = Ending(self._connection, timeout)
         self._calls = Calls()
+        # Of `Producer`.
+        self._handing = Handing(timeout, self._capacity, self._calls, self._gatherer)
         self._transacting = Transacting(self._connection, timeout, self._capacity, self._calls)
 
     async def send(

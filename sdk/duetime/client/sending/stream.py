@@ -76,8 +76,11 @@ class Stream:
 
     def _open(self) -> "_Call":
         if self._current is None or self._current.has_ended:
-            call = self._connection.channel.stream_stream(self._method, response_deserializer=self._response.FromString)
-            self._current = _Call(self, call(), self._connection.server)
+            channel, read = self._connection.channel, self._response.FromString
+            call: grpc.aio.StreamStreamCall[bytes, Any] = channel.stream_stream(
+                self._method, response_deserializer=read
+            )()
+            self._current = _Call(self, call, self._connection.server)
             self._calls.add(self._current)
         return self._current
 

@@ -22,7 +22,7 @@ from duetime.client.sending.producer import AsyncProducer, F
 from duetime.client.sending.transacting import Ended, Prepared
 from duetime.client.sending.transaction import AsyncTransaction
 from duetime.client.sync.background import background
-from duetime.client.sync.facade import BufferedPuller, Closing, Following, InBlock, in_loop, iterate
+from duetime.client.sync.facade import BufferedPuller, Closing, Following, InBlock, Sending, in_loop, iterate
 from duetime.client.transaction import Decision, TransactionRef
 
 
@@ -89,7 +89,7 @@ class Transaction(InBlock):
         self._client.leave_open()
 
 
-class Producer(Closing):
+class Producer(Sending):
     """Sends messages to one server. Safe to share between threads; `AsyncProducer` is for event loops.
 
     Arguments:
@@ -129,30 +129,9 @@ class Producer(Closing):
             DueTimeError: the message was refused, or not acknowledged within the timeout.
             TypeError: the body is not bytes, or keys is a str.
         """
-        return background.run(
-            self._client.send(
-                topic,
-                body,
-                delay=delay,
-                level=level,
-                deliver_at=deliver_at,
-                tags=tags,
-                key=key,
-                keys=keys,
-                properties=properties,
-                sharding_key=sharding_key,
-                queue=queue,
-                id=id,
-                flag=flag,
-                retry=retry,
-                replace=replace,
-                max_wait=max_wait,
-            )
-        )
-
-    def send_message(self, message: Message) -> Receipt:
-        """Sends one message, as `send` does."""
-        return background.run(self._client.send_message(message))
+        message = Message(topic, body, delay, level, tags, keys, properties or {}, sharding_key, queue, id, flag, retry)
+        message.deliver_at, message.key, message.replace, message.max_wait = deliver_at, key, replace, max_wait
+        return self.send_message(message)
 
     @overload
     def send_many(self, messages: Iterable[Message]) -> list[Outcome]: ...
