@@ -46,6 +46,7 @@ class FakeGateway(gateway_pb2_grpc.GatewayServicer):
     port: int = 0
     _server: grpc.aio.Server | None = None
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    _stream_ended: asyncio.Event = field(default_factory=asyncio.Event)
     _appended: asyncio.Event = field(default_factory=asyncio.Event)
     _turn: Any = field(default_factory=itertools.count)
 
@@ -69,6 +70,12 @@ class FakeGateway(gateway_pb2_grpc.GatewayServicer):
         while len(self.requests) < count:
             self._arrived.clear()
             await self._arrived.wait()
+
+    async def streams_left(self, count: int) -> None:
+        """Returns once so many SendStreams are open."""
+        while self.streams != count:
+            self._stream_ended.clear()
+            await self._stream_ended.wait()
 
     def make_topic(self, name: str, queue_count: int | None = None) -> None:
         for queue in range(queue_count or self.queue_count):
@@ -110,6 +117,7 @@ class FakeGateway(gateway_pb2_grpc.GatewayServicer):
         finally:
             reader.cancel()
             self.streams -= 1
+            self._stream_ended.set()
 
     async def _answer(self, request: gateway_pb2.SendRequest) -> "_Answer":
         self.requests.append(request)
