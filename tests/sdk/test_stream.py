@@ -105,7 +105,8 @@ async def test_a_request_that_hangs_fails_alone_and_the_next_takes_another_strea
     hanging.set()
     # What else is in the first stream is answered, and then it ends.
     assert ids_of(await patient) == ["behind"]
-    await gateway.streams_left(1)
+    async with asyncio.timeout(stream.IDLE_S / 2):
+        await gateway.streams_left(1)
     await asked.close()
     await connection.close()
 
